@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "result.hpp"
+
+namespace spc {
+
+/// A SHA-256 digest, the only algorithm we accept: 32 bytes, so that it can travel in fixed-size messages
+/// and can never be a path.
+struct Digest {
+  std::array<std::uint8_t, 32> bytes{};
+
+  /// Accepts exactly `sha256:` and 64 lower-case hexadecimal digits (OCI image spec, descriptor.md).
+  static Result<Digest> parse(std::string_view text);
+  /// 64 lower-case hexadecimal digits, the name of the object in the store.
+  [[nodiscard]] std::string hex() const;
+  /// `sha256:` and hex().
+  [[nodiscard]] std::string str() const { return "sha256:" + hex(); }
+
+  auto operator<=>(const Digest&) const = default;
+};
+
+}  // namespace spc

@@ -1,0 +1,17 @@
+#include "log.hpp"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+namespace spc {
+
+void StderrLog::write(LogLevel level, std::string_view line) noexcept {
+  const std::string_view prefix = level == LogLevel::warning ? "warning: " : "";
+  // One writev keeps lines of several processes apart.
+  const iovec parts[] = {{const_cast<char*>(prefix.data()), prefix.size()},
+                         {const_cast<char*>(line.data()), line.size()},
+                         {const_cast<char*>("\n"), 1}};
+  [[maybe_unused]] const auto written = ::writev(STDERR_FILENO, parts, 3);
+}
+
+}  // namespace spc

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "result.hpp"
+#include "unique_fd.hpp"
+
+namespace spc {
+
+/// The kernel passes at most 253 descriptors in one message (SCM_MAX_FD).
+inline constexpr std::size_t kMaxDescriptorsPerMessage = 253;
+
+/// Two connected AF_UNIX SEQPACKET sockets, close-on-exec.
+Result<std::pair<UniqueFd, UniqueFd>> socket_pair();
+
+/// Sends one message with descriptors; the caller keeps its own. Waits until there is room; a peer that is gone is an Error.
+Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors);
+
+struct Received {
+  std::size_t size = 0;                ///< bytes of the message; 0: the peer has closed
+  std::vector<UniqueFd> descriptors;   ///< owned, close-on-exec
+};
+/// Receives one message into `buffer`. A longer message is an Error.
+Result<Received> receive_message(int socket, std::span<std::byte> buffer);
+
+/// Messages are plain structs of fixed size: nothing to parse.
+template <typename Message>
+Result<void> send_struct(int socket, const Message& message, std::span<const int> descriptors = {}) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors);
+}
+
+/// Receives exactly one Message. End of file is ErrorKind::unavailable, another size is ErrorKind::internal.
+template <typename Message>
+Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  auto received = SPC_TRY(receive_message(socket, std::as_writable_bytes(std::span(&message, 1))));
+  if (received.size == 0) return Error(ErrorKind::unavailable, "the other side has closed the connection");
+  if (received.size != sizeof message) return Error(ErrorKind::internal, "message of unexpected size");
+  return std::move(received.descriptors);
+}
+
+}  // namespace spc
