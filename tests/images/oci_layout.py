@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -67,29 +68,30 @@ def put_json(blobs, value):
 
 
 class LayerWriter:
-    """A layer as it streams: tar in, gzip (pigz on all processors) and both digests out."""
+    """A layer as it streams: tar in, gzip (by pigz, on all processors, where it is installed) and both digests out."""
 
     def __init__(self, blobs):
         self.blob = Blob(blobs)
         self.diff = hashlib.sha256()
-        self.pigz = subprocess.Popen(["pigz", "-6", "-n", "-c"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        gzip = shutil.which("pigz") or "gzip"
+        self.gzip = subprocess.Popen([gzip, "-6", "-n", "-c"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.drain = threading.Thread(target=self._take_output)
         self.drain.start()
 
     def _take_output(self):
-        while data := self.pigz.stdout.read(1 << 20):
+        while data := self.gzip.stdout.read(1 << 20):
             self.blob.write(data)
 
     def write(self, data):
         self.diff.update(data)
-        self.pigz.stdin.write(data)
+        self.gzip.stdin.write(data)
         return len(data)
 
     def commit(self, comment):
-        self.pigz.stdin.close()
+        self.gzip.stdin.close()
         self.drain.join()
-        if self.pigz.wait() != 0:
-            raise RuntimeError(f"pigz failed with status {self.pigz.returncode}")
+        if self.gzip.wait() != 0:
+            raise RuntimeError(f"gzip failed with status {self.gzip.returncode}")
         return {**self.blob.commit(), "diff_id": f"sha256:{self.diff.hexdigest()}", "comment": comment}
 
 
