@@ -21,6 +21,7 @@ write_etc() {
     write_plugstack_conf >"$etc/slurm/plugstack.conf"
 }
 
+# carol has a name on the head only, as where nodes know nobody; slurmctld has to know everyone.
 write_users() {
     local etc=$1 file
     for file in passwd group; do
@@ -38,14 +39,17 @@ rigteam:x:2100:alice,bob
 spank-container:x:998:
 END
     (umask 077 && sed 's/:.*/:*:19000:0:99999:7:::/' "$etc/passwd" >"$etc/shadow.new" && mv "$etc/shadow.new" "$etc/shadow")
+    cp "$etc/passwd" "$state/machines/head/passwd"
+    echo "carol:x:2003:2003:Carol:/home/carol:/bin/bash" >>"$state/machines/head/passwd"
     rm -f "$etc"/{passwd,group,shadow,gshadow}- "$etc/gshadow"
 }
 
 make_homes() {
-    mkdir -p "$state"/home/{alice,bob,shared}
+    mkdir -p "$state"/home/{alice,bob,carol,shared}
     chown 2001:2001 "$state/home/alice"
     chown 2002:2002 "$state/home/bob"
-    chmod 750 "$state/home/alice" "$state/home/bob"
+    chown 2003:2003 "$state/home/carol"
+    chmod 750 "$state"/home/{alice,bob,carol}
     chmod 1777 "$state/home/shared"
 }
 
@@ -64,7 +68,8 @@ write_munge_key() {
     chown munge:munge "$1/munge.key"
 }
 
-# 64 pretended processors, so that tests can run many tasks: hence neither ConstrainCores nor task/affinity, which want real ones.
+# 64 pretended processors, so that tests can run many tasks: hence neither ConstrainCores nor task/affinity, which want real
+# ones. 1 TiB of pretended memory, so that 64 jobs fit on a node and yet `srun --mem` makes a limit.
 write_slurm_conf() {
     local lines line
     lines=$(generate_slurm_conf)
@@ -93,7 +98,8 @@ SlurmdLogFile=/var/log/slurm/slurmd.log
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerNode=16384
 PrologFlags=Alloc,Contain
 MpiDefault=none
 PropagateResourceLimitsExcept=MEMLOCK
@@ -103,7 +109,7 @@ KillWait=5
 UnkillableStepTimeout=$(unkillable_step_timeout)
 MaxStepCount=100000
 GresTypes=gpu
-NodeName=node[01-0$nodes] CPUs=64 RealMemory=$(memory_mib)$( ((gpus == 0)) || echo " Gres=gpu:fake:$gpus") State=UNKNOWN
+NodeName=node[01-0$nodes] CPUs=64 RealMemory=1048576$( ((gpus == 0)) || echo " Gres=gpu:fake:$gpus") State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
 }
@@ -113,10 +119,6 @@ unkillable_step_timeout() {
     local version
     version=$(slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
     if [[ ${version%.*} -ge 24 ]]; then echo 50; else echo 5; fi
-}
-
-memory_mib() {
-    awk '/^MemTotal:/ { print int($2 / 1024) }' /proc/meminfo
 }
 
 write_cgroup_conf() {
