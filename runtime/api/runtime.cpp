@@ -1,0 +1,219 @@
+#include "spank_container/runtime.h"
+
+#include <cxxabi.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/socket.hpp"
+#include "container/task/enter.hpp"
+#include "container/task/step_agent.hpp"
+#include "image/reference.hpp"
+#include "launch/launch.hpp"
+
+using namespace spc;
+
+struct spc_runtime {
+  spc_log_fn log = nullptr;
+  void* log_arg = nullptr;
+  std::string error;
+  StepChannel channel;
+  StepAgent agent;
+  pid_t opened_by = 0;  ///< the process that will fork the tasks
+};
+
+namespace {
+
+constexpr char kServiceUser[] = "spank-container";
+
+int code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid: return SPC_E_INVALID;
+    case ErrorKind::not_found: return SPC_E_NOT_FOUND;
+    case ErrorKind::refused: return SPC_E_REFUSED;
+    case ErrorKind::unavailable: return SPC_E_UNAVAILABLE;
+    case ErrorKind::no_space: return SPC_E_NO_SPACE;
+    case ErrorKind::corrupt: return SPC_E_CORRUPT;
+    case ErrorKind::system: return SPC_E_SYSTEM;
+    case ErrorKind::internal: return SPC_E_INTERNAL;
+  }
+  return SPC_E_INTERNAL;
+}
+
+/// Every function of the C API runs its body in here: no exception leaves it, and a failure leaves its text in the handle.
+template <typename Body>
+int guard(spc_runtime* rt, const Body& body) noexcept(false) {
+  if (rt == nullptr) return SPC_E_INVALID;
+  try {
+    Result<void> done = body();
+    if (done) return SPC_OK;
+    rt->error = done.error().message();
+    return code_of(done.error().kind());
+  } catch (abi::__forced_unwind&) {  // cancellation of the thread; swallowing it aborts
+    throw;
+  } catch (const std::bad_alloc&) {
+    return SPC_E_NO_SPACE;
+  } catch (const std::exception& exception) {
+    rt->error = exception.what();
+    return SPC_E_INTERNAL;
+  } catch (...) {
+    return SPC_E_INTERNAL;
+  }
+}
+
+/// Reads a caller's struct of any earlier or later version: what he does not know stays at `known`'s default.
+template <typename Struct>
+Result<Struct> adopt(const Struct* given, Struct known) {
+  if (given == nullptr || given->size < sizeof(size_t)) return Error(ErrorKind::invalid, "an argument is missing");
+  std::memcpy(&known, given, std::min(given->size, sizeof known));
+  known.size = sizeof known;
+  return known;
+}
+
+class CallbackLog final : public Log {
+ public:
+  explicit CallbackLog(const spc_runtime& rt) : rt_(rt) {}
+  void write(LogLevel level, std::string_view line) noexcept override {
+    if (rt_.log != nullptr) rt_.log(static_cast<int>(level), std::string(line).c_str(), rt_.log_arg);
+  }
+
+ private:
+  const spc_runtime& rt_;
+};
+
+std::optional<bool> tristate(int value) { return value == SPC_UNSET ? std::nullopt : std::optional(value != SPC_NO); }
+
+Result<std::set<std::string>> parse_names(const char* const* lists) {
+  std::set<std::string> names;
+  for (; lists != nullptr && *lists != nullptr; ++lists) {
+    std::string_view rest = *lists;
+    for (;;) {
+      const auto end = rest.find(',');
+      const std::string_view name = rest.substr(0, end);
+      if (name.empty() || name.find('=') != std::string_view::npos) {
+        return Error(ErrorKind::invalid, "--container-env: " + quoted(*lists) + ": invalid format").hint("NAME[,NAME...]");
+      }
+      names.emplace(name);
+      if (end == std::string_view::npos) break;
+      rest.remove_prefix(end + 1);
+    }
+  }
+  return names;
+}
+
+Result<LaunchRequest> parse_options(const spc_options* given) {
+  const auto options = SPC_TRY(adopt(given, spc_options{.size = 0,
+                                                        .image = nullptr,
+                                                        .mounts = nullptr,
+                                                        .workdir = nullptr,
+                                                        .env = nullptr,
+                                                        .writable = SPC_UNSET,
+                                                        .mount_home = SPC_UNSET,
+                                                        .batch_script = nullptr}));
+  if (options.image == nullptr || *options.image == '\0') {
+    return Error(ErrorKind::invalid, "--container-image: argument required");
+  }
+  LaunchRequest request;
+  request.image = options.image;
+  SPC_TRY_DURING("--container-image", ImageReference::parse(request.image));
+  for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
+    for (auto& spec : SPC_TRY(parse_mounts(*mount))) request.mounts.push_back(std::move(spec));
+  }
+  if (options.workdir != nullptr) {
+    request.workdir = options.workdir;
+    if (request.workdir.empty()) return Error(ErrorKind::invalid, "--container-workdir: argument required");
+  }
+  request.keep_environment = SPC_TRY(parse_names(options.env));
+  request.writable = tristate(options.writable);
+  request.mount_home = tristate(options.mount_home);
+  if (options.batch_script != nullptr) request.batch_script = options.batch_script;
+  return request;
+}
+
+}  // namespace
+
+int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
+  if (out == nullptr) return SPC_E_INVALID;
+  *out = new (std::nothrow) spc_runtime;
+  if (*out == nullptr) return SPC_E_NO_SPACE;
+  (*out)->log = log;
+  (*out)->log_arg = arg;
+  return SPC_OK;
+}
+
+void spc_close(spc_runtime* rt) {
+  if (rt == nullptr) return;
+  rt->channel = StepChannel();
+  if (rt->opened_by == ::getpid()) rt->agent.stop();
+  delete rt;
+}
+
+const char* spc_error_message(const spc_runtime* rt) { return rt == nullptr ? "no handle" : rt->error.c_str(); }
+
+int spc_check(spc_runtime* rt, const spc_options* options) {
+  return guard(rt, [&]() -> Result<void> {
+    SPC_TRY(parse_options(options));
+    return {};
+  });
+}
+
+int spc_node_setup(spc_runtime* rt) {
+  return guard(rt, [&]() -> Result<void> {
+    std::vector<char> buffer(16 * 1024);
+    passwd entry{};
+    passwd* service = nullptr;
+    ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
+    if (service == nullptr || service->pw_uid == 0) {
+      return Error(ErrorKind::not_found, std::string("set up the node: there is no user ") + quoted(kServiceUser))
+          .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
+    }
+    return set_up_node_for(service->pw_uid, service->pw_gid);
+  });
+}
+
+int spc_step_open(spc_runtime* rt) {
+  return guard(rt, [&]() -> Result<void> {
+    auto [tasks, agent] = SPC_TRY(socket_pair());
+    rt->channel = StepChannel{std::move(tasks), std::move(agent)};
+    rt->opened_by = ::getpid();
+    return {};
+  });
+}
+
+int spc_step_start(spc_runtime* rt, const spc_step* given) {
+  return guard(rt, [&]() -> Result<void> {
+    const auto step = SPC_TRY(adopt(given, spc_step{}));
+    if (!rt->channel.agent) return Error(ErrorKind::internal, "start the agent: the step has no channel");
+    rt->agent = SPC_TRY(StepAgent::start(std::move(rt->channel.agent), step.uid, step.gid, rt->opened_by));
+    return {};
+  });
+}
+
+int spc_task_keep_privilege(spc_runtime* rt) {
+  return guard(rt, [&]() -> Result<void> {
+    keep_privilege_to_enter();
+    return {};
+  });
+}
+
+int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_environment* given) {
+  const int entered = guard(rt, [&]() -> Result<void> {
+    const auto environment = SPC_TRY(adopt(given, spc_environment{}));
+    const auto request = SPC_TRY(parse_options(options));
+    if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
+    CallbackLog log(*rt);
+    const auto entry = SPC_TRY(launch(request, as_map(environment.variables), rt->channel.tasks.get(), log));
+    for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
+    for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
+    log.write(LogLevel::debug, entry.timing);
+    return {};
+  });
+  if (entered != SPC_OK) [[maybe_unused]] const auto without = give_up_privilege();
+  return entered;
+}
+
+const char* spc_version(void) { return SPC_VERSION; }

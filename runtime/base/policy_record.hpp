@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+namespace spc {
+
+/// What the site decided in config.toml, as numbers: `import policy` parses the file as the service user and writes
+/// this; the agent checks and keeps it as /run/spank-container/policy until the file changes.
+struct PolicyRecord {
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '1', '\0'};
+
+  /// Which state of config.toml this was made from; all zero: there is no such file.
+  struct Stamp {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::uint64_t bytes = 0;
+    std::int64_t mtime_s = 0;
+    std::int64_t mtime_ns = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+
+  char magic[8] = {};
+  Stamp stamp;
+  std::uint64_t upper_bytes = 0;    ///< size limit of the writable layer; 0: upper_percent of the memory
+  std::uint32_t upper_percent = 50;
+  std::uint32_t writable = 1;       ///< default of --container-writable
+  std::uint32_t mount_home = 0;     ///< default of --container-mount-home
+  std::uint32_t pull = 0;           ///< a Pull
+  std::int64_t tag_ttl = 0;         ///< seconds during which a tag is not asked for again
+  char default_registry[256] = {};  ///< NUL-terminated
+
+  enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2 };
+};
+
+}  // namespace spc

@@ -1,0 +1,120 @@
+#include "container/agent/image_store.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "base/image_record.hpp"
+
+namespace spc {
+namespace {
+
+Result<UniqueFd> open_directory(int parent, const char* name) {
+  UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd) return Error::from_errno(errno, "open the store's directory " + quoted(name));
+  return fd;
+}
+
+Result<LayerFile> open_layer(int layers, const Digest& digest) {
+  const std::string name = digest.hex() + ".sqsh";
+  UniqueFd file(::openat(layers, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return Error::from_errno(errno, "open layer " + digest.str());
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, "stat layer " + digest.str());
+  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
+    return Error(ErrorKind::corrupt, "layer " + digest.str() + ": not a read-only file of root")
+        .hint("remove it from the store; it will be fetched again");
+  }
+  return LayerFile{std::move(file), digest};
+}
+
+/// A lease for reading is granted only while nobody has the file open for writing (fcntl(2), F_SETLEASE): from then
+/// on its bytes cannot change, as its mode is 0444. The writers have exited or are just closing, hence the retries.
+Result<void> prove_no_writer(int file) {
+  for (int attempt = 0;; ++attempt) {
+    if (::fcntl(file, F_SETLEASE, F_RDLCK) == 0) {
+      ::fcntl(file, F_SETLEASE, F_UNLCK);
+      return {};
+    }
+    if (errno != EAGAIN || attempt == 200) return Error::from_errno(errno, "publish a layer: it is still open for writing");
+    const timespec moment{0, 1'000'000};
+    ::nanosleep(&moment, nullptr);
+  }
+}
+
+}  // namespace
+
+Result<ImageStore> ImageStore::open(const char* directory) {
+  ImageStore store;
+  store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!store.directory_) {
+    return Error::from_errno(errno, "open the image store " + quoted(directory)).hint("restart slurmd: it sets the store up");
+  }
+  store.layers_ = SPC_TRY(open_directory(store.directory_.get(), "layers/sha256"));
+  store.images_ = SPC_TRY(open_directory(store.directory_.get(), "images"));
+  struct stat status {};
+  if (::fstat(store.images_.get(), &status) != 0) return Error::from_errno(errno, "stat the store");
+  store.service_uid_ = status.st_uid;
+  store.service_gid_ = status.st_gid;
+  return store;
+}
+
+Result<StoredImage> ImageStore::open_image(const Digest& manifest, Audience audience) const {
+  StoredImage image;
+  image.record = UniqueFd(::openat(images_.get(), manifest.hex().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!image.record) return Error::from_errno(errno, "open image " + manifest.str());
+
+  ImageRecordHeader header;
+  if (::pread(image.record.get(), &header, sizeof header, 0) != sizeof header ||
+      std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
+      header.layer_count > ImageRecordHeader::kMaxLayers) {
+    return Error(ErrorKind::not_found, "image " + manifest.str() + ": no record of this version");
+  }
+  if (audience == Audience::everyone && header.public_until <= ::time(nullptr)) {
+    return Error(ErrorKind::refused, "image " + manifest.str() + ": not known to be public");
+  }
+  for (std::uint32_t i = 0; i < header.layer_count; ++i) {
+    Digest digest;
+    const auto offset = static_cast<off_t>(sizeof header + i * sizeof digest);
+    if (::pread(image.record.get(), digest.bytes.data(), digest.bytes.size(), offset) != sizeof digest) {
+      return Error(ErrorKind::not_found, "image " + manifest.str() + ": truncated record");
+    }
+    image.layers.push_back(SPC_TRY(open_layer(layers_.get(), digest)));
+  }
+  return image;
+}
+
+Result<UniqueFd> ImageStore::new_layer() const {
+  UniqueFd file(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
+  if (!file) return Error::from_errno(errno, "create a layer in the store");
+  return file;
+}
+
+Result<void> ImageStore::publish(UniqueFd file, const Digest& blob) const {
+  struct stat status {};
+  struct stat directory {};
+  if (::fstat(file.get(), &status) != 0 || ::fstat(layers_.get(), &directory) != 0) return Error::from_errno(errno, "stat a layer");
+  // Only new_layer() makes nameless read-only files of root on this file system.
+  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0 ||
+      status.st_dev != directory.st_dev) {
+    return Error(ErrorKind::refused, "publish a layer: this file was not made for it");
+  }
+  const std::string itself = "/proc/self/fd/" + std::to_string(file.get());
+  UniqueFd reader(::open(itself.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!reader) return Error::from_errno(errno, "open a new layer");
+  file.reset();
+  SPC_TRY(prove_no_writer(reader.get()));
+
+  const std::string source = "/proc/self/fd/" + std::to_string(reader.get());
+  const std::string name = blob.hex() + ".sqsh";
+  if (::linkat(AT_FDCWD, source.c_str(), layers_.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
+    return Error::from_errno(errno, "publish layer " + blob.str());
+  }
+  return {};
+}
+
+}  // namespace spc

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace spc {
+
+/// A loop device over a layer file. The kernel frees it (autoclear) with its last user: this descriptor or a mount.
+struct LoopDevice {
+  UniqueFd device;
+  int number = -1;
+  bool shared = false;  ///< another step on this node had set it up
+};
+
+/// The device of this layer: the one that a running step uses already, or a new one. Steps that use the same device share
+/// the layer's super block and page cache. `table` is a small file that says which device served a layer last; it is only
+/// a hint, checked against what the kernel says of the device.
+Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table);
+
+/// Opens (creates) that table.
+Result<UniqueFd> open_loop_table(const char* path);
+
+}  // namespace spc

@@ -1,0 +1,76 @@
+// /usr/libexec/spank-container/agent
+//   agent step UID GID    the root side of one step, on descriptor 3; started by the plugin in slurmstepd
+//   agent setup UID GID   makes the node's directories; UID and GID are the service user's; started by slurmd
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "container/agent/agent.hpp"
+#include "container/agent/loop_device.hpp"
+#include "container/agent/policy.hpp"
+#include "container/agent/privilege.hpp"
+#include "container/agent/setup.hpp"
+
+namespace spc {
+namespace {
+
+Result<AgentTools> prepare_tools(uid_t uid, gid_t gid) {
+  AgentTools tools;
+  tools.store = SPC_TRY(ImageStore::open(SPC_STORE_DIR));
+  tools.policy = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid()));
+  tools.loop_table = SPC_TRY(open_loop_table(SPC_RUN_DIR "/loops"));
+  if (uid != 0) tools.id_map = SPC_TRY(describe_id_map(uid, gid));
+  return tools;
+}
+
+bool parse_id(const char* text, unsigned& id) {
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  id = static_cast<unsigned>(value);
+  return errno == 0 && end != text && *end == '\0' && value < 0xffffffffUL;
+}
+
+int run_step(uid_t uid, gid_t gid) {
+  ::prctl(PR_SET_DUMPABLE, 0);
+  ::umask(022);
+  if (::chdir("/") != 0) return 1;
+  auto reduced = keep_needed_privileges();
+  // A failure so far is told to the tasks, who can tell the user.
+  Agent agent(uid, gid, UniqueFd(kAgentSocket), reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error()));
+  agent.run();
+  return 0;
+}
+
+int run_setup(uid_t uid, gid_t gid) {
+  ::umask(022);
+  auto done = set_up_node(uid, gid);
+  if (!done) {
+    std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace spc
+
+int main(int argc, char** argv) {
+  unsigned uid = 0;
+  unsigned gid = 0;
+  ::signal(SIGPIPE, SIG_IGN);
+  if (argc == 4 && spc::parse_id(argv[2], uid) && spc::parse_id(argv[3], gid)) {
+    if (std::strcmp(argv[1], "step") == 0) return spc::run_step(uid, gid);
+    if (std::strcmp(argv[1], "setup") == 0) return spc::run_setup(uid, gid);
+  }
+  std::fputs("usage: agent step UID GID | agent setup UID GID (started by spank_container.so, not by hand)\n", stderr);
+  return 2;
+}

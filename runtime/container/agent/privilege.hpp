@@ -1,0 +1,23 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace spc {
+
+/// Reduces the process, its bounding set and its groups to what agent and builder need, for good:
+/// SYS_ADMIN (mounts, namespaces), SYS_CHROOT (setns of a mount namespace), SETUID and SETGID (children, id map), KILL, and
+/// DAC_OVERRIDE, CHOWN, FOWNER, FSETID: overlayfs keeps the mounter's credentials for every later write in the container.
+/// Also no_new_privs.
+Result<void> keep_needed_privileges();
+
+/// A user namespace that maps id 0 to this user and group, to describe an idmapped mount with; nobody ever lives in it.
+Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
+
+/// Starts `program` (argument vector of at most one word) as uid and gid without groups, capabilities, environment or
+/// descriptors but `descriptors`, which become 3, 4, …; 0-2 are /dev/null. It is killed when the caller ends.
+Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid, const int (&descriptors)[3]);
+
+}  // namespace spc

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "base/result.hpp"
+
+namespace spc {
+
+/// To be called as root, before Slurm changes to the user: lets the process keep, unused, what enter_container() needs.
+/// Reports nothing: where it fails, entering says why.
+void keep_privilege_to_enter();
+
+/// Gives up every capability and the way to get any back (no_new_privs).
+Result<void> give_up_privilege();
+
+/// Takes the calling process, which must be single-threaded and already be the user, into the container's mount namespace,
+/// then gives up its privilege, also when entering failed.
+Result<void> enter_container(int mount_namespace);
+
+}  // namespace spc

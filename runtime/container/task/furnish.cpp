@@ -1,0 +1,156 @@
+#include "container/task/furnish.hpp"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "base/file.hpp"
+#include "base/socket.hpp"
+
+namespace spc {
+namespace {
+
+std::string parent_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+Result<void> make_directories(const std::string& path) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string part = path.substr(0, slash);
+    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
+      return Error::from_errno(errno, "make directory " + quoted(part) + " in the container");
+    }
+    if (slash == std::string::npos) return {};
+  }
+}
+
+Result<UniqueFd> open_target_through(const std::string& path, bool directory, int links_left) {
+  const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
+  UniqueFd target = open_inside(path.c_str(), flags);
+  if (target) return target;
+  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + quoted(path));
+
+  char link[PATH_MAX];
+  const ssize_t size = ::readlink(path.c_str(), link, sizeof link);
+  if (size > 0 && links_left > 0) {
+    const std::string next(link, static_cast<std::size_t>(size));
+    return open_target_through(next[0] == '/' ? next : parent_of(path) + "/" + next, directory, links_left - 1);
+  }
+  if (directory) {
+    SPC_TRY(make_directories(path));
+  } else {
+    SPC_TRY(make_directories(parent_of(path)));
+    const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!made) return Error::from_errno(errno, "make file " + quoted(path) + " in the container");
+  }
+  target = open_inside(path.c_str(), flags);
+  if (!target) return Error::from_errno(errno, "open mount target " + quoted(path));
+  return target;
+}
+
+Result<void> hand_over(int builder, std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
+  TaskMessage message;
+  message.kind = TaskMessageKind::target;
+  message.index = index;
+  const int passed[] = {target.get()};
+  SPC_TRY(send_struct(builder, message, passed));
+  SPC_TRY(receive_struct(builder, message));
+  if (message.error != 0) {
+    auto error = Error::from_errno(message.error, "mount " + quoted(shown_as));
+    if (message.error == ENOTDIR) return std::move(error).hint("a directory can be mounted on a directory only, a file on a file");
+    return error;
+  }
+  return {};
+}
+
+/// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file of sane size counts as
+/// empty and makes way: an image may bring a FIFO or a device of terabytes under this name.
+template <typename Edit>
+Result<void> rewrite(const std::string& path, const Edit& edit) {
+  std::string text;
+  const UniqueFd old = open_inside(path.c_str(), O_RDONLY | O_NONBLOCK);
+  struct stat status {};
+  if (old && ::fstat(old.get(), &status) == 0 && S_ISREG(status.st_mode)) {
+    constexpr std::size_t kSane = 1 << 20;
+    if (auto read = read_file(old.get(), kSane)) text = *std::move(read);
+  }
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  SPC_TRY(make_directories(parent_of(path)));
+  ::unlink(path.c_str());
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file) return Error::from_errno(errno, "write " + quoted(path) + " in the container");
+  SPC_TRY_DURING("write " + quoted(path) + " in the container", write_all(file.get(), edit(text)));
+  return {};
+}
+
+/// Field `index` of a colon-separated line.
+std::string_view field(std::string_view line, int index) {
+  for (; index > 0; --index) {
+    const auto colon = line.find(':');
+    if (colon == std::string_view::npos) return {};
+    line.remove_prefix(colon + 1);
+  }
+  return line.substr(0, line.find(':'));
+}
+
+}  // namespace
+
+UniqueFd open_inside(const char* path, int flags) {
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
+  how.resolve = RESOLVE_NO_MAGICLINKS;
+  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how)));
+}
+
+Result<UniqueFd> open_target(const std::string& path, bool directory) { return open_target_through(path, directory, 40); }
+
+std::string with_entry(std::string_view text, const std::string& entry) {
+  std::string kept;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    // Field 0 is the name and field 2 the id, in passwd as in group.
+    if (field(line, 0) == field(entry, 0) || field(line, 2) == field(entry, 2)) continue;
+    kept.append(line).append("\n");
+  }
+  return kept + entry + "\n";
+}
+
+Result<void> furnish(const Furniture& furniture, int builder) {
+  static constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev", "/tmp"};
+  const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
+  for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
+    const auto target = SPC_TRY(open_target(kHostTargets[i], true));
+    SPC_TRY(hand_over(builder, sources + i, target, kHostTargets[i]));
+  }
+  for (const std::string& directory : furniture.directories) SPC_TRY(open_target(directory, true));
+  if (!furniture.passwd_entry.empty()) {
+    SPC_TRY(rewrite("/etc/passwd", [&](std::string_view text) { return with_entry(text, furniture.passwd_entry); }));
+  }
+  if (!furniture.group_entries.empty()) {
+    SPC_TRY(rewrite("/etc/group", [&](std::string text) {
+      for (const std::string& entry : furniture.group_entries) text = with_entry(text, entry);
+      return text;
+    }));
+  }
+  for (std::uint32_t i = 0; i < sources; ++i) {
+    const Placement& placement = furniture.placements[i];
+    const auto target = SPC_TRY_DURING("--container-mounts", open_target(placement.target, placement.directory));
+    SPC_TRY_DURING("--container-mounts", hand_over(builder, i, target, placement.shown_as));
+  }
+  TaskMessage message;
+  message.kind = TaskMessageKind::furnished;
+  return send_struct(builder, message);
+}
+
+}  // namespace spc

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "container/protocol.hpp"
+
+namespace spc {
+
+/// A source that was sent to the agent and the place inside where it shall appear.
+struct Placement {
+  std::string target;      ///< path inside the container; links are followed there
+  bool directory = false;
+  std::string shown_as;    ///< what the user typed, for errors
+};
+
+/// What the first task adds to the container's root before the others come in.
+struct Furniture {
+  std::vector<Placement> placements;      ///< in the order their sources were sent
+  std::vector<std::string> directories;   ///< made if absent, in order
+  std::string passwd_entry;               ///< lines without the line end; empty: the image's file stays
+  std::vector<std::string> group_entries;
+};
+
+/// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is
+/// missing, writes passwd and group, and opens each mount target for the builder at the other end of `builder`.
+Result<void> furnish(const Furniture& furniture, int builder);
+
+/// Opens a path inside the container the calling process lives in. Links of the image are followed, those of /proc that
+/// lead to a process's files are not: they would lead out (CVE-2024-21626). errno tells why it is empty.
+UniqueFd open_inside(const char* path, int flags);
+
+/// Makes (with parents) what is absent and returns an O_PATH descriptor of it. A dangling link is completed at the place
+/// it points to.
+Result<UniqueFd> open_target(const std::string& path, bool directory);
+
+/// `text`, a passwd or group file, without the entries that have the name or the id of `entry`, and `entry` at its end.
+std::string with_entry(std::string_view text, const std::string& entry);
+
+}  // namespace spc

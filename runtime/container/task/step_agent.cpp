@@ -1,0 +1,102 @@
+#include "container/task/step_agent.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "container/protocol.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kAgent[] = SPC_LIBEXECDIR "/agent";
+
+/// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system calls; full root is
+/// regained here and never in slurmstepd itself.
+void become_root() {
+  ::syscall(SYS_setresuid, 0, 0, 0);
+  ::syscall(SYS_setresgid, 0, 0, 0);
+}
+
+/// Descriptors 0-2 on /dev/null, `socket` (or /dev/null) on 3, nothing else: an agent that kept slurmstepd's descriptor 2
+/// would keep the step from ending.
+void keep_only(int socket) {
+  const int null = ::open("/dev/null", O_RDWR);
+  const int high = ::fcntl(socket >= 0 ? socket : null, F_DUPFD, 100);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  ::dup2(high, kAgentSocket);
+  ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
+}
+
+[[noreturn]] void execute(const char* command, const char* uid, const char* gid) {
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  char* const arguments[] = {const_cast<char*>("agent"), const_cast<char*>(command), const_cast<char*>(uid),
+                             const_cast<char*>(gid), nullptr};
+  char* const environment[] = {nullptr};
+  ::execve(kAgent, arguments, environment);
+  ::_exit(127);
+}
+
+}  // namespace
+
+Result<StepAgent> StepAgent::start(UniqueFd agent_end, uid_t uid, gid_t gid, pid_t stepd) {
+  const std::string uid_text = std::to_string(uid);
+  const std::string gid_text = std::to_string(gid);
+  StepAgent agent;
+  agent.pid_ = ::fork();
+  if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
+  if (agent.pid_ > 0) return agent;
+
+  become_root();
+  // After the id change, which clears it. With contain_spank our parent is a clone that ends with this callback, and the
+  // signal would come at once; then the end of file on the socket ends the agent.
+  if (::getppid() == stepd) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != stepd) ::_exit(0);
+  }
+  keep_only(agent_end.get());
+  execute("step", uid_text.c_str(), gid_text.c_str());
+}
+
+void StepAgent::stop() {
+  if (pid_ <= 0) return;
+  // Only a child of ours can be this process: with contain_spank it is not, and its number may be anybody's by now.
+  siginfo_t state{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &state, WEXITED | WNOHANG | WNOWAIT) == 0) {
+    ::kill(pid_, SIGKILL);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  pid_ = -1;
+}
+
+Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {
+  const std::string uid_text = std::to_string(service_uid);
+  const std::string gid_text = std::to_string(service_gid);
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "fork the agent");
+  if (child == 0) {
+    keep_only(-1);
+    execute("setup", uid_text.c_str(), gid_text.c_str());
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, "wait for the agent");
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    return Error(ErrorKind::system, std::string("set up the node: ") + kAgent + " failed").hint("run it by hand to see why");
+  }
+  return {};
+}
+
+}  // namespace spc

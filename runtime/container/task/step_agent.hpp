@@ -1,0 +1,38 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace spc {
+
+/// The two ends of a step's common socket, made before slurmstepd forks the tasks.
+struct StepChannel {
+  UniqueFd tasks;  ///< inherited by every task
+  UniqueFd agent;  ///< given to the agent, then closed here
+};
+
+/// slurmstepd's hold on the step's agent.
+class StepAgent {
+ public:
+  StepAgent() = default;
+  StepAgent(StepAgent&&) = default;
+  StepAgent& operator=(StepAgent&&) = default;
+
+  /// Forks and executes the agent for this user. Safe in slurmstepd with its threads, with its effective ids dropped
+  /// (user_init) and inside the temporary clone of contain_spank: only raw system calls in the child. `stepd` is the
+  /// process that the agent must not outlive.
+  static Result<StepAgent> start(UniqueFd agent_end, uid_t uid, gid_t gid, pid_t stepd);
+
+  /// Kills the agent and reaps it; never waits for what it was doing. Needs the privilege to signal a process of root.
+  void stop();
+
+ private:
+  pid_t pid_ = -1;
+};
+
+/// Runs `agent setup` to its end: directories of the node. As root, when slurmd starts.
+Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid);
+
+}  // namespace spc

@@ -1,0 +1,112 @@
+/* libspank_container.so.1: containers for the tasks of a Slurm step.
+ *
+ * Order of calls in slurmstepd, with the SPANK callback that each belongs in:
+ *
+ *   init (slurmd)           spc_node_setup
+ *   init_post_opt           spc_open, spc_step_open
+ *   user_init               spc_step_start
+ *   task_init_privileged    spc_task_keep_privilege
+ *   task_init               spc_task_enter
+ *   exit                    spc_close
+ *
+ * In srun, sbatch and salloc: spc_open, spc_check, spc_close.
+ *
+ * Functions return SPC_OK or a negative code; the text of the last failure of a handle is spc_error_message().
+ * Nothing is thrown, no signal handler is set, no descriptor is left open across exec. All strings are borrowed for the
+ * call only. A handle is used by one thread at a time. */
+#ifndef SPANK_CONTAINER_RUNTIME_H
+#define SPANK_CONTAINER_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SPC_API __attribute__((visibility("default")))
+#else
+#define SPC_API
+#endif
+
+enum {
+  SPC_OK = 0,
+  SPC_E_INVALID = -1,     /* what the user asked for is wrong, or a wrong call */
+  SPC_E_NOT_FOUND = -2,   /* image, path or directory does not exist */
+  SPC_E_REFUSED = -3,     /* no permission, or the site's policy */
+  SPC_E_UNAVAILABLE = -4, /* a service does not answer; trying again may help */
+  SPC_E_NO_SPACE = -5,    /* disk, memory, quota or a table is full */
+  SPC_E_CORRUPT = -6,     /* bytes are not what their digest promises */
+  SPC_E_SYSTEM = -7,      /* a system call failed */
+  SPC_E_INTERNAL = -8     /* a mistake of ours */
+};
+
+enum { SPC_LOG_DEBUG = 0, SPC_LOG_INFO = 1, SPC_LOG_WARNING = 2 };
+
+/* Gets one line without a line end; may be called during any function below. */
+typedef void (*spc_log_fn)(int level, const char *line, void *arg);
+
+typedef struct spc_runtime spc_runtime;
+
+enum { SPC_UNSET = -1, SPC_NO = 0, SPC_YES = 1 };
+
+/* What the user asked for. Members are only ever added at the end. */
+struct spc_options {
+  size_t size;               /* sizeof as the caller compiled it */
+  const char *image;         /* [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST] */
+  const char *const *mounts; /* NULL-terminated; each SRC[:DST[:FLAGS]][,...]; or NULL */
+  const char *workdir;       /* or NULL: the image's */
+  const char *const *env;    /* NULL-terminated names that keep the job's value, each may be a comma list; or NULL */
+  int writable;              /* SPC_UNSET: the site's default */
+  int mount_home;            /* SPC_UNSET: the site's default */
+  const char *batch_script;  /* of a batch step, or NULL */
+};
+
+struct spc_step {
+  size_t size;
+  uid_t uid; /* the job's user */
+  gid_t gid;
+};
+
+/* How spc_task_enter sees and changes the job's environment. */
+struct spc_environment {
+  size_t size;
+  const char *const *variables; /* NAME=VALUE, NULL-terminated */
+  void (*set)(const char *name, const char *value, void *arg);
+  void (*unset)(const char *name, void *arg);
+  void *arg;
+};
+
+/* A handle; free it with spc_close(). `log` may be NULL. */
+SPC_API int spc_open(spc_log_fn log, void *arg, spc_runtime **out);
+/* Ends what the handle holds: kills the step's agent without waiting for its work. NULL is fine. */
+SPC_API void spc_close(spc_runtime *rt);
+/* Why the last call on this handle failed: one line; valid until the next call on it. */
+SPC_API const char *spc_error_message(const spc_runtime *rt);
+
+/* Checks the form of the options, without touching anything. */
+SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
+
+/* As root, when slurmd starts: makes the directories of the node. */
+SPC_API int spc_node_setup(spc_runtime *rt);
+
+/* Makes the channel that the tasks will inherit; in the process that forks them. */
+SPC_API int spc_step_open(spc_runtime *rt);
+/* Starts the step's agent; root must be the saved user id. */
+SPC_API int spc_step_start(spc_runtime *rt, const struct spc_step *step);
+
+/* As root in the task's process: keeps, unused, the privilege that spc_task_enter needs. */
+SPC_API int spc_task_keep_privilege(spc_runtime *rt);
+/* As the user in the task's process, shortly before exec: enters the container, preparing it if this task is the first.
+ * May take as long as fetching the image takes. Afterwards, also after a failure, the process has no privilege. */
+SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);
+
+/* Version of the package, for example "0.1.0". */
+SPC_API const char *spc_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

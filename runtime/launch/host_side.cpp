@@ -1,0 +1,77 @@
+#include "launch/host_side.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+
+#include "base/file.hpp"
+
+namespace spc {
+namespace {
+
+/// Opens what the user named, with his rights alone: root_squash, FUSE and private directories need nothing more.
+Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
+                        const std::string& shown_as) {
+  UniqueFd path(::open(source.c_str(), O_PATH | O_CLOEXEC));
+  struct stat status {};
+  if (!path || ::fstat(path.get(), &status) != 0) {
+    const int err = errno;
+    auto error = Error::from_errno(err, "open mount source " + quoted(source));
+    if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
+    return error;
+  }
+  side.sources.push_back({std::move(path), flags});
+  side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as});
+  return {};
+}
+
+/// Files of the host that make names resolve inside as outside. A host without one of them is fine.
+Result<void> add_host_files(HostSide& side) {
+  for (const char* file : {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}) {
+    if (::access(file, R_OK) == 0) SPC_TRY(add_source(side, file, file, 0, file));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<HostSide> gather(const LaunchRequest& request, const PolicyRecord& policy, const UserIdentity& user) {
+  HostSide side;
+  side.furniture.passwd_entry = user.passwd_entry();
+  side.furniture.group_entries = user.group_entries;
+  SPC_TRY(add_host_files(side));
+  if (request.mount_home.value_or(policy.mount_home != 0)) {
+    SPC_TRY_DURING("--container-mount-home", add_source(side, user.home, user.home, 0, user.home));
+  } else if (user.home != "/") {
+    side.furniture.directories.push_back(user.home);  // programs expect that HOME exists
+  }
+  if (!request.batch_script.empty()) {
+    SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
+  }
+  for (const MountSpec& mount : request.mounts) {
+    SPC_TRY_DURING("--container-mounts", add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
+  }
+  return side;
+}
+
+std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, const PolicyRecord& policy) {
+  if (policy.pull == PolicyRecord::always) return std::nullopt;
+  const std::string path = SPC_STORE_DIR "/refs/" + ref_file_name;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file) return std::nullopt;
+  const auto text = read_file(file.get(), 256);
+  if (!text) return std::nullopt;
+  const auto space = text->find(' ');
+  if (space == std::string::npos) return std::nullopt;
+  const auto digest = Digest::parse(std::string_view(*text).substr(0, space));
+  if (!digest) return std::nullopt;
+  const auto asked = std::strtoll(text->c_str() + space + 1, nullptr, 10);
+  const bool fresh = immutable || policy.pull == PolicyRecord::missing || ::time(nullptr) - asked < policy.tag_ttl;
+  return fresh ? std::optional(*digest) : std::nullopt;
+}
+
+}  // namespace spc

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/digest.hpp"
+#include "base/policy_record.hpp"
+#include "base/result.hpp"
+#include "container/task/furnish.hpp"
+#include "launch/launch.hpp"
+#include "launch/user_identity.hpp"
+
+namespace spc {
+
+/// A file or directory of the host, opened as the user, to be mounted.
+struct OpenedSource {
+  UniqueFd path;
+  std::uint32_t flags = 0;
+};
+
+/// What the leading task gathers on the host as the user: the sources, and what to make of them inside.
+struct HostSide {
+  std::vector<OpenedSource> sources;
+  Furniture furniture;
+};
+Result<HostSide> gather(const LaunchRequest& request, const PolicyRecord& policy, const UserIdentity& user);
+
+/// The manifest that this (canonical) reference is known to stand for and need not be asked about now, if it is public.
+std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, const PolicyRecord& policy);
+
+}  // namespace spc

@@ -1,0 +1,181 @@
+#include "launch/launch.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+
+#include "base/file.hpp"
+#include "base/image_record.hpp"
+#include "base/socket.hpp"
+#include "container/task/enter.hpp"
+#include "image/reference.hpp"
+#include "image/request.hpp"
+#include "launch/host_side.hpp"
+
+namespace spc {
+namespace {
+
+/// This task's private line to the agent.
+Result<UniqueFd> join_step(int common) {
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!mount_namespace) return Error::from_errno(errno, "open the task's mount namespace");
+  TaskMessage message;
+  message.kind = TaskMessageKind::join;
+  const int passed[] = {theirs.get(), mount_namespace.get()};
+  SPC_TRY(send_struct(common, message, passed));
+  return std::move(ours);
+}
+
+/// The leading task's first part, on the host: tells the agent what to build. Gives back how to furnish it.
+Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, const UserIdentity& user, int agent) {
+  const auto image = SPC_TRY(ImageReference::parse(request.image, policy.default_registry));
+  auto side = SPC_TRY(gather(request, policy, user));
+
+  TaskMessage message;
+  message.kind = TaskMessageKind::source;
+  for (const OpenedSource& source : side.sources) {
+    message.source_flags = source.flags;
+    const int passed[] = {source.path.get()};
+    SPC_TRY(send_struct(agent, message, passed));
+  }
+
+  message = TaskMessage{};
+  message.kind = TaskMessageKind::start;
+  if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
+  const auto ref_file = image.ref_file_name();
+  if (const auto known = ref_file ? known_manifest(*ref_file, image.digest.has_value(), policy) : std::nullopt) {
+    message.start_flags |= TaskMessage::start_known;
+    message.manifest = *known;
+  }
+  ImportRequest import;
+  import.image = image.canonical();
+  import.uid = user.uid;
+  const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
+  const int passed[] = {request_file.get()};
+  SPC_TRY(send_struct(agent, message, passed));
+  return std::move(side.furniture);
+}
+
+/// The other tasks wait for the agent's word, so it must hear what went wrong; it then tells every task, this one too.
+Result<void> report_failure(int agent, const Error& error) {
+  TaskMessage message;
+  message.kind = TaskMessageKind::failed;
+  std::snprintf(message.text, sizeof message.text, "%s", error.message().c_str());
+  return send_struct(agent, message);
+}
+
+Result<ImageSettings> read_settings(int record) {
+  ImageRecordHeader header;
+  constexpr std::uint64_t kSane = 4 << 20;
+  if (::pread(record, &header, sizeof header, 0) != sizeof header || header.settings.size > kSane) {
+    return Error(ErrorKind::corrupt, "read the image's settings: unexpected record");
+  }
+  std::string records(header.settings.size, '\0');
+  if (::pread(record, records.data(), records.size(), static_cast<off_t>(header.settings.offset)) !=
+      static_cast<ssize_t>(records.size())) {
+    return Error(ErrorKind::corrupt, "read the image's settings: truncated record");
+  }
+  return ImageSettings::parse(records);
+}
+
+std::string workdir_of(const LaunchRequest& request, const ImageSettings& image) {
+  const std::string& workdir = request.workdir.empty() ? image.workdir : request.workdir;
+  if (workdir.empty()) return "/";
+  return workdir[0] == '/' ? workdir : "/" + workdir;
+}
+
+Result<void> change_directory(const std::string& path, bool asked_by_user) {
+  const UniqueFd directory = open_inside(path.c_str(), O_PATH | O_DIRECTORY);
+  if (!directory || ::fchdir(directory.get()) != 0) {
+    auto error = Error::from_errno(errno, "couldn't chdir to " + quoted(path));
+    return std::move(error).hint(asked_by_user ? "--container-workdir must exist in the image or be a mount"
+                                               : "it is the image's work directory; choose another with --container-workdir");
+  }
+  return {};
+}
+
+std::string timing_line(const TaskMessage& ready, long long microseconds) {
+  const auto ms = [&](Phase phase) { return ready.times[static_cast<std::size_t>(phase)] / 1000.0; };
+  char line[400];
+  std::snprintf(line, sizeof line,
+                "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared) %.2f, overlay %.2f, pivot %.2f, furnish %.2f",
+                static_cast<double>(microseconds) / 1000.0, ms(Phase::import), ms(Phase::sources), ready.layers,
+                ready.layers_shared, ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::furnish));
+  return line;
+}
+
+long long now_us() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000LL + time.tv_nsec / 1000;
+}
+
+}  // namespace
+
+Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
+                         Log& log) {
+  const long long begin = now_us();
+  // Now: inside, the answer would come from the image's name service.
+  const UserIdentity user = UserIdentity::of_this_process();
+  const UniqueFd agent = SPC_TRY(join_step(common));
+  Furniture furniture;
+  bool inside = false;
+
+  for (;;) {
+    TaskMessage message;
+    auto descriptors = receive_struct(agent.get(), message);
+    if (!descriptors) return Error(ErrorKind::unavailable, "the agent has ended while preparing the container");
+    message.text[sizeof message.text - 1] = '\0';
+
+    switch (message.kind) {
+      case TaskMessageKind::progress:
+      case TaskMessageKind::warning:
+        log.write(message.kind == TaskMessageKind::warning ? LogLevel::warning : LogLevel::info, message.text);
+        break;
+
+      case TaskMessageKind::lead: {
+        auto ordered = order_container(request, message.policy, user, agent.get());
+        if (!ordered) {
+          SPC_TRY(report_failure(agent.get(), ordered.error()));
+          break;
+        }
+        furniture = *std::move(ordered);
+        break;
+      }
+
+      case TaskMessageKind::furnish: {
+        if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
+        const auto image = SPC_TRY(read_settings((*descriptors)[1].get()));
+        if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, image));
+        SPC_TRY(enter_container((*descriptors)[0].get()));
+        inside = true;
+        if (auto furnished = furnish(furniture, agent.get()); !furnished) {
+          SPC_TRY(report_failure(agent.get(), furnished.error()));
+        }
+        break;
+      }
+
+      case TaskMessageKind::ready: {
+        if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to enter");
+        const auto image = SPC_TRY(read_settings((*descriptors)[1].get()));
+        if (!inside) SPC_TRY(enter_container((*descriptors)[0].get()));
+        const std::string workdir = workdir_of(request, image);
+        SPC_TRY(change_directory(workdir, !request.workdir.empty()));
+        return TaskEntry{.environment = merge_environment(job_environment, image, request.keep_environment, user, workdir),
+                         .timing = timing_line(message, now_us() - begin)};
+      }
+
+      case TaskMessageKind::failed:
+        return Error(ErrorKind::system, message.text);
+
+      default:
+        return Error(ErrorKind::internal, "unexpected message of the agent");
+    }
+  }
+}
+
+}  // namespace spc

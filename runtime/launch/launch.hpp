@@ -1,0 +1,40 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/result.hpp"
+#include "container/protocol.hpp"
+#include "launch/environment.hpp"
+#include "launch/mount_spec.hpp"
+
+namespace spc {
+
+/// What the user asked for, checked for form only.
+struct LaunchRequest {
+  std::string image;
+  std::vector<MountSpec> mounts;
+  std::string workdir;                ///< empty: the image's
+  std::optional<bool> writable;       ///< empty: the site's default
+  std::optional<bool> mount_home;
+  std::set<std::string> keep_environment;
+  std::string batch_script;           ///< of a batch step: Slurm's copy of the script, shown inside at the same place
+};
+
+/// What a task needs to be executed inside, where it already is.
+struct TaskEntry {
+  EnvironmentChange environment;
+  std::string timing;  ///< one line for people: where the time of the start went
+};
+
+/// Takes the calling task into the step's container; the first task of the node prepares it. The process must already be
+/// the user, have kept its privilege to enter (keep_privilege_to_enter) and be single-threaded. `common` is the tasks' end
+/// of the step's channel. Progress goes to `log`. However it ends, the process has no privilege left.
+Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
+                         Log& log);
+
+}  // namespace spc

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "spank_container/runtime.h"
+
+namespace spank_container {
+
+/// What the user asked for, as text; the library checks it.
+struct Options {
+  std::string image;
+  std::vector<std::string> mounts;
+  std::string workdir;
+  std::vector<std::string> env;
+  int writable = SPC_UNSET;
+  int mount_home = SPC_UNSET;
+  bool verbose = false;
+};
+
+/// One row of the option table: the command line, the environment twins, the help and the man page come from it.
+struct OptionRow {
+  const char* name;      ///< --NAME
+  const char* argument;  ///< shown in --help; nullptr: takes none
+  const char* help;
+  const char* twin;      ///< SCONTAINER_<twin> and PYXIS_CONTAINER_<twin>; nullptr: has none of its own
+  /// Applies a value (empty for options without one); returns why it is refused, or an empty text.
+  std::string (*apply)(Options&, const std::string& value);
+};
+
+std::span<const OptionRow> option_table();
+
+/// Applies the environment twins of options that are not set yet. `get` returns false when the variable is not set.
+/// Returns why one is refused, or an empty text.
+std::string apply_twins(Options& options, bool (*get)(const char* name, std::string& value, void* arg), void* arg);
+
+}  // namespace spank_container
