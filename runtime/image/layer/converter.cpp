@@ -1,0 +1,183 @@
+#include "converter.hpp"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "decompress.hpp"
+#include "squashfs_tables.hpp"
+#include "tar_reader.hpp"
+
+namespace spc {
+namespace {
+
+struct FreeDigest {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
+
+/// Threads wait here until the sandbox is shut.
+class Gate {
+ public:
+  enum class State { shut, open, cancelled };
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return state_ != State::shut; });
+    return state_ == State::open;
+  }
+  void set(State state) {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::shut) state_ = state;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::shut;
+};
+
+}  // namespace
+
+class LayerConverter::Work {
+ public:
+  Work(int input, int output, std::uint64_t data_begin, unsigned workers, const LayerLimits& limits,
+       EVP_MD_CTX* digest)
+      : input_(input),
+        output_(output),
+        limits_(limits),
+        digest_(digest),
+        writer_(output, data_begin, workers),
+        inflating_([this] { inflate(); }),
+        hashing_([this] { hash(); }) {}
+
+  ~Work() {
+    gate_.set(Gate::State::cancelled);
+    queue_.stop();
+    inflating_.join();
+    if (hashing_.joinable()) hashing_.join();
+  }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  Result<ConvertedLayer> run() {
+    gate_.set(Gate::State::open);
+    SPC_TRY(read_archive());
+    SPC_TRY(writer_.finish());
+    SPC_TRY(write_squashfs_tables(output_, writer_.offset(), tree_.root(), writer_.fragments()));
+    hashing_.join();
+    layer_.dropped_devices = tree_.dropped_devices();
+    layer_.dropped_xattrs = tree_.dropped_xattrs();
+    return layer_;
+  }
+
+ private:
+  void inflate() {
+    if (!gate_.wait()) return;
+    try {
+      auto done = decompress(input_, queue_, limits_.tar_bytes);
+      queue_.finish(done ? std::nullopt : std::optional(std::move(done).error()));
+    } catch (const std::bad_alloc&) {
+      queue_.finish(Error(ErrorKind::no_space, "out of memory while decompressing"));
+    }
+  }
+
+  void hash() {
+    if (!gate_.wait()) return;
+    for (;;) {
+      const auto piece = queue_.next(PieceQueue::kHasher);
+      if (!piece || !*piece) break;
+      const auto bytes = piece->bytes();
+      EVP_DigestUpdate(digest_.get(), bytes.data(), bytes.size());
+      layer_.tar_bytes += bytes.size();
+    }
+    EVP_DigestFinal_ex(digest_.get(), layer_.diff_id.bytes.data(), nullptr);
+  }
+
+  Result<void> read_archive() {
+    TarReader reader(queue_);
+    TarEntry entry;
+    std::string last;
+    for (;;) {
+      auto more = reader.next(entry);
+      if (!more) {
+        const std::string after = last.empty() ? "before the first entry" : "behind entry " + quoted(last);
+        return std::move(more).error().during(after);
+      }
+      if (!*more) break;
+      if (++layer_.entries > limits_.entries) {
+        return Error(ErrorKind::refused, "the layer has more than " + std::to_string(limits_.entries) + " entries");
+      }
+      SPC_TRY_DURING("entry " + quoted(entry.path), add(reader, entry));
+      std::swap(last, entry.path);
+    }
+    return reader.drain();
+  }
+
+  Result<void> add(TarReader& reader, TarEntry& entry) {
+    const auto inode = SPC_TRY(tree_.add(entry));
+    if (!inode) return {};
+    file_bytes_ += entry.size;
+    if (entry.size > limits_.tar_bytes || file_bytes_ > limits_.tar_bytes) {
+      return Error(ErrorKind::refused, "files of more than " + std::to_string(limits_.tar_bytes) + " bytes")
+          .hint("the administrator can raise the limit");
+    }
+    SPC_TRY(writer_.begin({inode, std::get_if<FileData>(&inode->content)}, entry.size));
+    if (entry.sparse) {
+      std::uint64_t at = 0;
+      for (const Extent& extent : entry.extents) {
+        SPC_TRY(writer_.add_zeros(extent.offset - at));
+        SPC_TRY(copy(reader, extent.size));
+        at = extent.offset + extent.size;
+      }
+      SPC_TRY(writer_.add_zeros(entry.size - at));
+    } else {
+      SPC_TRY(copy(reader, entry.size));
+    }
+    return writer_.end();
+  }
+
+  Result<void> copy(TarReader& reader, std::uint64_t count) {
+    while (count > 0) {
+      const auto data = SPC_TRY(reader.read(count));
+      SPC_TRY(writer_.add(data.bytes, *data.piece));
+      count -= data.bytes.size();
+    }
+    return {};
+  }
+
+  int input_;
+  int output_;
+  LayerLimits limits_;
+  ConvertedLayer layer_;  // the hashing thread's part: diff_id and tar_bytes, until it has been joined
+  std::unique_ptr<EVP_MD_CTX, FreeDigest> digest_;
+  std::uint64_t file_bytes_ = 0;
+  PieceQueue queue_;
+  Tree tree_;
+  DataWriter writer_;  // holds pieces of the queue
+  Gate gate_;
+  std::thread inflating_;
+  std::thread hashing_;
+};
+
+LayerConverter::LayerConverter(std::unique_ptr<Work> work) : work_(std::move(work)) {}
+LayerConverter::LayerConverter(LayerConverter&&) noexcept = default;
+LayerConverter::~LayerConverter() = default;
+
+Result<LayerConverter> LayerConverter::create(int input, int output, unsigned workers, const LayerLimits& limits) {
+  // No configuration file: it would be opened when the first digest is wanted.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
+  std::unique_ptr<EVP_MD_CTX, FreeDigest> digest(EVP_MD_CTX_new());
+  if (!digest || EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) != 1) {
+    return Error(ErrorKind::internal, "OpenSSL has no SHA-256");
+  }
+  const std::uint64_t data_begin = SPC_TRY(begin_squashfs(output));
+  return LayerConverter(std::make_unique<Work>(input, output, data_begin, workers, limits, digest.release()));
+}
+
+Result<ConvertedLayer> LayerConverter::run() { return work_->run(); }
+
+}  // namespace spc

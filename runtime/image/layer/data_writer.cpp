@@ -1,0 +1,274 @@
+#include "data_writer.hpp"
+
+#include <sys/uio.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace spc {
+namespace {
+
+constexpr std::uint32_t kStoredAsIs = 1U << 24U;
+
+bool all_zero(std::span<const std::byte> bytes) {
+  const auto head = bytes.first(std::min<std::size_t>(bytes.size(), 64));
+  for (const auto byte : head) {
+    if (byte != std::byte{0}) return false;
+  }
+  return bytes.size() == head.size() ||
+         std::memcmp(bytes.data(), bytes.data() + head.size(), bytes.size() - head.size()) == 0;
+}
+
+Result<void> write_vector(int fd, std::span<iovec> parts, std::uint64_t offset) {
+  while (!parts.empty()) {
+    const ssize_t count = ::pwritev(fd, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(offset));
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return Error::from_errno(errno, "write the layer's image");
+    }
+    offset += static_cast<std::uint64_t>(count);
+    auto left = static_cast<std::size_t>(count);
+    while (!parts.empty() && left >= parts[0].iov_len) {
+      left -= parts[0].iov_len;
+      parts = parts.subspan(1);
+    }
+    if (left > 0) {
+      parts[0].iov_base = static_cast<std::byte*>(parts[0].iov_base) + left;
+      parts[0].iov_len -= left;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+/// One thread's zstd context, level 1.
+class DataWriter::Compressor {
+ public:
+  Compressor() : context_(ZSTD_createCCtx()) {
+    if (context_ == nullptr) throw std::bad_alloc();
+    ZSTD_CCtx_setParameter(context_, ZSTD_c_compressionLevel, 1);
+    ZSTD_CCtx_setParameter(context_, ZSTD_c_windowLog, 17);  // a block
+  }
+  ~Compressor() { ZSTD_freeCCtx(context_); }
+  Compressor(const Compressor&) = delete;
+  Compressor& operator=(const Compressor&) = delete;
+
+  /// 0: it does not get smaller.
+  std::size_t compress(std::span<const std::byte> input, std::byte* output) {
+    const std::size_t size = ZSTD_compress2(context_, output, input.size() - 1, input.data(), input.size());
+    return ZSTD_isError(size) != 0 ? 0 : size;
+  }
+
+ private:
+  ZSTD_CCtx* context_;
+};
+
+DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers)
+    : output_(output), offset_(offset), partial_(new std::byte[kBlockBytes]), fragment_(new std::byte[kBlockBytes]) {
+  for (Slot& slot : slots_) {
+    slot.own.reset(new std::byte[kBlockBytes]);
+    slot.output.reset(new std::byte[kBlockBytes]);
+  }
+  if (workers == 0) inline_compressor_ = std::make_unique<Compressor>();
+  for (unsigned i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+}
+
+DataWriter::~DataWriter() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopped_ = true;
+    work_there_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void DataWriter::compress(Slot& slot, Compressor& compressor) {
+  const std::size_t size = compressor.compress(slot.input, slot.output.get());
+  slot.compressed = size > 0;
+  if (slot.compressed) {
+    slot.result = {slot.output.get(), size};
+  } else if (slot.piece) {
+    // A block that waits to be written must not keep a piece: the parser could wait for that piece for ever.
+    std::memcpy(slot.output.get(), slot.input.data(), slot.input.size());
+    slot.result = {slot.output.get(), slot.input.size()};
+  } else {
+    slot.result = slot.input;
+  }
+  slot.piece.reset();
+}
+
+void DataWriter::work() {
+  Compressor compressor;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_there_.wait(lock, [&] { return taken_ < submitted_ || stopped_; });
+    if (stopped_) return;
+    Slot& slot = slots_[taken_++ % kSlots];
+    lock.unlock();
+    compress(slot, compressor);
+    lock.lock();
+    slot.done = true;
+    if (waiting_) work_done_.notify_one();
+  }
+}
+
+Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece,
+                                std::shared_ptr<FileData> file, std::size_t index) {
+  if (submitted_ - written_ == kSlots) SPC_TRY(write_done(1));
+  Slot& slot = slots_[submitted_ % kSlots];
+  if (own != nullptr) std::swap(slot.own, *own);
+  if (piece != nullptr) slot.piece = *piece;
+  slot.input = bytes;
+  slot.file = std::move(file);
+  slot.index = index;
+  slot.done = false;
+  if (inline_compressor_) {
+    compress(slot, *inline_compressor_);
+    slot.done = true;
+    ++submitted_;
+    return {};
+  }
+  const std::scoped_lock lock(mutex_);
+  ++submitted_;
+  work_there_.notify_one();
+  return {};
+}
+
+/// Waits for the first `at_least` blocks and writes all that are ready behind them.
+Result<void> DataWriter::write_done(std::size_t at_least) {
+  std::size_t ready = 0;
+  {
+    std::unique_lock lock(mutex_);
+    const auto count_ready = [&] {
+      while (written_ + ready < submitted_ && slots_[(written_ + ready) % kSlots].done) ++ready;
+      return ready >= at_least;
+    };
+    waiting_ = true;
+    work_done_.wait(lock, count_ready);
+    waiting_ = false;
+  }
+  std::array<iovec, kSlots> parts{};
+  const std::uint64_t begin = offset_;
+  for (std::size_t i = 0; i < ready; ++i) {
+    Slot& slot = slots_[(written_ + i) % kSlots];
+    parts[i] = {const_cast<std::byte*>(slot.result.data()), slot.result.size()};
+    place(slot);
+  }
+  written_ += ready;
+  return write_vector(output_, std::span(parts).first(ready), begin);
+}
+
+/// The block comes next in the image.
+void DataWriter::place(Slot& slot) {
+  const auto size = static_cast<std::uint32_t>(slot.result.size()) | (slot.compressed ? 0 : kStoredAsIs);
+  if (slot.file) {
+    if (slot.file->start == 0) slot.file->start = offset_;
+    slot.file->blocks[slot.index] = size;
+    slot.file.reset();
+  } else {
+    fragments_[slot.index] = {.start = offset_, .stored_size = size};
+  }
+  offset_ += slot.result.size();
+}
+
+Result<void> DataWriter::begin(std::shared_ptr<FileData> file, std::uint64_t size) {
+  file_ = std::move(file);
+  file_->size = size;
+  partial_size_ = 0;
+  shares_block_ = size < kBlockBytes;
+  if (shares_block_) {
+    if (size == 0) return {};
+    if (fragment_size_ + size > kBlockBytes) SPC_TRY(flush_fragments());
+    file_->fragment = static_cast<std::uint32_t>(fragments_.size());
+    file_->fragment_offset = static_cast<std::uint32_t>(fragment_size_);
+  } else {
+    file_->blocks.reserve((size + kBlockBytes - 1) / kBlockBytes);
+  }
+  return {};
+}
+
+Result<void> DataWriter::add(std::span<const std::byte> bytes, const PieceRef& piece) {
+  if (shares_block_) {
+    std::memcpy(fragment_.get() + fragment_size_, bytes.data(), bytes.size());
+    fragment_size_ += bytes.size();
+    return {};
+  }
+  while (!bytes.empty()) {
+    if (partial_size_ == 0 && bytes.size() >= kBlockBytes) {
+      SPC_TRY(add_block(bytes.first(kBlockBytes), &piece));
+      bytes = bytes.subspan(kBlockBytes);
+      continue;
+    }
+    const auto count = std::min(bytes.size(), kBlockBytes - partial_size_);
+    std::memcpy(partial_.get() + partial_size_, bytes.data(), count);
+    partial_size_ += count;
+    bytes = bytes.subspan(count);
+    if (partial_size_ == kBlockBytes) {
+      SPC_TRY(add_block({partial_.get(), partial_size_}, nullptr));
+      partial_size_ = 0;
+    }
+  }
+  return {};
+}
+
+Result<void> DataWriter::add_zeros(std::uint64_t count) {
+  if (shares_block_) {
+    std::memset(fragment_.get() + fragment_size_, 0, count);
+    fragment_size_ += count;
+    return {};
+  }
+  while (count > 0) {
+    if (partial_size_ == 0 && count >= kBlockBytes) {
+      file_->blocks.push_back(0);
+      file_->holes += kBlockBytes;
+      count -= kBlockBytes;
+      continue;
+    }
+    const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(count, kBlockBytes - partial_size_));
+    std::memset(partial_.get() + partial_size_, 0, step);
+    partial_size_ += step;
+    count -= step;
+    if (partial_size_ == kBlockBytes) {
+      SPC_TRY(add_block({partial_.get(), partial_size_}, nullptr));
+      partial_size_ = 0;
+    }
+  }
+  return {};
+}
+
+Result<void> DataWriter::end() {
+  if (!shares_block_ && partial_size_ > 0) SPC_TRY(add_block({partial_.get(), partial_size_}, nullptr));
+  partial_size_ = 0;
+  file_.reset();
+  return {};
+}
+
+Result<void> DataWriter::add_block(std::span<const std::byte> bytes, const PieceRef* piece) {
+  const auto index = file_->blocks.size();
+  file_->blocks.push_back(0);
+  if (all_zero(bytes)) {
+    file_->holes += bytes.size();
+    return {};
+  }
+  return submit(bytes, piece == nullptr ? &partial_ : nullptr, piece, file_, index);
+}
+
+Result<void> DataWriter::flush_fragments() {
+  if (fragment_size_ == 0) return {};
+  const auto index = fragments_.size();
+  fragments_.emplace_back();
+  return submit({fragment_.get(), std::exchange(fragment_size_, 0)}, &fragment_, nullptr, nullptr, index);
+}
+
+Result<void> DataWriter::finish() {
+  SPC_TRY(flush_fragments());
+  if (written_ < submitted_) SPC_TRY(write_done(submitted_ - written_));
+  return {};
+}
+
+}  // namespace spc

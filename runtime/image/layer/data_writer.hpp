@@ -1,0 +1,100 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "piece_queue.hpp"
+#include "tree.hpp"
+
+namespace spc {
+
+inline constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
+
+/// Compresses file data into the blocks of a squashfs image and writes them in order, as it comes.
+///
+/// This takes the place of libsquashfs' block processor, which copies every byte once more, hashes every block to find
+/// equal files and compares each file with all blocks before it, which is quadratic. Here a whole block is compressed
+/// where the inflating thread put it. Files smaller than a block share blocks (fragments); the last, short block of a
+/// larger file is one of its own. The result depends on the input alone, not on the number of threads.
+class DataWriter {
+ public:
+  /// Starts `workers` threads; with none, blocks are compressed where they are added. `offset`: of the first block.
+  DataWriter(int output, std::uint64_t offset, unsigned workers);
+  ~DataWriter();
+  DataWriter(const DataWriter&) = delete;
+  DataWriter& operator=(const DataWriter&) = delete;
+
+  /// Each file is begun, gets exactly `size` bytes of data and zeros, and is ended. `file` is complete after finish().
+  Result<void> begin(std::shared_ptr<FileData> file, std::uint64_t size);
+  Result<void> add(std::span<const std::byte> bytes, const PieceRef& piece);
+  Result<void> add_zeros(std::uint64_t count);
+  Result<void> end();
+
+  /// Waits until everything is written.
+  Result<void> finish();
+
+  struct Fragment {
+    std::uint64_t start = 0;
+    std::uint32_t stored_size = 0;
+  };
+  [[nodiscard]] const std::vector<Fragment>& fragments() const { return fragments_; }
+  [[nodiscard]] std::uint64_t offset() const { return offset_; }  ///< behind the last block
+
+ private:
+  using Buffer = std::unique_ptr<std::byte[]>;
+  static constexpr std::size_t kSlots = 24;
+
+  /// A block on its way from the archive to the image. Slots are a ring: taken, compressed and written in order.
+  struct Slot {
+    std::span<const std::byte> input;
+    PieceRef piece;  ///< holds the input, if that is not `own`
+    Buffer own;
+    Buffer output;
+    std::span<const std::byte> result;
+    bool compressed = false;
+    bool done = false;
+    std::shared_ptr<FileData> file;  ///< none: a fragment block
+    std::size_t index = 0;           ///< among the file's blocks, or among the fragments
+  };
+  class Compressor;
+
+  Result<void> add_block(std::span<const std::byte> bytes, const PieceRef* piece);
+  Result<void> flush_fragments();
+  Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece,
+                      std::shared_ptr<FileData> file, std::size_t index);
+  Result<void> write_done(std::size_t at_least);
+  void place(Slot& slot);
+  void work();
+  static void compress(Slot& slot, Compressor& compressor);
+
+  int output_;
+  std::uint64_t offset_;
+  std::shared_ptr<FileData> file_;
+  bool shares_block_ = false;  ///< the file goes into the fragment block
+  Buffer partial_;             ///< a block of the file that is not complete yet
+  std::size_t partial_size_ = 0;
+  Buffer fragment_;
+  std::size_t fragment_size_ = 0;
+  std::vector<Fragment> fragments_;
+
+  // All counts grow for ever; a block's slot is its count modulo kSlots.
+  std::mutex mutex_;
+  std::condition_variable work_there_;
+  std::condition_variable work_done_;
+  std::vector<Slot> slots_{kSlots};
+  std::size_t submitted_ = 0;
+  std::size_t taken_ = 0;
+  std::size_t written_ = 0;
+  bool waiting_ = false;
+  bool stopped_ = false;
+  std::unique_ptr<Compressor> inline_compressor_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace spc

@@ -1,0 +1,73 @@
+// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES`: converts one layer in a sandbox; `import` starts it with the
+// descriptors of layer_report.hpp.
+
+#include <malloc.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <thread>
+
+#include "base/file.hpp"
+#include "converter.hpp"
+#include "sandbox.hpp"
+
+namespace spc {
+namespace {
+
+/// What inflating leaves of two cores is about one thread of compression; more than four cannot be fed.
+unsigned worker_count() { return std::clamp(std::thread::hardware_concurrency(), 2U, 5U) - 1; }
+
+Result<ConvertedLayer> convert(const LayerLimits& limits) {
+  auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(), limits));
+  SPC_TRY_DURING("entering the sandbox", enter_sandbox(limits.image_bytes));
+  // From here on the bytes of the layer are read.
+  return converter.run();
+}
+
+LayerReport report_of(const Result<ConvertedLayer>& result) {
+  LayerReport report;
+  std::memcpy(report.magic, LayerReport::kMagic, sizeof report.magic);
+  if (result) {
+    report.layer = *result;
+    return report;
+  }
+  const std::string text = result.error().message();
+  report.failed = 1;
+  report.error_kind = static_cast<std::uint32_t>(result.error().kind());
+  std::memcpy(report.text, text.data(), std::min(text.size(), sizeof report.text - 1));
+  return report;
+}
+
+Result<ConvertedLayer> guarded(const LayerLimits& limits) {
+  try {
+    return convert(limits);
+  } catch (const std::bad_alloc&) {
+    return Error::from_errno(ENOMEM, "convert the layer");
+  } catch (const std::exception& e) {
+    return Error(ErrorKind::internal, e.what());
+  }
+}
+
+}  // namespace
+}  // namespace spc
+
+int main(int argc, char** argv) {
+  struct stat output {};
+  if (argc != 4 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
+    constexpr char kUsage[] = "layer-writer is started by import and is of no use by itself\n";
+    (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
+    return 2;
+  }
+  ::mallopt(M_ARENA_MAX, 1);  // an arena for each thread would keep what was freed
+  const spc::LayerLimits limits{.tar_bytes = std::strtoull(argv[1], nullptr, 10),
+                                .image_bytes = std::strtoull(argv[2], nullptr, 10),
+                                .entries = std::strtoull(argv[3], nullptr, 10)};
+  const spc::LayerReport report = spc::report_of(spc::guarded(limits));
+  const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
+  ::_exit(sent && report.failed == 0 ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids
+}

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+class PieceQueue;
+
+/// Part of the uncompressed layer. All pieces but the last are full, so that a 512-byte block of the tar never
+/// crosses from one piece into the next.
+struct Piece {
+  static constexpr std::size_t kCapacity = std::size_t{512} << 10;
+  std::unique_ptr<std::byte[]> bytes;
+  std::size_t size = 0;
+  std::atomic<unsigned> readers = 0;
+};
+
+/// Keeps a piece's bytes where they are; copies share it. The piece is used again when the last one is gone.
+class PieceRef {
+ public:
+  PieceRef() noexcept = default;
+  PieceRef(PieceQueue* queue, Piece* piece) noexcept : queue_(queue), piece_(piece) {}  // adopts one reader
+  PieceRef(const PieceRef& other) noexcept : queue_(other.queue_), piece_(other.piece_) {
+    if (piece_ != nullptr) piece_->readers.fetch_add(1, std::memory_order_relaxed);
+  }
+  PieceRef(PieceRef&& other) noexcept
+      : queue_(other.queue_), piece_(std::exchange(other.piece_, nullptr)) {}
+  PieceRef& operator=(PieceRef other) noexcept {
+    std::swap(queue_, other.queue_);
+    std::swap(piece_, other.piece_);
+    return *this;
+  }
+  ~PieceRef() { reset(); }
+  void reset() noexcept;
+
+  explicit operator bool() const noexcept { return piece_ != nullptr; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {piece_->bytes.get(), piece_->size}; }
+
+ private:
+  PieceQueue* queue_ = nullptr;
+  Piece* piece_ = nullptr;
+};
+
+/// Carries the uncompressed layer from the thread that inflates it to the two that read it, without a copy. It owns a
+/// fixed number of pieces, which bounds the memory: the inflating thread waits until a piece is free.
+class PieceQueue {
+ public:
+  static constexpr std::size_t kPieces = 12;
+  enum Reader : std::size_t { kParser, kHasher, kReaders };
+
+  PieceQueue();
+
+  // The inflating thread:
+  /// An empty piece; nullptr: nobody reads any more.
+  Piece* empty_piece();
+  void publish(Piece* piece);
+  /// Ends the stream, by an Error if `why` is one.
+  void finish(std::optional<Error> why);
+
+  // The reading threads:
+  /// The next piece; an empty reference at the end of the stream.
+  Result<PieceRef> next(Reader reader);
+  /// Nobody reads any more; the inflating thread ends.
+  void stop();
+
+ private:
+  friend class PieceRef;
+  void give_back(Piece* piece) noexcept;
+
+  struct Ring {
+    std::array<Piece*, kPieces> pieces{};
+    std::size_t first = 0;
+    std::size_t count = 0;
+    void push(Piece* piece) { pieces[(first + count++) % kPieces] = piece; }
+    Piece* pop() {
+      Piece* piece = pieces[first];
+      first = (first + 1) % kPieces;
+      --count;
+      return piece;
+    }
+  };
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Piece, kPieces> pieces_;
+  Ring empty_;
+  std::array<Ring, kReaders> waiting_;
+  bool finished_ = false;
+  bool stopped_ = false;
+  std::optional<Error> error_;
+};
+
+}  // namespace spc

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+
+#include "piece_queue.hpp"
+#include "tar_header.hpp"
+
+namespace spc {
+
+/// Some of an entry's data, where the inflating thread put it.
+struct TarData {
+  std::span<const std::byte> bytes;
+  const PieceRef* piece = nullptr;  ///< copy it to keep the bytes
+};
+
+/// Reads a tar archive piece by piece: V7, ustar, PAX and GNU, with GNU's three ways to write sparse files.
+///
+/// It is strict where readers differ from each other (CVE-2025-62518): an extended header belongs to the one file entry
+/// behind it, a size comes from one place, and what is malformed is refused, not skipped. libarchive would do less: it
+/// passes over malformed extended headers with a warning, cuts a name at a NUL, and in a UTF-8 locale normalises names,
+/// so that a program no longer finds its file.
+class TarReader {
+ public:
+  explicit TarReader(PieceQueue& queue) : queue_(queue) {}
+
+  /// The next entry; false at the end of the archive. Skips data of the previous one that was not read.
+  Result<bool> next(TarEntry& entry);
+  /// The next bytes of the entry's stored data, at least one and at most `most`; empty when all was read.
+  Result<TarData> read(std::uint64_t most);
+  /// Reads on behind the end of the archive, where only padding should be: it belongs to the diffID, but is not parsed.
+  Result<void> drain();
+
+ private:
+  Result<std::optional<TarBlock>> block();
+  Result<void> skip(std::uint64_t count);
+  Result<std::string> text(std::uint64_t size, const char* what);
+  Result<bool> header(TarHeader& header);
+  Result<void> fill(TarEntry& entry, const TarHeader& header, PaxRecords& pax, const std::string& long_name,
+                    const std::string& long_link);
+  Result<void> read_gnu_sparse_map(TarEntry& entry);
+  Result<void> read_pax_sparse_map(TarEntry& entry);
+
+  PieceQueue& queue_;
+  PieceRef piece_;
+  std::size_t at_ = 0;         ///< position in the piece
+  std::uint64_t data_ = 0;     ///< bytes of the entry's data not read yet
+  std::uint64_t padding_ = 0;  ///< behind the data
+  TarBlock last_header_{kNoBlock};
+  static constexpr std::byte kNoBlock[kTarBlock] = {};
+};
+
+}  // namespace spc

@@ -1,0 +1,223 @@
+#include "tree.hpp"
+
+#include <algorithm>
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMaxPath = 4096;
+constexpr std::size_t kMaxName = 255;
+constexpr std::size_t kMaxDepth = 2048;  ///< no longer path can be opened; the writer of the tables recurses
+constexpr unsigned kMaxLinks = 40;       ///< as the kernel
+
+constexpr std::string_view kWhiteout = ".wh.";
+constexpr std::string_view kOpaque = ".wh..wh..opq";
+constexpr std::string_view kAufs = ".wh..wh.";
+
+Error refused(std::string_view why) { return Error(ErrorKind::refused, std::string(why)); }
+
+/// The path's parts without `.` and with `..` resolved by name. Absolute paths are inside the image too.
+Result<std::vector<std::string_view>> split(std::string_view path) {
+  if (path.size() > kMaxPath) return refused("the path is longer than 4096 bytes");
+  std::vector<std::string_view> parts;
+  while (!path.empty()) {
+    const auto slash = std::min(path.find('/'), path.size());
+    const auto part = path.substr(0, slash);
+    path.remove_prefix(std::min(slash + 1, path.size()));
+    if (part.empty() || part == ".") continue;
+    if (part == "..") {
+      if (parts.empty()) return refused("the path leaves the image's root");
+      parts.pop_back();
+      continue;
+    }
+    if (part.size() > kMaxName) return refused("a name in the path is longer than 255 bytes");
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+/// Puts a link's target in front of what is left to walk, which is kept in reverse.
+void push_target(std::vector<std::string_view>& todo, std::string_view target) {
+  const auto rest = todo.size();
+  while (!target.empty()) {
+    const auto slash = std::min(target.find('/'), target.size());
+    if (slash > 0) todo.push_back(target.substr(0, slash));
+    target.remove_prefix(std::min(slash + 1, target.size()));
+  }
+  std::reverse(todo.begin() + static_cast<std::ptrdiff_t>(rest), todo.end());
+}
+
+std::shared_ptr<Inode> new_directory() {
+  auto inode = std::make_shared<Inode>();
+  inode->content = Directory();
+  inode->mode = 0755;
+  return inode;
+}
+
+bool is_whiteout(const Inode& inode) { return std::holds_alternative<Whiteout>(inode.content); }
+
+/// Only a user's own attributes may come from an image: the rest gives privilege or steers overlayfs.
+bool is_kept(const Xattr& xattr) {
+  return xattr.name.starts_with("user.") && !xattr.name.starts_with("user.overlay.") && xattr.name.size() > 5 &&
+         xattr.name.size() <= kMaxName && xattr.value.size() <= 65536;
+}
+
+}  // namespace
+
+Tree::Tree() : root_(new_directory()) {}
+
+/// Walks from the root and makes what is missing on the way.
+Result<Inode*> Tree::enter(const Parts& directories) {
+  std::vector<Inode*> here{root_.get()};
+  Parts todo(directories.rbegin(), directories.rend());
+  unsigned links = 0;
+  while (!todo.empty()) {
+    const std::string_view part = todo.back();
+    todo.pop_back();
+    if (part == ".") continue;
+    if (part == "..") {
+      if (here.size() > 1) here.pop_back();  // above the root is the root, as after chroot
+      continue;
+    }
+    if (part.size() > kMaxName) return refused("a link in the path leads to a name longer than 255 bytes");
+    auto& directory = std::get<Directory>(here.back()->content);
+    auto found = directory.find(part);
+    if (found == directory.end()) found = directory.emplace(part, new_directory()).first;
+    if (is_whiteout(*found->second)) {
+      found->second = new_directory();
+      found->second->opaque = true;
+    }
+    Inode& inode = *found->second;
+    if (std::holds_alternative<Directory>(inode.content)) {
+      if (here.size() >= kMaxDepth) return refused("the directories are nested too deeply");
+      here.push_back(&inode);
+    } else if (const auto* link = std::get_if<Symlink>(&inode.content)) {
+      if (++links > kMaxLinks) return refused("there is a loop of links at " + quoted(part));
+      if (link->target.starts_with('/')) here.resize(1);
+      push_target(todo, link->target);
+    } else {
+      return refused(quoted(part) + " in the path is not a directory");
+    }
+  }
+  return here.back();
+}
+
+/// What `path` names, the last part not followed if it is a link; nothing if it is not there.
+Result<std::shared_ptr<Inode>> Tree::find(std::string_view path) {
+  auto parts = SPC_TRY(split(path));
+  if (parts.empty()) return root_;
+  const auto name = parts.back();
+  parts.pop_back();
+  auto& directory = std::get<Directory>(SPC_TRY(enter(parts))->content);
+  const auto found = directory.find(name);
+  if (found == directory.end() || is_whiteout(*found->second)) return std::shared_ptr<Inode>();
+  return found->second;
+}
+
+void Tree::set_attributes(Inode& inode, TarEntry& entry) {
+  inode.mode = entry.mode & 01777U;  // never setuid or setgid
+  inode.mtime = entry.mtime;
+  inode.xattrs.reset();
+  // The kernel allows user.* only on files and directories.
+  const bool may_have = entry.kind == TarEntry::Kind::file || entry.kind == TarEntry::Kind::directory;
+  for (Xattr& xattr : entry.xattrs) {
+    if (!may_have || !is_kept(xattr)) {
+      ++dropped_xattrs_;
+      continue;
+    }
+    if (!inode.xattrs) inode.xattrs = std::make_unique<std::vector<Xattr>>();
+    auto same = std::find_if(inode.xattrs->begin(), inode.xattrs->end(),
+                             [&](const Xattr& other) { return other.name == xattr.name; });
+    if (same != inode.xattrs->end()) {
+      *same = std::move(xattr);
+    } else {
+      inode.xattrs->push_back(std::move(xattr));
+    }
+  }
+}
+
+Result<void> Tree::add_root(TarEntry& entry) {
+  if (entry.kind != TarEntry::Kind::directory) return refused("the image's root can only be a directory");
+  set_attributes(*root_, entry);
+  return {};
+}
+
+/// A whiteout hides what lower layers have; what this layer has stays, wherever the whiteout comes.
+void Tree::add_whiteout(Directory& directory, std::string_view name, const TarEntry& entry) {
+  if (name.empty() || name == "." || name == "..") return;
+  const auto found = directory.find(name);
+  if (found == directory.end()) {
+    auto inode = std::make_shared<Inode>();
+    inode->content = Whiteout();
+    inode->mtime = entry.mtime;
+    directory.emplace(name, std::move(inode));
+  } else if (std::holds_alternative<Directory>(found->second->content)) {
+    found->second->opaque = true;
+  }
+}
+
+Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
+  using Kind = TarEntry::Kind;
+  auto parts = SPC_TRY(split(entry.path));
+  if (entry.kind == Kind::device) {
+    ++dropped_devices_;
+    return std::shared_ptr<Inode>();
+  }
+  if (parts.empty()) {
+    SPC_TRY(add_root(entry));
+    return std::shared_ptr<Inode>();
+  }
+  const auto name = parts.back();
+  parts.pop_back();
+  if (parts.size() + 1 >= kMaxDepth) return refused("the directories are nested too deeply");
+  Inode& parent = *SPC_TRY(enter(parts));
+  auto& directory = std::get<Directory>(parent.content);
+
+  if (name == kOpaque) {
+    parent.opaque = true;
+    return std::shared_ptr<Inode>();
+  }
+  if (name.starts_with(kAufs)) return std::shared_ptr<Inode>();
+  if (name.starts_with(kWhiteout)) {
+    add_whiteout(directory, name.substr(kWhiteout.size()), entry);
+    return std::shared_ptr<Inode>();
+  }
+
+  if (entry.kind == Kind::hard_link) {
+    const auto target = SPC_TRY(find(entry.target));
+    if (!target) return refused("it is a hard link to " + quoted(entry.target) + ", which is not in this layer");
+    if (std::holds_alternative<Directory>(target->content)) {
+      return refused("it is a hard link to " + quoted(entry.target) + ", which is a directory");
+    }
+    directory.insert_or_assign(std::string(name), target);
+    return std::shared_ptr<Inode>();
+  }
+
+  auto& place = directory[std::string(name)];
+  if (entry.kind == Kind::directory) {
+    if (!place || !std::holds_alternative<Directory>(place->content)) {
+      const bool hides = place && is_whiteout(*place);
+      place = new_directory();
+      place->opaque = hides;
+    }
+    set_attributes(*place, entry);
+    return std::shared_ptr<Inode>();
+  }
+
+  auto inode = std::make_shared<Inode>();
+  if (entry.kind == Kind::symlink) {
+    if (entry.target.empty() || entry.target.size() >= kMaxPath) return refused("a link's target has a wrong length");
+    inode->content = Symlink{entry.target};
+  } else if (entry.kind == Kind::fifo) {
+    inode->content = Fifo();
+  } else {
+    inode->content = FileData();
+  }
+  set_attributes(*inode, entry);
+  if (entry.kind == Kind::symlink) inode->mode = 0777;
+  place = inode;
+  if (entry.kind != Kind::file) inode.reset();
+  return inode;
+}
+
+}  // namespace spc

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.hpp"
+#include "tar_entry.hpp"
+
+namespace spc {
+
+struct Inode;
+
+/// In the order of bytes, as squashfs wants them. Hard links are entries of the same inode.
+using Directory = std::map<std::string, std::shared_ptr<Inode>, std::less<>>;
+
+/// Where a file's bytes are in the image; the data writer fills it in as blocks get their place.
+struct FileData {
+  static constexpr std::uint32_t kNoFragment = 0xffffffff;
+  std::uint64_t size = 0;
+  std::uint64_t start = 0;  ///< of the first block
+  std::uint64_t holes = 0;  ///< bytes that are not stored because a whole block is zero
+  std::uint32_t fragment = kNoFragment;
+  std::uint32_t fragment_offset = 0;
+  std::vector<std::uint32_t> blocks;  ///< stored size of each, as squashfs encodes it; 0: a hole
+};
+
+struct Whiteout {};
+struct Fifo {};
+struct Symlink {
+  std::string target;
+};
+
+struct Inode {
+  static constexpr std::uint64_t kNotWritten = ~std::uint64_t{0};
+
+  std::variant<Directory, FileData, Symlink, Fifo, Whiteout> content;
+  std::uint16_t mode = 0;  ///< permissions and the sticky bit
+  bool opaque = false;     ///< of a directory: hides what lower layers have there
+  std::uint32_t mtime = 0;
+  std::unique_ptr<std::vector<Xattr>> xattrs;
+
+  // For the writer of the tables:
+  std::uint32_t links = 0;
+  std::uint32_t number = 0;
+  std::uint64_t reference = kNotWritten;
+};
+
+/// The layer's tree in memory, as a tar extraction inside an empty root would leave it: the last entry of a name wins,
+/// and links in the way lead to where they would lead there. Nothing is ever opened or created on the host.
+///
+/// A directory that is a link only in a lower layer cannot be known here: its entries then make a directory that hides
+/// the link. Builders write the link's target instead, since they record what the file system says.
+class Tree {
+ public:
+  Tree();
+
+  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs' own; other `.wh..wh.*` names and device
+  /// nodes are dropped. Of a file, the inode whose data comes next; else nothing.
+  Result<std::shared_ptr<Inode>> add(TarEntry& entry);
+
+  [[nodiscard]] Inode& root() { return *root_; }
+  [[nodiscard]] std::uint64_t dropped_devices() const { return dropped_devices_; }
+  [[nodiscard]] std::uint64_t dropped_xattrs() const { return dropped_xattrs_; }
+
+ private:
+  using Parts = std::vector<std::string_view>;
+
+  Result<Inode*> enter(const Parts& directories);
+  Result<std::shared_ptr<Inode>> find(std::string_view path);
+  Result<void> add_root(TarEntry& entry);
+  static void add_whiteout(Directory& directory, std::string_view name, const TarEntry& entry);
+  void set_attributes(Inode& inode, TarEntry& entry);
+
+  std::shared_ptr<Inode> root_;
+  std::uint64_t dropped_devices_ = 0;
+  std::uint64_t dropped_xattrs_ = 0;
+};
+
+}  // namespace spc
