@@ -40,12 +40,14 @@ bool parse_id(const char* text, unsigned& id) {
 }
 
 int run_step(uid_t uid, gid_t gid) {
-  ::prctl(PR_SET_DUMPABLE, 0);
   ::umask(022);
   if (::chdir("/") != 0) return 1;
   auto reduced = keep_needed_privileges();
+  auto tools = reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error());
+  // Not earlier: /proc/PID/ns of a child that cannot be dumped is closed to us without SYS_PTRACE.
+  ::prctl(PR_SET_DUMPABLE, 0);
   // A failure so far is told to the tasks, who can tell the user.
-  Agent agent(uid, gid, UniqueFd(kAgentSocket), reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error()));
+  Agent agent(uid, gid, UniqueFd(kAgentSocket), std::move(tools));
   agent.run();
   return 0;
 }
