@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "image/request.hpp"
+
+namespace spc {
+
+/// What the site says about one registry: `[registries."HOST[:PORT]"]`.
+struct RegistryConfig {
+  bool insecure = false;  ///< spoken to by plain HTTP
+  std::string ca;         ///< file of certificates trusted besides the system's; empty: none
+  bool blocked = false;   ///< nobody may use it here
+};
+
+/// config.toml, checked. CONFIG.md explains the keys; config_keys() is the list both are tested against.
+struct Config {
+  std::string default_registry = "docker.io";
+  bool writable = true;
+  bool mount_home = false;
+  std::string upper_size = "50%";  ///< a percentage of the memory, or bytes with K, M, G or T: tmpfs takes it as it is
+  PullPolicy pull = PullPolicy::newer;
+  std::int64_t public_ttl = 3600;
+  std::int64_t tag_ttl = 0;
+  std::uint32_t max_parallel_layers = 0;
+  std::uint64_t max_image_bytes = 0;
+  std::int64_t stall_timeout = 30;
+  std::map<std::string, RegistryConfig, std::less<>> registries;
+
+  /// What was said about HOST[:PORT], or the defaults.
+  [[nodiscard]] const RegistryConfig& registry(std::string_view host) const;
+};
+
+/// Reads a configuration file. A missing file means the defaults. The file must belong to root (or to the caller) and
+/// nobody else may be able to write it; an unknown key, a wrong type or a value out of range is an error with its line.
+Result<Config> read_config(const std::string& path);
+
+/// The same for text; `name` stands for the file in messages.
+Result<Config> parse_config(const std::string& text, const std::string& name);
+
+struct ConfigKey {
+  const char* name;
+  const char* type;
+  const char* default_text;
+  const char* meaning;
+};
+/// Keys at the top of the file.
+std::span<const ConfigKey> config_keys();
+/// Keys of a [registries."HOST[:PORT]"] table.
+std::span<const ConfigKey> registry_config_keys();
+
+}  // namespace spc

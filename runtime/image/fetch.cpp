@@ -1,0 +1,235 @@
+#include "fetch.hpp"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+
+#include "image/challenge.hpp"
+#include "image/fetch_error.hpp"
+
+namespace spc {
+namespace {
+
+constexpr int kMaxTries = 4;
+constexpr int kMaxRedirects = 5;
+constexpr int kMaxLogins = 3;
+constexpr std::size_t kMaxSmallBody = 64 * 1024;
+// A download that brought this much since it last broke has earned new tries.
+constexpr std::uint64_t kProgress = 16 << 20;
+constexpr std::chrono::seconds kLongestWait{60};
+
+/// Retry-After: seconds or a date.
+std::optional<std::chrono::seconds> asked_wait(const HttpHead& head) {
+  const std::string value(head.header("retry-after"));
+  if (value.empty()) return std::nullopt;
+  long seconds = 0;
+  if (const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
+      error == std::errc{} && end == value.data() + value.size()) {
+    return std::chrono::seconds(std::clamp(seconds, 0L, 1L << 30));
+  }
+  const std::time_t date = curl_getdate(value.c_str(), nullptr);
+  if (date == -1) return std::nullopt;
+  return std::chrono::seconds(std::max<std::time_t>(0, date - std::time(nullptr)));
+}
+
+/// `bytes FIRST-LAST/TOTAL` with the FIRST we asked for.
+bool is_range_from(std::string_view header, std::uint64_t first) {
+  const std::string start = "bytes " + std::to_string(first) + "-";
+  return header.starts_with(start);
+}
+
+}  // namespace
+
+Fetch::Fetch(RegistrySession& session, FetchRequest request, FetchSink& sink)
+    : session_(session), request_(std::move(request)), sink_(sink) {}
+
+Fetch::~Fetch() { session_.http.cancel(*this); }
+
+void Fetch::start() {
+  tries_ = 1;
+  request(session_.base_url + "/v2/" + session_.repository + "/" + request_.path);
+}
+
+void Fetch::advance() {
+  if (state_ != State::waiting || Clock::now() < due_) return;
+  redirects_ = 0;
+  request(session_.base_url + "/v2/" + session_.repository + "/" + request_.path);
+}
+
+Result<HttpHead> Fetch::result() {
+  if (!result_) return Error(ErrorKind::internal, "a fetch was asked for its result too early");
+  return *std::move(result_);
+}
+
+void Fetch::request(const std::string& url) {
+  state_ = State::requesting;
+  url_ = url;
+  small_body_.clear();
+  stopped_.reset();
+  skip_ = 0;
+  body_begun_ = false;
+
+  const bool at_registry = origin_of(url) == origin_of(session_.base_url);
+  HttpRequest http;
+  http.url = url;
+  http.head = request_.head;
+  http.accept = request_.accept;
+  if (at_registry) http.bearer = session_.token;
+  http.range_from = ranges_work_ ? received_ : 0;
+  http.ca = session_.ca;
+  http.allow_loopback = at_registry || session_.on_loopback;
+  used_generation_ = session_.token_generation;
+  if (auto started = session_.http.start(http, *this); !started) fail(std::move(started).error());
+}
+
+HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> bytes) {
+  if (state_ == State::requesting && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
+  if (small_body_.size() + bytes.size() > kMaxSmallBody) {
+    stopped_ = Error(ErrorKind::unavailable, "sends an endless answer");
+    return Take::stop;
+  }
+  small_body_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return Take::taken;
+}
+
+HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::byte> bytes) {
+  if (!body_begun_) {
+    body_begun_ = true;
+    if (head.status == 206 && (received_ == 0 || !is_range_from(head.header("content-range"), received_))) {
+      ranges_work_ = false;
+      stopped_ = Error(ErrorKind::unavailable, "sent another part than was asked for");
+      return Take::stop;
+    }
+    skip_ = head.status == 200 ? received_ : 0;
+  }
+  const std::uint64_t skipped = std::min<std::uint64_t>(skip_, bytes.size());
+  const auto fresh = bytes.subspan(static_cast<std::size_t>(skipped));
+  const std::uint64_t limit = request_.exact_size.value_or(request_.max_size);
+  if (fresh.size() > limit - received_) {
+    fail(Error(ErrorKind::corrupt, request_.exact_size ? "is longer than the " + std::to_string(limit) + " bytes it should have"
+                                                       : "is longer than " + std::to_string(limit) + " bytes"));
+    return Take::stop;
+  }
+  if (!fresh.empty()) {
+    const Take taken = sink_.take(fresh);
+    if (taken != Take::taken) return taken;
+  }
+  skip_ -= skipped;
+  received_ += fresh.size();
+  return Take::taken;
+}
+
+void Fetch::ended(const HttpHead& head, HttpEnd end) {
+  if (state_ == State::finished) return;  // failed in the middle of the body
+  if (state_ == State::requesting && redirects_ == 0 && head.status != 0) session_.on_loopback = end.from_loopback;
+  if (end.kind != HttpEnd::Kind::complete) {
+    Error error = stopped_ ? *std::move(stopped_) : *std::move(end.error);
+    if (end.kind == HttpEnd::Kind::failed) return fail(std::move(error));
+    return try_again(std::move(error), std::nullopt, end.kind == HttpEnd::Kind::stalled ? 2 : 1);
+  }
+  if (head.status == 429 || head.status >= 500) {
+    return try_again(explain_status(session_, request_.what, head, small_body_), asked_wait(head));
+  }
+  if (state_ == State::asking_token) {
+    if (head.status != 200) return fail(explain_status(session_, request_.what, head, small_body_).during("ask for an anonymous token"));
+    return use_token();
+  }
+  if (head.status >= 300 && head.status < 400) return follow(head, end);
+  if (head.status == 401) return authenticate(head);
+  if (head.status == 416 && ranges_work_ && received_ > 0) {
+    ranges_work_ = false;
+    return try_again(Error(ErrorKind::unavailable, "cannot go on in the middle"), std::nullopt);
+  }
+  if (head.status == 200 || head.status == 206) return complete(head);
+  fail(explain_status(session_, request_.what, head, small_body_));
+}
+
+void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
+  if (end.redirect.empty()) {
+    return fail(Error(ErrorKind::unavailable, "redirects (status " + std::to_string(head.status) + ") to nowhere"));
+  }
+  if (++redirects_ > kMaxRedirects) return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
+  const std::string to = origin_of(end.redirect);
+  if (to.empty()) return fail(Error(ErrorKind::refused, "redirects to " + quoted(end.redirect) + ", which is not a web address"));
+  if (url_.starts_with("https:") && !to.starts_with("https:")) {
+    return fail(Error(ErrorKind::refused, "redirects from https to " + quoted(to) + ", which is not encrypted"));
+  }
+  request(end.redirect);
+}
+
+void Fetch::authenticate(const HttpHead& head) {
+  if (origin_of(url_) != origin_of(session_.base_url)) {
+    return fail(Error(ErrorKind::refused, "the server it redirects to wants a login"));
+  }
+  // Another fetch has renewed the token since this one was sent.
+  if (used_generation_ != session_.token_generation) return request(url_);
+
+  std::vector<Challenge> challenges;
+  for (const auto& [name, value] : head.headers) {
+    if (name != "www-authenticate") continue;
+    for (auto& challenge : parse_challenges(value)) challenges.push_back(std::move(challenge));
+  }
+  const auto bearer = std::find_if(challenges.begin(), challenges.end(), [](const auto& c) { return c.scheme == "bearer"; });
+  if (bearer == challenges.end() || ++logins_ > kMaxLogins) return fail(explain_status(session_, request_.what, head, small_body_));
+  auto url = token_url(*bearer, session_.repository, session_.base_url);
+  if (!url) return fail(std::move(url).error());
+
+  state_ = State::asking_token;
+  small_body_.clear();
+  HttpRequest http;
+  http.url = *url;
+  http.ca = session_.ca;
+  http.allow_loopback = session_.on_loopback;
+  if (auto started = session_.http.start(http, *this); !started) fail(std::move(started).error());
+}
+
+void Fetch::use_token() {
+  auto token = parse_token(small_body_);
+  if (!token) return fail(std::move(token).error());
+  session_.token = *token;
+  ++session_.token_generation;
+  request(url_);
+}
+
+void Fetch::complete(const HttpHead& head) {
+  if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
+    return fail(Error(ErrorKind::corrupt, "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size)));
+  }
+  state_ = State::finished;
+  result_ = head;
+}
+
+void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wait, int cost) {
+  if (received_ - tries_counted_from_ >= kProgress) tries_ = 1;
+  tries_counted_from_ = received_;
+  if (tries_ >= kMaxTries) return fail(std::move(error).hint("it was tried " + std::to_string(tries_) + " times"));
+  if (asked_wait && *asked_wait > kLongestWait) {
+    return fail(std::move(error).hint("it asks to wait " + std::to_string(asked_wait->count()) + " s: try again later"));
+  }
+  const auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));  // 0.25, 1, 4 s
+  const auto wait = asked_wait ? std::chrono::duration_cast<std::chrono::milliseconds>(*asked_wait) : own_wait;
+  tries_ = std::min(tries_ + cost, kMaxTries);
+  state_ = State::waiting;
+  due_ = Clock::now() + wait;
+  char seconds[16];
+  std::snprintf(seconds, sizeof seconds, "%.3g", static_cast<double>(wait.count()) / 1000);
+  session_.log.write(LogLevel::info, about(std::move(error)).message() + ": trying again in " + seconds + " s (" +
+                                         std::to_string(tries_) + " of " + std::to_string(kMaxTries) + ")");
+}
+
+void Fetch::fail(Error error) {
+  state_ = State::finished;
+  result_ = about(std::move(error));
+}
+
+Error Fetch::about(Error error) const {
+  std::string from = " from registry " + quoted(session_.registry);
+  if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(session_.base_url)) {
+    from += ", redirected to " + quoted(origin);
+  }
+  return std::move(error).during((request_.head ? "ask for " : "get ") + request_.what + from);
+}
+
+}  // namespace spc

@@ -1,0 +1,72 @@
+#include "fetch_error.hpp"
+
+#include "image/json.hpp"
+
+namespace spc {
+namespace {
+
+// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
+
+struct RegistryReason {
+  std::string code;
+  std::string message;
+};
+
+/// The first entry of {"errors": [{"code": …, "message": …}]}, as far as there is one.
+RegistryReason reason_in(std::string_view body) {
+  RegistryReason reason;
+  const auto document = parse_json_object(body, "answer");
+  if (!document) return reason;
+  const auto errors = array_member(*document, "errors");
+  if (!errors || (*errors)->empty() || !(*errors)->front().is_object()) return reason;
+  const Json& first = (*errors)->front();
+  if (auto code = text_member(first, "code"); code && *code) reason.code = **code;
+  if (auto message = text_member(first, "message"); message && *message) reason.message = **message;
+  return reason;
+}
+
+}  // namespace
+
+Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
+  const RegistryReason reason = reason_in(body);
+  const std::string said = reason.message.empty() ? "" : " (it says: " + printable(reason.message).substr(0, 120) + ")";
+  const std::string repository = "repository " + spc::quoted(session.repository);
+  switch (head.status) {
+    case 401:
+      if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
+        return std::move(Error(ErrorKind::refused, "a login is needed" + said)
+                             .hint("log in to " + session.registry + "; credentials are not supported yet"));
+      }
+      return std::move(Error(ErrorKind::refused, repository + " is private or does not exist" + said)
+                           .hint("check the name; private images need a login to " + session.registry));
+    case 403:
+      return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden" + said)
+                           .hint("log in to " + session.registry + " or ask its owner"));
+    case 404:
+      if (reason.code == "NAME_UNKNOWN") {
+        return std::move(Error(ErrorKind::not_found, "there is no " + repository).hint("check the spelling"));
+      }
+      if (what.starts_with("manifest")) {
+        if (reason.code == "MANIFEST_UNKNOWN") {
+          return std::move(Error(ErrorKind::not_found, "there is no such tag or digest in " + repository)
+                               .hint("check the tag"));
+        }
+        return std::move(Error(ErrorKind::not_found, "not found" + said).hint("check repository and tag"));
+      }
+      return {ErrorKind::not_found, "the registry has lost it: not found" + said};
+    case 429:
+      return std::move(Error(ErrorKind::unavailable, "too many requests" + said)
+                           .hint("the registry limits downloads: try later, log in or use a mirror"));
+    case 400:
+      if (body.find("HTTP request to an HTTPS server") != std::string_view::npos || body.find("plain HTTP request was sent to HTTPS") != std::string_view::npos) {
+        return std::move(Error(ErrorKind::refused, "speaks TLS, but the site's configuration says plain HTTP")
+                             .hint("remove insecure = true for this registry from config.toml"));
+      }
+      [[fallthrough]];
+    default:
+      if (head.status >= 500) return {ErrorKind::unavailable, "the registry failed with status " + std::to_string(head.status) + said};
+      return {ErrorKind::unavailable, "unexpected status " + std::to_string(head.status) + said};
+  }
+}
+
+}  // namespace spc

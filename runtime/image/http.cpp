@@ -1,0 +1,282 @@
+#include "http.hpp"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "image/http_error.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
+constexpr long kReceiveBuffer = 512 * 1024;
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::strchr(" \t\r\n", text.front()) != nullptr) text.remove_prefix(1);
+  while (!text.empty() && std::strchr(" \t\r\n", text.back()) != nullptr) text.remove_suffix(1);
+  return text;
+}
+
+enum class Where { elsewhere, loopback, link_local };
+
+Where where_is(const sockaddr* address) {
+  std::uint32_t v4 = 0;
+  if (address->sa_family == AF_INET) {
+    sockaddr_in in{};
+    std::memcpy(&in, address, sizeof in);
+    v4 = ntohl(in.sin_addr.s_addr);
+  } else if (address->sa_family == AF_INET6) {
+    sockaddr_in6 in6{};
+    std::memcpy(&in6, address, sizeof in6);
+    if (IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr)) return Where::loopback;
+    if (IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr)) return Where::link_local;
+    if (!IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) return Where::elsewhere;
+    std::memcpy(&v4, in6.sin6_addr.s6_addr + 12, sizeof v4);
+    v4 = ntohl(v4);
+  }
+  if (v4 >> 24 == 127 || v4 == 0) return Where::loopback;
+  if (v4 >> 16 == 0xa9fe) return Where::link_local;
+  return Where::elsewhere;
+}
+
+}  // namespace
+
+std::string_view HttpHead::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+struct HttpClient::Transfer {
+  CURL* handle = nullptr;
+  curl_slist* headers = nullptr;
+  HttpHandler* handler = nullptr;
+  HttpHead head;
+  std::size_t header_bytes = 0;
+  bool allow_loopback = true;
+  bool paused = false;
+  std::string refused;  // why we ended it ourselves
+  char error[CURL_ERROR_SIZE] = {};
+
+  ~Transfer() { curl_slist_free_all(headers); }
+
+  static std::size_t on_header(char* data, std::size_t, std::size_t size, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    transfer.header_bytes += size;
+    if (transfer.header_bytes > kMaxHeaderBytes) {
+      transfer.refused = "the response has more than 64 KiB of headers";
+      return 0;
+    }
+    const std::string_view line = trimmed({data, size});
+    if (line.starts_with("HTTP/")) {  // a final status after 100 Continue and the like starts anew
+      transfer.head.headers.clear();
+      return size;
+    }
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos) return size;
+    std::string name(line.substr(0, colon));
+    std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    transfer.head.headers.emplace_back(std::move(name), trimmed(line.substr(colon + 1)));
+    return size;
+  }
+
+  static std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &transfer.head.status);
+    switch (transfer.handler->body(transfer.head, std::as_bytes(std::span(data, size)))) {
+      case HttpHandler::Take::taken:
+        return size;
+      case HttpHandler::Take::later:
+        transfer.paused = true;
+        return CURL_WRITEFUNC_PAUSE;
+      case HttpHandler::Take::stop:
+        break;
+    }
+    return 0;
+  }
+
+  static curl_socket_t on_socket(void* self, curlsocktype, curl_sockaddr* address) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    const Where where = where_is(&address->addr);
+    if (where == Where::link_local || (where == Where::loopback && !transfer.allow_loopback)) {
+      transfer.refused = "leads to an address that only this node can mean";
+      return CURL_SOCKET_BAD;
+    }
+    return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+  }
+};
+
+struct HttpClient::Impl {
+  CURLM* multi = nullptr;
+  HttpTimeouts timeouts;
+  std::list<std::unique_ptr<Transfer>> transfers;
+  std::vector<CURL*> idle;  // handles to use again
+
+  ~Impl() {
+    for (auto& transfer : transfers) {
+      curl_multi_remove_handle(multi, transfer->handle);
+      curl_easy_cleanup(transfer->handle);
+    }
+    for (CURL* handle : idle) curl_easy_cleanup(handle);
+    if (multi != nullptr) curl_multi_cleanup(multi);
+  }
+
+  std::unique_ptr<Transfer> take(CURL* handle) {
+    const auto found = std::find_if(transfers.begin(), transfers.end(), [&](const auto& t) { return t->handle == handle; });
+    if (found == transfers.end()) return nullptr;
+    auto transfer = std::move(*found);
+    transfers.erase(found);
+    curl_multi_remove_handle(multi, handle);
+    return transfer;
+  }
+
+  Transfer* of(const HttpHandler& handler) {
+    for (auto& transfer : transfers) {
+      if (transfer->handler == &handler) return transfer.get();
+    }
+    return nullptr;
+  }
+
+  /// Tells the handlers of every request that has ended.
+  void deliver_ends() {
+    int left = 0;
+    while (CURLMsg* message = curl_multi_info_read(multi, &left)) {
+      if (message->msg != CURLMSG_DONE) continue;
+      const CURLcode code = message->data.result;
+      auto transfer = take(message->easy_handle);  // `message` is gone with the handle
+      if (!transfer) continue;
+      HttpEnd end = end_of(*transfer, code);
+      HttpHandler& handler = *transfer->handler;
+      curl_easy_reset(transfer->handle);
+      idle.push_back(transfer->handle);
+      handler.ended(transfer->head, std::move(end));
+    }
+  }
+
+  static HttpEnd end_of(Transfer& transfer, CURLcode code) {
+    HttpEnd end;
+    curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &transfer.head.status);
+    if (char* url = nullptr; curl_easy_getinfo(transfer.handle, CURLINFO_REDIRECT_URL, &url) == CURLE_OK && url != nullptr) {
+      end.redirect = url;
+    }
+    if (char* ip = nullptr; curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
+      end.from_loopback = std::strncmp(ip, "127.", 4) == 0 || std::strcmp(ip, "::1") == 0;
+    }
+    if (code == CURLE_OK) return end;
+    if (!transfer.refused.empty()) {
+      end.kind = HttpEnd::Kind::failed;
+      end.error = Error(ErrorKind::refused, transfer.refused);
+      return end;
+    }
+    end.kind = kind_of_end(transfer.handle, code);
+    end.error = explain_curl(transfer.handle, code, transfer.error);
+    return end;
+  }
+};
+
+HttpClient::HttpClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpClient::~HttpClient() = default;
+
+Result<std::unique_ptr<HttpClient>> HttpClient::create(HttpTimeouts timeouts) {
+  auto impl = std::make_unique<Impl>();
+  impl->timeouts = timeouts;
+  if (curl_global_init(CURL_GLOBAL_NOTHING) == CURLE_OK) impl->multi = curl_multi_init();
+  if (impl->multi == nullptr) return Error(ErrorKind::no_space, "start the HTTP client: out of memory");
+  return std::unique_ptr<HttpClient>(new HttpClient(std::move(impl)));
+}
+
+Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler) {
+  auto transfer = std::make_unique<Transfer>();
+  transfer->handler = &handler;
+  transfer->allow_loopback = request.allow_loopback;
+  if (impl_->idle.empty()) {
+    transfer->handle = curl_easy_init();
+    if (transfer->handle == nullptr) return Error(ErrorKind::no_space, "start a request: out of memory");
+  } else {
+    transfer->handle = impl_->idle.back();
+    impl_->idle.pop_back();
+  }
+  CURL* handle = transfer->handle;
+  Transfer* self = transfer.get();
+  impl_->transfers.push_back(std::move(transfer));
+
+  bool ok = true;
+  const auto set = [&](CURLoption option, auto value) { ok = ok && curl_easy_setopt(handle, option, value) == CURLE_OK; };
+  const auto add = [&](const std::string& line) {
+    curl_slist* longer = curl_slist_append(self->headers, line.c_str());
+    if (longer == nullptr) ok = false;
+    if (longer != nullptr) self->headers = longer;
+  };
+  set(CURLOPT_URL, request.url.c_str());
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_FOLLOWLOCATION, 0L);
+  // One connection a layer is faster than one for all, and HTTP/2's windows would couple the layers' back-pressure.
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_USERAGENT, "spank-container/" SPC_VERSION);
+  set(CURLOPT_BUFFERSIZE, kReceiveBuffer);
+  set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(impl_->timeouts.connect.count()));
+  set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
+  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(impl_->timeouts.stall.count()));
+  set(CURLOPT_ERRORBUFFER, self->error);
+  set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
+  set(CURLOPT_HEADERDATA, static_cast<void*>(self));
+  set(CURLOPT_WRITEFUNCTION, &Transfer::on_body);
+  set(CURLOPT_WRITEDATA, static_cast<void*>(self));
+  set(CURLOPT_OPENSOCKETFUNCTION, &Transfer::on_socket);
+  set(CURLOPT_OPENSOCKETDATA, static_cast<void*>(self));
+  if (request.head) set(CURLOPT_NOBODY, 1L);
+  if (!request.ca.empty()) set(CURLOPT_CAINFO, request.ca.c_str());
+  if (!request.accept.empty()) add("Accept: " + request.accept);
+  if (!request.bearer.empty()) add("Authorization: Bearer " + request.bearer);
+  if (request.range_from > 0) add("Range: bytes=" + std::to_string(request.range_from) + "-");
+  if (self->headers != nullptr) set(CURLOPT_HTTPHEADER, self->headers);
+  if (ok && curl_multi_add_handle(impl_->multi, handle) == CURLM_OK) return {};
+  curl_easy_reset(handle);
+  impl_->idle.push_back(handle);
+  impl_->transfers.pop_back();
+  return Error(ErrorKind::internal, "start a request to " + quoted(request.url) + ": libcurl refuses it");
+}
+
+void HttpClient::cancel(HttpHandler& handler) {
+  Transfer* transfer = impl_->of(handler);
+  if (transfer == nullptr) return;
+  const auto owned = impl_->take(transfer->handle);
+  curl_easy_cleanup(owned->handle);
+}
+
+void HttpClient::resume(HttpHandler& handler) {
+  Transfer* transfer = impl_->of(handler);
+  if (transfer == nullptr || !transfer->paused) return;
+  transfer->paused = false;
+  curl_easy_pause(transfer->handle, CURLPAUSE_CONT);
+}
+
+Result<void> HttpClient::wait(std::chrono::milliseconds timeout, std::span<pollfd> others) {
+  std::vector<curl_waitfd> watched(others.size());
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    // CURL_WAIT_* have the values of poll's bits on none but Linux's own: translate.
+    watched[i].fd = others[i].fd;
+    watched[i].events = static_cast<short>(((others[i].events & POLLIN) != 0 ? CURL_WAIT_POLLIN : 0) |
+                                           ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
+  }
+  int running = 0;
+  CURLMcode code = curl_multi_perform(impl_->multi, &running);
+  const std::size_t before = impl_->transfers.size();
+  impl_->deliver_ends();
+  if (code == CURLM_OK && impl_->transfers.size() == before) {
+    code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()), static_cast<int>(timeout.count()), nullptr);
+    if (code == CURLM_OK) code = curl_multi_perform(impl_->multi, &running);
+    impl_->deliver_ends();
+  }
+  if (code != CURLM_OK) return Error(ErrorKind::internal, std::string("HTTP client: ") + curl_multi_strerror(code));
+  return {};
+}
+
+}  // namespace spc

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "image/agent_link.hpp"
+#include "image/config.hpp"
+#include "image/request.hpp"
+#include "image/store.hpp"
+
+namespace spc {
+
+/// Brings an image into the store, as far as it is not there, and returns the digest under which its record lies.
+Result<Digest> import_image(const ImportRequest& request, const Config& config, ImageStore& store, AgentLink& agent);
+
+}  // namespace spc

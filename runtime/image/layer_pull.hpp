@@ -1,0 +1,65 @@
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.hpp"
+#include "image/agent_link.hpp"
+#include "image/file_sync.hpp"
+#include "image/layer/layer_process.hpp"
+#include "image/manifest.hpp"
+#include "image/repository.hpp"
+#include "image/sha256.hpp"
+#include "image/store.hpp"
+
+namespace spc {
+
+/// A layer that is not in the store yet.
+struct MissingLayer {
+  Descriptor blob;
+  Digest diff_id;  ///< of the tar archive in the blob, by the image's configuration
+};
+
+/// One layer on its way: registry → SHA-256 → pipe → converter → the agent's file → published. Nothing is published
+/// unless blob digest, size and diffID are what manifest and configuration promise. At most 1 MiB waits in memory.
+class LayerPull final : private FetchSink {
+ public:
+  static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, LayerLock lock, Repository& repository, AgentLink& agent);
+
+  /// Descriptors whose readiness lets it go on.
+  void watch(std::vector<pollfd>& descriptors) const;
+  /// Does what can be done now. True: the layer is in the store.
+  Result<bool> advance();
+
+  [[nodiscard]] std::uint64_t received() const { return received_; }
+
+ private:
+  LayerPull(MissingLayer layer, LayerLock lock, AgentLink& agent, UniqueFd file, LayerProcess converter);
+
+  HttpHandler::Take take(std::span<const std::byte> bytes) override;
+  std::span<const std::byte> write_some(std::span<const std::byte> bytes);
+  void drain();
+  Result<void> check_blob();
+  Result<void> check_archive();
+
+  MissingLayer layer_;
+  LayerLock lock_;
+  AgentLink& agent_;
+  UniqueFd file_;
+  LayerProcess converter_;
+  std::unique_ptr<Fetch> fetch_;
+  Sha256 hash_;
+  std::uint64_t received_ = 0;
+  std::vector<std::byte> waiting_;  // bytes that the pipe did not take yet,
+  std::size_t waiting_from_ = 0;    // from here on
+  bool paused_ = false;
+  bool converter_left_ = false;     // it reads no more: the reason comes with finish()
+  bool input_closed_ = false;
+  std::optional<FileSync> sync_;    // the last step before the name
+};
+
+}  // namespace spc

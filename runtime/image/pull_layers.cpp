@@ -1,0 +1,102 @@
+#include "pull_layers.hpp"
+
+#include <algorithm>
+#include <list>
+
+namespace spc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + 500'000) / 1'000'000; }
+
+class Progress {
+ public:
+  Progress(const PullContext& context, const std::vector<MissingLayer>& missing) : context_(context), there_(context.layers - missing.size()) {
+    for (const auto& layer : missing) total_ += layer.blob.size;
+  }
+  void layer_done(const MissingLayer& layer) {
+    ++there_;
+    finished_ += layer.blob.size;
+  }
+  /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers.
+  void tell(std::uint64_t underway, std::size_t elsewhere) {
+    const auto now = Clock::now();
+    if (now < next_) return;
+    std::string line = "pulling " + context_.image + ": " + std::to_string(there_) + " of " + std::to_string(context_.layers) +
+                       " layers, " + std::to_string(megabytes(finished_ + underway)) + " of " + std::to_string(megabytes(total_)) + " MB";
+    if (elsewhere > 0) line += " (another job on this node converts " + std::to_string(elsewhere) + " of them)";
+    if (line == last_) return;
+    next_ = now + std::chrono::seconds(1);
+    context_.agent.write(LogLevel::info, line);
+    last_ = std::move(line);
+  }
+
+ private:
+  const PullContext& context_;
+  std::size_t there_;
+  std::uint64_t total_ = 0;
+  std::uint64_t finished_ = 0;
+  Clock::time_point next_{};
+  std::string last_;
+};
+
+struct Underway {
+  MissingLayer layer;
+  std::unique_ptr<LayerPull> pull;
+};
+
+}  // namespace
+
+Result<void> pull_layers(PullContext context, std::vector<MissingLayer> missing) {
+  std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.blob.size > b.blob.size; });
+  Progress progress(context, missing);
+  std::list<MissingLayer> queue(missing.begin(), missing.end());
+  std::list<Underway> underway;
+
+  // Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer that he has not
+  // begun, so processes that want the same layers cannot block each other.
+  std::size_t elsewhere = 0;
+  const auto start_some = [&]() -> Result<void> {
+    elsewhere = 0;
+    for (auto layer = queue.begin(); layer != queue.end() && underway.size() < context.max_parallel;) {
+      auto lock = SPC_TRY(context.store.try_lock(layer->blob.digest));
+      // Looked at under the lock: whoever had it before has published the layer or failed.
+      if (context.store.has_layer(layer->blob.digest)) {
+        progress.layer_done(*layer);
+      } else if (!lock) {
+        ++elsewhere;
+        ++layer;
+        continue;
+      } else {
+        underway.push_back({*layer, SPC_TRY(LayerPull::start(*layer, *std::move(lock), context.repository, context.agent))});
+      }
+      layer = queue.erase(layer);
+    }
+    return {};
+  };
+
+  for (;;) {
+    SPC_TRY(start_some());
+    if (queue.empty() && underway.empty()) return {};
+    std::uint64_t received = 0;
+    std::vector<pollfd> watched;
+    for (const auto& one : underway) {
+      received += one.pull->received();
+      one.pull->watch(watched);
+    }
+    progress.tell(received, elsewhere);
+    // The time-out serves locks of others and tries that are due; everything else wakes us itself.
+    SPC_TRY(context.http.wait(std::chrono::milliseconds(100), watched));
+    for (auto one = underway.begin(); one != underway.end();) {
+      if (SPC_TRY(one->pull->advance())) {
+        progress.layer_done(one->layer);
+        one = underway.erase(one);
+      } else {
+        ++one;
+      }
+    }
+  }
+}
+
+}  // namespace spc

@@ -1,0 +1,162 @@
+"""Plays the agent for `import`: starts it with the descriptors of base/import_protocol.hpp and answers its requests."""
+
+import array
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+IMPORT = os.environ.get("SPC_IMPORT", "")
+
+PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = 1, 2, 3, 4, 5, 6
+LAYER_FILE, PUBLISHED, REFUSED = 16, 17, 18
+MESSAGE = struct.Struct("II32s600s")
+
+
+class Store:
+    """A store of the form described in runtime/ARCHITECTURE.md, for one user."""
+
+    def __init__(self, directory):
+        self.path = directory
+        for name in ("layers/sha256", "images", "refs"):
+            os.makedirs(os.path.join(directory, name))
+        open(os.path.join(directory, "locks"), "w").close()
+
+    def names(self, what):
+        return sorted(os.listdir(os.path.join(self.path, what)))
+
+    def layers(self):
+        return self.names("layers/sha256")
+
+    def empty(self):
+        return not (self.layers() or self.names("images") or self.names("refs"))
+
+    def ref(self, name):
+        with open(os.path.join(self.path, "refs", name.replace("/", "%2F"))) as file:
+            return file.read()
+
+    def record(self, hexadecimal):
+        with open(os.path.join(self.path, "images", hexadecimal), "rb") as file:
+            return file.read()
+
+
+class Result:
+    def __init__(self):
+        self.progress, self.warnings = [], []
+        self.done = self.failed = self.status = None
+        self.published = []
+        self.seconds = 0.0
+
+    def __repr__(self):
+        return f"done={self.done} failed={self.failed!r} status={self.status} progress={self.progress} warnings={self.warnings}"
+
+
+class Import:
+    """One run of `import`, in a thread. `on_new_layer` may delay or refuse (return text)."""
+
+    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None):
+        self.store, self.result, self.on_new_layer = store, Result(), on_new_layer
+        records = [f"image={image}", f"platform={platform}", f"uid={os.getuid()}", f"config={config or '/nonexistent'}"]
+        if pull:
+            records.append(f"pull={pull}")
+        request = tempfile.TemporaryFile()
+        request.write(b"".join(r.encode() + b"\0" for r in records))
+        request.flush()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        directory = os.open(store.path, os.O_PATH | os.O_DIRECTORY)
+        # Descriptors as the agent gives them; they are moved out of the way of each other first.
+        high = [os.dup(fd) for fd in (theirs.fileno(), request.fileno(), directory)]
+        import fcntl
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in high]
+
+        def place():
+            for number, fd in zip((3, 4, 5), high):
+                os.dup2(fd, number)
+
+        self.began = time.monotonic()
+        self.process = subprocess.Popen([IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
+                                        env={}, preexec_fn=place, pass_fds=(3, 4, 5), close_fds=True)
+        theirs.close()
+        request.close()
+        os.close(directory)
+        for fd in high:
+            os.close(fd)
+        self.socket = ours
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def wait(self, timeout=60):
+        self.thread.join(timeout)
+        if self.thread.is_alive():
+            self.process.kill()
+            raise AssertionError(f"import hangs: {self.result}")
+        return self.result
+
+    def kill(self):
+        self.process.kill()
+        self.thread.join(10)
+
+    def _send(self, kind, text="", descriptor=None):
+        message = MESSAGE.pack(kind, 0, bytes(32), text.encode())
+        control = []
+        if descriptor is not None:
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+        self.socket.sendmsg([message], control)
+
+    def _serve(self):
+        result = self.result
+        layers = os.path.join(self.store.path, "layers/sha256")
+        while True:
+            data, control, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(16))
+            if not data:
+                break
+            kind, _, digest, text = MESSAGE.unpack(data)
+            text = text.split(b"\0")[0].decode()
+            fds = array.array("i")
+            for _, _, payload in control:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+            try:
+                if kind == PROGRESS:
+                    result.progress.append(text)
+                elif kind == WARNING:
+                    result.warnings.append(text)
+                elif kind == NEW_LAYER:
+                    refusal = self.on_new_layer(self) if self.on_new_layer else None
+                    if refusal:
+                        self._send(REFUSED, refusal)
+                    else:
+                        file = os.open(layers, os.O_TMPFILE | os.O_RDWR, 0o444)
+                        self._send(LAYER_FILE, descriptor=file)
+                        os.close(file)
+                elif kind == PUBLISH:
+                    name = digest.hex() + ".sqsh"
+                    assert len(fds) == 1, "publish comes with one descriptor"
+                    # The agent's lease proves the same: nobody has the file open for writing.
+                    import fcntl
+                    fcntl.fcntl(fds[0], 1024, fcntl.F_RDLCK)
+                    fcntl.fcntl(fds[0], 1024, fcntl.F_UNLCK)
+                    assert name not in result.published and name not in os.listdir(layers), "converted twice"
+                    os.link(f"/proc/self/fd/{fds[0]}", os.path.join(layers, name), follow_symlinks=True)
+                    result.published.append(name)
+                    self._send(PUBLISHED)
+                elif kind == DONE:
+                    result.done = digest.hex()
+                elif kind == FAILED:
+                    result.failed = text
+            except OSError as error:
+                result.failed = f"agent: {error}"
+                self.process.kill()
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        result.status = self.process.wait()
+        result.seconds = time.monotonic() - self.began
+        self.socket.close()
+
+
+def run(store, image, **options):
+    return Import(store, image, **options).wait()

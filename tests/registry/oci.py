@@ -1,0 +1,90 @@
+"""Makes small images in memory: layers, configurations, manifests, indexes."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+def digest(data):
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def descriptor(media_type, data, **more):
+    return {"mediaType": media_type, "digest": digest(data), "size": len(data), **more}
+
+
+def tar_of(files):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode, info.mtime = len(content), 0o644, 1
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+class Layer:
+    def __init__(self, files):
+        self.tar = tar_of(files)
+        self.blob = gzip.compress(self.tar, 1, mtime=0)
+        self.digest, self.diff_id = digest(self.blob), digest(self.tar)
+
+
+class Image:
+    """`manifest` and `config` may be changed before seal(), which fixes bytes and digests."""
+
+    def __init__(self, layers, docker=False, architecture="amd64", env=("PATH=/usr/bin",)):
+        self.layers = layers
+        self.media_type = DOCKER_MANIFEST if docker else OCI_MANIFEST
+        self.config_type = DOCKER_CONFIG if docker else OCI_CONFIG
+        layer_type = DOCKER_LAYER if docker else OCI_LAYER
+        self.config = {
+            "architecture": architecture, "os": "linux",
+            "config": {"Env": list(env), "Cmd": ["/bin/sh"], "WorkingDir": "/srv"},
+            "rootfs": {"type": "layers", "diff_ids": [l.diff_id for l in layers]},
+            "history": [{"created_by": "test"} for _ in layers],
+        }
+        self.manifest = {
+            "schemaVersion": 2, "mediaType": self.media_type,
+            "layers": [descriptor(layer_type, l.blob) for l in layers],
+        }
+        self.seal()
+
+    def seal(self):
+        self.config_bytes = json.dumps(self.config).encode()
+        self.manifest["config"] = descriptor(self.config_type, self.config_bytes)
+        self.bytes = json.dumps(self.manifest).encode()
+        self.digest = digest(self.bytes)
+        return self
+
+    def blobs(self):
+        return {self.digest_of(b): b for b in [self.config_bytes] + [l.blob for l in self.layers]}
+
+    @staticmethod
+    def digest_of(data):
+        return digest(data)
+
+
+def index(entries, media_type=OCI_INDEX):
+    """`entries`: (image, platform or None)"""
+    manifests = []
+    for image, platform in entries:
+        item = descriptor(image.media_type, image.bytes)
+        if platform:
+            system, architecture = platform.split("/")[:2]
+            item["platform"] = {"os": system, "architecture": architecture}
+            if platform.count("/") == 2:
+                item["platform"]["variant"] = platform.split("/")[2]
+        manifests.append(item)
+    return json.dumps({"schemaVersion": 2, "mediaType": media_type, "manifests": manifests}).encode()
