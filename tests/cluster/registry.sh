@@ -1,7 +1,7 @@
 # The cluster's registry: one store, served plain, with TLS, and with a password. Uses `state` and `source_dir`.
 
 registry_store() {
-    echo "${SPC_CACHE:-$HOME/.cache/spank-container-tests}/registry"
+    echo "${SPC_CACHE:-${HOME:-/root}/.cache/spank-container-tests}/registry"
 }
 
 # The store itself is on the host, so that images outlive the cluster; `registry` in the state directory points there.
@@ -79,7 +79,7 @@ push() {
     need_root
     need_machine head
     local directory name=$2 format=${3:-oci} server="$network.1:5000"
-    directory=$(realpath -e "${1%%:*}") || die "no such directory: \"${1%%:*}\""
+    directory=$(realpath -e "${1%%:*}" 2>/dev/null) || die "no such directory: \"${1%%:*}\""
     [[ -f $directory/index.json ]] || die "\"$directory\" is no OCI image: it has no index.json"
     [[ $1 != *:* ]] || directory+=:${1#*:}
     [[ $name =~ ^[^:@]+:[^:@/]+$ ]] || refuse_usage "an image name has the form NAME:TAG, not \"$name\""
