@@ -1,0 +1,72 @@
+#include "catch.hpp"
+#include "spank_container/runtime.h"
+
+#include <cstring>
+#include <string>
+
+namespace {
+
+struct Handle {
+  spc_runtime* rt = nullptr;
+  Handle() { REQUIRE(spc_open(nullptr, nullptr, &rt) == SPC_OK); }
+  ~Handle() { spc_close(rt); }
+};
+
+spc_options options_for(const char* image) {
+  spc_options options{};
+  options.size = sizeof options;
+  options.image = image;
+  options.writable = SPC_UNSET;
+  options.mount_home = SPC_UNSET;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a missing handle or argument is an error, not a crash") {
+  CHECK(spc_open(nullptr, nullptr, nullptr) == SPC_E_INVALID);
+  CHECK(spc_check(nullptr, nullptr) == SPC_E_INVALID);
+  Handle handle;
+  CHECK(spc_check(handle.rt, nullptr) == SPC_E_INVALID);
+  CHECK(spc_task_enter(handle.rt, nullptr, nullptr) == SPC_E_INVALID);
+  CHECK(spc_step_start(handle.rt, nullptr) == SPC_E_INVALID);
+  spc_close(nullptr);
+}
+
+TEST_CASE("the error of a check names the option") {
+  Handle handle;
+  const auto options = options_for("UPPER CASE");
+  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+  CHECK(std::string(spc_error_message(handle.rt)).starts_with("--container-image: "));
+}
+
+TEST_CASE("options of an older caller are accepted") {
+  struct {
+    size_t size;
+    const char* image;
+  } old{sizeof old, "ubuntu:22.04"};
+  Handle handle;
+  CHECK(spc_check(handle.rt, reinterpret_cast<const spc_options*>(&old)) == SPC_OK);
+}
+
+TEST_CASE("options of a newer caller are accepted") {
+  struct {
+    spc_options known;
+    char unknown[64];
+  } newer{};
+  newer.known = options_for("ubuntu:22.04");
+  newer.known.size = sizeof newer;
+  Handle handle;
+  CHECK(spc_check(handle.rt, &newer.known) == SPC_OK);
+}
+
+TEST_CASE("names of --container-env are checked") {
+  Handle handle;
+  auto options = options_for("ubuntu");
+  const char* good[] = {"A,B", "C", nullptr};
+  options.env = good;
+  CHECK(spc_check(handle.rt, &options) == SPC_OK);
+  const char* bad[] = {"A,,B", nullptr};
+  options.env = bad;
+  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+}

@@ -1,0 +1,7 @@
+spc_unit_test(launch_test
+  SOURCES launch_environment_test.cpp launch_mounts_test.cpp
+  LIBS spc_launch spc_container_task spc_image_reference spc_base)
+spc_unit_test(furnish_test SOURCES container_furnish_test.cpp LIBS spc_container_task spc_base)
+spc_unit_test(options_test SOURCES spank_options_test.cpp ${PROJECT_SOURCE_DIR}/spank/options.cpp)
+target_include_directories(options_test PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime/include)
+spc_unit_test(api_test SOURCES api_test.cpp LIBS spank_container)
