@@ -19,12 +19,21 @@ struct FreeDigest {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
 
-/// Threads wait here until the sandbox is shut.
+/// Threads wait here until the sandbox is shut. A thread that is only just starting makes system calls which the
+/// sandbox forbids, so the sandbox waits until all have arrived.
 class Gate {
  public:
   enum class State { shut, open, cancelled };
+  explicit Gate(unsigned threads) : expected_(threads) {}
+
+  void wait_for_arrivals() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return expected_ == 0; });
+  }
   bool wait() {
     std::unique_lock lock(mutex_);
+    --expected_;
+    changed_.notify_all();
     changed_.wait(lock, [&] { return state_ != State::shut; });
     return state_ == State::open;
   }
@@ -37,6 +46,7 @@ class Gate {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
+  unsigned expected_;
   State state_ = State::shut;
 };
 
@@ -52,7 +62,9 @@ class LayerConverter::Work {
         digest_(digest),
         writer_(output, data_begin, workers),
         inflating_([this] { inflate(); }),
-        hashing_([this] { hash(); }) {}
+        hashing_([this] { hash(); }) {
+    gate_.wait_for_arrivals();
+  }
 
   ~Work() {
     gate_.set(Gate::State::cancelled);
@@ -158,7 +170,7 @@ class LayerConverter::Work {
   PieceQueue queue_;
   Tree tree_;
   DataWriter writer_;  // holds pieces of the queue
-  Gate gate_;
+  Gate gate_{2};
   std::thread inflating_;
   std::thread hashing_;
 };

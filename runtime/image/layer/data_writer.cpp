@@ -69,13 +69,18 @@ class DataWriter::Compressor {
 };
 
 DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers)
-    : output_(output), offset_(offset), partial_(new std::byte[kBlockBytes]), fragment_(new std::byte[kBlockBytes]) {
+    : output_(output),
+      offset_(offset),
+      partial_(new std::byte[kBlockBytes]),
+      fragment_(new std::byte[kBlockBytes]),
+      ready_(workers) {
   for (Slot& slot : slots_) {
     slot.own.reset(new std::byte[kBlockBytes]);
     slot.output.reset(new std::byte[kBlockBytes]);
   }
   if (workers == 0) inline_compressor_ = std::make_unique<Compressor>();
   for (unsigned i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+  ready_.wait();
 }
 
 DataWriter::~DataWriter() {
@@ -104,6 +109,7 @@ void DataWriter::compress(Slot& slot, Compressor& compressor) {
 
 void DataWriter::work() {
   Compressor compressor;
+  ready_.count_down();
   std::unique_lock lock(mutex_);
   for (;;) {
     work_there_.wait(lock, [&] { return taken_ < submitted_ || stopped_; });

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -24,7 +25,8 @@ inline constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
 /// larger file is one of its own. The result depends on the input alone, not on the number of threads.
 class DataWriter {
  public:
-  /// Starts `workers` threads; with none, blocks are compressed where they are added. `offset`: of the first block.
+  /// Starts `workers` threads and returns when they wait for work; with none, blocks are compressed where they are
+  /// added. `offset`: of the first block.
   DataWriter(int output, std::uint64_t offset, unsigned workers);
   ~DataWriter();
   DataWriter(const DataWriter&) = delete;
@@ -93,6 +95,7 @@ class DataWriter {
   std::size_t written_ = 0;
   bool waiting_ = false;
   bool stopped_ = false;
+  std::latch ready_;
   std::unique_ptr<Compressor> inline_compressor_;
   std::vector<std::thread> threads_;
 };

@@ -19,7 +19,7 @@ class PieceQueue;
 /// Part of the uncompressed layer. All pieces but the last are full, so that a 512-byte block of the tar never
 /// crosses from one piece into the next.
 struct Piece {
-  static constexpr std::size_t kCapacity = std::size_t{512} << 10;
+  static constexpr std::size_t kCapacity = std::size_t{1} << 20;
   std::unique_ptr<std::byte[]> bytes;
   std::size_t size = 0;
   std::atomic<unsigned> readers = 0;
@@ -55,7 +55,7 @@ class PieceRef {
 /// fixed number of pieces, which bounds the memory: the inflating thread waits until a piece is free.
 class PieceQueue {
  public:
-  static constexpr std::size_t kPieces = 12;
+  static constexpr std::size_t kPieces = 8;
   enum Reader : std::size_t { kParser, kHasher, kReaders };
 
   PieceQueue();
