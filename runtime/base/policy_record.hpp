@@ -32,4 +32,10 @@ struct PolicyRecord {
   enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2 };
 };
 
+/// What `import policy` writes to descriptor 3: the policy, or why there is none.
+struct PolicyAnswer {
+  PolicyRecord policy;
+  char error[600] = {};  ///< NUL-terminated; empty: the policy counts
+};
+
 }  // namespace spc

@@ -1,4 +1,5 @@
-// The program `import`, started by the agent as the service user for one image: see base/import_protocol.hpp.
+// The program `import`, started by the agent as the service user: for one image (see base/import_protocol.hpp), or as
+// `import policy` to check config.toml (see base/policy_record.hpp).
 
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -9,6 +10,7 @@
 #include "base/file.hpp"
 #include "base/import_protocol.hpp"
 #include "image/import.hpp"
+#include "image/policy.hpp"
 
 using namespace spc;
 
@@ -31,8 +33,9 @@ Result<Digest> import_as_asked(AgentLink& agent) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   give_up_what_is_not_needed();
+  if (argc == 2 && std::string_view(argv[1]) == "policy") return answer_policy(kImportSocket);
   AgentLink agent(kImportSocket);
   try {
     const auto image = import_as_asked(agent);

@@ -47,17 +47,14 @@ Result<PolicyRecord> parse_config(uid_t service_uid, gid_t service_gid) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get(), -1, -1}));
   theirs.reset();
-  struct Answer {
-    PolicyRecord policy;
-    char text[600];
-  } answer{};
+  PolicyAnswer answer;
   auto received = receive_struct(ours.get(), answer);
   ::kill(child, SIGKILL);
   while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
   }
   if (!received) return std::move(received).error().during("read " + quoted(SPC_CONFIG_FILE));
-  answer.text[sizeof answer.text - 1] = '\0';
-  if (answer.text[0] != '\0') return Error(ErrorKind::invalid, printable(answer.text));
+  answer.error[sizeof answer.error - 1] = '\0';
+  if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));
   if (!plausible(answer.policy)) return Error(ErrorKind::internal, "read " + quoted(SPC_CONFIG_FILE) + ": unexpected answer");
   return answer.policy;
 }

@@ -1,0 +1,73 @@
+#include "image/policy.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <exception>
+
+#include "base/policy_record.hpp"
+#include "base/socket.hpp"
+#include "image/config.hpp"
+
+namespace spc {
+namespace {
+
+/// `upper_size` as numbers; its form has been checked with the rest of config.toml.
+void set_upper_size(PolicyRecord& policy, std::string_view text) {
+  std::uint64_t value = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value).ptr;
+  const char unit = end == text.data() + text.size() ? '\0' : *end;
+  if (unit == '%') {
+    policy.upper_percent = static_cast<std::uint32_t>(std::min<std::uint64_t>(value, 100));
+    return;
+  }
+  switch (unit) {
+    case 'T': case 't': value <<= 10; [[fallthrough]];
+    case 'G': case 'g': value <<= 10; [[fallthrough]];
+    case 'M': case 'm': value <<= 10; [[fallthrough]];
+    case 'K': case 'k': value <<= 10; [[fallthrough]];
+    default: policy.upper_bytes = value;
+  }
+}
+
+std::uint32_t number_of(PullPolicy pull) {
+  switch (pull) {
+    case PullPolicy::newer: return PolicyRecord::newer;
+    case PullPolicy::missing: return PolicyRecord::missing;
+    case PullPolicy::always: return PolicyRecord::always;
+  }
+  return PolicyRecord::newer;
+}
+
+Result<PolicyRecord> read_policy() {
+  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
+  PolicyRecord policy;
+  std::memcpy(policy.magic, PolicyRecord::kMagic, sizeof policy.magic);
+  set_upper_size(policy, config.upper_size);
+  policy.writable = config.writable ? 1 : 0;
+  policy.mount_home = config.mount_home ? 1 : 0;
+  policy.pull = number_of(config.pull);
+  policy.tag_ttl = config.tag_ttl;
+  if (config.default_registry.size() >= sizeof policy.default_registry) {
+    return Error(ErrorKind::invalid, "config.toml: default_registry is too long");
+  }
+  config.default_registry.copy(policy.default_registry, sizeof policy.default_registry - 1);
+  return policy;
+}
+
+}  // namespace
+
+int answer_policy(int socket) noexcept {
+  PolicyAnswer answer;
+  const auto refuse = [&](std::string_view why) { why.copy(answer.error, sizeof answer.error - 1); };
+  try {
+    const auto policy = read_policy();
+    if (policy) answer.policy = *policy;
+    else refuse(policy.error().message());
+  } catch (const std::exception& error) {
+    refuse(error.what());
+  }
+  return send_struct(socket, answer) ? 0 : 1;
+}
+
+}  // namespace spc
