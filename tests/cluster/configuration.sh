@@ -6,7 +6,7 @@ readonly network=10.77.0
 # /etc is the host's, then the stage's, then what a cluster needs. All machines share it, and tests may change it.
 write_etc() {
     local etc=$state/etc
-    cp -a /etc "$etc"
+    cp -a /etc/. "$etc"
     [[ ! -d $stage/etc ]] || cp -a --no-preserve=ownership "$stage/etc/." "$etc/"
     write_users "$etc"
     write_hosts >"$etc/hosts"
