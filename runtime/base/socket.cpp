@@ -15,7 +15,8 @@ Result<std::pair<UniqueFd, UniqueFd>> socket_pair() {
   return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
-Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors) {
+Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors,
+                          WhenFull when_full) {
   iovec part{const_cast<std::byte*>(message.data()), message.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerMessage)];
   msghdr header{};
@@ -32,7 +33,7 @@ Result<void> send_message(int socket, std::span<const std::byte> message, std::s
     std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   }
   for (;;) {
-    if (::sendmsg(socket, &header, MSG_NOSIGNAL) >= 0) return {};
+    if (::sendmsg(socket, &header, MSG_NOSIGNAL | (when_full == WhenFull::fail ? MSG_DONTWAIT : 0)) >= 0) return {};
     if (errno != EINTR) return Error::from_errno(errno, "send a message");
   }
 }

@@ -18,8 +18,12 @@ inline constexpr std::size_t kMaxDescriptorsPerMessage = 253;
 /// Two connected AF_UNIX SEQPACKET sockets, close-on-exec.
 Result<std::pair<UniqueFd, UniqueFd>> socket_pair();
 
-/// Sends one message with descriptors; the caller keeps its own. Waits until there is room; a peer that is gone is an Error.
-Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors);
+/// What sending does while the peer has not read earlier messages.
+enum class WhenFull { wait, fail };
+
+/// Sends one message with descriptors; the caller keeps its own. A peer that is gone is an Error.
+Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors,
+                          WhenFull when_full = WhenFull::wait);
 
 struct Received {
   std::size_t size = 0;                ///< bytes of the message; 0: the peer has closed
@@ -30,9 +34,10 @@ Result<Received> receive_message(int socket, std::span<std::byte> buffer);
 
 /// Messages are plain structs of fixed size: nothing to parse.
 template <typename Message>
-Result<void> send_struct(int socket, const Message& message, std::span<const int> descriptors = {}) {
+Result<void> send_struct(int socket, const Message& message, std::span<const int> descriptors = {},
+                         WhenFull when_full = WhenFull::wait) {
   static_assert(std::is_trivially_copyable_v<Message>);
-  return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors);
+  return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors, when_full);
 }
 
 /// Receives exactly one Message. End of file is ErrorKind::unavailable, another size is ErrorKind::internal.

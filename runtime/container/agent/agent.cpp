@@ -264,16 +264,16 @@ void Agent::on_builder() {
 void Agent::tell(const Task& task) {
   const int passed[] = {mount_namespace_.get(), image_ ? image_->record.get() : -1};
   const bool ready = answer_->kind == TaskMessageKind::ready;
-  // A task that has ended meanwhile does not need its answer.
-  [[maybe_unused]] const auto sent =
-      send_struct(task.socket.get(), *answer_, ready ? std::span<const int>(passed) : std::span<const int>());
+  // A task that has ended needs no answer, and one that was stopped must not stop the others.
+  [[maybe_unused]] const auto sent = send_struct(
+      task.socket.get(), *answer_, ready ? std::span<const int>(passed) : std::span<const int>(), WhenFull::fail);
 }
 
 void Agent::tell_all(TaskMessageKind kind, const char* text) {
   TaskMessage message;
   message.kind = kind;
   set_text(message, text);
-  for (const Task& task : tasks_) [[maybe_unused]] const auto sent = send_struct(task.socket.get(), message);
+  for (const Task& task : tasks_) [[maybe_unused]] const auto sent = send_struct(task.socket.get(), message, {}, WhenFull::fail);
 }
 
 void Agent::fail(const Error& error) {
