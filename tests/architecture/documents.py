@@ -1,0 +1,139 @@
+"""Documents tell the truth about names: paths that exist, options and settings as the source has them."""
+
+import re
+import tomllib
+
+from report import ROOT, difference, relative
+
+DOCUMENTS = ("README.md", "runtime/ARCHITECTURE.md", "packaging/CONTRIBUTING.md", "hooks/README.md")
+TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
+OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
+SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
+SETTINGS_EXAMPLE = ROOT / "packaging/config.toml.example"
+STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
+
+
+# --- paths ---
+
+
+def named_paths(document):
+    """Line number and path: everything that begins with a directory of the top level, and in backquotes also what begins
+    with a directory beside the document."""
+    beside = [path.name for path in document.parent.iterdir() if path.is_dir()]
+    anywhere = re.compile(rf"(?<![\w/.@-])(?:{'|'.join(TOP_LEVEL)})/[\w./-]*")
+    in_backquotes = re.compile(rf"`((?:{'|'.join(beside) or '-'})/[\w./-]*)[^`]*`")
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        for name in anywhere.findall(line) + in_backquotes.findall(line):
+            yield number, name.rstrip(".")
+
+
+def path_problems(document):
+    if not document.exists():
+        yield f"{relative(document)} does not exist"
+        return
+    for number, name in named_paths(document):
+        if not (ROOT / name).exists() and not (document.parent / name).exists():
+            yield f"{relative(document)}:{number}: there is no {name}"
+
+
+# --- options ---
+
+
+def text_of(literal):
+    """A C string, adjacent ones joined; nullptr is None."""
+    return None if literal == "nullptr" else "".join(re.findall(r'"((?:\\.|[^"\\])*)"', literal))
+
+
+def option_table():
+    """name -> (argument or None, environment twin or None), from spank/options.cpp."""
+    source = (ROOT / "spank/options.cpp").read_text()
+    table = source[source.index("kTable[] = {") : source.index("\n};", source.index("kTable[] = {"))]
+    rows = re.findall(rf'\{{"([\w-]+)",\s*{STRING},\s*{STRING},\s*{STRING},\s*\[', table)
+    if len(rows) != len(re.findall(r'^    \{"', table, re.M)) or not rows:
+        raise ValueError("spank/options.cpp: the option table is not written as documents.py reads it")
+    return {name: (text_of(argument), text_of(twin)) for name, argument, _, twin in rows}
+
+
+def plain(page):
+    """A manual page without fonts and escapes."""
+    return re.sub(r"\\f[A-Z]", "", page.read_text()).replace("\\-", "-")
+
+
+def documented_options(page):
+    """name -> (argument, twin) of each paragraph with a tag that is an option."""
+    options = {}
+    for tag, body in re.findall(r"^\.TP\n--(.*)\n((?:[^.\n].*\n)*)", plain(page), re.M):
+        name, _, argument = tag.partition("=")
+        twin = re.search(r"Environment: SCONTAINER_(\w+)\.", body)
+        options[name] = (argument or None, twin[1] if twin else None)
+    return options
+
+
+def option_problems():
+    table, page = option_table(), documented_options(OPTIONS_PAGE)
+    yield from difference(page, table, f"{relative(OPTIONS_PAGE)} against spank/options.cpp")
+    for name in sorted(set(table) & set(page)):
+        if table[name] != page[name]:
+            yield f"--{name}: argument and twin are {table[name]} in spank/options.cpp, {page[name]} in the manual page"
+
+
+def mentioned_option_problems():
+    table = option_table()
+    twins = {twin for _, twin in table.values()}
+    for page in (OPTIONS_PAGE, SETTINGS_PAGE, ROOT / "README.md"):
+        for name in set(re.findall(r"--((?:no-)?container-[a-z-]+)", plain(page))) - set(table):
+            yield f"{relative(page)}: there is no option --{name}"
+        for twin in set(re.findall(r"\b(?:SCONTAINER|PYXIS_CONTAINER)_([A-Z_]+)", plain(page))) - twins:
+            yield f"{relative(page)}: there is no variable SCONTAINER_{twin}"
+
+
+# --- settings ---
+
+
+def settings_of(table_name):
+    """key -> default text, from runtime/image/config.cpp."""
+    source = (ROOT / "runtime/image/config.cpp").read_text()
+    start = source.index(f"{table_name}[] = {{")
+    rows = re.findall(rf'\{{"(\w+)", {STRING}, {STRING}, {STRING}\}}', source[start : source.index("\n};", start)])
+    if not rows:
+        raise ValueError(f"runtime/image/config.cpp: {table_name} is not written as documents.py reads it")
+    return {name: text_of(default) for name, _, default, _ in rows}
+
+
+def documented_settings(section):
+    """key -> default text of one section of the manual page."""
+    part = plain(SETTINGS_PAGE).split(f"\n.SH {section}\n")[1].split("\n.SH ")[0]
+    tags = re.findall(r"^\.TP\n(\w+) \(default: (.*)\)$", part, re.M)
+    return {name: "" if default == "none" else default for name, default in tags}
+
+
+def as_text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def example_settings():
+    """The settings of the example once the comment signs before them are gone, and those of its registry."""
+    lines = SETTINGS_EXAMPLE.read_text().splitlines()
+    tree = tomllib.loads("\n".join(re.sub(r"^#(?=[a-z\[])", "", line) for line in lines))
+    registries = tree.pop("registries")
+    return tree, next(iter(registries.values()))
+
+
+def setting_problems():
+    example = dict(zip(("kKeys", "kRegistryKeys"), example_settings()))
+    for table, section in (("kKeys", "KEYS"), ("kRegistryKeys", "REGISTRIES")):
+        source = settings_of(table)
+        shown = {"manual page": documented_settings(section), "example": {k: as_text(v) for k, v in example[table].items()}}
+        for where, settings in shown.items():
+            yield from difference(settings, source, f"settings in the {where}")
+            for key in sorted(set(settings) & set(source)):
+                if settings[key] != source[key]:
+                    yield f"{key} is {source[key]} by default; the {where} says {settings[key]}"
+
+
+def check(report):
+    for document in DOCUMENTS:
+        report.check(f"every path that {document} names exists", path_problems(ROOT / document))
+    report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
+    report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
+    report.check("the manual page and the example have the settings of config.cpp, with defaults", setting_problems())

@@ -1,0 +1,214 @@
+"""Rules about the source text: module arrows, size of the root code, calls nobody may make, length of files."""
+
+import re
+
+from report import ROOT, data_lines, relative, sources, text_files
+
+MOST_ROOT_LINES = 2000
+MOST_LINES_OF_A_FILE = 450
+LONGER_BY_NATURE = {"LICENSE"}
+
+# What nobody may call, and what the agent may not: it sees numbers, digests and descriptors only.
+BANNED_EVERYWHERE = {
+    r"\bsystem\s*\(": "starts a shell",
+    r"\bpopen\s*\(": "starts a shell",
+    r"\bexec[lv]pe?\s*\(": "looks for the program along PATH",
+    r"\b(tmpnam|tempnam|mktemp)\s*\(": "races for a name",
+    r"\bgets\s*\(|\bstrcpy\s*\(|\bsprintf\s*\(": "writes without a limit",
+}
+BANNED_IN_AGENT = {
+    r"\brealpath\s*\(|\bcanonicalize_file_name\s*\(": "resolves a path with privilege",
+    r"\bget(pw|gr)\w*\s*\(": "asks name services with privilege",
+    r"\bstd::filesystem\b|<filesystem>": "resolves paths with privilege",
+    r"\bgetenv\s*\(": "believes an environment",
+    r"\bdlopen\s*\(": "loads code",
+}
+SHELL = re.compile(r'"(/usr)?/bin/(ba|da)?sh"|"sh"')
+
+
+# --- reading C++ ---
+
+TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^(]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+
+
+def strip(text, strings_too):
+    """The text without comments, and without the content of strings if asked; lines keep their numbers."""
+
+    def replace(match):
+        token = match[0]
+        if token.startswith("/"):
+            return " " + "\n" * token.count("\n")
+        return '""' + "\n" * token.count("\n") if strings_too else token
+
+    # A quote between digits is 1'000'000.
+    return TOKEN.sub(replace, re.sub(r"(?<=\d)'(?=\d)", "", text))
+
+
+def includes(path):
+    """Line number and what is between the quotes or after the angle bracket: `base/file.hpp`, `<curl/curl.h`."""
+    for number, line in enumerate(strip(path.read_text(), False).splitlines(), 1):
+        found = re.match(r'\s*#\s*include\s*(?:"([^"]+)"|(<[^>]+)>)', line)
+        if found:
+            yield number, found[1] or found[2]
+
+
+def resolve(path, name):
+    """The file that a quoted include means, as the compiler finds it."""
+    for directory in (path.parent, ROOT / "runtime", ROOT / "runtime/include"):
+        if (directory / name).is_file():
+            return directory / name
+    return None
+
+
+# --- module arrows ---
+
+
+class Modules:
+    def __init__(self):
+        self.files = {}  # path prefix -> module
+        self.allowed = {}  # module -> names of modules and "<header" prefixes
+        for line in data_lines("modules"):
+            name, files, allowed = re.split(r"\s{2,}", line)
+            self.allowed[name] = [] if allowed == "-" else allowed.split()
+            for file in files.split():
+                self.files[file.removesuffix("*")] = name
+        self.libraries = {word for allowed in self.allowed.values() for word in allowed if word.startswith("<")}
+
+    def of(self, path):
+        name = relative(path)
+        fitting = [prefix for prefix in self.files if name.startswith(prefix)]
+        return self.files[max(fitting, key=len)] if fitting else None
+
+    def problem(self, path, included):
+        """Why this include is not allowed, or None."""
+        module = self.of(path)
+        if module is None:
+            return "belongs to no module of tests/architecture/modules"
+        if included.startswith("<"):
+            library = [prefix for prefix in self.libraries if included.startswith(prefix)]
+            if library and not set(library) & set(self.allowed[module]):
+                return f"includes {included}>: {module} may not"
+            return None
+        target = resolve(path, included)
+        if target is None:
+            return f'includes "{included}", which is not in the tree'
+        other = self.of(target)
+        if other != module and other not in self.allowed[module]:
+            return f'includes "{included}" of {other}: {module} may include {" ".join(self.allowed[module]) or "nothing"}'
+        return None
+
+
+def include_problems(modules):
+    for path in sources("spank", "runtime"):
+        for number, included in includes(path):
+            problem = modules.problem(path, included)
+            if problem:
+                yield f"{relative(path)}:{number}: {problem}"
+
+
+def module_problems(modules):
+    """The data file itself: every module has files, and every arrow leads somewhere."""
+    used = {modules.of(path) for path in sources("spank", "runtime")}
+    for module, allowed in modules.allowed.items():
+        if module not in used:
+            yield f"tests/architecture/modules: no file belongs to {module}"
+        for word in allowed:
+            if not word.startswith("<") and word not in modules.allowed:
+                yield f"tests/architecture/modules: {module} may include {word}, which is no module"
+
+
+# --- root code ---
+
+
+def agent_files():
+    return set(sources("runtime/container/agent"))
+
+
+def with_base(files):
+    """The files and, of runtime/base, what they include, with the .cpp beside each header."""
+    found, waiting = set(), list(files)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for _, name in includes(path):
+            header = None if name.startswith("<") else resolve(path, name)
+            if header and relative(header).startswith("runtime/base/"):
+                waiting += [file for file in (header, header.with_suffix(".cpp")) if file.exists()]
+    return found
+
+
+def root_files():
+    """The files, and the names in each that run as the user only."""
+    files, user_code = [], {}
+    for line in data_lines("root_code"):
+        name, *user_names = line.split()
+        if not (ROOT / name).exists():
+            raise FileNotFoundError(f"tests/architecture/root_code names {name}, which does not exist")
+        files += sources(name) if name.endswith("/") else [ROOT / name]
+        user_code[ROOT / name] = user_names
+    return {path: user_code.get(path, []) for path in with_base(files)}
+
+
+def code_lines(path, without=()):
+    lines = strip(path.read_text(), False).splitlines()
+    for name in without:
+        lines = remove_definition(lines, name, path)
+    return sum(1 for line in lines if line.strip())
+
+
+def remove_definition(lines, name, path):
+    """Definitions begin in the first column and end with a brace there, or on their first line."""
+    for first, line in enumerate(lines):
+        if re.match(rf"\S.*\b{name}\(|class {name}\b", line) and not line.endswith(";"):
+            last = next(i for i in range(first, len(lines)) if lines[i].startswith("}") or (i == first and line.endswith("}")))
+            return lines[:first] + lines[last + 1 :]
+    raise LookupError(f"tests/architecture/root_code names {name}, which {relative(path)} does not define")
+
+
+def root_size_problems(counts):
+    if not counts or sum(counts.values()) > MOST_ROOT_LINES:
+        yield f"{sum(counts.values())} lines in {len(counts)} files"
+        yield from (f"{lines:5} {relative(path)}" for path, lines in sorted(counts.items()))
+
+
+# --- calls and lengths ---
+
+
+def banned(files, rules):
+    for path in sorted(files):
+        code = strip(path.read_text(), True).splitlines()
+        for number, line in enumerate(code, 1):
+            for pattern, reason in rules.items():
+                if re.search(pattern, line):
+                    yield f"{relative(path)}:{number}: {line.strip()}: {reason}"
+
+
+def shells(files):
+    for path in sorted(files):
+        for number, line in enumerate(strip(path.read_text(), False).splitlines(), 1):
+            if SHELL.search(line):
+                yield f"{relative(path)}:{number}: {line.strip()}: names a shell"
+
+
+def long_files():
+    for path, text in text_files():
+        lines = text.count("\n")
+        if lines > MOST_LINES_OF_A_FILE and relative(path) not in LONGER_BY_NATURE:
+            yield f"{relative(path)}: {lines} lines, which is probably two ideas"
+
+
+def check(report):
+    modules = Modules()
+    report.check("the list of modules is complete", module_problems(modules))
+    report.check("files include only what the module arrows allow", include_problems(modules))
+    root = root_files()
+    counts = {path: code_lines(path, user_names) for path, user_names in root.items()}
+    promise = f"code that runs as root has {sum(counts.values())} lines, at most {MOST_ROOT_LINES}"
+    report.check(promise, root_size_problems(counts))
+    everywhere = set(sources("spank", "runtime"))
+    report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
+    report.check("the agent makes no call that is banned for it", banned(with_base(agent_files()), BANNED_IN_AGENT))
+    report.check("code that runs as root names no shell", shells(root))
+    report.check(f"no file has more than {MOST_LINES_OF_A_FILE} lines", long_files())
