@@ -1,0 +1,344 @@
+"""The cluster under test, its users' commands, and what may not change on its nodes."""
+import ctypes
+import fcntl
+import os
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+
+import images
+from faulty_registry import FaultyRegistry
+from harness import Failed, equal, expect
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.join(HERE, "../cluster/cluster")
+BUILD_IMAGE = os.path.join(HERE, "../images/build")
+NODES = ("node01", "node02")
+LOOP_GET_STATUS64 = 0x4C05
+OURS = "spank-container: "
+
+
+class Done:
+    """A command that has ended."""
+
+    def __init__(self, command, rc, out, err):
+        self.command, self.rc, self.out, self.err = command, rc, out, err
+
+    def good(self, out=None):
+        """It succeeded, and printed `out` if that is given. Returns what it printed."""
+        equal(self.rc, 0, "exit code", self)
+        if out is not None:
+            equal(self.out.strip(), out.strip(), "output", self)
+        return self.out.strip()
+
+    def messages(self):
+        """The lines that are ours, wherever Slurm put them."""
+        lines = [line for line in self.err.splitlines() if OURS in line]
+        return [line[line.index(OURS) + len(OURS):] for line in lines]
+
+    def errors(self):
+        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: "))]
+
+
+class Running:
+    """A command that has been started; `end` waits for it."""
+
+    def __init__(self, argv, env, stdin):
+        self.command = shlex.join(argv)
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(argv, env=env, stdout=self.out, stderr=self.err,
+                                        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
+        if stdin is not None:
+            self.process.stdin.write(stdin.encode())
+            self.process.stdin.close()
+
+    def end(self, timeout=30):
+        try:
+            rc = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            raise Failed(f"did not end within {timeout} s", self._done("none")) from None
+        return self._done(rc)
+
+    def said(self):
+        """What it has printed so far, both streams."""
+        return self._text(self.out) + self._text(self.err)
+
+    def await_text(self, text, timeout=15):
+        await_true(lambda: text in self.said() or self.process.poll() is not None, timeout, f"it did not say {text!r}")
+        expect(text in self.said(), f"it ended without saying {text!r}", self._done(self.process.poll()))
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def _done(self, rc):
+        return Done(self.command, rc, self._text(self.out), self._text(self.err))
+
+    @staticmethod
+    def _text(file):
+        size = os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), size, 0).decode(errors="replace")
+
+
+def await_true(condition, timeout, otherwise):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Failed(otherwise)
+        time.sleep(0.02)
+
+
+class Cluster:
+    program_path = PROGRAM
+
+    def __init__(self, stage, use=None):
+        self.stage, self.is_ours = stage, use is None
+        self.state = use or os.path.join(tempfile.mkdtemp(prefix="spc-suites-"), "cluster")
+        self.pushed = set()
+
+    def __enter__(self):
+        if self.is_ours:
+            self.program("up", "2", "--stage", self.stage, timeout=120).good()
+        try:
+            self.etc = self.inside("head", "/etc")  # that of all machines
+            self.home = os.path.join(self.state, "home")
+            self.shared = os.path.join(self.home, "shared")
+            self.images = tempfile.mkdtemp(prefix="spc-images-")
+            self.faulty = FaultyRegistry(self.pid("head"))
+            self._allow_faulty_registry()
+            self.push_base()
+            self._warm_up()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for what in ("faulty", "images"):
+            if hasattr(self, what):
+                self.faulty.stop() if what == "faulty" else shutil.rmtree(self.images, ignore_errors=True)
+        if self.is_ours:
+            self.program("down", timeout=60)
+            shutil.rmtree(os.path.dirname(self.state), ignore_errors=True)
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def start_program(self, *argv, stdin=None):
+        return Running([PROGRAM, *argv], {**os.environ, "SPC_CLUSTER_DIR": self.state}, stdin)
+
+    def program(self, *argv, stdin=None, timeout=60):
+        return self.start_program(*argv, stdin=stdin).end(timeout)
+
+    def start(self, *argv, user="alice", env=(), stdin=None):
+        """`env`: NAME=VALUE texts, as for env(1)."""
+        return self.start_program("as", user, *(["env", *env] if env else []), *argv, stdin=stdin)
+
+    def run(self, *argv, timeout=30, **how):
+        return self.start(*argv, **how).end(timeout)
+
+    def start_srun(self, *argv, image="base", **how):
+        return self.start("srun", f"--container-image={self.name_of(image)}", *argv, **how)
+
+    def srun(self, *argv, timeout=30, **how):
+        """Runs a command in a container as alice; `image` is a synthetic image or the name of one that was pushed."""
+        return self.start_srun(*argv, **how).end(timeout)
+
+    def bash(self, script, *options, **how):
+        """Runs a script in a container; it ends at the first command that fails."""
+        return self.srun(*options, "bash", "-euc", script, **how)
+
+    def root(self, node, *argv, stdin=None):
+        return self.program("exec", node, *argv, stdin=stdin)
+
+    # --- batch jobs ----------------------------------------------------------------------------------------------
+
+    def submit(self, script, *options, env=(), user="alice"):
+        """Returns the job's number; its output goes to the file JOB.out in the user's home."""
+        done = self.run("sbatch", "--parsable", "-o", f"/home/{user}/%A.out", *options, user=user, env=env, stdin=script)
+        return int(done.good())
+
+    def await_job(self, job, timeout=20):
+        """Returns the job's fields when it has ended."""
+        found = {}
+
+        def ended():
+            text = self.run("scontrol", "-o", "show", "job", str(job)).good()
+            found.update(re.findall(r"(\w+)=(\S+)", text))
+            return found["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+
+        await_true(ended, timeout, f"job {job} did not end within {timeout} s")
+        return found
+
+    def batch(self, script, *options, user="alice", **how):
+        """Runs a batch job to its end: its output, and its exit code as Slurm tells it."""
+        job = self.submit(script, *options, user=user, **how)
+        fields = self.await_job(job)
+        path = os.path.join(self.home, user, f"{job}.out")
+        rc = int(fields["ExitCode"].split(":")[0])
+        return Done("sbatch " + shlex.join(options) + " <<END\n" + script + "END", rc, open(path).read(), "")
+
+    # --- images --------------------------------------------------------------------------------------------------
+
+    def push(self, image):
+        """Puts a synthetic image into the cluster's registry once and returns its name there."""
+        name = f"registry:5000/{image.repository}:{image.tag}"
+        if name not in self.pushed:
+            directory = image.write_layout(self.images)
+            self.program("push", directory, f"{image.repository}:{image.tag}").good()
+            self.pushed.add(name)
+        return name
+
+    def push_base(self):
+        built = subprocess.run([BUILD_IMAGE, "base"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.base_layout = built.split()[-1]
+        self.program("push", self.base_layout, "suites/base:1").good()
+
+    def name_of(self, image):
+        if image == "base":
+            return "registry:5000/suites/base:1"
+        return image if isinstance(image, str) else self.push(image)
+
+    def _allow_faulty_registry(self):
+        config = os.path.join(self.etc, "spank-container/config.toml")
+        text = open(config).read()
+        if self.faulty.host not in text:
+            with open(config, "a") as file:
+                file.write(f'[registries."{self.faulty.host}"]\ninsecure = true\n')
+
+    def _warm_up(self):
+        """Afterwards what a first use leaves on purpose is there: image, policy, table of loop devices."""
+        self.srun("-N2", "true").good()
+        self.quiet = {node: self.traces(node) for node in NODES}
+
+    # --- what is on a node ---------------------------------------------------------------------------------------
+
+    def pid(self, machine):
+        return int(open(os.path.join(self.state, "machines", machine, "pid")).read())
+
+    def inside(self, machine, path):
+        """The machine's file, as a path on this host."""
+        return f"/proc/{self.pid(machine)}/root{path}"
+
+    def processes(self, node, name=None):
+        """Host numbers of the node's processes, or of those with this name."""
+        space = os.stat(f"/proc/{self.pid(node)}/ns/pid").st_ino
+        found = []
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and os.stat(f"/proc/{entry}/ns/pid").st_ino == space:
+                    if name is None or open(f"/proc/{entry}/comm").read().strip() == name:
+                        if open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[0] != "Z":
+                            found.append(int(entry))
+            except OSError:
+                pass
+        return found
+
+    def names(self, node):
+        names = []
+        for pid in self.processes(node):
+            try:
+                names.append(open(f"/proc/{pid}/comm").read().strip())
+            except OSError:
+                pass
+        return sorted(names)
+
+    def mounts(self, node):
+        return open(f"/proc/{self.pid(node)}/mountinfo").read()
+
+    def store(self, node):
+        return os.path.join(self.state, "machines", node, "lib/spank-container")
+
+    def layers(self, node):
+        return set(os.listdir(os.path.join(self.store(node), "layers/sha256")))
+
+    def store_entries(self, node):
+        return sorted(os.path.join(where, name).removeprefix(self.store(node))
+                      for where, directories, files in os.walk(self.store(node)) for name in directories + files)
+
+    def loops(self, node):
+        """The loop devices behind which there is a file of this node's store."""
+        directory = os.path.join(self.store(node), "layers/sha256")
+        files = {(status.st_dev, status.st_ino) for status in (entry.stat() for entry in os.scandir(directory))}
+        found = []
+        for name in os.listdir("/sys/block"):
+            if name.startswith("loop") and os.path.exists(f"/sys/block/{name}/loop"):
+                if loop_backing(self.inside(node, f"/dev/{name}")) in files:
+                    found.append(name)
+        return sorted(found)
+
+    def traces(self, node):
+        """What a step must leave as it was."""
+        return {"processes": self.names(node), "mounts": self.mounts(node), "loop devices": self.loops(node),
+                "run directory": sorted(os.listdir(self.inside(node, "/run/spank-container")))}
+
+    def must_be_quiet(self, within=5, store=None):
+        """Every node is as before all tests, within so many seconds; `store`: what store_entries said before."""
+        left = {}
+
+        def clean():
+            left.clear()
+            for node in NODES:
+                now = self.traces(node)
+                left.update({f"{node}: {kind}": now[kind] for kind in now if now[kind] != self.quiet[node][kind]})
+                if store is not None and self.store_entries(node) != store[node]:
+                    left[f"{node}: store"] = sorted(set(self.store_entries(node)) ^ set(store[node]))
+            return not left
+
+        try:
+            await_true(clean, within, "")
+        except Failed:
+            raise Failed(f"not as before after {within} s: " + "; ".join(f"{kind}: {left[kind]}" for kind in left)) from None
+
+    def stores(self):
+        return {node: self.store_entries(node) for node in NODES}
+
+    def states(self):
+        return self.run("sinfo", "-h", "-N", "-o", "%N %T").good().split("\n")
+
+    def must_be_well(self):
+        """No test may leave a job, and no failure of a job may cost a node."""
+        jobs = self.run("squeue", "-h", "-o", "%i %T").good()
+        if jobs:
+            await_true(lambda: not self.run("squeue", "-h").good(), 10, f"jobs are left: {jobs}")
+        bad = [line for line in self.states() if not re.search(r" (idle|completing|mixed|allocated)\*?$", line)]
+        expect(not bad, f"a node is out of order: {', '.join(bad)}")
+
+    def recover(self):
+        """After a failed test: the next one finds nothing of it."""
+        self.run("scancel", "-u", "alice,bob,carol", user="root")
+        for node in NODES:
+            self.run("scontrol", "update", f"nodename={node}", "state=resume", user="root")
+        try:
+            self.must_be_well()
+        except Failed:
+            pass
+
+
+def loop_backing(path):
+    try:
+        device = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        info = bytearray(232)
+        fcntl.ioctl(device, LOOP_GET_STATUS64, info)
+        return struct.unpack_from("<QQ", info)  # device and inode of the file
+    except OSError:
+        return None
+    finally:
+        os.close(device)
+
+
+def kill_all(pids, number=signal.SIGKILL):
+    for pid in pids:
+        os.kill(pid, number)

@@ -1,0 +1,210 @@
+"""What a user can do in a container, and what he cannot: every line of what was found to work when it was designed."""
+import os
+import shutil
+
+from functools import partial
+from images import Image, special, with_probe
+from harness import add, equal, expect, test
+
+# rename(2) itself: mv would copy where it fails.
+RENAME = "perl -e 'rename($ARGV[0], $ARGV[1]) or die \"$!\\n\"' "
+
+# Any system call: strings and numbers as they look.
+SYSCALL = "perl -e 'my @a = map { /^[0-9]+$/ ? $_ + 0 : \"$_\" } @ARGV; syscall(shift(@a), @a) == 0 or die \"$!\\n\"' "
+SETXATTR, MOUNT, UMOUNT = (SYSCALL + number for number in ("188 ", "165 ", "166 "))
+MS_REMOUNT, MS_REMOUNT_BIND = "32", str(32 | 4096)
+
+WORKS = {
+    "a_file_of_the_image_can_be_chmodded": "chmod 701 /etc/issue; test $(stat -c %a /etc/issue) = 701",
+    "a_file_of_the_image_can_be_appended_to": "echo more >>/etc/issue; test $(tail -n 1 /etc/issue) = more; grep -q Debian /etc/issue",
+    "a_file_of_the_image_can_be_given_a_time": "touch -d 2001-02-03 /etc/issue; test $(date -r /etc/issue +%Y) = 2001",
+    "a_file_of_the_image_can_be_deleted": "rm /etc/issue; test ! -e /etc/issue; test -z \"$(ls /etc | grep -x issue)\"",
+    "a_deleted_file_can_be_made_again": "rm /etc/issue; echo new >/etc/issue; test $(cat /etc/issue) = new",
+    "a_directory_of_the_image_can_be_removed_with_all_in_it": "rm -rf /usr/share/perl5; test ! -e /usr/share/perl5",
+    "a_removed_directory_comes_back_empty": "rm -rf /etc/apt; mkdir /etc/apt; test -z \"$(ls -A /etc/apt)\"",
+    "a_directory_of_the_image_can_be_renamed": RENAME + "/etc/apt /etc/moved; test -d /etc/moved; test ! -e /etc/apt; test -n \"$(ls /etc/moved)\"",
+    "a_directory_with_old_and_new_files_can_be_renamed":
+        "echo new >/etc/apt/new; before=$(ls /etc/apt); " + RENAME + "/etc/apt /etc/moved; test \"$(ls /etc/moved)\" = \"$before\"; cat /etc/moved/new",
+    "a_directory_over_two_layers_can_be_renamed": RENAME + "/workspace /moved; test $(cat /moved/old/upper) = upper; test ! -e /workspace",
+    "a_file_of_the_image_can_be_hard_linked":
+        "ln /etc/issue /etc/second; echo more >>/etc/second; tail -n 1 /etc/issue | grep -q more; test $(stat -c %h /etc/issue) = 2",
+    "a_symbolic_link_can_be_made": "ln -s /etc/issue /etc/link; cmp /etc/link /etc/issue",
+    "a_file_can_be_given_to_a_group_of_the_user": "chgrp rigteam /workspace/file; test $(stat -c %G /workspace/file) = rigteam",
+    "a_file_can_have_an_attribute_of_the_user":
+        SETXATTR + "/workspace/file user.a b 1 0",
+    "a_fifo_can_be_made_and_used": "mkfifo /workspace/pipe; echo through >/workspace/pipe & test $(cat /workspace/pipe) = through",
+    "a_tree_can_be_copied_with_owners_and_times": "cp -a /etc /copy; diff -r /etc/apt /copy/apt; test $(stat -c %Y /etc/issue) = $(stat -c %Y /copy/issue)",
+    "new_files_belong_to_the_user": "touch /new; mkdir /dir; test $(stat -c %U:%G /new /dir | sort -u) = alice:alice",
+    "every_file_of_the_image_belongs_to_the_user": 
+        "mounts='/proc /sys /dev /tmp /etc/hosts /etc/hostname /etc/resolv.conf'; "
+        "find / -xdev ! '(' -user alice -group alice ')' | grep -vxF \"$(printf '%s\\n' $mounts)\" | head | (! grep .)",
+    "no_file_of_the_image_is_setuid_or_setgid": "test -u /workspace/setuid-id && exit 1; test -z \"$(find / -xdev -type f -perm /6000)\"",
+    "a_whiteout_hides_what_a_lower_layer_has": "test ! -e /workspace/removed; test ! -e /usr/share/bug; test ! -e /workspace/scratch",
+    "an_opaque_directory_hides_what_a_lower_layer_has": "test \"$(ls /workspace/old)\" = upper; test $(cat /workspace/replaced) = upper",
+    "links_of_the_image_are_kept": "test $(stat -c %h /workspace/file) = 2; test $(readlink /workspace/symbolic-link) = file; test -e /workspace/absolute-link",
+}
+
+# Each prints the error; what follows is the reason that is expected.
+REFUSED = {
+    "giving_a_file_to_root_is_refused": ("chown root /workspace/file", "Operation not permitted"),
+    "giving_a_file_to_a_strange_group_is_refused": ("chgrp 2002 /workspace/file", "Operation not permitted"),
+    "a_trusted_attribute_is_refused":
+        (SETXATTR + "/workspace/file trusted.a b 1 0", "Operation not permitted"),
+    "making_a_device_is_refused": ("mknod /device c 1 3", "Operation not permitted"),
+    "making_a_block_device_is_refused": ("mknod /device b 7 0", "Operation not permitted"),
+    "making_a_whiteout_is_refused": ("mknod /device c 0 0", "Operation not permitted"),
+    "unmounting_is_refused": (UMOUNT + "/tmp 0", "Operation not permitted"),
+    "mounting_is_refused": (MOUNT + "none /mnt tmpfs 0 0", "Operation not permitted"),
+    "remounting_without_nosuid_is_refused": (MOUNT + "none / none " + MS_REMOUNT + " 0", "Operation not permitted"),
+    "unmounting_from_a_namespace_of_his_own_is_refused":
+        ("unshare -Urm " + UMOUNT + "/tmp 0", "Invalid argument"),
+    "remounting_without_nosuid_from_a_namespace_of_his_own_is_refused":
+        ("unshare -Urm " + MOUNT + "none /tmp none " + MS_REMOUNT_BIND + " 0", "Operation not permitted"),
+    "remounting_dev_with_setuid_from_a_namespace_of_his_own_is_refused":
+        ("unshare -Urm " + MOUNT + "none /dev none " + MS_REMOUNT_BIND + " 0", "Operation not permitted"),
+    "leaving_by_chroot_is_refused": ("chroot /mnt true", "Operation not permitted"),
+}
+
+
+def works(script, cluster):
+    cluster.bash(script).good()
+
+
+def is_refused(script, reason, cluster):
+    done = cluster.bash(script)
+    expect(done.rc != 0, "it was allowed", done)
+    expect(reason in done.err, f"it failed for another reason than {reason!r}", done)
+
+
+for title, script in WORKS.items():
+    add(__name__, title, partial(works, script))
+for title, (script, reason) in REFUSED.items():
+    add(__name__, title, partial(is_refused, script, reason))
+
+
+def python_layer():
+    """The host's Python and as much of its library as compiling needs."""
+    entries, library = [], "/usr/lib/python3.11"
+    paths = [os.path.realpath("/usr/bin/python3"), "/lib/x86_64-linux-gnu/libexpat.so.1", "/lib/x86_64-linux-gnu/libz.so.1"]
+    for where, _, names in os.walk(library):
+        below = os.path.relpath(where, library).split("/")[0]
+        if below in (".", "encodings", "importlib", "collections", "re", "json"):
+            paths += [os.path.join(where, name) for name in names if name.endswith(".py")]
+    for path in paths:
+        entries.append((path.lstrip("/").replace("lib/x86", "usr/lib/x86", 1) if path.startswith("/lib/") else path.lstrip("/"),
+                        open(path, "rb").read()))
+    return entries
+
+
+@test
+def python_compiles_beside_the_files_of_the_image(cluster):
+    image = Image("suites/python", [python_layer()], below=cluster.base_layout)
+    cluster.bash("python3.11 -m py_compile /usr/lib/python3.11/this.py; ls /usr/lib/python3.11/__pycache__/this.*.pyc; "
+                 "python3.11 -c 'import this' >/output; grep -q Zen /output", image=image).good()
+
+
+@test
+def opening_a_device_node_of_a_mount_is_refused(cluster):
+    node = os.path.join(cluster.shared, "device")
+    os.mknod(node, 0o020666, os.makedev(1, 3))
+    os.chmod(node, 0o666)
+    try:
+        done = cluster.bash("echo x >/device", "--container-mounts=/home/shared/device:/device")
+        expect(done.rc != 0 and "Permission denied" in done.err, "a device was opened through a mount", done)
+    finally:
+        os.unlink(node)
+
+
+@test
+def a_device_node_of_the_image_does_not_arrive(cluster):
+    image = with_probe("device", [special("null", b"3", 1, 3), special("disk", b"4", 7, 0)])
+    out = cluster.srun("/probe", "/null", "/disk", image=image).good()
+    expect("/null: missing" in out and "/disk: missing" in out, f"a device node arrived: {out}")
+
+
+@test
+def a_setuid_program_of_the_host_runs_as_the_user(cluster):
+    program = os.path.join(cluster.shared, "setuid-id")
+    shutil.copy("/usr/bin/id", program)
+    os.chmod(program, 0o4755)
+    try:
+        cluster.srun("--container-mounts=/home/shared/setuid-id:/setuid-id", "/setuid-id", "-u").good("2001")
+    finally:
+        os.unlink(program)
+
+
+@test
+def a_private_directory_of_the_user_can_be_mounted(cluster):
+    directory = os.path.join(cluster.home, "alice/private")
+    os.makedirs(directory, 0o700, exist_ok=True)
+    os.chmod(directory, 0o700)
+    os.chown(directory, 2001, 2001)
+    cluster.bash("echo mine >/mnt/file; cat /mnt/file", "--container-mounts=/home/alice/private:/mnt").good("mine")
+    equal(os.stat(os.path.join(directory, "file")).st_uid, 2001, "owner of the new file")
+
+
+@test
+def a_private_directory_of_another_user_cannot_be_mounted(cluster):
+    directory = os.path.join(cluster.home, "bob/private")
+    os.makedirs(directory, 0o700, exist_ok=True)
+    os.chown(directory, 2002, 2002)
+    done = cluster.srun("--container-mounts=/home/bob/private/.:/mnt", "ls", "/mnt")
+    expect(done.rc != 0 and "ermission denied" in done.err, "alice sees bob's private directory", done)
+
+
+@test
+def a_fuse_mount_that_shuts_out_root_can_be_mounted(cluster):
+    server = cluster.start_program("exec", "node01", "python3", "-c", open(os.path.join(os.path.dirname(__file__), "fuse_server.py")).read(),
+                                   "/run/fuse", "2001")
+    try:
+        server.await_text("serving")
+        equal(cluster.root("node01", "cat", "/run/fuse/file").rc, 1, "exit code of root, who has no access")
+        cluster.srun("-w", "node01", "--container-mounts=/run/fuse:/mnt", "cat", "/mnt/file").good("from a user's file system")
+    finally:
+        cluster.root("node01", "umount", "-l", "/run/fuse")
+        server.end(5)
+        cluster.root("node01", "rmdir", "/run/fuse")
+
+
+@test
+def the_nodes_mount_table_never_changes(cluster):
+    before = cluster.mounts("node01")
+    running = cluster.start_srun("-w", "node01", "--container-mounts=/home/shared:/mnt", "sh", "-c", "echo up; sleep 0.5")
+    running.await_text("up")
+    equal(cluster.mounts("node01") == before, True, "mount table while it runs is that of before")
+    running.end().good()
+    equal(cluster.mounts("node01") == before, True, "mount table afterwards is that of before")
+
+
+@test
+def loop_devices_are_given_back(cluster):
+    equal(cluster.loops("node01"), [], "loop devices before")
+    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 0.5")
+    running.await_text("up")
+    equal(len(cluster.loops("node01")), 3, "loop devices while an image of three layers runs")
+    running.end().good()
+    cluster.must_be_quiet(within=1)
+
+
+@test
+def steps_at_the_same_time_share_the_loop_devices(cluster):
+    both = [cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 1") for _ in range(2)]
+    for one in both:
+        one.await_text("up")
+    equal(len(cluster.loops("node01")), 3, "loop devices while two steps run an image of three layers")
+    for one in both:
+        one.end().good()
+    cluster.must_be_quiet(within=1)
+
+
+@test
+def changes_end_with_the_step(cluster):
+    cluster.bash("echo x >/changed; rm /etc/issue").good()
+    cluster.bash("test ! -e /changed; test -e /etc/issue").good()
+
+
+@test
+def tmp_is_private_and_ends_with_the_step(cluster):
+    cluster.bash("echo x >/tmp/only-here; test $(stat -c %a /tmp) = 1777", "-w", "node01").good()
+    expect(not os.path.exists(cluster.inside("node01", "/tmp/only-here")), "the file is in the node's /tmp")
+    cluster.bash("test -z \"$(ls -A /tmp)\"", "-w", "node01").good()

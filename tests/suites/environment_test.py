@@ -1,0 +1,112 @@
+"""The environment of a task, and who the user is inside."""
+from images import Image, with_probe
+from harness import add, equal, expect, test
+
+
+def variable(cluster, name, *options, env=(), image="base", **how):
+    return cluster.srun(*options, "sh", "-c", f"echo ${{{name}-unset}}", env=env, image=image, **how).good()
+
+
+@test
+def the_images_variables_arrive(cluster):
+    equal(variable(cluster, "IMAGE_ONLY"), "from the image", "IMAGE_ONLY")
+    cluster.bash("test \"${EMPTY-unset}\" = ''").good()
+
+
+@test
+def the_jobs_variables_arrive(cluster):
+    equal(variable(cluster, "OF_THE_JOB", env=["OF_THE_JOB=two words"]), "two words", "OF_THE_JOB")
+
+
+@test
+def the_image_wins_where_both_set_a_variable(cluster):
+    equal(variable(cluster, "GREETER", env=["GREETER=job"]), "base", "GREETER")
+    equal(variable(cluster, "PATH", env=["PATH=/usr/bin:/bin:/of/the/job"]), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PATH")
+
+
+@test
+def container_env_lets_the_job_win(cluster):
+    equal(variable(cluster, "GREETER", "--container-env=GREETER,OTHER", env=["GREETER=job"]), "job", "GREETER")
+    equal(variable(cluster, "GREETER", "--container-env=A", "--container-env=GREETER", env=["GREETER=job"]), "job", "GREETER of a second option")
+
+
+@test
+def container_env_of_a_variable_the_job_has_not_changes_nothing(cluster):
+    equal(variable(cluster, "GREETER", "--container-env=GREETER"), "base", "GREETER")
+
+
+@test
+def locale_variables_of_the_job_are_dropped(cluster):
+    given = ["LANG=de_DE.UTF-8", "LANGUAGE=de", "LC_ALL=C.UTF-8"]
+    cluster.bash("echo ${LANG-unset} ${LANGUAGE-unset} ${LC_ALL-unset}", env=given).good("unset unset unset")
+    equal(variable(cluster, "LANG", "--container-env=LANG", env=given), "de_DE.UTF-8", "LANG that is asked for")
+
+
+@test
+def a_locale_of_the_image_is_kept(cluster):
+    image = Image("suites/locale", [[("marker", b"")]], {"Env": ["LANG=C.UTF-8", "PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
+    equal(variable(cluster, "LANG", env=["LANG=de_DE.UTF-8"], image=image), "C.UTF-8", "LANG")
+
+
+@test
+def who_the_user_is_comes_from_the_node(cluster):
+    cluster.bash("echo $HOME $USER $LOGNAME $SHELL").good("/home/alice alice alice /bin/bash")
+
+
+@test
+def an_image_without_path_gets_the_usual_one(cluster):
+    image = Image("suites/no-path", [[("marker", b"")]], {"Env": []}, below=cluster.base_layout)
+    equal(variable(cluster, "PATH", image=image), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PATH")
+
+
+@test
+def ranks_are_set_for_an_image_with_pytorch(cluster):
+    image = Image("suites/torch-env", [[("marker", b"")]], {"Env": ["PYTORCH_VERSION=2", "PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
+    out = cluster.srun("-N2", "--ntasks-per-node=2", "sh", "-c", "echo $RANK $LOCAL_RANK", image=image).good()
+    equal(sorted(out.splitlines()), ["0 0", "1 1", "2 0", "3 1"], "RANK and LOCAL_RANK")
+
+
+@test
+def ranks_are_not_set_for_other_images(cluster):
+    equal(variable(cluster, "RANK"), "unset", "RANK")
+
+
+@test
+def slurms_variables_are_those_of_each_task(cluster):
+    out = cluster.srun("-n3", "sh", "-c", "echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS").good()
+    equal(sorted(out.splitlines()), ["0 0 3", "1 1 3", "2 2 3"], "variables")
+
+
+@test
+def a_variable_with_newlines_and_equals_signs_survives(cluster):
+    cluster.bash("printf %s \"$ODD\" | od -An -c | tr -d ' \\n'", env=["ODD=a=b\nc\"$x'"]).good("a=b\\nc\"$x'")
+
+
+@test
+def a_thousand_variables_survive(cluster):
+    many = [f"MANY_{number}={'x' * 50}" for number in range(1000)]
+    cluster.bash("env | grep -c ^MANY_", env=many).good("1000")
+
+
+@test
+def the_user_has_his_own_ids_and_groups_with_their_names(cluster):
+    cluster.srun("id").good("uid=2001(alice) gid=2001(alice) groups=2001(alice),2100(rigteam)")
+    cluster.srun("id", user="bob").good("uid=2002(bob) gid=2002(bob) groups=2002(bob),2100(rigteam)")
+
+
+@test
+def a_user_without_passwd_entry_on_the_node_can_work(cluster):
+    done = cluster.srun("bash", "-c", "id -u; test -d \"$HOME\" && echo home; touch /new && stat -c %u /new", user="carol")
+    equal(done.good().splitlines()[0], "2003", "user", done)
+    expect("2003" in done.out.splitlines()[-1], "a new file does not belong to her", done)
+
+
+@test
+def root_can_run_a_container(cluster):
+    cluster.srun("id", "-u", user="root").good("0")
+
+
+@test
+def root_gains_no_privilege_inside(cluster):
+    done = cluster.srun("bash", "-c", "grep -E 'CapEff|NoNewPrivs' /proc/self/status; echo $SHELL", user="root")
+    expect("NoNewPrivs:\t1" in done.good(), "no_new_privs is not set", done)
