@@ -1,13 +1,13 @@
-# What the machines of the cluster have in /etc and /home. Uses the variables `cluster` sets: state, stage, gpus, nodes,
+# What the machines of the cluster have in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, nodes,
 # slurm_lines, plugstack_lines.
 
 readonly network=10.77.0
 
-# /etc is the host's, then the stage's, then what a cluster needs. All machines share it, and tests may change it.
+# /etc is the host's (or the given root's), then the stage's, then what a cluster needs. All machines share it, and tests may change it.
 write_etc() {
     local etc=$state/etc
-    cp -a /etc/. "$etc"
-    [[ ! -d $stage/etc ]] || cp -a --no-preserve=ownership "$stage/etc/." "$etc/"
+    cp -a "$root/etc/." "$etc"
+    [[ -z $stage || ! -d $stage/etc ]] || cp -a --no-preserve=ownership "$stage/etc/." "$etc/"
     write_users "$etc"
     write_hosts >"$etc/hosts"
     rm -f "$etc/resolv.conf" "$etc/hostname"
@@ -118,7 +118,7 @@ END
 # Slurm 24.11 and later want five times MessageTimeout.
 unkillable_step_timeout() {
     local version
-    version=$(slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
+    version=$(in_root slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
     if [[ ${version%.*} -ge 24 ]]; then echo 50; else echo 5; fi
 }
 

@@ -1,0 +1,145 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.hpp"
+#include "base/image_record.hpp"
+#include "catch.hpp"
+#include "container/agent/image_store.hpp"
+#include "container/agent/setup.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+ImageStore fresh_store() {
+  fs::remove_all(SPC_STORE_DIR);
+  fs::remove_all(SPC_RUN_DIR);
+  REQUIRE(set_up_node(12345, 12345));
+  return std::move(ImageStore::open(SPC_STORE_DIR)).value();
+}
+
+Digest digest_of(unsigned char byte) {
+  Digest digest;
+  digest.bytes.fill(byte);
+  return digest;
+}
+
+std::string layer_path(const Digest& digest) { return SPC_STORE_DIR "/layers/sha256/" + digest.hex() + ".sqsh"; }
+
+void add_layer(const ImageStore& store, const Digest& digest) {
+  auto file = std::move(store.new_layer()).value();
+  REQUIRE(write_all(file.get(), "layer"));
+  REQUIRE(store.publish(std::move(file), digest));
+}
+
+void add_record(const Digest& image, std::initializer_list<Digest> layers, std::int64_t public_until) {
+  ImageRecordHeader header;
+  std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
+  header.layer_count = static_cast<std::uint32_t>(layers.size());
+  header.public_until = public_until;
+  std::ofstream file(SPC_STORE_DIR "/images/" + image.hex(), std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&header), sizeof header);
+  for (const Digest& layer : layers) file.write(reinterpret_cast<const char*>(layer.bytes.data()), sizeof layer);
+}
+
+ErrorKind kind_of(const Result<StoredImage>& image) { return image ? ErrorKind::internal : image.error().kind(); }
+
+}  // namespace
+
+TEST_CASE("a new layer has no name until it is published, then is root's and read-only") {
+  const auto store = fresh_store();
+  auto file = std::move(store.new_layer()).value();
+  CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
+  REQUIRE(write_all(file.get(), "bytes"));
+  REQUIRE(store.publish(std::move(file), digest_of(1)));
+  struct stat status {};
+  REQUIRE(::stat(layer_path(digest_of(1)).c_str(), &status) == 0);
+  CHECK(status.st_uid == 0);
+  CHECK((status.st_mode & 07777) == 0444);
+  CHECK(status.st_size == 5);
+}
+
+TEST_CASE("a layer that somebody still can write to is not published") {
+  const auto store = fresh_store();
+  auto file = std::move(store.new_layer()).value();
+  const UniqueFd writer(::fcntl(file.get(), F_DUPFD_CLOEXEC, 3));
+  CHECK_FALSE(store.publish(std::move(file), digest_of(1)));
+  CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
+}
+
+TEST_CASE("a file that the store did not make is not published") {
+  const auto store = fresh_store();
+  UniqueFd named(::open(SPC_STORE_DIR "/layers/sha256/.x", O_RDWR | O_CREAT | O_CLOEXEC, 0444));
+  CHECK_FALSE(store.publish(std::move(named), digest_of(1)));
+  UniqueFd foreign(::open(SPC_STORE_DIR "/layers", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
+  REQUIRE(::fchown(foreign.get(), 4711, 4711) == 0);
+  CHECK_FALSE(store.publish(std::move(foreign), digest_of(1)));
+  UniqueFd writable(::open(SPC_STORE_DIR "/layers", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+  REQUIRE(::fchmod(writable.get(), 0666) == 0);
+  CHECK_FALSE(store.publish(std::move(writable), digest_of(1)));
+  CHECK_FALSE(fs::exists(layer_path(digest_of(1))));
+}
+
+TEST_CASE("the first of two equal layers stays") {
+  const auto store = fresh_store();
+  add_layer(store, digest_of(1));
+  const auto before = fs::last_write_time(layer_path(digest_of(1)));
+  auto file = std::move(store.new_layer()).value();
+  CHECK(store.publish(std::move(file), digest_of(1)));
+  CHECK(fs::last_write_time(layer_path(digest_of(1))) == before);
+  CHECK(fs::file_size(layer_path(digest_of(1))) == 5);
+}
+
+TEST_CASE("everybody may open a public image, with its layers in order") {
+  const auto store = fresh_store();
+  add_layer(store, digest_of(1));
+  add_layer(store, digest_of(2));
+  add_record(digest_of(9), {digest_of(2), digest_of(1)}, ::time(nullptr) + 100);
+  const auto image = store.open_image(digest_of(9), Audience::everyone);
+  REQUIRE(image);
+  REQUIRE(image->layers.size() == 2);
+  CHECK(image->layers[0].digest == digest_of(2));
+  CHECK(image->layers[1].digest == digest_of(1));
+}
+
+TEST_CASE("a private image, or one whose proof has run out, is for whom import admits") {
+  const auto store = fresh_store();
+  add_layer(store, digest_of(1));
+  for (const std::int64_t until : {std::int64_t{0}, static_cast<std::int64_t>(::time(nullptr)) - 1}) {
+    add_record(digest_of(9), {digest_of(1)}, until);
+    CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::refused);
+    CHECK(store.open_image(digest_of(9), Audience::whoever_import_admitted));
+  }
+}
+
+TEST_CASE("an image whose record or layer is missing or damaged is not there") {
+  const auto store = fresh_store();
+  CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
+  add_record(digest_of(9), {digest_of(1)}, ::time(nullptr) + 100);
+  CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
+  fs::resize_file(SPC_STORE_DIR "/images/" + digest_of(9).hex(), sizeof(ImageRecordHeader) + 7);
+  CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
+  std::ofstream(SPC_STORE_DIR "/images/" + digest_of(8).hex()) << "something else";
+  CHECK(kind_of(store.open_image(digest_of(8), Audience::everyone)) == ErrorKind::not_found);
+}
+
+TEST_CASE("a layer that is not root's own read-only file is never mounted") {
+  const auto store = fresh_store();
+  add_record(digest_of(9), {digest_of(1)}, ::time(nullptr) + 100);
+  add_layer(store, digest_of(1));
+  REQUIRE(::chmod(layer_path(digest_of(1)).c_str(), 0644) == 0);
+  CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::corrupt);
+  REQUIRE(::chmod(layer_path(digest_of(1)).c_str(), 0444) == 0);
+  REQUIRE(::chown(layer_path(digest_of(1)).c_str(), 12345, 0) == 0);
+  CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::corrupt);
+  fs::remove(layer_path(digest_of(1)));
+  fs::create_symlink("/etc/passwd", layer_path(digest_of(1)));
+  CHECK_FALSE(store.open_image(digest_of(9), Audience::everyone));
+}

@@ -1,0 +1,120 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/capability.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/socket.hpp"
+#include "catch.hpp"
+#include "container/agent/privilege.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string proc_file(pid_t pid, const char* name) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string status_line(pid_t pid, const std::string& key) {
+  std::istringstream text(proc_file(pid, "status"));
+  std::string line;
+  while (std::getline(text, line)) {
+    if (line.starts_with(key + ":")) return line.substr(key.size() + 1);
+  }
+  return {};
+}
+
+/// Waits until the process has executed its program.
+void await_exec(pid_t pid, const std::string& name) {
+  for (int attempt = 0; attempt < 200 && proc_file(pid, "comm") != name + "\n"; ++attempt) ::usleep(10'000);
+  REQUIRE(proc_file(pid, "comm") == name + "\n");
+}
+
+void end(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+}  // namespace
+
+TEST_CASE("a helper has its user, no groups, no capability, no environment and only the descriptors it was given") {
+  auto [ours, theirs] = std::move(socket_pair()).value();
+  const UniqueFd unrelated(::open("/dev/zero", O_RDONLY));  // not close-on-exec
+  const pid_t pid = start_helper("/bin/sleep", "1000", 12345, 12346, {theirs.get(), -1, -1}).value();
+  await_exec(pid, "sleep");
+  CHECK(status_line(pid, "Uid") == "\t12345\t12345\t12345\t12345");
+  CHECK(status_line(pid, "Gid") == "\t12346\t12346\t12346\t12346");
+  CHECK(status_line(pid, "Groups") == "\t ");
+  CHECK(status_line(pid, "CapPrm") == "\t0000000000000000");
+  CHECK(status_line(pid, "CapEff") == "\t0000000000000000");
+  CHECK(proc_file(pid, "environ").empty());
+  int descriptors = 0;
+  for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    CHECK(std::stoi(fd.path().filename()) <= 5);
+    CHECK(fs::read_symlink(fd) != "/dev/zero");
+    ++descriptors;
+  }
+  CHECK(descriptors == 6);
+  end(pid);
+}
+
+TEST_CASE("a helper dies with the process that started it") {
+  int out[2];
+  REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    const auto child = start_helper("/bin/sleep", "1000", 12345, 12345, {-1, -1, -1});
+    const pid_t pid = child ? *child : -1;
+    [[maybe_unused]] const auto written = ::write(out[1], &pid, sizeof pid);
+    ::pause();
+    ::_exit(0);
+  }
+  pid_t helper = -1;
+  REQUIRE(::read(out[0], &helper, sizeof helper) == sizeof helper);
+  REQUIRE(helper > 0);
+  await_exec(helper, "sleep");
+  end(parent);
+  bool gone = false;
+  for (int attempt = 0; attempt < 200 && !gone; ++attempt) {
+    const std::string state = status_line(helper, "State");
+    gone = state.empty() || state.starts_with("\tZ");
+    ::usleep(10'000);
+  }
+  CHECK(gone);
+}
+
+TEST_CASE("there is no helper without a service user") {
+  const auto started = start_helper("/bin/sleep", "1", 0, 0, {-1, -1, -1});
+  REQUIRE_FALSE(started);
+  CHECK(started.error().message() ==
+        "there is no service user to handle images (hint: create the system user spank-container and restart slurmd)");
+}
+
+TEST_CASE("the agent keeps the capabilities that it needs and can get no other") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!keep_needed_privileges()) ::_exit(10);
+    cap_t set = ::cap_get_proc();
+    const std::string text = ::cap_to_text(set, nullptr);
+    const std::string wanted =
+        "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_sys_chroot,cap_sys_admin=ep";
+    if (text != wanted) ::_exit(11);
+    if (::cap_get_bound(CAP_NET_ADMIN) != 0 || ::cap_get_bound(CAP_SYS_MODULE) != 0) ::_exit(12);
+    if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) ::_exit(13);
+    if (::getgroups(0, nullptr) != 0) ::_exit(14);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WEXITSTATUS(status) == 0);
+}

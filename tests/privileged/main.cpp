@@ -1,0 +1,27 @@
+// Runs in a mount namespace of its own with fresh /var/lib and /run, so that nothing of the machine is touched.
+
+#ifdef SPC_CATCH2_V2
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+#else
+#include <catch2/catch_session.hpp>
+#endif
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  if (::geteuid() != 0) {
+    std::fputs("privileged_test: needs root\n", stderr);
+    return 1;
+  }
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("store", "/var/lib", "tmpfs", 0, "mode=755") != 0 || ::mount("run", "/run", "tmpfs", 0, "mode=755") != 0) {
+    std::perror("privileged_test: mount namespace");
+    return 1;
+  }
+  return Catch::Session().run(argc, argv);
+}

@@ -1,0 +1,61 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "catch.hpp"
+#include "container/agent/setup.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uid_t kService = 12345;
+
+struct stat status_of(const std::string& path) {
+  struct stat status {};
+  REQUIRE(::lstat(path.c_str(), &status) == 0);
+  return status;
+}
+
+void start_empty() {
+  fs::remove_all(SPC_STORE_DIR);
+  fs::remove_all(SPC_RUN_DIR);
+}
+
+}  // namespace
+
+TEST_CASE("setting a node up gives each directory its owner and mode, and repeats safely") {
+  start_empty();
+  for (int time = 0; time < 2; ++time) {
+    REQUIRE(set_up_node(kService, kService));
+    const auto layers = status_of(SPC_STORE_DIR "/layers/sha256");
+    CHECK(layers.st_uid == 0);
+    CHECK(layers.st_gid == kService);
+    CHECK((layers.st_mode & 07777) == 0750);
+    const auto images = status_of(SPC_STORE_DIR "/images");
+    CHECK(images.st_uid == kService);
+    CHECK((images.st_mode & 07777) == 0700);
+    CHECK((status_of(SPC_STORE_DIR "/refs").st_mode & 07777) == 0755);
+    CHECK((status_of(SPC_STORE_DIR "/locks").st_mode & 07777) == 0600);
+  }
+}
+
+TEST_CASE("a directory that somebody else made first is refused by name") {
+  start_empty();
+  fs::create_directories(SPC_RUN_DIR);
+  REQUIRE(::chown(SPC_RUN_DIR, 4711, 4711) == 0);
+  const auto done = set_up_node(kService, kService);
+  REQUIRE_FALSE(done);
+  CHECK(done.error().message() ==
+        "use directory \"" SPC_RUN_DIR "\": it belongs to user 4711 (hint: remove it or give it to root)");
+}
+
+TEST_CASE("a link in place of a directory is not followed") {
+  start_empty();
+  fs::create_directories("/var/lib/elsewhere");
+  fs::create_directory_symlink("/var/lib/elsewhere", SPC_STORE_DIR);
+  CHECK_FALSE(set_up_node(kService, kService));
+  CHECK(fs::is_empty("/var/lib/elsewhere"));
+}
