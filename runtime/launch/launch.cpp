@@ -120,7 +120,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
                          Log& log) {
   const long long begin = now_us();
   // Now: inside, the answer would come from the image's name service.
-  const UserIdentity user = UserIdentity::of_this_process();
+  UserIdentity user = UserIdentity::of_this_process();
   const UniqueFd agent = SPC_TRY(join_step(common));
   Furniture furniture;
   bool inside = false;
@@ -163,6 +163,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to enter");
         const auto image = SPC_TRY(read_settings((*descriptors)[1].get()));
         if (!inside) SPC_TRY(enter_container((*descriptors)[0].get()));
+        // Programs that open a shell look at SHELL; many images have no other than sh.
+        if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
         const std::string workdir = workdir_of(request, image);
         SPC_TRY(change_directory(workdir, !request.workdir.empty()));
         return TaskEntry{.environment = merge_environment(job_environment, image, request.keep_environment, user, workdir),
