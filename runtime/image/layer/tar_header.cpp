@@ -59,7 +59,7 @@ std::uint32_t storable_time(Number time) {
 }
 
 Result<void> check_sum(TarBlock block) {
-  const Number stated = SPC_TRY(number_at(block, 148, 8, "checksum"));
+  const auto stated = number_at(block, 148, 8, "checksum");
   std::uint32_t sum = 0;
   std::int32_t signed_sum = 0;  // some old writers
   for (std::size_t i = 0; i < kTarBlock; ++i) {
@@ -67,7 +67,7 @@ Result<void> check_sum(TarBlock block) {
     sum += byte;
     signed_sum += static_cast<std::int8_t>(byte);
   }
-  if (stated.value != sum && static_cast<std::int64_t>(stated.value) != signed_sum) {
+  if (!stated || (stated->value != sum && static_cast<std::int64_t>(stated->value) != signed_sum)) {
     return bad("the header's checksum is wrong, or this is not a tar archive");
   }
   return {};
