@@ -87,7 +87,7 @@ void Fetch::request(const std::string& url) {
 HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> bytes) {
   if (state_ == State::requesting && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
   if (small_body_.size() + bytes.size() > kMaxSmallBody) {
-    stopped_ = Error(ErrorKind::unavailable, "sends an endless answer");
+    fail(Error(ErrorKind::unavailable, "sends an endless answer"));
     return Take::stop;
   }
   small_body_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -10,11 +10,9 @@ namespace {
 
 /// True when the time-out was that of connecting.
 bool never_connected(CURL* handle) {
-  curl_off_t connect = 0;
-  curl_off_t start = 0;
-  curl_easy_getinfo(handle, CURLINFO_CONNECT_TIME_T, &connect);
-  curl_easy_getinfo(handle, CURLINFO_PRETRANSFER_TIME_T, &start);
-  return connect == 0 || start == 0;
+  curl_off_t ready = 0;  // CONNECT_TIME stays 0 on a connection that is used again
+  curl_easy_getinfo(handle, CURLINFO_PRETRANSFER_TIME_T, &ready);
+  return ready == 0;
 }
 
 Error explain_certificate(CURL* handle, const char* detail) {

@@ -1,6 +1,7 @@
 """Plays the agent for `import`: starts it with the descriptors of base/import_protocol.hpp and answers its requests."""
 
 import array
+import fcntl
 import os
 import socket
 import struct
@@ -68,9 +69,7 @@ class Import:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         directory = os.open(store.path, os.O_PATH | os.O_DIRECTORY)
         # Descriptors as the agent gives them; they are moved out of the way of each other first.
-        high = [os.dup(fd) for fd in (theirs.fileno(), request.fileno(), directory)]
-        import fcntl
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in high]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (theirs.fileno(), request.fileno(), directory)]
 
         def place():
             for number, fd in zip((3, 4, 5), high):
@@ -89,7 +88,7 @@ class Import:
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
-    def wait(self, timeout=60):
+    def wait(self, timeout=40):
         self.thread.join(timeout)
         if self.thread.is_alive():
             self.process.kill()
@@ -136,18 +135,28 @@ class Import:
                     name = digest.hex() + ".sqsh"
                     assert len(fds) == 1, "publish comes with one descriptor"
                     # The agent's lease proves the same: nobody has the file open for writing.
-                    import fcntl
-                    fcntl.fcntl(fds[0], 1024, fcntl.F_RDLCK)
-                    fcntl.fcntl(fds[0], 1024, fcntl.F_UNLCK)
+                    for attempt in range(200):
+                        try:
+                            fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_RDLCK)
+                            break
+                        except BlockingIOError:  # a converter that is just being started has it for a moment
+                            if attempt == 199:
+                                raise
+                            time.sleep(0.001)
+                    fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_UNLCK)
                     assert name not in result.published and name not in os.listdir(layers), "converted twice"
-                    os.link(f"/proc/self/fd/{fds[0]}", os.path.join(layers, name), follow_symlinks=True)
+                    directory = os.open(layers, os.O_PATH)  # with a directory Python uses linkat, which can follow
+                    try:
+                        os.link(f"/proc/self/fd/{fds[0]}", name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+                    finally:
+                        os.close(directory)
                     result.published.append(name)
                     self._send(PUBLISHED)
                 elif kind == DONE:
                     result.done = digest.hex()
                 elif kind == FAILED:
                     result.failed = text
-            except OSError as error:
+            except (OSError, AssertionError) as error:
                 result.failed = f"agent: {error}"
                 self.process.kill()
             finally:

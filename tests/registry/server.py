@@ -1,0 +1,130 @@
+"""A registry in a few lines that can be told to misbehave, per repository."""
+
+import http.server
+import re
+import socketserver
+import ssl
+import struct
+import socket
+import threading
+
+
+class Repository:
+    """`hooks` are asked in turn: each gets (handler, kind, name) and answers True if it dealt with the request."""
+
+    def __init__(self):
+        self.manifests, self.blobs, self.hooks = {}, {}, []
+
+    def add(self, image, *tags):
+        for name in (*tags, image.digest):
+            self.manifests[name] = (image.media_type, image.bytes)
+        self.blobs.update(image.blobs())
+        return self
+
+    def add_document(self, media_type, data, *names):
+        for name in names:
+            self.manifests[name] = (media_type, data)
+        return self
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        server = self.server
+        with server.lock:
+            server.requests.append((self.command, self.path, dict(self.headers)))
+        for pattern, function in server.paths:
+            if re.fullmatch(pattern, self.path):
+                return function(self)
+        match = re.fullmatch(r"/v2/(.+)/(manifests|blobs)/([^/]+)", self.path)
+        repository = server.repositories.get(match[1]) if match else None
+        if repository is None:
+            return self.answer_json(404, '{"errors":[{"code":"NAME_UNKNOWN","message":"repository name not known"}]}')
+        kind, name = match[2], match[3]
+        for hook in list(repository.hooks):
+            if hook(self, kind, name):
+                return
+        self.serve(repository, kind, name)
+
+    def serve(self, repository, kind, name):
+        if kind == "manifests":
+            if name not in repository.manifests:
+                return self.answer_json(404, '{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}')
+            media_type, data = repository.manifests[name]
+            import oci
+            return self.answer(200, data, media_type, {"Docker-Content-Digest": oci.digest(data)})
+        if name not in repository.blobs:
+            return self.answer_json(404, '{"errors":[{"code":"BLOB_UNKNOWN","message":"blob unknown"}]}')
+        self.serve_bytes(repository.blobs[name])
+
+    def serve_bytes(self, data):
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if wanted:
+            first = int(wanted[1])
+            return self.answer(206, data[first:], extra={"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"})
+        self.answer(200, data)
+
+    def answer(self, status, data=b"", media_type="application/octet-stream", extra=None, length=None):
+        self.send_response(status)
+        self.send_header("Content-Type", media_type)
+        self.send_header("Content-Length", str(len(data) if length is None else length))
+        for name, value in (extra or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def answer_json(self, status, text, extra=None):
+        self.answer(status, text.encode(), "application/json", extra)
+
+    def part_then_reset(self, data, size, status=200, extra=None):
+        """Promises everything, sends `size` bytes and resets the connection."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in (extra or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data[:size])
+        self.wfile.flush()
+        import time
+        time.sleep(0.2)  # a reset would overtake what is on its way
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, certificate=None, address="127.0.0.1"):
+        super().__init__((address, 0), Handler)
+        self.repositories, self.paths, self.requests, self.lock = {}, [], [], threading.Lock()
+        self.port = self.server_address[1]
+        self.name = f"{address}:{self.port}"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def handle_error(self, *_):
+        pass
+
+    def repository(self, name, image=None, *hooks):
+        repository = self.repositories[name] = Repository()
+        if image:
+            repository.add(image, "1")
+        repository.hooks.extend(hooks)
+        return repository
+
+    def seen(self, text):
+        with self.lock:
+            return [request for request in self.requests if text in request[1]]
