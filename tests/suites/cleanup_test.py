@@ -1,1 +1,304 @@
-"""To come."""
+"""Ends of every kind, in every phase: gone within a second, nothing left, and the next job finds all in order."""
+import os
+import signal
+import time
+
+from cluster import NODES, await_true, kill_all
+from images import with_probe
+from harness import equal, expect, test
+
+ON = ("-w", "node01")
+
+
+class Pull:
+    """A step of node01 that hangs in the middle of a pull. `go` lets the registry go on."""
+
+    def __init__(self, cluster, title, *options, megabytes=1):
+        self.cluster, self.store = cluster, cluster.stores()
+        self.name, layers = cluster.faulty.publish(with_probe(f"cleanup-{title}", [("data", os.urandom(megabytes << 20))]))
+        self.layer = layers[0]
+        self.gate = cluster.faulty.hold(self.layer)
+        self.step = cluster.start_srun(*ON, "-J", title, *options, "/probe", image=self.name)
+        await_true(lambda: self.requests() > 0 and cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+
+    def requests(self):
+        return self.cluster.faulty.requests[f"/v2/{self.name.split('/', 1)[1].rpartition(':')[0]}/blobs/{self.layer}"]
+
+    def go(self):
+        self.gate.set()
+
+    def must_leave_nothing(self, within=1):
+        self.cluster.must_be_quiet(within=within, store=self.store)
+
+
+def running_step(cluster, title, *options):
+    """A step of node01 whose task runs."""
+    step = cluster.start_srun(*ON, "-J", title, *options, "sh", "-c", "echo up; sleep 60")
+    step.await_text("up")
+    return step
+
+
+def cancel(cluster, title):
+    cluster.run("scancel", "-n", title).good()
+
+
+# --- the pull --------------------------------------------------------------------------------------------------------
+
+@test
+def scancel_ends_a_pull_within_a_second(cluster):
+    pull = Pull(cluster, "scancel")
+    start = time.monotonic()
+    cancel(cluster, "scancel")
+    pull.must_leave_nothing(within=1)
+    expect(time.monotonic() - start < 2, "it took longer")
+    done = pull.step.end(10)
+    expect(done.rc != 0, "the cancelled step succeeded", done)
+    pull.go()
+
+
+@test
+def an_interrupt_ends_a_pull_within_a_second(cluster):
+    pull = Pull(cluster, "interrupt")
+    pull.step.send(signal.SIGINT)
+    time.sleep(0.1)
+    pull.step.send(signal.SIGINT)
+    pull.must_leave_nothing(within=1.5)
+    expect(pull.step.end(10).rc != 0, "the interrupted step succeeded")
+    pull.go()
+
+
+@test
+def scancel_ends_the_pull_of_a_batch_job_within_a_second(cluster):
+    store = cluster.stores()
+    name, layers = cluster.faulty.publish(with_probe("cleanup-batch", [("data", os.urandom(1 << 20))]))
+    gate = cluster.faulty.hold(layers[0])
+    job = cluster.submit("#!/probe\n", f"--container-image={name}", *ON)
+    await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+    cluster.run("scancel", str(job)).good()
+    cluster.must_be_quiet(within=1, store=store)
+    gate.set()
+    equal(cluster.await_job(job)["JobState"], "CANCELLED", "state of the job")
+
+
+@test
+def a_cancelled_pull_can_be_tried_again(cluster):
+    pull = Pull(cluster, "again")
+    cancel(cluster, "again")
+    pull.must_leave_nothing()
+    pull.step.end(10)
+    pull.go()
+    cluster.srun(*ON, "/probe", image=pull.name).good()
+
+
+@test
+def a_cancelled_job_does_not_disturb_another_that_wants_the_same_layer(cluster):
+    pull = Pull(cluster, "first")
+    other = cluster.start_srun(*ON, "/probe", image=pull.name)
+    other.await_text("another job on this node converts 1 of them")
+    cancel(cluster, "first")
+    expect(pull.step.end(10).rc != 0, "the cancelled step succeeded")
+    pull.go()
+    other.end().good()
+
+
+@test
+def two_jobs_that_want_the_same_image_fetch_each_layer_once(cluster):
+    pull = Pull(cluster, "both")
+    others = [cluster.start_srun(*ON, "/probe", image=pull.name) for _ in range(3)]
+    for other in others:
+        other.await_text("another job on this node converts 1 of them")
+    pull.go()
+    for step in (pull.step, *others):
+        step.end().good()
+    equal(pull.requests(), 1, "downloads of the layer")
+    cluster.must_be_quiet(within=1)
+
+
+@test
+def an_import_that_is_killed_is_told_with_one_line_and_can_be_tried_again(cluster):
+    pull = Pull(cluster, "import", "-n4")
+    kill_all(cluster.processes("node01", "import"))
+    done = pull.step.end(10)
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    expect("the import ended unexpectedly" in done.errors()[0], "the line does not say why", done)
+    pull.must_leave_nothing()
+    pull.go()
+    cluster.srun(*ON, "/probe", image=pull.name).good()
+
+
+@test
+def another_job_takes_over_when_an_import_is_killed(cluster):
+    pull = Pull(cluster, "taken-over")
+    first = cluster.processes("node01", "import")
+    other = cluster.start_srun(*ON, "/probe", image=pull.name)
+    other.await_text("another job on this node converts 1 of them")
+    kill_all(first)
+    expect(pull.step.end(10).rc == 1, "the step whose import was killed succeeded")
+    pull.go()
+    other.end().good()
+
+
+@test
+def a_converter_that_is_killed_is_told_with_one_line_and_can_be_tried_again(cluster):
+    pull = Pull(cluster, "converter")
+    kill_all(cluster.processes("node01", "layer-writer"))
+    pull.go()
+    done = pull.step.end(10)
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    expect("was killed by signal 9" in done.errors()[0], "the line does not say why", done)
+    pull.must_leave_nothing()
+    cluster.srun(*ON, "/probe", image=pull.name).good()
+
+
+@test
+def an_agent_that_is_killed_during_a_pull_is_told_with_one_line(cluster):
+    pull = Pull(cluster, "agent", "-n4")
+    kill_all(cluster.processes("node01", "agent"))
+    done = pull.step.end(10)
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    expect("the agent has ended while preparing the container" in done.errors()[0], "the line does not say why", done)
+    pull.must_leave_nothing()
+    pull.go()
+    cluster.srun(*ON, "/probe", image=pull.name).good()
+
+
+@test
+def slurmstepd_that_is_killed_during_a_pull_leaves_nothing(cluster):
+    pull = Pull(cluster, "stepd-pull")
+    kill_all(stepds(cluster, "stepd-pull"))
+    cancel(cluster, "stepd-pull")
+    pull.must_leave_nothing(within=15)
+    pull.step.end(30)
+    pull.go()
+    back_in_order(cluster)
+
+
+@test
+def a_step_that_reads_no_messages_still_ends(cluster):
+    pull = Pull(cluster, "frozen")
+    kill_all(tasks(cluster), signal.SIGSTOP)
+    cancel(cluster, "frozen")
+    pull.must_leave_nothing(within=8)  # KillWait is 5 s
+    pull.step.end(15)
+    pull.go()
+
+
+def tasks(cluster):
+    """slurmstepd's forks that have not executed the user's program: the tasks that wait in task_init."""
+    parents = {}
+    for pid in cluster.processes("node01", "slurmstepd"):
+        parents[pid] = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    return [pid for pid in parents if parents[pid] in parents]
+
+
+def stepds(cluster, _title):
+    """slurmstepds of steps with a container: those that have an agent."""
+    return [int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in cluster.processes("node01", "agent")]
+
+
+def back_in_order(cluster):
+    for node in NODES:
+        cluster.run("scontrol", "update", f"nodename={node}", "state=resume", user="root")
+    await_true(lambda: all(state.endswith(" idle") for state in cluster.states()), 15, "the nodes do not become idle")
+
+
+# --- a frozen agent ---------------------------------------------------------------------------------------------------
+
+@test
+def scancel_ends_a_step_whose_agent_hangs(cluster):
+    pull = Pull(cluster, "hanging")
+    kill_all(cluster.processes("node01", "agent"), signal.SIGSTOP)
+    cancel(cluster, "hanging")
+    pull.must_leave_nothing(within=1.5)
+    expect(pull.step.end(10).rc != 0, "the cancelled step succeeded")
+    pull.go()
+
+
+# --- running -----------------------------------------------------------------------------------------------------------
+
+@test
+def scancel_ends_a_running_step_within_a_second(cluster):
+    store, step = cluster.stores(), running_step(cluster, "run-scancel")
+    cancel(cluster, "run-scancel")
+    cluster.must_be_quiet(within=1, store=store)
+    equal(step.end(10).rc, 143, "exit code")
+
+
+@test
+def an_interrupt_ends_a_running_step_within_a_second(cluster):
+    store, step = cluster.stores(), running_step(cluster, "run-interrupt")
+    step.send(signal.SIGINT)
+    time.sleep(0.1)
+    step.send(signal.SIGINT)
+    cluster.must_be_quiet(within=1.5, store=store)
+    expect(step.end(10).rc != 0, "the interrupted step succeeded")
+
+
+@test
+def a_job_whose_tasks_die_leaves_nothing(cluster):
+    store = cluster.stores()
+    step = cluster.start_srun(*ON, "-n4", "-K", "sh", "-c", "echo up; test $SLURM_PROCID = 0 && kill -9 $$; sleep 60")
+    step.await_text("up")
+    expect(step.end(15).rc != 0, "the step succeeded")
+    cluster.must_be_quiet(within=2, store=store)
+
+
+@test
+def processes_that_a_task_leaves_behind_end_with_the_step(cluster):
+    store = cluster.stores()
+    cluster.srun(*ON, "bash", "-c", "setsid sleep 60 & echo started").good("started")
+    cluster.must_be_quiet(within=2, store=store)
+
+
+@test
+def a_running_step_does_not_notice_that_its_agent_is_killed(cluster):
+    store = cluster.stores()
+    step = cluster.start_srun(*ON, "-n2", "bash", "-c", "echo up; sleep 1; cat /etc/issue >/copy && rm /etc/issue && echo done")
+    step.await_text("up")
+    kill_all(cluster.processes("node01", "agent"))
+    done = step.end()
+    equal((done.rc, done.out.count("done"), done.err), (0, 2, ""), "exit code, tasks that ended well, messages", done)
+    cluster.must_be_quiet(within=1, store=store)
+
+
+@test
+def slurmstepd_that_is_killed_leaves_nothing_when_slurm_has_ended_its_tasks(cluster):
+    store, step = cluster.stores(), running_step(cluster, "stepd-run")
+    kill_all(stepds(cluster, "stepd-run"))
+    await_true(lambda: not cluster.processes("node01", "agent"), 2, "the agent survives slurmstepd")
+    cancel(cluster, "stepd-run")
+    cluster.must_be_quiet(within=30, store=store)
+    step.end(60)
+    back_in_order(cluster)
+
+
+@test
+def a_restart_of_slurmd_does_not_disturb_a_running_step(cluster):
+    step = cluster.start_srun(*ON, "sh", "-c", "echo up; sleep 2; cat /workspace/replaced")
+    step.await_text("up")
+    cluster.program("restart", "node01").good()
+    done = step.end()
+    expect("upper" in done.good(), "the step lost its files", done)
+    back_in_order(cluster)
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def a_requeued_job_starts_again_in_its_container(cluster):
+    job = cluster.submit(f"#!/bin/sh\n#SBATCH --container-image=registry:5000/suites/base:1\necho up\ntest $SLURM_RESTART_COUNT && exit 0\nsleep 60\n",
+                         *ON, "--requeue", "-o", "/home/alice/requeue.out")
+    path = os.path.join(cluster.home, "alice/requeue.out")
+    await_true(lambda: os.path.exists(path) and "up" in open(path).read(), 10, "the job did not start")
+    cluster.run("scontrol", "requeue", str(job)).good()
+    cluster.must_be_quiet(within=3)
+    cluster.run("scancel", str(job)).good()
+
+
+@test
+def fifty_short_steps_leave_nothing(cluster):
+    store = cluster.stores()
+    done = cluster.run("salloc", *ON, "-n8", "bash", "-c", "for i in $(seq 50); do srun --exact -n1 --container-image=registry:5000/suites/base:1 true & "
+                       "(( i % 10 )) || wait; done; wait", timeout=60)
+    equal(done.rc, 0, "exit code", done)
+    equal(done.errors(), [], "errors", done)
+    cluster.must_be_quiet(within=2, store=store)

@@ -79,8 +79,9 @@ def mounts_given_twice_and_in_several_options_accumulate(cluster):
 
 @test
 def a_target_that_is_a_link_of_the_image_leads_inside(cluster):
-    source = share_directory(cluster, "plain", "a")
-    cluster.bash("cat /usr/lib/a; test ! -L /usr/lib", mounts(f"{source}:/lib/x", f"{source}:/bin/../usr/lib")).good("a")
+    source, file = share_directory(cluster, "plain", "a"), share(cluster, "file")
+    cluster.bash("cat /usr/lib/x/a /workspace/file; test -L /lib; test -L /workspace/symbolic-link",
+                 mounts(f"{source}:/lib/x", f"{file}:/workspace/symbolic-link")).good("a\nshared")
 
 
 @test
@@ -161,14 +162,14 @@ def two_hundred_mounts_work(cluster):
 @test
 def a_mounted_directory_of_the_host_follows_later_mounts_of_the_host(cluster):
     source = share_directory(cluster, "late")
-    running = cluster.start_srun("-w", "node01", mounts(f"{source}:/mnt"), "sh", "-c", "echo up; while ! test -e /mnt/file; do sleep 0.02; done")
-    running.await_text("up")
-    cluster.root("node01", "mount", "-t", "tmpfs", "late", source).good()
+    cluster.root("node01", "sh", "-ec", f"mount -t tmpfs -o mode=755 late {source}; mount --make-shared {source}; mkdir {source}/sub").good()
+    running = cluster.start_srun("-w", "node01", mounts(f"{source}:/mnt"), "sh", "-c", "echo up; while ! test -e /mnt/sub/file; do sleep 0.02; done")
     try:
-        cluster.root("node01", "touch", f"{source}/file").good()
+        running.await_text("up")
+        cluster.root("node01", "sh", "-ec", f"mount -t tmpfs later {source}/sub; touch {source}/sub/file").good()
         running.end(5).good()
     finally:
-        cluster.root("node01", "umount", "-l", source)
+        cluster.root("node01", "umount", "-R", source)
 
 
 @test

@@ -1,1 +1,171 @@
-"""To come."""
+"""Registries that fail or lie and images that are damaged: refused with one line, and nothing of them is kept."""
+import gzip
+import json
+import os
+
+from functools import partial
+from errors_test import refused
+from images import CONFIG, LAYER, MANIFEST, Image, digest_of, named, special, tar_of, with_probe
+from harness import add, equal, expect, test
+
+
+def pull(cluster, golden, name):
+    store = cluster.stores()
+    refused(cluster, golden, cluster.srun("-w", "node01", "true", image=name))
+    cluster.must_be_quiet(within=2, store=store)
+
+
+STATUS = {
+    "not_allowed_here": (401, {"code": "UNAUTHORIZED", "message": "authentication required"}),
+    "forbidden": (403, {"code": "DENIED", "message": "requested access is denied"}),
+    "gone": (404, {"code": "NAME_UNKNOWN", "message": "repository name not known to registry"}),
+    "asked_too_often": (429, {"code": "TOOMANYREQUESTS", "message": "you have reached your pull rate limit"}),
+    "broken": (500, {"code": "UNKNOWN", "message": "disk on fire"}),
+}
+
+
+def status(title, answer, cluster):
+    cluster.faulty.answers[f"/v2/suites/{title}/manifests/1"] = answer
+    pull(cluster, f"registry_{answer[0]}", f"{cluster.faulty.host}/suites/{title}:1")
+
+
+for title, answer in STATUS.items():
+    add(__name__, f"an_answer_with_status_{answer[0]}_is_explained", partial(status, title, answer))
+
+
+def publish_raw(cluster, repository, blob, archive_digest, claimed=None, size=None):
+    """An image of one layer whose descriptor and diffID say what they are told to."""
+    faulty = cluster.faulty
+    digest = claimed or digest_of(blob)
+    config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [archive_digest]}}).encode()
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST,
+                           "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)},
+                           "layers": [{"mediaType": LAYER, "digest": digest, "size": size or len(blob)}]}).encode()
+    faulty.blobs.update({digest: blob, digest_of(config): config})
+    faulty.manifests[f"{repository}:1"] = manifest
+    return f"{faulty.host}/{repository}:1"
+
+
+def archive(seed):
+    data = tar_of([("file", os.urandom(5000)), ("seed", seed.encode())])
+    return data, gzip.compress(data, 1)
+
+
+@test
+def a_blob_with_another_digest_is_refused(cluster):
+    data, blob = archive("digest")
+    pull(cluster, "wrong_digest", publish_raw(cluster, "suites/wrong-digest", blob, digest_of(data), claimed="sha256:" + "1" * 64))
+
+
+@test
+def an_archive_with_another_diff_id_is_refused(cluster):
+    _, blob = archive("diff")
+    pull(cluster, "wrong_diff_id", publish_raw(cluster, "suites/wrong-diff", blob, "sha256:" + "2" * 64))
+
+
+@test
+def a_blob_that_is_shorter_than_promised_is_refused(cluster):
+    data, blob = archive("short")
+    pull(cluster, "short_blob", publish_raw(cluster, "suites/short", blob, digest_of(data), size=len(blob) + 100))
+
+
+@test
+def a_blob_whose_connection_always_breaks_is_refused(cluster):
+    name, layers = cluster.faulty.publish(with_probe("cut", [("data", os.urandom(50000))]))
+    cluster.faulty.cut.add(layers[0])
+    pull(cluster, "cut_blob", name)
+
+
+@test
+def a_blob_that_is_no_gzip_is_refused(cluster):
+    blob = os.urandom(5000)
+    pull(cluster, "no_gzip", publish_raw(cluster, "suites/no-gzip", blob, digest_of(blob)))
+
+
+@test
+def a_gzip_that_ends_too_early_is_refused(cluster):
+    data, blob = archive("early")
+    pull(cluster, "gzip_too_short", publish_raw(cluster, "suites/gzip-short", blob[:-2000], digest_of(data)))
+
+
+@test
+def a_gzip_with_a_wrong_checksum_is_refused(cluster):
+    data, blob = archive("crc")
+    pull(cluster, "gzip_wrong_checksum", publish_raw(cluster, "suites/gzip-crc", blob[:-8] + bytes(4) + blob[-4:], digest_of(data)))
+
+
+TREES = {
+    "a_name_that_climbs_out": [("../../out", b"x")],
+    "a_hard_link_that_climbs_out": [special("link", b"1", target="../../etc/passwd")],
+}
+
+
+def bad_tree(title, entries, cluster):
+    name, _ = cluster.faulty.publish(with_probe(title.replace("_", "-"), entries))
+    pull(cluster, title, name)
+
+
+for title, entries in TREES.items():
+    add(__name__, f"a_layer_with_{title}_is_refused", partial(bad_tree, title, entries))
+
+
+@test
+def a_manifest_that_is_no_json_is_refused(cluster):
+    cluster.faulty.manifests["suites/no-json:1"] = b"<html>welcome</html>"
+    pull(cluster, "manifest_no_json", f"{cluster.faulty.host}/suites/no-json:1")
+
+
+@test
+def an_image_for_another_machine_is_refused(cluster):
+    config = json.dumps({"architecture": "arm64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": []}}).encode()
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
+                           "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)}}).encode()
+    cluster.faulty.blobs[digest_of(config)] = config
+    cluster.faulty.manifests["suites/arm:1"] = manifest
+    pull(cluster, "other_architecture", f"{cluster.faulty.host}/suites/arm:1")
+
+
+# --- strange, and yet good ---------------------------------------------------------------------------------------------
+
+@test
+def an_absolute_name_lands_inside(cluster):
+    out = cluster.srun("/probe", "/abs/file", image=cluster.faulty.publish(with_probe("absolute", [("/abs/file", b"in\n")]))[0]).good()
+    expect("\nin\n" in out, f"not there: {out}")
+
+
+@test
+def an_entry_given_twice_counts_the_last_time(cluster):
+    out = cluster.srun("/probe", "/file", image=cluster.faulty.publish(with_probe("twice", [("file", b"one\n"), ("file", b"two\n")]))[0]).good()
+    expect("\ntwo\n" in out and "one" not in out, f"not the last: {out}")
+
+
+@test
+def a_hundred_thousand_entries_work(cluster):
+    entries = [(f"many/{number}", b"") for number in range(100_000)]
+    out = cluster.srun("/probe", "/many/99999", image=cluster.faulty.publish(with_probe("many", entries))[0], timeout=60).good()
+    expect("/many/99999: mode" in out, f"not there: {out[-300:]}")
+
+
+@test
+def a_connection_that_breaks_once_is_taken_up_again(cluster):
+    name, layers = cluster.faulty.publish(with_probe("once", [("data", os.urandom(50000))]))
+    cluster.faulty.cut.add(layers[0])
+    gate_path = f"/v2/suites/once/blobs/{layers[0]}"
+    running = cluster.start_srun("-w", "node01", "/probe", image=name)
+    from cluster import await_true
+    await_true(lambda: cluster.faulty.requests[gate_path] > 0, 10, "the blob was not asked for")
+    cluster.faulty.cut.clear()
+    running.end().good()
+
+
+@test
+def a_layer_that_is_there_is_not_fetched_again(cluster):
+    shared = [("shared", os.urandom(1000))]
+    from images import probe
+    first = Image("suites/share-1", [shared, [("probe", probe())]])
+    second = Image("suites/share-2", [shared, [("probe", probe()), ("more", b"x")]])
+    for image in (first, second):
+        name, layers = cluster.faulty.publish(image)
+        cluster.srun("-w", "node01", "/probe", image=name).good()
+    counts = [count for path, count in cluster.faulty.requests.items() if path.endswith(layers[0])]
+    equal(sum(counts), 1, "downloads of the layer that both images have")
