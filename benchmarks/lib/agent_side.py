@@ -1,0 +1,160 @@
+"""Plays the agent for one run of `import`: base/import_protocol.hpp."""
+
+import array
+import os
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+
+import node
+from machine import BenchmarkError
+
+PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = range(1, 7)
+LAYER_FILE, PUBLISHED = 16, 17
+MESSAGE = struct.Struct("<II32s600s")
+SOCKET, REQUEST, DIRECTORY = 3, 4, 5
+LAYERS = node.STORE / "layers/sha256"
+
+
+@dataclass
+class Import:
+    """What one import cost."""
+    wall: float    # s
+    cpu: float     # s, children included
+    memory: float  # MiB: the highest sum of resident sets
+
+
+def import_image(reference):
+    """Imports into node.STORE as the service user."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    store = os.open(node.STORE, os.O_PATH | os.O_DIRECTORY)
+    request = request_file(reference)
+    begin = time.monotonic()
+    child = start_import(theirs.fileno(), request, store)
+    os.close(request)
+    os.close(store)
+    theirs.close()
+    with ours, MemoryWatch(child) as memory:
+        failure = serve(ours)
+        wall = time.monotonic() - begin
+        _, status, usage = os.wait4(child, 0)
+    if failure is not None or status != 0:
+        raise BenchmarkError(f"import of {reference} failed: {failure or f'status {status}'}")
+    return Import(wall, usage.ru_utime + usage.ru_stime, memory.peak / (1 << 20))
+
+
+def request_file(reference):
+    text = "".join(f"{key}={value}\0" for key, value in (
+        ("image", reference), ("platform", "linux/" + ("arm64" if os.uname().machine == "aarch64" else "amd64")),
+        ("config", node.CONFIG / "config.toml"), ("uid", node.JOB_ID)))
+    file = os.memfd_create("request", os.MFD_ALLOW_SEALING)
+    os.write(file, text.encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def start_import(channel, request, store):
+    child = os.fork()
+    if child > 0:
+        return child
+    try:
+        os.setgroups([])
+        os.setresgid(*[node.SERVICE_ID] * 3)
+        os.setresuid(*[node.SERVICE_ID] * 3)
+        null = os.open("/dev/null", os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        high = [os.dup2(descriptor, 100 + i) for i, descriptor in enumerate((channel, request, store))]
+        for number, descriptor in zip((SOCKET, REQUEST, DIRECTORY), high):
+            os.dup2(descriptor, number)
+        os.closerange(6, 1024)
+        os.execve(node.PROGRAMS / "import", ["import"], {})
+    finally:
+        os._exit(126)
+
+
+def serve(channel):
+    """Answers until the import is done; returns why it failed, or None."""
+    while True:
+        data, ancillary, _, _ = channel.recvmsg(MESSAGE.size, 1024)
+        descriptors = received_descriptors(ancillary)
+        if len(data) != MESSAGE.size:
+            return "it ended unexpectedly"
+        kind, _, digest, text = MESSAGE.unpack(data)
+        if kind == NEW_LAYER:
+            file = os.open(LAYERS, os.O_TMPFILE | os.O_RDWR, 0o444)
+            channel.sendmsg([MESSAGE.pack(LAYER_FILE, 0, digest, b"")],
+                            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
+            os.close(file)
+        elif kind == PUBLISH:
+            publish(descriptors[0], f"{digest.hex()}.sqsh")
+            channel.send(MESSAGE.pack(PUBLISHED, 0, digest, b""))
+        elif kind == DONE:
+            return None
+        elif kind == FAILED:
+            return text.rstrip(b"\0").decode()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def publish(file, name):
+    # os.link follows the symbolic link of /proc only where a directory is given.
+    directory = os.open(LAYERS, os.O_PATH | os.O_DIRECTORY)
+    try:
+        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=directory, follow_symlinks=True)
+    finally:
+        os.close(directory)
+
+
+def received_descriptors(ancillary):
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[:len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+class MemoryWatch:
+    """Samples the resident sets of a process and its descendants. Pages they share are counted more than once."""
+
+    INTERVAL_S = 0.02
+
+    def __init__(self, root):
+        self.root = root
+        self.peak = 0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+    def watch(self):
+        while not self.ended.wait(self.INTERVAL_S):
+            self.peak = max(self.peak, sum(resident(process) for process in family(self.root)))
+
+
+def family(root):
+    found = [root]
+    for process in found:
+        try:
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/children", encoding="ascii") as file:
+                    found.extend(int(child) for child in file.read().split())
+        except OSError:
+            pass
+    return found
+
+
+def resident(process):
+    try:
+        with open(f"/proc/{process}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

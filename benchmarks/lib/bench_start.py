@@ -1,0 +1,128 @@
+"""How long until a task runs in its container."""
+
+import time
+
+import agent_side
+import node
+import registry
+from machine import BenchmarkError, call, drop_caches, has, read_through, say, test_image
+from report import Report
+from step import Steps
+
+
+def measure(work, build, quick):
+    return StartBenchmark(work, build, quick).measure()
+
+
+class StartBenchmark:
+    def __init__(self, work, build, quick):
+        self.work = work
+        self.quick = quick
+        self.steps = Steps(build)
+        self.report = Report("start: a task in its container, ms", "warm, except start.cold-*: dropped before each sample")
+        self.tree = work / "base"
+        self.squashfs = work / "base.sqsh"
+
+    def measure(self):
+        self.import_images()
+        self.unpack_for_peers()
+        self.measure_warm(5 if self.quick else 31)
+        self.measure_cold(2 if self.quick else 7)
+        return self.report
+
+    def import_images(self):
+        self.image = {}
+        for name in ("base", "pytorch", "layers-40"):
+            self.image[name] = registry.push(test_image(name), name)
+            agent_side.import_image(self.image[name])
+        self.image["one"] = f"{registry.ADDRESS}/one:latest"
+        node.add_image_of_lowest_layer(self.image["base"], self.image["one"])
+        node.check_store()
+        self.report.note(f"layers: pytorch {len(node.layers_of(self.image['pytorch']))}, base {len(node.layers_of(self.image['base']))}")
+
+    def unpack_for_peers(self):
+        """The `base` image as other programs take it: a directory and one squashfs file, both readable by the job's user."""
+        say("unpacking base for the others")
+        self.steps.unpack(self.image["base"], self.tree)
+        call("mksquashfs", self.tree, self.squashfs, "-comp", "zstd", "-Xcompression-level", "1", "-quiet", "-no-progress")
+        node.make(self.work / "mnt")
+        self.peers = self.find_peers()
+
+    def measure_warm(self, repeats):
+        read_through(*node.layer_files(), self.squashfs, self.tree)
+        for _ in range(repeats):
+            self.sample_host()
+            self.sample_mounted()
+            self.sample_shared()
+            self.sample_peers()
+        for _ in range(3 if self.quick else 9):
+            self.sample_tasks()
+
+    def sample_host(self):
+        times = self.steps.run("/bin/true")
+        self.add("start.peer.fork-exec", times["whole"], "fork, exec and end of /bin/true on the host")
+
+    def sample_mounted(self):
+        for name, image in (("", "pytorch"), (".3-layers", "base")):
+            times = self.steps.run_unshared("/bin/true", image=self.image[image])
+            self.add(f"start.mounted{name}", times["entered"], f"task_init, image {image}, nothing mounted")
+            self.add(f"start.mounted{name}.whole", times["whole"], "user_init until /bin/true has ended")
+
+    def sample_shared(self):
+        with self.steps.hold(self.image["pytorch"]):
+            times = self.steps.run("/bin/true", image=self.image["pytorch"])
+        self.add("start.shared", times["entered"], "task_init, another step has the same layers mounted")
+        self.add("start.shared.whole", times["whole"], "user_init until /bin/true has ended")
+
+    def sample_peers(self):
+        for name, command in list(self.peers.items()):
+            try:
+                times = self.steps.run(*command)
+            except BenchmarkError as error:
+                self.report.note(f"without {name}: {str(error).splitlines()[0]}")
+                del self.peers[name]
+            else:
+                self.add(f"start.peer.{name}", times["whole"], " ".join(str(word).removeprefix(f"{self.work}/") for word in command))
+        if has("unsquashfs") and not self.quick:
+            target = self.work / "unpacked"
+            self.add("start.peer.unsquashfs", timed(lambda: call("unsquashfs", "-q", "-n", "-d", target, self.squashfs)),
+                     "unpacks the image base, before anything could start")
+            call("rm", "-rf", target)
+
+    def find_peers(self):
+        peers = {}
+        if has("bwrap"):
+            peers["bwrap"] = ["bwrap", "--bind", self.tree, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true"]
+        if has("ch-run"):
+            peers["ch-run"] = ["ch-run", self.tree, "--", "/bin/true"]
+            peers["ch-run-squashfs"] = ["ch-run", "-m", self.work / "mnt", self.squashfs, "--", "/bin/true"]
+        return peers
+
+    def sample_tasks(self):
+        one = self.steps.run_unshared("/bin/true", image=self.image["pytorch"])
+        many = self.steps.run_unshared("/bin/true", image=self.image["pytorch"], tasks=64)
+        host = self.steps.run("/bin/true", tasks=64)
+        self.add("start.tasks-64", many["entered"], "from the release of 64 tasks until all are inside")
+        self.add("start.tasks-64.further", (many["entered"] - one["entered"]) / 63, "the same, for each further task")
+        self.add("start.tasks-64.whole", many["whole"], "user_init until 64 x /bin/true have ended")
+        self.add("start.tasks-64.host", host["whole"], "64 x /bin/true without container")
+
+    def measure_cold(self, repeats):
+        for _ in range(repeats):
+            for name, image, what in (("cold-1", "one", "1 layer"), ("cold-40", "layers-40", "43 layers")):
+                drop_caches()
+                # Ours are warm on any node that is in use; what is cold is the image.
+                read_through(*(node.PROGRAMS / "agent",))
+                self.steps.run("/bin/true")
+                times = self.steps.run_unshared("/bin/true", image=self.image[image])
+                self.add(f"start.{name}", times["entered"], f"task_init, {what}, after drop_caches")
+                self.add(f"start.{name}.whole", times["whole"], "user_init until /bin/true has ended")
+
+    def add(self, name, value, what):
+        self.report.samples(name, "ms", what, of="start.peer.fork-exec" if name != "start.peer.fork-exec" else None).add(value)
+
+
+def timed(action):
+    begin = time.monotonic()
+    action()
+    return (time.monotonic() - begin) * 1e3

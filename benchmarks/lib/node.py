@@ -1,0 +1,135 @@
+"""A node of our own: the fixed paths of an installation lead to a scratch directory, in this mount namespace only."""
+
+import os
+import shutil
+import stat
+import struct
+import time
+from pathlib import Path
+
+from machine import BenchmarkError, call
+
+SERVICE_ID = 64998  # the service user
+JOB_ID = 64999      # the job's user
+
+STORE = Path("/var/lib/spank-container")
+RUN = Path("/run/spank-container")
+CONFIG = Path("/etc/spank-container")
+PROGRAMS = Path("/usr/libexec/spank-container")
+
+
+def set_up(work, build):
+    """Needs root and a mount namespace that is ours; `work` must be on the disk that is to be measured."""
+    call("mount", "-t", "tmpfs", "tmpfs", make(work / "shade"))
+    for path, name in ((STORE, "store"), (RUN, "run"), (CONFIG, "etc"), (PROGRAMS, "libexec")):
+        place(make(work / name), path, work / "shade")
+    for program in ("container/agent", "image/import", "image/layer-writer"):
+        shutil.copy(build / "runtime" / program, PROGRAMS)
+    name_users(work)
+    open_fuse(work / "shade")
+    call(PROGRAMS / "agent", "setup", SERVICE_ID, SERVICE_ID)
+    (CONFIG / "config.toml").write_text("")
+    write_policy()
+
+
+def make(directory):
+    directory.mkdir()
+    return directory
+
+
+def place(source, target, shade):
+    """Makes `source` appear as `target`. If the host has no such directory, its parent is covered: the host stays as it is."""
+    if not target.is_dir():
+        over = shade / target.parent.name
+        for part in (over, over / "up", over / "work"):
+            part.mkdir()
+        call("mount", "-t", "overlay", "overlay", target.parent, "-o",
+             f"lowerdir={target.parent},upperdir={over}/up,workdir={over}/work")
+        target.mkdir()
+    call("mount", "--bind", source, target)
+
+
+def name_users(work):
+    """The job's user is known by name, like any user of a cluster."""
+    for file, line in (("passwd", f"bench:x:{JOB_ID}:{JOB_ID}::/home/bench:/bin/sh\n"), ("group", f"bench:x:{JOB_ID}:\n")):
+        copy = work / file
+        copy.write_text(Path("/etc", file).read_text() + line)
+        call("mount", "--bind", copy, Path("/etc", file))
+
+
+def open_fuse(shade):
+    """FUSE for everybody, as udev sets it up; machines without udev lack that."""
+    device = Path("/dev/fuse")
+    if device.exists():
+        copy = shade / "fuse"
+        os.mknod(copy, stat.S_IFCHR | 0o666, device.stat().st_rdev)
+        copy.chmod(0o666)
+        call("mount", "--bind", copy, device)
+
+
+def allow_registry(host):
+    (CONFIG / "config.toml").write_text(f'[registries."{host}"]\ninsecure = true\n')
+    write_policy()
+
+
+def write_policy():
+    """The agent's digest of config.toml (base/policy_record.hpp), with a tag once asked for never asked again: what is
+    measured at a start is not the registry."""
+    status = os.stat(CONFIG / "config.toml")
+    missing = 1
+    record = b"SPCPOL1\0" + struct.pack("<QQQqq", status.st_dev, status.st_ino, status.st_size,
+                                        status.st_mtime_ns // 10**9, status.st_mtime_ns % 10**9)
+    record += struct.pack("<QIIIIq", 0, 50, 1, 0, missing, 0) + b"docker.io".ljust(256, b"\0")
+    (RUN / "policy").write_bytes(record)
+
+
+# --- the store ---
+
+HEADER = struct.Struct("<8sIIq")
+SECTION_BYTES = 64
+
+
+def layer_files():
+    return sorted((STORE / "layers/sha256").iterdir())
+
+
+def empty_store():
+    for directory in ("layers/sha256", "images", "refs"):
+        for file in (STORE / directory).iterdir():
+            file.unlink()
+
+
+def record_of(reference):
+    """The path of an image's record (base/image_record.hpp)."""
+    digest = (STORE / "refs" / reference.replace("/", "%2F")).read_text().split()[0]
+    return STORE / "images" / digest.removeprefix("sha256:")
+
+
+def layers_of(reference):
+    record = record_of(reference).read_bytes()
+    count = HEADER.unpack_from(record)[1]
+    start = HEADER.size + SECTION_BYTES
+    return [STORE / "layers/sha256" / (record[start + 32 * i:start + 32 * (i + 1)].hex() + ".sqsh") for i in range(count)]
+
+
+def add_image_of_lowest_layer(reference, new_reference):
+    """An image that is the lowest layer of another one alone."""
+    record = bytearray(record_of(reference).read_bytes())
+    magic, _, reserved, until = HEADER.unpack_from(record)
+    HEADER.pack_into(record, 0, magic, 1, reserved, until)
+    name = os.urandom(32).hex()
+    write_as_service(STORE / "images" / name, bytes(record), 0o444)
+    write_as_service(STORE / "refs" / new_reference.replace("/", "%2F"), f"sha256:{name} {int(time.time())}\n".encode(), 0o444)
+
+
+def write_as_service(path, content, mode):
+    path.write_bytes(content)
+    os.chown(path, SERVICE_ID, SERVICE_ID)
+    path.chmod(mode)
+
+
+def check_store():
+    for file in layer_files():
+        status = file.stat()
+        if status.st_uid != 0 or stat.S_IMODE(status.st_mode) != 0o444:
+            raise BenchmarkError(f"{file} is not a read-only file of root")

@@ -1,0 +1,90 @@
+"""Samples of one run, and how they are shown."""
+
+import json
+import statistics
+import sys
+
+
+class Samples:
+    """All values measured under one name."""
+
+    def __init__(self, name, unit, what):
+        self.name = name
+        self.unit = unit
+        self.what = what
+        self.values = []
+
+    def add(self, value):
+        self.values.append(value)
+
+    @property
+    def median(self):
+        return statistics.median(self.values)
+
+
+class Report:
+    """What one benchmark measured, in the order in which names were first used."""
+
+    def __init__(self, title, page_cache):
+        self.title = title
+        self.page_cache = page_cache
+        self.rows = {}
+        self.references = {}
+        self.notes = []
+
+    def samples(self, name, unit, what, of=None):
+        """The samples of `name`; with `of`, its ratio to the samples of that name is shown."""
+        if name not in self.rows:
+            self.rows[name] = Samples(name, unit, what)
+            self.references[name] = of
+        return self.rows[name]
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def ratio(self, name):
+        reference = self.rows.get(self.references[name])
+        if reference is None or not reference.values or not reference.median:
+            return None
+        return self.rows[name].median / reference.median
+
+    def measured(self):
+        return [row for row in self.rows.values() if row.values]
+
+    def print_table(self, machine):
+        rows = [("name", "median", "min", "max", "n", "unit", "ratio", "", "")]
+        widest = {}
+        for row in self.measured():
+            widest[row.unit] = max(widest.get(row.unit, 0), row.median)
+        for row in self.measured():
+            ratio = self.ratio(row.name)
+            rows.append((row.name, number(row.median), number(min(row.values)), number(max(row.values)), str(len(row.values)),
+                         row.unit, f"{ratio:.2f} x {self.references[row.name]}" if ratio else "",
+                         bar(row.median, widest[row.unit]), row.what))
+        widths = [max(len(row[i]) for row in rows) for i in range(8)]
+        print(f"\n{self.title}\n{machine}; page cache: {self.page_cache}\n")
+        for row in rows:
+            left, right = row[0].ljust(widths[0]), "  ".join(row[i].rjust(widths[i]) for i in range(1, 5))
+            print(f"{left}  {right}  {row[5].ljust(widths[5])}  {row[6].ljust(widths[6])}  {row[7].ljust(widths[7])}  {row[8]}".rstrip())
+        for note in self.notes:
+            print(f"note: {note}")
+        sys.stdout.flush()
+
+    def print_json(self):
+        for row in self.measured():
+            ratio = self.ratio(row.name)
+            print(json.dumps({"name": row.name, "value": round(row.median, 4), "unit": row.unit,
+                              "ratio": round(ratio, 4) if ratio else None, "of": self.references[row.name] if ratio else None,
+                              "n": len(row.values), "min": round(min(row.values), 4), "max": round(max(row.values), 4)}))
+        sys.stdout.flush()
+
+
+def number(value):
+    """With about three digits that mean something."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def bar(value, widest):
+    return "#" * max(1, round(20 * value / widest)) if widest else ""
