@@ -1,10 +1,12 @@
 #include "store.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 
@@ -52,6 +54,21 @@ Result<std::optional<std::string>> read_named(int directory, const std::string& 
   return std::optional(SPC_TRY_DURING("image store", read_file(file.get(), limit)));
 }
 
+/// Held for the moment in which a file is replaced.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(int directory) : directory_(directory) {
+    while (::flock(directory_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  ~DirectoryLock() { ::flock(directory_, LOCK_UN); }
+
+ private:
+  int directory_;
+};
+
 enum class Durable { yes, no };
 
 /// Makes or replaces a file: it is written without a name and gets it when it is complete.
@@ -65,20 +82,15 @@ Result<void> write_named(int directory, const std::string& name, std::string_vie
   const auto link_as = [&](const std::string& as) { return ::linkat(AT_FDCWD, self.c_str(), directory, as.c_str(), AT_SYMLINK_FOLLOW); };
   if (link_as(name) == 0) return {};
   if (errno != EEXIST) return Error::from_errno(errno, step);
-  // linkat does not replace: link under another name and rename. One name for all writers of one file, so that a
-  // writer killed in between leaves nothing that the next one does not use or remove.
+  // linkat does not replace: link under another name and rename. The lock makes that name ours, and what a writer
+  // that was killed has left there as well.
+  const DirectoryLock lock(directory);
   const std::string next = "." + name.substr(0, 250);
-  for (int i = 0; i < 100; ++i) {
-    if (link_as(next) == 0) {
-      if (::renameat(directory, next.c_str(), directory, name.c_str()) == 0) return {};
-      if (errno != ENOENT) return Error::from_errno(errno, step);  // else another writer took it for his: try again
-    } else if (errno == EEXIST) {
-      ::unlinkat(directory, next.c_str(), 0);
-    } else {
-      return Error::from_errno(errno, step);
-    }
+  ::unlinkat(directory, next.c_str(), 0);
+  if (link_as(next) != 0 || ::renameat(directory, next.c_str(), directory, name.c_str()) != 0) {
+    return Error::from_errno(errno, step);
   }
-  return Error(ErrorKind::unavailable, step + ": others write it all the time");
+  return {};
 }
 
 }  // namespace
