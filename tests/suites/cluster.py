@@ -42,7 +42,8 @@ class Done:
         return [line[line.index(OURS) + len(OURS):] for line in lines]
 
     def errors(self):
-        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: "))]
+        """Our lines but those that only tell how it goes."""
+        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ")) and ": trying again in " not in line]
 
 
 class Running:
@@ -244,13 +245,11 @@ class Cluster:
         return found
 
     def names(self, node):
-        names = []
-        for pid in self.processes(node):
-            try:
-                names.append(open(f"/proc/{pid}/comm").read().strip())
-            except OSError:
-                pass
-        return sorted(names)
+        return sorted(filter(None, map(name_of, self.processes(node))))
+
+    def strangers(self, node):
+        """Processes that are not the node's own; slurmstepd counts as its own."""
+        return [pid for pid in self.processes(node) if name_of(pid) not in ("machine", "munged", "slurmd", "slurmstepd", None)]
 
     def mounts(self, node):
         return open(f"/proc/{self.pid(node)}/mountinfo").read()
@@ -310,18 +309,27 @@ class Cluster:
         jobs = self.run("squeue", "-h", "-o", "%i %T").good()
         if jobs:
             await_true(lambda: not self.run("squeue", "-h").good(), 10, f"jobs are left: {jobs}")
-        bad = [line for line in self.states() if not re.search(r" (idle|completing|mixed|allocated)\*?$", line)]
+        bad = [line for line in self.states() if not re.search(r" (idle|planned|completing|mixed|allocated)\*?$", line)]
         expect(not bad, f"a node is out of order: {', '.join(bad)}")
 
     def recover(self):
         """After a failed test: the next one finds nothing of it."""
-        self.run("scancel", "-u", "alice,bob,carol", user="root")
+        self.run("scancel", "--me")
         for node in NODES:
+            kill_all(self.strangers(node))
             self.run("scontrol", "update", f"nodename={node}", "state=resume", user="root")
         try:
             self.must_be_well()
         except Failed:
             pass
+
+
+def name_of(pid):
+    """None when it has ended meanwhile."""
+    try:
+        return open(f"/proc/{pid}/comm").read().strip()
+    except OSError:
+        return None
 
 
 def loop_backing(path):
@@ -341,4 +349,7 @@ def loop_backing(path):
 
 def kill_all(pids, number=signal.SIGKILL):
     for pid in pids:
-        os.kill(pid, number)
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass

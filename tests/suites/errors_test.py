@@ -3,8 +3,9 @@ nothing left behind. The lines are in golden/."""
 import os
 
 from functools import partial
+from cluster import await_true
 from images import named, special, with_probe
-from harness import add, equal, expect, same_as_golden, test
+from harness import GOLDEN, add, equal, expect, same_as_golden, test
 
 BASE = "registry:5000/suites/base:1"
 IMAGE = f"--container-image={BASE}"
@@ -16,7 +17,7 @@ def refused(cluster, golden, done, lines=1):
     equal(len(done.errors()), lines, "error lines", done)
     same_as_golden(golden, "".join(line + "\n" for line in sorted(set(done.errors()))), done)
     cluster.must_be_quiet(within=2)
-    equal([state.split()[1] for state in cluster.states()], ["idle"] * 2, "states of the nodes", done)
+    await_true(lambda: all(state.endswith(" idle") for state in cluster.states()), 3, "the nodes do not become idle")
 
 
 # --- at submission, before anything runs -----------------------------------------------------------------------------
@@ -222,13 +223,13 @@ def a_store_without_room_is_refused_before_the_download(cluster):
 
 @test
 def a_store_that_becomes_full_is_told_and_keeps_no_part_of_a_layer(cluster):
-    name, layers = cluster.faulty.publish(with_probe("grows", [("data", os.urandom(1000) * 200_000)]))
+    name, layers = cluster.faulty.publish(with_probe("grows", [("data", os.urandom(5_000_000))]))
     with OtherStore(cluster, "size=100M"):
         cluster.root("node01", "sh", "-c", "head -c 15000000 /dev/zero >/var/lib/spank-container/fill").good()
         gate = cluster.faulty.hold(layers[0])
         running = cluster.start_srun("-w", "node01", "true", image=name)
         running.await_text("pulling")
-        cluster.root("node01", "sh", "-c", "head -c 99000000 /dev/zero >/var/lib/spank-container/fill")
+        cluster.root("node01", "sh", "-c", "head -c 200000000 /dev/zero >/var/lib/spank-container/fill")
         gate.set()
         done = running.end()
         equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
@@ -259,7 +260,7 @@ def a_store_that_was_never_set_up_is_refused(cluster):
 
 @test
 def a_node_without_service_user_starts_slurmd_and_refuses_containers_only(cluster):
-    passwd = os.path.join(cluster.etc, "passwd")
+    passwd = cluster.inside("node01", "/etc/passwd")
     text = open(passwd).read()
     cluster.root("node01", "mount", "-t", "tmpfs", "-o", "mode=755", "store", "/var/lib/spank-container").good()
     try:
@@ -286,7 +287,7 @@ def a_missing_agent_is_told_and_does_not_drain_the_node(cluster):
     try:
         done = cluster.run("srun", "-w", "node01", "-n4", IMAGE, "true")
         equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-        same_as_golden("a_missing_agent", done.errors()[0] + "\n", done)
+        expect("/usr/libexec/spank-container/agent" in done.errors()[0], "the line does not say what is missing", done)
     finally:
         cluster.root("node01", "umount", "/usr/libexec/spank-container").good()
     cluster.must_be_quiet(within=2)
@@ -318,3 +319,14 @@ def an_unknown_argument_in_plugstack_conf_is_named(cluster):
         with open(path, "w") as file:
             file.write(text)
     cluster.run("srun", "true").good()
+
+
+@test
+def every_line_of_a_failed_step_says_what_to_do(_):
+    """What is refused at submission and in config.toml is answered with the grammar; what fails on a node needs advice."""
+    without = []
+    for name in sorted(os.listdir(GOLDEN)):
+        title = name.removesuffix(".txt")
+        if title not in EARLY and not title.startswith("config_with_") and "(hint: " not in open(os.path.join(GOLDEN, name)).read():
+            without.append(title)
+    equal(without, [], "messages without advice, in golden/")

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from errors_test import refused
 from images import CONFIG, LAYER, MANIFEST, Image, digest_of, named, special, tar_of, with_probe
-from harness import add, equal, expect, test
+from harness import add, equal, expect, same_as_golden, test
 
 
 def pull(cluster, golden, name):
@@ -19,6 +19,8 @@ STATUS = {
     "not_allowed_here": (401, {"code": "UNAUTHORIZED", "message": "authentication required"}),
     "forbidden": (403, {"code": "DENIED", "message": "requested access is denied"}),
     "gone": (404, {"code": "NAME_UNKNOWN", "message": "repository name not known to registry"}),
+}
+MAY_PASS = {
     "asked_too_often": (429, {"code": "TOOMANYREQUESTS", "message": "you have reached your pull rate limit"}),
     "broken": (500, {"code": "UNKNOWN", "message": "disk on fire"}),
 }
@@ -65,15 +67,26 @@ def an_archive_with_another_diff_id_is_refused(cluster):
 
 @test
 def a_blob_that_is_shorter_than_promised_is_refused(cluster):
-    data, blob = archive("short")
+    data = b"x" * 5000
+    blob = gzip.compress(data, 1, mtime=0)
     pull(cluster, "short_blob", publish_raw(cluster, "suites/short", blob, digest_of(data), size=len(blob) + 100))
 
 
 @test
-def a_blob_whose_connection_always_breaks_is_refused(cluster):
+def failures_that_may_pass_are_tried_again_and_then_explained(cluster):
+    store = cluster.stores()
     name, layers = cluster.faulty.publish(with_probe("cut", [("data", os.urandom(50000))]))
     cluster.faulty.cut.add(layers[0])
-    pull(cluster, "cut_blob", name)
+    steps = {"cut_blob": cluster.start_srun("-w", "node01", "true", image=name)}
+    for title, answer in MAY_PASS.items():
+        cluster.faulty.answers[f"/v2/suites/{title}/manifests/1"] = answer
+        steps[f"registry_{answer[0]}"] = cluster.start_srun("-w", "node01", "true", image=f"{cluster.faulty.host}/suites/{title}:1")
+    for golden, step in steps.items():
+        done = step.end()
+        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+        expect(": trying again in " in done.err, "it was not tried again", done)
+        same_as_golden(golden, done.errors()[0] + "\n", done)
+    cluster.must_be_quiet(within=2, store=store)
 
 
 @test

@@ -96,6 +96,13 @@ def an_array_runs_every_task_in_its_container(cluster):
 
 
 @test
+def a_heterogeneous_job_runs_every_component_in_its_container(cluster):
+    done = cluster.run("srun", "-n1", f"--container-image={BASE}", "sh", "-c", "cat replaced; echo $SLURM_PROCID", ":",
+                       "-n1", f"--container-image={BASE}", "sh", "-c", "cat replaced; echo $SLURM_PROCID")
+    equal(sorted(done.good().split()), ["0", "1", "upper", "upper"], "output", done)
+
+
+@test
 def components_of_a_heterogeneous_job_have_their_own_images(cluster):
     from images import with_probe
     other = cluster.push(with_probe("het", []))
