@@ -1,5 +1,5 @@
 # What the machines of the cluster have in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, nodes,
-# slurm_lines, plugstack_lines.
+# slurm_lines, slurm_files, plugstack_lines.
 
 readonly network=10.77.0
 
@@ -19,6 +19,7 @@ write_etc() {
     write_cgroup_conf >"$etc/slurm/cgroup.conf"
     write_gres_conf >"$etc/slurm/gres.conf"
     write_plugstack_conf >"$etc/slurm/plugstack.conf"
+    [[ ${#slurm_files[@]} == 0 ]] || install -m 644 "${slurm_files[@]}" "$etc/slurm/"
 }
 
 # carol has a name on the head only, as where nodes know nobody; slurmctld has to know everyone.
