@@ -27,7 +27,8 @@ class Progress {
                        " layers, " + std::to_string(megabytes(finished_ + underway)) + " of " + std::to_string(megabytes(total_)) + " MB";
     if (elsewhere > 0) line += " (another job on this node converts " + std::to_string(elsewhere) + " of them)";
     if (line == last_) return;
-    next_ = now + std::chrono::seconds(1);
+    next_ = now + pause_;
+    pause_ = std::min(2 * pause_, kLongestPause);
     context_.agent.write(LogLevel::info, line);
     last_ = std::move(line);
   }
@@ -37,6 +38,9 @@ class Progress {
   std::size_t there_;
   std::uint64_t total_ = 0;
   std::uint64_t finished_ = 0;
+  /// A line soon, then fewer and fewer: they go into the job's output for good.
+  static constexpr std::chrono::seconds kLongestPause{15};
+  std::chrono::seconds pause_{2};
   Clock::time_point next_{};
   std::string last_;
 };

@@ -331,7 +331,8 @@ def test_a_slow_blob_is_not_a_stall():
         return True
     registry.repository("slow", image, slow)
     result = succeeds(pull("slow"), image)
-    assert len(result.progress) >= 3, result
+    # One line at once, one after two seconds, then fewer and fewer: they stay in the job's output.
+    assert len(result.progress) == 2, result
 
 
 def test_chunked_without_length():
