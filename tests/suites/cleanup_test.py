@@ -201,7 +201,7 @@ def stepds(cluster):
 def back_in_order(cluster):
     for node in NODES:
         cluster.run("scontrol", "update", f"nodename={node}", "state=resume", user="root")
-    await_true(lambda: all(state.endswith(" idle") for state in cluster.states()), 15, "the nodes do not become idle")
+    cluster.await_idle()
 
 
 # --- a frozen agent ---------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Cluster:
 
     def __enter__(self):
         if self.is_ours:
-            self.program("up", "2", "--stage", self.stage, timeout=120).good()
+            self.program("up", "2", "--gpus", "2", "--stage", self.stage, timeout=120).good()
         try:
             self.etc = self.inside("head", "/etc")  # that of all machines
             self.home = os.path.join(self.state, "home")
@@ -167,6 +167,9 @@ class Cluster:
         """Returns the job's number; its output goes to the file JOB.out in the user's home."""
         done = self.run("sbatch", "--parsable", "-o", f"/home/{user}/%A.out", *options, user=user, env=env, stdin=script)
         return int(done.good())
+
+    def await_state(self, job, state, timeout=10):
+        await_true(lambda: self.run("squeue", "-h", "-j", str(job), "-o", "%T").out.strip() == state, timeout, f"job {job} did not become {state}")
 
     def await_job(self, job, timeout=20):
         """Returns the job's fields when it has ended."""
@@ -304,12 +307,16 @@ class Cluster:
     def states(self):
         return self.run("sinfo", "-h", "-N", "-o", "%N %T").good().split("\n")
 
+    def await_idle(self, timeout=15):
+        await_true(lambda: all(state.endswith((" idle", " planned")) for state in self.states()), timeout, "the nodes do not become idle")
+
     def must_be_well(self):
         """No test may leave a job, and no failure of a job may cost a node."""
-        jobs = self.run("squeue", "-h", "-o", "%i %T").good()
+        now = self.run("sh", "-c", "sinfo -h -N -o '%N %T'; squeue -h -o 'job %i %T'").good().splitlines()
+        jobs = [line for line in now if line.startswith("job ")]
         if jobs:
-            await_true(lambda: not self.run("squeue", "-h").good(), 10, f"jobs are left: {jobs}")
-        bad = [line for line in self.states() if not re.search(r" (idle|planned|completing|mixed|allocated)\*?$", line)]
+            await_true(lambda: not self.run("squeue", "-h").good(), 10, f"jobs are left: {', '.join(jobs)}")
+        bad = [line for line in now if line not in jobs and not re.search(r" (idle|planned|completing|mixed|allocated)\*?$", line)]
         expect(not bad, f"a node is out of order: {', '.join(bad)}")
 
     def recover(self):

@@ -3,7 +3,6 @@ nothing left behind. The lines are in golden/."""
 import os
 
 from functools import partial
-from cluster import await_true
 from images import named, special, with_probe
 from harness import GOLDEN, add, equal, expect, same_as_golden, test
 
@@ -11,13 +10,17 @@ BASE = "registry:5000/suites/base:1"
 IMAGE = f"--container-image={BASE}"
 
 
-def refused(cluster, golden, done, lines=1):
-    """One line (per node), exit code 1, nodes in order, nothing left of the step."""
-    expect(done.rc == 1, f"exit code {done.rc} instead of 1", done)
-    equal(len(done.errors()), lines, "error lines", done)
+def answered(golden, done, lines=1):
+    """One line (per node) and exit code 1."""
+    equal((done.rc, len(done.errors())), (1, lines), "exit code and error lines", done)
     same_as_golden(golden, "".join(line + "\n" for line in sorted(set(done.errors()))), done)
+
+
+def refused(cluster, golden, done, lines=1):
+    """So answered, with the nodes in order and nothing left of the step."""
+    answered(golden, done, lines)
     cluster.must_be_quiet(within=2)
-    await_true(lambda: all(state.endswith(" idle") for state in cluster.states()), 3, "the nodes do not become idle")
+    cluster.await_idle(3)
 
 
 # --- at submission, before anything runs -----------------------------------------------------------------------------
@@ -51,7 +54,7 @@ EARLY = {
 
 
 def refused_early(title, options, cluster):
-    refused(cluster, title, cluster.run("srun", *options, "true"))
+    answered(title, cluster.run("srun", *options, "true"))
     batch = cluster.run("sbatch", *options, stdin="#!/bin/sh\n")
     expect(batch.rc == 1 and len(batch.errors()) == 1, "sbatch does not refuse it with one line", batch)
     equal(batch.out, "", "what sbatch submitted")
@@ -63,12 +66,12 @@ for title, options in EARLY.items():
 
 @test
 def a_twin_that_is_not_a_boolean_is_refused_before_submission(cluster):
-    refused(cluster, "a_twin_that_is_not_a_boolean", cluster.run("srun", IMAGE, "true", env=["SCONTAINER_READONLY=maybe"]))
+    answered("a_twin_that_is_not_a_boolean", cluster.run("srun", IMAGE, "true", env=["SCONTAINER_READONLY=maybe"]))
 
 
 @test
 def a_twin_with_a_bad_image_is_refused_before_submission(cluster):
-    refused(cluster, "a_twin_with_a_bad_image", cluster.run("srun", "true", env=["PYXIS_CONTAINER_IMAGE=Bad"]))
+    answered("a_twin_with_a_bad_image", cluster.run("srun", "true", env=["PYXIS_CONTAINER_IMAGE=Bad"]))
 
 
 @test
@@ -209,8 +212,7 @@ class OtherStore:
 def in_other_store(cluster, golden, image):
     equal(cluster.run("srun", "-w", "node01", f"--container-image={image}", "true").rc, 1, "exit code")
     done = cluster.run("srun", "-w", "node01", f"--container-image={image}", "true")
-    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-    same_as_golden(golden, done.errors()[0] + "\n", done)
+    answered(golden, done)
 
 
 @test
@@ -232,8 +234,7 @@ def a_store_that_becomes_full_is_told_and_keeps_no_part_of_a_layer(cluster):
         cluster.root("node01", "sh", "-c", "head -c 200000000 /dev/zero >/var/lib/spank-container/fill")
         gate.set()
         done = running.end()
-        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-        same_as_golden("a_store_that_becomes_full", done.errors()[0] + "\n", done)
+        answered("a_store_that_becomes_full", done)
         equal(os.listdir(cluster.inside("node01", "/var/lib/spank-container/layers/sha256")), [], "layers in the full store")
         cluster.root("node01", "rm", "/var/lib/spank-container/fill")
     cluster.must_be_quiet(within=2)
@@ -252,8 +253,7 @@ def a_store_that_was_never_set_up_is_refused(cluster):
     cluster.root("node01", "mount", "-t", "tmpfs", "store", "/var/lib/spank-container").good()
     try:
         done = cluster.run("srun", "-w", "node01", IMAGE, "true")
-        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-        same_as_golden("a_store_that_was_never_set_up", done.errors()[0] + "\n", done)
+        answered("a_store_that_was_never_set_up", done)
     finally:
         cluster.root("node01", "umount", "-l", "/var/lib/spank-container").good()
 
@@ -269,8 +269,7 @@ def a_node_without_service_user_starts_slurmd_and_refuses_containers_only(cluste
         cluster.program("restart", "node01").good()
         cluster.run("srun", "-w", "node01", "true").good()
         done = cluster.run("srun", "-w", "node01", IMAGE, "true")
-        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-        same_as_golden("a_node_without_service_user", done.errors()[0] + "\n", done)
+        answered("a_node_without_service_user", done)
         said = [line for line in cluster.program("logs", "node01").out.splitlines() if "no user" in line]
         expect(said and "useradd" in said[-1], "slurmd.log does not say what is missing and how to get it")
     finally:
@@ -298,8 +297,7 @@ def a_missing_import_is_told_and_does_not_drain_the_node(cluster):
     cluster.root("node01", "mount", "--bind", "/dev/null", "/usr/libexec/spank-container/import").good()
     try:
         done = cluster.run("srun", "-w", "node01", "-n4", "--container-image=registry:5000/suites/base:other", "true")
-        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-        same_as_golden("a_missing_import", done.errors()[0] + "\n", done)
+        answered("a_missing_import", done)
     finally:
         cluster.root("node01", "umount", "/usr/libexec/spank-container/import").good()
     cluster.must_be_quiet(within=2)

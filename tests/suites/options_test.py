@@ -72,6 +72,18 @@ def a_batch_script_can_name_its_image_itself(cluster):
 
 
 @test
+def every_option_works_in_a_batch_script(cluster):
+    lines = ["container-mounts=/home/shared:/shown:ro", "container-env=GREETER", "container-readonly", "container-mount-home", "container-verbose",
+             f"container-image={BASE}", "container-workdir=/shown"]
+    script = "#!/bin/bash\n" + "".join(f"#SBATCH --{line}\n" for line in lines) + """
+pwd; echo $GREETER; touch /new 2>/dev/null || echo read-only; grep -o ' /home/alice' /proc/self/mountinfo\n"""
+    done = cluster.batch(script, env=["GREETER=job"])
+    said = [line for line in done.good().splitlines() if "spank-container: " not in line]
+    equal(said, ["/shown", "job", "read-only", " /home/alice"], "output", done)
+    expect("spank-container: start " in done.out, "no timing line", done)
+
+
+@test
 def a_batch_script_sees_itself_inside_and_cannot_change(cluster):
     script = f"#!/bin/bash\n#SBATCH --container-image={BASE}\n# a mark\ngrep -c 'a [m]ark' $0\necho x >>$0 || echo refused\n"
     done = cluster.batch(script)
@@ -108,6 +120,7 @@ def two_steps_at_once_in_one_allocation_have_containers_of_their_own(cluster):
 def a_step_can_join_a_running_job(cluster):
     job = cluster.submit("#!/bin/sh\nsleep 20\n")
     try:
+        cluster.await_state(job, "RUNNING")
         cluster.srun(f"--jobid={job}", "--overlap", "sh", "-c", IN_BASE, timeout=15).good("inside")
     finally:
         cluster.run("scancel", str(job))

@@ -138,6 +138,19 @@ def memory_limits_hold_inside(cluster):
 
 
 @test
+def the_socket_of_pmi2_reaches_the_task(cluster):
+    out = cluster.srun("--mpi=pmi2", "-n2", "bash", "-c", "readlink /proc/self/fd/$PMI_FD; echo cmd=get_maxes >&$PMI_FD").good()
+    equal(out.count("socket:"), 2, "tasks whose PMI_FD is a socket")
+
+
+@test
+def a_device_that_slurm_has_not_given_cannot_be_opened(cluster):
+    done = cluster.bash("for i in 0 1; do (: </dev/nvidia$i) 2>&1 | sed 's/.*: //'; done; echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:1")
+    # No driver is there: an allowed one is "no such device", a forbidden one is not permitted.
+    equal(done.good().splitlines(), ["No such device or address", "Operation not permitted", "0"], "what opening them says", done)
+
+
+@test
 def an_optional_task_prolog_runs_inside(cluster):
     import os
     path = os.path.join(cluster.home, "alice/prolog")

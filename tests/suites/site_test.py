@@ -1,0 +1,73 @@
+"""Sites whose Slurm is set up differently."""
+import os
+
+from harness import equal, test
+
+
+class Slurm:
+    """Another slurm.conf (and other files of /etc/slurm) for a while; the daemons are restarted."""
+
+    def __init__(self, cluster, settings, **files):
+        self.cluster, self.directory = cluster, os.path.join(cluster.etc, "slurm")
+        self.conf, self.settings = os.path.join(self.directory, "slurm.conf"), settings
+        self.files = {os.path.join(self.directory, name.replace("_conf", ".conf")): text for name, text in files.items()}
+
+    def __enter__(self):
+        self.before = open(self.conf).read()
+        keys = tuple(line.split("=")[0] + "=" for line in self.settings)
+        kept = [line for line in self.before.splitlines() if not line.startswith(keys)]
+        self._write(self.conf, "\n".join([*self.settings, *kept]) + "\n")
+        for path, text in self.files.items():
+            self._write(path, text)
+        self._restart()
+
+    def __exit__(self, *_):
+        self._write(self.conf, self.before)
+        for path in self.files:
+            os.unlink(path)
+        self._restart()
+
+    @staticmethod
+    def _write(path, text):
+        with open(path, "w") as file:
+            file.write(text)
+
+    def _restart(self):
+        for machine in ("head", "node01", "node02"):
+            self.cluster.program("restart", machine).good()
+        self.cluster.await_idle()
+
+
+@test
+def a_private_tmp_of_slurm_goes_with_containers(cluster):
+    with Slurm(cluster, ["JobContainerType=job_container/tmpfs"], job_container_conf="AutoBasePath=true\nBasePath=/var/tmp/containers\n"):
+        step = "srun -n1 --container-image=registry:5000/suites/base:1 "
+        script = f"touch /tmp/of-the-job; {step} sh -c 'test ! -e /tmp/of-the-job; touch /tmp/in; cat replaced'; {step} --container-mounts=/tmp:/mnt ls /mnt"
+        done = cluster.batch(f"#!/bin/bash\n{script}\n", "-w", "node01")
+        equal(done.good().splitlines(), ["upper", "of-the-job"], "output", done)
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def linuxproc_tracking_goes_with_containers(cluster):
+    with Slurm(cluster, ["ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "PrologFlags=Alloc"]):
+        cluster.srun("-N2", "-n4", "cat", "replaced").good("upper\n" * 4)
+        running = cluster.start_srun("-w", "node01", "-J", "linuxproc", "sh", "-c", "echo up; sleep 60")
+        running.await_text("up")
+        cluster.run("scancel", "-n", "linuxproc").good()
+        running.end(15)
+        cluster.must_be_quiet(within=8)
+
+
+@test
+def an_optional_plugin_works_like_a_required_one(cluster):
+    path = os.path.join(cluster.etc, "slurm/plugstack.conf")
+    text = open(path).read()
+    try:
+        with open(path, "w") as file:
+            file.write(text.replace("required", "optional"))
+        cluster.srun("cat", "replaced").good("upper")
+        cluster.run("srun", "true").good()
+    finally:
+        with open(path, "w") as file:
+            file.write(text)
