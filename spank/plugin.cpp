@@ -19,6 +19,7 @@
 extern "C" {
 #include <slurm/spank.h>  // does not say it is C
 }
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -162,6 +163,15 @@ int check_early() {
   ::_exit(1);
 }
 
+/// slurmstepd of 24.11 and later catches these, and so does its fork until it executes the task's program: a scancel during
+/// the pull would be lost.
+void let_signals_end_the_task() {
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+  }
+}
+
 void set_variable(const char* name, const char* value, void* spank) { spank_setenv(static_cast<spank_t>(spank), name, value, 1); }
 void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<spank_t>(spank), name); }
 
@@ -231,6 +241,7 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
   spank_get_item(spank, S_JOB_NODEID, &node);
   state.reports = task == 0;
   state.speaks = task == 0 && node == 0;
+  let_signals_end_the_task();
 
   if (!state.option_error.empty()) refuse_task(state.option_error.c_str());
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());

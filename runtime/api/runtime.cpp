@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/socket.hpp"
 #include "container/task/enter.hpp"
 #include "container/task/step_agent.hpp"
 #include "image/reference.hpp"
@@ -177,8 +176,7 @@ int spc_node_setup(spc_runtime* rt) {
 
 int spc_step_open(spc_runtime* rt) {
   return guard(rt, [&]() -> Result<void> {
-    auto [tasks, agent] = SPC_TRY(socket_pair());
-    rt->channel = StepChannel{std::move(tasks), std::move(agent)};
+    rt->channel = SPC_TRY(StepChannel::open());
     rt->opened_by = ::getpid();
     return {};
   });
@@ -187,8 +185,8 @@ int spc_step_open(spc_runtime* rt) {
 int spc_step_start(spc_runtime* rt, const spc_step* given) {
   return guard(rt, [&]() -> Result<void> {
     const auto step = SPC_TRY(adopt(given, spc_step{}));
-    if (!rt->channel.agent) return Error(ErrorKind::internal, "start the agent: the step has no channel");
-    rt->agent = SPC_TRY(StepAgent::start(std::move(rt->channel.agent), step.uid, step.gid, rt->opened_by));
+    if (!rt->channel.parked_agent) return Error(ErrorKind::internal, "start the agent: the step has no channel");
+    rt->agent = SPC_TRY(StepAgent::start(std::move(rt->channel.parked_agent), step.uid, step.gid, rt->opened_by));
     return {};
   });
 }

@@ -5,13 +5,16 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 
+#include "base/socket.hpp"
 #include "container/protocol.hpp"
 
 namespace spc {
@@ -24,6 +27,23 @@ constexpr char kAgent[] = SPC_LIBEXECDIR "/agent";
 void become_root() {
   ::syscall(SYS_setresuid, 0, 0, 0);
   ::syscall(SYS_setresgid, 0, 0, 0);
+}
+
+/// In the child only. Takes the one descriptor that waits in `parking`; -1 if there is none.
+int take_parked(int parking) {
+  char byte = 0;
+  iovec data{&byte, sizeof byte};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  if (::recvmsg(parking, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0) return -1;
+  const cmsghdr* passed = CMSG_FIRSTHDR(&header);
+  int descriptor = -1;
+  if (passed != nullptr && passed->cmsg_type == SCM_RIGHTS) std::memcpy(&descriptor, CMSG_DATA(passed), sizeof descriptor);
+  return descriptor;
 }
 
 /// Descriptors 0-2 on /dev/null, `socket` (or /dev/null) on 3, nothing else: an agent that kept slurmstepd's descriptor 2
@@ -49,7 +69,15 @@ void keep_only(int socket) {
 
 }  // namespace
 
-Result<StepAgent> StepAgent::start(UniqueFd agent_end, uid_t uid, gid_t gid, pid_t stepd) {
+Result<StepChannel> StepChannel::open() {
+  auto [tasks, agent] = SPC_TRY(socket_pair());
+  auto [parking, entrance] = SPC_TRY(socket_pair());
+  const int passed[] = {agent.get()};
+  SPC_TRY(send_struct(entrance.get(), char{}, passed));
+  return StepChannel{std::move(tasks), std::move(parking)};
+}
+
+Result<StepAgent> StepAgent::start(UniqueFd parked_end, uid_t uid, gid_t gid, pid_t stepd) {
   const std::string uid_text = std::to_string(uid);
   const std::string gid_text = std::to_string(gid);
   StepAgent agent;
@@ -64,7 +92,9 @@ Result<StepAgent> StepAgent::start(UniqueFd agent_end, uid_t uid, gid_t gid, pid
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != stepd) ::_exit(0);
   }
-  keep_only(agent_end.get());
+  const int agent_end = take_parked(parked_end.get());
+  if (agent_end < 0) ::_exit(127);
+  keep_only(agent_end);
   execute("step", uid_text.c_str(), gid_text.c_str());
 }
 

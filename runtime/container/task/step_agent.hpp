@@ -9,8 +9,12 @@ namespace spc {
 
 /// The two ends of a step's common socket, made before slurmstepd forks the tasks.
 struct StepChannel {
-  UniqueFd tasks;  ///< inherited by every task
-  UniqueFd agent;  ///< given to the agent, then closed here
+  UniqueFd tasks;         ///< inherited by every task
+  UniqueFd parked_agent;  ///< a socket in which a message with the agent's end waits
+
+  /// The agent's end is nobody's descriptor until the agent takes it: only then do the tasks see that it has died, as with
+  /// contain_spank slurmstepd cannot close anything before they start.
+  static Result<StepChannel> open();
 };
 
 /// slurmstepd's hold on the step's agent.
@@ -23,7 +27,7 @@ class StepAgent {
   /// Forks and executes the agent for this user. Safe in slurmstepd with its threads, with its effective ids dropped
   /// (user_init) and inside the temporary clone of contain_spank: only raw system calls in the child. `stepd` is the
   /// process that the agent must not outlive.
-  static Result<StepAgent> start(UniqueFd agent_end, uid_t uid, gid_t gid, pid_t stepd);
+  static Result<StepAgent> start(UniqueFd parked_end, uid_t uid, gid_t gid, pid_t stepd);
 
   /// Kills the agent and reaps it; never waits for what it was doing. Needs the privilege to signal a process of root.
   void stop();
