@@ -216,6 +216,20 @@ def scancel_ends_a_step_whose_agent_hangs(cluster):
     pull.go()
 
 
+@test
+def scancel_ends_a_start_that_hangs_in_a_users_file_system(cluster):
+    with cluster.users_file_system() as server:
+        kill_all([server], signal.SIGSTOP)
+        step = cluster.start_srun(*ON, "-n2", "-J", "hanging-mount", "--container-mounts=/run/fuse/file:/mnt", "true")
+        await_true(lambda: cluster.processes("node01", "agent"), 5, "the step did not begin")
+        time.sleep(0.3)
+        cancel(cluster, "hanging-mount")
+        await_true(lambda: not cluster.processes("node01", "agent"), 1, "the agent is still there after 1 s")
+        expect(step.end(5).rc != 0, "the cancelled step succeeded")
+        kill_all([server], signal.SIGCONT)
+    cluster.must_be_quiet(within=2)
+
+
 # --- running -----------------------------------------------------------------------------------------------------------
 
 @test

@@ -1,5 +1,5 @@
 """The cluster under test, its users' commands, and what may not change on its nodes."""
-import ctypes
+import contextlib
 import fcntl
 import os
 import re
@@ -100,7 +100,7 @@ def await_true(condition, timeout, otherwise):
 
 
 class Cluster:
-    program_path = PROGRAM
+    program_path = PROGRAM  # for those who have to run it otherwise
 
     def __init__(self, stage, use=None):
         self.stage, self.is_ours = stage, use is None
@@ -191,6 +191,21 @@ class Cluster:
         rc = int(fields["ExitCode"].split(":")[0])
         return Done("sbatch " + shlex.join(options) + " <<END\n" + script + "END", rc, open(path).read(), "")
 
+    @contextlib.contextmanager
+    def users_file_system(self):
+        """/run/fuse on node01: alice's own FUSE mount with one file, which even root has no access to. Yields its server's number."""
+        source = open(os.path.join(HERE, "fuse_server.py")).read()
+        server = self.start_program("exec", "node01", "python3", "-c", source, "/run/fuse", "2001")
+        try:
+            server.await_text("serving")
+            yield self.processes("node01", "python3")[0]
+        finally:
+            kill_all(self.processes("node01", "python3"))
+            server.send(signal.SIGCONT)  # it stops with a server that a test has stopped
+            self.root("node01", "umount", "-l", "/run/fuse")
+            server.end(5)
+            self.root("node01", "rmdir", "/run/fuse")
+
     # --- images --------------------------------------------------------------------------------------------------
 
     def push(self, image):
@@ -222,6 +237,8 @@ class Cluster:
     def _warm_up(self):
         """Afterwards what a first use leaves on purpose is there: image, policy, table of loop devices."""
         self.srun("-N2", "true").good()
+        self.await_idle()
+        await_true(lambda: not any(self.processes(node, "slurmstepd") for node in NODES), 10, "slurmstepd does not end")
         self.quiet = {node: self.traces(node) for node in NODES}
 
     # --- what is on a node ---------------------------------------------------------------------------------------

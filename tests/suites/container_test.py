@@ -154,16 +154,9 @@ def a_private_directory_of_another_user_cannot_be_mounted(cluster):
 
 @test
 def a_fuse_mount_that_shuts_out_root_can_be_mounted(cluster):
-    server = cluster.start_program("exec", "node01", "python3", "-c", open(os.path.join(os.path.dirname(__file__), "fuse_server.py")).read(),
-                                   "/run/fuse", "2001")
-    try:
-        server.await_text("serving")
+    with cluster.users_file_system():
         equal(cluster.root("node01", "cat", "/run/fuse/file").rc, 1, "exit code of root, who has no access")
         cluster.srun("-w", "node01", "--container-mounts=/run/fuse:/mnt", "cat", "/mnt/file").good("from a user's file system")
-    finally:
-        cluster.root("node01", "umount", "-l", "/run/fuse")
-        server.end(5)
-        cluster.root("node01", "rmdir", "/run/fuse")
 
 
 @test

@@ -5,6 +5,7 @@ import subprocess
 import time
 
 from harness import equal, expect, test
+from images import with_probe
 
 BASE = "registry:5000/suites/base:1"
 
@@ -103,12 +104,19 @@ def a_heterogeneous_job_runs_every_component_in_its_container(cluster):
 
 
 @test
-def components_of_a_heterogeneous_job_have_their_own_images(cluster):
-    from images import with_probe
+def components_of_a_heterogeneous_job_never_get_each_others_image(cluster):
+    """Slurm sends the options of the last component to all: then the job has to be refused, not run in the wrong image."""
     other = cluster.push(with_probe("het", []))
     done = cluster.run("srun", "-n1", f"--container-image={BASE}", "cat", "/workspace/replaced", ":", "-n1", f"--container-image={other}", "/probe")
-    text = done.good()
-    expect("upper" in text and "uid 2001, in /" in text, "not both images", done)
+    right = done.rc == 0 and "upper" in done.out and "uid 2001, in /" in done.out
+    expect(right or (done.rc == 1 and len(done.errors()) == 1), "neither both images nor a refusal", done)
+
+
+@test
+def a_component_of_a_heterogeneous_job_without_image_stays_outside(cluster):
+    done = cluster.run("srun", "-n1", "test", "!", "-e", "/workspace/replaced", ":", "-n1", f"--container-image={BASE}", "cat", "replaced")
+    right = done.rc == 0 and "upper" in done.out
+    expect(right or (done.rc == 1 and len(done.errors()) == 1), "neither one container nor a refusal", done)
 
 
 @test
