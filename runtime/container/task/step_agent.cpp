@@ -78,6 +78,9 @@ Result<StepChannel> StepChannel::open() {
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, uid_t uid, gid_t gid, pid_t stepd) {
+  if (::access(kAgent, X_OK) != 0) {
+    return Error::from_errno(errno, "start " + quoted(kAgent)).hint("install spank-container on this node");
+  }
   const std::string uid_text = std::to_string(uid);
   const std::string gid_text = std::to_string(gid);
   StepAgent agent;

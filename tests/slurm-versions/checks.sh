@@ -1,0 +1,162 @@
+# What must hold under every Slurm version and at every site. Uses `cluster`, `check`, `image`, `silent_port` and `scratch`.
+
+same() {
+    [[ $1 == "$2" ]] || { echo "\"$2\" instead of \"$1\""; return 1; }
+}
+
+alice() { cluster as alice "$@"; }
+contained() { alice srun --container-image="$image" "$@"; }
+
+# within SECONDS COMMAND...
+within() {
+    local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
+    until "${@:2}" >/dev/null 2>&1; do
+        [[ ${EPOCHREALTIME/./} -lt $end ]] || { "${@:2}" || true; echo "not within $1 s: ${*:2}"; return 1; }
+        sleep 0.05
+    done
+}
+
+nodes_are_idle() { same $'node01 idle\nnode02 idle' "$(alice sinfo -h -N -o '%N %T')"; }
+queue_is_empty() { same '' "$(alice squeue -h)"; }
+
+# --- what a step leaves on the nodes -------------------------------------------------------------------------------
+
+names_of_processes() {
+    cluster exec "$1" sh -c 'cat /proc/[0-9]*/comm' 2>/dev/null | grep -vxE 'sh|cat|enter' | sort
+}
+
+# Names, mounts, loop devices in use, files in /run; the store is meant to keep what was pulled.
+traces() {
+    local node
+    for node in node01 node02; do
+        names_of_processes "$node"
+        cluster exec "$node" cut -d' ' -f4- /proc/1/mountinfo
+        cluster exec "$node" ls /run/spank-container
+        losetup --noheadings --output BACK-INO | grep -xF "$(cluster exec "$node" sh -c 'ls -i /var/lib/spank-container/layers/sha256' |
+            awk '{ print "          " $1 }')" || true
+    done
+}
+
+is_as_before() { diff "$scratch/before" <(traces); }
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+options_are_in_the_help() {
+    alice srun --help | grep -q -- '--container-image=' || { echo 'srun --help has no --container-image'; return 1; }
+    alice sbatch --help | grep -q -- '--container-image=' || { echo 'sbatch --help has no --container-image'; return 1; }
+}
+
+runs_as_the_user_on_two_nodes() {
+    local wanted='2001 2001 2100 0000000000000000 0000000000000000 1 root:x:0:0'
+    # shellcheck disable=SC2016
+    same "$wanted"$'\n'"$wanted" "$(contained -N2 sh -c '
+        set -- $(id -u) $(id -G) $(sed -n "s/^CapPrm:\t//p; s/^CapEff:\t//p; s/^NoNewPrivs:\t//p" /proc/self/status)
+        test -e /workspace/file && echo "$@" "$(head -n 1 /etc/passwd | cut -d: -f1-4)"' 2>/dev/null)"
+}
+
+tasks_share_a_namespace() {
+    same 8 "$(contained -N1 -n8 readlink /proc/self/ns/mnt | sort | uniq -c | awk '{ print $1 }')"
+}
+
+runs_a_batch_script() {
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\n#SBATCH --container-image=%s\ntest -e /workspace/file && echo inside as $(id -u)\nexit 7\n' "$image" |
+        alice sh -c 'cat >script; sbatch --quiet --wait -o out script; echo $? >>out'
+    same $'inside as 2001\n7' "$(alice cat out)"
+}
+
+user_error_is_one_line() {
+    local output status=0
+    output=$(contained -N1 -n4 --container-mounts=/no/such/source:/mnt true 2>&1) || status=$?
+    same 1 "$status" && same 1 "$(grep -c 'spank-container: .*/no/such/source' <<<"$output")" && nodes_are_idle
+}
+
+# The task must notice that nobody answers.
+missing_agent_is_told() {
+    local output status=0
+    cluster exec node01 mount -t tmpfs none /usr/libexec/spank-container
+    output=$(alice timeout 20 srun -w node01 -n4 --container-image="$image" true 2>&1) || status=$?
+    cluster exec node01 umount /usr/libexec/spank-container
+    same 1 "$status" && grep -q 'spank-container: .*/agent' <<<"$output" && nodes_are_idle
+}
+
+# Kills the agent while it waits for the registry: the same, but later.
+killed_agent_is_noticed() {
+    start_silent_pull || return 1
+    cluster exec node01 pkill -KILL -x agent
+    within 2 queue_is_empty && nodes_are_idle
+}
+
+agent_lives_as_long_as_the_step() {
+    alice rm -f up
+    contained -w node01 --container-mount-home sh -c 'touch /home/alice/up; sleep 2' &
+    within 10 alice test -e up && cluster exec node01 pgrep -x agent && wait $! && within 1 no_agent
+}
+
+no_agent() { ! cluster exec node01 pgrep -x agent; }
+
+scancel_ends_a_running_step() {
+    alice rm -f up
+    contained -N2 --container-mount-home sh -c 'touch /home/alice/up; exec sleep 100' &
+    within 10 alice test -e up || return 1
+    alice scancel --user alice
+    within 1 queue_is_empty && { wait $! || true; } && within 1 no_agent
+}
+
+# A registry that takes connections and never says a word.
+start_silent_registry() {
+    cluster exec head sh -c "printf '[registries.\"registry:$silent_port\"]\ninsecure = true\n' >>/etc/spank-container/config.toml"
+    cluster exec head python3 -c "
+import socket, time
+listener = socket.create_server(('', $silent_port))
+time.sleep(1000)" &>/dev/null &
+}
+
+start_silent_pull() {
+    alice srun -w node01 --container-image="registry:$silent_port/any:1" true &
+    within 10 cluster exec node01 pgrep -x import
+}
+
+scancel_ends_a_pull() {
+    start_silent_pull || return 1
+    alice scancel --user alice
+    within 1 queue_is_empty && within 1 is_as_before
+}
+
+leaves_nothing() { within 3 is_as_before && nodes_are_idle; }
+
+# What the job wrote into its own /tmp is what the container is given as /tmp of the host, and the node never sees it.
+private_tmp_can_be_mounted() {
+    local marker=marker.$RANDOM
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\necho word >/tmp/%s\nsrun --container-image=%s --container-mounts=/tmp:/jobtmp cat /jobtmp/%s\n' $marker "$image" $marker |
+        alice sh -c 'cat >script; sbatch --quiet --wait -N1 -o out script'
+    same word "$(alice cat out)" && ! cluster exec node01 test -e /tmp/$marker && ! cluster exec node02 test -e /tmp/$marker
+}
+
+own_tmp_is_still_private() {
+    # shellcheck disable=SC2016
+    same '' "$(contained -N1 ls -A /tmp)"
+}
+
+# run_checks VERSION SITE
+run_checks() {
+    start_silent_registry
+    check options_are_in_the_help options_are_in_the_help
+    check runs_as_the_user_on_two_nodes runs_as_the_user_on_two_nodes
+    within 3 no_agent || true
+    traces >"$scratch/before"
+    check tasks_share_a_namespace tasks_share_a_namespace
+    check runs_a_batch_script runs_a_batch_script
+    check user_error_is_one_line user_error_is_one_line
+    check missing_agent_is_told missing_agent_is_told
+    check killed_agent_is_noticed killed_agent_is_noticed
+    check agent_lives_as_long_as_the_step agent_lives_as_long_as_the_step
+    check scancel_ends_a_running_step scancel_ends_a_running_step
+    check scancel_ends_a_pull scancel_ends_a_pull
+    if [[ $2 == *job_container* ]]; then
+        check private_tmp_can_be_mounted private_tmp_can_be_mounted
+        check own_tmp_is_still_private own_tmp_is_still_private
+    fi
+    check leaves_nothing leaves_nothing
+}
