@@ -10,6 +10,9 @@ from report import Report
 from step import Steps
 
 
+FLOOR = "start.peer.fork-exec"
+
+
 def measure(work, build, quick):
     return StartBenchmark(work, build, quick).measure()
 
@@ -60,7 +63,7 @@ class StartBenchmark:
 
     def sample_host(self):
         times = self.steps.run("/bin/true")
-        self.add("start.peer.fork-exec", times["whole"], "fork, exec and end of /bin/true on the host")
+        self.add(FLOOR, times["whole"], "fork, exec and end of /bin/true on the host")
 
     def sample_mounted(self):
         for name, image in (("", "pytorch"), (".3-layers", "base")):
@@ -119,7 +122,7 @@ class StartBenchmark:
                 self.add(f"start.{name}.whole", times["whole"], "user_init until /bin/true has ended")
 
     def add(self, name, value, what):
-        self.report.samples(name, "ms", what, of="start.peer.fork-exec" if name != "start.peer.fork-exec" else None).add(value)
+        self.report.samples(name, "ms", what, of=("fork-exec", FLOOR) if name != FLOOR else None).add(value)
 
 
 def timed(action):

@@ -33,17 +33,17 @@ class Report:
         self.notes = []
 
     def samples(self, name, unit, what, of=None):
-        """The samples of `name`; with `of`, its ratio to the samples of that name is shown."""
+        """The samples of `name`. With `of`, (a short label, a name), their ratio to the samples of that name is shown."""
         if name not in self.rows:
             self.rows[name] = Samples(name, unit, what)
-            self.references[name] = of
+            self.references[name] = of or (None, None)
         return self.rows[name]
 
     def note(self, text):
         self.notes.append(text)
 
     def ratio(self, name):
-        reference = self.rows.get(self.references[name])
+        reference = self.rows.get(self.references[name][1])
         if reference is None or not reference.values or not reference.median:
             return None
         return self.rows[name].median / reference.median
@@ -59,7 +59,7 @@ class Report:
         for row in self.measured():
             ratio = self.ratio(row.name)
             rows.append((row.name, number(row.median), number(min(row.values)), number(max(row.values)), str(len(row.values)),
-                         row.unit, f"{ratio:.2f} x {self.references[row.name]}" if ratio else "",
+                         row.unit, f"{ratio:.2f} x {self.references[row.name][0]}" if ratio else "",
                          bar(row.median, widest[row.unit]), row.what))
         widths = [max(len(row[i]) for row in rows) for i in range(8)]
         print(f"\n{self.title}\n{machine}; page cache: {self.page_cache}\n")
@@ -74,7 +74,7 @@ class Report:
         for row in self.measured():
             ratio = self.ratio(row.name)
             print(json.dumps({"name": row.name, "value": round(row.median, 4), "unit": row.unit,
-                              "ratio": round(ratio, 4) if ratio else None, "of": self.references[row.name] if ratio else None,
+                              "ratio": round(ratio, 4) if ratio else None, "of": self.references[row.name][0] if ratio else None,
                               "n": len(row.values), "min": round(min(row.values), 4), "max": round(max(row.values), 4)}))
         sys.stdout.flush()
 
