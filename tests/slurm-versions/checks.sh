@@ -32,9 +32,17 @@ traces() {
         names_of_processes "$node"
         cluster exec "$node" cut -d' ' -f4- /proc/1/mountinfo
         cluster exec "$node" ls /run/spank-container
-        losetup --noheadings --output BACK-INO | grep -xF "$(cluster exec "$node" sh -c 'ls -i /var/lib/spank-container/layers/sha256' |
-            awk '{ print "          " $1 }')" || true
+        loops_of "$node"
     done
+}
+
+# The loop devices that serve layers of this node.
+loops_of() {
+    local layers
+    layers=$(cluster exec "$1" sh -c 'ls -i /var/lib/spank-container/layers/sha256' | awk '{ print $1 }')
+    losetup --noheadings --list --output BACK-INO,NAME | awk -v layers="$layers" '
+        BEGIN { split(layers, all, "\n"); for (number in all) ours[all[number]] }
+        $1 in ours { print $2 }'
 }
 
 is_as_before() { diff "$scratch/before" <(traces); }
@@ -47,11 +55,11 @@ options_are_in_the_help() {
 }
 
 runs_as_the_user_on_two_nodes() {
-    local wanted='2001 2001 2100 0000000000000000 0000000000000000 1 root:x:0:0'
+    local wanted='2001 2001 2100 0000000000000000 0000000000000000 1 root:0:0'
     # shellcheck disable=SC2016
     same "$wanted"$'\n'"$wanted" "$(contained -N2 sh -c '
         set -- $(id -u) $(id -G) $(sed -n "s/^CapPrm:\t//p; s/^CapEff:\t//p; s/^NoNewPrivs:\t//p" /proc/self/status)
-        test -e /workspace/file && echo "$@" "$(head -n 1 /etc/passwd | cut -d: -f1-4)"' 2>/dev/null)"
+        test -e /workspace/file && echo "$@" "$(head -n 1 /etc/passwd | cut -d: -f1,3,4)"' 2>/dev/null)"
 }
 
 tasks_share_a_namespace() {
@@ -68,7 +76,7 @@ runs_a_batch_script() {
 user_error_is_one_line() {
     local output status=0
     output=$(contained -N1 -n4 --container-mounts=/no/such/source:/mnt true 2>&1) || status=$?
-    same 1 "$status" && same 1 "$(grep -c 'spank-container: .*/no/such/source' <<<"$output")" && nodes_are_idle
+    same 1 "$status" && same 1 "$(grep -c 'spank-container: .*/no/such/source' <<<"$output")" && within 2 nodes_are_idle
 }
 
 # The task must notice that nobody answers.
@@ -77,14 +85,14 @@ missing_agent_is_told() {
     cluster exec node01 mount -t tmpfs none /usr/libexec/spank-container
     output=$(alice timeout 20 srun -w node01 -n4 --container-image="$image" true 2>&1) || status=$?
     cluster exec node01 umount /usr/libexec/spank-container
-    same 1 "$status" && grep -q 'spank-container: .*/agent' <<<"$output" && nodes_are_idle
+    same 1 "$status" && grep -q 'spank-container: .*/agent' <<<"$output" && within 2 nodes_are_idle
 }
 
 # Kills the agent while it waits for the registry: the same, but later.
 killed_agent_is_noticed() {
     start_silent_pull || return 1
     cluster exec node01 pkill -KILL -x agent
-    within 2 queue_is_empty && nodes_are_idle
+    within 2 queue_is_empty && within 2 nodes_are_idle
 }
 
 agent_lives_as_long_as_the_step() {
@@ -99,6 +107,9 @@ scancel_ends_a_running_step() {
     alice rm -f up
     contained -N2 --container-mount-home sh -c 'touch /home/alice/up; exec sleep 100' &
     within 10 alice test -e up || return 1
+    # What looks for left-overs must be able to find some.
+    [[ -n $(loops_of node01) ]] || { echo 'no loop device of the running step was found'; return 1; }
+    ! is_as_before >/dev/null || { echo 'no trace of the running step was found'; return 1; }
     alice scancel --user alice
     within 1 queue_is_empty && { wait $! || true; } && within 1 no_agent
 }
@@ -123,7 +134,7 @@ scancel_ends_a_pull() {
     within 1 queue_is_empty && within 1 is_as_before
 }
 
-leaves_nothing() { within 3 is_as_before && nodes_are_idle; }
+leaves_nothing() { within 3 is_as_before && within 2 nodes_are_idle; }
 
 # What the job wrote into its own /tmp is what the container is given as /tmp of the host, and the node never sees it.
 private_tmp_can_be_mounted() {
