@@ -99,6 +99,26 @@ def await_true(condition, timeout, otherwise):
         time.sleep(0.02)
 
 
+class Inquirer:
+    """A shell on the head that answers questions all the time: a new command for each would double the tests' time."""
+
+    def __init__(self, state):
+        self.process = subprocess.Popen([PROGRAM, "as", "alice", "sh"], env={**os.environ, "SPC_CLUSTER_DIR": state}, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, question):
+        """The lines that the command prints."""
+        print(f"{question}; echo .", file=self.process.stdin, flush=True)
+        lines = []
+        while (line := self.process.stdout.readline()) not in (".\n", ""):
+            lines.append(line.rstrip("\n"))
+        return lines
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
 class Cluster:
     program_path = PROGRAM  # for those who have to run it otherwise
 
@@ -116,6 +136,7 @@ class Cluster:
             self.shared = os.path.join(self.home, "shared")
             self.images = tempfile.mkdtemp(prefix="spc-images-")
             self.faulty = FaultyRegistry(self.pid("head"))
+            self.inquirer = Inquirer(self.state)
             self._allow_faulty_registry()
             self.push_base()
             self._warm_up()
@@ -125,9 +146,11 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
-        for what in ("faulty", "images"):
-            if hasattr(self, what):
-                self.faulty.stop() if what == "faulty" else shutil.rmtree(self.images, ignore_errors=True)
+        for name in ("faulty", "inquirer"):
+            if hasattr(self, name):
+                getattr(self, name).stop()
+        if hasattr(self, "images"):
+            shutil.rmtree(self.images, ignore_errors=True)
         if self.is_ours:
             self.program("down", timeout=60)
             shutil.rmtree(os.path.dirname(self.state), ignore_errors=True)
@@ -169,15 +192,15 @@ class Cluster:
         return int(done.good())
 
     def await_state(self, job, state, timeout=10):
-        await_true(lambda: self.run("squeue", "-h", "-j", str(job), "-o", "%T").out.strip() == state, timeout, f"job {job} did not become {state}")
+        await_true(lambda: self.inquirer.ask(f"squeue -h -j {job} -o %T") == [state], timeout, f"job {job} did not become {state}")
 
     def await_job(self, job, timeout=20):
         """Returns the job's fields when it has ended."""
         found = {}
 
         def ended():
-            text = self.run("scontrol", "-o", "show", "job", str(job)).good()
-            found.update(re.findall(r"(\w+)=(\S+)", text))
+            text = self.inquirer.ask(f"scontrol -o show job {job}")
+            found.update(re.findall(r"(\w+)=(\S+)", " ".join(text)))
             return found["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
 
         await_true(ended, timeout, f"job {job} did not end within {timeout} s")
@@ -322,17 +345,20 @@ class Cluster:
         return {node: self.store_entries(node) for node in NODES}
 
     def states(self):
-        return self.run("sinfo", "-h", "-N", "-o", "%N %T").good().split("\n")
+        found = self.inquirer.ask("sinfo -h -N -o '%N %T'")
+        expect(len(found) == 2, "slurmctld does not answer")
+        return found
 
     def await_idle(self, timeout=15):
         await_true(lambda: all(state.endswith((" idle", " planned")) for state in self.states()), timeout, "the nodes do not become idle")
 
     def must_be_well(self):
         """No test may leave a job, and no failure of a job may cost a node."""
-        now = self.run("sh", "-c", "sinfo -h -N -o '%N %T'; squeue -h -o 'job %i %T'").good().splitlines()
+        now = self.inquirer.ask("sinfo -h -N -o '%N %T'; squeue -h -o 'job %i %T'")
+        expect(len(now) >= 2, "slurmctld does not answer")
         jobs = [line for line in now if line.startswith("job ")]
         if jobs:
-            await_true(lambda: not self.run("squeue", "-h").good(), 10, f"jobs are left: {', '.join(jobs)}")
+            await_true(lambda: not self.inquirer.ask("squeue -h"), 10, f"jobs are left: {', '.join(jobs)}")
         bad = [line for line in now if line not in jobs and not re.search(r" (idle|planned|completing|mixed|allocated)\*?$", line)]
         expect(not bad, f"a node is out of order: {', '.join(bad)}")
 
