@@ -11,7 +11,7 @@ std::string add_once(std::vector<std::string>& list, const char* option, const s
   return {};
 }
 
-/// Slurm may hand over an option twice, from the environment and from the command line: the last one counts.
+/// The last one counts.
 std::string replace(std::string& old, const char* option, const std::string& value) {
   if (value.empty()) return std::string(option) + ": argument required";
   old = value;
@@ -76,6 +76,13 @@ bool is_set(const Options& options, const std::string& twin) {
 }  // namespace
 
 std::span<const OptionRow> option_table() { return kTable; }
+
+std::string apply_given(Options& options, std::span<const GivenOption> given) {
+  for (const GivenOption& option : given) {
+    if (auto refused = kTable[option.row].apply(options, option.value); !refused.empty()) return refused;
+  }
+  return {};
+}
 
 std::string apply_twins(Options& options, bool (*get)(const char* name, std::string& value, void* arg), void* arg) {
   for (const OptionRow& row : kTable) {

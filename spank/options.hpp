@@ -1,5 +1,7 @@
 #pragma once
 
+#include <stddef.h>
+
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +32,19 @@ struct OptionRow {
 };
 
 std::span<const OptionRow> option_table();
+
+/// Row 0 of the table is --container-image: without it there is no container.
+inline constexpr size_t kImageRow = 0;
+inline constexpr const char* kImageTwins[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAINER_IMAGE"};
+
+/// An option as Slurm hands it over. Slurm may do so twice, from the environment and from the command line.
+struct GivenOption {
+  size_t row = 0;  ///< of the table
+  std::string value;
+};
+
+/// Applies what was given, in order. Returns why one is refused, or an empty text.
+std::string apply_given(Options& options, std::span<const GivenOption> given);
 
 /// Applies the environment twins of options that are not set yet. `get` returns false when the variable is not set.
 /// Returns why one is refused, or an empty text.

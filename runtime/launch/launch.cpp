@@ -5,8 +5,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <ctime>
 
+#include "base/clock.hpp"
 #include "base/file.hpp"
 #include "base/image_record.hpp"
 #include "base/socket.hpp"
@@ -98,7 +98,7 @@ Result<void> change_directory(const std::string& path, bool asked_by_user) {
   return {};
 }
 
-std::string timing_line(const TaskMessage& ready, long long microseconds) {
+std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds) {
   const auto ms = [&](Phase phase) { return ready.times[static_cast<std::size_t>(phase)] / 1000.0; };
   char line[400];
   std::snprintf(line, sizeof line,
@@ -108,17 +108,11 @@ std::string timing_line(const TaskMessage& ready, long long microseconds) {
   return line;
 }
 
-long long now_us() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * 1'000'000LL + time.tv_nsec / 1000;
-}
-
 }  // namespace
 
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
                          Log& log) {
-  const long long begin = now_us();
+  const std::uint64_t begin = now_us();
   // Now: inside, the answer would come from the image's name service.
   UserIdentity user = UserIdentity::of_this_process();
   const UniqueFd agent = SPC_TRY(join_step(common));

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
+#include "base/clock.hpp"
 #include "base/socket.hpp"
 #include "container/agent/policy.hpp"
 #include "container/agent/privilege.hpp"
@@ -17,26 +17,12 @@
 namespace spc {
 namespace {
 
-std::uint64_t now_us() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(time.tv_nsec) / 1000;
-}
-
 template <typename Message>
 void set_text(Message& message, std::string_view text) {
   const std::size_t size = std::min(text.size(), sizeof message.text - 1);
   std::memcpy(message.text, text.data(), size);
   message.text[size] = '\0';
 }
-
-/// What the builder hands over with the namespace, or why there is none.
-struct BuilderMessage {
-  std::uint32_t failed = 0;
-  std::uint32_t layers_shared = 0;
-  PhaseTimes times{};
-  char text[600] = {};
-};
 
 }  // namespace
 
@@ -225,36 +211,33 @@ Result<void> Agent::start_builder(StoredImage image) {
                          .upper_size = upper_size(tools_->policy),
                          .read_only = read_only_};
   auto built = build_container(order);
-  BuilderMessage report;
-  if (!built) {
-    report.failed = 1;
+  TaskMessage report;
+  report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
+  int mount_namespace = -1;
+  if (built) {
+    mount_namespace = built->mount_namespace.get();
+    report.times = built->times;
+    report.times[static_cast<std::size_t>(Phase::import)] = import_us;
+    report.layers = static_cast<std::uint32_t>(image_->layers.size());
+    report.layers_shared = built->layers_shared;
+  } else {
     set_text(report, built.error().message());
-    [[maybe_unused]] const auto sent = send_struct(theirs.get(), report);
-    ::_exit(1);
   }
-  report.layers_shared = built->layers_shared;
-  report.times = built->times;
-  report.times[static_cast<std::size_t>(Phase::import)] = import_us;
-  const int passed[] = {built->mount_namespace.get()};
-  const auto sent = send_struct(theirs.get(), report, passed);
-  ::_exit(sent ? 0 : 1);
+  [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, std::span(&mount_namespace, built ? 1 : 0));
+  ::_exit(0);
 }
 
 void Agent::on_builder() {
-  BuilderMessage report;
+  TaskMessage report;
   auto descriptors = receive_struct(builder_.socket.get(), report);
   reap(builder_);
   report.text[sizeof report.text - 1] = '\0';
   if (!descriptors) return fail(Error(ErrorKind::unavailable, "prepare the container: the builder ended unexpectedly"));
-  if (report.failed != 0) return fail(Error(ErrorKind::system, report.text));
+  if (report.kind != TaskMessageKind::ready) return fail(Error(ErrorKind::system, report.text));
   if (descriptors->size() != 1) return fail(Error(ErrorKind::internal, "prepare the container: no namespace"));
 
   mount_namespace_ = std::move(descriptors->front());
-  answer_.emplace();
-  answer_->kind = TaskMessageKind::ready;
-  answer_->times = report.times;
-  answer_->layers = static_cast<std::uint32_t>(image_->layers.size());
-  answer_->layers_shared = report.layers_shared;
+  answer_ = report;
   image_->layers.clear();  // the mounts keep the files
   sources_.clear();
   for (const Task& task : tasks_) tell(task);

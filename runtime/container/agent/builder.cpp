@@ -9,8 +9,8 @@
 
 #include <array>
 #include <cerrno>
-#include <ctime>
 
+#include "base/clock.hpp"
 #include "base/socket.hpp"
 #include "container/agent/loop_device.hpp"
 #include "container/agent/mount.hpp"
@@ -21,19 +21,14 @@ namespace {
 /// Measures the phases one after the other.
 class Stopwatch {
  public:
-  explicit Stopwatch(PhaseTimes& times) : times_(times), last_(now()) {}
+  explicit Stopwatch(PhaseTimes& times) : times_(times), last_(now_us()) {}
   void lap(Phase phase) {
-    const std::uint64_t moment = now();
+    const std::uint64_t moment = now_us();
     times_[static_cast<std::size_t>(phase)] = static_cast<std::uint32_t>(moment - last_);
     last_ = moment;
   }
 
  private:
-  static std::uint64_t now() {
-    timespec time{};
-    ::clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(time.tv_nsec) / 1000;
-  }
   PhaseTimes& times_;
   std::uint64_t last_;
 };

@@ -1,0 +1,156 @@
+#include "user_side.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace spank_container {
+namespace {
+
+/// What the options mean; made in srun, and again in the task, since a user can avoid srun.
+struct Request {
+  Options options;
+  std::string refused;
+};
+
+/// This task tells the user about progress (the first of the first node) or errors (the first of its node).
+bool tells_progress = false;
+bool tells_errors = false;
+bool verbose = false;
+
+bool from_process(const char* name, std::string& value, void*) {
+  const char* found = ::getenv(name);
+  if (found != nullptr) value = found;
+  return found != nullptr;
+}
+
+/// The job's environment, which is not slurmstepd's.
+bool from_job(const char* name, std::string& value, void* spank) {
+  std::vector<char> buffer(128 * 1024);
+  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS) return false;
+  value = buffer.data();
+  return true;
+}
+
+Request read_request(bool (*get)(const char*, std::string&, void*), void* arg) {
+  Request request;
+  request.refused = apply_given(request.options, state.given);
+  if (request.refused.empty()) request.refused = apply_twins(request.options, get, arg);
+  return request;
+}
+
+std::vector<const char*> as_vector(const std::vector<std::string>& texts) {
+  std::vector<const char*> pointers;
+  for (const auto& text : texts) pointers.push_back(text.c_str());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// Calls `use` with the options as the library takes them; they are borrowed for that call.
+template <typename Use>
+int with_options(const Options& given, const char* batch_script, const Use& use) {
+  const auto mounts = as_vector(given.mounts);
+  const auto env = as_vector(given.env);
+  spc_options options{};
+  options.size = sizeof options;
+  options.image = given.image.c_str();
+  options.mounts = mounts.data();
+  options.workdir = given.workdir.empty() ? nullptr : given.workdir.c_str();
+  options.env = env.data();
+  options.writable = given.writable;
+  options.mount_home = given.mount_home;
+  options.batch_script = batch_script;
+  return use(options);
+}
+
+/// Options that do nothing without an image: said once each, and the job runs on the host as before.
+void say_what_is_ignored() {
+  std::vector<size_t> said;
+  for (const GivenOption& given : state.given) {
+    if (std::find(said.begin(), said.end(), given.row) != said.end()) continue;
+    said.push_back(given.row);
+    slurm_error("%signoring --%s because --container-image is not set", kPrefix, option_table()[given.row].name);
+  }
+}
+
+/// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two lines about the plugin
+/// stack for every task.
+[[noreturn]] void refuse_task(const char* why) {
+  if (tells_errors) slurm_spank_log("%s%s", kPrefix, why);
+  ::_exit(1);
+}
+
+/// slurmstepd of 24.11 and later catches these, and so does its fork until it executes the task's program: a scancel during
+/// the pull would be lost.
+void let_signals_end_the_task() {
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+  }
+}
+
+/// Slurm's copy of a batch step's script, which must be visible inside; nullptr for other steps.
+const char* batch_script_of(spank_t spank) {
+  uint32_t step = 0;
+  int argc = 0;
+  char** argv = nullptr;
+  if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != SLURM_BATCH_SCRIPT) return nullptr;
+  return spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 ? argv[0] : nullptr;
+}
+
+void set_variable(const char* name, const char* value, void* spank) { spank_setenv(static_cast<spank_t>(spank), name, value, 1); }
+void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<spank_t>(spank), name); }
+
+}  // namespace
+
+void tell_user(int level, const char* line, void*) {
+  if (!tells_progress || (level == SPC_LOG_DEBUG && !verbose)) return;
+  slurm_spank_log("%s%s%s", kPrefix, level == SPC_LOG_WARNING ? "warning: " : "", line);
+}
+
+int refuse_early() {
+  Request request = read_request(from_process, nullptr);
+  if (request.refused.empty() && request.options.image.empty()) {
+    say_what_is_ignored();
+    return 0;
+  }
+  if (request.refused.empty()) {
+    spc_runtime* runtime = nullptr;
+    if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return -1;
+    const auto check = [&](const spc_options& options) { return spc_check(runtime, &options); };
+    if (with_options(request.options, nullptr, check) != SPC_OK) request.refused = spc_error_message(runtime);
+    spc_close(runtime);
+  }
+  if (request.refused.empty()) return 0;
+  slurm_error("%s%s", kPrefix, request.refused.c_str());
+  return -1;
+}
+
+void enter_or_end_task(spank_t spank) {
+  int task = -1;
+  uint32_t node = 0;
+  spank_get_item(spank, S_TASK_ID, &task);
+  spank_get_item(spank, S_JOB_NODEID, &node);
+  tells_errors = task == 0;
+  tells_progress = task == 0 && node == 0;
+  let_signals_end_the_task();
+
+  const Request request = read_request(from_job, spank);
+  verbose = request.options.verbose;
+  if (!request.refused.empty()) refuse_task(request.refused.c_str());
+  if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
+  char** variables = nullptr;
+  if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not give the job's environment");
+  spc_environment environment{};
+  environment.size = sizeof environment;
+  environment.variables = variables;
+  environment.set = set_variable;
+  environment.unset = unset_variable;
+  environment.arg = spank;
+  const auto enter = [&](const spc_options& options) { return spc_task_enter(state.runtime, &options, &environment); };
+  if (with_options(request.options, batch_script_of(spank), enter) != SPC_OK) refuse_task(spc_error_message(state.runtime));
+}
+
+}  // namespace spank_container

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <sys/types.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+extern "C" {
+#include <slurm/spank.h>  // does not say it is C
+}
+
+#include <string>
+#include <vector>
+
+#include "options.hpp"
+#include "spank_container/runtime.h"
+
+namespace spank_container {
+
+/// Before every line for the user.
+inline constexpr char kPrefix[] = "spank-container: ";
+
+/// What one process (srun, sbatch, slurmd, slurmstepd, a task) keeps between callbacks.
+struct State {
+  std::vector<GivenOption> given;  ///< slurmstepd, which is root, keeps the texts and looks at none
+  std::string step_error;          ///< why there is no agent; told to the user from task_init
+  spc_runtime* runtime = nullptr;
+};
+inline State state;
+
+/// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. 0, or -1 after
+/// saying why.
+int refuse_early();
+
+/// In a task, as the user: takes it into the container, or says why not and ends it with exit code 1.
+void enter_or_end_task(spank_t spank);
+
+/// The runtime library's log: what the waiting user is told (spc_log_fn).
+void tell_user(int level, const char* line, void*);
+
+}  // namespace spank_container

@@ -1,0 +1,267 @@
+"""What works, and what heals by itself."""
+
+import json
+import struct
+import time
+from email.utils import formatdate
+
+import oci
+from server import Server
+from scene import big_image, config, elsewhere, new_store, once, pull, registry, small, succeeds
+
+# --- what works ---
+
+def test_pulls_an_oci_image_and_writes_record_and_reference():
+    registry.repository("good", small)
+    result = succeeds(pull("good"), small)
+    assert result.progress and result.progress[0].startswith(f"pulling {registry.name}/good:1: 0 of 1 layers, 0 of 0 MB"), result
+    assert result.store.ref(f"{registry.name}/good:1").startswith(small.digest + " ")
+    record = result.store.record(small.digest[7:])
+    magic, layers, _, public_until = struct.unpack_from("<8sIIq", record)
+    assert magic == b"SPCIMG1\0" and layers == 1 and abs(public_until - time.time() - 3600) < 60
+    assert record[88:120].hex() == small.layers[0].digest[7:]
+    offset, size = struct.unpack_from("<QQ", record, 24)
+    settings = record[offset:offset + size].split(b"\0")
+    assert b"env=PATH=/usr/bin" in settings and b"workdir=/srv" in settings and b"cmd=/bin/sh" in settings, settings
+    offset, size = struct.unpack_from("<QQ", record, 40)
+    assert record[offset:offset + size] == small.bytes
+    offset, size = struct.unpack_from("<QQ", record, 56)
+    assert record[offset:offset + size] == small.config_bytes
+
+
+def test_pulls_docker_schema_2_and_lists():
+    image = oci.Image([oci.Layer({"a": b"1"}), oci.Layer({"b": b"2"})], docker=True)
+    arm = oci.Image([oci.Layer({"c": b"3"})], docker=True, architecture="arm64")
+    repository = registry.repository("docker", image).add(arm)
+    repository.add_document(oci.DOCKER_LIST, oci.index([(arm, "linux/arm64"), (image, "linux/amd64")], oci.DOCKER_LIST), "list")
+    succeeds(pull("docker"), image)
+    result = succeeds(pull("docker", "list"), image)
+    assert len(result.store.layers()) == 2
+    succeeds(pull("docker", "list", platform="linux/arm64"), arm)
+
+
+def test_follows_an_index_in_an_index():
+    inner = oci.index([(small, "linux/amd64")])
+    outer = json.dumps({"schemaVersion": 2, "manifests": [oci.descriptor(oci.OCI_INDEX, inner)]}).encode()
+    registry.repository("nested", small).add_document(oci.OCI_INDEX, inner, oci.digest(inner)).add_document(oci.OCI_INDEX, outer, "index")
+    succeeds(pull("nested", "index"), small)
+
+
+def test_pulls_by_digest_and_asks_nothing_the_second_time():
+    registry.repository("digest", small)
+    store = new_store()
+    succeeds(pull("digest", "@" + small.digest, store=store), small)
+    before = len(registry.requests)
+    result = succeeds(pull("digest", "@" + small.digest, store=store), small)
+    assert len(registry.requests) == before and not result.progress
+
+
+def test_same_layer_many_times_and_no_layers():
+    layer = oci.Layer({"x": b"y"})
+    many = oci.Image([layer] * 50)
+    registry.repository("fifty", many)
+    assert len(succeeds(pull("fifty"), many).published) == 1
+    none = oci.Image([])
+    registry.repository("none", none)
+    succeeds(pull("none"), none)
+
+
+def test_an_unchanged_tag_costs_one_head_request():
+    registry.repository("warm", small)
+    store = new_store()
+    succeeds(pull("warm", store=store), small)
+    before = len(registry.requests)
+    result = succeeds(pull("warm", store=store), small)
+    new = registry.requests[before:]
+    assert [r[0] for r in new] == ["HEAD"] and not result.progress, new
+
+
+def test_an_unchanged_index_costs_one_head_request():
+    data = oci.index([(small, "linux/amd64")])
+    registry.repository("warmindex", small).add_document(oci.OCI_INDEX, data, "index")
+    store = new_store()
+    succeeds(pull("warmindex", "index", store=store), small)
+    before = len(registry.requests)
+    succeeds(pull("warmindex", "index", store=store), small)
+    assert [r[0] for r in registry.requests[before:]] == ["HEAD"]
+
+
+def test_a_moved_tag_is_followed():
+    other = oci.Image([small.layers[0], oci.Layer({"new": b"1"})])
+    repository = registry.repository("moved", small)
+    store = new_store()
+    succeeds(pull("moved", store=store), small)
+    repository.add(other, "1")
+    result = succeeds(pull("moved", store=store), other)
+    assert len(result.published) == 1, "the common layer was brought again"
+
+
+def test_pull_missing_and_tag_ttl_ask_nothing():
+    registry.repository("missing", small)
+    store = new_store()
+    succeeds(pull("missing", store=store, pull="missing"), small)
+    before = len(registry.requests)
+    succeeds(pull("missing", store=store, pull="missing"), small)
+    succeeds(pull("missing", store=store, settings=config("tag_ttl = 60")), small)
+    assert len(registry.requests) == before
+    succeeds(pull("missing", store=store, pull="always"), small)
+    assert len(registry.requests) > before
+
+
+def test_an_unreachable_registry_is_a_warning_while_the_image_is_public():
+    server = Server()
+    server.repository("gone", small)
+    store, settings = new_store(), config("", server)
+    succeeds(pull("gone", store=store, server=server, settings=settings), small)
+    server.shutdown()
+    server.server_close()
+    result = succeeds(pull("gone", store=store, server=server, settings=settings), small)
+    assert len(result.warnings) == 1 and "connection refused" in result.warnings[0] and "using the stored image" in result.warnings[0], result
+
+
+def test_an_image_that_is_public_no_longer_is_asked_for_again():
+    repository = registry.repository("ttl", small)
+    store, settings = new_store(), config("public_ttl = 0")
+    succeeds(pull("ttl", store=store, settings=settings), small)
+    before = len(registry.requests)
+    succeeds(pull("ttl", store=store, settings=settings, pull="missing"), small)
+    assert [r[0] for r in registry.requests[before:]] == ["HEAD"]
+    repository.hooks.append(lambda h, kind, name: h.answer(403) or True)
+    result = pull("ttl", store=store, settings=settings, pull="missing")
+    assert result.failed and "is forbidden" in result.failed, result
+
+
+def test_anonymous_bearer_token_and_its_renewal_in_mid_pull():
+    image = big_image(1, layers=3)
+    tokens = []
+
+    def give(handler):
+        tokens.append(f"token{len(tokens)}")
+        handler.answer_json(200, json.dumps({"token": tokens[-1]}))
+
+    def guard(handler, kind, name):
+        uses = guard.uses = getattr(guard, "uses", 0) + 1
+        if uses % 4 == 0 or not tokens or handler.headers.get("Authorization") != f"Bearer {tokens[-1]}":
+            if uses % 4 == 0:
+                tokens.append("expired")
+            challenge = f'Bearer realm="http://{registry.name}/token",service="test",scope="repository:token:pull"'
+            handler.answer_json(401, "{}", {"WWW-Authenticate": challenge})
+            return True
+        return False
+    registry.paths.append((r"/token\?.*", give))
+    registry.repository("token", image, guard)
+    succeeds(pull("token"), image)
+    asked = registry.seen("/token?")
+    assert all("service=test" in r[1] and "scope=repository%3Atoken%3Apull" in r[1] for r in asked), asked
+    assert len(asked) >= 2
+
+
+def test_a_redirect_to_another_origin_gets_no_token():
+    image = big_image(1)
+    challenge = {"WWW-Authenticate": f'Bearer realm="http://{registry.name}/cdntoken"'}
+    registry.paths.append((r"/cdntoken\?.*", lambda h: h.answer_json(200, '{"access_token":"secret"}')))
+    elsewhere.paths.append((r"/cdn/(.*)", lambda h: h.serve_bytes(image.blobs()[h.path[5:]])))
+
+    def hook(handler, kind, name):
+        if handler.headers.get("Authorization") != "Bearer secret":
+            handler.answer_json(401, "{}", challenge)
+            return True
+        if kind == "blobs":
+            handler.answer(307, extra={"Location": f"http://{elsewhere.name}/cdn/{name}"})
+            return True
+        return False
+    registry.repository("cdn", image, hook)
+    succeeds(pull("cdn"), image)
+    assert elsewhere.seen("/cdn/"), "not redirected"
+    assert not any("Authorization" in headers for _, _, headers in elsewhere.requests), "the token went elsewhere"
+
+
+def test_relative_redirect():
+    registry.paths.append((r"/moved/(.*)", lambda h: h.serve_bytes(small.blobs()[h.path[7:]])))
+    registry.repository("relative", small, lambda h, kind, name: kind == "blobs" and (h.answer(302, extra={"Location": f"/moved/{name}"}) or True))
+    succeeds(pull("relative"), small)
+
+# --- what heals ---
+
+def test_429_with_retry_after_is_waited_for_and_told():
+    for value in ("1", formatdate(time.time() + 2, usegmt=True), None):
+        hook = once(lambda h, kind, name: h.answer(429, extra={"Retry-After": value} if value else {}) or True)
+        registry.repository("slowdown", small, hook)
+        result = succeeds(pull("slowdown"), small)
+        assert any("too many requests" in line and "trying again in" in line for line in result.progress), result
+
+
+def test_one_server_error_heals():
+    for status in (500, 502, 503):
+        registry.repository("flaky", small, once(lambda h, kind, name: h.answer(status) or True))
+        succeeds(pull("flaky"), small)
+
+
+def test_a_broken_blob_goes_on_where_it_broke():
+    image = big_image()
+    hook = once(lambda h, kind, name: kind == "blobs" and name == image.layers[0].digest and
+                (h.part_then_reset(image.layers[0].blob, 3_000_000) or True))
+    registry.repository("reset", image, hook)
+    before = len(registry.requests)
+    succeeds(pull("reset"), image)
+    ranges = [r[2].get("Range") for r in registry.requests[before:] if "Range" in r[2]]
+    assert ranges == ["bytes=3000000-"], ranges
+
+
+def test_a_broken_blob_without_range_or_with_a_wrong_one_starts_over():
+    image = big_image()
+    blob, name_of = image.layers[0].blob, image.layers[0].digest
+
+    def whole(handler, kind, name):
+        if kind != "blobs" or name != name_of:
+            return False
+        handler.answer(200, blob)
+        return True
+
+    def wrong_part(handler, kind, name):
+        if kind != "blobs" or name != name_of or "Range" not in handler.headers:
+            return False
+        handler.answer(206, blob[5:], extra={"Content-Range": f"bytes 5-{len(blob) - 1}/{len(blob)}"})
+        return True
+
+    def unsatisfiable(handler, kind, name):
+        return kind == "blobs" and "Range" in handler.headers and (handler.answer(416) or True)
+    for after in (whole, wrong_part, unsatisfiable):
+        breaks = once(lambda h, kind, name: kind == "blobs" and name == name_of and (h.part_then_reset(blob, 2_000_000) or True))
+        registry.repository("norange", image, breaks, after)
+        succeeds(pull("norange"), image)
+
+
+def test_a_slow_blob_is_not_a_stall():
+    image = big_image(5)
+
+    def slow(handler, kind, name):
+        if kind != "blobs" or name != image.layers[0].digest:
+            return False
+        blob = image.layers[0].blob
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(blob)))
+        handler.end_headers()
+        for i in range(0, len(blob), len(blob) // 10 + 1):
+            handler.wfile.write(blob[i:i + len(blob) // 10 + 1])
+            handler.wfile.flush()
+            time.sleep(0.35)
+        return True
+    registry.repository("slow", image, slow)
+    result = succeeds(pull("slow"), image)
+    # One line at once, one after two seconds, then fewer and fewer: they stay in the job's output.
+    assert len(result.progress) == 2, result
+
+
+def test_chunked_without_length():
+    def chunked(handler, kind, name):
+        if kind != "blobs":
+            return False
+        data = small.blobs()[name]
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n0\r\n\r\n")
+        return True
+    registry.repository("chunked", small, chunked)
+    succeeds(pull("chunked"), small)

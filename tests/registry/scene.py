@@ -1,0 +1,90 @@
+"""What the cases share: two servers, stores, configurations, and what success and failure look like."""
+
+import atexit
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from email.utils import formatdate
+
+import agent
+import oci
+from server import Server
+
+work = tempfile.mkdtemp(prefix="spc-registry-test-")
+children = []
+
+
+def clean_up():
+    for child in children:
+        child.terminate()
+        child.wait()
+    children.clear()
+    shutil.rmtree(work, ignore_errors=True)
+
+
+atexit.register(clean_up)
+
+registry, elsewhere = Server(), Server()
+small = oci.Image([oci.Layer({"etc/hello": b"hello\n"})])
+noise = random.Random(1)
+
+
+def big_image(megabytes=6, layers=1):
+    return oci.Image([oci.Layer({f"data{i}": noise.randbytes(megabytes << 20)}) for i in range(layers)])
+
+
+def new_store():
+    return agent.Store(tempfile.mkdtemp(dir=work))
+
+
+def config(text="", *servers):
+    path = tempfile.mktemp(dir=work, suffix=".toml")
+    with open(path, "w") as file:
+        file.write("stall_timeout = 2\n" + text + "\n")
+        for server in servers or (registry, elsewhere):
+            file.write(f'[registries."{server.name}"]\ninsecure = true\n')
+    os.chmod(path, 0o644)
+    return path
+
+
+def pull(name, tag="1", store=None, settings=None, server=registry, **options):
+    store = store or new_store()
+    separator = "" if tag.startswith("@") else ":"
+    result = agent.run(store, f"{server.name}/{name}{separator}{tag}", config=settings or config(), **options)
+    result.store = store
+    return result
+
+
+def succeeds(result, image):
+    assert result.failed is None and result.status == 0, result
+    assert result.done == image.digest[7:], result
+    for layer in image.layers:
+        assert layer.digest[7:] + ".sqsh" in result.store.layers(), f"no layer {layer.digest}: {result.store.layers()}"
+    assert image.digest[7:] in result.store.names("images")
+    return result
+
+
+def fails(result, *texts):
+    """With one line that has all `texts` in it, and nothing left behind."""
+    assert result.done is None and result.failed is not None and result.status == 1, result
+    for text in texts:
+        assert text in result.failed, f"{text!r} is not in: {result.failed}"
+    assert "\n" not in result.failed and "\\n" not in result.failed, result.failed
+    assert result.store.empty(), f"left behind: {result.store.layers()} {result.store.names('images')} {result.store.names('refs')}"
+    return result
+
+
+def once(hook):
+    state = {"left": 1}
+
+    def wrapper(handler, kind, name):
+        if state["left"] and hook(handler, kind, name):
+            state["left"] = 0
+            return True
+        return False
+    return wrapper

@@ -1,0 +1,198 @@
+"""The site's rules, TLS, several imports at once, death, and a real registry."""
+
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+
+import agent
+import oci
+from server import Server
+from scene import big_image, children, config, elsewhere, fails, new_store, noise, pull, registry, small, succeeds, work
+
+# --- the site's rules ---
+
+def test_site_rules():
+    registry.repository("rules", small)
+    result = agent.run(store := new_store(), f"{registry.name}/rules:1", config=config(f'[registries."{registry.name}"]\nblocked = true', elsewhere))
+    result.store = store
+    fails(result, f'this site does not allow registry "{registry.name}"')
+    fails(pull("rules", settings=config("max_image_bytes = 10")), "the image has 1 MB, this site allows 1 MB")
+    fails(pull("rules", settings=config("max_image_byte = 10")), "unknown key", 'did you mean "max_image_bytes"?')
+    loose = config()
+    os.chmod(loose, 0o666)
+    fails(pull("rules", settings=loose), "can be written by others")
+
+
+def test_an_agent_that_refuses_a_file():
+    registry.repository("nofile", small)
+    fails(pull("nofile", on_new_layer=lambda _: "no space left on device"), "no space left on device")
+
+
+def test_no_space_is_said_with_both_numbers():
+    image = oci.Image([oci.Layer({"s": b"s"})])
+    image.manifest["layers"][0]["size"] = 1 << 49
+    registry.repository("space", image.seal())
+    fails(pull("space"), "the image store has", "free, the image needs")
+
+# --- TLS ---
+
+def make_certificates():
+    directory = os.path.join(work, "tls")
+    os.makedirs(directory)
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+    for ca in ("ca", "other"):
+        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                "-subj", f"/CN=test {ca}", "-keyout", f"{ca}.key", "-out", f"{ca}.crt")
+
+    def leaf(name, alternative, days="2"):
+        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
+                "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        with open(os.path.join(directory, f"{name}.ext"), "w") as file:
+            file.write(f"subjectAltName={alternative}\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", days,
+                "-extfile", f"{name}.ext", "-out", f"{name}.crt")
+        return [os.path.join(directory, f"{name}.{end}") for end in ("crt", "key")]
+    return {"directory": directory, "good": leaf("good", "IP:127.0.0.1"), "wrongname": leaf("wrongname", "DNS:example.org"),
+            "expired": leaf("expired", "IP:127.0.0.1", "-1"),
+            "selfsigned": [os.path.join(directory, f"ca.{end}") for end in ("crt", "key")]}
+
+
+def test_tls():
+    certificates = make_certificates()
+    ca = os.path.join(certificates["directory"], "ca.crt")
+
+    def trusting(server, file):
+        return config(f'[registries."{server.name}"]\nca = "{file}"', elsewhere)
+    server = Server(certificates["good"])
+    server.repository("tls", small)
+    succeeds(pull("tls", server=server, settings=trusting(server, ca)), small)
+    fails(pull("tls", server=server, settings=config()), "TLS certificate is signed by an authority unknown here", "config.toml")
+    fails(pull("tls", server=server, settings=trusting(server, os.path.join(certificates["directory"], "other.crt"))), "unknown here")
+    fails(pull("tls", server=server, settings=trusting(server, "/nonexistent")), "cannot be read")
+    server.repository("down", small, lambda h, *_: h.answer(302, extra={"Location": f"http://{elsewhere.name}/x"}) or True)
+    fails(pull("down", server=server, settings=trusting(server, ca)), "redirects from https to")
+    for kind, text in (("wrongname", "belongs to another host"), ("expired", "has expired"), ("selfsigned", "certificate")):
+        other = Server(certificates[kind])
+        other.repository("tls", small)
+        fails(pull("tls", server=other, settings=trusting(other, ca) if kind != "selfsigned" else config()), text)
+    fails(pull("good", settings=config("", elsewhere)), "does not speak TLS", "insecure = true")
+    result = pull("tls", server=server, settings=config("", server))
+    fails(result, "")
+
+# --- concurrency and death ---
+
+def test_two_at_once_convert_each_layer_once():
+    image = big_image(2, layers=6)
+    registry.repository("twice", image)
+    store, settings = new_store(), config()
+    runs = [agent.Import(store, f"{registry.name}/twice:1", config=settings) for _ in range(3)]
+    results = [run.wait() for run in runs]
+    for result in results:
+        result.store = store
+        succeeds(result, image)
+    assert sum(len(r.published) for r in results) == 6, results
+
+
+def test_killed_in_mid_pull_and_another_takes_over():
+    image = big_image(4, layers=2)
+    begun = []
+
+    def slow(handler, kind, name):
+        if kind != "blobs" or name == oci.digest(image.config_bytes) or len(begun) >= 2:
+            return False
+        begun.append(name)
+        blob = image.blobs()[name]
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(blob)))
+        handler.end_headers()
+        handler.wfile.write(blob[:1_000_000])
+        handler.wfile.flush()
+        time.sleep(1.8)
+        handler.close_connection = True
+        return True
+    registry.repository("killed", image, slow)
+    store, settings = new_store(), config()
+    first = agent.Import(store, f"{registry.name}/killed:1", config=settings)
+    while len(begun) < 2:
+        time.sleep(0.02)
+    second = agent.Import(store, f"{registry.name}/killed:1", config=settings)
+    time.sleep(0.5)
+    first.kill()
+    assert store.empty()
+    result = second.wait()
+    result.store = store
+    succeeds(result, image)
+    assert any("another job on this node converts" in line for line in result.progress), result
+    assert not [n for n in store.names("images") + store.names("refs") if n.startswith(".")]
+
+
+def test_a_stopped_holder_is_waited_for_without_a_busy_loop():
+    image = big_image(1)
+    registry.repository("held", image)
+    store, settings = new_store(), config()
+    import fcntl
+    with open(os.path.join(store.path, "locks"), "r+b") as locks:
+        offset = int.from_bytes(bytes.fromhex(image.layers[0].digest[7:])[:8], "little") >> 2
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, offset, 1, 0)
+        fcntl.fcntl(locks, 37, lock)  # F_OFD_SETLK
+        run = agent.Import(store, f"{registry.name}/held:1", config=settings)
+        time.sleep(2)
+        with open(f"/proc/{run.process.pid}/stat") as stat:
+            ticks = sum(int(x) for x in stat.read().rsplit(")", 1)[1].split()[11:13])
+        assert ticks / os.sysconf("SC_CLK_TCK") < 0.3, "it burns CPU while it waits"
+        assert not run.result.done
+    result = run.wait()
+    result.store = store
+    succeeds(result, image)
+
+# --- a real registry ---
+
+def test_docker_registry():
+    port = Server().port + 7
+    directory = tempfile.mkdtemp(dir=work)
+    path = os.path.join(directory, "config.yml")
+    with open(path, "w") as file:
+        file.write(f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {directory}/data}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n")
+    program = shutil.which("docker-registry") or shutil.which("registry")
+    assert program, "docker-registry is not installed (packaging/install-deps)"
+    children.append(subprocess.Popen([program, "serve", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    import urllib.error
+    import urllib.request
+
+    def send(method, url, data=b"", media_type="application/octet-stream"):
+        request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": media_type})
+        with urllib.request.urlopen(request) as answer:
+            return answer.headers.get("Location")
+    base = f"http://127.0.0.1:{port}/v2/"
+    for _ in range(100):
+        try:
+            send("GET", base)
+            break
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+
+    def push(image, name):
+        for digest, blob in image.blobs().items():
+            if digest == image.digest:
+                continue
+            location = send("POST", f"{base}{name}/blobs/uploads/")
+            send("PUT", location + ("&" if "?" in location else "?") + "digest=" + digest, blob)
+        send("PUT", f"{base}{name}/manifests/1", image.bytes, image.media_type)
+
+    class Address:
+        name = f"127.0.0.1:{port}"
+    settings = config("", Address)
+    for docker in (False, True):
+        image = oci.Image([oci.Layer({f"f{i}": noise.randbytes(1 << 20)}) for i in range(3)], docker=docker)
+        push(image, "team/app")
+        store = new_store()
+        succeeds(pull("team/app", server=Address, settings=settings, store=store), image)
+        result = succeeds(pull("team/app", server=Address, settings=settings, store=store), image)
+        print(f"       warm import: {result.seconds * 1000:.0f} ms")
+        fails(pull("team/app", "2", server=Address, settings=settings), "there is no such tag")
+        fails(pull("team/none", server=Address, settings=settings), '"team/none"')
