@@ -132,5 +132,8 @@ int slurm_spank_exit(spank_t, int, char**) {
   return 0;
 }
 
+/// Slurm 20.11 calls init in slurmd only for plugins that have this.
+int slurm_spank_slurmd_exit(spank_t, int, char**) { return 0; }
+
 }  // extern "C"
 #pragma GCC visibility pop

@@ -116,16 +116,19 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
 }
 
+# The year in Slurm's version.
+slurm_year() {
+    in_root slurmd -V | grep -oE '[0-9]+' | head -n 1
+}
+
 # Slurm 24.11 and later want five times MessageTimeout.
 unkillable_step_timeout() {
-    local version
-    version=$(in_root slurmd -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
-    if [[ ${version%.*} -ge 24 ]]; then echo 50; else echo 5; fi
+    if [[ $(slurm_year) -ge 24 ]]; then echo 50; else echo 5; fi
 }
 
 write_cgroup_conf() {
+    [[ $(slurm_year) -le 20 ]] || echo CgroupPlugin=cgroup/v1
     cat <<END
-CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainCores=no
 ConstrainDevices=yes
