@@ -50,8 +50,10 @@ is_as_before() { diff "$scratch/before" <(traces); }
 # --- checks --------------------------------------------------------------------------------------------------------
 
 options_are_in_the_help() {
-    alice srun --help | grep -q -- '--container-image=' || { echo 'srun --help has no --container-image'; return 1; }
-    alice sbatch --help | grep -q -- '--container-image=' || { echo 'sbatch --help has no --container-image'; return 1; }
+    local program
+    for program in srun sbatch salloc; do
+        [[ $(alice "$program" --help) == *--container-image=* ]] || { echo "$program --help has no --container-image"; return 1; }
+    done
 }
 
 runs_as_the_user_on_two_nodes() {
