@@ -41,6 +41,8 @@ inline constexpr const char* kImageTwins[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAIN
 struct GivenOption {
   size_t row = 0;  ///< of the table
   std::string value;
+
+  bool operator==(const GivenOption&) const = default;
 };
 
 /// Applies what was given, in order. Returns why one is refused, or an empty text.

@@ -65,6 +65,22 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   return use(options);
 }
 
+/// srun asks once for each component of a heterogeneous step, but sends the values of the last one to all: different ones
+/// would put a component into another's image. Returns why they are refused, or an empty text.
+std::string compare_components() {
+  static std::vector<GivenOption> of_the_first;
+  static size_t seen = 0;
+  static bool first = true;
+  const std::vector<GivenOption> these(state.given.begin() + static_cast<ptrdiff_t>(seen), state.given.end());
+  seen = state.given.size();
+  if (first) of_the_first = these;
+  const bool same = these == of_the_first;
+  first = false;
+  if (same) return {};
+  return "the components of a heterogeneous step have different --container options, and srun cannot keep them apart "
+         "(hint: give all the same, or start one srun for each component with --het-group)";
+}
+
 /// Options that do nothing without an image: said once each, and the job runs on the host as before.
 void say_what_is_ignored() {
   std::vector<size_t> said;
@@ -112,6 +128,7 @@ void tell_user(int level, const char* line, void*) {
 
 int refuse_early() {
   Request request = read_request(from_process, nullptr);
+  if (request.refused.empty()) request.refused = compare_components();
   if (request.refused.empty() && request.options.image.empty()) {
     say_what_is_ignored();
     return 0;

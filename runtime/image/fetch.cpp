@@ -195,7 +195,8 @@ void Fetch::use_token() {
 
 void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
-    return fail(Error(ErrorKind::corrupt, "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size)));
+    return fail(Error(ErrorKind::corrupt, "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size))
+                    .hint("the registry or something on the way changed it"));
   }
   state_ = State::finished;
   result_ = head;

@@ -60,7 +60,10 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const auto reference = SPC_TRY(ImageReference::parse(request.image, config.default_registry));
   const std::string step = "import image " + quoted(reference.canonical());
   const RegistryConfig& registry = config.registry(reference.registry);
-  if (registry.blocked) return Error(ErrorKind::refused, step + ": this site does not allow registry " + quoted(reference.registry));
+  if (registry.blocked) {
+    return Error(ErrorKind::refused, step + ": this site does not allow registry " + quoted(reference.registry))
+        .hint("push the image to a registry that is allowed, or ask the administrator");
+  }
 
   const auto http = SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout)}));
   Repository repository(*http, agent, reference, registry);

@@ -12,6 +12,8 @@ constexpr std::size_t kMaxWaiting = 512 << 10;
 // When the converter gives up, what is left of the blob still tells whether the registry or the image is to blame.
 constexpr std::uint64_t kWorthKnowing = 256 << 20;
 
+constexpr char kBrokenImage[] = "the image is broken: build and push it again";
+
 std::string name_of(const MissingLayer& layer) { return "layer " + quoted(layer.blob.digest.str()); }
 
 bool is_readable(int descriptor) {
@@ -97,7 +99,7 @@ Result<bool> LayerPull::advance() {
     converter_left_ = is_readable(converter_.result_descriptor());
   }
   if (converter_left_ && !fetch_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
-    SPC_TRY_DURING("convert " + name_of(layer_), converter_.finish());
+    SPC_TRY(converted());
     return Error(ErrorKind::internal, "convert " + name_of(layer_) + ": the converter stopped reading");
   }
   if (!fetch_->finished() || !waiting_.empty()) return false;
@@ -120,11 +122,21 @@ Result<void> LayerPull::check_blob() {
                        .hint("the registry or something on the way changed it"));
 }
 
+/// What the converter made of the layer; bytes that it cannot accept are the image's fault, and the user hears so.
+Result<ConvertedLayer> LayerPull::converted() {
+  auto layer = converter_.finish();
+  if (layer) return layer;
+  auto error = std::move(layer).error().during("convert " + name_of(layer_));
+  const bool image_is_bad = error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+  return image_is_bad ? std::move(error).hint(kBrokenImage) : std::move(error);
+}
+
 Result<void> LayerPull::check_archive() {
-  const ConvertedLayer converted = SPC_TRY_DURING("convert " + name_of(layer_), converter_.finish());
-  if (converted.diff_id == layer_.diff_id) return {};
-  return Error(ErrorKind::corrupt, name_of(layer_) + ": its archive has digest " + converted.diff_id.str() +
-                                       " instead of " + layer_.diff_id.str() + ", which the image's configuration says");
+  const ConvertedLayer layer = SPC_TRY(converted());
+  if (layer.diff_id == layer_.diff_id) return {};
+  return Error(ErrorKind::corrupt, name_of(layer_) + ": its archive has digest " + layer.diff_id.str() +
+                                       " instead of " + layer_.diff_id.str() + ", which the image's configuration says")
+      .hint(kBrokenImage);
 }
 
 }  // namespace spc

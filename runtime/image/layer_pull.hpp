@@ -44,6 +44,7 @@ class LayerPull final : private FetchSink {
   std::span<const std::byte> write_some(std::span<const std::byte> bytes);
   void drain();
   Result<void> check_blob();
+  Result<ConvertedLayer> converted();
   Result<void> check_archive();
 
   MissingLayer layer_;

@@ -108,7 +108,8 @@ Result<ResolvedImage> Repository::resolve(const Platform& platform) {
   image.config = SPC_TRY(parse_image_config(image.config_bytes, what));
   const Platform& is = image.config.platform;
   if ((!is.os.empty() && is.os != platform.os) || (!is.architecture.empty() && is.architecture != platform.architecture)) {
-    return Error(ErrorKind::invalid, "image " + quoted(reference_.canonical()) + ": is made for " + printable(is.str()) + ", this node needs " + platform.str());
+    return Error(ErrorKind::invalid, "image " + quoted(reference_.canonical()) + ": is made for " + printable(is.str()) + ", this node needs " + platform.str())
+        .hint("choose a tag that was built for " + platform.str());
   }
   if (image.config.diff_ids.size() != image.manifest.layers.size()) {
     return Error(ErrorKind::corrupt, what + ": describes " + std::to_string(image.config.diff_ids.size()) + " layers, the manifest " + std::to_string(image.manifest.layers.size()));

@@ -38,7 +38,7 @@ Result<UniqueFd> open_in(int directory, const char* name, int flags) {
   UniqueFd fd(::openat(directory, name, flags | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) {
     const int err = errno;
-    return std::move(Error::from_errno(err, "open " + quoted(name) + " in the image store"))
+    return std::move(Error::from_errno(err, "open " + quoted(std::string(SPC_STORE_DIR "/") + name)))
         .hint("the store has to be set up for the user spank-container");
   }
   return fd;

@@ -22,7 +22,7 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
     const int err = errno;
     auto error = Error::from_errno(err, "open mount source " + quoted(source));
     if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
-    return error;
+    return std::move(error).hint("it is opened with your own permissions on the node");
   }
   side.sources.push_back({std::move(path), flags});
   side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as});

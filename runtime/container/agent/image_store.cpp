@@ -15,7 +15,7 @@ namespace {
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) return Error::from_errno(errno, "open the store's directory " + quoted(name));
+  if (!fd) return Error::from_errno(errno, "open the store's directory " + quoted(name)).hint("restart slurmd: it sets the store up");
   return fd;
 }
 

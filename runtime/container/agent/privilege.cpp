@@ -89,6 +89,9 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
     return Error(ErrorKind::unavailable, "there is no service user to handle images")
         .hint("create the system user spank-container and restart slurmd");
   }
+  if (::access(program, X_OK) != 0) {
+    return Error::from_errno(errno, "start " + quoted(program)).hint("install spank-container on this node");
+  }
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno(errno, "fork");

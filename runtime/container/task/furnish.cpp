@@ -18,6 +18,8 @@
 namespace spc {
 namespace {
 
+constexpr char kWhatFits[] = "a directory can be mounted on a directory only, a file on a file";
+
 std::string parent_of(const std::string& path) {
   const auto slash = path.find_last_of('/');
   return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
@@ -27,7 +29,7 @@ Result<void> make_directories(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
     if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
-      return Error::from_errno(errno, "make directory " + quoted(part) + " in the container");
+      return Error::from_errno(errno, "make directory " + quoted(part) + " in the container").hint("choose another target");
     }
     if (slash == std::string::npos) return {};
   }
@@ -37,7 +39,7 @@ Result<UniqueFd> open_target_through(const std::string& path, bool directory, in
   const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
   UniqueFd target = open_inside(path.c_str(), flags);
   if (target) return target;
-  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + quoted(path));
+  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + quoted(path)).hint(kWhatFits);
 
   char link[PATH_MAX];
   const ssize_t size = ::readlink(path.c_str(), link, sizeof link);
@@ -65,9 +67,7 @@ Result<void> hand_over(int builder, std::uint32_t index, const UniqueFd& target,
   SPC_TRY(send_struct(builder, message, passed));
   SPC_TRY(receive_struct(builder, message));
   if (message.error != 0) {
-    auto error = Error::from_errno(message.error, "mount " + quoted(shown_as));
-    if (message.error == ENOTDIR) return std::move(error).hint("a directory can be mounted on a directory only, a file on a file");
-    return error;
+    return Error::from_errno(message.error, "mount " + quoted(shown_as)).hint(kWhatFits);
   }
   return {};
 }
