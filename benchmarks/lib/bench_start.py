@@ -114,13 +114,13 @@ class StartBenchmark:
 
     def measure_cold(self, repeats):
         for _ in range(repeats):
-            for name, image, what in (("cold-1", "one", "1 layer"), ("cold-40", "layers-40", "43 layers")):
+            for name, image in (("cold-1", "one"), ("cold-40", "layers-40")):
                 drop_caches()
                 # Ours are warm on any node that is in use; what is cold is the image.
                 read_through(*(node.PROGRAMS / "agent",))
                 self.steps.run("/bin/true")
                 times = self.steps.run_unshared("/bin/true", image=self.image[image])
-                self.add(f"start.{name}", times["entered"], f"task_init, {what}, after drop_caches")
+                self.add(f"start.{name}", times["entered"], f"task_init, image of {len(node.layers_of(self.image[image]))} layer(s), after drop_caches")
                 self.add(f"start.{name}.whole", times["whole"], "user_init until /bin/true has ended")
 
     def add(self, name, value, what):

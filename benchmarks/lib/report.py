@@ -53,9 +53,7 @@ class Report:
 
     def print_table(self, machine):
         rows = [("name", "median", "min", "max", "n", "unit", "ratio", "", "")]
-        widest = {}
-        for row in self.measured():
-            widest[row.unit] = max(widest.get(row.unit, 0), row.median)
+        widest = {unit: scale([row.median for row in self.measured() if row.unit == unit]) for unit in {row.unit for row in self.measured()}}
         for row in self.measured():
             ratio = self.ratio(row.name)
             rows.append((row.name, number(row.median), number(min(row.values)), number(max(row.values)), str(len(row.values)),
@@ -86,5 +84,10 @@ def number(value):
     return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
-def bar(value, widest):
-    return "#" * max(1, round(20 * value / widest)) if widest else ""
+def scale(values):
+    """What a full bar stands for: one value that is far above all others would make the rest look alike."""
+    return max(value for value in values if value <= 30 * statistics.median(values))
+
+
+def bar(value, full):
+    return "#" * 20 + ">" if value > full else "#" * max(1, round(20 * value / full))
