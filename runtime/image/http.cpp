@@ -287,14 +287,9 @@ Result<void> HttpClient::wait(std::chrono::milliseconds timeout, std::span<pollf
                                            ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
   }
   int running = 0;
-  CURLMcode code = curl_multi_perform(impl_->multi, &running);
-  const std::size_t before = impl_->transfers.size();
+  CURLMcode code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()), static_cast<int>(timeout.count()), nullptr);
+  if (code == CURLM_OK) code = curl_multi_perform(impl_->multi, &running);
   impl_->deliver_ends();
-  if (code == CURLM_OK && impl_->transfers.size() == before) {
-    code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()), static_cast<int>(timeout.count()), nullptr);
-    if (code == CURLM_OK) code = curl_multi_perform(impl_->multi, &running);
-    impl_->deliver_ends();
-  }
   if (code != CURLM_OK) return Error(ErrorKind::internal, std::string("HTTP client: ") + curl_multi_strerror(code));
   return {};
 }
