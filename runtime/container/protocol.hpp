@@ -65,7 +65,7 @@ struct TaskMessage {
   std::uint32_t layers_shared = 0;  ///< whose super block another step had mounted already
 
   PolicyRecord policy;  // lead
-  char text[600] = {};  // progress, warning, failed
+  char text[600] = {};  // progress, warning, failed; furnished and ready: from the first task for the others, as it is
 };
 
 /// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.

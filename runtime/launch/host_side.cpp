@@ -39,16 +39,10 @@ Result<void> add_host_files(HostSide& side) {
 
 }  // namespace
 
-Result<HostSide> gather(const LaunchRequest& request, const PolicyRecord& policy, const UserIdentity& user) {
+Result<HostSide> gather(const LaunchRequest& request, const std::string& home) {
   HostSide side;
-  side.furniture.passwd_entry = user.passwd_entry();
-  side.furniture.group_entries = user.group_entries;
   SPC_TRY(add_host_files(side));
-  if (request.mount_home.value_or(policy.mount_home != 0)) {
-    SPC_TRY_DURING("--container-mount-home", add_source(side, user.home, user.home, 0, user.home));
-  } else if (user.home != "/") {
-    side.furniture.directories.push_back(user.home);  // programs expect that HOME exists
-  }
+  if (!home.empty()) SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
   if (!request.batch_script.empty()) {
     SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
   }

@@ -8,7 +8,6 @@
 #include "base/result.hpp"
 #include "container/task/furnish.hpp"
 #include "launch/launch.hpp"
-#include "launch/user_identity.hpp"
 
 namespace spc {
 
@@ -23,7 +22,8 @@ struct HostSide {
   std::vector<OpenedSource> sources;
   Furniture furniture;
 };
-Result<HostSide> gather(const LaunchRequest& request, const PolicyRecord& policy, const UserIdentity& user);
+/// `home`: the user's home directory if it shall be mounted, else empty.
+Result<HostSide> gather(const LaunchRequest& request, const std::string& home);
 
 /// The manifest that this (canonical) reference is known to stand for and need not be asked about now, if it is public.
 std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, const PolicyRecord& policy);

@@ -30,10 +30,13 @@ Result<UniqueFd> join_step(int common) {
   return std::move(ours);
 }
 
-/// The leading task's first part, on the host: tells the agent what to build. Gives back how to furnish it.
-Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, const UserIdentity& user, int agent) {
+/// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
+/// to furnish the container.
+Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, int agent, UserIdentity& user) {
   const auto image = SPC_TRY(ImageReference::parse(request.image, policy.default_registry));
-  auto side = SPC_TRY(gather(request, policy, user));
+  const bool mount_home = request.mount_home.value_or(policy.mount_home != 0);
+  if (mount_home) user = UserIdentity::of_this_process();
+  auto side = SPC_TRY(gather(request, mount_home ? user.home : ""));
 
   TaskMessage message;
   message.kind = TaskMessageKind::source;
@@ -53,11 +56,19 @@ Result<Furniture> order_container(const LaunchRequest& request, const PolicyReco
   }
   ImportRequest import;
   import.image = image.canonical();
-  import.uid = user.uid;
+  import.uid = ::geteuid();
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
   const int passed[] = {request_file.get()};
   SPC_TRY(send_struct(agent, message, passed));
-  return std::move(side.furniture);
+
+  // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
+  if (!mount_home) user = UserIdentity::of_this_process();
+  Furniture furniture = std::move(side.furniture);
+  furniture.passwd_entry = user.passwd_entry();
+  furniture.group_entries = user.group_entries;
+  furniture.for_other_tasks = user.for_other_tasks();
+  if (!mount_home && user.home != "/") furniture.directories.push_back(user.home);  // programs expect that HOME exists
+  return furniture;
 }
 
 /// The other tasks wait for the agent's word, so it must hear what went wrong; it then tells every task, this one too.
@@ -113,9 +124,8 @@ std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds) {
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
                          Log& log) {
   const std::uint64_t begin = now_us();
-  // Now: inside, the answer would come from the image's name service.
-  UserIdentity user = UserIdentity::of_this_process();
   const UniqueFd agent = SPC_TRY(join_step(common));
+  UserIdentity user;
   Furniture furniture;
   bool inside = false;
 
@@ -132,7 +142,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         break;
 
       case TaskMessageKind::lead: {
-        auto ordered = order_container(request, message.policy, user, agent.get());
+        auto ordered = order_container(request, message.policy, agent.get(), user);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -156,7 +166,10 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
       case TaskMessageKind::ready: {
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to enter");
         const auto image = SPC_TRY(read_settings((*descriptors)[1].get()));
-        if (!inside) SPC_TRY(enter_container((*descriptors)[0].get()));
+        if (!inside) {
+          user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
+          SPC_TRY(enter_container((*descriptors)[0].get()));
+        }
         // Programs that open a shell look at SHELL; many images have no other than sh.
         if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
         const std::string workdir = workdir_of(request, image);

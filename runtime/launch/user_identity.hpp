@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace spc {
@@ -19,6 +20,9 @@ struct UserIdentity {
   /// Asks the host's name service about the calling process; call it before entering a container, whose name service
   /// is the image's code. A user that the host does not know is no error.
   static UserIdentity of_this_process();
+  /// Name, home and shell for the other tasks of the node, who then need not ask the name service: each ended by NUL.
+  [[nodiscard]] std::string for_other_tasks() const;
+  static UserIdentity from_first_task(std::string_view text);
   /// A line for a passwd file; empty for a user without a name.
   [[nodiscard]] std::string passwd_entry() const;
 };

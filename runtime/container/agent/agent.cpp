@@ -220,6 +220,7 @@ Result<void> Agent::start_builder(StoredImage image) {
     report.times[static_cast<std::size_t>(Phase::import)] = import_us;
     report.layers = static_cast<std::uint32_t>(image_->layers.size());
     report.layers_shared = built->layers_shared;
+    std::memcpy(report.text, built->for_other_tasks, sizeof report.text);
   } else {
     set_text(report, built.error().message());
   }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "base/clock.hpp"
 #include "base/socket.hpp"
@@ -159,14 +160,17 @@ Result<void> pivot_into(int root) {
 }
 
 /// The leading task, inside as the user, opens each target in turn; only its descriptors are used here.
-Result<void> furnish_with(const BuildOrder& order, int mount_namespace, HostTrees host, std::vector<DetachedMount> sources) {
+Result<void> furnish_with(const BuildOrder& order, BuiltContainer& built, HostTrees host, std::vector<DetachedMount> sources) {
   TaskMessage message;
   message.kind = TaskMessageKind::furnish;
-  const int passed[] = {mount_namespace, order.image->record.get()};
+  const int passed[] = {built.mount_namespace.get(), order.image->record.get()};
   SPC_TRY(send_struct(order.lead, message, passed));
   for (;;) {
     auto descriptors = SPC_TRY_DURING("furnishing the container", receive_struct(order.lead, message));
-    if (message.kind == TaskMessageKind::furnished) return {};
+    if (message.kind == TaskMessageKind::furnished) {
+      std::memcpy(built.for_other_tasks, message.text, sizeof message.text);
+      return {};
+    }
     if (message.kind == TaskMessageKind::failed) {
       message.text[sizeof message.text - 1] = '\0';
       return Error(ErrorKind::invalid, message.text);
@@ -210,7 +214,7 @@ Result<BuiltContainer> build_container(const BuildOrder& order) {
   SPC_TRY(pivot_into(root.get()));
   watch.lap(Phase::pivot);
 
-  SPC_TRY(furnish_with(order, built.mount_namespace.get(), std::move(host), std::move(sources)));
+  SPC_TRY(furnish_with(order, built, std::move(host), std::move(sources)));
   if (order.read_only) {
     const auto finished = SPC_TRY(open_path(AT_FDCWD, "/"));
     SPC_TRY(set_attributes(finished, MOUNT_ATTR_RDONLY, false));

@@ -35,6 +35,7 @@ struct BuiltContainer {
   UniqueFd mount_namespace;
   PhaseTimes times{};
   std::uint32_t layers_shared = 0;
+  char for_other_tasks[sizeof(TaskMessage::text)] = {};  ///< from the furnishing task, not looked at
 };
 
 /// Builds the container's root and furnishes it together with the leading task. Changes the mount namespace and root of

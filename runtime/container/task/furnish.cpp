@@ -150,6 +150,7 @@ Result<void> furnish(const Furniture& furniture, int builder) {
   }
   TaskMessage message;
   message.kind = TaskMessageKind::furnished;
+  furniture.for_other_tasks.copy(message.text, sizeof message.text - 1);
   return send_struct(builder, message);
 }
 

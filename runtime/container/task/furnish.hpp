@@ -22,6 +22,7 @@ struct Furniture {
   std::vector<std::string> directories;   ///< made if absent, in order
   std::string passwd_entry;               ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
+  std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds
 };
 
 /// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is
