@@ -18,6 +18,10 @@
 namespace spc {
 namespace {
 
+Error agent_has_ended() {
+  return Error(ErrorKind::unavailable, "prepare the container: the agent has ended").hint("try again; slurmd's log on the node may say more");
+}
+
 /// This task's private line to the agent.
 Result<UniqueFd> join_step(int common) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
@@ -26,7 +30,7 @@ Result<UniqueFd> join_step(int common) {
   TaskMessage message;
   message.kind = TaskMessageKind::join;
   const int passed[] = {theirs.get(), mount_namespace.get()};
-  SPC_TRY(send_struct(common, message, passed));
+  if (!send_struct(common, message, passed)) return agent_has_ended();
   return std::move(ours);
 }
 
@@ -132,7 +136,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   for (;;) {
     TaskMessage message;
     auto descriptors = receive_struct(agent.get(), message);
-    if (!descriptors) return Error(ErrorKind::unavailable, "the agent has ended while preparing the container");
+    if (!descriptors) return agent_has_ended();
     message.text[sizeof message.text - 1] = '\0';
 
     switch (message.kind) {
