@@ -81,8 +81,9 @@ Arguments parse(int argc, char** argv) {
     if (name == "--gid") arguments.gid = static_cast<gid_t>(std::atoi(argv[i]));
   }
   if (arguments.program == nullptr || *arguments.program == nullptr || arguments.uid == 0 || arguments.tasks < 1) {
-    std::fputs("usage: bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID --gid GID -- PROGRAM...\n",
-               stderr);
+    std::fputs(
+        "usage: bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID --gid GID -- PROGRAM...\n",
+        stderr);
     std::exit(2);
   }
   return arguments;
@@ -178,10 +179,11 @@ void print(const Arguments& arguments, std::span<const TaskTimes> times, std::in
   const auto ms = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; };
   std::int64_t last = 0;
   for (const auto& task : times) last = std::max(last, task.entered);
-  std::printf("{\"user_init\": %.4f, \"forked\": %.4f, \"entered\": %.4f, \"ran\": %.4f, \"whole\": %.4f, \"cpu\": %.3f, "
-              "\"tasks\": %d, \"timing\": \"%s\", \"task_init\": [",
-              ms(user_init), ms(released - forking), ms(last - released), ms(ended - last), ms(user_init + ended - forking), cpu_ms,
-              arguments.tasks, times[0].timing);
+  std::printf(
+      "{\"user_init\": %.4f, \"forked\": %.4f, \"entered\": %.4f, \"ran\": %.4f, \"whole\": %.4f, \"cpu\": %.3f, "
+      "\"tasks\": %d, \"timing\": \"%s\", \"task_init\": [",
+      ms(user_init), ms(released - forking), ms(last - released), ms(ended - last), ms(user_init + ended - forking), cpu_ms,
+      arguments.tasks, times[0].timing);
   for (const auto& task : times) std::printf("%s%.4f", &task == times.data() ? "" : ", ", ms(task.entered - task.begin));
   std::puts("]}");
   std::fflush(stdout);
@@ -190,7 +192,9 @@ void print(const Arguments& arguments, std::span<const TaskTimes> times, std::in
 double children_cpu_ms() {
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
-  const auto ms = [](const timeval& time) { return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3; };
+  const auto ms = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3;
+  };
   return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 

@@ -26,7 +26,7 @@ struct OptionRow {
   const char* name;      ///< --NAME
   const char* argument;  ///< shown in --help; nullptr: takes none
   const char* help;
-  const char* twin;      ///< SCONTAINER_<twin> and PYXIS_CONTAINER_<twin>; nullptr: has none of its own
+  const char* twin;  ///< SCONTAINER_<twin> and PYXIS_CONTAINER_<twin>; nullptr: has none of its own
   /// Applies a value (empty for options without one); returns why it is refused, or an empty text.
   std::string (*apply)(Options&, const std::string& value);
 };

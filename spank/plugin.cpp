@@ -78,8 +78,7 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
   switch (spank_context()) {
     case S_CTX_LOCAL:
     case S_CTX_ALLOCATOR:
-    case S_CTX_REMOTE:
-      return register_options(spank);
+    case S_CTX_REMOTE: return register_options(spank);
     case S_CTX_SLURMD: {
       spc_runtime* runtime = nullptr;
       if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return 0;
@@ -87,8 +86,7 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
       spc_close(runtime);
       return 0;
     }
-    default:
-      return 0;
+    default: return 0;
   }
 }
 
@@ -108,7 +106,8 @@ int slurm_spank_user_init(spank_t spank, int, char**) {
   if (state.runtime == nullptr || !state.step_error.empty()) return 0;
   spc_step step{};
   step.size = sizeof step;
-  if (spank_get_item(spank, S_JOB_UID, &step.uid) != ESPANK_SUCCESS || spank_get_item(spank, S_JOB_GID, &step.gid) != ESPANK_SUCCESS) {
+  if (spank_get_item(spank, S_JOB_UID, &step.uid) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_GID, &step.gid) != ESPANK_SUCCESS) {
     state.step_error = "Slurm does not say whose job this is";
   } else if (spc_step_start(state.runtime, &step) != SPC_OK) {
     state.step_error = spc_error_message(state.runtime);

@@ -29,7 +29,8 @@ bool from_process(const char* name, std::string& value, void*) {
 /// The job's environment, which is not slurmstepd's.
 bool from_job(const char* name, std::string& value, void* spank) {
   std::vector<char> buffer(128 * 1024);
-  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS) return false;
+  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS)
+    return false;
   value = buffer.data();
   return true;
 }

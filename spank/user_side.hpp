@@ -1,8 +1,8 @@
 #pragma once
 
-#include <sys/types.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>

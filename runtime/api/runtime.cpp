@@ -210,7 +210,8 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     log.write(LogLevel::debug, entry.timing);
     return {};
   });
-  if (entered != SPC_OK) [[maybe_unused]] const auto without = give_up_privilege();
+  if (entered != SPC_OK) [[maybe_unused]]
+    const auto without = give_up_privilege();
   return entered;
 }
 

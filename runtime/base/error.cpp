@@ -9,38 +9,28 @@ namespace {
 ErrorKind kind_of(int err) {
   switch (err) {
     case ENOENT:
-    case ENOTDIR:
-      return ErrorKind::not_found;
+    case ENOTDIR: return ErrorKind::not_found;
     case EACCES:
-    case EPERM:
-      return ErrorKind::refused;
+    case EPERM: return ErrorKind::refused;
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
     case EMFILE:
-    case ENFILE:
-      return ErrorKind::no_space;
-    default:
-      return ErrorKind::system;
+    case ENFILE: return ErrorKind::no_space;
+    default: return ErrorKind::system;
   }
 }
 
 /// Advice for causes that lie in the environment rather than in what the user typed.
 const char* advice_for(int err) {
   switch (err) {
-    case ENOSPC:
-      return "free space there or ask the administrator to";
-    case EDQUOT:
-      return "a disk quota is used up";
-    case EROFS:
-      return "the file system is mounted read-only";
+    case ENOSPC: return "free space there or ask the administrator to";
+    case EDQUOT: return "a disk quota is used up";
+    case EROFS: return "the file system is mounted read-only";
     case EMFILE:
-    case ENFILE:
-      return "too many open files on this node";
-    case ENOMEM:
-      return "out of memory: ask for more with --mem";
-    default:
-      return nullptr;
+    case ENFILE: return "too many open files on this node";
+    case ENOMEM: return "out of memory: ask for more with --mem";
+    default: return nullptr;
   }
 }
 

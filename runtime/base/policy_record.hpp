@@ -21,7 +21,7 @@ struct PolicyRecord {
 
   char magic[8] = {};
   Stamp stamp;
-  std::uint64_t upper_bytes = 0;    ///< size limit of the writable layer; 0: upper_percent of the memory
+  std::uint64_t upper_bytes = 0;  ///< size limit of the writable layer; 0: upper_percent of the memory
   std::uint32_t upper_percent = 50;
   std::uint32_t writable = 1;       ///< default of --container-writable
   std::uint32_t mount_home = 0;     ///< default of --container-mount-home

@@ -15,8 +15,7 @@ Result<std::pair<UniqueFd, UniqueFd>> socket_pair() {
   return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
-Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors,
-                          WhenFull when_full) {
+Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors, WhenFull when_full) {
   iovec part{const_cast<std::byte*>(message.data()), message.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerMessage)];
   msghdr header{};

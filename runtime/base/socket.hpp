@@ -26,8 +26,8 @@ Result<void> send_message(int socket, std::span<const std::byte> message, std::s
                           WhenFull when_full = WhenFull::wait);
 
 struct Received {
-  std::size_t size = 0;                ///< bytes of the message; 0: the peer has closed
-  std::vector<UniqueFd> descriptors;   ///< owned, close-on-exec
+  std::size_t size = 0;               ///< bytes of the message; 0: the peer has closed
+  std::vector<UniqueFd> descriptors;  ///< owned, close-on-exec
 };
 /// Receives one message into `buffer`. A longer message is an Error.
 Result<Received> receive_message(int socket, std::span<std::byte> buffer);

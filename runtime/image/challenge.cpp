@@ -14,7 +14,8 @@ namespace {
 
 std::string lower(std::string_view text) {
   std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return out;
 }
 
@@ -64,9 +65,7 @@ class HeaderReader {
   void drop_character() { rest_.remove_prefix(1); }
 
  private:
-  void skip(std::string_view characters) {
-    rest_.remove_prefix(std::min(rest_.find_first_not_of(characters), rest_.size()));
-  }
+  void skip(std::string_view characters) { rest_.remove_prefix(std::min(rest_.find_first_not_of(characters), rest_.size())); }
   std::string_view rest_;
 };
 
@@ -74,7 +73,8 @@ std::string escaped(const std::string& text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
   for (const char c : text) {
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || c == '~') {
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
+        c == '~') {
       out += c;
     } else {
       out += '%';
@@ -128,7 +128,8 @@ Result<std::string> token_url(const Challenge& bearer, const std::string& reposi
   };
   const std::string realm = parameter("realm");
   const std::string origin = origin_of(realm);
-  if (origin.empty()) return Error(ErrorKind::refused, "it names " + spc::quoted(realm) + " as its login server, which is not a web address");
+  if (origin.empty())
+    return Error(ErrorKind::refused, "it names " + spc::quoted(realm) + " as its login server, which is not a web address");
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {
     return Error(ErrorKind::refused, "its login server " + spc::quoted(realm) + " does not use https");
   }

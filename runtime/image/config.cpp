@@ -122,8 +122,8 @@ class TableReader {
   }
 
   Error refuse(const toml::value& value, std::string_view name, const std::string& why) const {
-    return Error(ErrorKind::invalid, "configuration " + spc::quoted(file_) + ", line " + std::to_string(line_of(value)) +
-                                         ": " + printable(prefix_ + std::string(name)) + ": " + why);
+    return Error(ErrorKind::invalid, "configuration " + spc::quoted(file_) + ", line " + std::to_string(line_of(value)) + ": " +
+                                         printable(prefix_ + std::string(name)) + ": " + why);
   }
 
   const std::string& file_;
@@ -138,7 +138,8 @@ bool is_upper_size(const std::string& text) {
   const std::string_view unit = digits == std::string::npos ? "" : std::string_view(text).substr(digits);
   const unsigned long long number = std::stoull(text);
   if (unit == "%") return number >= 1 && number <= 100;
-  return number > 0 && (unit.empty() || (unit.size() == 1 && std::string_view("KMGTkmgt").find(unit[0]) != std::string_view::npos));
+  return number > 0 &&
+         (unit.empty() || (unit.size() == 1 && std::string_view("KMGTkmgt").find(unit[0]) != std::string_view::npos));
 }
 
 constexpr std::int64_t kYear = 366LL * 24 * 3600;
@@ -147,11 +148,13 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
   const auto found = root.as_table().find("registries");
   if (found == root.as_table().end()) return {};
   const auto wrong = [&](const toml::value& value, const std::string& why) {
-    return Error(ErrorKind::invalid, "configuration " + spc::quoted(file) + ", line " + std::to_string(line_of(value)) + ": " + why);
+    return Error(ErrorKind::invalid,
+                 "configuration " + spc::quoted(file) + ", line " + std::to_string(line_of(value)) + ": " + why);
   };
   if (!found->second.is_table()) return wrong(found->second, "registries: needs tables [registries.\"HOST:PORT\"]");
   for (const auto& [host, value] : found->second.as_table()) {
-    if (!value.is_table()) return wrong(value, "registries." + printable(host) + ": needs to be a table (hint: put the host in quotes)");
+    if (!value.is_table())
+      return wrong(value, "registries." + printable(host) + ": needs to be a table (hint: put the host in quotes)");
     auto name = parse_registry(host);
     if (!name) return wrong(value, "registries." + spc::quoted(host) + ": is not HOST or HOST:PORT");
     RegistryConfig registry;
@@ -159,8 +162,8 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
     SPC_TRY(reader.check_keys());
     SPC_TRY(reader.read("insecure", registry.insecure));
     SPC_TRY(reader.read("blocked", registry.blocked));
-    SPC_TRY(reader.read("ca", registry.ca, [](const std::string& text) { return text.starts_with('/'); },
-                        "needs an absolute path"));
+    SPC_TRY(reader.read(
+        "ca", registry.ca, [](const std::string& text) { return text.starts_with('/'); }, "needs an absolute path"));
     if (!config.registries.emplace(*name, registry).second) {
       return wrong(value, "registries." + spc::quoted(host) + ": is there twice under different names");
     }
@@ -172,15 +175,17 @@ Result<Config> config_of(const toml::value& root, const std::string& file) {
   Config config;
   const TableReader reader(file, root, "", kKeys);
   SPC_TRY(reader.check_keys("registries"));
-  SPC_TRY(reader.read("default_registry", config.default_registry,
-                      [](const std::string& text) { return parse_registry(text).has_value(); }, "needs HOST or HOST:PORT"));
+  SPC_TRY(reader.read(
+      "default_registry", config.default_registry, [](const std::string& text) { return parse_registry(text).has_value(); },
+      "needs HOST or HOST:PORT"));
   SPC_TRY(reader.read("writable", config.writable));
   SPC_TRY(reader.read("mount_home", config.mount_home));
   SPC_TRY(reader.read("upper_size", config.upper_size, is_upper_size,
                       "needs 1% to 100%, or a number of bytes with K, M, G or T behind it"));
   std::string pull = name_of(config.pull);
-  SPC_TRY(reader.read("pull", pull, [](const std::string& text) { return parse_pull_policy(text).has_value(); },
-                      "needs newer, missing or always"));
+  SPC_TRY(reader.read(
+      "pull", pull, [](const std::string& text) { return parse_pull_policy(text).has_value(); },
+      "needs newer, missing or always"));
   config.pull = *parse_pull_policy(pull);
   SPC_TRY(reader.read("public_ttl", config.public_ttl, kYear));
   SPC_TRY(reader.read("tag_ttl", config.tag_ttl, kYear));

@@ -133,7 +133,8 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
     return try_again(explain_status(session_, request_.what, head, small_body_), asked_wait(head));
   }
   if (state_ == State::asking_token) {
-    if (head.status != 200) return fail(explain_status(session_, request_.what, head, small_body_).during("ask for an anonymous token"));
+    if (head.status != 200)
+      return fail(explain_status(session_, request_.what, head, small_body_).during("ask for an anonymous token"));
     return use_token();
   }
   if (head.status >= 300 && head.status < 400) return follow(head, end);
@@ -172,7 +173,8 @@ void Fetch::authenticate(const HttpHead& head) {
     for (auto& challenge : parse_challenges(value)) challenges.push_back(std::move(challenge));
   }
   const auto bearer = std::find_if(challenges.begin(), challenges.end(), [](const auto& c) { return c.scheme == "bearer"; });
-  if (bearer == challenges.end() || ++logins_ > kMaxLogins) return fail(explain_status(session_, request_.what, head, small_body_));
+  if (bearer == challenges.end() || ++logins_ > kMaxLogins)
+    return fail(explain_status(session_, request_.what, head, small_body_));
   auto url = token_url(*bearer, session_.repository, session_.base_url);
   if (!url) return fail(std::move(url).error());
 
@@ -195,7 +197,8 @@ void Fetch::use_token() {
 
 void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
-    return fail(Error(ErrorKind::corrupt, "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size))
+    return fail(Error(ErrorKind::corrupt,
+                      "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size))
                     .hint("the registry or something on the way changed it"));
   }
   state_ = State::finished;

@@ -14,14 +14,14 @@ namespace spc {
 /// What the requests to one repository share.
 struct RegistrySession {
   HttpClient& http;
-  Log& log;                ///< told when something is tried again
-  std::string registry;    ///< HOST[:PORT] as the user knows it
-  std::string base_url;    ///< scheme and host that answer for it
+  Log& log;              ///< told when something is tried again
+  std::string registry;  ///< HOST[:PORT] as the user knows it
+  std::string base_url;  ///< scheme and host that answer for it
   std::string repository;
   std::string ca;
-  bool on_loopback = false;        ///< the registry is a service of this node: so may be what it redirects to
-  std::string token;               ///< anonymous, of the registry's token server
-  unsigned token_generation = 0;   ///< counts them, so that many fetches renew it once
+  bool on_loopback = false;       ///< the registry is a service of this node: so may be what it redirects to
+  std::string token;              ///< anonymous, of the registry's token server
+  unsigned token_generation = 0;  ///< counts them, so that many fetches renew it once
 };
 
 /// Takes the bytes that are wanted, in order and each once.
@@ -32,8 +32,8 @@ class FetchSink {
 };
 
 struct FetchRequest {
-  std::string path;           ///< below /v2/REPOSITORY/
-  std::string what;           ///< in messages: `manifest "registry:5000/x:1"`
+  std::string path;  ///< below /v2/REPOSITORY/
+  std::string what;  ///< in messages: `manifest "registry:5000/x:1"`
   bool head = false;
   std::string accept;
   std::uint64_t max_size = 0;               ///< a longer body is an error

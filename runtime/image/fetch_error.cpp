@@ -48,8 +48,7 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
       }
       if (what.starts_with("manifest")) {
         if (reason.code == "MANIFEST_UNKNOWN") {
-          return std::move(Error(ErrorKind::not_found, "there is no such tag or digest in " + repository)
-                               .hint("check the tag"));
+          return std::move(Error(ErrorKind::not_found, "there is no such tag or digest in " + repository).hint("check the tag"));
         }
         return std::move(Error(ErrorKind::not_found, "not found" + said).hint("check repository and tag"));
       }
@@ -58,13 +57,15 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
       return std::move(Error(ErrorKind::unavailable, "too many requests" + said)
                            .hint("the registry limits downloads: try later, log in or use a mirror"));
     case 400:
-      if (body.find("HTTP request to an HTTPS server") != std::string_view::npos || body.find("plain HTTP request was sent to HTTPS") != std::string_view::npos) {
+      if (body.find("HTTP request to an HTTPS server") != std::string_view::npos ||
+          body.find("plain HTTP request was sent to HTTPS") != std::string_view::npos) {
         return std::move(Error(ErrorKind::refused, "speaks TLS, but the site's configuration says plain HTTP")
                              .hint("remove insecure = true for this registry from config.toml"));
       }
       [[fallthrough]];
     default:
-      if (head.status >= 500) return {ErrorKind::unavailable, "the registry failed with status " + std::to_string(head.status) + said};
+      if (head.status >= 500)
+        return {ErrorKind::unavailable, "the registry failed with status " + std::to_string(head.status) + said};
       return {ErrorKind::unavailable, "unexpected status " + std::to_string(head.status) + said};
   }
 }

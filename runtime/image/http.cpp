@@ -95,7 +95,8 @@ struct HttpClient::Transfer {
     const std::size_t colon = line.find(':');
     if (colon == std::string_view::npos) return size;
     std::string name(line.substr(0, colon));
-    std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     transfer.head.headers.emplace_back(std::move(name), trimmed(line.substr(colon + 1)));
     return size;
   }
@@ -104,13 +105,9 @@ struct HttpClient::Transfer {
     auto& transfer = *static_cast<Transfer*>(self);
     curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &transfer.head.status);
     switch (transfer.handler->body(transfer.head, std::as_bytes(std::span(data, size)))) {
-      case HttpHandler::Take::taken:
-        return size;
-      case HttpHandler::Take::later:
-        transfer.paused = true;
-        return CURL_WRITEFUNC_PAUSE;
-      case HttpHandler::Take::stop:
-        break;
+      case HttpHandler::Take::taken: return size;
+      case HttpHandler::Take::later: transfer.paused = true; return CURL_WRITEFUNC_PAUSE;
+      case HttpHandler::Take::stop: break;
     }
     return 0;
   }
@@ -287,7 +284,8 @@ Result<void> HttpClient::wait(std::chrono::milliseconds timeout, std::span<pollf
                                            ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
   }
   int running = 0;
-  CURLMcode code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()), static_cast<int>(timeout.count()), nullptr);
+  CURLMcode code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()),
+                                   static_cast<int>(timeout.count()), nullptr);
   if (code == CURLM_OK) code = curl_multi_perform(impl_->multi, &running);
   impl_->deliver_ends();
   if (code != CURLM_OK) return Error(ErrorKind::internal, std::string("HTTP client: ") + curl_multi_strerror(code));

@@ -22,10 +22,10 @@ struct HttpRequest {
   std::string url;
   bool head = false;
   std::string accept;
-  std::string bearer;           ///< sent to this URL only; empty: no Authorization
-  std::uint64_t range_from = 0; ///< > 0: ask for the bytes from here to the end
-  std::string ca;               ///< file of certificates trusted besides the system's
-  bool allow_loopback = true;   ///< a redirect must not lead to this node's own services
+  std::string bearer;            ///< sent to this URL only; empty: no Authorization
+  std::uint64_t range_from = 0;  ///< > 0: ask for the bytes from here to the end
+  std::string ca;                ///< file of certificates trusted besides the system's
+  bool allow_loopback = true;    ///< a redirect must not lead to this node's own services
 };
 
 /// Status and headers of a response; header names are in lower case.

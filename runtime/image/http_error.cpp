@@ -22,10 +22,8 @@ Error explain_certificate(CURL* handle, const char* detail) {
     return std::move(Error(ErrorKind::refused, std::string("its TLS certificate ") + why).hint(hint));
   };
   switch (verify) {
-    case X509_V_ERR_CERT_HAS_EXPIRED:
-      return untrusted("has expired", "if it has not, this node's clock is wrong");
-    case X509_V_ERR_CERT_NOT_YET_VALID:
-      return untrusted("is not valid yet", "this node's clock is probably wrong");
+    case X509_V_ERR_CERT_HAS_EXPIRED: return untrusted("has expired", "if it has not, this node's clock is wrong");
+    case X509_V_ERR_CERT_NOT_YET_VALID: return untrusted("is not valid yet", "this node's clock is probably wrong");
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
       return untrusted("is signed by itself", "the site can trust it with ca = \"FILE\" for this registry in config.toml");
@@ -34,10 +32,8 @@ Error explain_certificate(CURL* handle, const char* detail) {
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
       return untrusted("is signed by an authority unknown here",
                        "the site can trust it with ca = \"FILE\" for this registry in config.toml");
-    case X509_V_ERR_HOSTNAME_MISMATCH:
-      return untrusted("belongs to another host", "check the registry's name");
-    default:
-      break;
+    case X509_V_ERR_HOSTNAME_MISMATCH: return untrusted("belongs to another host", "check the registry's name");
+    default: break;
   }
   if (std::strstr(detail, "subject name") != nullptr || std::strstr(detail, "does not match") != nullptr) {
     return untrusted("belongs to another host", "check the registry's name");
@@ -49,20 +45,16 @@ Error explain_certificate(CURL* handle, const char* detail) {
 
 HttpEnd::Kind kind_of_end(CURL* handle, CURLcode code) {
   switch (code) {
-    case CURLE_OK:
-      return HttpEnd::Kind::complete;
-    case CURLE_OPERATION_TIMEDOUT:
-      return never_connected(handle) ? HttpEnd::Kind::failed : HttpEnd::Kind::stalled;
+    case CURLE_OK: return HttpEnd::Kind::complete;
+    case CURLE_OPERATION_TIMEDOUT: return never_connected(handle) ? HttpEnd::Kind::failed : HttpEnd::Kind::stalled;
     case CURLE_PARTIAL_FILE:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:
     case CURLE_GOT_NOTHING:
     case CURLE_WRITE_ERROR:
     case CURLE_HTTP2:
-    case CURLE_HTTP2_STREAM:
-      return HttpEnd::Kind::broken;
-    default:
-      return HttpEnd::Kind::failed;
+    case CURLE_HTTP2_STREAM: return HttpEnd::Kind::broken;
+    default: return HttpEnd::Kind::failed;
   }
 }
 
@@ -83,10 +75,8 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail) {
     case CURLE_OPERATION_TIMEDOUT:
       if (never_connected(handle)) return {ErrorKind::unavailable, "does not answer within 15 seconds"};
       return {ErrorKind::unavailable, "sends nothing any more"};
-    case CURLE_PEER_FAILED_VERIFICATION:
-      return explain_certificate(handle, detail);
-    case CURLE_SSL_CACERT_BADFILE:
-      return {ErrorKind::invalid, "the file of trusted certificates cannot be read: " + shown};
+    case CURLE_PEER_FAILED_VERIFICATION: return explain_certificate(handle, detail);
+    case CURLE_SSL_CACERT_BADFILE: return {ErrorKind::invalid, "the file of trusted certificates cannot be read: " + shown};
     case CURLE_SSL_CONNECT_ERROR:
       if (shown.find("wrong version number") != std::string::npos || shown.find("packet length too long") != std::string::npos) {
         return std::move(Error(ErrorKind::refused, "does not speak TLS")
@@ -96,15 +86,11 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail) {
     case CURLE_PARTIAL_FILE:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:
-    case CURLE_GOT_NOTHING:
-      return {ErrorKind::unavailable, "closed the connection in the middle"};
+    case CURLE_GOT_NOTHING: return {ErrorKind::unavailable, "closed the connection in the middle"};
     case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_UNSUPPORTED_PROTOCOL:
-      return {ErrorKind::unavailable, "does not answer as a web server: " + shown};
-    case CURLE_OUT_OF_MEMORY:
-      return {ErrorKind::no_space, "out of memory"};
-    default:
-      return {ErrorKind::unavailable, shown};
+    case CURLE_UNSUPPORTED_PROTOCOL: return {ErrorKind::unavailable, "does not answer as a web server: " + shown};
+    case CURLE_OUT_OF_MEMORY: return {ErrorKind::no_space, "out of memory"};
+    default: return {ErrorKind::unavailable, shown};
   }
 }
 

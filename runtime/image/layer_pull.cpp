@@ -26,7 +26,8 @@ bool is_readable(int descriptor) {
 LayerPull::LayerPull(MissingLayer layer, LayerLock lock, AgentLink& agent, UniqueFd file, LayerProcess converter)
     : layer_(std::move(layer)), lock_(std::move(lock)), agent_(agent), file_(std::move(file)), converter_(std::move(converter)) {}
 
-Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, LayerLock lock, Repository& repository, AgentLink& agent) {
+Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, LayerLock lock, Repository& repository,
+                                                    AgentLink& agent) {
   UniqueFd file = SPC_TRY(agent.new_layer());
   LayerProcess converter = SPC_TRY_DURING("convert " + name_of(layer), LayerProcess::start(file.get()));
   const int input = converter.input();
@@ -41,7 +42,8 @@ void LayerPull::watch(std::vector<pollfd>& descriptors) const {
   if (!input_closed_ && waiting_.size() > waiting_from_) descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
   if (sync_) {
     descriptors.push_back({.fd = sync_->descriptor(), .events = POLLIN});
-  } else if (!converter_left_) descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
+  } else if (!converter_left_)
+    descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
 }
 
 HttpHandler::Take LayerPull::take(std::span<const std::byte> bytes) {
@@ -127,15 +129,16 @@ Result<ConvertedLayer> LayerPull::converted() {
   auto layer = converter_.finish();
   if (layer) return layer;
   auto error = std::move(layer).error().during("convert " + name_of(layer_));
-  const bool image_is_bad = error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+  const bool image_is_bad =
+      error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
   return image_is_bad ? std::move(error).hint(kBrokenImage) : std::move(error);
 }
 
 Result<void> LayerPull::check_archive() {
   const ConvertedLayer layer = SPC_TRY(converted());
   if (layer.diff_id == layer_.diff_id) return {};
-  return Error(ErrorKind::corrupt, name_of(layer_) + ": its archive has digest " + layer.diff_id.str() +
-                                       " instead of " + layer_.diff_id.str() + ", which the image's configuration says")
+  return Error(ErrorKind::corrupt, name_of(layer_) + ": its archive has digest " + layer.diff_id.str() + " instead of " +
+                                       layer_.diff_id.str() + ", which the image's configuration says")
       .hint(kBrokenImage);
 }
 

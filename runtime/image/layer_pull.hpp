@@ -58,9 +58,9 @@ class LayerPull final : private FetchSink {
   std::vector<std::byte> waiting_;  // bytes that the pipe did not take yet,
   std::size_t waiting_from_ = 0;    // from here on
   bool paused_ = false;
-  bool converter_left_ = false;     // it reads no more: the reason comes with finish()
+  bool converter_left_ = false;  // it reads no more: the reason comes with finish()
   bool input_closed_ = false;
-  std::optional<FileSync> sync_;    // the last step before the name
+  std::optional<FileSync> sync_;  // the last step before the name
 };
 
 }  // namespace spc

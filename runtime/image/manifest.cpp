@@ -18,11 +18,14 @@ constexpr std::string_view kDockerManifest = "application/vnd.docker.distributio
 constexpr std::string_view kDockerList = "application/vnd.docker.distribution.manifest.list.v2+json";
 constexpr std::string_view kDockerSchema1 = "application/vnd.docker.distribution.manifest.v1";
 
-constexpr std::array<std::string_view, 8> kLayerTypes = {
-    "application/vnd.oci.image.layer.v1.tar",          "application/vnd.oci.image.layer.v1.tar+gzip",
-    "application/vnd.oci.image.layer.v1.tar+zstd",     "application/vnd.docker.image.rootfs.diff.tar",
-    "application/vnd.docker.image.rootfs.diff.tar.gzip", "application/vnd.docker.image.rootfs.diff.tar.zstd",
-    "application/vnd.docker.image.rootfs.diff.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar+zstd"};
+constexpr std::array<std::string_view, 8> kLayerTypes = {"application/vnd.oci.image.layer.v1.tar",
+                                                         "application/vnd.oci.image.layer.v1.tar+gzip",
+                                                         "application/vnd.oci.image.layer.v1.tar+zstd",
+                                                         "application/vnd.docker.image.rootfs.diff.tar",
+                                                         "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                                                         "application/vnd.docker.image.rootfs.diff.tar.zstd",
+                                                         "application/vnd.docker.image.rootfs.diff.tar+gzip",
+                                                         "application/vnd.docker.image.rootfs.diff.tar+zstd"};
 constexpr std::array<std::string_view, 2> kConfigTypes = {"application/vnd.oci.image.config.v1+json",
                                                           "application/vnd.docker.container.image.v1+json"};
 
@@ -43,7 +46,8 @@ Result<Descriptor> parse_descriptor(const Json& object) {
   descriptor.digest = SPC_TRY(Digest::parse(*digest));
   const auto size = SPC_TRY(number_member(object, "size"));
   if (!size) return corrupt("descriptor of " + descriptor.digest.str() + " has no size");
-  if (*size > kMaxBlob) return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is impossible");
+  if (*size > kMaxBlob)
+    return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is impossible");
   descriptor.size = *size;
   return descriptor;
 }
@@ -71,8 +75,8 @@ Result<Manifest> manifest_of(const Json& document) {
   }
   const auto* layers = SPC_TRY(array_member(document, "layers"));
   if (layers->size() > ImageRecordHeader::kMaxLayers) {
-    return Error(ErrorKind::invalid, "has " + std::to_string(layers->size()) + " layers, more than " +
-                                         std::to_string(ImageRecordHeader::kMaxLayers));
+    return Error(ErrorKind::invalid,
+                 "has " + std::to_string(layers->size()) + " layers, more than " + std::to_string(ImageRecordHeader::kMaxLayers));
   }
   for (const Json& layer : *layers) {
     const Descriptor descriptor = SPC_TRY(parse_descriptor(layer));
@@ -174,7 +178,10 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
   if (!own_type.empty() && header_known && is_index_type(own_type) != is_index_type(content_type)) {
     return corrupt("is sent as " + spc::quoted(content_type) + " but calls itself " + spc::quoted(own_type));
   }
-  const std::string_view type = !own_type.empty() ? std::string_view(own_type) : header_known ? content_type : has_manifests ? kOciIndex : kOciManifest;
+  const std::string_view type = !own_type.empty() ? std::string_view(own_type)
+                                : header_known    ? content_type
+                                : has_manifests   ? kOciIndex
+                                                  : kOciManifest;
   if (is_index_type(type)) {
     if (has_layers) return corrupt("calls itself an index but has layers");
     return std::variant<Manifest, Index>(SPC_TRY(index_of(document)));

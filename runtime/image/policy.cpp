@@ -22,10 +22,14 @@ void set_upper_size(PolicyRecord& policy, std::string_view text) {
     return;
   }
   switch (unit) {
-    case 'T': case 't': value <<= 10; [[fallthrough]];
-    case 'G': case 'g': value <<= 10; [[fallthrough]];
-    case 'M': case 'm': value <<= 10; [[fallthrough]];
-    case 'K': case 'k': value <<= 10; [[fallthrough]];
+    case 'T':
+    case 't': value <<= 10; [[fallthrough]];
+    case 'G':
+    case 'g': value <<= 10; [[fallthrough]];
+    case 'M':
+    case 'm': value <<= 10; [[fallthrough]];
+    case 'K':
+    case 'k': value <<= 10; [[fallthrough]];
     default: policy.upper_bytes = value;
   }
 }
@@ -62,8 +66,10 @@ int answer_policy(int socket) noexcept {
   const auto refuse = [&](std::string_view why) { why.copy(answer.error, sizeof answer.error - 1); };
   try {
     const auto policy = read_policy();
-    if (policy) answer.policy = *policy;
-    else refuse(policy.error().message());
+    if (policy)
+      answer.policy = *policy;
+    else
+      refuse(policy.error().message());
   } catch (const std::exception& error) {
     refuse(error.what());
   }

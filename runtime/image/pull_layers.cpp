@@ -12,7 +12,8 @@ std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + 500'000) / 1'000'
 
 class Progress {
  public:
-  Progress(const PullContext& context, const std::vector<MissingLayer>& missing) : context_(context), there_(context.layers - missing.size()) {
+  Progress(const PullContext& context, const std::vector<MissingLayer>& missing)
+      : context_(context), there_(context.layers - missing.size()) {
     for (const auto& layer : missing) total_ += layer.blob.size;
   }
   void layer_done(const MissingLayer& layer) {
@@ -24,7 +25,8 @@ class Progress {
     const auto now = Clock::now();
     if (now < next_) return;
     std::string line = "pulling " + context_.image + ": " + std::to_string(there_) + " of " + std::to_string(context_.layers) +
-                       " layers, " + std::to_string(megabytes(finished_ + underway)) + " of " + std::to_string(megabytes(total_)) + " MB";
+                       " layers, " + std::to_string(megabytes(finished_ + underway)) + " of " +
+                       std::to_string(megabytes(total_)) + " MB";
     if (elsewhere > 0) line += " (another job on this node converts " + std::to_string(elsewhere) + " of them)";
     if (line == last_) return;
     next_ = now + pause_;

@@ -14,8 +14,8 @@ struct PullContext {
   Repository& repository;
   ImageStore& store;
   AgentLink& agent;
-  std::string image;           ///< as messages call it
-  std::size_t layers = 0;      ///< of the image, with those that are there
+  std::string image;       ///< as messages call it
+  std::size_t layers = 0;  ///< of the image, with those that are there
   std::size_t max_parallel = 2;
 };
 

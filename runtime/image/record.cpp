@@ -68,8 +68,7 @@ Result<ImageRecord> parse_image_record(std::string_view bytes) {
   if (bytes.size() < sizeof header) return damaged();
   std::memcpy(&header, bytes.data(), sizeof header);
   if (std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
-      header.layer_count > ImageRecordHeader::kMaxLayers ||
-      bytes.size() - sizeof header < header.layer_count * sizeof(Digest)) {
+      header.layer_count > ImageRecordHeader::kMaxLayers || bytes.size() - sizeof header < header.layer_count * sizeof(Digest)) {
     return damaged();
   }
   for (const auto& section : {header.settings, header.manifest, header.config, header.origin}) {

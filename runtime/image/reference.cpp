@@ -49,8 +49,8 @@ Result<void> check_component(std::string_view whole, std::string_view component)
     const std::size_t longest = c == '.' ? 1 : c == '_' ? 2 : component.size();
     const bool next_ok = end < component.size() && (is_lower(component[end]) || is_digit(component[end]));
     if (i == 0 || !next_ok || end - i > longest) {
-      return bad(whole, "in repository component " + quoted(component) +
-                            " '.', '_', '__' or '-' must stand between letters or digits");
+      return bad(whole,
+                 "in repository component " + quoted(component) + " '.', '_', '__' or '-' must stand between letters or digits");
     }
     i = end;
   }
@@ -151,8 +151,8 @@ Result<void> refuse_other_kinds(std::string_view text) {
   for (const std::string_view ending : {".sqsh", ".squashfs", ".sif", ".tar", ".tar.gz", ".tgz"}) {
     if (text.ends_with(ending)) {
       return bad(text, "this looks like a file, and image files are not supported yet")
-          .hint("push the image to a registry; an image of this very name needs its tag, as in NAME" +
-                std::string(ending) + ":latest");
+          .hint("push the image to a registry; an image of this very name needs its tag, as in NAME" + std::string(ending) +
+                ":latest");
     }
   }
   return {};

@@ -51,7 +51,12 @@ Result<HttpHead> Repository::run(Fetch& fetch) {
 
 Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
   TextSink sink;
-  Fetch fetch(session_, {.path = "manifests/" + tag_or_digest, .what = manifest_name(reference_, tag_or_digest), .head = true, .accept = kManifestAccept}, sink);
+  Fetch fetch(session_,
+              {.path = "manifests/" + tag_or_digest,
+               .what = manifest_name(reference_, tag_or_digest),
+               .head = true,
+               .accept = kManifestAccept},
+              sink);
   const HttpHead head = SPC_TRY(run(fetch));
   return Digest::parse(head.header("docker-content-digest"));
 }
@@ -59,7 +64,8 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
 Result<Repository::Document> Repository::get_manifest(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
   const std::string what = manifest_name(reference_, tag_or_digest);
   TextSink sink;
-  Fetch fetch(session_, {.path = "manifests/" + tag_or_digest, .what = what, .accept = kManifestAccept, .max_size = kMaxManifest}, sink);
+  Fetch fetch(session_, {.path = "manifests/" + tag_or_digest, .what = what, .accept = kManifestAccept, .max_size = kMaxManifest},
+              sink);
   const HttpHead head = SPC_TRY(run(fetch));
   Document document{.bytes = std::move(sink.text), .content_type = std::string(head.header("content-type"))};
   document.digest = Sha256::of(document.bytes);
@@ -86,7 +92,8 @@ Result<ResolvedImage> Repository::resolve(const Platform& platform) {
     const Document document = SPC_TRY(get_manifest(next, expected));
     const std::string what = manifest_name(reference_, next);
     if (expected_size && document.bytes.size() != *expected_size) {
-      return Error(ErrorKind::corrupt, what + ": has " + std::to_string(document.bytes.size()) + " bytes instead of " + std::to_string(*expected_size));
+      return Error(ErrorKind::corrupt, what + ": has " + std::to_string(document.bytes.size()) + " bytes instead of " +
+                                           std::to_string(*expected_size));
     }
     auto parsed = SPC_TRY(parse_manifest(document.bytes, document.content_type, what));
     if (auto* manifest = std::get_if<Manifest>(&parsed)) {
@@ -108,17 +115,23 @@ Result<ResolvedImage> Repository::resolve(const Platform& platform) {
   image.config = SPC_TRY(parse_image_config(image.config_bytes, what));
   const Platform& is = image.config.platform;
   if ((!is.os.empty() && is.os != platform.os) || (!is.architecture.empty() && is.architecture != platform.architecture)) {
-    return Error(ErrorKind::invalid, "image " + quoted(reference_.canonical()) + ": is made for " + printable(is.str()) + ", this node needs " + platform.str())
+    return Error(ErrorKind::invalid, "image " + quoted(reference_.canonical()) + ": is made for " + printable(is.str()) +
+                                         ", this node needs " + platform.str())
         .hint("choose a tag that was built for " + platform.str());
   }
   if (image.config.diff_ids.size() != image.manifest.layers.size()) {
-    return Error(ErrorKind::corrupt, what + ": describes " + std::to_string(image.config.diff_ids.size()) + " layers, the manifest " + std::to_string(image.manifest.layers.size()));
+    return Error(ErrorKind::corrupt, what + ": describes " + std::to_string(image.config.diff_ids.size()) +
+                                         " layers, the manifest " + std::to_string(image.manifest.layers.size()));
   }
   return image;
 }
 
 std::unique_ptr<Fetch> Repository::fetch_layer(const Descriptor& layer, FetchSink& sink) {
-  return std::make_unique<Fetch>(session_, FetchRequest{.path = "blobs/" + layer.digest.str(), .what = "layer " + quoted(layer.digest.str()), .exact_size = layer.size}, sink);
+  return std::make_unique<Fetch>(
+      session_,
+      FetchRequest{
+          .path = "blobs/" + layer.digest.str(), .what = "layer " + quoted(layer.digest.str()), .exact_size = layer.size},
+      sink);
 }
 
 }  // namespace spc

@@ -14,12 +14,9 @@ std::optional<PullPolicy> parse_pull_policy(std::string_view text) {
 
 const char* name_of(PullPolicy policy) {
   switch (policy) {
-    case PullPolicy::newer:
-      return "newer";
-    case PullPolicy::missing:
-      return "missing";
-    case PullPolicy::always:
-      return "always";
+    case PullPolicy::newer: return "newer";
+    case PullPolicy::missing: return "missing";
+    case PullPolicy::always: return "always";
   }
   return "";
 }
@@ -72,9 +69,7 @@ std::string ImportRequest::serialize() const {
 }
 
 Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
-  const auto wrong = [](std::string_view what) {
-    return Error(ErrorKind::internal, "import request: " + std::string(what));
-  };
+  const auto wrong = [](std::string_view what) { return Error(ErrorKind::internal, "import request: " + std::string(what)); };
   ImportRequest request;
   std::set<std::string_view> seen;
   while (!bytes.empty()) {

@@ -79,7 +79,9 @@ Result<void> write_named(int directory, const std::string& name, std::string_vie
   SPC_TRY_DURING(step, write_all(file.get(), bytes));
   if (durable == Durable::yes && ::fsync(file.get()) != 0) return Error::from_errno(errno, step);
   const std::string self = "/proc/self/fd/" + std::to_string(file.get());
-  const auto link_as = [&](const std::string& as) { return ::linkat(AT_FDCWD, self.c_str(), directory, as.c_str(), AT_SYMLINK_FOLLOW); };
+  const auto link_as = [&](const std::string& as) {
+    return ::linkat(AT_FDCWD, self.c_str(), directory, as.c_str(), AT_SYMLINK_FOLLOW);
+  };
   if (link_as(name) == 0) return {};
   if (errno != EEXIST) return Error::from_errno(errno, step);
   // linkat does not replace: link under another name and rename. The lock makes that name ours, and what a writer

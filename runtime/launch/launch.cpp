@@ -19,7 +19,8 @@ namespace spc {
 namespace {
 
 Error agent_has_ended() {
-  return Error(ErrorKind::unavailable, "prepare the container: the agent has ended").hint("try again; slurmd's log on the node may say more");
+  return Error(ErrorKind::unavailable, "prepare the container: the agent has ended")
+      .hint("try again; slurmd's log on the node may say more");
 }
 
 /// This task's private line to the agent.
@@ -182,11 +183,9 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
                          .timing = timing_line(message, now_us() - begin)};
       }
 
-      case TaskMessageKind::failed:
-        return Error(ErrorKind::system, message.text);
+      case TaskMessageKind::failed: return Error(ErrorKind::system, message.text);
 
-      default:
-        return Error(ErrorKind::internal, "unexpected message of the agent");
+      default: return Error(ErrorKind::internal, "unexpected message of the agent");
     }
   }
 }

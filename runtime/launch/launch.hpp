@@ -18,11 +18,11 @@ namespace spc {
 struct LaunchRequest {
   std::string image;
   std::vector<MountSpec> mounts;
-  std::string workdir;                ///< empty: the image's
-  std::optional<bool> writable;       ///< empty: the site's default
+  std::string workdir;           ///< empty: the image's
+  std::optional<bool> writable;  ///< empty: the site's default
   std::optional<bool> mount_home;
   std::set<std::string> keep_environment;
-  std::string batch_script;           ///< of a batch step: Slurm's copy of the script, shown inside at the same place
+  std::string batch_script;  ///< of a batch step: Slurm's copy of the script, shown inside at the same place
 };
 
 /// What a task needs to be executed inside, where it already is.

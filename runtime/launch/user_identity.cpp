@@ -14,7 +14,8 @@ constexpr std::size_t kMaxNamedGroups = 64;
 
 std::string without_separators(const char* text) {
   std::string out = text == nullptr ? "" : text;
-  std::replace_if(out.begin(), out.end(), [](char c) { return c == ':' || c == '\n'; }, ' ');
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c == ':' || c == '\n'; }, ' ');
   return out;
 }
 
@@ -43,7 +44,8 @@ UserIdentity UserIdentity::of_this_process() {
     if (user.shell.empty()) user.shell = "/bin/sh";
   }
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
-  if (!groups.empty()) groups.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
+  if (!groups.empty())
+    groups.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
   if (std::find(groups.begin(), groups.end(), user.gid) == groups.end()) groups.insert(groups.begin(), user.gid);
   if (groups.size() > kMaxNamedGroups) groups = {user.gid};
   for (const gid_t gid : groups) {

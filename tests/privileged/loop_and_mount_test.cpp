@@ -32,7 +32,8 @@ UniqueFd squashfs_file(const std::string& name) {
   const fs::path tree = kWork / (name + ".tree");
   fs::create_directories(tree);
   std::ofstream(tree / name) << name;
-  const std::string command = "mksquashfs " + tree.string() + " " + (kWork / name).string() + " -all-root -noappend -quiet -no-progress >/dev/null";
+  const std::string command =
+      "mksquashfs " + tree.string() + " " + (kWork / name).string() + " -all-root -noappend -quiet -no-progress >/dev/null";
   REQUIRE(std::system(command.c_str()) == 0);
   UniqueFd file(::open((kWork / name).c_str(), O_RDONLY | O_CLOEXEC));
   REQUIRE(file);

@@ -48,8 +48,8 @@ TEST_CASE("a directory that somebody else made first is refused by name") {
   REQUIRE(::chown(SPC_RUN_DIR, 4711, 4711) == 0);
   const auto done = set_up_node(kService, kService);
   REQUIRE_FALSE(done);
-  CHECK(done.error().message() ==
-        "use directory \"" SPC_RUN_DIR "\": it belongs to user 4711 (hint: remove it or give it to root)");
+  CHECK(done.error().message() == "use directory \"" SPC_RUN_DIR
+                                  "\": it belongs to user 4711 (hint: remove it or give it to root)");
 }
 
 TEST_CASE("a link in place of a directory is not followed") {

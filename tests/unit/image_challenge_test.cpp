@@ -1,17 +1,19 @@
-#include "image/challenge.hpp"
 #include "catch.hpp"
+#include "image/challenge.hpp"
 
 using namespace spc;
 
 TEST_CASE("a challenge is read with its parameters, whatever their order and quoting") {
-  const auto found = parse_challenges(R"(Basic realm="a, b", BEARER realm="https://auth/t?x=1", service = reg ,scope="repository:a/b:pull,push")");
+  const auto found = parse_challenges(
+      R"(Basic realm="a, b", BEARER realm="https://auth/t?x=1", service = reg ,scope="repository:a/b:pull,push")");
   REQUIRE(found.size() == 2);
   CHECK(found[0].scheme == "basic");
   CHECK(found[0].parameters.at("realm") == "a, b");
   CHECK(found[1].scheme == "bearer");
   CHECK(found[1].parameters.at("service") == "reg");
   CHECK(found[1].parameters.at("scope") == "repository:a/b:pull,push");
-  CHECK(token_url(found[1], "a/b", "https://r").value() == "https://auth/t?x=1&service=reg&scope=repository%3Aa%2Fb%3Apull%2Cpush");
+  CHECK(token_url(found[1], "a/b", "https://r").value() ==
+        "https://auth/t?x=1&service=reg&scope=repository%3Aa%2Fb%3Apull%2Cpush");
 }
 
 TEST_CASE("garbage in a challenge does no harm") {

@@ -1,5 +1,5 @@
-#include "image/config.hpp"
 #include "catch.hpp"
+#include "image/config.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -49,7 +49,9 @@ insecure = true
 [registries."reg.example.org"]
 ca = "/x.pem"
 blocked = true
-)", "config.toml").value();
+)",
+                                     "config.toml")
+                            .value();
   CHECK(config.default_registry == "reg:5000");
   CHECK_FALSE(config.writable);
   CHECK(config.mount_home);
@@ -80,7 +82,8 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
     CHECK(refused("upper_size = \"" + std::string(size) + "\"", "1% to 100%"));
   }
   CHECK(refused("[registries.\"a:b:c\"]\ninsecure = true", "is not HOST or HOST:PORT"));
-  CHECK(refused("[registries.\"r:1\"]\ninsecur = true", "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
+  CHECK(refused("[registries.\"r:1\"]\ninsecur = true",
+                "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
   CHECK(refused("[registries.\"r:1\"]\nca = \"x\"", "absolute path"));
   CHECK(refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "twice"));
   CHECK(refused("registries = 5", "needs tables"));

@@ -1,6 +1,6 @@
+#include "catch.hpp"
 #include "image/json.hpp"
 #include "image/manifest.hpp"
-#include "catch.hpp"
 
 using namespace spc;
 
@@ -53,7 +53,8 @@ TEST_CASE("manifests and indexes are told apart by their media type") {
   CHECK(std::get<Manifest>(parsed).layers.size() == 2);
   CHECK(std::holds_alternative<Manifest>(parse_manifest(manifest(""), "application/json", "m").value()));
   CHECK(std::holds_alternative<Index>(parse_manifest(R"({"schemaVersion":2,"manifests":[]})", kIndex, "m").value()));
-  CHECK(std::holds_alternative<Manifest>(parse_manifest(manifest(kLayer, R"(,"annotations":null,"subject":{"a":[1]})"), kOci, "m").value()));
+  CHECK(std::holds_alternative<Manifest>(
+      parse_manifest(manifest(kLayer, R"(,"annotations":null,"subject":{"a":[1]})"), kOci, "m").value()));
   CHECK(refused(manifest(kLayer, R"(,"manifests":[])"), "at once"));
   CHECK(refused(manifest(kLayer), "calls itself an index but has layers", kIndex));
   CHECK(refused(manifest(kLayer, R"(,"mediaType":")" + kIndex + "\""), "calls itself"));
@@ -61,7 +62,8 @@ TEST_CASE("manifests and indexes are told apart by their media type") {
 }
 
 TEST_CASE("urls and embedded data of a descriptor are ignored") {
-  const auto parsed = parse_manifest(manifest(descriptor("application/vnd.oci.image.layer.v1.tar", R"(,"urls":["http://evil"],"data":"!!")")), kOci, "m");
+  const auto parsed = parse_manifest(
+      manifest(descriptor("application/vnd.oci.image.layer.v1.tar", R"(,"urls":["http://evil"],"data":"!!")")), kOci, "m");
   CHECK(parsed);
 }
 
@@ -94,8 +96,12 @@ TEST_CASE("an image for this machine is chosen and others are listed") {
 }
 
 TEST_CASE("an image configuration gives settings and nothing is split") {
-  const auto config = parse_image_config(R"({"os":"linux","architecture":"amd64","rootfs":{"diff_ids":[")" + kA +
-      R"("]},"config":{"Env":["A=b=c","novalue","=x","M=one\ntwo"],"Entrypoint":["/e"],"Cmd":null,"WorkingDir":"/w","User":"9:9"}})", "c").value();
+  const auto config =
+      parse_image_config(
+          R"({"os":"linux","architecture":"amd64","rootfs":{"diff_ids":[")" + kA +
+              R"("]},"config":{"Env":["A=b=c","novalue","=x","M=one\ntwo"],"Entrypoint":["/e"],"Cmd":null,"WorkingDir":"/w","User":"9:9"}})",
+          "c")
+          .value();
   CHECK(config.env == std::vector<std::string>{"A=b=c", "M=one\ntwo"});
   CHECK(config.entrypoint == std::vector<std::string>{"/e"});
   CHECK(config.cmd.empty());

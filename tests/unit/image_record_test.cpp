@@ -1,5 +1,5 @@
-#include "image/store.hpp"
 #include "catch.hpp"
+#include "image/store.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -6,7 +6,8 @@ using Variables = std::map<std::string, std::string>;
 
 namespace {
 
-const UserIdentity kAlice{.uid = 2001, .gid = 2001, .name = "alice", .home = "/home/alice", .shell = "/bin/zsh", .group_entries = {}};
+const UserIdentity kAlice{
+    .uid = 2001, .gid = 2001, .name = "alice", .home = "/home/alice", .shell = "/bin/zsh", .group_entries = {}};
 
 ImageSettings image_with(std::vector<std::string> environment) {
   return ImageSettings{.environment = std::move(environment), .workdir = "", .reference = ""};

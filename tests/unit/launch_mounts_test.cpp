@@ -30,8 +30,7 @@ TEST_CASE("mounts are separated by commas and equal ones count once") {
 
 TEST_CASE("flags are joined by plus") {
   const auto mounts = parse_mounts("/a:/b:ro+bind+noexec+nosuid+x-create=dir").value();
-  CHECK(mounts[0].flags ==
-        (TaskMessage::source_read_only | TaskMessage::source_not_recursive | TaskMessage::source_no_exec));
+  CHECK(mounts[0].flags == (TaskMessage::source_read_only | TaskMessage::source_not_recursive | TaskMessage::source_no_exec));
 }
 
 TEST_CASE("a relative target lies below the container's root") {
@@ -45,8 +44,10 @@ TEST_CASE("a mount that cannot be meant is refused with the item and the reason"
   CHECK(refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
   CHECK(refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: SRC[:DST[:FLAGS]])");
   CHECK(refusal("/a:/b:ro:x") == "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
-  CHECK(refusal("data") == "--container-mounts: \"data\": mount source must be a relative path (beginning with .) or an absolute path");
-  CHECK(refusal("/a:b") == "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path");
+  CHECK(refusal("data") ==
+        "--container-mounts: \"data\": mount source must be a relative path (beginning with .) or an absolute path");
+  CHECK(refusal("/a:b") ==
+        "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path");
   CHECK(refusal("/a:/b:suid") ==
         "--container-mounts: \"/a:/b:suid\": unknown flag \"suid\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
   CHECK(refusal("/a:/") == "--container-mounts: \"/a:/\": cannot mount on the container's root");

@@ -110,14 +110,27 @@ TEST_CASE("a wrong checksum or number is refused behind the last good entry") {
 }
 
 TEST_CASE("malformed extended headers are refused, not skipped") {
-  for (const std::string& records :
-       {std::string("99 path=foo\n"), std::string("path=foo\n"), std::string("8 pathx\n"), std::string("12 path=fooo"),
-        std::string("0 path=foo\n"), std::string("-5 path=foo\n"), std::string(" 12 path=foo\n"),
-        std::string("12  path=foo\n"), std::string("99999999999999999999 path=foo\n"), std::string("5 =x\n"),
-        std::string("garbage"), std::string("11 path=foo\n"), record("size", "-1"), record("size", "1e3"),
-        record("size", ""), record("size", "99999999999999999999"), record("mtime", "soon"), record("mtime", "1.x"),
-        record("path", std::string("a\0b", 3)), record("linkpath", std::string("a\0b", 3)),
-        record(std::string("a\0b", 3), "x")}) {
+  for (const std::string& records : {std::string("99 path=foo\n"),
+                                     std::string("path=foo\n"),
+                                     std::string("8 pathx\n"),
+                                     std::string("12 path=fooo"),
+                                     std::string("0 path=foo\n"),
+                                     std::string("-5 path=foo\n"),
+                                     std::string(" 12 path=foo\n"),
+                                     std::string("12  path=foo\n"),
+                                     std::string("99999999999999999999 path=foo\n"),
+                                     std::string("5 =x\n"),
+                                     std::string("garbage"),
+                                     std::string("11 path=foo\n"),
+                                     record("size", "-1"),
+                                     record("size", "1e3"),
+                                     record("size", ""),
+                                     record("size", "99999999999999999999"),
+                                     record("mtime", "soon"),
+                                     record("mtime", "1.x"),
+                                     record("path", std::string("a\0b", 3)),
+                                     record("linkpath", std::string("a\0b", 3)),
+                                     record(std::string("a\0b", 3), "x")}) {
     if (records == "12  path=foo\n") continue;  // a key that begins with a blank is odd, but well formed
     INFO(records);
     const auto converted = convert(Tar().file("good").pax(records).file("f").end());
@@ -148,8 +161,10 @@ TEST_CASE("sparse maps that lie are refused") {
   CHECK(has(sparse("100", "0,4,50"), "no number"));               // odd
   CHECK(has(sparse("1152921504606846976", "0,8"), "more than"));  // 1 EiB
   const auto in_data = [](const std::string& map) {
-    return reason(Tar().pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.realsize", "9"))
-                      .file("s", padded(map)).end());
+    return reason(Tar()
+                      .pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.realsize", "9"))
+                      .file("s", padded(map))
+                      .end());
   };
   CHECK(has(in_data("1000000000000000000\n"), "map is wrong"));
   CHECK(has(in_data("2\n0\n1\n"), "map is wrong"));
@@ -165,8 +180,16 @@ TEST_CASE("a layer that unpacks to more than the limit is refused") {
 }
 
 TEST_CASE("any damage to an archive ends in an error or an image, never in a crash") {
-  const std::string good = Tar().pax(record("path", "a/b")).file("f", noise(700)).symlink("l", "a").file("l/x")
-                               .hard_link("h", "l/x").file(".wh.q").gnu_long('L', "long").file("g").end();
+  const std::string good = Tar()
+                               .pax(record("path", "a/b"))
+                               .file("f", noise(700))
+                               .symlink("l", "a")
+                               .file("l/x")
+                               .hard_link("h", "l/x")
+                               .file(".wh.q")
+                               .gnu_long('L', "long")
+                               .file("g")
+                               .end();
   std::uint32_t seed = 11;
   for (int round = 0; round < 600; ++round) {
     std::string bad = good;

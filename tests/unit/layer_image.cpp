@@ -74,8 +74,11 @@ class Reader {
 
   Found found(const sqfs_tree_node_t& node) {
     auto& inode = *node.inode;
-    Found found{.mode = inode.base.mode, .inode = inode.base.inode_number, .mtime = inode.base.mod_time,
-                .uid = node.uid, .gid = node.gid};
+    Found found{.mode = inode.base.mode,
+                .inode = inode.base.inode_number,
+                .mtime = inode.base.mod_time,
+                .uid = node.uid,
+                .gid = node.gid};
     sqfs_u32 xattr = 0;
     sqfs_inode_get_xattr_index(&inode, &xattr);
     if (xattr != 0xffffffff) read_xattrs(xattr, found);
@@ -88,8 +91,8 @@ class Reader {
           found.data.resize(found.size);
           sqfs_u64 at = 0;
           while (at < found.size) {
-            const auto got = sqfs_data_reader_read(data_.get(), &inode, at, found.data.data() + at,
-                                                   static_cast<sqfs_u32>(found.size - at));
+            const auto got =
+                sqfs_data_reader_read(data_.get(), &inode, at, found.data.data() + at, static_cast<sqfs_u32>(found.size - at));
             REQUIRE(got > 0);
             at += static_cast<sqfs_u64>(got);
           }
@@ -99,15 +102,9 @@ class Reader {
         found.links = inode.data.slink_ext.nlink;
         found.data.assign(reinterpret_cast<const char*>(inode.extra), inode.data.slink_ext.target_size);
         break;
-      case SQFS_INODE_EXT_DIR:
-        found.links = inode.data.dir_ext.nlink;
-        break;
-      case SQFS_INODE_EXT_FIFO:
-        found.links = inode.data.ipc_ext.nlink;
-        break;
-      default:
-        found.links = inode.data.dev_ext.nlink;
-        found.device = inode.data.dev_ext.devno;
+      case SQFS_INODE_EXT_DIR: found.links = inode.data.dir_ext.nlink; break;
+      case SQFS_INODE_EXT_FIFO: found.links = inode.data.ipc_ext.nlink; break;
+      default: found.links = inode.data.dev_ext.nlink; found.device = inode.data.dev_ext.devno;
     }
     return found;
   }
@@ -122,8 +119,7 @@ class Reader {
       sqfs_xattr_value_t* value = nullptr;
       REQUIRE(sqfs_xattr_reader_read_key(xattrs_.get(), &key) == 0);
       REQUIRE(sqfs_xattr_reader_read_value(xattrs_.get(), key, &value) == 0);
-      found.xattrs[reinterpret_cast<const char*>(key->key)].assign(reinterpret_cast<const char*>(value->value),
-                                                                   value->size);
+      found.xattrs[reinterpret_cast<const char*>(key->key)].assign(reinterpret_cast<const char*>(value->value), value->size);
       sqfs_free(key);
       sqfs_free(value);
     }

@@ -163,7 +163,11 @@ TEST_CASE("the process holds its three descriptors and nothing else") {
 TEST_CASE("100 starts on a busy machine: no thread is caught by the sandbox while it starts") {
   std::atomic<bool> stop = false;
   std::vector<std::thread> busy;
-  for (int i = 0; i < 4; ++i) busy.emplace_back([&] { while (!stop) {} });
+  for (int i = 0; i < 4; ++i)
+    busy.emplace_back([&] {
+      while (!stop) {
+      }
+    });
   int failed = 0;
   const std::string tar = Tar().file("f").end();
   for (int i = 0; i < 100; ++i) {

@@ -116,13 +116,25 @@ TEST_CASE("missing parents are made") {
 }
 
 TEST_CASE("the last entry of a name wins") {
-  auto image = image_of(Tar().file("twice", "1").file("twice", "2")
-                            .file("fd").directory("fd").file("fd/in")
-                            .directory("df").file("df/in").file("df", "file")
-                            .symlink("lf", "twice").file("lf", "own")
-                            .directory("ld").file("ld/in").symlink("ld", "fd")
-                            .directory("dd", 0700).file("dd/kept").directory("dd", 0750)
-                            .symlink("dl", "fd").directory("dl"));
+  auto image = image_of(Tar()
+                            .file("twice", "1")
+                            .file("twice", "2")
+                            .file("fd")
+                            .directory("fd")
+                            .file("fd/in")
+                            .directory("df")
+                            .file("df/in")
+                            .file("df", "file")
+                            .symlink("lf", "twice")
+                            .file("lf", "own")
+                            .directory("ld")
+                            .file("ld/in")
+                            .symlink("ld", "fd")
+                            .directory("dd", 0700)
+                            .file("dd/kept")
+                            .directory("dd", 0750)
+                            .symlink("dl", "fd")
+                            .directory("dl"));
   CHECK(image["twice"].data == "2");
   CHECK(image.count("fd/in") == 1);
   CHECK(image["df"].data == "file");
@@ -135,14 +147,22 @@ TEST_CASE("the last entry of a name wins") {
 }
 
 TEST_CASE("an entry behind a link of the same layer goes where the link leads, inside the root") {
-  auto image = image_of(Tar().directory("usr/bin").symlink("bin", "usr/bin").file("bin/relative")
-                            .symlink("sbin", "/usr/bin").file("sbin/absolute")
-                            .symlink("chain", "bin").file("chain/chained")
-                            .symlink("x/up", "../../../../usr").file("x/up/clamped")
-                            .symlink("host", "/etc").file("host/shadow")
-                            .symlink("dangling", "no/where").file("dangling/f"));
-  for (const char* name : {"usr/bin/relative", "usr/bin/absolute", "usr/bin/chained", "usr/clamped", "etc/shadow",
-                           "no/where/f"}) {
+  auto image = image_of(Tar()
+                            .directory("usr/bin")
+                            .symlink("bin", "usr/bin")
+                            .file("bin/relative")
+                            .symlink("sbin", "/usr/bin")
+                            .file("sbin/absolute")
+                            .symlink("chain", "bin")
+                            .file("chain/chained")
+                            .symlink("x/up", "../../../../usr")
+                            .file("x/up/clamped")
+                            .symlink("host", "/etc")
+                            .file("host/shadow")
+                            .symlink("dangling", "no/where")
+                            .file("dangling/f"));
+  for (const char* name :
+       {"usr/bin/relative", "usr/bin/absolute", "usr/bin/chained", "usr/clamped", "etc/shadow", "no/where/f"}) {
     CHECK(image.count(name) == 1);
   }
   CHECK(S_ISLNK(image["bin"].mode));
@@ -154,8 +174,14 @@ TEST_CASE("a loop of links or a file in the way is refused") {
 }
 
 TEST_CASE("hard links share one inode") {
-  auto image = image_of(Tar().file("f", "same").hard_link("g", "f").hard_link("d/h", "/f").hard_link("self", "f")
-                            .hard_link("f", "f").symlink("l", "nowhere").hard_link("m", "l"));
+  auto image = image_of(Tar()
+                            .file("f", "same")
+                            .hard_link("g", "f")
+                            .hard_link("d/h", "/f")
+                            .hard_link("self", "f")
+                            .hard_link("f", "f")
+                            .symlink("l", "nowhere")
+                            .hard_link("m", "l"));
   CHECK(image["f"].links == 4);
   CHECK(image["g"].inode == image["f"].inode);
   CHECK(image["d/h"].data == "same");
@@ -180,8 +206,14 @@ TEST_CASE("a hard link to something that is not in the layer is refused and name
 }
 
 TEST_CASE("whiteouts become device 0:0 and opaque directories carry both attributes") {
-  auto image = image_of(Tar().file("d/.wh.gone").file("o/.wh..wh..opq").file("o/new").file("o/.wh..wh.plnk")
-                            .file(".wh..wh.aufs").hard_link(".wh.linked", "o/new").directory(".wh.dir"));
+  auto image = image_of(Tar()
+                            .file("d/.wh.gone")
+                            .file("o/.wh..wh..opq")
+                            .file("o/new")
+                            .file("o/.wh..wh.plnk")
+                            .file(".wh..wh.aufs")
+                            .hard_link(".wh.linked", "o/new")
+                            .directory(".wh.dir"));
   CHECK(is_whiteout(image["d/gone"]));
   CHECK(is_whiteout(image["linked"]));
   CHECK(is_whiteout(image["dir"]));
@@ -192,8 +224,8 @@ TEST_CASE("whiteouts become device 0:0 and opaque directories carry both attribu
 }
 
 TEST_CASE("a whiteout hides lower layers only: what this layer has of the name stays") {
-  auto image = image_of(Tar().file("a").file(".wh.a").file(".wh.b").file("b")
-                            .directory("d").file("d/f").file(".wh.d").file(".wh.e").file("e/f"));
+  auto image = image_of(
+      Tar().file("a").file(".wh.a").file(".wh.b").file("b").directory("d").file("d/f").file(".wh.d").file(".wh.e").file("e/f"));
   CHECK(image["a"].data == "data");
   CHECK(image["b"].data == "data");
   CHECK(image.count("d/f") == 1);
@@ -224,11 +256,10 @@ TEST_CASE("setuid and setgid are dropped, sticky stays") {
 }
 
 TEST_CASE("a user's own attributes stay, all others are dropped") {
-  const std::string records = record("SCHILY.xattr.user.note", std::string("a\0b", 3)) +
-                              record("SCHILY.xattr.security.capability", "x") +
-                              record("SCHILY.xattr.trusted.overlay.opaque", "y") +
-                              record("SCHILY.xattr.user.overlay.redirect", "/etc") +
-                              record("SCHILY.xattr.system.posix_acl_access", "x") + record("SCHILY.acl.access", "u::rw");
+  const std::string records =
+      record("SCHILY.xattr.user.note", std::string("a\0b", 3)) + record("SCHILY.xattr.security.capability", "x") +
+      record("SCHILY.xattr.trusted.overlay.opaque", "y") + record("SCHILY.xattr.user.overlay.redirect", "/etc") +
+      record("SCHILY.xattr.system.posix_acl_access", "x") + record("SCHILY.acl.access", "u::rw");
   const auto converted = convert(Tar().pax(records).file("f").pax(records).directory("d").file("g").end());
   REQUIRE(converted.layer);
   auto image = converted.image();
@@ -243,12 +274,18 @@ TEST_CASE("names keep their bytes, whatever they are and however they are writte
   const std::string odd = "e\xcc\x81 \xff\xfe\n\"$(id)',:\\";
   const std::string directory(200, 'd');
   const std::string deep = directory + '/' + std::string(250, 'f');
-  auto image = image_of(Tar().pax(record("path", odd)).file("short")
-                            .pax(record("path", deep + "1")).file("short")
-                            .gnu_long('L', deep + "2").file("short")
+  auto image = image_of(Tar()
+                            .pax(record("path", odd))
+                            .file("short")
+                            .pax(record("path", deep + "1"))
+                            .file("short")
+                            .gnu_long('L', deep + "2")
+                            .file("short")
                             .entry({.name = "tail", .prefix = "some/prefix"})
-                            .gnu_long('K', deep + "1").entry({.name = "l", .type = '2'})
-                            .pax(record("linkpath", deep + "2")).entry({.name = "m", .type = '1'}));
+                            .gnu_long('K', deep + "1")
+                            .entry({.name = "l", .type = '2'})
+                            .pax(record("linkpath", deep + "2"))
+                            .entry({.name = "m", .type = '1'}));
   CHECK(image.count(odd) == 1);
   CHECK(image.count(deep + "1") == 1);
   CHECK(image.count("some/prefix/tail") == 1);
@@ -269,14 +306,23 @@ TEST_CASE("directories nest up to a bound, through links too") {
   Tar tar;
   std::string path;
   for (int i = 0; i < 2000; ++i) path += "a/";
-  tar.pax(record("path", path)).directory("x").symlink("l", std::string(path, 0, 99)).pax(record("linkpath", path)).symlink("l", "x");
+  tar.pax(record("path", path))
+      .directory("x")
+      .symlink("l", std::string(path, 0, 99))
+      .pax(record("linkpath", path))
+      .symlink("l", "x");
   CHECK(convert(tar.end()).layer);
   CHECK(has(refusal_of(tar.pax(record("path", "l/" + path)).file("x")), "nested too deeply"));
 }
 
 TEST_CASE("times outside of what squashfs stores are cut") {
-  auto image = image_of(Tar().pax(record("mtime", "-5.5")).file("early").pax(record("mtime", "99999999999")).file("late")
-                            .pax(record("mtime", "1234.567")).file("now")
+  auto image = image_of(Tar()
+                            .pax(record("mtime", "-5.5"))
+                            .file("early")
+                            .pax(record("mtime", "99999999999"))
+                            .file("late")
+                            .pax(record("mtime", "1234.567"))
+                            .file("now")
                             .entry({.name = "b256", .mtime = std::string("\x80\0\0\0\0\0\0\0\0\0\0\x2a", 12)})
                             .entry({.name = "minus", .mtime = std::string(12, '\xff')}));
   CHECK(image["early"].mtime == 0);
@@ -306,7 +352,8 @@ TEST_CASE("sparse files of all formats are exact") {
   };
   old.replace(386, 11, octal(1000)).replace(398, 11, octal(4));
   for (int i = 1; i < 4; ++i) {
-    old.replace(386 + 24 * static_cast<std::size_t>(i), 11, octal(1004)).replace(398 + 24 * static_cast<std::size_t>(i), 11, octal(0));
+    old.replace(386 + 24 * static_cast<std::size_t>(i), 11, octal(1004))
+        .replace(398 + 24 * static_cast<std::size_t>(i), 11, octal(0));
   }
   old[482] = 1;
   old.replace(483, 11, octal(expected.size()));
@@ -330,7 +377,9 @@ TEST_CASE("sparse files of all formats are exact") {
 }
 
 TEST_CASE("old and unusual types: V7 directories and contiguous files are read, unknown ones refused") {
-  auto image = image_of(Tar().entry({.name = "v7/", .type = '\0'}).entry({.name = "old", .type = '\0', .size = 1}, "o")
+  auto image = image_of(Tar()
+                            .entry({.name = "v7/", .type = '\0'})
+                            .entry({.name = "old", .type = '\0', .size = 1}, "o")
                             .entry({.name = "contiguous", .type = '7', .size = 1}, "c")
                             .entry({.name = "dir", .type = '5', .size = 0}));
   CHECK(S_ISDIR(image["v7"].mode));
@@ -370,7 +419,8 @@ TEST_CASE("the same layer gives the same bytes for any number of threads") {
   for (int i = 0; i < 60; ++i) {
     std::string data(static_cast<std::size_t>(i) * 17000, '\0');
     for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> (24 + i % 6));
-    tar.pax(record("SCHILY.xattr.user.i", std::to_string(i % 5))).file("d" + std::to_string(i % 7) + "/f" + std::to_string(i), data);
+    tar.pax(record("SCHILY.xattr.user.i", std::to_string(i % 5)))
+        .file("d" + std::to_string(i % 7) + "/f" + std::to_string(i), data);
   }
   const std::string blob = gzip(tar.end());
   const std::string first = contents(convert(blob, 0).file.get());

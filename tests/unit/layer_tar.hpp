@@ -69,15 +69,11 @@ class Tar {
     bytes_ += bytes;
     return *this;
   }
-  Tar& entry(const Header& header, std::string_view data = {}) {
-    return raw(header.bytes()).raw(padded(std::string(data)));
-  }
+  Tar& entry(const Header& header, std::string_view data = {}) { return raw(header.bytes()).raw(padded(std::string(data))); }
   Tar& file(std::string name, std::string_view data = "data", unsigned mode = 0644) {
     return entry({.name = std::move(name), .size = data.size(), .mode = mode}, data);
   }
-  Tar& directory(std::string name, unsigned mode = 0755) {
-    return entry({.name = std::move(name), .type = '5', .mode = mode});
-  }
+  Tar& directory(std::string name, unsigned mode = 0755) { return entry({.name = std::move(name), .type = '5', .mode = mode}); }
   Tar& symlink(std::string name, std::string target) {
     return entry({.name = std::move(name), .type = '2', .link = std::move(target)});
   }

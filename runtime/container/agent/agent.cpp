@@ -34,10 +34,8 @@ Agent::Agent(uid_t uid, gid_t gid, UniqueFd common, Result<AgentTools> tools)
 void Agent::run() {
   for (;;) {
     const int lead = !tasks_.empty() && !answer_ && builder_.pid < 0 ? tasks_.front().socket.get() : -1;
-    pollfd events[] = {{common_.get(), POLLIN, 0},
-                       {lead, POLLIN, 0},
-                       {import_.socket.get(), POLLIN, 0},
-                       {builder_.socket.get(), POLLIN, 0}};
+    pollfd events[] = {
+        {common_.get(), POLLIN, 0}, {lead, POLLIN, 0}, {import_.socket.get(), POLLIN, 0}, {builder_.socket.get(), POLLIN, 0}};
     if (::poll(events, std::size(events), -1) < 0) {
       if (errno == EINTR) continue;
       return;
@@ -133,7 +131,8 @@ void Agent::on_import() {
   Result<void> done;
   if (!descriptors) {
     reap(import_);
-    done = Error(ErrorKind::unavailable, "fetch the image: the import ended unexpectedly").hint("try again; if it happens again, see --mem");
+    done = Error(ErrorKind::unavailable, "fetch the image: the import ended unexpectedly")
+               .hint("try again; if it happens again, see --mem");
   } else {
     message.text[sizeof message.text - 1] = '\0';
     done = answer_import(message, *std::move(descriptors));
@@ -150,12 +149,8 @@ Result<void> Agent::answer_import(const ImportMessage& message, std::vector<Uniq
     return send_struct(import_.socket.get(), answer);
   };
   switch (message.kind) {
-    case ImportMessageKind::progress:
-      tell_all(TaskMessageKind::progress, message.text);
-      return {};
-    case ImportMessageKind::warning:
-      tell_all(TaskMessageKind::warning, message.text);
-      return {};
+    case ImportMessageKind::progress: tell_all(TaskMessageKind::progress, message.text); return {};
+    case ImportMessageKind::warning: tell_all(TaskMessageKind::warning, message.text); return {};
     case ImportMessageKind::new_layer: {
       auto file = tools_->store.new_layer();
       if (!file) return refuse(file.error());
@@ -177,11 +172,8 @@ Result<void> Agent::answer_import(const ImportMessage& message, std::vector<Uniq
       auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
       return start_builder(std::move(image));
     }
-    case ImportMessageKind::failed:
-      reap(import_);
-      return Error(ErrorKind::unavailable, message.text);
-    default:
-      return Error(ErrorKind::internal, "fetch the image: unexpected message of the import");
+    case ImportMessageKind::failed: reap(import_); return Error(ErrorKind::unavailable, message.text);
+    default: return Error(ErrorKind::internal, "fetch the image: unexpected message of the import");
   }
 }
 
@@ -249,8 +241,8 @@ void Agent::tell(const Task& task) {
   const int passed[] = {mount_namespace_.get(), image_ ? image_->record.get() : -1};
   const bool ready = answer_->kind == TaskMessageKind::ready;
   // A task that has ended needs no answer, and one that was stopped must not stop the others.
-  [[maybe_unused]] const auto sent = send_struct(
-      task.socket.get(), *answer_, ready ? std::span<const int>(passed) : std::span<const int>(), WhenFull::fail);
+  [[maybe_unused]] const auto sent =
+      send_struct(task.socket.get(), *answer_, ready ? std::span<const int>(passed) : std::span<const int>(), WhenFull::fail);
 }
 
 void Agent::tell_all(TaskMessageKind kind, const char* text) {

@@ -107,7 +107,7 @@ Result<UniqueFd> make_workspace(const BuildOrder& order) {
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(make_directory(workspace.get(), "root", 0755));
-  SPC_TRY(make_directory(workspace.get(), "up", 0755));    // its owner and mode are those of the container's /
+  SPC_TRY(make_directory(workspace.get(), "up", 0755));  // its owner and mode are those of the container's /
   SPC_TRY(make_directory(workspace.get(), "work", 0755));
   SPC_TRY(make_directory(workspace.get(), "tmp", 0700));
   SPC_TRY(give_to(workspace.get(), "up", order.uid, order.gid, 0755));

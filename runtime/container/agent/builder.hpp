@@ -21,13 +21,13 @@ struct BindSource {
 struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
-  int task_mount_namespace = -1;   ///< where the sources were opened
-  int id_map = -1;                 ///< user namespace to map the layers with; -1: owners stay
+  int task_mount_namespace = -1;  ///< where the sources were opened
+  int id_map = -1;                ///< user namespace to map the layers with; -1: owners stay
   int loop_table = -1;
-  int lead = -1;                   ///< socket of the furnishing task
+  int lead = -1;  ///< socket of the furnishing task
   const StoredImage* image = nullptr;
   const std::vector<BindSource>* sources = nullptr;
-  std::string upper_size;          ///< of the writable layer and /tmp together, tmpfs syntax
+  std::string upper_size;  ///< of the writable layer and /tmp together, tmpfs syntax
   bool read_only = false;
 };
 

@@ -15,7 +15,8 @@ namespace {
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) return Error::from_errno(errno, "open the store's directory " + quoted(name)).hint("restart slurmd: it sets the store up");
+  if (!fd)
+    return Error::from_errno(errno, "open the store's directory " + quoted(name)).hint("restart slurmd: it sets the store up");
   return fd;
 }
 
@@ -97,7 +98,8 @@ Result<UniqueFd> ImageStore::new_layer() const {
 Result<void> ImageStore::publish(UniqueFd file, const Digest& blob) const {
   struct stat status {};
   struct stat directory {};
-  if (::fstat(file.get(), &status) != 0 || ::fstat(layers_.get(), &directory) != 0) return Error::from_errno(errno, "stat a layer");
+  if (::fstat(file.get(), &status) != 0 || ::fstat(layers_.get(), &directory) != 0)
+    return Error::from_errno(errno, "stat a layer");
   // Only new_layer() makes nameless read-only files of root on this file system.
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0 ||
       status.st_dev != directory.st_dev) {

@@ -46,7 +46,8 @@ Result<UniqueFd> open_context(const char* type) {
 }  // namespace
 
 Result<DetachedMount> clone_tree(int source, const char* path, bool recursive) {
-  const unsigned flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (recursive ? AT_RECURSIVE : 0U) | (*path == '\0' ? AT_EMPTY_PATH : 0U);
+  const unsigned flags =
+      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (recursive ? AT_RECURSIVE : 0U) | (*path == '\0' ? AT_EMPTY_PATH : 0U);
   DetachedMount tree(::open_tree(source, path, flags));
   if (!tree) return Error::from_errno(errno, "copy a mount" + (*path == '\0' ? std::string() : " of " + quoted(path)));
   mount_attr slave{};

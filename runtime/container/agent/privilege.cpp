@@ -20,8 +20,8 @@
 namespace spc {
 namespace {
 
-constexpr std::array kNeeded = {CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
-                                CAP_DAC_OVERRIDE, CAP_CHOWN, CAP_FOWNER, CAP_FSETID};
+constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
+                                CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID};
 
 Result<void> write_proc(pid_t pid, const char* file, const std::string& text) {
   const std::string path = "/proc/" + std::to_string(pid) + "/" + file;

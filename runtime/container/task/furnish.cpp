@@ -127,7 +127,8 @@ std::string with_entry(std::string_view text, const std::string& entry) {
 }
 
 Result<void> furnish(const Furniture& furniture, int builder) {
-  static constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev", "/tmp"};
+  static constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev",
+                                                                                                      "/tmp"};
   const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
     const auto target = SPC_TRY(open_target(kHostTargets[i], true));

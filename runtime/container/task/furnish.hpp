@@ -11,18 +11,18 @@ namespace spc {
 
 /// A source that was sent to the agent and the place inside where it shall appear.
 struct Placement {
-  std::string target;      ///< path inside the container; links are followed there
+  std::string target;  ///< path inside the container; links are followed there
   bool directory = false;
-  std::string shown_as;    ///< what the user typed, for errors
+  std::string shown_as;  ///< what the user typed, for errors
 };
 
 /// What the first task adds to the container's root before the others come in.
 struct Furniture {
-  std::vector<Placement> placements;      ///< in the order their sources were sent
-  std::vector<std::string> directories;   ///< made if absent, in order
-  std::string passwd_entry;               ///< lines without the line end; empty: the image's file stays
+  std::vector<Placement> placements;     ///< in the order their sources were sent
+  std::vector<std::string> directories;  ///< made if absent, in order
+  std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
-  std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds
+  std::string for_other_tasks;  ///< passed on to them as it is; at most what TaskMessage::text holds
 };
 
 /// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is

@@ -54,8 +54,7 @@ class Gate {
 
 class LayerConverter::Work {
  public:
-  Work(int input, int output, std::uint64_t data_begin, unsigned workers, const LayerLimits& limits,
-       EVP_MD_CTX* digest)
+  Work(int input, int output, std::uint64_t data_begin, unsigned workers, const LayerLimits& limits, EVP_MD_CTX* digest)
       : input_(input),
         output_(output),
         limits_(limits),

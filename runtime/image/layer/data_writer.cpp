@@ -19,8 +19,7 @@ bool all_zero(std::span<const std::byte> bytes) {
   for (const auto byte : head) {
     if (byte != std::byte{0}) return false;
   }
-  return bytes.size() == head.size() ||
-         std::memcmp(bytes.data(), bytes.data() + head.size(), bytes.size() - head.size()) == 0;
+  return bytes.size() == head.size() || std::memcmp(bytes.data(), bytes.data() + head.size(), bytes.size() - head.size()) == 0;
 }
 
 Result<void> write_vector(int fd, std::span<iovec> parts, std::uint64_t offset) {

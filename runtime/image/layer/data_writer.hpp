@@ -68,8 +68,8 @@ class DataWriter {
 
   Result<void> add_block(std::span<const std::byte> bytes, const PieceRef* piece);
   Result<void> flush_fragments();
-  Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece,
-                      std::shared_ptr<FileData> file, std::size_t index);
+  Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece, std::shared_ptr<FileData> file,
+                      std::size_t index);
   Result<void> write_done(std::size_t at_least);
   void place(Slot& slot);
   void work();

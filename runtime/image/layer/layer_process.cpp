@@ -75,16 +75,15 @@ Error died(int status) {
     if (signal == SIGKILL) return std::move(error).hint("perhaps out of memory: ask for more with --mem");
     return error;
   }
-  return Error(ErrorKind::internal,
-               "the process that converts the layer ended with code " + std::to_string(WEXITSTATUS(status)));
+  return Error(ErrorKind::internal, "the process that converts the layer ended with code " + std::to_string(WEXITSTATUS(status)));
 }
 
 }  // namespace
 
 Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& limits, const std::string& program) {
   const std::string path = program.empty() ? find_program() : program;
-  std::array<std::string, 4> words{"layer-writer", std::to_string(limits.tar_bytes),
-                                   std::to_string(limits.image_bytes), std::to_string(limits.entries)};
+  std::array<std::string, 4> words{"layer-writer", std::to_string(limits.tar_bytes), std::to_string(limits.image_bytes),
+                                   std::to_string(limits.entries)};
   std::array<char*, words.size() + 1> arguments{};
   for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
 

@@ -46,8 +46,7 @@ class LayerProcess {
     }
     ~Child() = default;
   };
-  LayerProcess(pid_t pid, UniqueFd input, UniqueFd report)
-      : child_(pid), input_(std::move(input)), report_(std::move(report)) {}
+  LayerProcess(pid_t pid, UniqueFd input, UniqueFd report) : child_(pid), input_(std::move(input)), report_(std::move(report)) {}
   void kill() noexcept;
   int wait() noexcept;
 

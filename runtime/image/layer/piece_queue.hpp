@@ -33,8 +33,7 @@ class PieceRef {
   PieceRef(const PieceRef& other) noexcept : queue_(other.queue_), piece_(other.piece_) {
     if (piece_ != nullptr) piece_->readers.fetch_add(1, std::memory_order_relaxed);
   }
-  PieceRef(PieceRef&& other) noexcept
-      : queue_(other.queue_), piece_(std::exchange(other.piece_, nullptr)) {}
+  PieceRef(PieceRef&& other) noexcept : queue_(other.queue_), piece_(std::exchange(other.piece_, nullptr)) {}
   PieceRef& operator=(PieceRef other) noexcept {
     std::swap(queue_, other.queue_);
     std::swap(piece_, other.piece_);

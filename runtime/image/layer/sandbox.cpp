@@ -21,16 +21,15 @@ struct Release {
   void operator()(void* filter) const { seccomp_release(filter); }
 };
 
-constexpr std::array kAllowed{
-    // descriptors we have
-    SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(pwritev), SCMP_SYS(ftruncate),
-    SCMP_SYS(close),
-    // memory and threads
-    SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(futex), SCMP_SYS(sched_yield),
-    SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(restart_syscall),
-    // the end, abort() included
-    SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigaction),
-    SCMP_SYS(sigaltstack), SCMP_SYS(getpid), SCMP_SYS(gettid)};
+constexpr std::array kAllowed{// descriptors we have
+                              SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(pwritev),
+                              SCMP_SYS(ftruncate), SCMP_SYS(close),
+                              // memory and threads
+                              SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(futex),
+                              SCMP_SYS(sched_yield), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(restart_syscall),
+                              // the end, abort() included
+                              SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask),
+                              SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack), SCMP_SYS(getpid), SCMP_SYS(gettid)};
 
 Result<void> limit(decltype(RLIMIT_CORE) what, std::uint64_t value, const char* name) {
   // A hard limit that is lower already stays.

@@ -48,14 +48,11 @@ struct OutputFile {
     };
     functions.write_at = [](sqfs_file_t* file, sqfs_u64 offset, const void* buffer, size_t count) {
       OutputFile& self = of(file);
-      const int rc =
-          self.transfer(static_cast<const char*>(buffer), offset, count, [](auto... a) { return ::pwrite(a...); });
+      const int rc = self.transfer(static_cast<const char*>(buffer), offset, count, [](auto... a) { return ::pwrite(a...); });
       if (rc == 0) self.size = std::max<std::uint64_t>(self.size, offset + count);
       return rc;
     };
-    functions.get_size = [](const sqfs_file_t* file) -> sqfs_u64 {
-      return reinterpret_cast<const OutputFile*>(file)->size;
-    };
+    functions.get_size = [](const sqfs_file_t* file) -> sqfs_u64 { return reinterpret_cast<const OutputFile*>(file)->size; };
     functions.truncate = [](sqfs_file_t* file, sqfs_u64 wanted) {
       OutputFile& self = of(file);
       if (::ftruncate(self.fd, static_cast<off_t>(wanted)) != 0) return self.failed(errno);
@@ -189,8 +186,8 @@ std::uint16_t type_of(const Inode& inode) {
 Result<void> TableWriter::write_inode(Inode& inode) {
   const auto* file = std::get_if<FileData>(&inode.content);
   const auto* link = std::get_if<Symlink>(&inode.content);
-  const std::size_t extra = file != nullptr ? file->blocks.size() * sizeof(std::uint32_t)
-                                            : (link != nullptr ? link->target.size() : 0);
+  const std::size_t extra =
+      file != nullptr ? file->blocks.size() * sizeof(std::uint32_t) : (link != nullptr ? link->target.size() : 0);
   scratch_.assign(sizeof(sqfs_inode_generic_t) + extra, std::byte{0});
   auto& generic = *reinterpret_cast<sqfs_inode_generic_t*>(scratch_.data());
   generic.payload_bytes_available = generic.payload_bytes_used = static_cast<sqfs_u32>(extra);
@@ -201,11 +198,16 @@ Result<void> TableWriter::write_inode(Inode& inode) {
     if (extra > 0) std::memcpy(payload, file->blocks.data(), extra);
     generic.base.type = SQFS_INODE_EXT_FILE;
     auto& data = generic.data.file_ext;
-    data = {.blocks_start = file->start, .file_size = file->size, .sparse = file->holes, .nlink = inode.links,
-            .fragment_idx = file->fragment, .fragment_offset = file->fragment_offset, .xattr_idx = xattr};
+    data = {.blocks_start = file->start,
+            .file_size = file->size,
+            .sparse = file->holes,
+            .nlink = inode.links,
+            .fragment_idx = file->fragment,
+            .fragment_offset = file->fragment_offset,
+            .xattr_idx = xattr};
     // Back to the short form where it says everything.
-    const bool is_short = inode.links == 1 && xattr == 0xffffffff && file->holes == 0 &&
-                          file->start <= 0xffffffff && file->size <= 0xffffffff;
+    const bool is_short =
+        inode.links == 1 && xattr == 0xffffffff && file->holes == 0 && file->start <= 0xffffffff && file->size <= 0xffffffff;
     if (is_short) SPC_TRY(check(sqfs_inode_make_basic(&generic), "inodes"));
   } else {
     if (link != nullptr) {

@@ -14,25 +14,17 @@ std::uint64_t padding_behind(std::uint64_t size) { return (kTarBlock - size % kT
 
 Result<TarEntry::Kind> kind_of(const TarHeader& header) {
   switch (header.type) {
-    case '\0':
-      return header.name.ends_with('/') ? TarEntry::Kind::directory : TarEntry::Kind::file;  // V7
+    case '\0': return header.name.ends_with('/') ? TarEntry::Kind::directory : TarEntry::Kind::file;  // V7
     case '0':
     case '7':
-    case 'S':
-      return TarEntry::Kind::file;
-    case '1':
-      return TarEntry::Kind::hard_link;
-    case '2':
-      return TarEntry::Kind::symlink;
+    case 'S': return TarEntry::Kind::file;
+    case '1': return TarEntry::Kind::hard_link;
+    case '2': return TarEntry::Kind::symlink;
     case '3':
-    case '4':
-      return TarEntry::Kind::device;
-    case '5':
-      return TarEntry::Kind::directory;
-    case '6':
-      return TarEntry::Kind::fifo;
-    default:
-      return bad("entry " + quoted(header.name) + ": unknown type " + quoted(std::string(1, header.type)));
+    case '4': return TarEntry::Kind::device;
+    case '5': return TarEntry::Kind::directory;
+    case '6': return TarEntry::Kind::fifo;
+    default: return bad("entry " + quoted(header.name) + ": unknown type " + quoted(std::string(1, header.type)));
   }
 }
 

@@ -126,8 +126,8 @@ void Tree::set_attributes(Inode& inode, TarEntry& entry) {
       continue;
     }
     if (!inode.xattrs) inode.xattrs = std::make_unique<std::vector<Xattr>>();
-    auto same = std::find_if(inode.xattrs->begin(), inode.xattrs->end(),
-                             [&](const Xattr& other) { return other.name == xattr.name; });
+    auto same =
+        std::find_if(inode.xattrs->begin(), inode.xattrs->end(), [&](const Xattr& other) { return other.name == xattr.name; });
     if (same != inode.xattrs->end()) {
       *same = std::move(xattr);
     } else {
