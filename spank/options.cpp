@@ -42,6 +42,9 @@ constexpr OptionRow kTable[] = {
     {"container-env", "NAME[,NAME...]",
      "[container] these variables keep the value they have outside; without it the image's value wins", "ENV",
      [](Options& o, const std::string& value) { return add_once(o.env, "--container-env", value); }},
+    {"container-pull", "newer|missing|always|never",
+     "[container] when the registry is asked about an image that the node has: newer asks each time whether the tag has moved",
+     "PULL", [](Options& o, const std::string& value) { return replace(o.pull, "--container-pull", value); }},
     {"container-writable", nullptr, "[container] the container's file system can be written to; changes last as long as the step",
      "WRITABLE",
      [](Options& o, const std::string& value) { return switch_to(o.writable, SPC_YES, "--container-writable", value); }},
@@ -67,6 +70,7 @@ bool is_set(const Options& options, const std::string& twin) {
   if (twin == "MOUNTS") return !options.mounts.empty();
   if (twin == "WORKDIR") return !options.workdir.empty();
   if (twin == "ENV") return !options.env.empty();
+  if (twin == "PULL") return !options.pull.empty();
   if (twin == "WRITABLE" || twin == "READONLY") return options.writable != SPC_UNSET;
   if (twin == "MOUNT_HOME") return options.mount_home != SPC_UNSET;
   if (twin == "VERBOSE") return options.verbose;

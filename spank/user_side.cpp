@@ -63,6 +63,7 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   options.writable = given.writable;
   options.mount_home = given.mount_home;
   options.batch_script = batch_script;
+  options.pull = given.pull.empty() ? nullptr : given.pull.c_str();
   return use(options);
 }
 

@@ -112,7 +112,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .env = nullptr,
                                                         .writable = SPC_UNSET,
                                                         .mount_home = SPC_UNSET,
-                                                        .batch_script = nullptr}));
+                                                        .batch_script = nullptr,
+                                                        .pull = nullptr}));
   if (options.image == nullptr || *options.image == '\0') {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
@@ -127,6 +128,12 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
     if (request.workdir.empty()) return Error(ErrorKind::invalid, "--container-workdir: argument required");
   }
   request.keep_environment = SPC_TRY(parse_names(options.env));
+  if (options.pull != nullptr) {
+    request.pull = parse_pull_policy(options.pull);
+    if (!request.pull) {
+      return Error(ErrorKind::invalid, "--container-pull: " + quoted(options.pull) + " is not allowed").hint(kPullPolicies);
+    }
+  }
   request.writable = tristate(options.writable);
   request.mount_home = tristate(options.mount_home);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;

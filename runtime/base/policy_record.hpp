@@ -29,7 +29,7 @@ struct PolicyRecord {
   std::int64_t tag_ttl = 0;         ///< seconds during which a tag is not asked for again
   char default_registry[256] = {};  ///< NUL-terminated
 
-  enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2 };
+  enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2, never = 3 };
 };
 
 /// What `import policy` writes to descriptor 3: the policy, or why there is none.

@@ -23,7 +23,7 @@ constexpr ConfigKey kKeys[] = {
     {"writable", "yes or no", "true", "whether containers can be written to unless the job says otherwise"},
     {"mount_home", "yes or no", "false", "whether the user's home is mounted unless the job says otherwise"},
     {"upper_size", "size", "50%", "how much a container can write: a percentage of the memory, or bytes with K, M, G, T"},
-    {"pull", "newer, missing, always", "newer", "when the registry is asked about an image that is already there"},
+    {"pull", "newer, missing, always, never", "newer", "when the registry is asked about an image that is already there"},
     {"public_ttl", "seconds", "3600", "how long an image fetched without credentials is public without asking again"},
     {"tag_ttl", "seconds", "0", "how long a tag is not asked for again"},
     {"max_parallel_layers", "number", "0", "layers converted at the same time; 0: one a core, at most 4"},
@@ -185,7 +185,7 @@ Result<Config> config_of(const toml::value& root, const std::string& file) {
   std::string pull = name_of(config.pull);
   SPC_TRY(reader.read(
       "pull", pull, [](const std::string& text) { return parse_pull_policy(text).has_value(); },
-      "needs newer, missing or always"));
+      "needs newer, missing, always or never"));
   config.pull = *parse_pull_policy(pull);
   SPC_TRY(reader.read("public_ttl", config.public_ttl, kYear));
   SPC_TRY(reader.read("tag_ttl", config.tag_ttl, kYear));

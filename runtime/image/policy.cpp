@@ -39,6 +39,7 @@ std::uint32_t number_of(PullPolicy pull) {
     case PullPolicy::newer: return PolicyRecord::newer;
     case PullPolicy::missing: return PolicyRecord::missing;
     case PullPolicy::always: return PolicyRecord::always;
+    case PullPolicy::never: return PolicyRecord::never;
   }
   return PolicyRecord::newer;
 }

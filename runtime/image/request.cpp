@@ -6,7 +6,7 @@
 namespace spc {
 
 std::optional<PullPolicy> parse_pull_policy(std::string_view text) {
-  for (const PullPolicy policy : {PullPolicy::newer, PullPolicy::missing, PullPolicy::always}) {
+  for (const PullPolicy policy : {PullPolicy::newer, PullPolicy::missing, PullPolicy::always, PullPolicy::never}) {
     if (text == name_of(policy)) return policy;
   }
   return std::nullopt;
@@ -17,6 +17,7 @@ const char* name_of(PullPolicy policy) {
     case PullPolicy::newer: return "newer";
     case PullPolicy::missing: return "missing";
     case PullPolicy::always: return "always";
+    case PullPolicy::never: return "never";
   }
   return "";
 }
@@ -90,7 +91,7 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       request.config = value;
     } else if (key == "pull") {
       request.pull = parse_pull_policy(value);
-      if (!request.pull) return wrong("pull is newer, missing or always");
+      if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);
     } else if (key == "uid") {
       const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), request.uid);
       if (error != std::errc{} || rest != value.data() + value.size()) return wrong("uid is not a number");

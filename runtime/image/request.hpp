@@ -14,7 +14,9 @@ enum class PullPolicy {
   newer,    ///< ask each time whether the tag has moved
   missing,  ///< ask only for what is not there
   always,   ///< fetch manifest and configuration each time
+  never,    ///< use what is there and ask nobody
 };
+inline constexpr char kPullPolicies[] = "newer, missing, always or never";
 std::optional<PullPolicy> parse_pull_policy(std::string_view text);
 const char* name_of(PullPolicy policy);
 

@@ -45,10 +45,18 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   const std::optional<Digest> none;
   if (pull == PullPolicy::always) return none;
   auto known = SPC_TRY(find());
+  if (!known && pull == PullPolicy::never) {
+    return Error(ErrorKind::not_found, "it is not on this node").hint("fetch it first: leave --container-pull=never out");
+  }
   if (!known) return none;
   const Digest manifest = known->ref.manifest;
   const bool is_public = now() < known->record.public_until;
-  const bool need_not_ask = pull == PullPolicy::missing || reference_.digest || now() < known->ref.asked_at + config_.tag_ttl;
+  if (pull == PullPolicy::never && !is_public) {
+    return Error(ErrorKind::refused, "it is on this node, but its registry has to confirm that it is public")
+        .hint("leave --container-pull=never out");
+  }
+  const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never || reference_.digest ||
+                            now() < known->ref.asked_at + config_.tag_ttl;
   if (is_public && need_not_ask) return std::optional(manifest);
 
   // A tag may have moved; of what the user wants as it is, only access to it is in question.

@@ -18,6 +18,15 @@
 namespace spc {
 namespace {
 
+PullPolicy pull_of(const PolicyRecord& policy) {
+  switch (policy.pull) {
+    case PolicyRecord::missing: return PullPolicy::missing;
+    case PolicyRecord::always: return PullPolicy::always;
+    case PolicyRecord::never: return PullPolicy::never;
+    default: return PullPolicy::newer;
+  }
+}
+
 Error agent_has_ended() {
   return Error(ErrorKind::unavailable, "prepare the container: the agent has ended")
       .hint("try again; slurmd's log on the node may say more");
@@ -54,12 +63,14 @@ Result<Furniture> order_container(const LaunchRequest& request, const PolicyReco
   message = TaskMessage{};
   message.kind = TaskMessageKind::start;
   if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
+  const PullPolicy pull = request.pull.value_or(pull_of(policy));
   const auto ref_file = image.ref_file_name();
-  if (const auto known = ref_file ? known_manifest(*ref_file, image.digest.has_value(), policy) : std::nullopt) {
+  if (const auto known = ref_file ? known_manifest(*ref_file, image.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
     message.start_flags |= TaskMessage::start_known;
     message.manifest = *known;
   }
   ImportRequest import;
+  import.pull = pull;
   import.image = image.canonical();
   import.uid = ::geteuid();
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));

@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "container/protocol.hpp"
+#include "image/request.hpp"
 #include "launch/environment.hpp"
 #include "launch/mount_spec.hpp"
 
@@ -21,6 +22,7 @@ struct LaunchRequest {
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default
   std::optional<bool> mount_home;
+  std::optional<PullPolicy> pull;  ///< when the registry is asked; empty: the site's default
   std::set<std::string> keep_environment;
   std::string batch_script;  ///< of a batch step: Slurm's copy of the script, shown inside at the same place
 };

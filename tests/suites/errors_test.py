@@ -26,6 +26,7 @@ def refused(cluster, golden, done, lines=1):
 # --- at submission, before anything runs -----------------------------------------------------------------------------
 
 EARLY = {
+    "a_pull_policy_that_is_none": ["--container-image=registry:5000/suites/base:1", "--container-pull=sometimes"],
     "an_image_name_with_upper_case": ["--container-image=registry:5000/Suites/base:1"],
     "an_image_name_with_an_empty_tag": ["--container-image=registry:5000/suites/base:"],
     "an_image_name_with_a_space": ["--container-image=a b"],

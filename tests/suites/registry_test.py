@@ -193,6 +193,26 @@ def an_image_by_digest_starts_without_asking_its_registry(cluster):
 
 
 @test
+def pull_missing_and_never_ask_nothing_about_an_image_that_is_there(cluster):
+    name, _ = cluster.faulty.publish(with_probe("missing", []))
+    cluster.srun("-w", "node01", "--container-pull=missing", "/probe", image=name).good()
+    before = sum(cluster.faulty.requests.values())
+    for policy in ("missing", "never"):
+        cluster.srun("-w", "node01", f"--container-pull={policy}", "/probe", image=name).good()
+    equal(sum(cluster.faulty.requests.values()), before, "requests")
+    cluster.srun("-w", "node01", "/probe", image=name).good()
+    expect(sum(cluster.faulty.requests.values()) > before, "without the option the registry is not asked whether the tag has moved")
+
+
+@test
+def pull_never_refuses_an_image_that_is_not_there(cluster):
+    name, _ = cluster.faulty.publish(with_probe("never", []))
+    before = sum(cluster.faulty.requests.values())
+    refused(cluster, "pull_never", cluster.srun("-w", "node01", "--container-pull=never", "/probe", image=name))
+    equal(sum(cluster.faulty.requests.values()), before, "requests")
+
+
+@test
 def a_layer_that_is_there_is_not_fetched_again(cluster):
     shared = [("shared", os.urandom(1000))]
     from images import probe

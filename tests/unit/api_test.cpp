@@ -60,6 +60,19 @@ TEST_CASE("options of a newer caller are accepted") {
   CHECK(spc_check(handle.rt, &newer.known) == SPC_OK);
 }
 
+TEST_CASE("a pull policy is one of four words") {
+  Handle handle;
+  auto options = options_for("ubuntu");
+  for (const char* word : {"newer", "missing", "always", "never"}) {
+    options.pull = word;
+    CHECK(spc_check(handle.rt, &options) == SPC_OK);
+  }
+  options.pull = "sometimes";
+  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+  CHECK(std::string(spc_error_message(handle.rt)) ==
+        "--container-pull: \"sometimes\" is not allowed (hint: newer, missing, always or never)");
+}
+
 TEST_CASE("names of --container-env are checked") {
   Handle handle;
   auto options = options_for("ubuntu");

@@ -76,7 +76,7 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(refused("tag_ttl = -1", "needs a number from 0"));
   CHECK(refused("tag_ttl = \"5\"", "needs a whole number"));
   CHECK(refused("max_parallel_layers = 65", "from 0 to 64"));
-  CHECK(refused("pull = \"often\"", "newer, missing or always"));
+  CHECK(refused("pull = \"often\"", "newer, missing, always or never"));
   CHECK(refused("default_registry = \"a b\"", "HOST or HOST:PORT"));
   for (const char* size : {"", "0", "0%", "101%", "5X", "5GB", "-1", "G", "9999999999999"}) {
     CHECK(refused("upper_size = \"" + std::string(size) + "\"", "1% to 100%"));

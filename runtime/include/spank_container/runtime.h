@@ -62,6 +62,7 @@ struct spc_options {
   int writable;              /* SPC_UNSET: the site's default */
   int mount_home;            /* SPC_UNSET: the site's default */
   const char *batch_script;  /* of a batch step, or NULL */
+  const char *pull;          /* newer, missing, always or never; or NULL: the site's default */
 };
 
 struct spc_step {
