@@ -37,14 +37,14 @@ Result<std::vector<std::string_view>> split(std::string_view path) {
 }
 
 /// Puts a link's target in front of what is left to walk, which is kept in reverse.
-void push_target(std::vector<std::string_view>& todo, std::string_view target) {
-  const auto rest = todo.size();
+void push_target(std::vector<std::string_view>& ahead, std::string_view target) {
+  const auto rest = ahead.size();
   while (!target.empty()) {
     const auto slash = std::min(target.find('/'), target.size());
-    if (slash > 0) todo.push_back(target.substr(0, slash));
+    if (slash > 0) ahead.push_back(target.substr(0, slash));
     target.remove_prefix(std::min(slash + 1, target.size()));
   }
-  std::reverse(todo.begin() + static_cast<std::ptrdiff_t>(rest), todo.end());
+  std::reverse(ahead.begin() + static_cast<std::ptrdiff_t>(rest), ahead.end());
 }
 
 std::shared_ptr<Inode> new_directory() {
@@ -69,11 +69,11 @@ Tree::Tree() : root_(new_directory()) {}
 /// Walks from the root and makes what is missing on the way.
 Result<Inode*> Tree::enter(const Parts& directories) {
   std::vector<Inode*> here{root_.get()};
-  Parts todo(directories.rbegin(), directories.rend());
+  Parts ahead(directories.rbegin(), directories.rend());
   unsigned links = 0;
-  while (!todo.empty()) {
-    const std::string_view part = todo.back();
-    todo.pop_back();
+  while (!ahead.empty()) {
+    const std::string_view part = ahead.back();
+    ahead.pop_back();
     if (part == ".") continue;
     if (part == "..") {
       if (here.size() > 1) here.pop_back();  // above the root is the root, as after chroot
@@ -94,7 +94,7 @@ Result<Inode*> Tree::enter(const Parts& directories) {
     } else if (const auto* link = std::get_if<Symlink>(&inode.content)) {
       if (++links > kMaxLinks) return refused("there is a loop of links at " + quoted(part));
       if (link->target.starts_with('/')) here.resize(1);
-      push_target(todo, link->target);
+      push_target(ahead, link->target);
     } else {
       return refused(quoted(part) + " in the path is not a directory");
     }
