@@ -13,6 +13,7 @@ namespace spc {
 inline constexpr int kImportSocket = 3;   ///< this protocol
 inline constexpr int kImportRequest = 4;  ///< sealed memory file: records `key=value\0` (see image/request.hpp)
 inline constexpr int kImportStore = 5;    ///< the store's directory, O_PATH
+inline constexpr int kImportSource = 6;   ///< whoever reads for the user: base/user_source_protocol.hpp
 
 enum class ImportMessageKind : std::uint32_t {
   // import -> agent
@@ -22,11 +23,13 @@ enum class ImportMessageKind : std::uint32_t {
   publish = 4,    ///< digest + the file's descriptor: give it the name of this blob digest
   done = 5,       ///< digest: the manifest whose record now is in images/
   failed = 6,     ///< text, error_kind: the whole message for the user
+  evict = 7,      ///< digest: take this layer out of the store, unless it is in use
 
   // agent -> import
   layer_file = 16,  ///< answer to new_layer, with one descriptor open for reading and writing
-  published = 17,   ///< answer to publish
-  refused = 18,     ///< answer to new_layer or publish: text says why
+  published = 17,   ///< answer to publish, with its digest; it may come after other answers, when the verifier has read it
+  refused = 18,     ///< answer to new_layer, publish or evict, with their digest: text says why
+  evicted = 19,     ///< answer to evict
 };
 
 struct ImportMessage {

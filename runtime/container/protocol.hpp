@@ -50,10 +50,18 @@ struct TaskMessage {
   enum SourceFlags : std::uint32_t { source_read_only = 1, source_not_recursive = 2, source_no_exec = 4 };
   std::uint32_t source_flags = 0;
 
-  // start, with one descriptor: the request for `import`
-  enum StartFlags : std::uint32_t { start_read_only = 1, start_known = 2 };
+  // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks
+  // the user's side (base/user_source_protocol.hpp). Of the other kinds: a sealed memory file in the form of an image record
+  // (base/image_record.hpp, settings only), which all tasks are given as it is, and the opened image.
+  enum StartFlags : std::uint32_t {
+    start_read_only = 1,
+    start_known = 2,      ///< `manifest` is tried first; `import` runs only if it is not in the store or not public
+    start_squashfs = 4,   ///< the image is a regular file with a squashfs at `offset`: served by `fuse` as the user
+    start_directory = 8,  ///< the image is a directory
+  };
   std::uint32_t start_flags = 0;
-  Digest manifest;  ///< with start_known: tried first; `import` runs only if it is not in the store or not public
+  Digest manifest;
+  std::uint64_t offset = 0;  ///< bytes
 
   // target: a source in the order sent, or count of sources + a HostTree; attached: errno, 0 = done
   std::uint32_t index = 0;
