@@ -13,7 +13,7 @@ from machine import BenchmarkError
 
 PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = range(1, 7)
 LAYER_FILE, PUBLISHED = 16, 17
-MESSAGE = struct.Struct("<II32s600s")
+MESSAGE = struct.Struct("<II32s16x600s")
 SOCKET, REQUEST, DIRECTORY = 3, 4, 5
 LAYERS = node.STORE / "layers/sha256"
 

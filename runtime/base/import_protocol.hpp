@@ -24,6 +24,7 @@ enum class ImportMessageKind : std::uint32_t {
   done = 5,       ///< digest: the manifest whose record now is in images/
   failed = 6,     ///< text, error_kind: the whole message for the user
   evict = 7,      ///< digest: take this layer out of the store, unless it is in use
+  meter = 8,      ///< done, total: bytes of the blobs, a few times a second; only to who asked for it in the request
 
   // agent -> import
   layer_file = 16,  ///< answer to new_layer, with one descriptor open for reading and writing
@@ -36,6 +37,8 @@ struct ImportMessage {
   ImportMessageKind kind{};
   std::uint32_t error_kind = 0;  ///< an ErrorKind, with `failed` and `refused`
   Digest digest;
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
   char text[600] = {};  ///< NUL-terminated, printable
 };
 

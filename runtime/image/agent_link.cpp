@@ -48,6 +48,14 @@ void AgentLink::write(LogLevel level, std::string_view line) noexcept {
   }
 }
 
+void AgentLink::meter(std::uint64_t done, std::uint64_t total) noexcept {
+  ImportMessage message;
+  message.kind = ImportMessageKind::meter;
+  message.done = done;
+  message.total = total;
+  static_cast<void>(send_struct(socket_, message));
+}
+
 Result<UniqueFd> AgentLink::new_layer() {
   SPC_TRY_DURING("ask for a file in the store", send_struct(socket_, message_of(ImportMessageKind::new_layer)));
   ImportMessage answer;

@@ -17,6 +17,9 @@ class AgentLink final : public Log {
   /// A line for the user who waits: info is progress, a warning is not to be missed.
   void write(LogLevel level, std::string_view line) noexcept override;
 
+  /// Shown as numbers instead of lines, to who asked for it.
+  void meter(std::uint64_t done, std::uint64_t total) noexcept;
+
   /// A new file without a name in the store, open for reading and writing.
   Result<UniqueFd> new_layer();
   /// Gives the file its name. Nobody may have it open for writing any more, so the last descriptor is consumed.

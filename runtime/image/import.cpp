@@ -85,7 +85,8 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
                                     .agent = agent,
                                     .image = reference.canonical(),
                                     .layers = distinct.size(),
-                                    .max_parallel = parallel_layers(config)},
+                                    .max_parallel = parallel_layers(config),
+                                    .meter = request.meter},
                                    missing));
   SPC_TRY_DURING(step, stored.keep(image));
   return image.digest;

@@ -24,6 +24,11 @@ class Progress {
   void tell(std::uint64_t underway, std::size_t elsewhere) {
     const auto now = Clock::now();
     if (now < next_) return;
+    if (context_.meter) {
+      next_ = now + kMeterPause;
+      context_.agent.meter(finished_ + underway, total_);
+      return;
+    }
     std::string line = "pulling " + context_.image + ": " + std::to_string(there_) + " of " + std::to_string(context_.layers) +
                        " layers, " + std::to_string(megabytes(finished_ + underway)) + " of " +
                        std::to_string(megabytes(total_)) + " MB";
@@ -42,6 +47,7 @@ class Progress {
   std::uint64_t finished_ = 0;
   /// A line soon, then fewer and fewer: they go into the job's output for good.
   static constexpr std::chrono::seconds kLongestPause{15};
+  static constexpr std::chrono::milliseconds kMeterPause{100};
   std::chrono::seconds pause_{2};
   Clock::time_point next_{};
   std::string last_;

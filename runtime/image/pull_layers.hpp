@@ -17,6 +17,7 @@ struct PullContext {
   std::string image;       ///< as messages call it
   std::size_t layers = 0;  ///< of the image, with those that are there
   std::size_t max_parallel = 2;
+  bool meter = false;  ///< progress as numbers instead of lines
 };
 
 /// Brings every missing layer into the store, the largest first, several at a time. A layer that another process on

@@ -66,6 +66,7 @@ std::string ImportRequest::serialize() const {
   add("config", config);
   if (pull) add("pull", name_of(*pull));
   add("uid", std::to_string(uid));
+  if (meter) add("meter", "yes");
   return out;
 }
 
@@ -92,6 +93,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
     } else if (key == "pull") {
       request.pull = parse_pull_policy(value);
       if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);
+    } else if (key == "meter") {
+      request.meter = value == "yes";
     } else if (key == "uid") {
       const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), request.uid);
       if (error != std::errc{} || rest != value.data() + value.size()) return wrong("uid is not a number");

@@ -39,6 +39,7 @@ struct ImportRequest {
   std::string config = SPC_CONFIG_FILE;  ///< path of config.toml
   std::optional<PullPolicy> pull;        ///< empty: what config.toml says
   std::uint32_t uid = 0;                 ///< of the job's user
+  bool meter = false;                    ///< wants to hear of every few bytes (ImportMessageKind::meter)
 
   [[nodiscard]] std::string serialize() const;
   /// Unknown and repeated keys are errors: both sides come from one build.

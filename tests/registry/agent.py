@@ -14,7 +14,7 @@ IMPORT = os.environ.get("SPC_IMPORT", "")
 
 PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = 1, 2, 3, 4, 5, 6
 LAYER_FILE, PUBLISHED, REFUSED = 16, 17, 18
-MESSAGE = struct.Struct("II32s600s")
+MESSAGE = struct.Struct("II32s16x600s")
 
 
 class Store:
