@@ -45,8 +45,9 @@ Result<UniqueFd> join_step(int common) {
 }
 
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
-/// to furnish the container.
-Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, int agent, UserIdentity& user) {
+/// to furnish the container, and in `user_source` the end of the socket on which `import` asks the user's side.
+Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, int agent, UserIdentity& user,
+                                  UniqueFd& user_source) {
   const auto image = SPC_TRY(ImageReference::parse(request.image, policy.default_registry));
   const bool mount_home = request.mount_home.value_or(policy.mount_home != 0);
   if (mount_home) user = UserIdentity::of_this_process();
@@ -74,7 +75,9 @@ Result<Furniture> order_container(const LaunchRequest& request, const PolicyReco
   import.image = image.canonical();
   import.uid = ::geteuid();
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
-  const int passed[] = {request_file.get()};
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  user_source = std::move(ours);
+  const int passed[] = {request_file.get(), theirs.get()};
   SPC_TRY(send_struct(agent, message, passed));
 
   // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
@@ -143,6 +146,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   const UniqueFd agent = SPC_TRY(join_step(common));
   UserIdentity user;
   Furniture furniture;
+  UniqueFd user_source;
   bool inside = false;
 
   for (;;) {
@@ -158,7 +162,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         break;
 
       case TaskMessageKind::lead: {
-        auto ordered = order_container(request, message.policy, agent.get(), user);
+        auto ordered = order_container(request, message.policy, agent.get(), user, user_source);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;

@@ -50,7 +50,8 @@ void end(pid_t pid) {
 TEST_CASE("a helper has its user, no groups, no capability, no environment and only the descriptors it was given") {
   auto [ours, theirs] = std::move(socket_pair()).value();
   const UniqueFd unrelated(::open("/dev/zero", O_RDONLY));  // not close-on-exec
-  const pid_t pid = start_helper("/bin/sleep", "1000", 12345, 12346, {theirs.get(), -1, -1}).value();
+  const pid_t pid =
+      start_helper("/bin/sleep", "1000", 12345, 12346, {theirs.get(), theirs.get(), theirs.get(), theirs.get()}).value();
   await_exec(pid, "sleep");
   CHECK(status_line(pid, "Uid") == "\t12345\t12345\t12345\t12345");
   CHECK(status_line(pid, "Gid") == "\t12346\t12346\t12346\t12346");
@@ -60,11 +61,11 @@ TEST_CASE("a helper has its user, no groups, no capability, no environment and o
   CHECK(proc_file(pid, "environ").empty());
   int descriptors = 0;
   for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
-    CHECK(std::stoi(fd.path().filename()) <= 5);
+    CHECK(std::stoi(fd.path().filename()) <= 6);
     CHECK(fs::read_symlink(fd) != "/dev/zero");
     ++descriptors;
   }
-  CHECK(descriptors == 6);
+  CHECK(descriptors == 7);
   end(pid);
 }
 
@@ -73,7 +74,7 @@ TEST_CASE("a helper dies with the process that started it") {
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
   const pid_t parent = ::fork();
   if (parent == 0) {
-    const auto child = start_helper("/bin/sleep", "1000", 12345, 12345, {-1, -1, -1});
+    const auto child = start_helper("/bin/sleep", "1000", 12345, 12345, {});
     const pid_t pid = child ? *child : -1;
     [[maybe_unused]] const auto written = ::write(out[1], &pid, sizeof pid);
     ::pause();
@@ -94,7 +95,7 @@ TEST_CASE("a helper dies with the process that started it") {
 }
 
 TEST_CASE("there is no helper without a service user") {
-  const auto started = start_helper("/bin/sleep", "1", 0, 0, {-1, -1, -1});
+  const auto started = start_helper("/bin/sleep", "1", 0, 0, {});
   REQUIRE_FALSE(started);
   CHECK(started.error().message() ==
         "there is no service user to handle images (hint: create the system user spank-container and restart slurmd)");

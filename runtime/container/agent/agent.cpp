@@ -106,21 +106,20 @@ Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd>
 }
 
 Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  if (descriptors.size() != 1 || request_) return Error(ErrorKind::internal, "a start without its request");
-  request_ = std::move(descriptors.front());
+  if (descriptors.size() != 2 || import_started_ != 0) return Error(ErrorKind::internal, "a start without its request");
   read_only_ = (message.start_flags & TaskMessage::start_read_only) != 0;
   import_started_ = now_us();
   if ((message.start_flags & TaskMessage::start_known) != 0) {
     auto image = tools_->store.open_image(message.manifest, Audience::everyone);
     if (image) return start_builder(*std::move(image));
   }
-  return start_import();
+  return start_import(descriptors[0].get(), descriptors[1].get());
 }
 
-Result<void> Agent::start_import() {
+Result<void> Agent::start_import(int request, int user_source) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   import_.pid = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", nullptr, tools_->store.service_uid(), tools_->store.service_gid(),
-                                     {theirs.get(), request_.get(), tools_->store.directory()}));
+                                     {theirs.get(), request, tools_->store.directory(), user_source}));
   import_.socket = std::move(ours);
   return {};
 }

@@ -46,7 +46,7 @@ class Agent {
 
   Result<void> add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> start(const TaskMessage& message, std::vector<UniqueFd> descriptors);
-  Result<void> start_import();
+  Result<void> start_import(int request, int user_source);
   Result<void> answer_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> start_builder(StoredImage image);
 
@@ -62,7 +62,6 @@ class Agent {
 
   std::vector<Task> tasks_;  ///< waiting; the first one leads
   std::vector<BindSource> sources_;
-  UniqueFd request_;
   bool read_only_ = false;
   Child import_;
   Child builder_;

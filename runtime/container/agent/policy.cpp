@@ -45,7 +45,7 @@ Result<void> keep(const PolicyRecord& policy) {
 
 Result<PolicyRecord> parse_config(uid_t service_uid, gid_t service_gid) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get(), -1, -1}));
+  const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
   theirs.reset();
   PolicyAnswer answer;
   auto received = receive_struct(ours.get(), answer);

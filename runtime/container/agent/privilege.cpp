@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <string>
+#include <vector>
 
 #include "base/file.hpp"
 
@@ -84,7 +85,8 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
   return space;
 }
 
-Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid, const int (&descriptors)[3]) {
+Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
+                           std::initializer_list<int> descriptors) {
   if (uid == 0) {
     return Error(ErrorKind::unavailable, "there is no service user to handle images")
         .hint("create the system user spank-container and restart slurmd");
@@ -103,11 +105,12 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   if (::getppid() != parent) ::_exit(125);
   const int null = ::open("/dev/null", O_RDWR);
   if (null < 0) ::_exit(125);
-  int high[3];  // out of the way of the numbers they will get
-  for (int i = 0; i < 3; ++i) high[i] = descriptors[i] < 0 ? -1 : ::fcntl(descriptors[i], F_DUPFD, 100);
-  for (int i = 0; i < 3; ++i) ::dup2(null, i);
-  for (int i = 0; i < 3; ++i) ::dup2(high[i] < 0 ? null : high[i], 3 + i);
-  ::close_range(6, ~0U, 0);
+  std::vector<int> high;  // out of the way of the numbers they will get
+  for (const int descriptor : descriptors) high.push_back(::fcntl(descriptor, F_DUPFD, 100));
+  int next = 0;
+  while (next < 3) ::dup2(null, next++);
+  for (const int descriptor : high) ::dup2(descriptor, next++);
+  ::close_range(static_cast<unsigned>(next), ~0U, 0);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -2,6 +2,8 @@
 
 #include <sys/types.h>
 
+#include <initializer_list>
+
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
@@ -18,6 +20,7 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
 
 /// Starts `program` (argument vector of at most one word) as uid and gid without groups, capabilities, environment or
 /// descriptors but `descriptors`, which become 3, 4, …; 0-2 are /dev/null. It is killed when the caller ends.
-Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid, const int (&descriptors)[3]);
+Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
+                           std::initializer_list<int> descriptors);
 
 }  // namespace spc
