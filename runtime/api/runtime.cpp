@@ -11,7 +11,7 @@
 
 #include "container/task/enter.hpp"
 #include "container/task/step_agent.hpp"
-#include "image/reference.hpp"
+#include "image/location.hpp"
 #include "launch/launch.hpp"
 
 using namespace spc;
@@ -119,7 +119,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   }
   LaunchRequest request;
   request.image = options.image;
-  SPC_TRY_DURING("--container-image", ImageReference::parse(request.image));
+  SPC_TRY_DURING("--container-image", ImageLocation::parse(request.image));
   for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
     for (auto& spec : SPC_TRY(parse_mounts(*mount))) request.mounts.push_back(std::move(spec));
   }

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <set>
 
+#include "image/location.hpp"
 #include "image/pull_layers.hpp"
 #include "image/stored_image.hpp"
 
@@ -57,8 +58,13 @@ std::size_t parallel_layers(const Config& config) {
 }  // namespace
 
 Result<Digest> import_image(const ImportRequest& request, const Config& config, ImageStore& store, AgentLink& agent) {
-  const auto reference = SPC_TRY(ImageReference::parse(request.image, config.default_registry));
-  const std::string step = "import image " + quoted(reference.canonical());
+  const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
+  const std::string step = "import image " + quoted(location.canonical());
+  if (location.kind != ImageLocation::Kind::registry) {
+    return Error(ErrorKind::invalid, step + ": image files and directories are not supported yet")
+        .hint("push the image to a registry");
+  }
+  const ImageReference& reference = location.name;
   const RegistryConfig& registry = config.registry(reference.registry);
   if (registry.blocked) {
     return Error(ErrorKind::refused, step + ": this site does not allow registry " + quoted(reference.registry))

@@ -132,32 +132,6 @@ bool looks_like_digest(std::string_view text) {
   return digits.size() >= 32 && std::all_of(digits.begin(), digits.end(), hex);
 }
 
-/// What is not an image at a registry gets an answer of its own instead of a complaint about its characters.
-Result<void> refuse_other_kinds(std::string_view text) {
-  if (text.starts_with('.') || text.starts_with('/') || text.starts_with('~')) {
-    return bad(text, "image files and directories are not supported yet").hint("push the image to a registry");
-  }
-  for (const std::string_view scheme : {"oci:", "oci-archive:", "docker-archive:", "dir:", "dockerd://", "podman://"}) {
-    if (text.starts_with(scheme)) {
-      return bad(text, "images from " + quoted(scheme) + " are not supported yet").hint("push the image to a registry");
-    }
-  }
-  if (text.starts_with("http://") || text.starts_with("https://")) {
-    return bad(text, "an image is named, not addressed by a URL").hint("write docker://REGISTRY/NAME:TAG");
-  }
-  if (const std::size_t colon = text.find("://"); colon != std::string_view::npos) {
-    return bad(text, "unknown scheme " + quoted(text.substr(0, colon + 3))).hint("write docker://REGISTRY/NAME:TAG");
-  }
-  for (const std::string_view ending : {".sqsh", ".squashfs", ".sif", ".tar", ".tar.gz", ".tgz"}) {
-    if (text.ends_with(ending)) {
-      return bad(text, "this looks like a file, and image files are not supported yet")
-          .hint("push the image to a registry; an image of this very name needs its tag, as in NAME" + std::string(ending) +
-                ":latest");
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::string> parse_registry(std::string_view text) { return checked_registry(text, text); }
@@ -192,7 +166,6 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
   if (!std::all_of(text.begin(), text.end(), printing)) {
     return bad(text, "spaces, control characters and letters other than a-z are not allowed");
   }
-  if (!digest && reference.user.empty()) SPC_TRY(refuse_other_kinds(text.starts_with("docker://") ? rest : text));
 
   // The registry ends at '#', or at the first '/' if what stands before it can only be a registry.
   std::string_view registry = default_registry;

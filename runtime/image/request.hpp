@@ -34,7 +34,7 @@ struct Platform {
 
 /// What `import` is asked to do. It travels as records `key=value\0` in a sealed memory file (kImportRequest).
 struct ImportRequest {
-  std::string image;  ///< ImageReference::canonical()
+  std::string image;  ///< ImageLocation::canonical()
   Platform platform = Platform::host();
   std::string config = SPC_CONFIG_FILE;  ///< path of config.toml
   std::optional<PullPolicy> pull;        ///< empty: what config.toml says

@@ -11,7 +11,7 @@
 #include "base/image_record.hpp"
 #include "base/socket.hpp"
 #include "container/task/enter.hpp"
-#include "image/reference.hpp"
+#include "image/location.hpp"
 #include "image/request.hpp"
 #include "launch/host_side.hpp"
 
@@ -48,7 +48,7 @@ Result<UniqueFd> join_step(int common) {
 /// to furnish the container, and in `user_source` the end of the socket on which `import` asks the user's side.
 Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, int agent, UserIdentity& user,
                                   UniqueFd& user_source) {
-  const auto image = SPC_TRY(ImageReference::parse(request.image, policy.default_registry));
+  const auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
   const bool mount_home = request.mount_home.value_or(policy.mount_home != 0);
   if (mount_home) user = UserIdentity::of_this_process();
   auto side = SPC_TRY(gather(request, mount_home ? user.home : ""));
@@ -65,8 +65,9 @@ Result<Furniture> order_container(const LaunchRequest& request, const PolicyReco
   message.kind = TaskMessageKind::start;
   if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
   const PullPolicy pull = request.pull.value_or(pull_of(policy));
-  const auto ref_file = image.ref_file_name();
-  if (const auto known = ref_file ? known_manifest(*ref_file, image.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
+  const auto ref_file = image.kind == ImageLocation::Kind::registry ? image.name.ref_file_name() : std::nullopt;
+  if (const auto known =
+          ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
     message.start_flags |= TaskMessage::start_known;
     message.manifest = *known;
   }

@@ -89,17 +89,6 @@ TEST_CASE("a broken name is answered with the rule it breaks") {
   CHECK(refused("a/b@c", "neither a digest"));
 }
 
-TEST_CASE("what is not at a registry is answered plainly") {
-  CHECK(refused("./x", "files and directories are not supported yet"));
-  CHECK(refused("/images/x.sqsh", "files and directories are not supported yet"));
-  CHECK(refused("foo.sqsh", "looks like a file"));
-  CHECK(refused("oci:/dir:tag", "not supported yet"));
-  CHECK(refused("dockerd://x", "not supported yet"));
-  CHECK(refused("http://registry/x", "write docker://"));
-  CHECK(refused("file:///x", "unknown scheme"));
-  CHECK(canonical("foo.sqsh:latest") == "docker.io/library/foo.sqsh:latest");
-}
-
 TEST_CASE("a password in a name is refused and not repeated") {
   for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1"}) {
     const auto reference = ImageReference::parse(text);
