@@ -53,6 +53,20 @@ std::string inside(std::string_view target) {
   return target.starts_with('/') ? std::string(target) : "/" + std::string(target);
 }
 
+/// True for `/`, however it is written: `//`, `/.`, `/x/..`.
+bool is_root(std::string_view target) {
+  std::size_t depth = 0;
+  for (const std::string_view part : split(target, '/')) {
+    if (part.empty() || part == ".") continue;
+    if (part != "..") {
+      ++depth;
+    } else if (depth > 0) {
+      --depth;
+    }
+  }
+  return depth == 0;
+}
+
 Result<MountSpec> parse_mount(std::string_view item) {
   const auto parts = split(item, ':');
   const std::string_view source = parts[0];
@@ -67,7 +81,7 @@ Result<MountSpec> parse_mount(std::string_view item) {
   if (!is_path(target)) return refuse(item, "mount target must be a relative path (beginning with .) or an absolute path");
   MountSpec mount{.source = std::string(source), .target = inside(target), .shown_as = std::string(item)};
   if (parts.size() == 3) mount.flags = SPC_TRY(parse_flags(item, parts[2]));
-  if (mount.target == "/") return refuse(item, "cannot mount on the container's root");
+  if (is_root(mount.target)) return refuse(item, "cannot mount on the container's root");
   return mount;
 }
 

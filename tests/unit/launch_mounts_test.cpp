@@ -51,7 +51,12 @@ TEST_CASE("a mount that cannot be meant is refused with the item and the reason"
   CHECK(refusal("/a:/b:suid") ==
         "--container-mounts: \"/a:/b:suid\": unknown flag \"suid\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
   CHECK(refusal("/a:/") == "--container-mounts: \"/a:/\": cannot mount on the container's root");
-  CHECK(refusal("/a:.") == "--container-mounts: \"/a:.\": cannot mount on the container's root");
+  for (const char* target : {".", "//", "/.", "/..", "./", "././/", "/x/..", "../..", "/x/../../y/.."}) {
+    const std::string item = std::string("/a:") + target;
+    CHECK(refusal(item) == "--container-mounts: \"" + item + "\": cannot mount on the container's root");
+  }
+  CHECK(refusal("/a:/x/../y") == "accepted");
+  CHECK(refusal("/a:/...") == "accepted");
   CHECK(refusal("/\x1b[31m:/b:no") ==
         "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
 }
