@@ -17,13 +17,19 @@
 
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "base/file.hpp"
-#include "catch.hpp"
 
 namespace spc::test {
 namespace {
+
+/// Fuzz targets use this file too, so it knows nothing of the test framework.
+template <typename Condition>
+void must(const Condition& holds, int line = __builtin_LINE()) {
+  if (!holds) throw std::logic_error("layer_image.cpp:" + std::to_string(line) + ": the image cannot be read");
+}
 
 struct Destroy {
   void operator()(void* object) const { sqfs_destroy(object); }
@@ -35,28 +41,28 @@ class Reader {
  public:
   explicit Reader(int fd) {
     file_.reset(sqfs_open_file(("/proc/self/fd/" + std::to_string(fd)).c_str(), SQFS_FILE_OPEN_READ_ONLY));
-    REQUIRE(file_);
-    REQUIRE(sqfs_super_read(&super_, file_.get()) == 0);
-    REQUIRE(super_.compression_id == SQFS_COMP_ZSTD);
+    must(file_);
+    must(sqfs_super_read(&super_, file_.get()) == 0);
+    must(super_.compression_id == SQFS_COMP_ZSTD);
     sqfs_compressor_config_t config{};
     sqfs_compressor_t* compressor = nullptr;
     sqfs_compressor_config_init(&config, SQFS_COMP_ZSTD, super_.block_size, SQFS_COMP_FLAG_UNCOMPRESS);
-    REQUIRE(sqfs_compressor_create(&config, &compressor) == 0);
+    must(sqfs_compressor_create(&config, &compressor) == 0);
     compressor_.reset(compressor);
     ids_.reset(sqfs_id_table_create(0));
-    REQUIRE(sqfs_id_table_read(ids_.get(), file_.get(), &super_, compressor) == 0);
+    must(sqfs_id_table_read(ids_.get(), file_.get(), &super_, compressor) == 0);
     data_.reset(sqfs_data_reader_create(file_.get(), super_.block_size, compressor, 0));
-    REQUIRE(sqfs_data_reader_load_fragment_table(data_.get(), &super_) == 0);
+    must(sqfs_data_reader_load_fragment_table(data_.get(), &super_) == 0);
     directories_.reset(sqfs_dir_reader_create(&super_, compressor, file_.get(), 0));
     if ((super_.flags & SQFS_FLAG_NO_XATTRS) == 0) {
       xattrs_.reset(sqfs_xattr_reader_create(0));
-      REQUIRE(sqfs_xattr_reader_load(xattrs_.get(), &super_, file_.get(), compressor) == 0);
+      must(sqfs_xattr_reader_load(xattrs_.get(), &super_, file_.get(), compressor) == 0);
     }
   }
 
   Image read() {
     sqfs_tree_node_t* root = nullptr;
-    REQUIRE(sqfs_dir_reader_get_full_hierarchy(directories_.get(), ids_.get(), nullptr, 0, &root) == 0);
+    must(sqfs_dir_reader_get_full_hierarchy(directories_.get(), ids_.get(), nullptr, 0, &root) == 0);
     Image image;
     walk(image, "", *root);
     sqfs_dir_tree_destroy(root);
@@ -82,7 +88,7 @@ class Reader {
     sqfs_u32 xattr = 0;
     sqfs_inode_get_xattr_index(&inode, &xattr);
     if (xattr != 0xffffffff) read_xattrs(xattr, found);
-    REQUIRE(sqfs_inode_make_extended(&inode) == 0);
+    must(sqfs_inode_make_extended(&inode) == 0);
     switch (inode.base.type) {
       case SQFS_INODE_EXT_FILE:
         found.links = inode.data.file_ext.nlink;
@@ -93,7 +99,7 @@ class Reader {
           while (at < found.size) {
             const auto got =
                 sqfs_data_reader_read(data_.get(), &inode, at, found.data.data() + at, static_cast<sqfs_u32>(found.size - at));
-            REQUIRE(got > 0);
+            must(got > 0);
             at += static_cast<sqfs_u64>(got);
           }
         }
@@ -110,15 +116,15 @@ class Reader {
   }
 
   void read_xattrs(std::uint32_t index, Found& found) {
-    REQUIRE(xattrs_);
+    must(xattrs_);
     sqfs_xattr_id_t set{};
-    REQUIRE(sqfs_xattr_reader_get_desc(xattrs_.get(), index, &set) == 0);
-    REQUIRE(sqfs_xattr_reader_seek_kv(xattrs_.get(), &set) == 0);
+    must(sqfs_xattr_reader_get_desc(xattrs_.get(), index, &set) == 0);
+    must(sqfs_xattr_reader_seek_kv(xattrs_.get(), &set) == 0);
     for (std::uint32_t i = 0; i < set.count; ++i) {
       sqfs_xattr_entry_t* key = nullptr;
       sqfs_xattr_value_t* value = nullptr;
-      REQUIRE(sqfs_xattr_reader_read_key(xattrs_.get(), &key) == 0);
-      REQUIRE(sqfs_xattr_reader_read_value(xattrs_.get(), key, &value) == 0);
+      must(sqfs_xattr_reader_read_key(xattrs_.get(), &key) == 0);
+      must(sqfs_xattr_reader_read_value(xattrs_.get(), key, &value) == 0);
       found.xattrs[reinterpret_cast<const char*>(key->key)].assign(reinterpret_cast<const char*>(value->value), value->size);
       sqfs_free(key);
       sqfs_free(value);
@@ -140,8 +146,8 @@ Image read_image(int fd) { return Reader(fd).read(); }
 
 UniqueFd memory_file(std::string_view bytes) {
   UniqueFd file(::memfd_create("layer-test", MFD_CLOEXEC));
-  REQUIRE(file);
-  REQUIRE(write_all(file.get(), bytes));
+  must(file);
+  must(write_all(file.get(), bytes));
   ::lseek(file.get(), 0, SEEK_SET);
   return file;
 }
@@ -155,7 +161,7 @@ Converted convert(std::string_view blob, unsigned workers, const LayerLimits& li
   const auto input = memory_file(blob);
   auto output = memory_file();
   auto converter = LayerConverter::create(input.get(), output.get(), workers, limits);
-  REQUIRE(converter);
+  must(converter);
   auto layer = converter->run();
   return {std::move(layer), std::move(output)};
 }
@@ -170,8 +176,8 @@ std::string gzip(std::string_view bytes) {
   stream.avail_in = static_cast<std::uint32_t>(bytes.size());
   stream.next_out = reinterpret_cast<std::uint8_t*>(out.data());
   stream.avail_out = static_cast<std::uint32_t>(out.size());
-  REQUIRE(isal_deflate(&stream) == COMP_OK);
-  REQUIRE(stream.internal_state.state == ZSTATE_END);
+  must(isal_deflate(&stream) == COMP_OK);
+  must(stream.internal_state.state == ZSTATE_END);
   out.resize(stream.total_out);
   return out;
 }

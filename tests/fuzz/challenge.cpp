@@ -1,0 +1,42 @@
+// How a server says that it wants a login (the first line), and what the token server answers (the rest).
+
+#include "image/challenge.hpp"
+#include "property.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+namespace {
+
+constexpr const char* kRegistry = "http://registry:5000";
+
+bool has_upper(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+}
+
+void check(const Challenge& challenge) {
+  must(!challenge.scheme.empty() && !has_upper(challenge.scheme), "a scheme has a name in lower case");
+  for (const auto& [name, value] : challenge.parameters) must(!name.empty() && !has_upper(name), "so have parameters");
+  const auto url = token_url(challenge, "library/ubuntu", kRegistry);
+  if (!url) return must_be_readable(url.error());
+  const auto realm = challenge.parameters.at("realm");
+  must(origin_of(*url) == origin_of(realm), "what is asked is the realm");
+  must(origin_of(*url).starts_with("https://") || origin_of(*url) == origin_of(kRegistry), "nobody else is asked in the clear");
+  must(url->find_first_of(std::string_view("\r\n\0", 3)) == std::string::npos, "an address has no line ends");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text = text_of(data, size);
+  const auto end = std::min(text.find('\n'), text.size());
+  for (const Challenge& challenge : parse_challenges(text.substr(0, end))) check(challenge);
+  const auto token = parse_token(text.substr(std::min(end + 1, text.size())));
+  if (token) {
+    must(!token->empty() && is_printable(*token) && token->find(' ') == std::string::npos, "a token is fit for a header");
+  } else {
+    must_be_readable(token.error());
+  }
+  (void)origin_of(std::string(text));
+  return 0;
+}

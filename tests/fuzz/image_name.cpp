@@ -1,0 +1,47 @@
+// What a user types as the image's name.
+
+#include "image/reference.hpp"
+#include "property.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+namespace {
+
+void check_reference(const ImageReference& reference) {
+  const std::string canonical = reference.canonical();
+  must(is_printable(canonical) && canonical.find(' ') == std::string::npos, "a canonical name is printable");
+  const auto again = ImageReference::parse(canonical);
+  must(again.has_value(), "a canonical name is accepted");
+  must(again->canonical() == canonical, "a canonical name stays as it is");
+  must(again->registry == reference.registry && again->repository == reference.repository && again->tag == reference.tag &&
+           again->digest == reference.digest,
+       "a canonical name means the same image");
+  must(reference.tag.empty() == reference.digest.has_value(), "a tag or a digest decides");
+  must(!reference.repository.empty() && reference.repository.find("..") == std::string::npos &&
+           reference.repository.front() != '/' && reference.repository.back() != '/',
+       "a repository is no path that climbs");
+  must(parse_registry(reference.registry).has_value() && *parse_registry(reference.registry) == reference.registry,
+       "a registry's name stays as it is");
+  if (const auto file = reference.ref_file_name()) {
+    must(file->size() <= 255 && file->find('/') == std::string::npos && *file != "." && *file != ".." && !file->empty(),
+         "a reference has a file name");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text = text_of(data, size);
+  for (const char* registry : {"docker.io", "registry:5000"}) {
+    const auto reference = ImageReference::parse(text, registry);
+    if (reference) {
+      check_reference(*reference);
+    } else {
+      must_be_readable(reference.error());
+    }
+  }
+  const auto registry = parse_registry(text);
+  if (!registry) must_be_readable(registry.error());
+  return 0;
+}

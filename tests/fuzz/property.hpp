@@ -1,0 +1,39 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "base/error.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace spc::fuzz {
+
+/// A property that must hold for any input. Its violation is a crash, which is what fuzzers look for.
+inline void must(bool holds, const char* property) {
+  if (holds) return;
+  std::fprintf(stderr, "violated: %s\n", property);
+  std::abort();
+}
+
+inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+inline bool is_printable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+/// What every message keeps to, whatever it is about: one line that is safe for a terminal and not endless.
+inline void must_be_readable(const Error& error) {
+  const std::string message = error.message();
+  must(!message.empty() && is_printable(message), "a message is one line of printable text");
+  must(message.size() < 4096, "a message is short");
+}
+
+}  // namespace spc::fuzz

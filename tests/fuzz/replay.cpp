@@ -1,0 +1,41 @@
+// Runs a fuzz target over the files that are named, or lie in the directories that are named.
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "property.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void replay(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  // A copy of exactly this size, so that the sanitizer sees a byte read behind it.
+  const std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  std::fprintf(stderr, "%s\n", file.c_str());  // the last one is the culprit
+  LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  unsigned count = 0;
+  for (const fs::path& given : std::vector<fs::path>(argv + 1, argv + argc)) {
+    if (!fs::is_directory(given)) {
+      replay(given);
+      ++count;
+      continue;
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(given)) {
+      if (!entry.is_regular_file()) continue;
+      replay(entry.path());
+      ++count;
+    }
+  }
+  std::printf("%u inputs\n", count);
+  return count > 0 ? 0 : 1;
+}

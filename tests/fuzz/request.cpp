@@ -1,0 +1,22 @@
+// What import is asked to do, which holds the user's strings.
+
+#include "image/request.hpp"
+#include "property.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto request = ImportRequest::parse(text_of(data, size));
+  if (!request) {
+    must_be_readable(request.error());
+    return 0;
+  }
+  const std::string written = request->serialize();
+  const auto again = ImportRequest::parse(written);
+  must(again.has_value() && again->serialize() == written, "what was read can be written and read again");
+  must(again->image == request->image && again->uid == request->uid && again->config == request->config &&
+           again->pull == request->pull && again->platform.str() == request->platform.str(),
+       "it is the same request");
+  return 0;
+}

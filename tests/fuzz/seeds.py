@@ -1,0 +1,128 @@
+"""Inputs that every target starts from: one of each kind of thing that it reads, and what was hostile elsewhere."""
+
+import gzip
+import json
+import struct
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
+import odd  # noqa: E402
+from tarball import Tar  # noqa: E402
+
+A = "sha256:" + "a" * 64
+
+
+def image_name():
+    return ["ubuntu", "ubuntu:22.04", "docker://nvcr.io/nvidia/pytorch:24.03-py3", "registry:5000/a/b-c__d.e:1@" + A, "name@" + A,
+            "user@registry#team/app:1", "$oauthtoken@nvcr.io#nvidia/cuda", "[::1]:5000/x", "[fe80::1]/x:y", "localhost/x", "index.docker.io/library/a",
+            "registry-1.docker.io/a", "user:password@registry/x", "alice:pa@ss@registry/x", "A/b", "a//b", "/a", "a/", "-a", "a:" + "t" * 129, "a:b/c", "a@sha256:12",
+            "a@md5:" + "0" * 32, "a@sha512:" + "0" * 128, "a@sha256:" + "A" * 64, "h:0/x", "h:70000/x", "h:abc/x", "file:///etc/passwd", "http://x/y",
+            "dockerd://x", "podman://x:1", "oci:dir:ref", "oci-archive:a.tar", "docker-archive:b.tar:n", "./x.sqsh", "../x", "~/x", "/x.sif", "x.sqsh",
+            "a\nb", "a\x1b[31mb", "a\0b", "\xff\xfe", "a" * 5000, "", "#", "@", ":", "a@", "a#b#c", "::1/x", "a.b", "a..b/c", "a___b", "1.2.3.4:5/x"]
+
+
+def options():
+    def lines(*texts):
+        return "\n".join(texts)
+    return [lines("/a:/b:ro+bind,./c", "ubuntu", "/w", "A,B", "newer"), lines("/a:/b:rw+rbind+noexec+nosuid+x-create=dir", "x"), lines("", "x:1", "", "A=b", "always"),
+            lines("/a:/b:ro:x"), lines(":/b"), lines("/a:"), lines("data"), lines("/a:b"), lines("/a:/"), lines("/a:."), lines("/a:/.."), lines("/a:././"),
+            lines("/a://"), lines("/a:/./x/.."), lines("tmpfs:/x"), lines("umount:/x"), lines("/a,,/b"), lines("/a b\\:/c\x1b"), lines("/a", "x", "../x", ",", "sometimes"),
+            lines("", "x", "", "1A"), lines("", "x", "", "A\tB,LD_PRELOAD"), "linux/amd64", "linux/arm64/v8", "linux", "linux/amd64/v3/x", "LINUX/AMD64"]
+
+
+def manifest():
+    def descriptor(kind, **more):
+        return {"mediaType": kind, "digest": A, "size": 10, **more}
+    config = descriptor("application/vnd.oci.image.config.v1+json")
+    layer = descriptor("application/vnd.oci.image.layer.v1.tar+gzip")
+    image = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer]}
+    docker = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+              "config": descriptor("application/vnd.docker.container.image.v1+json"),
+              "layers": [descriptor("application/vnd.docker.image.rootfs.diff.tar.gzip")]}
+
+    def entry(architecture, **more):
+        return descriptor(image["mediaType"], platform={"os": "linux", "architecture": architecture, **more})
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+             "manifests": [entry("arm64", variant="v8"), entry("amd64"), entry("unknown"), descriptor("application/vnd.oci.image.index.v1+json")]}
+    configuration = {"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [A]},
+                     "config": {"Env": ["A=b=c", "novalue", "=x", "M=one\ntwo"], "Entrypoint": ["/e"], "Cmd": ["c"], "WorkingDir": "/w", "User": "9:9"}}
+    documents = [image, docker, index, configuration, {**image, "manifests": []}, {**image, "schemaVersion": 3}, {"schemaVersion": 1, "fsLayers": []},
+                 {**image, "layers": [{**layer, "size": -1}]}, {**image, "layers": [{**layer, "size": 2**63 - 1}]}, {**image, "layers": [{**layer, "size": "5"}]},
+                 {**image, "layers": [{**layer, "digest": "sha256:../../etc/passwd"}]}, {**image, "layers": None}, {**image, "config": None},
+                 {**image, "layers": [{**layer, "urls": ["http://evil"], "data": "!!"}]}, {**image, "layers": [layer] * 3, "annotations": {"a": None}},
+                 {**configuration, "config": {"Cmd": ["a\0b"]}}, {**configuration, "rootfs": None}, {**index, "manifests": []}, []]
+    texts = [json.dumps(document) for document in documents]
+    return texts + [texts[0][:-1], texts[0] + "x", "\ufeff" + texts[0], texts[0].replace("{", '{"schemaVersion":2,', 1), "[" * 200, '{"a":' + "[" * 200, "<html>", "",
+                    '{"mediaType":"\\ud800"}', '{"a":1e999}', '{"size":18446744073709551616}']
+
+
+def challenge():
+    body = '\n{"token":"abc","access_token":"def","expires_in":300}'
+    return [header + body for header in (
+        'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/ubuntu:pull"', 'Basic realm="x"',
+        'Bearer realm="http://registry:5000/token?a=b"', 'Bearer realm="http://elsewhere/token"', 'Bearer realm="file:///etc/passwd"',
+        'Basic realm="a, b=c\\"d", Bearer realm=https://x/,error=invalid_token', 'BEARER REALM="HTTPS://X"', 'Negotiate, NTLM abc==, Basic', 'Bearer realm="https://a@b:c/\r\nX: y"',
+        'Bearer realm="https://x/ y"', 'Bearer', '=', '"', ',,,', "Bearer realm", 'Bearer realm="unterminated')] + [
+        "\n" + text for text in ('{"token":""}', '{"token":"a\\r\\nX: y"}', '{"token":1}', "<html>", "[]", '{"token":null,"access_token":"x"}')]
+
+
+def record():
+    def of(layers, settings, manifest, config, origin):
+        offset, sections, body = 88 + 32 * layers, b"", b""
+        for part in (settings, manifest, config, origin):
+            sections += struct.pack("<QQ", offset, len(part))
+            offset += len(part)
+            body += part
+        return b"SPCIMG1\0" + struct.pack("<IIq", layers, 0, 1700000000) + sections + bytes(range(32)) * layers + body
+    whole = of(2, b"env=A=b\0workdir=/w\0", b"{}", b"{}", b"registry=r\0repository=a/b\0platform=linux/amd64\0index=" + A.encode() + b"\0")
+    return [whole, whole[:-5], whole[:88], whole[:8], of(0, b"", b"", b"", b""), whole.replace(struct.pack("<I", 2), struct.pack("<I", 501), 1),
+            whole.replace(struct.pack("<Q", 152), struct.pack("<Q", 2**64 - 8), 1), of(0, b"", b"", b"", b"index=sha256:x\0=\0registry")]
+
+
+def request():
+    whole = ["image=registry:5000/x:1", "platform=linux/amd64", "config=/etc/spank-container/config.toml", "pull=newer", "uid=1000"]
+    return ["".join(line + "\0" for line in lines) for lines in (
+        whole, whole[:1], [*whole, "image=y"], [*whole, "other=1"], ["uid=4294967296"], ["uid=-1"], ["pull=now"], ["platform=x"], ["no equals"], ["image=\n\x1b"])] + ["image=cut"]
+
+
+def config():
+    example = (Path(__file__).resolve().parent.parent.parent / "packaging/config.toml.example").read_text()
+    plain = "\n".join(line.removeprefix("#") for line in example.splitlines() if line.startswith("#") and "=" in line or line.startswith("#["))
+    return [plain[:4000], 'pull = "never"\nwritable = false\n[registries."r:5000"]\ninsecure = true\n', "tag_ttl = -1", 'upper_size = "101%"', 'upper_size = "9999999999999G"',
+            "writeable = true", "[registries]\nx = 1", '[registries."A:1"]\n[registries."a:1"]', "writable = ", "a" * 100, "[[[", '"\\u12"=1', "x = {y = [1, [2]]}", "", "\0", "#\xff"]
+
+
+def layer():
+    short = {title: data for title, (_, _, data) in odd.ARCHIVES.items() if len(data) <= longest("layer")}
+    return short
+
+
+def compression():
+    import zlib
+    text = b"".join(b"%d " % i for i in range(300))
+    packed = gzip.compress(text, 6, mtime=0)
+    named = b"\x1f\x8b\x08\x1c" + bytes(5) + b"\x03" + b"\3\0abc" + b"../../name\0" + b"comment\0" + packed[10:]
+    # A zstd frame of one raw block, of a run and of a reserved block; libzstd is not at hand in Python.
+    def frame(block):
+        return struct.pack("<IB", 0xFD2FB528, 0x20) + bytes([len(text) & 0xFF]) + block
+    raw = struct.pack("<I", (5 << 3) | 1)[:3] + b"hello"
+    single = struct.pack("<IBB", 0xFD2FB528, 0x20, 5)
+    return [packed, packed + packed, packed + bytes(600), packed + b"garbage", packed[:-1], packed[:20], packed[:-8] + bytes(8), named, gzip.compress(packed, mtime=0),
+            b"\x1f\x8b", b"\x1f\x8b\x08\xff" + bytes(8), zlib.compress(text), text, b"", bytes(1024), b"PK\3\4", single + raw, single + raw + single + raw,
+            single + struct.pack("<I", (5 << 3) | 3)[:3] + b"x", single + struct.pack("<I", (5 << 3) | 7)[:3] + b"x", single + raw[:5], frame(raw),
+            b"\x50\x2a\x4d\x18\4\0\0\0abcd" + single + raw, struct.pack("<IBB", 0xFD2FB528, 0, 0xF8) + raw, b"\x50\x2a\x4d\x18\xff\xff\xff\xff",
+            struct.pack("<IBBB", 0xFD2FB528, 0x21, 7, 5) + raw]
+
+
+def longest(target):
+    """No input is longer: what takes long teaches little."""
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096}.get(target, 8192)
+
+
+def of(target):
+    """Name -> bytes."""
+    inputs = globals()[target]()
+    if not isinstance(inputs, dict):
+        inputs = {f"{number:03}": data for number, data in enumerate(inputs)}
+    return {name: data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data for name, data in inputs.items()}
