@@ -17,10 +17,12 @@
 
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
 #include "base/file.hpp"
+#include "image/verify/verify.hpp"
 
 namespace spc::test {
 namespace {
@@ -163,6 +165,11 @@ Converted convert(std::string_view blob, unsigned workers, const LayerLimits& li
   auto converter = LayerConverter::create(input.get(), output.get(), workers, limits);
   must(converter);
   auto layer = converter->run();
+  if (layer) {
+    const std::string image = contents(output.get());
+    const auto accepted = verify_layer(std::as_bytes(std::span(image)));
+    if (!accepted) throw std::logic_error("the verifier refuses what the converter made: " + accepted.error().message());
+  }
   return {std::move(layer), std::move(output)};
 }
 

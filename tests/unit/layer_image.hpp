@@ -35,7 +35,7 @@ struct Converted {
   [[nodiscard]] std::string why() const { return layer ? "no error" : layer.error().message(); }
 };
 
-/// Runs the converter in this process, without the sandbox.
+/// Runs the converter in this process, without the sandbox. What it makes has passed verify_layer().
 Converted convert(std::string_view blob, unsigned workers = 1, const LayerLimits& limits = {});
 
 std::string gzip(std::string_view bytes);

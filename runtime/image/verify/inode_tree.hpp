@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+
+#include "attributes.hpp"
+#include "data_area.hpp"
+#include "listing.hpp"
+#include "meta_stream.hpp"
+#include "super_block.hpp"
+
+namespace spc::verify {
+
+/// The inodes and listings, each read once and in the order in which they lie in the file.
+///
+/// Our writer puts an inode behind all that its listing names: a directory behind its subdirectories, each with all that
+/// is below it, one behind the other in the order of their names; then the other entries in that order, unless they have
+/// been written already, since they have several names; then the directory itself. Listings come in the order of their
+/// directories. This is what is checked, so there can be neither a cycle, nor a directory with two parents, nor one
+/// with none.
+class InodeTree {
+ public:
+  InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data, Attributes& attributes);
+
+  Result<void> check();
+
+ private:
+  /// As listings name them.
+  enum class Kind : std::uint8_t { none = 0, directory = 1, file = 2, symlink = 3, whiteout = 5, fifo = 6 };
+
+  /// What must be remembered of an inode: images have millions of them.
+  struct Inode {
+    std::uint32_t block;
+    std::uint16_t offset;
+    Kind kind;
+    bool named;               ///< a listing has named it
+    std::uint32_t order;      ///< its place among the inodes, from 0
+    std::uint32_t link_left;  ///< names that no listing has mentioned yet; a directory's parent
+    std::uint32_t first;      ///< of a directory: the place of the first inode below it, or its own
+    std::uint32_t height;     ///< of a directory: of the tree below it
+  };
+  struct Common;
+  struct DirectoryFields;
+  class Order;
+
+  Result<void> check_inode(std::uint32_t order);
+  Result<void> check_file(Inode& inode, bool is_long);
+  Result<void> check_symlink(Inode& inode);
+  Result<void> check_directory(Inode& inode, std::uint32_t number, bool is_long);
+  Result<DirectoryFields> read_directory(bool is_long);
+  Result<Inode*> named_by(const Listing::Entry& entry);
+  Result<void> check_index(const Listing::Begin& begin, std::string_view name);
+
+  const Layout& layout_;
+  DataArea& data_;
+  Attributes& attributes_;
+  MetaStream inodes_;
+  MetaStream listings_;
+  struct Free {
+    void operator()(Inode* inodes) const { std::free(inodes); }
+  };
+  std::unique_ptr<Inode[], Free> known_;  ///< by number, from 1
+  std::uint64_t names_left_ = 0;          ///< that inodes have and no listing has mentioned yet
+};
+
+}  // namespace spc::verify

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "layer_bytes.hpp"
+#include "zstd_frame.hpp"
+
+namespace spc::verify {
+
+inline constexpr std::size_t kMetaBytes = 8192;
+
+/// A table that is stored in metadata blocks, read once from its beginning to its end.
+///
+/// All blocks but the last are full, and they fill the table's place in the file without a gap. So whatever is read here
+/// in order lies where the writer had put it, and nothing lies anywhere else.
+class MetaStream {
+ public:
+  /// Of the next byte, as references in the image state it: the block's place behind the table's beginning, and the
+  /// offset in it. Behind the last byte of a full block this is the next one.
+  struct Position {
+    std::uint64_t block = 0;
+    std::uint32_t offset = 0;
+    bool operator==(const Position&) const = default;
+    [[nodiscard]] std::uint64_t reference() const { return block << 16U | offset; }
+  };
+
+  /// `begin` and `end`: of the table in the file, within its size. `name` is for errors and outlives this.
+  MetaStream(LayerBytes& layer, const char* name, std::uint64_t begin, std::uint64_t end);
+
+  Result<void> read(std::span<std::byte> into);
+  Result<void> skip(std::uint64_t count);
+  template <std::size_t size>
+  Result<std::array<std::byte, size>> take() {
+    std::array<std::byte, size> bytes;
+    SPC_TRY(read(bytes));
+    return bytes;
+  }
+
+  [[nodiscard]] Position position() const;
+  [[nodiscard]] bool at_end() const { return at_ == filled_ && next_ == end_; }
+  /// Refuses a table that goes on.
+  Result<void> expect_end() const;
+
+ private:
+  struct Buffers {
+    std::array<std::byte, kMetaBytes> content;
+    std::array<std::byte, kMetaBytes + 2> stored;
+  };
+
+  Result<void> load();
+  [[nodiscard]] Error bad(const char* what) const;
+
+  LayerBytes& layer_;
+  const char* name_;
+  std::uint64_t begin_;
+  std::uint64_t end_;
+  std::uint64_t block_;  ///< where the current block begins in the file
+  std::uint64_t next_;   ///< where it ends
+  std::size_t at_ = 0;
+  std::size_t filled_ = 0;
+  FrameReader frames_;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+}  // namespace spc::verify
