@@ -63,6 +63,11 @@ Result<HttpHead> Fetch::result() {
   return *std::move(result_);
 }
 
+Result<void> Fetch::outcome() {
+  SPC_TRY(result());
+  return {};
+}
+
 void Fetch::request(const std::string& url) {
   state_ = State::requesting;
   url_ = url;

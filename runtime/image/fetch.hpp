@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/result.hpp"
+#include "image/blob_stream.hpp"
 #include "image/http.hpp"
 
 namespace spc {
@@ -45,20 +46,21 @@ struct FetchRequest {
 /// connection, "too many requests" or a server's failure, waiting in between as long as the server asks. A broken
 /// download goes on where it broke if the server can; if not, what has been taken already is skipped. (Whether the two
 /// parts belong together is for the digest to tell.)
-class Fetch final : private HttpHandler {
+class Fetch final : public BlobStream, private HttpHandler {
  public:
   Fetch(RegistrySession& session, FetchRequest request, FetchSink& sink);
   ~Fetch() override;
   Fetch(const Fetch&) = delete;
   Fetch& operator=(const Fetch&) = delete;
 
-  void start();
-  /// Begins the next try when its time has come. Call it about every 100 ms.
-  void advance();
-  /// After the sink answered Take::later.
-  void resume() { session_.http.resume(*this); }
+  void start() override;
+  /// Begins the next try when its time has come.
+  void advance() override;
+  void resume() override { session_.http.resume(*this); }
 
-  [[nodiscard]] bool finished() const { return state_ == State::finished; }
+  [[nodiscard]] bool finished() const override { return state_ == State::finished; }
+  Result<void> outcome() override;
+  [[nodiscard]] const char* whose_fault() const override { return "the registry or something on the way changed it"; }
   /// The response's head, once finished.
   Result<HttpHead> result();
 

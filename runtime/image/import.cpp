@@ -86,7 +86,7 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   std::set<Digest> distinct;
   for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer.digest);
   SPC_TRY_DURING(step, pull_layers({.http = *http,
-                                    .repository = repository,
+                                    .source = repository,
                                     .store = store,
                                     .agent = agent,
                                     .image = reference.canonical(),

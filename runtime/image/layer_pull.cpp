@@ -26,20 +26,20 @@ bool is_readable(int descriptor) {
 LayerPull::LayerPull(MissingLayer layer, LayerLock lock, AgentLink& agent, UniqueFd file, LayerProcess converter)
     : layer_(std::move(layer)), lock_(std::move(lock)), agent_(agent), file_(std::move(file)), converter_(std::move(converter)) {}
 
-Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, LayerLock lock, Repository& repository,
-                                                    AgentLink& agent) {
+Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, LayerLock lock, ImageSource& source, AgentLink& agent) {
   UniqueFd file = SPC_TRY(agent.new_layer());
   LayerProcess converter = SPC_TRY_DURING("convert " + name_of(layer), LayerProcess::start(file.get()));
   const int input = converter.input();
   if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0) return Error::from_errno(errno, "prepare the pipe to the converter");
   std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(lock), agent, std::move(file), std::move(converter)));
-  pull->fetch_ = repository.fetch_layer(pull->layer_.blob, *pull);
-  pull->fetch_->start();
+  pull->blob_ = source.open_layer(pull->layer_.blob, *pull);
+  pull->blob_->start();
   return pull;
 }
 
 void LayerPull::watch(std::vector<pollfd>& descriptors) const {
   if (!input_closed_ && waiting_.size() > waiting_from_) descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
+  if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
   if (sync_) {
     descriptors.push_back({.fd = sync_->descriptor(), .events = POLLIN});
   } else if (!converter_left_)
@@ -91,20 +91,20 @@ Result<bool> LayerPull::advance() {
     SPC_TRY(agent_.publish(layer_.blob.digest, std::move(file_)));
     return true;
   }
-  fetch_->advance();
+  blob_->advance();
   drain();
   if (paused_ && waiting_.empty()) {
     paused_ = false;
-    fetch_->resume();
+    blob_->resume();
   }
   if (!converter_left_ && !input_closed_) {
     converter_left_ = is_readable(converter_.result_descriptor());
   }
-  if (converter_left_ && !fetch_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
+  if (converter_left_ && !blob_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
     SPC_TRY(converted());
     return Error(ErrorKind::internal, "convert " + name_of(layer_) + ": the converter stopped reading");
   }
-  if (!fetch_->finished() || !waiting_.empty()) return false;
+  if (!blob_->finished() || !waiting_.empty()) return false;
   if (!input_closed_) {
     SPC_TRY(check_blob());
     converter_.close_input();
@@ -117,11 +117,11 @@ Result<bool> LayerPull::advance() {
 }
 
 Result<void> LayerPull::check_blob() {
-  SPC_TRY(fetch_->result());
+  SPC_TRY(blob_->outcome());
   const Digest digest = hash_.finish();
   if (digest == layer_.blob.digest) return {};
-  return std::move(Error(ErrorKind::corrupt, name_of(layer_) + ": has digest " + digest.str() + " instead")
-                       .hint("the registry or something on the way changed it"));
+  return std::move(
+      Error(ErrorKind::corrupt, name_of(layer_) + ": has digest " + digest.str() + " instead").hint(blob_->whose_fault()));
 }
 
 /// What the converter made of the layer; bytes that it cannot accept are the image's fault, and the user hears so.

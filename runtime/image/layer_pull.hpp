@@ -10,9 +10,9 @@
 #include "base/result.hpp"
 #include "image/agent_link.hpp"
 #include "image/file_sync.hpp"
+#include "image/image_source.hpp"
 #include "image/layer/layer_process.hpp"
 #include "image/manifest.hpp"
-#include "image/repository.hpp"
 #include "image/sha256.hpp"
 #include "image/store.hpp"
 
@@ -24,11 +24,11 @@ struct MissingLayer {
   Digest diff_id;  ///< of the tar archive in the blob, by the image's configuration
 };
 
-/// One layer on its way: registry → SHA-256 → pipe → converter → the agent's file → published. Nothing is published
+/// One layer on its way: its source → SHA-256 → pipe → converter → the agent's file → published. Nothing is published
 /// unless blob digest, size and diffID are what manifest and configuration promise. At most 1 MiB waits in memory.
 class LayerPull final : private FetchSink {
  public:
-  static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, LayerLock lock, Repository& repository, AgentLink& agent);
+  static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, LayerLock lock, ImageSource& source, AgentLink& agent);
 
   /// Descriptors whose readiness lets it go on.
   void watch(std::vector<pollfd>& descriptors) const;
@@ -52,7 +52,7 @@ class LayerPull final : private FetchSink {
   AgentLink& agent_;
   UniqueFd file_;
   LayerProcess converter_;
-  std::unique_ptr<Fetch> fetch_;
+  std::unique_ptr<BlobStream> blob_;
   Sha256 hash_;
   std::uint64_t received_ = 0;
   std::vector<std::byte> waiting_;  // bytes that the pipe did not take yet,

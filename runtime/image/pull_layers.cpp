@@ -81,7 +81,7 @@ Result<void> pull_layers(PullContext context, std::vector<MissingLayer> missing)
         ++layer;
         continue;
       } else {
-        underway.push_back({*layer, SPC_TRY(LayerPull::start(*layer, *std::move(lock), context.repository, context.agent))});
+        underway.push_back({*layer, SPC_TRY(LayerPull::start(*layer, *std::move(lock), context.source, context.agent))});
       }
       layer = queue.erase(layer);
     }

@@ -11,7 +11,7 @@ namespace spc {
 
 struct PullContext {
   HttpClient& http;
-  Repository& repository;
+  ImageSource& source;
   ImageStore& store;
   AgentLink& agent;
   std::string image;       ///< as messages call it

@@ -5,10 +5,6 @@
 namespace spc {
 namespace {
 
-constexpr std::uint64_t kMaxManifest = 4 << 20;
-constexpr std::uint64_t kMaxConfig = 8 << 20;
-constexpr int kMaxIndexes = 3;
-
 /// Keeps what comes in memory; Fetch bounds it.
 class TextSink final : public FetchSink {
  public:
@@ -19,7 +15,7 @@ class TextSink final : public FetchSink {
   std::string text;
 };
 
-std::string manifest_name(const ImageReference& reference, const std::string& tag_or_digest) {
+std::string name_of_manifest(const ImageReference& reference, const std::string& tag_or_digest) {
   if (tag_or_digest == reference.tag_or_digest()) return "manifest " + quoted(reference.canonical());
   return "manifest " + quoted(reference.repository + "@" + tag_or_digest);
 }
@@ -53,7 +49,7 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
   TextSink sink;
   Fetch fetch(session_,
               {.path = "manifests/" + tag_or_digest,
-               .what = manifest_name(reference_, tag_or_digest),
+               .what = name_of_manifest(reference_, tag_or_digest),
                .head = true,
                .accept = kManifestAccept},
               sink);
@@ -61,72 +57,37 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
   return Digest::parse(head.header("docker-content-digest"));
 }
 
-Result<Repository::Document> Repository::get_manifest(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
-  const std::string what = manifest_name(reference_, tag_or_digest);
+std::string Repository::manifest_name(const std::optional<Digest>& digest) const {
+  return name_of_manifest(reference_, digest ? digest->str() : reference_.tag_or_digest());
+}
+
+Result<ImageSource::Document> Repository::get_top() { return get_document(reference_.tag_or_digest(), reference_.digest); }
+
+Result<ImageSource::Document> Repository::get_manifest(const Digest& wanted) { return get_document(wanted.str(), wanted); }
+
+Result<ImageSource::Document> Repository::get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
+  const std::string what = name_of_manifest(reference_, tag_or_digest);
   TextSink sink;
   Fetch fetch(session_, {.path = "manifests/" + tag_or_digest, .what = what, .accept = kManifestAccept, .max_size = kMaxManifest},
               sink);
   const HttpHead head = SPC_TRY(run(fetch));
-  Document document{.bytes = std::move(sink.text), .content_type = std::string(head.header("content-type"))};
+  Document document{.bytes = std::move(sink.text), .media_type = std::string(head.header("content-type")), .digest = {}};
   document.digest = Sha256::of(document.bytes);
   if (expected && document.digest != *expected) return wrong_digest(what, document.digest, *expected);
   return document;
 }
 
-Result<std::string> Repository::get_config(const Descriptor& config) {
-  const std::string what = "image configuration " + quoted(config.digest.str());
-  if (config.size > kMaxConfig) return Error(ErrorKind::invalid, what + ": is larger than 8 MiB");
+Result<std::string> Repository::get_config(const Descriptor& wanted) {
+  const std::string what = "image configuration " + quoted(wanted.digest.str());
+  if (wanted.size > kMaxConfig) return Error(ErrorKind::invalid, what + ": is larger than 8 MiB");
   TextSink sink;
-  Fetch fetch(session_, {.path = "blobs/" + config.digest.str(), .what = what, .exact_size = config.size}, sink);
+  Fetch fetch(session_, {.path = "blobs/" + wanted.digest.str(), .what = what, .exact_size = wanted.size}, sink);
   SPC_TRY(run(fetch));
-  if (const Digest digest = Sha256::of(sink.text); digest != config.digest) return wrong_digest(what, digest, config.digest);
+  if (const Digest digest = Sha256::of(sink.text); digest != wanted.digest) return wrong_digest(what, digest, wanted.digest);
   return std::move(sink.text);
 }
 
-Result<ResolvedImage> Repository::resolve(const Platform& platform) {
-  ResolvedImage image;
-  std::string next = reference_.tag_or_digest();
-  std::optional<Digest> expected = reference_.digest;
-  std::optional<std::uint64_t> expected_size;
-  for (;;) {
-    const Document document = SPC_TRY(get_manifest(next, expected));
-    const std::string what = manifest_name(reference_, next);
-    if (expected_size && document.bytes.size() != *expected_size) {
-      return Error(ErrorKind::corrupt, what + ": has " + std::to_string(document.bytes.size()) + " bytes instead of " +
-                                           std::to_string(*expected_size));
-    }
-    auto parsed = SPC_TRY(parse_manifest(document.bytes, document.content_type, what));
-    if (auto* manifest = std::get_if<Manifest>(&parsed)) {
-      image.digest = document.digest;
-      image.manifest_bytes = document.bytes;
-      image.manifest = std::move(*manifest);
-      break;
-    }
-    image.indexes.push_back(document.digest);
-    if (image.indexes.size() > kMaxIndexes) return Error(ErrorKind::invalid, what + ": indexes are nested too deep");
-    const auto entry = SPC_TRY(choose_platform(std::get<Index>(parsed), platform, what));
-    expected = entry.descriptor.digest;
-    expected_size = entry.descriptor.size;
-    next = expected->str();
-  }
-
-  const std::string what = "image configuration of " + quoted(reference_.canonical());
-  image.config_bytes = SPC_TRY(get_config(image.manifest.config));
-  image.config = SPC_TRY(parse_image_config(image.config_bytes, what));
-  const Platform& is = image.config.platform;
-  if ((!is.os.empty() && is.os != platform.os) || (!is.architecture.empty() && is.architecture != platform.architecture)) {
-    return Error(ErrorKind::invalid, "image " + quoted(reference_.canonical()) + ": is made for " + printable(is.str()) +
-                                         ", this node needs " + platform.str())
-        .hint("choose a tag that was built for " + platform.str());
-  }
-  if (image.config.diff_ids.size() != image.manifest.layers.size()) {
-    return Error(ErrorKind::corrupt, what + ": describes " + std::to_string(image.config.diff_ids.size()) +
-                                         " layers, the manifest " + std::to_string(image.manifest.layers.size()));
-  }
-  return image;
-}
-
-std::unique_ptr<Fetch> Repository::fetch_layer(const Descriptor& layer, FetchSink& sink) {
+std::unique_ptr<BlobStream> Repository::open_layer(const Descriptor& layer, FetchSink& sink) {
   return std::make_unique<Fetch>(
       session_,
       FetchRequest{

@@ -2,49 +2,34 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "image/config.hpp"
 #include "image/fetch.hpp"
-#include "image/manifest.hpp"
+#include "image/image_source.hpp"
 #include "image/reference.hpp"
 
 namespace spc {
 
-/// Everything about an image but its layers; all bytes matched their digests before they were parsed.
-struct ResolvedImage {
-  Digest digest;  ///< of the image manifest
-  std::string manifest_bytes;
-  Manifest manifest;
-  std::string config_bytes;
-  ImageConfig config;
-  std::vector<Digest> indexes;  ///< that led to it
-};
-
 /// One repository at a registry, asked without credentials.
-class Repository {
+class Repository final : public ImageSource {
  public:
   Repository(HttpClient& http, Log& log, const ImageReference& reference, const RegistryConfig& config);
 
   /// What a tag stands for now, by one HEAD request: the digest of a manifest or of an index.
   Result<Digest> ask_digest(const std::string& tag_or_digest);
 
-  /// Follows indexes to the image for `platform` and gets its manifest and configuration.
-  Result<ResolvedImage> resolve(const Platform& platform);
-
-  /// Gets a layer's blob into `sink`; whoever has it drives the HttpClient.
-  std::unique_ptr<Fetch> fetch_layer(const Descriptor& layer, FetchSink& sink);
+  std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;
 
  private:
-  struct Document {
-    std::string bytes;
-    std::string content_type;
-    Digest digest;
-  };
-  Result<Document> get_manifest(const std::string& tag_or_digest, const std::optional<Digest>& expected);
-  Result<std::string> get_config(const Descriptor& config);
+  [[nodiscard]] std::string name() const override { return reference_.canonical(); }
+  [[nodiscard]] std::string manifest_name(const std::optional<Digest>& digest) const override;
+  Result<Document> get_top() override;
+  Result<Document> get_manifest(const Digest& wanted) override;
+  Result<std::string> get_config(const Descriptor& wanted) override;
+
+  Result<Document> get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
   Result<HttpHead> run(Fetch& fetch);
 
   ImageReference reference_;

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <poll.h>
+
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+/// A blob on its way into a FetchSink, from a registry or from a file. Whoever has it waits for its descriptors and for the
+/// HttpClient, at most about 100 ms, and calls advance() each time.
+class BlobStream {
+ public:
+  virtual ~BlobStream() = default;
+
+  virtual void start() = 0;
+  virtual void watch(std::vector<pollfd>& /*descriptors*/) const {}
+  virtual void advance() = 0;
+  /// After the sink answered Take::later.
+  virtual void resume() = 0;
+
+  [[nodiscard]] virtual bool finished() const = 0;
+  /// Whether everything came, once finished.
+  virtual Result<void> outcome() = 0;
+  /// A hint for the user when the bytes turn out not to be those of the blob's digest.
+  [[nodiscard]] virtual const char* whose_fault() const = 0;
+};
+
+}  // namespace spc
