@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "image/json.hpp"
+#include "tool/command.hpp"
+#include "tool/places.hpp"
+#include "tool/stored_images.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+namespace {
+
+struct Row {
+  const char* store;
+  ListedImage image;
+};
+
+Result<void> add_rows(std::vector<Row>& rows, const char* label, const std::string& path) {
+  const auto store = open_store(path);
+  if (!store) return {};
+  auto images = SPC_TRY(list_images(store->get()));
+  for (auto& image : images) rows.push_back({label, std::move(image)});
+  return {};
+}
+
+/// Seconds since it was last seen to be this image; -1: unknown.
+std::int64_t age_of(const StoredName* name, const ListedImage& image) {
+  const std::int64_t since = name != nullptr ? name->asked_at : image.used_at;
+  return since == 0 ? -1 : std::max<std::int64_t>(0, std::time(nullptr) - since);
+}
+
+Json as_json(const Row& row) {
+  Json names = Json::array();
+  for (const auto& name : row.image.names) names.push_back({{"name", name.name}, {"age_seconds", age_of(&name, row.image)}});
+  Json object{{"store", row.store}, {"digest", row.image.digest.str()}, {"names", names}};
+  if (row.image.record) {
+    object["platform"] = row.image.record->origin.platform;
+    object["layers"] = row.image.record->layers.size();
+    object["bytes"] = row.image.bytes;
+    object["complete"] = row.image.complete;
+    object["last_used"] = row.image.used_at;
+  }
+  return object;
+}
+
+/// Columns as wide as their widest cell.
+void print_table(const std::vector<std::vector<std::string>>& table) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : table) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (std::size_t line = 0; line < table.size(); ++line) {
+    std::string text;
+    for (std::size_t i = 0; i < table[line].size(); ++i) {
+      const bool last = i + 1 == table[line].size();
+      text += table[line][i] + (last ? "" : std::string(widths[i] - table[line][i].size() + 2, ' '));
+    }
+    std::puts(coloured(text, line == 0 ? Colour::bold : Colour::none).c_str());
+  }
+}
+
+void print_rows(const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> table{{"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE", "STORE"}};
+  for (const Row& row : rows) {
+    const bool known = row.image.record.has_value();
+    const auto line = [&](const StoredName* name) {
+      const auto age = age_of(name, row.image);
+      table.push_back({printable(name == nullptr ? "<none>" : name->name), row.image.digest.hex().substr(0, 12),
+                       known ? printable(row.image.record->origin.platform) : "-",
+                       !known ? "-" : human_bytes(row.image.bytes) + (row.image.complete ? "" : " (incomplete)"),
+                       age < 0 ? "-" : human_age(age), row.store});
+    };
+    for (const auto& name : row.image.names) line(&name);
+    if (row.image.names.empty()) line(nullptr);
+  }
+  print_table(table);
+}
+
+}  // namespace
+
+Result<int> run_images(const Arguments& arguments) {
+  std::vector<Row> rows;
+  const auto places = Places::find();
+  if (places && places->own_store) SPC_TRY(add_rows(rows, "own", places->store));
+  SPC_TRY(add_rows(rows, "site", SPC_STORE_DIR));
+  if (arguments.has("json")) {
+    Json list = Json::array();
+    for (const Row& row : rows) list.push_back(as_json(row));
+    std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    print_rows(rows);
+  }
+  return 0;
+}
+
+}  // namespace spc

@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "image/config.hpp"
+#include "image/json.hpp"
+#include "image/manifest.hpp"
+#include "tool/command.hpp"
+#include "tool/places.hpp"
+#include "tool/stored_images.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+namespace {
+
+Json layers_of(const ListedImage& image) {
+  Json layers = Json::array();
+  for (const Digest& layer : image.record->layers) layers.push_back(layer.str());
+  return layers;
+}
+
+/// The configuration as the image brought it; what is no JSON stays text.
+Json config_of(const ListedImage& image) {
+  auto config = parse_json_object(image.record->config, "the image's configuration");
+  return config ? *std::move(config) : Json(image.record->config);
+}
+
+Json description_of(const ListedImage& image) {
+  Json names = Json::array();
+  for (const auto& name : image.names) names.push_back(name.name);
+  return {{"names", names},       {"digest", image.digest.str()}, {"platform", image.record->origin.platform},
+          {"bytes", image.bytes}, {"layers", layers_of(image)},   {"config", config_of(image)}};
+}
+
+void print_line(const char* key, const std::string& value) {
+  if (!value.empty()) std::printf("%-12s %s\n", key, printable(value).c_str());
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+void print_description(const ListedImage& image) {
+  for (const auto& name : image.names) print_line("name", name.name);
+  print_line("digest", image.digest.str());
+  print_line("platform", image.record->origin.platform);
+  print_line("size", human_bytes(image.bytes) + " in " + std::to_string(image.record->layers.size()) + " layers");
+  print_line("entrypoint", joined(setting_values(image.record->settings, "entrypoint")));
+  print_line("command", joined(setting_values(image.record->settings, "cmd")));
+  print_line("workdir", joined(setting_values(image.record->settings, "workdir")));
+  print_line("user", joined(setting_values(image.record->settings, "user")));
+  for (const auto& variable : setting_values(image.record->settings, "env")) print_line("env", variable);
+  for (const Digest& layer : image.record->layers) print_line("layer", layer.str());
+}
+
+}  // namespace
+
+Result<int> run_inspect(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  const auto config = SPC_TRY(read_config(places.config));
+  const auto store = SPC_TRY(open_store(places.store));
+  const auto image = SPC_TRY(find_image(store.get(), arguments.words[0], config.default_registry));
+  if (!image.record)
+    return Error(ErrorKind::refused, "inspect " + spc::quoted(arguments.words[0]) + ": you may not read its record");
+  if (arguments.has("json")) {
+    std::puts(description_of(image).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    print_description(image);
+  }
+  return 0;
+}
+
+}  // namespace spc

@@ -1,0 +1,47 @@
+// scontainer, the command for people: images and containers without Slurm, for users without any privilege and for
+// administrators. Each command is a file in commands/; this is the list of them.
+
+#include <sys/stat.h>
+
+#include <csignal>
+#include <exception>
+
+#include "tool/command.hpp"
+#include "tool/options.hpp"
+#include "tool/terminal.hpp"
+
+using namespace spc;
+
+namespace {
+
+/// The own failures of what runs a command, as with podman: its status begins where this ends.
+constexpr int kNotRun = 125;
+constexpr unsigned kAny = 1U << 20;
+
+constexpr Command kCommands[] = {
+    {"pull", "IMAGE...", "fetch images", kPullHelp, kPullOptions, 1, kAny, false, 1, run_pull},
+    {"images", "", "list images: your own and the node's", kImagesHelp, kImagesOptions, 0, 0, false, 1, run_images},
+    {"inspect", "IMAGE", "show what an image says and what is in it", kInspectHelp, kInspectOptions, 1, 1, false, 1, run_inspect},
+    {"rm", "IMAGE...", "remove images", kRmHelp, kRmOptions, 1, kAny, false, 1, run_rm},
+    {"gc", "", "remove what no image needs any more", kGcHelp, kGcOptions, 0, 0, false, 1, run_gc},
+    {"version", "", "print the version", "", kNoOptions, 0, 0, false, 1, run_version},
+    {"info", "", "show where images and settings are", "", kInfoOptions, 0, 0, false, 1, run_info},
+    {"doctor", "", "look for what this machine lacks, and say the cure", kDoctorHelp, kDoctorOptions, 0, 0, false, 1, run_doctor},
+    {"completion", "SHELL", "print the completion script for a shell", kCompletionHelp, kNoOptions, 1, 1, false, 1,
+     run_completion},
+};
+
+}  // namespace
+
+std::span<const Command> spc::command_table() { return kCommands; }
+
+int main(int argc, char** argv) {
+  ::umask(022);
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run_command_line(argc, argv);
+  } catch (const std::exception& error) {  // out of memory
+    report_error(error.what());
+    return kNotRun;
+  }
+}

@@ -1,0 +1,57 @@
+#include "tool/obtain.hpp"
+
+#include <unistd.h>
+
+#include "image/reference.hpp"
+#include "tool/import_run.hpp"
+
+namespace spc {
+namespace {
+
+/// The stored image if it is complete and for the wanted platform.
+std::optional<ListedImage> usable(int store, const std::string& name, const std::optional<Platform>& platform,
+                                  const std::string& default_registry) {
+  auto found = find_image(store, name, default_registry);
+  if (!found || !found->record || !found->complete) return std::nullopt;
+  if (platform && !found->record->origin.platform.empty() && found->record->origin.platform != platform->str())
+    return std::nullopt;
+  return *std::move(found);
+}
+
+}  // namespace
+
+Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted) {
+  auto store = SPC_TRY(make_own_store(places));
+  const PullPolicy pull = wanted.pull.value_or(config.pull);
+  auto there = usable(store.get(), wanted.image, wanted.platform, config.default_registry);
+  const auto reference = ImageReference::parse(wanted.image, config.default_registry);
+  // An image from a file, or one that was named by its digest, is what it is: there is nobody to ask.
+  const bool cannot_change = there && (there->record->origin.registry.empty() || !reference || reference->digest);
+  const bool enough = pull == PullPolicy::missing || pull == PullPolicy::never || (cannot_change && pull != PullPolicy::always);
+  if (there && enough) return ObtainedImage{std::move(store), *std::move(there)};
+  if (pull == PullPolicy::never) {
+    return Error(ErrorKind::not_found, "image " + quoted(wanted.image) + ": it is not in your store")
+        .hint("leave --pull=never out");
+  }
+  const auto image = SPC_TRY(ImageReference::parse(wanted.image, config.default_registry));
+
+  ImportRequest request;
+  request.image = (image.user.empty() ? "" : image.user + "@") + image.canonical();
+  request.config = places.config;
+  request.pull = pull;
+  request.uid = ::geteuid();
+  request.meter = !wanted.quiet && draws_progress();
+  if (wanted.platform) request.platform = *wanted.platform;
+  PullDisplay display(image.canonical(), wanted.quiet);
+  const auto digest = import_into_own_store(store.get(), request, display);
+  if (!digest) {
+    if (!there || digest.error().kind() != ErrorKind::unavailable || pull == PullPolicy::always) return digest.error();
+    display.write(LogLevel::warning, digest.error().message() + "; using the stored image");
+    return ObtainedImage{std::move(store), *std::move(there)};
+  }
+  auto fetched = SPC_TRY(image_of(store.get(), *digest));
+  fetched.names.push_back({image.canonical(), *digest, 0});
+  return ObtainedImage{std::move(store), std::move(fetched)};
+}
+
+}  // namespace spc

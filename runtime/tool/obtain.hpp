@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.hpp"
+#include "image/config.hpp"
+#include "image/request.hpp"
+#include "tool/command.hpp"
+#include "tool/places.hpp"
+#include "tool/stored_images.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+
+struct Wanted {
+  std::string image;  ///< as the user typed it
+  std::optional<Platform> platform;
+  std::optional<PullPolicy> pull;  ///< empty: what config.toml says
+  bool quiet = false;
+};
+/// The options --platform, --pull and --quiet.
+Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image);
+
+/// The caller's own store with the image in it, fetched as far as `pull` asks for it. What is there may be used without
+/// asking anybody; when the registry cannot be reached, a warning says that the stored image is used.
+struct ObtainedImage {
+  UniqueFd store;
+  ListedImage image;
+};
+Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted);
+
+}  // namespace spc

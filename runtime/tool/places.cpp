@@ -1,0 +1,103 @@
+#include "tool/places.hpp"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <vector>
+
+namespace spc {
+namespace {
+
+/// An XDG variable counts only if it holds an absolute path (XDG Base Directory Specification).
+std::string absolute_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && value[0] == '/' ? value : "";
+}
+
+std::string home_directory() {
+  if (auto home = absolute_variable("HOME"); !home.empty()) return home;
+  std::vector<char> buffer(16 * 1024);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return {};
+  return found->pw_dir != nullptr && found->pw_dir[0] == '/' ? found->pw_dir : "";
+}
+
+std::string under(const std::string& variable, const std::string& home, const char* default_place) {
+  if (!variable.empty()) return variable + "/spank-container";
+  return home.empty() ? std::string() : home + default_place + "/spank-container";
+}
+
+}  // namespace
+
+Result<Places> Places::find() {
+  Places places;
+  places.home = home_directory();
+  places.config = SPC_CONFIG_FILE;
+  if (::geteuid() == 0) {
+    places.own_store = false;
+    places.store = SPC_STORE_DIR;
+    places.running = SPC_RUN_DIR "/running";
+    return places;
+  }
+  places.store = under(absolute_variable("XDG_DATA_HOME"), places.home, "/.local/share");
+  if (places.store.empty()) {
+    return Error(ErrorKind::not_found, "find a place for your images: you have no home directory")
+        .hint("set XDG_DATA_HOME to a directory of yours");
+  }
+  places.running = places.store + "/running";
+  const std::string config = under(absolute_variable("XDG_CONFIG_HOME"), places.home, "/.config") + "/config.toml";
+  if (::access(config.c_str(), F_OK) == 0) places.config = config;
+  return places;
+}
+
+std::string helper_program(const char* name) {
+  std::array<char, PATH_MAX> self{};
+  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
+  if (size > 0) {
+    std::string path(self.data(), static_cast<std::size_t>(size));
+    path.resize(path.rfind('/'));
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    path += std::string("/libexec/spank-container/") + name;
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return std::string(SPC_LIBEXECDIR "/") + name;
+}
+
+Result<void> make_directories(const std::string& path) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string part = path.substr(0, slash);
+    if (::mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      struct stat status {};
+      const int err = errno;
+      if (::stat(part.c_str(), &status) != 0) return Error::from_errno(err, "make directory " + quoted(part));
+    }
+    if (slash == std::string::npos) return {};
+  }
+}
+
+Result<UniqueFd> make_own_store(const Places& places) {
+  for (const char* part : {"/layers/sha256", "/images", "/refs", "/running", "/workspace"}) {
+    SPC_TRY_DURING("set up your image store", make_directories(places.store + part));
+  }
+  const std::string locks = places.store + "/locks";
+  const UniqueFd made(::open(locks.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!made) return Error::from_errno(errno, "set up your image store: create " + quoted(locks));
+  return open_store(places.store);
+}
+
+Result<UniqueFd> open_store(const std::string& path) {
+  UniqueFd store(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (store) return store;
+  const int err = errno;
+  if (err == ENOENT) return Error(ErrorKind::not_found, "there is no image store " + quoted(path) + " yet");
+  return Error::from_errno(err, "open the image store " + quoted(path));
+}
+
+}  // namespace spc

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "image/record.hpp"
+
+namespace spc {
+
+/// A file in refs/.
+struct StoredName {
+  std::string name;  ///< ImageReference::canonical(), or the location of a local image
+  Digest manifest;
+  std::int64_t asked_at = 0;  ///< seconds since 1970: when it last was seen to stand for this manifest
+};
+
+/// An image of a store, as far as the caller may see it.
+struct ListedImage {
+  Digest digest;
+  std::vector<StoredName> names;
+  std::optional<ImageRecord> record;  ///< empty: the caller may not read it
+  std::uint64_t bytes = 0;            ///< of its layers in the store
+  bool complete = true;               ///< all layers are there
+  std::int64_t used_at = 0;           ///< seconds since 1970; 0: unknown
+};
+
+/// Everything in the store. `store` is its directory. Of the node's store an ordinary user sees names and digests only.
+Result<std::vector<ListedImage>> list_images(int store);
+
+/// The image that `text` names: a reference as in --container-image, a name as `images` shows it, or at least 6 digits of
+/// a digest. ErrorKind::not_found if there is none.
+Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry);
+
+/// The one with this digest; `names` stays empty.
+Result<ListedImage> image_of(int store, const Digest& digest);
+
+/// Opens its layers, bottom first. A lock on each keeps them from being evicted for as long as the file is open anywhere.
+Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image);
+
+/// NAME's file in refs/.
+std::string ref_file(const std::string& name);
+
+/// Values of records `key=value\0`, in their order.
+std::vector<std::string> setting_values(const std::string& settings, std::string_view key);
+
+/// What came of a removal.
+struct Removed {
+  std::size_t images = 0;
+  std::size_t layers = 0;
+  std::size_t in_use = 0;  ///< layers that stay because a container uses them
+  std::uint64_t bytes = 0;
+};
+/// Removes names. An image without any name left goes, too, with its layers as far as no other image has them.
+Result<Removed> remove_names(int store, const std::vector<StoredName>& names, const std::vector<Digest>& images);
+
+enum class DryRun { no, yes };
+/// Layers that no image has any more, and images that lack layers.
+Result<Removed> sweep(int store, DryRun dry_run);
+
+}  // namespace spc

@@ -1,0 +1,143 @@
+#include "tool/terminal.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+namespace spc {
+namespace {
+
+bool can_colour(int descriptor) {
+  const char* no = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return (no == nullptr || *no == '\0') && ::isatty(descriptor) == 1 && terminal != nullptr &&
+         std::string_view(terminal) != "dumb";
+}
+
+const char* code_of(Colour colour) {
+  switch (colour) {
+    case Colour::bold: return "\033[1m";
+    case Colour::green: return "\033[32m";
+    case Colour::yellow: return "\033[33m";
+    case Colour::red: return "\033[31m";
+    case Colour::none: break;
+  }
+  return "";
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+std::string clock_time(std::uint64_t seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%llu:%02llu", static_cast<unsigned long long>(seconds / 60),
+                static_cast<unsigned long long>(seconds % 60));
+  return text;
+}
+
+}  // namespace
+
+void report_error(std::string_view message) {
+  const bool red = can_colour(STDERR_FILENO);
+  const std::string line = (red ? "\033[31mscontainer:\033[0m " : "scontainer: ") + std::string(message) + "\n";
+  std::fputs(line.c_str(), stderr);
+}
+
+std::string coloured(std::string_view text, Colour colour) {
+  static const bool can = can_colour(STDOUT_FILENO);
+  if (!can || colour == Colour::none) return std::string(text);
+  return code_of(colour) + std::string(text) + "\033[0m";
+}
+
+bool draws_progress() {
+  const char* terminal = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
+PullDisplay::PullDisplay(std::string image, bool quiet) : image_(std::move(image)), quiet_(quiet) {
+  if (!quiet_ && draws_progress()) draw(image_ + ": asking the registry");
+}
+
+PullDisplay::~PullDisplay() { clear(); }
+
+void PullDisplay::write(LogLevel level, std::string_view line) noexcept {
+  if (level == LogLevel::debug || (quiet_ && level != LogLevel::warning)) return;
+  try {
+    clear();
+    const std::string text = std::string(level == LogLevel::warning ? "warning: " : "") + printable(line) + "\n";
+    std::fputs(text.c_str(), stderr);
+  } catch (const std::exception&) {
+    // A line is lost.
+  }
+}
+
+void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
+  if (quiet_ || !draws_progress() || total == 0) return;
+  const std::uint64_t now = now_us();
+  if (began_us_ == 0) {
+    began_us_ = now;
+    began_bytes_ = done;
+  }
+  const std::size_t width = terminal_width() - 1;
+  std::string right = " " + std::to_string(done * 100 / total) + "% " + human_bytes(done) + " of " + human_bytes(total);
+  if (done >= total) {
+    right += ", finishing";
+  } else if (now - began_us_ > 500'000 && done > began_bytes_) {
+    const std::uint64_t rate = (done - began_bytes_) * 1'000'000 / (now - began_us_);
+    right += ", " + human_bytes(rate) + "/s";
+    if (rate > 0) right += ", " + clock_time((total - done) / rate) + " left";
+  }
+  // The bar takes what is left of the line; the image's name gives way first.
+  std::string name = image_;
+  const std::size_t for_name = width > right.size() + 14 ? width - right.size() - 14 : 0;
+  if (name.size() > for_name) name = for_name > 3 ? "..." + name.substr(name.size() - (for_name - 3)) : "";
+  const std::size_t used = name.size() + right.size() + 3;
+  const std::size_t bar = std::min<std::size_t>(width > used ? width - used : 0, 40);
+  const std::size_t full =
+      static_cast<std::size_t>(static_cast<double>(bar) * static_cast<double>(done) / static_cast<double>(total));
+  draw(name + " [" + std::string(full, '#') + std::string(bar - full, '.') + "]" + right);
+}
+
+void PullDisplay::draw(const std::string& line) {
+  std::fputs(("\r\033[K" + line.substr(0, terminal_width() - 1)).c_str(), stderr);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void PullDisplay::clear() {
+  if (drawn_) std::fputs("\r\033[K", stderr);
+  drawn_ = false;
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  char text[40];
+  std::snprintf(text, sizeof text, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+  return text;
+}
+
+std::string human_age(std::int64_t seconds) {
+  const auto some = [](std::int64_t count, const char* unit) {
+    return std::to_string(count) + " " + unit + (count == 1 ? "" : "s");
+  };
+  if (seconds < 60) return "just now";
+  if (seconds < 7200) return some(seconds / 60, "minute");
+  if (seconds < 172'800) return some(seconds / 3600, "hour");
+  return some(seconds / 86'400, "day");
+}
+
+}  // namespace spc
