@@ -1,0 +1,14 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace spc {
+
+/// RFC 4648, 4, with padding.
+std::string base64(std::string_view bytes);
+/// Empty for what is not base64. Padding may be missing.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace spc
