@@ -1,0 +1,49 @@
+#pragma once
+
+#define FUSE_USE_VERSION 35
+#include <fuse3/fuse_lowlevel.h>
+
+#include <memory>
+
+#include "squashfs_reader.hpp"
+
+namespace spc {
+
+/// What the kernel asks about one image, answered for a mount with `allow_other,default_permissions`: everything belongs
+/// to the serving process's user and group, nothing ever changes, and what cannot be read is EIO.
+///
+/// Of extended attributes only user.* and overlayfs's mark of an opaque directory exist: labels, ACLs and capabilities that
+/// somebody else wrote shall have no effect.
+class FileSystem {
+ public:
+  /// Before the session is made; the image may come later, but before the first request.
+  static std::unique_ptr<FileSystem> create() { return std::unique_ptr<FileSystem>(new FileSystem); }
+  void serve(std::unique_ptr<ImageBytes> image) { reader_ = std::make_unique<SquashfsReader>(std::move(image)); }
+
+  /// To be given to fuse_session_new() with this object as user data.
+  static const fuse_lowlevel_ops& operations();
+
+  // One for each question of the kernel; what they return is the answer, or an Error for EIO.
+  Result<void> lookup(fuse_req_t request, fuse_ino_t parent, std::string_view name);
+  Result<void> getattr(fuse_req_t request, fuse_ino_t node);
+  Result<void> readlink(fuse_req_t request, fuse_ino_t node);
+  Result<void> read(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset);
+  Result<void> readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset, bool with_attributes);
+  Result<void> getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name, std::size_t size);
+  Result<void> listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size);
+  Result<void> statfs(fuse_req_t request);
+
+ private:
+  FileSystem();
+  [[nodiscard]] std::uint64_t reference_of(fuse_ino_t node) const;
+  [[nodiscard]] fuse_ino_t node_of(std::uint64_t reference) const;
+  Result<Inode> existing(fuse_ino_t node);
+  [[nodiscard]] fuse_entry_param entry_of(const Inode& inode) const;
+  [[nodiscard]] struct stat attributes_of(const Inode& inode) const;
+
+  const uid_t uid_;
+  const gid_t gid_;
+  std::unique_ptr<SquashfsReader> reader_;
+};
+
+}  // namespace spc

@@ -1,0 +1,128 @@
+#include "image_bytes.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+
+extern "C" {
+#include <squashfuse/decompress.h>  // last: it defines _POSIX_C_SOURCE
+}
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMetadataBytes = 8192;
+constexpr std::uint16_t kMetadataPlain = 1U << 15U;
+constexpr std::uint32_t kDataPlain = 1U << 24U;
+
+Result<void> read_at(int file, std::uint64_t offset, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(file, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, "read the image");
+    if (got == 0) return Error(ErrorKind::corrupt, "the image has become shorter");
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t offset) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "examine the image");
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (offset > size) return Error(ErrorKind::corrupt, "the squashfs would begin behind the end of the file");
+
+  std::array<std::byte, SquashfsSuper::kBytes> head{};
+  const std::size_t there = static_cast<std::size_t>(std::min<std::uint64_t>(size - offset, head.size()));
+  SPC_TRY(read_at(file, offset, std::span(head).first(there)));
+  const auto super = SPC_TRY(parse_squashfs_super(std::span(head).first(there), size - offset));
+  if (::sqfs_decompressor_get(super.compressor) == nullptr) {
+    return Error(ErrorKind::invalid, std::string("the squashfs is compressed with ") + compressor_name(super.compressor) +
+                                         ", which this build cannot read")
+        .hint("make it again with mksquashfs -comp zstd");
+  }
+  return std::unique_ptr<ImageBytes>(new ImageBytes(file, offset, super));
+}
+
+Result<void> ImageBytes::read(std::uint64_t position, std::span<std::byte> into) const {
+  if (position > super_.bytes_used || into.size() > super_.bytes_used - position)
+    return damaged("a place behind the image's end");
+  return read_at(file_, offset_ + position, into);
+}
+
+Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const {
+  Block block;
+  if (stored == 0 || stored > limit) return damaged("a block of impossible size");
+  auto bytes = std::make_unique_for_overwrite<std::byte[]>(stored);
+  SPC_TRY(read(position, {bytes.get(), stored}));
+  if (!compressed) {
+    block.bytes = std::move(bytes);
+    block.size = stored;
+    return block;
+  }
+  block.bytes = std::make_unique_for_overwrite<std::byte[]>(limit);
+  block.size = limit;
+  const sqfs_decompressor decompress = ::sqfs_decompressor_get(super_.compressor);
+  if (decompress(bytes.get(), stored, block.bytes.get(), &block.size) != SQFS_OK) {
+    return damaged("a block that cannot be decompressed");
+  }
+  if (block.size == 0 || block.size > limit) return damaged("a block of impossible size");
+  return block;
+}
+
+Result<SharedBlock> ImageBytes::metadata(std::uint64_t position) {
+  return metadata_.get(position, [&]() -> Result<Block> {
+    std::uint16_t header = 0;
+    SPC_TRY(read(position, std::as_writable_bytes(std::span(&header, 1))));
+    const std::size_t stored = header & ~kMetadataPlain;
+    auto block = SPC_TRY(load(position + sizeof header, stored, (header & kMetadataPlain) == 0, kMetadataBytes));
+    block.next = position + sizeof header + stored;
+    return block;
+  });
+}
+
+Result<SharedBlock> ImageBytes::data(std::uint64_t position, std::uint32_t size_word) {
+  return data_.get(position, [&]() -> Result<Block> {
+    return load(position, size_word & ~kDataPlain, (size_word & kDataPlain) == 0, super_.block_size);
+  });
+}
+
+Result<std::span<const std::byte>> TableReader::rest_of_block() {
+  if (!block_) block_ = SPC_TRY(image_.metadata(at_.block));
+  if (at_.offset == block_->size) {
+    at_ = {.block = block_->next, .offset = 0};
+    block_ = SPC_TRY(image_.metadata(at_.block));
+  }
+  if (at_.offset > block_->size) return damaged("a place behind the end of its block");
+  return std::span<const std::byte>(block_->bytes.get(), block_->size).subspan(at_.offset);
+}
+
+Result<void> TableReader::read(std::span<std::byte> into) {
+  while (!into.empty()) {
+    const auto rest = SPC_TRY(rest_of_block());
+    const std::size_t count = std::min(rest.size(), into.size());
+    std::memcpy(into.data(), rest.data(), count);
+    into = into.subspan(count);
+    at_.offset += static_cast<std::uint32_t>(count);
+  }
+  return {};
+}
+
+Result<void> TableReader::skip(std::uint64_t count) {
+  while (count != 0) {
+    const auto rest = SPC_TRY(rest_of_block());
+    const auto step = std::min<std::uint64_t>(rest.size(), count);
+    count -= step;
+    at_.offset += static_cast<std::uint32_t>(step);
+  }
+  return {};
+}
+
+}  // namespace spc

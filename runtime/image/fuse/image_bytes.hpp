@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "base/result.hpp"
+#include "cache.hpp"
+#include "image/squashfs_super.hpp"
+
+namespace spc {
+
+/// Decompressed bytes of one block.
+struct Block {
+  std::unique_ptr<std::byte[]> bytes;
+  std::size_t size = 0;
+  std::uint64_t next = 0;  ///< metadata only: where the next block begins in the image
+
+  [[nodiscard]] std::size_t cost() const { return size; }
+};
+using SharedBlock = std::shared_ptr<const Block>;
+
+/// A number of the image, which is little-endian as is this machine.
+template <typename Number>
+Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
+  Number number;
+  std::memcpy(&number, bytes.data() + offset, sizeof number);
+  return number;
+}
+
+/// The image is not as the format wants it. Whoever reads the file gets EIO.
+inline Error damaged(const char* what) { return Error(ErrorKind::corrupt, what); }
+
+/// The blocks of one image. Any number of threads may use it. The descriptor stays the caller's.
+class ImageBytes {
+ public:
+  /// The squashfs that begins at `offset` of the file, whose decompressor there must be.
+  static Result<std::unique_ptr<ImageBytes>> open(int file, std::uint64_t offset);
+
+  [[nodiscard]] const SquashfsSuper& super() const { return super_; }
+
+  /// Bytes as they lie in the image.
+  Result<void> read(std::uint64_t position, std::span<std::byte> into) const;
+  /// A block of a table: at most 8 KiB, never empty.
+  Result<SharedBlock> metadata(std::uint64_t position);
+  /// A block of files' contents, with the size word that a file or the fragment table states for it. Never empty.
+  Result<SharedBlock> data(std::uint64_t position, std::uint32_t size_word);
+
+ private:
+  ImageBytes(int file, std::uint64_t offset, const SquashfsSuper& super) : file_(file), offset_(offset), super_(super) {}
+  Result<Block> load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const;
+
+  static constexpr std::size_t kMetadataCache = 16 << 20;
+  static constexpr std::size_t kDataCache = 32 << 20;
+
+  const int file_;
+  const std::uint64_t offset_;
+  const SquashfsSuper super_;
+  Cache<Block> metadata_{kMetadataCache};
+  Cache<Block> data_{kDataCache};
+};
+
+/// Reads on from a position in a table, from block to block.
+class TableReader {
+ public:
+  struct Position {
+    std::uint64_t block = 0;   ///< where the block begins in the image
+    std::uint32_t offset = 0;  ///< in its decompressed bytes
+  };
+
+  TableReader(ImageBytes& image, Position position) : image_(image), at_(position) {}
+
+  Result<void> read(std::span<std::byte> into);
+  Result<void> skip(std::uint64_t count);
+  template <typename Number>
+  Result<Number> number() {
+    Number number;
+    SPC_TRY(read(std::as_writable_bytes(std::span(&number, 1))));
+    return number;
+  }
+  [[nodiscard]] Position position() const { return at_; }
+
+ private:
+  Result<std::span<const std::byte>> rest_of_block();
+
+  ImageBytes& image_;
+  Position at_;
+  SharedBlock block_;
+};
+
+}  // namespace spc

@@ -1,0 +1,170 @@
+// Files that are not what they should be: the server refuses them, or answers EIO, and lives.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <random>
+
+#include "catch.hpp"
+#include "fuse_server.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// With something to damage.
+struct Scene : ImageScene {
+  Scene() {
+    fs::create_directory(tree / "directory");
+    for (int i = 0; i < 40; ++i) {
+      std::mt19937 random(static_cast<unsigned>(i));
+      std::string text(static_cast<std::size_t>(i) * 1500, '\0');
+      for (auto& character : text) character = static_cast<char>('a' + random() % 32);
+      std::ofstream(tree / "directory" / ("file" + std::to_string(i))) << text;
+    }
+    fs::create_symlink("directory", tree / "link");
+  }
+};
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
+void write(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary | std::ios::trunc) << text; }
+
+/// Looks at everything in reach and says how many times there was an error; another one than EIO fails the test.
+int walk(const fs::path& directory, int depth = 0) {
+  int errors = 0;
+  const auto failed = [&] {
+    INFO(directory);
+    const int err = errno;
+    // ELOOP and ESTALE: what the kernel makes of directories that contain themselves and of nodes that change their type.
+    CHECK((err == EIO || err == ENOENT || err == ELOOP || err == ESTALE || err == ENAMETOOLONG || err == ENOMEM));
+    ++errors;
+  };
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  if (error) return 1;
+  for (; entries != fs::directory_iterator() && depth < 8; entries.increment(error)) {
+    if (error) return errors + 1;
+    struct stat status {};
+    if (::lstat(entries->path().c_str(), &status) != 0) {
+      failed();
+      continue;
+    }
+    if (S_ISDIR(status.st_mode)) errors += walk(entries->path(), depth + 1);
+    if (!S_ISREG(status.st_mode)) continue;
+    const int file = ::open(entries->path().c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+      failed();
+      continue;
+    }
+    static char buffer[1 << 16];
+    ssize_t got = 0;
+    for (int i = 0; i < 64 && (got = ::read(file, buffer, sizeof buffer)) > 0; ++i) {
+    }
+    if (got < 0) failed();
+    ::close(file);
+  }
+  return errors;
+}
+
+std::string refusal(const fs::path& image, std::uint64_t offset = 0) {
+  const auto server = FuseServer::start(image, offset);
+  return server ? "accepted" : server.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
+  Scene scene;
+  make_squashfs(scene.tree, scene.image);
+  const std::string good = bytes_of(scene.image);
+  const auto with = [&](std::size_t at, const std::string& bytes) {
+    std::string changed = good;
+    changed.replace(at, bytes.size(), bytes);
+    write(scene.image, changed);
+    return refusal(scene.image);
+  };
+  CHECK(with(0, "xxxx") == "it is not a squashfs");
+  CHECK(with(28, std::string("\3\0\1\0", 4)).starts_with("it is a squashfs of version 3.1, only version 4.0 can be read"));
+  CHECK(with(0, "sqsh").starts_with("it is a squashfs of version 3 or older"));
+  CHECK(with(20, std::string("\2\0", 2)).starts_with("the squashfs is compressed with lzma, which this build cannot read"));
+  CHECK(with(20, std::string("\11\0", 2)) == "the squashfs is compressed in an unknown way (number 9)");
+  CHECK(with(12, std::string("\0\0\0\1", 4)) == "the squashfs is damaged: block size 16777216");
+  CHECK(with(72, std::string("\xff\xff\xff\xff", 4)) ==
+        "the squashfs is damaged: its inodes and directories do not lie within it");
+  CHECK(with(48, std::string("\xff\xff\xff\xff", 4)) == "the squashfs is damaged: its table of owners does not lie within it");
+  CHECK(with(56, std::string("\x00\xff\xff\xff\x00\x00\x00\x00", 8)).ends_with("its extended attributes do not lie within it"));
+  CHECK(with(32, std::string("\x00\x00\xff\xff", 4)) == "the squashfs is damaged: its root directory does not lie within it");
+  write(scene.image, good.substr(0, 4096));
+  CHECK(refusal(scene.image).starts_with("the squashfs is truncated: 4096 of "));
+  write(scene.image, good.substr(0, 50));
+  CHECK(refusal(scene.image) == "the squashfs is truncated: it ends within its super block");
+  write(scene.image, "");
+  CHECK(refusal(scene.image) == "it is not a squashfs");
+  CHECK(refusal(scene.image, 1 << 20) == "the squashfs would begin behind the end of the file");
+}
+
+TEST_CASE("no damage to an image ends the server") {
+  Scene scene;
+  // Without compression of the tables, damage reaches what they say instead of the decompressor.
+  for (const char* options :
+       {"-noI -noD -noF -noX -noId -b 4K", "-comp gzip", "-comp lzo", "-comp lz4", "-comp xz", "-comp zstd"}) {
+    make_squashfs(scene.tree, scene.image, options);
+    const std::string good = bytes_of(scene.image);
+    std::mt19937 random(std::hash<std::string>()(options));
+    const int rounds = options[1] == 'n' ? 60 : 8;
+    for (int round = 0; round < rounds; ++round) {
+      INFO(options << ", round " << round);
+      std::string bad = good;
+      // Most of the damage in the second half: the tables are at the end.
+      const int changes = 1 + round % 20;
+      for (int i = 0; i < changes; ++i) {
+        const std::size_t from = random() % 4 == 0 ? std::size_t{96} : bad.size() - std::min<std::size_t>(bad.size() / 2, 6000);
+        bad[from + random() % (bad.size() - from)] = static_cast<char>(random());
+      }
+      write(scene.image, bad);
+      auto server = FuseServer::start(scene.image);
+      if (!server) continue;
+      walk(server.value().root());
+      CHECK(server.value().end() == 0);  // it has lived until it was told to end
+    }
+  }
+}
+
+TEST_CASE("a name longer than names may be makes its directory unreadable and nothing else") {
+  Scene scene;
+  make_squashfs(scene.tree, scene.image, "-noI -noD -noF -noX -noId");
+  std::string bytes = bytes_of(scene.image);
+  // The size of a name stands before it, less one.
+  const auto name = bytes.rfind("file39");
+  REQUIRE(name != std::string::npos);
+  for (const char* size : {"\xff\xff", "\xff\x00", "\x00\x01"}) {
+    bytes.replace(name - 2, 2, std::string(size, 2));
+    write(scene.image, bytes);
+    auto server = FuseServer::start(scene.image).value();
+    std::error_code error;
+    const fs::directory_iterator none(server.root() / "directory", error);
+    CHECK(error == std::errc::io_error);
+    CHECK(fs::is_symlink(server.root() / "link"));
+    CHECK(server.end() == 0);
+  }
+}
+
+TEST_CASE("a file that is truncated or overwritten while it is served gives errors and no more") {
+  Scene scene;
+  make_squashfs(scene.tree, scene.image, "-noI -noD -noF -noX");
+  auto server = FuseServer::start(scene.image).value();
+  CHECK(fs::exists(server.root() / "directory"));
+  fs::resize_file(scene.image, 100);
+  CHECK(walk(server.root()) > 0);
+  write(scene.image, std::string(500000, '\xff'));
+  CHECK(walk(server.root()) > 0);
+  CHECK(server.end() == 0);
+}

@@ -1,0 +1,124 @@
+#include "fuse_server.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "base/fuse_protocol.hpp"
+#include "base/socket.hpp"
+
+namespace fs = std::filesystem;
+
+namespace spc {
+namespace {
+
+constexpr int kFree = 100;  // above the descriptors of the protocol
+
+[[noreturn]] void run_server(int device, int image, int status, const std::string& offset, unsigned uid) {
+  static char* const kNoEnvironment[] = {nullptr};
+  std::string program = "fuse";
+  std::string argument = offset;
+  char* const arguments[] = {program.data(), argument.data(), nullptr};
+  if (::dup2(device, kFuseDevice) >= 0 && ::dup2(image, kFuseImage) >= 0 && ::dup2(status, kFuseStatus) >= 0 &&
+      ::setresgid(uid, uid, uid) == 0 && ::setresuid(uid, uid, uid) == 0) {
+    ::execve(SPC_FUSE_PROGRAM, arguments, kNoEnvironment);
+  }
+  ::_exit(127);
+}
+
+Result<UniqueFd> mount_fuse(int device, unsigned uid) {
+  UniqueFd context(static_cast<int>(::syscall(SYS_fsopen, "fuse", FSOPEN_CLOEXEC)));
+  const auto set = [&](const char* key, const std::string& value) {
+    return ::syscall(SYS_fsconfig, context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
+  };
+  const auto flag = [&](const char* key) {
+    return ::syscall(SYS_fsconfig, context.get(), FSCONFIG_SET_FLAG, key, nullptr, 0) == 0;
+  };
+  if (!set("source", "image") || !set("fd", std::to_string(device)) || !set("rootmode", "40000") ||
+      !set("user_id", std::to_string(uid)) || !set("group_id", std::to_string(uid)) || !flag("allow_other") ||
+      !flag("default_permissions") || !flag("ro") ||
+      ::syscall(SYS_fsconfig, context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
+    return Error::from_errno(errno, "mount fuse");
+  }
+  UniqueFd mount(static_cast<int>(
+      ::syscall(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_RDONLY)));
+  if (!mount) return Error::from_errno(errno, "fsmount fuse");
+  return mount;
+}
+
+std::string new_directory() {
+  std::string name = (fs::temp_directory_path() / "spc-fuse-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
+  return name;
+}
+
+}  // namespace
+
+ImageScene::ImageScene() : at(new_directory()), tree(at / "tree"), image(at / "image.sqsh") { fs::create_directory(tree); }
+
+ImageScene::~ImageScene() { fs::remove_all(at); }
+
+Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid) {
+  const UniqueFd low_device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  const UniqueFd device(::fcntl(low_device.get(), F_DUPFD_CLOEXEC, kFree));
+  const UniqueFd low_file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(::fcntl(low_file.get(), F_DUPFD_CLOEXEC, kFree));
+  if (!device || !file) return Error::from_errno(errno, "open device and image");
+  auto [ours, low_theirs] = SPC_TRY(socket_pair());
+  UniqueFd theirs(::fcntl(low_theirs.get(), F_DUPFD_CLOEXEC, kFree));
+  low_theirs.reset();
+
+  FuseServer server;
+  server.pid_ = ::fork();
+  if (server.pid_ == 0) run_server(device.get(), file.get(), theirs.get(), std::to_string(offset), uid);
+  theirs.reset();  // a server that dies is then the end of the connection
+  const UniqueFd status_socket = std::move(ours);
+  FuseStatus status;
+  SPC_TRY(receive_struct(status_socket.get(), status));
+  if (status.error[0] != '\0') return Error(ErrorKind::corrupt, status.error);
+  const UniqueFd mount = SPC_TRY(mount_fuse(device.get(), uid));
+  SPC_TRY(send_struct(status_socket.get(), FuseStatus{}));
+
+  const std::string name = new_directory();
+  server.root_ = name;
+  if (::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
+    return Error::from_errno(errno, "attach the mount");
+  }
+  return server;
+}
+
+std::optional<int> FuseServer::end() {
+  if (!root_.empty()) ::umount2(root_.c_str(), MNT_DETACH);
+  for (int attempt = 0; attempt < 200; ++attempt, ::usleep(10'000)) {
+    int status = 0;
+    if (::waitpid(pid_, &status, WNOHANG) != pid_) continue;
+    pid_ = -1;
+    return status;
+  }
+  return std::nullopt;
+}
+
+FuseServer::~FuseServer() {
+  if (pid_ > 0 && !end()) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  std::error_code ignored;
+  if (!root_.empty()) fs::remove(root_, ignored);
+}
+
+void make_squashfs(const fs::path& tree, const fs::path& image, const std::string& options) {
+  fs::remove(image);
+  const std::string command =
+      "mksquashfs '" + tree.string() + "' '" + image.string() + "' -quiet -no-progress -noappend " + options + " >/dev/null 2>&1";
+  if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
+}
+
+}  // namespace spc

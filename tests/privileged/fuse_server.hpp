@@ -1,0 +1,49 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace spc {
+
+/// The agent's part for the program `fuse`: starts it as a user for one image and mounts what it serves on a directory of
+/// its own. When this ends, the mount ends and the server must follow.
+class FuseServer {
+ public:
+  /// What the server said against the image is the Error.
+  static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0, unsigned uid = 4242);
+  FuseServer(FuseServer&& other) noexcept : root_(std::exchange(other.root_, {})), pid_(std::exchange(other.pid_, -1)) {}
+  ~FuseServer();
+
+  [[nodiscard]] const std::filesystem::path& root() const { return root_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Unmounts; nothing if it is not gone within two seconds, else how it ended as waitpid() says.
+  std::optional<int> end();
+
+ private:
+  FuseServer() = default;
+  std::filesystem::path root_;
+  pid_t pid_ = -1;
+};
+
+/// A squashfs of a directory, made by mksquashfs.
+void make_squashfs(const std::filesystem::path& tree, const std::filesystem::path& image,
+                   const std::string& options = "-comp zstd");
+
+/// A directory for one test, gone when this ends.
+struct ImageScene {
+  std::filesystem::path at;
+  std::filesystem::path tree;
+  std::filesystem::path image;
+
+  ImageScene();
+  ImageScene(const ImageScene&) = delete;
+  ImageScene& operator=(const ImageScene&) = delete;
+  ~ImageScene();
+};
+
+}  // namespace spc
