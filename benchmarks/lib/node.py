@@ -86,7 +86,7 @@ def write_policy():
 # --- the store ---
 
 HEADER = struct.Struct("<8sIIq")
-SECTION_BYTES = 64
+SECTION_BYTES = 48
 
 
 def layer_files():
@@ -95,8 +95,8 @@ def layer_files():
 
 def empty_store():
     for directory in ("layers/sha256", "images", "refs"):
-        for file in (STORE / directory).iterdir():
-            file.unlink()
+        for entry in (STORE / directory).iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def record_of(reference):

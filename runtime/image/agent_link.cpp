@@ -1,6 +1,7 @@
 #include "agent_link.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,32 +57,78 @@ void AgentLink::meter(std::uint64_t done, std::uint64_t total) noexcept {
   static_cast<void>(send_struct(socket_, message));
 }
 
-Result<UniqueFd> AgentLink::new_layer() {
-  SPC_TRY_DURING("ask for a file in the store", send_struct(socket_, message_of(ImportMessageKind::new_layer)));
-  ImportMessage answer;
-  auto descriptors = SPC_TRY_DURING("ask for a file in the store", receive_struct(socket_, answer));
-  if (answer.kind == ImportMessageKind::refused) return refusal(answer).during("ask for a file in the store");
-  if (answer.kind != ImportMessageKind::layer_file || descriptors.size() != 1) {
-    return Error(ErrorKind::internal, "ask for a file in the store: unexpected answer");
-  }
-  return std::move(descriptors.front());
+Result<AgentLink::Answer> AgentLink::next_answer() {
+  Answer answer;
+  answer.descriptors = SPC_TRY(receive_struct(socket_, answer.message));
+  return answer;
 }
 
-Result<void> AgentLink::publish(const Digest& blob, UniqueFd file) {
+/// Answers to publish() come at any time: they wait for published().
+Result<void> AgentLink::keep(const Answer& answer) {
+  const auto asked = published_.find(answer.message.digest);
+  if (asked == published_.end()) return Error(ErrorKind::internal, "unexpected answer of the agent");
+  const bool refused = answer.message.kind == ImportMessageKind::refused;
+  asked->second = refused ? Result<bool>(refusal(answer.message)) : Result<bool>(true);
+  return {};
+}
+
+/// The next answer that is about `digest`; answers about layers that wait for their names are kept.
+Result<AgentLink::Answer> AgentLink::answer_to(const Digest& digest) {
+  for (;;) {
+    Answer answer = SPC_TRY(next_answer());
+    if (answer.message.digest == digest) return answer;
+    SPC_TRY(keep(answer));
+  }
+}
+
+Result<UniqueFd> AgentLink::new_layer() {
+  const std::string step = "ask for a file in the store";
+  SPC_TRY_DURING(step, send_struct(socket_, message_of(ImportMessageKind::new_layer)));
+  Answer answer = SPC_TRY_DURING(step, answer_to(Digest{}));
+  if (answer.message.kind == ImportMessageKind::refused) return refusal(answer.message).during(step);
+  if (answer.message.kind != ImportMessageKind::layer_file || answer.descriptors.size() != 1) {
+    return Error(ErrorKind::internal, step + ": unexpected answer");
+  }
+  return std::move(answer.descriptors.front());
+}
+
+Result<void> AgentLink::publish(const Digest& layer, UniqueFd file) {
   // The agent proves with a lease that there is no writer, so what we pass on must not be one either.
   const std::string self = "/proc/self/fd/" + std::to_string(file.get());
   if (UniqueFd reader(::open(self.c_str(), O_RDONLY | O_CLOEXEC)); reader) file = std::move(reader);
   ImportMessage message = message_of(ImportMessageKind::publish);
-  message.digest = blob;
+  message.digest = layer;
   const int descriptors[] = {file.get()};
-  const std::string step = "publish layer " + quoted(blob.str());
-  SPC_TRY_DURING(step, send_struct(socket_, message, descriptors));
-  file.reset();
-  ImportMessage answer;
-  SPC_TRY_DURING(step, receive_struct(socket_, answer));
-  if (answer.kind == ImportMessageKind::refused) return refusal(answer).during(step);
-  if (answer.kind != ImportMessageKind::published) return Error(ErrorKind::internal, step + ": unexpected answer");
+  SPC_TRY_DURING("publish layer " + quoted(layer.str()), send_struct(socket_, message, descriptors));
+  published_[layer].reset();
   return {};
+}
+
+Result<bool> AgentLink::published(const Digest& layer) {
+  const auto asked = published_.find(layer);
+  if (asked == published_.end() || !asked->second) return false;
+  Result<bool> answer = *std::move(asked->second);
+  published_.erase(asked);
+  if (!answer) return std::move(answer).error().during("publish layer " + quoted(layer.str()));
+  return answer;
+}
+
+Result<bool> AgentLink::evict(const Digest& layer) {
+  const std::string step = "take layer " + quoted(layer.str()) + " out of the store";
+  ImportMessage message = message_of(ImportMessageKind::evict);
+  message.digest = layer;
+  SPC_TRY_DURING(step, send_struct(socket_, message));
+  const Answer answer = SPC_TRY_DURING(step, answer_to(layer));
+  return answer.message.kind == ImportMessageKind::evicted;
+}
+
+Result<void> AgentLink::receive() {
+  for (;;) {
+    pollfd one = watch();
+    if (::poll(&one, 1, 0) != 1) return {};
+    const Answer answer = SPC_TRY_DURING("speak with the agent", next_answer());
+    SPC_TRY_DURING("speak with the agent", keep(answer));
+  }
 }
 
 Result<void> AgentLink::done(const Digest& manifest) {

@@ -1,5 +1,11 @@
 #pragma once
 
+#include <poll.h>
+
+#include <map>
+#include <optional>
+#include <vector>
+
 #include "base/digest.hpp"
 #include "base/import_protocol.hpp"
 #include "base/log.hpp"
@@ -22,15 +28,34 @@ class AgentLink final : public Log {
 
   /// A new file without a name in the store, open for reading and writing.
   Result<UniqueFd> new_layer();
-  /// Gives the file its name. Nobody may have it open for writing any more, so the last descriptor is consumed.
-  Result<void> publish(const Digest& blob, UniqueFd file);
+  /// Asks for the file to get its name, which takes as long as the agent's verifier needs to read it. Nobody may have it
+  /// open for writing any more, so the last descriptor is consumed.
+  Result<void> publish(const Digest& layer, UniqueFd file);
+  /// Whether the answer to publish() has come: true, the layer is in the store. An Error: it was refused.
+  Result<bool> published(const Digest& layer);
+  /// Takes the layer out of the store. False: it is in use.
+  Result<bool> evict(const Digest& layer);
+
+  /// Readable when receive() has something to do.
+  [[nodiscard]] pollfd watch() const { return {.fd = socket_, .events = POLLIN, .revents = 0}; }
+  /// Takes what answers there are, without waiting. An agent that is gone is an Error.
+  Result<void> receive();
 
   /// The last message is one of these.
   Result<void> done(const Digest& manifest);
   Result<void> failed(const Error& error);
 
  private:
+  struct Answer {
+    ImportMessage message;
+    std::vector<UniqueFd> descriptors;
+  };
+  Result<Answer> next_answer();
+  Result<Answer> answer_to(const Digest& digest);
+  Result<void> keep(const Answer& answer);
+
   int socket_;
+  std::map<Digest, std::optional<Result<bool>>> published_;  // asked for, with the answers that came
 };
 
 }  // namespace spc

@@ -25,6 +25,7 @@ constexpr ConfigKey kKeys[] = {
     {"upper_size", "size", "50%", "how much a container can write: a percentage of the memory, or bytes with K, M, G, T"},
     {"pull", "newer, missing, always, never", "newer", "when the registry is asked about an image that is already there"},
     {"public_ttl", "seconds", "3600", "how long an image fetched without credentials is public without asking again"},
+    {"private_ttl", "seconds", "3600", "how long a user may start a private image after its registry last let him have it"},
     {"tag_ttl", "seconds", "0", "how long a tag is not asked for again"},
     {"max_parallel_layers", "number", "0", "layers converted at the same time; 0: one a core, at most 4"},
     {"max_image_bytes", "bytes", "0", "largest compressed image; 0: no limit"},
@@ -188,6 +189,7 @@ Result<Config> config_of(const toml::value& root, const std::string& file) {
       "needs newer, missing, always or never"));
   config.pull = *parse_pull_policy(pull);
   SPC_TRY(reader.read("public_ttl", config.public_ttl, kYear));
+  SPC_TRY(reader.read("private_ttl", config.private_ttl, kYear));
   SPC_TRY(reader.read("tag_ttl", config.tag_ttl, kYear));
   SPC_TRY(reader.read("max_parallel_layers", config.max_parallel_layers, 64));
   SPC_TRY(reader.read("max_image_bytes", config.max_image_bytes, std::numeric_limits<std::int64_t>::max()));

@@ -26,6 +26,7 @@ struct Config {
   std::string upper_size = "50%";  ///< a percentage of the memory, or bytes with K, M, G or T: tmpfs takes it as it is
   PullPolicy pull = PullPolicy::newer;
   std::int64_t public_ttl = 3600;
+  std::int64_t private_ttl = 3600;
   std::int64_t tag_ttl = 0;
   std::uint32_t max_parallel_layers = 0;
   std::uint64_t max_image_bytes = 0;

@@ -12,6 +12,13 @@
 
 namespace spc {
 
+/// To whom the registry gives what was got last.
+enum class Access {
+  anonymous,             ///< to everybody
+  refused_to_anonymous,  ///< to these credentials: without any it refused
+  not_known,             ///< to these credentials; it was not asked without
+};
+
 /// What the requests to one repository share.
 struct RegistrySession {
   HttpClient& http;
@@ -23,6 +30,7 @@ struct RegistrySession {
   bool on_loopback = false;       ///< the registry is a service of this node: so may be what it redirects to
   std::string token;              ///< anonymous, of the registry's token server
   unsigned token_generation = 0;  ///< counts them, so that many fetches renew it once
+  Access access = Access::anonymous;
 };
 
 /// Takes the bytes that are wanted, in order and each once.

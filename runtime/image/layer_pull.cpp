@@ -14,8 +14,6 @@ constexpr std::uint64_t kWorthKnowing = 256 << 20;
 
 constexpr char kBrokenImage[] = "the image is broken: build and push it again";
 
-std::string name_of(const MissingLayer& layer) { return "layer " + quoted(layer.blob.digest.str()); }
-
 bool is_readable(int descriptor) {
   pollfd one{.fd = descriptor, .events = POLLIN};
   return ::poll(&one, 1, 0) == 1;
@@ -23,10 +21,11 @@ bool is_readable(int descriptor) {
 
 }  // namespace
 
-LayerPull::LayerPull(MissingLayer layer, LayerLock lock, AgentLink& agent, UniqueFd file, LayerProcess converter)
+LayerPull::LayerPull(MissingLayer layer, std::optional<StoreLock> lock, AgentLink& agent, UniqueFd file, LayerProcess converter)
     : layer_(std::move(layer)), lock_(std::move(lock)), agent_(agent), file_(std::move(file)), converter_(std::move(converter)) {}
 
-Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, LayerLock lock, ImageSource& source, AgentLink& agent) {
+Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source,
+                                                    AgentLink& agent) {
   UniqueFd file = SPC_TRY(agent.new_layer());
   LayerProcess converter = SPC_TRY_DURING("convert " + name_of(layer), LayerProcess::start(file.get()));
   const int input = converter.input();
@@ -38,6 +37,7 @@ Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, LayerLoc
 }
 
 void LayerPull::watch(std::vector<pollfd>& descriptors) const {
+  if (asked_for_name_) return;  // the agent's socket is watched for all
   if (!input_closed_ && waiting_.size() > waiting_from_) descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
   if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
   if (sync_) {
@@ -85,11 +85,13 @@ void LayerPull::drain() {
 }
 
 Result<bool> LayerPull::advance() {
+  if (asked_for_name_) return agent_.published(layer_name(layer_.blob.digest));
   if (sync_) {
     if (!is_readable(sync_->descriptor())) return false;
     SPC_TRY_DURING("write " + name_of(layer_), sync_->finish());
-    SPC_TRY(agent_.publish(layer_.blob.digest, std::move(file_)));
-    return true;
+    SPC_TRY(agent_.publish(layer_name(layer_.blob.digest), std::move(file_)));
+    asked_for_name_ = true;
+    return false;
   }
   blob_->advance();
   drain();

@@ -12,33 +12,25 @@
 #include "image/file_sync.hpp"
 #include "image/image_source.hpp"
 #include "image/layer/layer_process.hpp"
-#include "image/manifest.hpp"
+#include "image/layer_task.hpp"
 #include "image/sha256.hpp"
 #include "image/store.hpp"
 
 namespace spc {
 
-/// A layer that is not in the store yet.
-struct MissingLayer {
-  Descriptor blob;
-  Digest diff_id;  ///< of the tar archive in the blob, by the image's configuration
-};
-
 /// One layer on its way: its source → SHA-256 → pipe → converter → the agent's file → published. Nothing is published
 /// unless blob digest, size and diffID are what manifest and configuration promise. At most 1 MiB waits in memory.
-class LayerPull final : private FetchSink {
+class LayerPull final : public LayerTask, private FetchSink {
  public:
-  static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, LayerLock lock, ImageSource& source, AgentLink& agent);
+  static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source,
+                                                  AgentLink& agent);
 
-  /// Descriptors whose readiness lets it go on.
-  void watch(std::vector<pollfd>& descriptors) const;
-  /// Does what can be done now. True: the layer is in the store.
-  Result<bool> advance();
-
-  [[nodiscard]] std::uint64_t received() const { return received_; }
+  void watch(std::vector<pollfd>& descriptors) const override;
+  Result<bool> advance() override;
+  [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:
-  LayerPull(MissingLayer layer, LayerLock lock, AgentLink& agent, UniqueFd file, LayerProcess converter);
+  LayerPull(MissingLayer layer, std::optional<StoreLock> lock, AgentLink& agent, UniqueFd file, LayerProcess converter);
 
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
   std::span<const std::byte> write_some(std::span<const std::byte> bytes);
@@ -48,7 +40,7 @@ class LayerPull final : private FetchSink {
   Result<void> check_archive();
 
   MissingLayer layer_;
-  LayerLock lock_;
+  std::optional<StoreLock> lock_;
   AgentLink& agent_;
   UniqueFd file_;
   LayerProcess converter_;
@@ -60,7 +52,8 @@ class LayerPull final : private FetchSink {
   bool paused_ = false;
   bool converter_left_ = false;  // it reads no more: the reason comes with finish()
   bool input_closed_ = false;
-  std::optional<FileSync> sync_;  // the last step before the name
+  std::optional<FileSync> sync_;  // the last step before the agent is asked for the name
+  bool asked_for_name_ = false;
 };
 
 }  // namespace spc

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <list>
+#include <map>
+
+#include "image/layer_proof.hpp"
 
 namespace spc {
 namespace {
@@ -55,16 +58,26 @@ class Progress {
 
 struct Underway {
   MissingLayer layer;
-  std::unique_ptr<LayerPull> pull;
+  std::unique_ptr<LayerTask> task;
 };
+
+/// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have been stopped, or have a registry
+/// of his own that is slow on purpose.
+std::chrono::seconds patience_for(const MissingLayer& layer) { return std::chrono::seconds(30 + layer.blob.size / 8'000'000); }
 
 }  // namespace
 
-Result<void> pull_layers(PullContext context, std::vector<MissingLayer> missing) {
+Result<std::vector<UniqueFd>> pull_layers(PullContext context, std::vector<MissingLayer> missing) {
   std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.blob.size > b.blob.size; });
   Progress progress(context, missing);
   std::list<MissingLayer> queue(missing.begin(), missing.end());
   std::list<Underway> underway;
+  std::vector<UniqueFd> held;
+  std::map<Digest, Clock::time_point> waited_since;
+  const auto finish = [&](const MissingLayer& layer) {
+    progress.layer_done(layer);
+    held.push_back(context.store.hold_layer(layer_name(layer.blob.digest)));
+  };
 
   // Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer that he has not
   // begun, so processes that want the same layers cannot block each other.
@@ -72,16 +85,21 @@ Result<void> pull_layers(PullContext context, std::vector<MissingLayer> missing)
   const auto start_some = [&]() -> Result<void> {
     elsewhere = 0;
     for (auto layer = queue.begin(); layer != queue.end() && underway.size() < context.max_parallel;) {
-      auto lock = SPC_TRY(context.store.try_lock(layer->blob.digest));
-      // Looked at under the lock: whoever had it before has published the layer or failed.
-      if (context.store.has_layer(layer->blob.digest)) {
-        progress.layer_done(*layer);
-      } else if (!lock) {
+      const Digest name = layer_name(layer->blob.digest);
+      auto lock = SPC_TRY(context.store.try_lock(name));
+      // Looked at under the lock: whoever had it before has delivered the layer or failed.
+      const bool there = context.store.has_layer(name);
+      if (there && SPC_TRY(context.rights.may_take(name))) {
+        finish(*layer);
+      } else if (!lock && Clock::now() - waited_since.emplace(name, Clock::now()).first->second < patience_for(*layer)) {
         ++elsewhere;
         ++layer;
         continue;
+      } else if (there) {
+        underway.push_back({*layer, LayerProof::start(*layer, std::move(lock), context.source)});
       } else {
-        underway.push_back({*layer, SPC_TRY(LayerPull::start(*layer, *std::move(lock), context.source, context.agent))});
+        auto pull = SPC_TRY(LayerPull::start(*layer, std::move(lock), context.source, context.agent));
+        underway.push_back({*layer, std::move(pull)});
       }
       layer = queue.erase(layer);
     }
@@ -90,19 +108,22 @@ Result<void> pull_layers(PullContext context, std::vector<MissingLayer> missing)
 
   for (;;) {
     SPC_TRY(start_some());
-    if (queue.empty() && underway.empty()) return {};
+    if (queue.empty() && underway.empty()) return held;
     std::uint64_t received = 0;
-    std::vector<pollfd> watched;
+    std::vector<pollfd> watched{context.agent.watch()};
     for (const auto& one : underway) {
-      received += one.pull->received();
-      one.pull->watch(watched);
+      received += one.task->received();
+      one.task->watch(watched);
     }
     progress.tell(received, elsewhere);
     // The time-out serves locks of others and tries that are due; everything else wakes us itself.
     SPC_TRY(context.http.wait(std::chrono::milliseconds(100), watched));
+    SPC_TRY(context.agent.receive());
     for (auto one = underway.begin(); one != underway.end();) {
-      if (SPC_TRY(one->pull->advance())) {
-        progress.layer_done(one->layer);
+      if (SPC_TRY(one->task->advance())) {
+        // Noted before others can take the lock: a job that waits for the same image need not bring it again.
+        SPC_TRY(context.rights.delivered(layer_name(one->layer.blob.digest)));
+        finish(one->layer);
         one = underway.erase(one);
       } else {
         ++one;

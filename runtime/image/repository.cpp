@@ -77,6 +77,11 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
   return document;
 }
 
+Result<void> Repository::confirm(const Digest& manifest) {
+  SPC_TRY(get_manifest(manifest));
+  return {};
+}
+
 Result<std::string> Repository::get_config(const Descriptor& wanted) {
   const std::string what = "image configuration " + quoted(wanted.digest.str());
   if (wanted.size > kMaxConfig) return Error(ErrorKind::invalid, what + ": is larger than 8 MiB");

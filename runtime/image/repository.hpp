@@ -20,6 +20,12 @@ class Repository final : public ImageSource {
   /// What a tag stands for now, by one HEAD request: the digest of a manifest or of an index.
   Result<Digest> ask_digest(const std::string& tag_or_digest);
 
+  /// Whether the registry gives out this very manifest, byte by byte.
+  Result<void> confirm(const Digest& manifest);
+  /// To whom, by its last answer.
+  [[nodiscard]] Access access() const { return session_.access; }
+  [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
+
   std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;
 
  private:

@@ -6,23 +6,32 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 
 #include "base/file.hpp"
+#include "store_files.hpp"
 
 namespace spc {
 namespace {
 
 constexpr std::size_t kMaxRecord = 24 << 20;
+constexpr std::size_t kMaxOrigins = 1 << 20;
+constexpr std::size_t kMaxDeliveries = 1 << 20;
 
-/// A byte of the file `locks` for each layer: 62 bits of its digest. Two layers on one byte would only wait for each
-/// other.
-std::int64_t lock_offset(const Digest& blob) {
+/// A byte of the file `locks` for each layer: 62 bits of its name. Two layers on one byte would only wait for each other.
+std::int64_t lock_offset(const Digest& layer) {
   std::uint64_t value = 0;
-  std::memcpy(&value, blob.bytes.data(), sizeof value);
+  std::memcpy(&value, layer.bytes.data(), sizeof value);
   return static_cast<std::int64_t>(value >> 2);
+}
+
+/// Behind those of the layers: 64 bytes for each user.
+constexpr std::uint32_t kMaxSlots = 64;
+std::int64_t slot_offset(std::uint32_t uid, std::uint32_t slot) {
+  return (std::int64_t{1} << 62) + std::int64_t{uid} * kMaxSlots + slot;
 }
 
 struct flock byte_at(std::int64_t offset, short type) {
@@ -34,101 +43,129 @@ struct flock byte_at(std::int64_t offset, short type) {
   return range;
 }
 
-Result<UniqueFd> open_in(int directory, const char* name, int flags) {
-  UniqueFd fd(::openat(directory, name, flags | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) {
-    const int err = errno;
-    return std::move(Error::from_errno(err, "open " + quoted(std::string(SPC_STORE_DIR "/") + name)))
-        .hint("the store has to be set up for the user spank-container");
-  }
-  return fd;
+std::string file_of(const Digest& layer) { return "layers/sha256/" + layer.hex() + ".sqsh"; }
+
+/// A line of images/delivered/<layer>. Both signs: a line that was cut off by a full disk must not be another origin's.
+std::string delivery_line(const std::string& origin) { return "=" + origin + "=\n"; }
+
+/// A file that was damaged by a crash is as good as none.
+std::optional<ImageStore::Ref> parse_ref(const std::optional<std::string>& file) {
+  if (!file) return std::nullopt;
+  const std::string& text = *file;
+  constexpr std::size_t kDigest = 7 + 64;
+  ImageStore::Ref ref;
+  const auto digest = Digest::parse(std::string_view(text).substr(0, kDigest));
+  if (!digest || text.size() < kDigest + 2 || text[kDigest] != ' ') return std::nullopt;
+  ref.manifest = *digest;
+  const auto [end, error] = std::from_chars(text.data() + kDigest + 1, text.data() + text.size(), ref.asked_at);
+  if (error != std::errc{} || end == text.data() + text.size() || *end != '\n') return std::nullopt;
+  return ref;
 }
 
-/// The whole file, or empty when there is none.
-Result<std::optional<std::string>> read_named(int directory, const std::string& name, std::size_t limit) {
-  const UniqueFd file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file) {
-    if (errno == ENOENT) return std::optional<std::string>();
-    return Error::from_errno(errno, "open " + quoted(name) + " in the image store");
-  }
-  return std::optional(SPC_TRY_DURING("image store", read_file(file.get(), limit)));
-}
+constexpr std::size_t kMaxRef = 4096;
 
-/// Held for the moment in which a file is replaced.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(int directory) : directory_(directory) {
-    while (::flock(directory_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
-  ~DirectoryLock() { ::flock(directory_, LOCK_UN); }
-
- private:
-  int directory_;
-};
-
-enum class Durable { yes, no };
-
-/// Makes or replaces a file: it is written without a name and gets it when it is complete.
-Result<void> write_named(int directory, const std::string& name, std::string_view bytes, Durable durable) {
-  const std::string step = "write " + quoted(name) + " into the image store";
-  const UniqueFd file(::openat(directory, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0444));
-  if (!file) return Error::from_errno(errno, step);
-  SPC_TRY_DURING(step, write_all(file.get(), bytes));
-  if (durable == Durable::yes && ::fsync(file.get()) != 0) return Error::from_errno(errno, step);
-  const std::string self = "/proc/self/fd/" + std::to_string(file.get());
-  const auto link_as = [&](const std::string& as) {
-    return ::linkat(AT_FDCWD, self.c_str(), directory, as.c_str(), AT_SYMLINK_FOLLOW);
-  };
-  if (link_as(name) == 0) return {};
-  if (errno != EEXIST) return Error::from_errno(errno, step);
-  // linkat does not replace: link under another name and rename. The lock makes that name ours, and what a writer
-  // that was killed has left there as well.
-  const DirectoryLock lock(directory);
-  const std::string next = "." + name.substr(0, 250);
-  ::unlinkat(directory, next.c_str(), 0);
-  if (link_as(next) != 0 || ::renameat(directory, next.c_str(), directory, name.c_str()) != 0) {
-    return Error::from_errno(errno, step);
-  }
-  return {};
-}
+std::string text_of(const ImageStore::Ref& ref) { return ref.manifest.str() + " " + std::to_string(ref.asked_at) + "\n"; }
 
 }  // namespace
 
-LayerLock::~LayerLock() {
+Digest layer_name(const Digest& blob, std::uint32_t format) {
+  Digest name = blob;
+  name.bytes.back() ^= static_cast<std::uint8_t>(format - 1);
+  return name;
+}
+
+StoreLock::~StoreLock() {
   if (file_ < 0) return;
   struct flock range = byte_at(offset_, F_UNLCK);
   ::fcntl(file_, F_OFD_SETLK, &range);
 }
 
 Result<ImageStore> ImageStore::open(int directory) {
-  auto images = SPC_TRY(open_in(directory, "images", O_RDONLY | O_DIRECTORY));
-  auto refs = SPC_TRY(open_in(directory, "refs", O_RDONLY | O_DIRECTORY));
-  auto locks = SPC_TRY(open_in(directory, "locks", O_RDWR | O_CREAT));
-  return ImageStore(directory, std::move(images), std::move(refs), std::move(locks));
+  std::array<char, 4096> path{};
+  const std::string self = "/proc/self/fd/" + std::to_string(directory);
+  const ssize_t length = ::readlink(self.c_str(), path.data(), path.size());
+  const std::string name = length > 0 ? std::string(path.data(), static_cast<std::size_t>(length)) : SPC_STORE_DIR;
+  const auto open_in = [&](const char* part, int flags) -> Result<UniqueFd> {
+    UniqueFd fd(::openat(directory, part, flags | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd) {
+      const int err = errno;
+      return std::move(Error::from_errno(err, "open " + quoted(name + "/" + part)))
+          .hint("the store has to be set up for the user spank-container");
+    }
+    return fd;
+  };
+  auto images = SPC_TRY(open_in("images", O_RDONLY | O_DIRECTORY));
+  auto refs = SPC_TRY(open_in("refs", O_RDONLY | O_DIRECTORY));
+  auto locks = SPC_TRY(open_in("locks", O_RDWR | O_CREAT));
+  return ImageStore(directory, name, std::move(images), std::move(refs), std::move(locks));
 }
 
-bool ImageStore::has_layer(const Digest& blob) const {
+// --- layers ---
+
+bool ImageStore::has_layer(const Digest& name) const {
   struct stat status {};
-  const std::string path = "layers/sha256/" + blob.hex() + ".sqsh";
-  return ::fstatat(directory_, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  return ::fstatat(directory_, file_of(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-Result<std::optional<LayerLock>> ImageStore::try_lock(const Digest& blob) const {
-  const std::int64_t offset = lock_offset(blob);
-  struct flock range = byte_at(offset, F_WRLCK);
-  if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0) return std::optional(LayerLock(locks_.get(), offset));
-  if (errno == EAGAIN || errno == EACCES) return std::optional<LayerLock>();
-  return Error::from_errno(errno, "lock a layer in the image store");
+UniqueFd ImageStore::hold_layer(const Digest& name) const {
+  UniqueFd file(::openat(directory_, file_of(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  // Whoever takes it away has the exclusive lock for the moment in which it loses its name.
+  if (!file || ::flock(file.get(), LOCK_SH | LOCK_NB) != 0) return {};
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || status.st_nlink == 0) return {};
+  return file;
 }
+
+bool ImageStore::is_layer_in_use(const Digest& name) const {
+  const UniqueFd file(::openat(directory_, file_of(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
+}
+
+Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) const {
+  struct flock range = byte_at(offset, F_WRLCK);
+  if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0) return std::optional(StoreLock(locks_.get(), offset));
+  if (errno == EAGAIN || errno == EACCES) return std::optional<StoreLock>();
+  return Error::from_errno(errno, "take a lock in the image store " + quoted(path_));
+}
+
+Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const { return try_lock_byte(lock_offset(layer)); }
+
+Result<std::optional<StoreLock>> ImageStore::try_slot(std::uint32_t uid, std::uint32_t slots) const {
+  for (std::uint32_t slot = 0; slot < slots && slot < kMaxSlots; ++slot) {
+    auto lock = SPC_TRY(try_lock_byte(slot_offset(uid, slot)));
+    if (lock) return lock;
+  }
+  return std::optional<StoreLock>();
+}
+
+bool ImageStore::was_delivered(const Digest& layer, const std::string& origin) const {
+  const auto lines = read_below(images_.get(), "delivered", layer.hex(), kMaxDeliveries);
+  return lines && *lines && ("\n" + **lines).find("\n" + delivery_line(origin)) != std::string::npos;
+}
+
+Result<void> ImageStore::note_delivery(const Digest& layer, const std::string& origin) const {
+  if (was_delivered(layer, origin)) return {};
+  const std::string step = "note where a layer came from in the image store";
+  const auto directory = SPC_TRY(open_private_directory(images_.get(), "delivered"));
+  const UniqueFd file(
+      ::openat(directory.get(), layer.hex().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return Error::from_errno(errno, step);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, step);
+  const std::string line = (status.st_size > 0 ? "\n" : "") + delivery_line(origin);
+  if (static_cast<std::size_t>(status.st_size) + line.size() > kMaxDeliveries) {
+    if (::ftruncate(file.get(), 0) != 0) return Error::from_errno(errno, step);
+  }
+  return write_all(file.get(), line);
+}
+
+// --- images ---
 
 Result<std::optional<ImageRecord>> ImageStore::image(const Digest& manifest) const {
   const auto bytes = SPC_TRY(read_named(images_.get(), manifest.hex(), kMaxRecord));
   if (!bytes) return std::optional<ImageRecord>();
   auto record = parse_image_record(*bytes);
-  if (!record) return std::optional<ImageRecord>();
+  if (!record || record->layer_format != kLayerFormat) return std::optional<ImageRecord>();
   return std::optional(*std::move(record));
 }
 
@@ -136,28 +173,53 @@ Result<void> ImageStore::write_image(const Digest& manifest, const ImageRecord& 
   return write_named(images_.get(), manifest.hex(), serialize(record), Durable::yes);
 }
 
+Result<ImageOrigins> ImageStore::origins(const Digest& manifest) const {
+  const auto bytes = SPC_TRY(read_below(images_.get(), "origins", manifest.hex(), kMaxOrigins));
+  return ImageOrigins::parse(bytes.value_or(""));
+}
+
+Result<void> ImageStore::write_origins(const Digest& manifest, const ImageOrigins& origins) const {
+  const auto directory = SPC_TRY(open_private_directory(images_.get(), "origins"));
+  return write_named(directory.get(), manifest.hex(), origins.serialize(), Durable::no);
+}
+
+void ImageStore::touch_image(const Digest& manifest) const {
+  const timespec times[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+  ::utimensat(images_.get(), manifest.hex().c_str(), times, AT_SYMLINK_NOFOLLOW);
+}
+
+// --- references ---
+
 Result<std::optional<ImageStore::Ref>> ImageStore::ref(const std::string& name) const {
-  const auto text = SPC_TRY(read_named(refs_.get(), name, 4096));
-  if (!text) return std::optional<Ref>();
-  // A file that was damaged by a crash is as good as none.
-  constexpr std::size_t kDigest = 7 + 64;
-  Ref ref;
-  const auto digest = Digest::parse(std::string_view(*text).substr(0, kDigest));
-  if (!digest || text->size() < kDigest + 2 || (*text)[kDigest] != ' ') return std::optional<Ref>();
-  ref.manifest = *digest;
-  const auto [end, error] = std::from_chars(text->data() + kDigest + 1, text->data() + text->size(), ref.asked_at);
-  if (error != std::errc{} || end == text->data() + text->size() || *end != '\n') return std::optional<Ref>();
-  return std::optional(ref);
+  return parse_ref(SPC_TRY(read_named(refs_.get(), name, kMaxRef)));
 }
 
 Result<void> ImageStore::write_ref(const std::string& name, const Ref& ref) const {
-  return write_named(refs_.get(), name, ref.manifest.str() + " " + std::to_string(ref.asked_at) + "\n", Durable::no);
+  return write_named(refs_.get(), name, text_of(ref), Durable::no);
 }
 
-Result<std::uint64_t> ImageStore::free_bytes() const {
+Result<void> ImageStore::remove_ref(const std::string& name) const { return remove_named(refs_.get(), name); }
+
+Result<std::optional<ImageStore::Ref>> ImageStore::grant(std::uint32_t uid, const std::string& name) const {
+  return parse_ref(SPC_TRY(read_below(images_.get(), "grants/" + std::to_string(uid), name, kMaxRef)));
+}
+
+Result<void> ImageStore::write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const {
+  const auto grants = SPC_TRY(open_private_directory(images_.get(), "grants"));
+  const auto of_user = SPC_TRY(open_private_directory(grants.get(), std::to_string(uid)));
+  return write_named(of_user.get(), name, text_of(ref), Durable::no);
+}
+
+// --- space ---
+
+Result<StoreSpace> ImageStore::space() const {
   struct statvfs status {};
   if (::fstatvfs(directory_, &status) != 0) return Error::from_errno(errno, "ask for free space in the image store");
-  return std::uint64_t{status.f_bavail} * status.f_frsize;
+  const std::uint64_t unit = status.f_frsize;
+  return StoreSpace{.total = status.f_blocks * unit,
+                    .used = (status.f_blocks - status.f_bfree) * unit,
+                    .free = status.f_bavail * unit,
+                    .free_inodes = status.f_favail};
 }
 
 }  // namespace spc

@@ -9,7 +9,7 @@ namespace {
 std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
 /// What the task will be given of the configuration.
-std::string settings_of(const ImageConfig& config, const std::string& reference) {
+std::string settings_of(const ImageConfig& config) {
   std::string out;
   const auto add = [&](std::string_view key, std::string_view value) {
     out.append(key).append("=").append(value).push_back('\0');
@@ -19,29 +19,49 @@ std::string settings_of(const ImageConfig& config, const std::string& reference)
   for (const auto& argument : config.entrypoint) add("entrypoint", argument);
   for (const auto& argument : config.cmd) add("cmd", argument);
   if (!config.user.empty()) add("user", config.user);
-  add("reference", reference);
   return out;
 }
 
 }  // namespace
 
-Result<std::optional<StoredImage::Known>> StoredImage::find() const {
+/// Public images are found by the name that everybody sees, private ones by the grants of this user.
+Result<std::optional<StoredImage::Known>> StoredImage::find() {
   const std::optional<Known> none;
-  const auto name = reference_.ref_file_name();
-  if (!name) return none;
-  const auto ref = SPC_TRY(store_.ref(*name));
-  if (!ref) return none;
-  auto record = SPC_TRY(store_.image(ref->manifest));
-  if (!record || record->origin.registry != reference_.registry || record->origin.repository != reference_.repository ||
-      record->origin.platform != platform_.str()) {
-    return none;
+  if (!wanted_.ref_file) return none;
+  if (const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file))) {
+    auto known = SPC_TRY(look_at(*ref));
+    if (known && known->is_public) return known;
   }
-  const auto there = [&](const Digest& layer) { return store_.has_layer(layer); };
-  if (!std::all_of(record->layers.begin(), record->layers.end(), there)) return none;
-  return std::optional(Known{*ref, *std::move(record)});
+  const auto grant = SPC_TRY(store_.grant(wanted_.uid, *wanted_.ref_file));
+  if (!grant) {
+    const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file));
+    return ref ? SPC_TRY(look_at(*ref)) : none;
+  }
+  auto known = SPC_TRY(look_at(*grant));
+  if (known) known->granted = grant->asked_at <= now() && now() < grant->asked_at + config_.private_ttl;
+  return known;
 }
 
-Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository, Log& log) const {
+Result<std::optional<StoredImage::Known>> StoredImage::look_at(const ImageStore::Ref& ref) {
+  const std::optional<Known> none;
+  auto record = SPC_TRY(store_.image(ref.manifest));
+  if (!record) return none;
+  auto origins = SPC_TRY(store_.origins(ref.manifest));
+  const ImageOrigin* origin = origins.find(wanted_.origin.place());
+  if (origin == nullptr || origin->platform != wanted_.origin.platform) return none;
+  for (const Digest& layer : record->layers) {
+    held_.push_back(store_.hold_layer(layer));
+    if (!held_.back() && !store_.has_layer(layer)) return none;
+  }
+  Known known{.ref = ref, .record = *std::move(record), .origins = {}, .origin = *origin};
+  known.origins = std::move(origins);
+  // A date too far ahead was written before the clock was set back.
+  const std::int64_t left = known.origin.public_until - now();
+  known.is_public = left > 0 && left <= config_.public_ttl;
+  return std::optional(std::move(known));
+}
+
+Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository, Log& log) {
   const std::optional<Digest> none;
   if (pull == PullPolicy::always) return none;
   auto known = SPC_TRY(find());
@@ -49,51 +69,116 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
     return Error(ErrorKind::not_found, "it is not on this node").hint("fetch it first: leave --container-pull=never out");
   }
   if (!known) return none;
-  const Digest manifest = known->ref.manifest;
-  const bool is_public = now() < known->record.public_until;
-  if (pull == PullPolicy::never && !is_public) {
+  if (const auto image = SPC_TRY(without_asking(pull, *known))) {
+    store_.touch_image(*image);
+    return image;
+  }
+
+  // A tag may have moved; of what the user wants as it is, only access to it is in question.
+  const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
+  const auto answer = repository.ask_digest(as_it_is ? known->ref.manifest.str() : repository.tag_or_digest());
+  const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository))
+                            : SPC_TRY(without_answer(*known, answer.error(), as_it_is, log));
+  if (image) store_.touch_image(*image);
+  return image;
+}
+
+Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const Known& known) const {
+  const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never;
+  const bool may = known.is_public || known.granted;
+  if (may && need_not_ask) return std::optional(known.ref.manifest);
+  const bool is_fresh = wanted_.digest || now() < known.ref.asked_at + config_.tag_ttl;
+  if (known.is_public && is_fresh) return std::optional(known.ref.manifest);
+  if (pull != PullPolicy::never) return std::optional<Digest>();
+  if (known.origin.public_until > 0) {
     return Error(ErrorKind::refused, "it is on this node, but its registry has to confirm that it is public")
         .hint("leave --container-pull=never out");
   }
-  const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never || reference_.digest ||
-                            now() < known->ref.asked_at + config_.tag_ttl;
-  if (is_public && need_not_ask) return std::optional(manifest);
+  return Error(ErrorKind::not_found, "it is not on this node").hint("fetch it first: leave --container-pull=never out");
+}
 
-  // A tag may have moved; of what the user wants as it is, only access to it is in question.
-  const auto asked = repository.ask_digest(need_not_ask ? manifest.str() : reference_.tag_or_digest());
-  if (!asked) {
-    if (asked.error().kind() != ErrorKind::unavailable) return none;  // fetching it gives the better message
-    if (!is_public) return asked.error();
-    log.write(LogLevel::warning, asked.error().message() + "; using the stored image of " + reference_.canonical());
+Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository) const {
+  const std::optional<Digest> none;
+  const Digest manifest = known.ref.manifest;
+  const auto& indexes = known.origin.indexes;
+  if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
+  if (repository.access() == Access::anonymous) {
+    SPC_TRY(renew(std::move(known)));
     return std::optional(manifest);
   }
-  const auto& indexes = known->record.origin.indexes;
-  if (*asked != manifest && std::find(indexes.begin(), indexes.end(), *asked) == indexes.end()) return none;
-  SPC_TRY(renew(*std::move(known)));
+  if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
+  if (repository.access() == Access::refused_to_anonymous && known.origin.public_until > 0) {
+    SPC_TRY(turn_private(std::move(known)));
+  }
+  SPC_TRY(grant(manifest));
   return std::optional(manifest);
 }
 
-/// The registry has just confirmed both tag and access. Files are written only when that matters to somebody.
-Result<void> StoredImage::renew(Known known) const {
-  if (config_.tag_ttl > 0 && !reference_.digest) {
-    SPC_TRY(store_.write_ref(*reference_.ref_file_name(), {known.ref.manifest, now()}));
+Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, const Error& why, bool asked_for_itself,
+                                                          Log& log) const {
+  const std::optional<Digest> none;
+  if (why.kind() == ErrorKind::unavailable) {
+    if (!known.is_public && !known.granted) return why;
+    log.write(LogLevel::warning, why.message() + "; using the stored image of " + wanted_.name);
+    return std::optional(known.ref.manifest);
   }
-  if (known.record.public_until - now() > config_.public_ttl / 2) return {};
-  known.record.public_until = now() + config_.public_ttl;
-  return store_.write_image(known.ref.manifest, known.record);
+  // It is gone, or not for everybody any more. Fetching it gives the message.
+  const bool gone = why.kind() == ErrorKind::refused || (why.kind() == ErrorKind::not_found && asked_for_itself);
+  if (gone && known.origin.public_until > 0) SPC_TRY(turn_private(known));
+  return none;
 }
 
-Result<void> StoredImage::keep(const ResolvedImage& image) const {
+/// The registry has just confirmed both tag and access to everybody. Files are written only when that matters.
+Result<void> StoredImage::renew(Known known) const {
+  if (config_.tag_ttl > 0 && !wanted_.digest) SPC_TRY(store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}));
+  if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
+  const bool was_private = known.origin.public_until == 0;
+  known.origin.public_until = now() + config_.public_ttl;
+  known.origins.add(known.origin);
+  SPC_TRY(store_.write_origins(known.ref.manifest, known.origins));
+  known.record.public_until = known.origins.public_until();
+  SPC_TRY(store_.write_image(known.ref.manifest, known.record));
+  return was_private ? store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}) : Result<void>();
+}
+
+/// Its name goes first: everybody can read that.
+Result<void> StoredImage::turn_private(Known known) const {
+  if (wanted_.ref_file) SPC_TRY(store_.remove_ref(*wanted_.ref_file));
+  known.origin.public_until = 0;
+  known.origins.add(known.origin);
+  known.record.public_until = known.origins.public_until();
+  SPC_TRY(store_.write_image(known.ref.manifest, known.record));
+  return store_.write_origins(known.ref.manifest, known.origins);
+}
+
+Result<void> StoredImage::grant(const Digest& manifest) const {
+  return wanted_.ref_file ? store_.write_grant(wanted_.uid, *wanted_.ref_file, {manifest, now()}) : Result<void>();
+}
+
+Result<void> StoredImage::keep(const ResolvedImage& image, Access access) const {
+  ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
+  ImageOrigin origin = wanted_.origin;
+  origin.name = wanted_.name;
+  origin.indexes = image.indexes;
+  const ImageOrigin* known = origins.find(origin.place());
+  if (access == Access::anonymous) origin.public_until = now() + config_.public_ttl;
+  if (access == Access::not_known && known != nullptr) origin.public_until = known->public_until;
+  origins.add(origin);
+
   ImageRecord record;
-  record.public_until = now() + config_.public_ttl;
-  for (const Descriptor& layer : image.manifest.layers) record.layers.push_back(layer.digest);
-  record.settings = settings_of(image.config, reference_.canonical());
+  record.public_until = origins.public_until();
+  record.layer_format = kLayerFormat;
+  for (const Descriptor& layer : image.manifest.layers) record.layers.push_back(layer_name(layer.digest));
+  record.settings = settings_of(image.config);
   record.manifest = image.manifest_bytes;
   record.config = image.config_bytes;
-  record.origin = {reference_.registry, reference_.repository, platform_.str(), image.indexes};
+  // Without its origins a record is nobody's; the other way round a public record could be left without a place.
+  SPC_TRY(store_.write_origins(image.digest, origins));
   SPC_TRY(store_.write_image(image.digest, record));
-  if (const auto name = reference_.ref_file_name()) SPC_TRY(store_.write_ref(*name, {image.digest, now()}));
-  return {};
+  if (!wanted_.ref_file) return {};
+  if (access == Access::anonymous) return store_.write_ref(*wanted_.ref_file, {image.digest, now()});
+  if (access == Access::refused_to_anonymous) SPC_TRY(store_.remove_ref(*wanted_.ref_file));
+  return grant(image.digest);
 }
 
 }  // namespace spc

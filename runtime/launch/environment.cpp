@@ -14,7 +14,6 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     const std::string_view value = record.substr(equals + 1);
     if (key == "env") settings.environment.emplace_back(value);
     if (key == "workdir") settings.workdir = value;
-    if (key == "reference") settings.reference = value;
   }
   return settings;
 }

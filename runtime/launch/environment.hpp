@@ -15,7 +15,6 @@ namespace spc {
 struct ImageSettings {
   std::vector<std::string> environment;  ///< NAME=VALUE in the image's order
   std::string workdir;
-  std::string reference;
 
   static ImageSettings parse(std::string_view records);
 };

@@ -66,16 +66,18 @@ def challenge():
 
 
 def record():
-    def of(layers, settings, manifest, config, origin):
-        offset, sections, body = 88 + 32 * layers, b"", b""
-        for part in (settings, manifest, config, origin):
+    def of(layers, settings, manifest, config):
+        offset, sections, body = 72 + 32 * layers, b"", b""
+        for part in (settings, manifest, config):
             sections += struct.pack("<QQ", offset, len(part))
             offset += len(part)
             body += part
-        return b"SPCIMG1\0" + struct.pack("<IIq", layers, 0, 1700000000) + sections + bytes(range(32)) * layers + body
-    whole = of(2, b"env=A=b\0workdir=/w\0", b"{}", b"{}", b"registry=r\0repository=a/b\0platform=linux/amd64\0index=" + A.encode() + b"\0")
-    return [whole, whole[:-5], whole[:88], whole[:8], of(0, b"", b"", b"", b""), whole.replace(struct.pack("<I", 2), struct.pack("<I", 501), 1),
-            whole.replace(struct.pack("<Q", 152), struct.pack("<Q", 2**64 - 8), 1), of(0, b"", b"", b"", b"index=sha256:x\0=\0registry")]
+        return b"SPCIMG2\0" + struct.pack("<IIq", layers, 1, 1700000000) + sections + bytes(range(32)) * layers + body
+    whole = of(2, b"env=A=b\0workdir=/w\0", b"{}", b"{}")
+    origins = (b"origin=\0registry=r\0repository=a/b\0name=r/a/b:1\0platform=linux/amd64\0public_until=1700000000\0index=" + A.encode() +
+               b"\0origin=\0user=1000\0public_until=0\0")
+    return [whole, whole[:-5], whole[:72], whole[:8], of(0, b"", b"", b""), whole.replace(struct.pack("<I", 2), struct.pack("<I", 501), 1),
+            whole.replace(struct.pack("<Q", 136), struct.pack("<Q", 2**64 - 8), 1), origins, origins[:-3], b"origin=\0index=sha256:x\0=\0user=-1\0registry"]
 
 
 def request():

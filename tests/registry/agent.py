@@ -27,7 +27,9 @@ class Store:
         open(os.path.join(directory, "locks"), "w").close()
 
     def names(self, what):
-        return sorted(os.listdir(os.path.join(self.path, what)))
+        """Of files; import keeps what others may not know in directories of its own."""
+        with os.scandir(os.path.join(self.path, what)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file())
 
     def layers(self):
         return self.names("layers/sha256")
@@ -99,8 +101,8 @@ class Import:
         self.process.kill()
         self.thread.join(10)
 
-    def _send(self, kind, text="", descriptor=None):
-        message = MESSAGE.pack(kind, 0, bytes(32), text.encode())
+    def _send(self, kind, text="", descriptor=None, digest=bytes(32)):
+        message = MESSAGE.pack(kind, 0, digest, text.encode())
         control = []
         if descriptor is not None:
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
@@ -151,7 +153,7 @@ class Import:
                     finally:
                         os.close(directory)
                     result.published.append(name)
-                    self._send(PUBLISHED)
+                    self._send(PUBLISHED, digest=digest)
                 elif kind == DONE:
                     result.done = digest.hex()
                 elif kind == FAILED:

@@ -10,7 +10,7 @@ const UserIdentity kAlice{
     .uid = 2001, .gid = 2001, .name = "alice", .home = "/home/alice", .shell = "/bin/zsh", .group_entries = {}};
 
 ImageSettings image_with(std::vector<std::string> environment) {
-  return ImageSettings{.environment = std::move(environment), .workdir = "", .reference = ""};
+  return ImageSettings{.environment = std::move(environment), .workdir = ""};
 }
 
 /// What the task's environment becomes.
