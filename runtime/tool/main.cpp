@@ -8,14 +8,13 @@
 
 #include "tool/command.hpp"
 #include "tool/options.hpp"
+#include "tool/supervise.hpp"
 #include "tool/terminal.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// The own failures of what runs a command, as with podman: its status begins where this ends.
-constexpr int kNotRun = 125;
 constexpr unsigned kAny = 1U << 20;
 
 constexpr Command kCommands[] = {
@@ -24,6 +23,10 @@ constexpr Command kCommands[] = {
     {"inspect", "IMAGE", "show what an image says and what is in it", kInspectHelp, kInspectOptions, 1, 1, false, 1, run_inspect},
     {"rm", "IMAGE...", "remove images", kRmHelp, kRmOptions, 1, kAny, false, 1, run_rm},
     {"gc", "", "remove what no image needs any more", kGcHelp, kGcOptions, 0, 0, false, 1, run_gc},
+    {"run", "IMAGE [COMMAND...]", "run a command in a container", kRunHelp, kRunOptions, 1, 1, true, kNoContainer, run_run},
+    {"shell", "IMAGE", "run a shell in a container", kShellHelp, kRunOptions, 1, 1, false, kNoContainer, run_shell},
+    {"exec", "CONTAINER COMMAND...", "run a command in a container that is running", kExecHelp, kNoOptions, 1, 1, true,
+     kNoContainer, run_exec},
     {"version", "", "print the version", "", kNoOptions, 0, 0, false, 1, run_version},
     {"info", "", "show where images and settings are", "", kInfoOptions, 0, 0, false, 1, run_info},
     {"doctor", "", "look for what this machine lacks, and say the cure", kDoctorHelp, kDoctorOptions, 0, 0, false, 1, run_doctor},
@@ -42,6 +45,6 @@ int main(int argc, char** argv) {
     return run_command_line(argc, argv);
   } catch (const std::exception& error) {  // out of memory
     report_error(error.what());
-    return kNotRun;
+    return kNoContainer;
   }
 }

@@ -53,6 +53,43 @@ inline constexpr OptionRow kGcOptions[] = {
 inline constexpr char kGcHelp[] =
     "Removes layers that no image has any more, and images that lack layers. What is in use stays.\n";
 
+inline constexpr OptionRow kRunOptions[] = {
+    {"--mounts", "SRC[:DST[:FLAGS]][,...]", "show a file or directory inside; FLAGS joined by +: ro, bind, noexec"},
+    {"--workdir", "PATH", "start in this directory instead of the image's"},
+    {"--env", "NAME[,NAME...]|NAME=VALUE", "variables that keep the value they have outside, or get this one"},
+    {"--mount-home", nullptr, "show your home directory inside"},
+    {"--no-mount-home", nullptr, "do not"},
+    {"--writable", nullptr, "the container can be written to; what is written goes with it"},
+    {"--readonly", nullptr, "it cannot, except /tmp and mounts"},
+    {"--changes", "DIR", "keep what is written in this directory, and go on there next time"},
+    {"--remap-root", nullptr, "be root inside, as far as your own files go: for apt, dnf and the like"},
+    {"--name", "NAME", "name the container for scontainer exec"},
+    {"--platform", "OS/ARCH[/VARIANT]", "take the image for another machine than this one"},
+    {"--pull", "newer|missing|always|never", "when the registry is asked about an image that is there"},
+    {"-q,--quiet", nullptr, "do not show how the image is fetched"},
+    {"--tty", nullptr, "accepted: the terminal is always passed on"},
+};
+inline constexpr char kRunHelp[] =
+    "Without COMMAND the image's entrypoint and command are run; with it, COMMAND alone, as in a job. As in a job, too, you\n"
+    "keep your user, groups, network and devices, /tmp is private, and the image's variables win over yours.\n"
+    "An ordinary user needs no privilege: a user namespace and FUSE serve him. Root's container is that of a job of root.\n\n"
+    "The exit status is the command's, 128 and the signal's number if it was killed, 125 if there could be no container,\n"
+    "126 if the command cannot be executed, 127 if there is none.\n\n"
+    "examples:\n"
+    "  scontainer run debian:12 cat /etc/os-release\n"
+    "  scontainer run --mounts=./data:/data:ro,/scratch --env=OMP_NUM_THREADS=4 app:1.4 /opt/app/run\n"
+    "  scontainer run --remap-root --changes=./with-git debian:12 apt-get install -y git\n"
+    "  scontainer run --changes=./with-git debian:12 git --version\n";
+inline constexpr char kShellHelp[] =
+    "Yours if the image has it, else bash or sh. The options are those of run.\n\n"
+    "examples:\n"
+    "  scontainer shell --mount-home debian:12\n";
+inline constexpr char kExecHelp[] =
+    "CONTAINER is the name given with run --name, or a process id. COMMAND gets the environment and the work directory of the\n"
+    "container's own command.\n\n"
+    "examples:\n"
+    "  scontainer run --name=db postgres:16 & scontainer exec db ps aux\n";
+
 inline constexpr OptionRow kInfoOptions[] = {
     {"--json", nullptr, "print JSON"},
 };

@@ -47,7 +47,11 @@ std::string clock_time(std::uint64_t seconds) {
 
 void report_error(std::string_view message) {
   const bool red = can_colour(STDERR_FILENO);
-  const std::string line = (red ? "\033[31mscontainer:\033[0m " : "scontainer: ") + std::string(message) + "\n";
+  std::string text(message);
+  // The options of a job are ours without this; so are their errors.
+  constexpr std::string_view kJobs = "--container-";
+  for (auto at = text.find(kJobs); at != std::string::npos; at = text.find(kJobs, at)) text.replace(at, kJobs.size(), "--");
+  const std::string line = (red ? "\033[31mscontainer:\033[0m " : "scontainer: ") + text + "\n";
   std::fputs(line.c_str(), stderr);
 }
 

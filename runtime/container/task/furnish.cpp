@@ -126,13 +126,13 @@ std::string with_entry(std::string_view text, const std::string& entry) {
   return kept + entry + "\n";
 }
 
-Result<void> furnish(const Furniture& furniture, int builder) {
+Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   static constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev",
                                                                                                       "/tmp"};
   const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
     const auto target = SPC_TRY(open_target(kHostTargets[i], true));
-    SPC_TRY(hand_over(builder, sources + i, target, kHostTargets[i]));
+    SPC_TRY(attach(sources + i, target, kHostTargets[i]));
   }
   for (const std::string& directory : furniture.directories) SPC_TRY(open_target(directory, true));
   if (!furniture.passwd_entry.empty()) {
@@ -147,8 +147,15 @@ Result<void> furnish(const Furniture& furniture, int builder) {
   for (std::uint32_t i = 0; i < sources; ++i) {
     const Placement& placement = furniture.placements[i];
     const auto target = SPC_TRY_DURING("--container-mounts", open_target(placement.target, placement.directory));
-    SPC_TRY_DURING("--container-mounts", hand_over(builder, i, target, placement.shown_as));
+    SPC_TRY_DURING("--container-mounts", attach(i, target, placement.shown_as));
   }
+  return {};
+}
+
+Result<void> furnish(const Furniture& furniture, int builder) {
+  SPC_TRY(furnish(furniture, [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
+    return hand_over(builder, index, target, shown_as);
+  }));
   TaskMessage message;
   message.kind = TaskMessageKind::furnished;
   furniture.for_other_tasks.copy(message.text, sizeof message.text - 1);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ struct Furniture {
 /// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is
 /// missing, writes passwd and group, and opens each mount target for the builder at the other end of `builder`.
 Result<void> furnish(const Furniture& furniture, int builder);
+
+/// Mounts source `index`, or HostTree `index` less the count of placements, at `target`; `shown_as` is for errors.
+using AttachSource = std::function<Result<void>(std::uint32_t index, const UniqueFd& target, const std::string& shown_as)>;
+/// The same, where the calling process can mount by itself.
+Result<void> furnish(const Furniture& furniture, const AttachSource& attach);
 
 /// Opens a path inside the container the calling process lives in. Links of the image are followed, those of /proc that
 /// lead to a process's files are not: they would lead out (CVE-2024-21626). errno tells why it is empty.

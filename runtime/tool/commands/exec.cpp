@@ -1,0 +1,81 @@
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/file.hpp"
+#include "launch/environment.hpp"
+#include "tool/command.hpp"
+#include "tool/places.hpp"
+#include "tool/running.hpp"
+#include "tool/supervise.hpp"
+
+namespace spc {
+namespace {
+
+Result<RunningContainer> find_container(const Places& places, const std::string& text) {
+  const auto all = SPC_TRY(running_containers(places.running));
+  std::string names;
+  for (const RunningContainer& one : all) {
+    if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
+    names += (names.empty() ? "" : ", ") + printable(one.name) + " (" + std::to_string(one.pid) + ")";
+  }
+  return Error(ErrorKind::not_found, "there is no running container " + quoted(text))
+      .hint(names.empty() ? "scontainer run starts one" : "there are: " + names);
+}
+
+/// The environment of the container's command, when it was started.
+Result<std::map<std::string, std::string>> environment_of(const std::string& process) {
+  const UniqueFd file(::open((process + "environ").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return Error::from_errno(errno, "read the container's environment");
+  const auto text = SPC_TRY(read_file(file.get(), 4 << 20));
+  std::vector<const char*> variables;
+  for (std::size_t at = 0; at < text.size(); at = std::min(text.find('\0', at), text.size()) + 1) variables.push_back(&text[at]);
+  variables.push_back(nullptr);
+  return as_map(variables.data());
+}
+
+Result<UniqueFd> open_of(const std::string& process, const char* what, int flags) {
+  UniqueFd file(::open((process + what).c_str(), flags | O_CLOEXEC));
+  if (!file) return Error::from_errno(errno, std::string("open the container's ") + what);
+  return file;
+}
+
+bool same_file(const UniqueFd& a, const UniqueFd& b) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(a.get(), &first) == 0 && ::fstat(b.get(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+Result<void> join(const std::string& process) {
+  const auto user = SPC_TRY(open_of(process, "ns/user", O_RDONLY));
+  const auto own_user = SPC_TRY(open_of("/proc/self/", "ns/user", O_RDONLY));
+  const auto mounts = SPC_TRY(open_of(process, "ns/mnt", O_RDONLY));
+  const auto workdir = SPC_TRY(open_of(process, "cwd", O_PATH | O_DIRECTORY));
+  if (!same_file(user, own_user) && ::setns(user.get(), CLONE_NEWUSER) != 0) {
+    return Error::from_errno(errno, "join the container's user namespace");
+  }
+  if (::setns(mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
+  if (::fchdir(workdir.get()) != 0) return Error::from_errno(errno, "enter the container's work directory");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  return {};
+}
+
+}  // namespace
+
+Result<int> run_exec(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  const auto container = SPC_TRY(find_container(places, arguments.words[0]));
+  if (arguments.rest.empty())
+    return Error(ErrorKind::invalid, "there is no command to execute").hint("scontainer exec NAME COMMAND");
+  const std::string process = "/proc/" + std::to_string(container.pid) + "/";
+  auto environment = SPC_TRY(environment_of(process));
+  SPC_TRY(join(process));
+  return supervise([&] { return execute({arguments.rest}, environment); }, [](pid_t) {});
+}
+
+}  // namespace spc

@@ -1,0 +1,182 @@
+#include "launch/launch.hpp"
+
+#include <unistd.h>
+#include <climits>
+#include <cstdlib>
+
+#include <algorithm>
+
+#include "tool/command.hpp"
+#include "tool/local_image.hpp"
+#include "tool/node_step.hpp"
+#include "tool/obtain.hpp"
+#include "tool/running.hpp"
+#include "tool/supervise.hpp"
+#include "tool/user_container.hpp"
+
+namespace spc {
+namespace {
+
+using Commands = std::vector<std::vector<std::string>>;
+
+Error contradiction(const char* a, const char* b) {
+  return Error(ErrorKind::invalid, std::string(a) + " and " + b + " contradict each other");
+}
+
+/// The same options as a job's, as far as they make sense without Slurm.
+struct RunOptions {
+  LaunchRequest request;
+  std::map<std::string, std::string> variables;  ///< --env=NAME=VALUE
+  std::string changes;                           ///< directory that keeps what is written
+  std::string name;
+  RootMap map = RootMap::self;
+};
+
+Result<RunOptions> parse_options(const Arguments& arguments) {
+  RunOptions options;
+  for (const std::string& text : arguments.values("mounts")) {
+    for (auto& mount : SPC_TRY(parse_mounts(text))) options.request.mounts.push_back(std::move(mount));
+  }
+  options.request.workdir = arguments.value("workdir");
+  for (const std::string& text : arguments.values("env")) {
+    if (const auto equals = text.find('='); equals != std::string::npos && equals > 0) {
+      options.variables[text.substr(0, equals)] = text.substr(equals + 1);
+      continue;
+    }
+    for (std::size_t at = 0; at <= text.size();) {
+      const std::size_t end = std::min(text.find(',', at), text.size());
+      if (end == at)
+        return Error(ErrorKind::invalid, "--env: " + quoted(text) + ": invalid format").hint("NAME[,NAME...] or NAME=VALUE");
+      options.request.keep_environment.insert(text.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  if (arguments.has("writable") && arguments.has("readonly")) return contradiction("--writable", "--readonly");
+  if (arguments.has("mount-home") && arguments.has("no-mount-home")) return contradiction("--mount-home", "--no-mount-home");
+  if (arguments.has("writable") || arguments.has("readonly")) options.request.writable = arguments.has("writable");
+  if (arguments.has("mount-home") || arguments.has("no-mount-home")) options.request.mount_home = arguments.has("mount-home");
+  options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
+  options.name = arguments.value("name");
+  options.changes = arguments.value("changes");
+  if (!options.changes.empty() && options.changes[0] != '/') {
+    char here[PATH_MAX];
+    if (::getcwd(here, sizeof here) == nullptr) return Error::from_errno(errno, "find the work directory");
+    options.changes = std::string(here) + "/" + options.changes;
+  }
+  return options;
+}
+
+std::map<std::string, std::string> own_environment() { return as_map(environ); }
+
+/// What is run without a command: the image's entrypoint and command.
+Result<Commands> command_of(const Arguments& arguments, const std::string& settings) {
+  if (!arguments.rest.empty()) return Commands{arguments.rest};
+  std::vector<std::string> command = setting_values(settings, "entrypoint");
+  for (auto& word : setting_values(settings, "cmd")) command.push_back(std::move(word));
+  if (command.empty()) return Error(ErrorKind::invalid, "the image names no command").hint("write one behind the image");
+  return Commands{command};
+}
+
+Commands shells() {
+  Commands list;
+  const char* own = std::getenv("SHELL");
+  if (own != nullptr && own[0] == '/') list.push_back({own});
+  for (const char* shell : {"bash", "sh", "ash", "busybox"}) list.push_back({shell});
+  list.back().push_back("sh");
+  return list;
+}
+
+Result<int> supervise_noted(const Places& places, const RunOptions& options, const std::string& image,
+                            const std::function<int()>& child) {
+  std::optional<RunningEntry> entry;
+  return supervise(child, [&](pid_t pid) {
+    const RunningContainer container{
+        .name = options.name.empty() ? std::to_string(pid) : options.name, .image = image, .pid = pid, .supervisor = ::getpid()};
+    if (auto added = RunningEntry::add(places.running, container)) entry.emplace(*std::move(added));
+  });
+}
+
+/// In the child: enters and becomes the command.
+int become(Result<void> entered, const RunOptions& options, const Commands& commands,
+           std::map<std::string, std::string>& environment) {
+  if (!entered) {
+    report_error(entered.error().message());
+    return kNoContainer;
+  }
+  for (const auto& [name, value] : options.variables) environment[name] = value;
+  return execute(commands, environment);
+}
+
+Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
+  const auto config = SPC_TRY(read_config(places.config));
+  const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
+  auto image = SPC_TRY(open_image(places, config, wanted));
+  const Commands commands = fixed != nullptr ? *fixed : SPC_TRY(command_of(arguments, image.settings));
+  if (!options.request.writable) options.request.writable = config.writable;
+  if (!options.request.mount_home) options.request.mount_home = config.mount_home;
+  const WritableLayer writable{.wanted = true, .size = config.upper_size, .directory = options.changes};
+
+  SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
+  const auto mounted =
+      SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.store + "/workspace", writable));
+  if (!mounted.writable && *options.request.writable) {
+    report_error("warning: the container is read-only: this kernel cannot make it writable without privilege");
+  }
+  const auto settings = ImageSettings::parse(image.settings);
+  return supervise_noted(places, options, image.name, [&] {
+    auto environment = own_environment();
+    auto entered = enter_user_container(mounted, options.request, settings, options.map, environment);
+    return become(std::move(entered), options, commands, environment);
+  });
+}
+
+/// As root: by the agent, like a step of root.
+Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options, const Commands* fixed) {
+  for (const char* option : {"remap-root", "changes", "platform"}) {
+    if (arguments.has(option)) {
+      return Error(ErrorKind::invalid, std::string("--") + option + " is for containers without privilege")
+          .hint("run it as an ordinary user");
+    }
+  }
+  const std::string& name = arguments.words[0];
+  Commands commands = fixed != nullptr ? *fixed : Commands{arguments.rest};
+  const auto wanted = SPC_TRY(parse_wanted(arguments, name));
+  if (commands.front().empty()) {
+    const auto config = SPC_TRY(read_config(places.config));
+    SPC_TRY(pull_into_node_store(places, config, wanted));
+    const auto store = SPC_TRY(open_store(places.store));
+    const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
+    commands = SPC_TRY(command_of(arguments, image.record ? image.record->settings : std::string()));
+  }
+  StepOptions step_options;
+  step_options.image = name;
+  step_options.mounts = arguments.values("mounts");
+  step_options.workdir = options.request.workdir;
+  for (const auto& kept : options.request.keep_environment) step_options.env.push_back(kept);
+  if (options.request.writable) step_options.writable = *options.request.writable ? 1 : 0;
+  if (options.request.mount_home) step_options.mount_home = *options.request.mount_home ? 1 : 0;
+  if (wanted.pull) step_options.pull = name_of(*wanted.pull);
+  auto step = SPC_TRY(NodeStep::open(name, wanted.quiet));
+  return supervise_noted(places, options, name, [&] {
+    auto environment = own_environment();
+    auto entered = step.enter(step_options, environment);
+    return become(std::move(entered), options, commands, environment);
+  });
+}
+
+Result<int> run_container(const Arguments& arguments, const Commands* fixed) {
+  const auto places = SPC_TRY(Places::find());
+  auto options = SPC_TRY(parse_options(arguments));
+  return places.own_store ? run_as_user(places, arguments, options, fixed) : run_as_root(places, arguments, options, fixed);
+}
+
+}  // namespace
+
+Result<int> run_run(const Arguments& arguments) { return run_container(arguments, nullptr); }
+
+Result<int> run_shell(const Arguments& arguments) {
+  const Commands commands = shells();
+  return run_container(arguments, &commands);
+}
+
+}  // namespace spc

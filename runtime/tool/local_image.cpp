@@ -1,0 +1,20 @@
+#include "tool/local_image.hpp"
+
+namespace spc {
+
+Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
+  if (!image.record) return Error(ErrorKind::refused, "use image " + image.digest.str() + ": you may not read its record");
+  OpenedImage opened;
+  opened.name = image.names.empty() ? image.digest.str() : image.names.front().name;
+  opened.settings = image.record->settings;
+  auto layers = SPC_TRY(open_layers(store, image));
+  for (auto& layer : layers) opened.files.layers.push_back({std::move(layer), 0});
+  return opened;
+}
+
+Result<OpenedImage> open_image(const Places& places, const Config& config, const Wanted& wanted) {
+  const auto obtained = SPC_TRY(obtain(places, config, wanted));
+  return open_stored_image(obtained.store.get(), obtained.image);
+}
+
+}  // namespace spc

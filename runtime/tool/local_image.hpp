@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.hpp"
+#include "tool/image_mount.hpp"
+#include "tool/obtain.hpp"
+
+namespace spc {
+
+/// An image that is ready to be mounted.
+struct OpenedImage {
+  std::string name;
+  ImageFiles files;
+  std::string settings;  ///< records `key=value\0`: env, workdir, entrypoint, cmd
+};
+
+/// The image that the user named: of his store, fetched if need be, or a file or directory of his, as it is.
+Result<OpenedImage> open_image(const Places& places, const Config& config, const Wanted& wanted);
+
+/// The same, but nothing is fetched: from the store as it is.
+Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
+
+}  // namespace spc

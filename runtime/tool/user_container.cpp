@@ -1,0 +1,156 @@
+#include "tool/user_container.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "container/task/furnish.hpp"
+#include "launch/host_side.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kRootHome[] = "/root";
+
+/// A copy of the tree at `source`, in no place yet, with more flags than it has.
+Result<UniqueFd> copy_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
+  const unsigned below = recursive ? AT_RECURSIVE : 0U;
+  UniqueFd tree(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | below));
+  if (!tree) return Error::from_errno(errno, "copy the mount of " + quoted(path));
+  mount_attr attr{};
+  attr.attr_set = attributes;
+  if (::mount_setattr(tree.get(), "", AT_EMPTY_PATH | below, &attr, sizeof attr) != 0) {
+    return Error::from_errno(errno, "set the flags of the mount of " + quoted(path));
+  }
+  return tree;
+}
+
+using HostTrees = std::array<UniqueFd, static_cast<std::size_t>(HostTree::count)>;
+
+Result<HostTrees> copy_host_trees(const MountedImage& image) {
+  HostTrees trees;
+  const auto put = [&](HostTree which, Result<UniqueFd> tree) -> Result<void> {
+    trees[static_cast<std::size_t>(which)] = SPC_TRY(std::move(tree));
+    return {};
+  };
+  constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+  SPC_TRY(put(HostTree::proc, copy_tree(AT_FDCWD, "/proc", true, kQuiet)));
+  SPC_TRY(put(HostTree::sys, copy_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY)));
+  SPC_TRY(put(HostTree::dev, copy_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID)));
+  SPC_TRY(put(HostTree::tmp, copy_tree(AT_FDCWD, (image.place + "/tmp").c_str(), false, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
+  return trees;
+}
+
+Result<std::vector<UniqueFd>> copy_sources(const HostSide& side) {
+  std::vector<UniqueFd> trees;
+  for (const OpenedSource& source : side.sources) {
+    std::uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+    if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
+    if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
+    trees.push_back(
+        SPC_TRY(copy_tree(source.path.get(), "", (source.flags & TaskMessage::source_not_recursive) == 0, attributes)));
+  }
+  return trees;
+}
+
+/// The calling process then sees the container's root only.
+Result<void> pivot_into(const std::string& root) {
+  if (::chdir(root.c_str()) != 0) return Error::from_errno(errno, "enter the container's root");
+  if (::syscall(SYS_pivot_root, ".", ".") != 0) return Error::from_errno(errno, "pivot into the container");
+  if (::umount2(".", MNT_DETACH) != 0) return Error::from_errno(errno, "leave the host's root");
+  return {};
+}
+
+Furniture furniture_of(HostSide side, const UserIdentity& user, RootMap map, bool mounts_home, const std::string& workdir) {
+  Furniture furniture = std::move(side.furniture);
+  if (map == RootMap::self) {
+    furniture.passwd_entry = user.passwd_entry();
+    furniture.group_entries = user.group_entries;
+  }
+  if (!mounts_home && user.home != "/") furniture.directories.push_back(user.home);
+  furniture.directories.push_back(workdir);
+  return furniture;
+}
+
+Result<void> make_root_read_only() {
+  mount_attr attr{};
+  attr.attr_set = MOUNT_ATTR_RDONLY;
+  if (::mount_setattr(AT_FDCWD, "/", 0, &attr, sizeof attr) != 0) return Error::from_errno(errno, "make the root read-only");
+  return {};
+}
+
+Result<void> change_directory(const std::string& path) {
+  const UniqueFd directory = open_inside(path.c_str(), O_PATH | O_DIRECTORY);
+  if (!directory || ::fchdir(directory.get()) != 0) {
+    return Error::from_errno(errno, "couldn't chdir to " + quoted(path)).hint("--workdir must exist in the image or be a mount");
+  }
+  return {};
+}
+
+}  // namespace
+
+UserIdentity identity_inside(RootMap map) {
+  UserIdentity user = UserIdentity::of_this_process();
+  if (map == RootMap::self) return user;
+  user.uid = 0;
+  user.gid = 0;
+  user.name = "root";
+  user.home = kRootHome;
+  user.group_entries.clear();
+  return user;
+}
+
+Result<void> enter_user_container(const MountedImage& image, const LaunchRequest& request, const ImageSettings& settings,
+                                  RootMap map, std::map<std::string, std::string>& environment) {
+  const UserIdentity outside = UserIdentity::of_this_process();
+  UserIdentity user = identity_inside(map);
+  const bool mounts_home = request.mount_home.value_or(false);
+  // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
+  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
+  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : ""));
+  if (mounts_home && map == RootMap::root) {
+    for (auto& placement : side.furniture.placements) {
+      if (placement.target == outside.home) placement.target = kRootHome;
+    }
+  }
+  auto host = SPC_TRY(copy_host_trees(image));
+  auto sources = SPC_TRY(copy_sources(side));
+  SPC_TRY(pivot_into(image.place + "/root"));
+
+  std::string workdir = request.workdir.empty() ? settings.workdir : request.workdir;
+  if (workdir.empty() || workdir[0] != '/') workdir = "/" + workdir;
+  const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
+    const UniqueFd& tree = index < sources.size() ? sources[index] : host[index - sources.size()];
+    if (::move_mount(tree.get(), "", target.get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
+      return Error::from_errno(errno, "mount " + quoted(shown_as));
+    }
+    return {};
+  };
+  auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
+  if (image.writable) {
+    SPC_TRY(furnish(furniture, attach));
+  } else {
+    // Nothing can be made: what the image has must do.
+    furniture.passwd_entry.clear();
+    furniture.group_entries.clear();
+    furniture.directories.clear();
+    SPC_TRY(furnish(furniture, attach));
+  }
+  if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
+  SPC_TRY(change_directory(workdir));
+
+  if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
+  const auto change = merge_environment(environment, settings, request.keep_environment, user, workdir);
+  for (const auto& name : change.unset) environment.erase(name);
+  for (const auto& [name, value] : change.set) environment[name] = value;
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  return {};
+}
+
+}  // namespace spc

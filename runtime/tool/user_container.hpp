@@ -1,0 +1,24 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/result.hpp"
+#include "launch/environment.hpp"
+#include "launch/launch.hpp"
+#include "launch/user_identity.hpp"
+#include "tool/image_mount.hpp"
+#include "tool/user_namespace.hpp"
+
+namespace spc {
+
+/// Who the user is in the container: himself, or root with /root as his home.
+UserIdentity identity_inside(RootMap map);
+
+/// Takes the calling process into the mounted image, as the first task of a step goes into its container: mounts of the
+/// host, /proc, /sys, /dev, a private /tmp, names of user and groups, work directory; then gives up the way to any
+/// privilege. The process must be a child of the one that mounted the image. Changes `environment` to the container's.
+Result<void> enter_user_container(const MountedImage& image, const LaunchRequest& request, const ImageSettings& settings,
+                                  RootMap map, std::map<std::string, std::string>& environment);
+
+}  // namespace spc
