@@ -103,6 +103,13 @@ TEST_CASE("a wrong checksum or number is refused behind the last good entry") {
   broken[0] = 'B';
   CHECK(has(reason(Tar().file("good").raw(broken).end()), "behind entry \"good\": the header's checksum is wrong"));
   CHECK(has(reason(Tar().entry({.name = "f", .size_field = "12x"}).end()), "the size is not a number"));
+  for (const std::string& odd : {std::string(12, ' '),
+                                 std::string("\0"
+                                             "0000000001",
+                                             11),
+                                 std::string("\x81\0\0\0\0\0\0\0\0\0\0\1", 12), std::string("1 1")}) {
+    CHECK(has(reason(Tar().entry({.name = "f", .size_field = odd}).end()), "the size is not a number"));
+  }
   CHECK(has(reason(Tar().entry({.name = "f", .size_field = std::string(12, '\xff')}).end()), "out of range"));
   CHECK(has(reason(Tar().entry({.name = "f", .size_field = std::string("\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12)}).end()),
             "out of range"));
@@ -130,6 +137,8 @@ TEST_CASE("malformed extended headers are refused, not skipped") {
                                      record("mtime", "1.x"),
                                      record("path", std::string("a\0b", 3)),
                                      record("linkpath", std::string("a\0b", 3)),
+                                     record("path", ""),
+                                     record("linkpath", ""),
                                      record(std::string("a\0b", 3), "x")}) {
     if (records == "12  path=foo\n") continue;  // a key that begins with a blank is odd, but well formed
     INFO(records);
@@ -157,6 +166,7 @@ TEST_CASE("sparse maps that lie are refused") {
   CHECK(has(sparse("100", "0,4,2,4"), "map is wrong"));           // overlapping
   CHECK(has(sparse("100", "50,4,0,4"), "map is wrong"));          // descending
   CHECK(has(sparse("100", "0,4,98,4"), "map is wrong"));          // past the end
+  CHECK(has(sparse("2000", "0,4,600,4"), "map is wrong"));        // readers differ in where the second part begins
   CHECK(has(sparse("100", "0,4"), "does not fit"));               // less than the data
   CHECK(has(sparse("100", "0,4,50"), "no number"));               // odd
   CHECK(has(sparse("1152921504606846976", "0,8"), "more than"));  // 1 EiB

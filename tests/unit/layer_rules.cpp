@@ -338,38 +338,39 @@ TEST_CASE("the root entry can only be a directory") {
 }
 
 TEST_CASE("sparse files of all formats are exact") {
-  const std::string expected = std::string(1000, '\0') + "AAAA" + std::string(400000, '\0') + "BBBB" + std::string(96, '\0');
+  const std::string expected =
+      std::string(1000, '\0') + std::string(512, 'A') + std::string(400000, '\0') + "BBBB" + std::string(96, '\0');
   const auto size = std::to_string(expected.size());
-  const std::string data = "AAAABBBB";
-  const std::string second = std::to_string(1000 + 4 + 400000);
+  const std::string data = std::string(512, 'A') + "BBBB";
+  const std::string second = std::to_string(1000 + 512 + 400000);
   Tar tar;
   // old GNU: 4 parts in the header, more in a block behind it
-  std::string old = Header{.name = "old", .type = 'S', .size = 8, .gnu = true}.bytes();
+  std::string old = Header{.name = "old", .type = 'S', .size = 516, .gnu = true}.bytes();
   const auto octal = [](std::uint64_t value) {
     char text[16];
     std::snprintf(text, sizeof text, "%011llo", static_cast<unsigned long long>(value));
     return std::string(text);
   };
-  old.replace(386, 11, octal(1000)).replace(398, 11, octal(4));
+  old.replace(386, 11, octal(1000)).replace(398, 11, octal(512));
   for (int i = 1; i < 4; ++i) {
-    old.replace(386 + 24 * static_cast<std::size_t>(i), 11, octal(1004))
+    old.replace(386 + 24 * static_cast<std::size_t>(i), 11, octal(1512))
         .replace(398 + 24 * static_cast<std::size_t>(i), 11, octal(0));
   }
   old[482] = 1;
   old.replace(483, 11, octal(expected.size()));
   std::string more(512, '\0');
-  more.replace(0, 11, octal(401004)).replace(12, 11, octal(4));
+  more.replace(0, 11, octal(401512)).replace(12, 11, octal(4));
   tar.raw(Header::sum(old)).raw(more).raw(padded(data));
   // PAX 0.0, 0.1, 1.0
   tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.numblocks", "2") + record("GNU.sparse.offset", "1000") +
-          record("GNU.sparse.numbytes", "4") + record("GNU.sparse.offset", second) + record("GNU.sparse.numbytes", "4"))
+          record("GNU.sparse.numbytes", "512") + record("GNU.sparse.offset", second) + record("GNU.sparse.numbytes", "4"))
       .file("p00", data);
   tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.name", "p01") +
-          record("GNU.sparse.map", "1000,4," + second + ",4"))
+          record("GNU.sparse.map", "1000,512," + second + ",4"))
       .file("GNUSparseFile.0/p01", data);
   tar.pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", "p10") +
           record("GNU.sparse.realsize", size))
-      .file("GNUSparseFile.0/p10", padded("2\n1000\n4\n" + second + "\n4\n") + data);
+      .file("GNUSparseFile.0/p10", padded("2\n1000\n512\n" + second + "\n4\n") + data);
   auto image = image_of(tar.file("next", "n"));
   for (const char* name : {"old", "p00", "p01", "p10"}) CHECK(image[name].data == expected);
   CHECK(image["next"].data == "n");
@@ -393,10 +394,14 @@ TEST_CASE("a size stated by a link or a directory means no data") {
   CHECK(image.count("g") == 1);
 }
 
-TEST_CASE("global extended headers change nothing") {
-  auto image = image_of(Tar().pax(record("comment", "git") + record("path", "/etc/passwd"), 'g').file("f"));
-  CHECK(image.count("f") == 1);
+TEST_CASE("global extended headers change nothing, and none may name or place an entry") {
+  auto image = image_of(Tar().pax(record("comment", "git") + record("mtime", "1"), 'g').file("f"));
+  CHECK(image["f"].mtime == 15);
   CHECK(image.size() == 2);
+  for (const auto& records :
+       {record("path", "/etc/passwd"), record("linkpath", "x"), record("size", "1"), record("GNU.sparse.size", "9")}) {
+    CHECK(has(refusal_of(Tar().pax(records, 'g').file("f")), "a global extended header sets"));
+  }
 }
 
 TEST_CASE("an extended header's size counts, and nothing is smuggled in the difference") {

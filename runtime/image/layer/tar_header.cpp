@@ -21,14 +21,14 @@ struct Number {
   std::uint64_t value = 0;
 };
 
-/// Octal digits between blanks, or GNU's base-256.
+/// Octal digits between blanks, or GNU's base-256. Readers differ in what they make of blanks alone, of a NUL before the
+/// digits and of other first bytes than GNU's two.
 Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, const char* what) {
   const auto field = block.subspan(offset, size);
   const auto first = static_cast<std::uint8_t>(field[0]);
-  if ((first & 0x80U) != 0) {
-    Number number{.negative = first == 0xff};
-    if (number.negative) return number;  // only a time may be negative, and then it is the earliest we can store
-    number.value = first & 0x7fU;
+  if (first == 0xff) return Number{.negative = true};  // only a time may be: then it is the earliest we can store
+  if (first == 0x80) {
+    Number number;
     for (const auto byte : field.subspan(1)) {
       if ((number.value >> 55U) != 0) return bad(std::string("the ") + what + " is out of range");
       number.value = number.value << 8U | static_cast<std::uint8_t>(byte);
@@ -36,6 +36,10 @@ Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, c
     return number;
   }
   auto text = text_at(block, offset, size);
+  const bool is_blank = text.empty()
+                            ? !std::all_of(field.begin(), field.end(), [](std::byte byte) { return byte == std::byte{0}; })
+                            : text.find_first_not_of(' ') == std::string_view::npos;
+  if (is_blank) return bad(std::string("the ") + what + " is not a number");
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
   Number number;
@@ -159,6 +163,8 @@ Result<void> PaxRecords::apply(std::string_view key, std::string_view value) {
     return {};
   }
   if (key == "path" || key == "linkpath") {
+    // To POSIX an empty value takes the name away, to others it says nothing.
+    if (value.empty()) return bad("an extended header's path is empty");
     if (value.find('\0') != std::string_view::npos) return bad("an extended header's path contains NUL");
     (key == "path" ? path : link) = value;
   } else if (key == "size") {
@@ -177,6 +183,7 @@ Result<void> PaxRecords::apply_sparse(std::string_view key, std::string_view val
     sparse_map_in_data = value == "1";
     if (!sparse_map_in_data && value != "0") return bad("the sparse file has an unknown format");
   } else if (key == "name") {
+    if (value.empty()) return bad("an extended header's path is empty");
     if (value.find('\0') != std::string_view::npos) return bad("an extended header's path contains NUL");
     path = value;
   } else if (key == "size" || key == "realsize") {

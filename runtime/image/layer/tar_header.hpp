@@ -43,6 +43,8 @@ struct PaxRecords {
   std::vector<Extent> extents;
 
   static Result<PaxRecords> parse(std::string_view text);
+  /// True if they say what an entry is called or where its data ends.
+  [[nodiscard]] bool name_or_place() const { return !path.empty() || !link.empty() || has_size || sparse; }
 
  private:
   Result<void> apply(std::string_view key, std::string_view value);

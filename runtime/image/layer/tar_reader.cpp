@@ -32,7 +32,10 @@ Result<void> check_extents(const TarEntry& entry) {
   std::uint64_t end = 0;
   std::uint64_t sum = 0;
   for (const Extent& extent : entry.extents) {
-    if (extent.offset < end || extent.offset > entry.size || extent.size > entry.size - extent.offset) {
+    // GNU tar begins each part with a block of its own, other readers take the parts as they follow each other: all parts
+    // but the last must be whole blocks, as GNU tar writes them.
+    const bool misplaced = sum % kTarBlock != 0 && extent.size > 0;
+    if (extent.offset < end || extent.offset > entry.size || extent.size > entry.size - extent.offset || misplaced) {
       return bad("entry " + quoted(entry.path) + ": the sparse file's map is wrong");
     }
     end = extent.offset + extent.size;
@@ -119,9 +122,11 @@ Result<bool> TarReader::next(TarEntry& entry) {
       return false;
     }
     if (header.type == 'g') {
-      // Global records (git writes a comment) are checked and otherwise ignored, as other container engines do.
-      const auto ignored = SPC_TRY(text(header.size, "a global extended header"));
-      SPC_TRY(PaxRecords::parse(ignored));
+      // Global records (git writes a comment) are checked and otherwise ignored, as other container engines do. tar is
+      // none of these: what it would see differently is refused.
+      const auto records = SPC_TRY(text(header.size, "a global extended header"));
+      const auto global = SPC_TRY(PaxRecords::parse(records));
+      if (global.name_or_place()) return bad("a global extended header sets what can only be an entry's own");
       continue;
     }
     if (header.type == 'x') {
