@@ -1,0 +1,191 @@
+"""The same archive as three programs see it: GNU tar, Python's tarfile, and ours with sqfs2tar behind it."""
+
+import calendar
+import fcntl
+import io
+import os
+import re
+import struct
+import subprocess
+import tarfile
+
+from model import DEVICE, DIRECTORY, FIFO, FILE, GONE, HARD_LINK, LINK, Entry
+
+LAYER_WRITER = os.environ.get("SPC_LAYER_WRITER", "")
+MOST_BYTES, MOST_ENTRIES = 1 << 30, 200_000
+
+
+class Unreadable(Exception):
+    """The reader says that something is wrong with the archive."""
+
+
+def memory_file(data=b""):
+    fd = os.memfd_create("layer")
+    os.write(fd, data) if data else None
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+# --- Python ---
+
+KINDS = {tarfile.REGTYPE: FILE, tarfile.AREGTYPE: FILE, tarfile.CONTTYPE: FILE, tarfile.GNUTYPE_SPARSE: FILE, tarfile.LNKTYPE: HARD_LINK,
+         tarfile.SYMTYPE: LINK, tarfile.CHRTYPE: DEVICE, tarfile.BLKTYPE: DEVICE, tarfile.DIRTYPE: DIRECTORY, tarfile.FIFOTYPE: FIFO}
+
+
+def to_bytes(text):
+    return text.encode("utf-8", "surrogateescape")
+
+
+def members_of(data):
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            for member in archive:
+                content = b""
+                if member.isreg():
+                    content = archive.extractfile(member).read()
+                    if len(content) != member.size:
+                        raise Unreadable("short file")
+                yield member, content
+    except (tarfile.TarError, ValueError, OverflowError, IndexError, EOFError) as error:
+        raise Unreadable(str(error)) from None
+
+
+def by_python(data):
+    entries = []
+    for member, content in members_of(data):
+        if member.type not in KINDS:
+            raise Unreadable(f"type {member.type!r}")
+        entries.append(Entry(KINDS[member.type], to_bytes(member.name), to_bytes(member.linkname), member.mode & 0o7777, member.mtime, content))
+    return entries
+
+
+# --- GNU tar ---
+
+TAR_KINDS = {"-": FILE, "C": FILE, "h": HARD_LINK, "l": LINK, "c": DEVICE, "b": DEVICE, "d": DIRECTORY, "p": FIFO}
+QUOTED = r'"((?:[^"\\]|\\.)*)"'
+LINE = re.compile(rf'(.)([-rwxsStT]{{9}}) \S+ +([\d,]+) (\S+ [\d:.]+) +{QUOTED}(?: (->|link to) {QUOTED})?(--Continued.*)?$')
+ESCAPES = {"n": 10, "t": 9, "b": 8, "r": 13, "f": 12, "v": 11, "a": 7, "\\": 92, '"': 34, "?": 63, " ": 32}
+
+
+def unquoted(text):
+    """From --quoting-style=c, under which everything but printable ASCII is escaped."""
+    out = bytearray()
+    for octal_digits, escaped, plain in re.findall(r"\\([0-7]{3})|\\(.)|([^\\]+)", text):
+        if octal_digits:
+            out.append(int(octal_digits, 8))
+        elif escaped:
+            out.append(ESCAPES[escaped])
+        else:
+            out += plain.encode()
+    return bytes(out)
+
+
+def mode_of(letters):
+    mode = 0
+    for bit, letter in enumerate(letters):
+        mode |= (letter in "rwxst") << (8 - bit)
+    for place, bit in ((2, 0o4000), (5, 0o2000), (8, 0o1000)):
+        mode |= bit if letters[place] in "sStT" else 0
+    return mode
+
+
+def seconds(text):
+    moment = re.fullmatch(r"(-?\d+)-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.\d+)?", text)
+    if moment is None:  # a year that does not fit: tar prints the number itself
+        return int(float(text.split()[0]))
+    year, *rest = map(int, moment.groups())
+    return 2**40 if year > 9999 else calendar.timegm((year, *rest))
+
+
+def tar(arguments, data):
+    fd = memory_file(data)
+    done = subprocess.run(["tar", *arguments, "-f", f"/proc/self/fd/{fd}"], pass_fds=[fd], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env={"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ["PATH"]})
+    os.close(fd)
+    return done
+
+
+def by_gnu_tar(data):
+    listed = tar(["-tvv", "--full-time", "--numeric-owner", "--quoting-style=c", "--warning=no-timestamp", "--warning=no-unknown-keyword"], data)
+    if listed.returncode != 0 or re.search(rb"Skipping to next header|Ignoring|Unexpected EOF|Malformed", listed.stderr):
+        raise Unreadable(listed.stderr.decode(errors="replace"))
+    entries, sizes = [], []
+    for line in listed.stdout.decode("ascii").splitlines():
+        found = LINE.match(line)
+        if not found or found[1] not in TAR_KINDS or found[8]:
+            raise Unreadable(f"line {line!r}")
+        kind = TAR_KINDS[found[1]]
+        entries.append(Entry(kind, unquoted(found[5]), unquoted(found[7] or ""), mode_of(found[2]), seconds(found[4])))
+        sizes.append(int(found[3]) if kind == FILE else 0)
+    if any(sizes):
+        # All files' bytes behind each other, in the archive's order.
+        content = tar(["-xOP", "--quoting-style=c"], data).stdout
+        if len(content) != sum(sizes):
+            raise Unreadable(f"{len(content)} bytes of content instead of {sum(sizes)}")
+        at = 0
+        for entry, size in zip(entries, sizes):
+            if entry.kind == FILE:
+                entry.data, at = content[at:at + size], at + size
+    return entries
+
+
+# --- ours ---
+
+REPORT = struct.Struct("<8sII32sQQQQ404s")
+
+
+def convert(data, output):
+    """Runs layer-writer; returns None or why it refuses."""
+    given = memory_file(data)
+    mine, theirs = os.pipe()
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (output, theirs)]
+
+    def place():
+        for number, fd in zip((3, 4), high):
+            os.dup2(fd, number)
+    done = subprocess.run([LAYER_WRITER, str(MOST_BYTES), str(MOST_BYTES), str(MOST_ENTRIES)], stdin=given, preexec_fn=place, pass_fds=(3, 4),
+                          stderr=subprocess.PIPE)
+    for fd in (given, theirs, *high):
+        os.close(fd)
+    with os.fdopen(mine, "rb") as pipe:
+        report = pipe.read(REPORT.size)
+    if len(report) != REPORT.size:
+        raise AssertionError(f"layer-writer died with status {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}")
+    magic, failed, _, _, _, _, _, _, text = REPORT.unpack(report)
+    assert magic == b"SPCLAY1\0" and done.returncode == (1 if failed else 0), done
+    return text.split(b"\0")[0].decode() if failed else None
+
+
+def inside(name):
+    return to_bytes(name).removeprefix(b"./") if name != "." else b""
+
+
+def image_listing(fd):
+    """What is in a squashfs file, as model.Tree.listing gives it. An independent program reads it."""
+    read = subprocess.run(["sqfs2tar", "-s", "-r", ".", f"/proc/self/fd/{fd}"], pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if read.returncode != 0:
+        raise AssertionError(f"sqfs2tar: {read.stderr.decode(errors='replace')}")
+    out = {}
+    for member, content in members_of(read.stdout):
+        path, kind = inside(member.name), KINDS[member.type]
+        if kind == DEVICE:
+            assert member.type == tarfile.CHRTYPE and (member.devmajor, member.devminor) == (0, 0), member
+            kind = GONE
+        if kind == HARD_LINK:
+            out[path] = out[inside(member.linkname)]
+            continue
+        opaque = {key.removeprefix("SCHILY.xattr."): value for key, value in member.pax_headers.items() if key.endswith(".overlay.opaque")}
+        assert opaque in ({}, {"user.overlay.opaque": "y", "trusted.overlay.opaque": "y"}), opaque
+        out[path] = (kind, member.mode, int(member.mtime), to_bytes(member.linkname) if kind == LINK else content, path, bool(opaque))
+    return out
+
+
+def by_us(data):
+    output = memory_file()
+    try:
+        refusal = convert(data, output)
+        if refusal is not None:
+            raise Unreadable(refusal)
+        return image_listing(output)
+    finally:
+        os.close(output)
