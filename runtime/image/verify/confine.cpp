@@ -26,7 +26,7 @@ struct Release {
 constexpr std::array kAllowed{SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(getrandom),
                               // the end, abort() included
                               SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask),
-                              SCMP_SYS(rt_sigaction), SCMP_SYS(getpid), SCMP_SYS(gettid)};
+                              SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack), SCMP_SYS(getpid), SCMP_SYS(gettid)};
 
 Result<void> limit(decltype(RLIMIT_CORE) what, std::uint64_t value, const char* name) {
   rlimit current{};
