@@ -29,19 +29,10 @@ namespace {
 
 constexpr char kServiceUser[] = "spank-container";
 
-int code_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::invalid: return SPC_E_INVALID;
-    case ErrorKind::not_found: return SPC_E_NOT_FOUND;
-    case ErrorKind::refused: return SPC_E_REFUSED;
-    case ErrorKind::unavailable: return SPC_E_UNAVAILABLE;
-    case ErrorKind::no_space: return SPC_E_NO_SPACE;
-    case ErrorKind::corrupt: return SPC_E_CORRUPT;
-    case ErrorKind::system: return SPC_E_SYSTEM;
-    case ErrorKind::internal: return SPC_E_INTERNAL;
-  }
-  return SPC_E_INTERNAL;
-}
+/// The codes of the C API count down in the order of ErrorKind.
+constexpr int code_of(ErrorKind kind) { return -1 - static_cast<int>(kind); }
+static_assert(code_of(ErrorKind::invalid) == SPC_E_INVALID && code_of(ErrorKind::corrupt) == SPC_E_CORRUPT);
+static_assert(code_of(ErrorKind::internal) == SPC_E_INTERNAL);
 
 /// Every function of the C API runs its body in here: no exception leaves it, and a failure leaves its text in the handle.
 template <typename Body>

@@ -7,7 +7,7 @@ namespace spc {
 /// What the site decided in config.toml, as numbers: `import policy` parses the file as the service user and writes
 /// this; the agent checks and keeps it as /run/spank-container/policy until the file changes.
 struct PolicyRecord {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '1', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '2', '\0'};
 
   /// Which state of config.toml this was made from; all zero: there is no such file.
   struct Stamp {
@@ -26,10 +26,13 @@ struct PolicyRecord {
   std::uint32_t writable = 1;       ///< default of --container-writable
   std::uint32_t mount_home = 0;     ///< default of --container-mount-home
   std::uint32_t pull = 0;           ///< a Pull
+  std::uint32_t squashfs = 0;       ///< a Squashfs
   std::int64_t tag_ttl = 0;         ///< seconds during which a tag is not asked for again
   char default_registry[256] = {};  ///< NUL-terminated
 
   enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2, never = 3 };
+  /// Who reads the layers of the store: by_kernel or, where it cannot map their owners (Linux before 6.2), by_fuse.
+  enum Squashfs : std::uint32_t { automatic = 0, by_kernel = 1, by_fuse = 2 };
 };
 
 /// What `import policy` writes to descriptor 3: the policy, or why there is none.

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,7 +37,9 @@ std::string layer_path(const Digest& digest) { return SPC_STORE_DIR "/layers/sha
 void add_layer(const ImageStore& store, const Digest& digest) {
   auto file = std::move(store.new_layer()).value();
   REQUIRE(write_all(file.get(), "layer"));
-  REQUIRE(store.publish(std::move(file), digest));
+  const auto frozen = store.freeze(std::move(file));
+  REQUIRE(frozen);
+  REQUIRE(store.publish(frozen->get(), digest));
 }
 
 void add_record(const Digest& image, std::initializer_list<Digest> layers, std::int64_t public_until) {
@@ -49,7 +52,7 @@ void add_record(const Digest& image, std::initializer_list<Digest> layers, std::
   for (const Digest& layer : layers) file.write(reinterpret_cast<const char*>(layer.bytes.data()), sizeof layer);
 }
 
-ErrorKind kind_of(const Result<StoredImage>& image) { return image ? ErrorKind::internal : image.error().kind(); }
+ErrorKind kind_of(const Result<ImageFiles>& image) { return image ? ErrorKind::internal : image.error().kind(); }
 
 }  // namespace
 
@@ -58,7 +61,11 @@ TEST_CASE("a new layer has no name until it is published, then is root's and rea
   auto file = std::move(store.new_layer()).value();
   CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
   REQUIRE(write_all(file.get(), "bytes"));
-  REQUIRE(store.publish(std::move(file), digest_of(1)));
+  const auto frozen = store.freeze(std::move(file));
+  REQUIRE(frozen);
+  CHECK(::write(frozen->get(), "more", 4) == -1);
+  CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
+  REQUIRE(store.publish(frozen->get(), digest_of(1)));
   struct stat status {};
   REQUIRE(::stat(layer_path(digest_of(1)).c_str(), &status) == 0);
   CHECK(status.st_uid == 0);
@@ -66,33 +73,32 @@ TEST_CASE("a new layer has no name until it is published, then is root's and rea
   CHECK(status.st_size == 5);
 }
 
-TEST_CASE("a layer that somebody still can write to is not published") {
+TEST_CASE("a layer that somebody still can write to is not taken over") {
   const auto store = fresh_store();
   auto file = std::move(store.new_layer()).value();
   const UniqueFd writer(::fcntl(file.get(), F_DUPFD_CLOEXEC, 3));
-  CHECK_FALSE(store.publish(std::move(file), digest_of(1)));
-  CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
+  CHECK_FALSE(store.freeze(std::move(file)));
 }
 
-TEST_CASE("a file that the store did not make is not published") {
+TEST_CASE("a file that the store did not make is not taken over") {
   const auto store = fresh_store();
   UniqueFd named(::open(SPC_STORE_DIR "/layers/sha256/.x", O_RDWR | O_CREAT | O_CLOEXEC, 0444));
-  CHECK_FALSE(store.publish(std::move(named), digest_of(1)));
+  CHECK_FALSE(store.freeze(std::move(named)));
   UniqueFd foreign(::open(SPC_STORE_DIR "/layers", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
   REQUIRE(::fchown(foreign.get(), 4711, 4711) == 0);
-  CHECK_FALSE(store.publish(std::move(foreign), digest_of(1)));
+  CHECK_FALSE(store.freeze(std::move(foreign)));
   UniqueFd writable(::open(SPC_STORE_DIR "/layers", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
   REQUIRE(::fchmod(writable.get(), 0666) == 0);
-  CHECK_FALSE(store.publish(std::move(writable), digest_of(1)));
-  CHECK_FALSE(fs::exists(layer_path(digest_of(1))));
+  CHECK_FALSE(store.freeze(std::move(writable)));
 }
 
 TEST_CASE("the first of two equal layers stays") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
   const auto before = fs::last_write_time(layer_path(digest_of(1)));
-  auto file = std::move(store.new_layer()).value();
-  CHECK(store.publish(std::move(file), digest_of(1)));
+  const auto second = store.freeze(std::move(store.new_layer()).value());
+  REQUIRE(second);
+  CHECK(store.publish(second->get(), digest_of(1)));
   CHECK(fs::last_write_time(layer_path(digest_of(1))) == before);
   CHECK(fs::file_size(layer_path(digest_of(1))) == 5);
 }
@@ -142,4 +148,48 @@ TEST_CASE("a layer that is not root's own read-only file is never mounted") {
   fs::remove(layer_path(digest_of(1)));
   fs::create_symlink("/etc/passwd", layer_path(digest_of(1)));
   CHECK_FALSE(store.open_image(digest_of(9), Audience::everyone));
+}
+
+TEST_CASE("a layer in use is not evicted, and one that nobody uses is") {
+  const auto store = fresh_store();
+  add_layer(store, digest_of(1));
+  add_record(digest_of(9), {digest_of(1)}, 0);
+  {
+    const auto image = store.open_image(digest_of(9), Audience::whoever_import_admitted);
+    REQUIRE(image);
+    const auto evicted = store.evict(digest_of(1));
+    REQUIRE_FALSE(evicted);
+    CHECK(evicted.error().kind() == ErrorKind::unavailable);
+    CHECK(evicted.error().message() == "evict layer " + digest_of(1).str() + ": it is in use");
+    CHECK(fs::exists(layer_path(digest_of(1))));
+  }
+  CHECK(store.evict(digest_of(1)));
+  CHECK_FALSE(fs::exists(layer_path(digest_of(1))));
+  CHECK(store.evict(digest_of(1)).error().kind() == ErrorKind::not_found);
+}
+
+TEST_CASE("whoever holds a layer for eviction delays nobody, and it stays usable") {
+  const auto store = fresh_store();
+  add_layer(store, digest_of(1));
+  add_record(digest_of(9), {digest_of(1)}, 0);
+  // Another step's agent between its lock and its unlink.
+  const UniqueFd evictor(::open(layer_path(digest_of(1)).c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(::flock(evictor.get(), LOCK_EX | LOCK_NB) == 0);
+  const auto image = store.open_image(digest_of(9), Audience::whoever_import_admitted);
+  REQUIRE(image);
+  REQUIRE(fs::remove(layer_path(digest_of(1))));
+  CHECK(*read_file(image->layers.at(0).file.get(), 100) == "layer");
+}
+
+TEST_CASE("using an image makes its record young") {
+  const auto store = fresh_store();
+  add_record(digest_of(9), {}, 0);
+  const std::string record = SPC_STORE_DIR "/images/" + digest_of(9).hex();
+  const timespec long_ago[] = {{1000, 0}, {2000, 0}};
+  REQUIRE(::utimensat(AT_FDCWD, record.c_str(), long_ago, 0) == 0);
+  REQUIRE(store.open_image(digest_of(9), Audience::whoever_import_admitted));
+  struct stat status {};
+  REQUIRE(::stat(record.c_str(), &status) == 0);
+  CHECK(status.st_atim.tv_sec > ::time(nullptr) - 60);
+  CHECK(status.st_mtim.tv_sec == 2000);
 }

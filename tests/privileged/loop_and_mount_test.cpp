@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <linux/loop.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -102,7 +103,7 @@ TEST_CASE("a layer's files belong to the user it is mapped to, and its mount is 
   const auto file = squashfs_file("a");
   const auto id_map = std::move(describe_id_map(2001, 2100)).value();
   const auto loop = std::move(loop_device_of(digest_of(1), file.get(), table.get())).value();
-  const auto mount = std::move(new_squashfs(("/dev/loop" + std::to_string(loop.number)).c_str(), id_map.get())).value();
+  const auto mount = std::move(new_squashfs("/dev/loop" + std::to_string(loop.number), id_map.get())).value();
   struct stat status {};
   REQUIRE(::fstatat(mount.get(), "a", &status, 0) == 0);
   CHECK(status.st_uid == 2001);
@@ -126,7 +127,43 @@ TEST_CASE("what is not a squashfs is refused with the kernel's reason") {
   std::ofstream(kWork / "noise") << std::string(8192, 'x');
   const UniqueFd file(::open((kWork / "noise").c_str(), O_RDONLY | O_CLOEXEC));
   const auto loop = std::move(loop_device_of(digest_of(3), file.get(), table.get())).value();
-  const auto mount = new_squashfs(("/dev/loop" + std::to_string(loop.number)).c_str(), -1);
+  const auto mount = new_squashfs("/dev/loop" + std::to_string(loop.number), -1);
   REQUIRE_FALSE(mount);
   CHECK(mount.error().sys_errno() == EINVAL);
+}
+
+TEST_CASE("a kernel that cannot map the owners of a squashfs is told apart from every other failure") {
+  const auto table = fresh_table();
+  const auto file = squashfs_file("a");
+  const auto loop = std::move(loop_device_of(digest_of(1), file.get(), table.get())).value();
+  // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
+  const UniqueFd no_map(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  const auto mount = new_squashfs("/dev/loop" + std::to_string(loop.number), no_map.get());
+  REQUIRE_FALSE(mount);
+  CHECK(mount.error().sys_errno() == EOPNOTSUPP);
+}
+
+TEST_CASE("a layer whose loop device another step set up stays locked until the last step has ended") {
+  const auto table = fresh_table();
+  const std::string path = (kWork / "a").string();
+  auto first_file = squashfs_file("a");
+  const auto evictable = [&] {
+    const UniqueFd evictor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    return ::flock(evictor.get(), LOCK_EX | LOCK_NB) == 0;
+  };
+  REQUIRE(::flock(first_file.get(), LOCK_SH | LOCK_NB) == 0);
+  auto first = std::move(loop_device_of(digest_of(1), first_file.get(), table.get())).value();
+  first_file.reset();
+  CHECK_FALSE(evictable());
+  UniqueFd second_file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  auto second = std::move(loop_device_of(digest_of(1), second_file.get(), table.get())).value();
+  REQUIRE(second.shared);
+  second_file.reset();
+  auto mount = std::move(new_squashfs("/dev/loop" + std::to_string(second.number), -1)).value();
+  first.device.reset();
+  second.device.reset();
+  CHECK_FALSE(evictable());
+  mount.reset();
+  CHECK(becomes_free(second.number));
+  CHECK(evictable());
 }

@@ -1,33 +1,39 @@
 #include "container/agent/agent.hpp"
 
-#include <signal.h>
-#include <sys/prctl.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdio>
 
 #include "base/clock.hpp"
 #include "base/socket.hpp"
 #include "container/agent/policy.hpp"
 #include "container/agent/privilege.hpp"
+#include "container/agent/system_call.hpp"
 
 namespace spc {
 namespace {
 
-template <typename Message>
-void set_text(Message& message, std::string_view text) {
-  const std::size_t size = std::min(text.size(), sizeof message.text - 1);
-  std::memcpy(message.text, text.data(), size);
-  message.text[size] = '\0';
+/// layer-verifier reads it again and accepts only what our converter writes, so that the kernel never meets anything else.
+Result<void> publish_verified(const ImageStore& store, const Digest& blob, UniqueFd file) {
+  const auto layer = SPC_TRY(store.freeze(std::move(file)));
+  const pid_t verifier =
+      SPC_TRY(start_helper(SPC_LIBEXECDIR "/layer-verifier", nullptr, store.service_uid(), store.service_gid(), {layer.get()}));
+  int status = 0;
+  ::waitpid(verifier, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 1) {
+    return Error(ErrorKind::corrupt, "verify layer " + blob.str() + ": it is not what the converter writes");
+  }
+  if (status != 0) return Error(ErrorKind::unavailable, "verify layer " + blob.str() + ": the verifier failed").hint("see --mem");
+  return store.publish(layer.get(), blob);
 }
 
 }  // namespace
 
 Agent::Agent(uid_t uid, gid_t gid, UniqueFd common, Result<AgentTools> tools)
-    : uid_(uid), gid_(gid), common_(std::move(common)), tools_(std::move(tools)) {
+    : common_(std::move(common)), tools_(std::move(tools)), order_{.uid = uid, .gid = gid} {
   if (!tools_) fail(tools_.error());
 }
 
@@ -36,10 +42,8 @@ void Agent::run() {
     const int lead = !tasks_.empty() && !answer_ && builder_.pid < 0 ? tasks_.front().socket.get() : -1;
     pollfd events[] = {
         {common_.get(), POLLIN, 0}, {lead, POLLIN, 0}, {import_.socket.get(), POLLIN, 0}, {builder_.socket.get(), POLLIN, 0}};
-    if (::poll(events, std::size(events), -1) < 0) {
-      if (errno == EINTR) continue;
-      return;
-    }
+    if (::poll(events, std::size(events), -1) < 0 && errno != EINTR) return;
+    std::erase_if(helpers_, [](pid_t helper) { return ::waitpid(helper, nullptr, WNOHANG) == helper; });
     // One event a turn: each may change what the others mean.
     if (events[3].revents != 0) {
       on_builder();
@@ -98,29 +102,64 @@ void Agent::on_lead() {
 
 Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
   if (descriptors.size() != 1) return Error(ErrorKind::internal, "a mount source without its descriptor");
-  if (sources_.size() == kMaxSources) {
+  if (order_.sources.size() == kMaxSources) {
     return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
   }
-  sources_.push_back({std::move(descriptors.front()), message.source_flags});
+  order_.sources.push_back({std::move(descriptors.front()), message.source_flags});
   return {};
 }
 
 Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  if (descriptors.size() != 2 || import_started_ != 0) return Error(ErrorKind::internal, "a start without its request");
-  read_only_ = (message.start_flags & TaskMessage::start_read_only) != 0;
-  import_started_ = now_us();
+  if (descriptors.size() != 2 || began_ != 0) return Error(ErrorKind::internal, "a start without its image");
+  order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
+  began_ = now_us();
+  if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
+    order_.image.record = std::move(descriptors[0]);
+    if ((message.start_flags & TaskMessage::start_squashfs) != 0) {
+      SPC_TRY(serve(descriptors[1].get(), message.offset));
+      return start_builder();
+    }
+    // Opened for reading, so the user may read it; O_PATH would prove nothing.
+    if ((::fcntl(descriptors[1].get(), F_GETFL) & O_PATH) != 0) return Error(ErrorKind::internal, "an image that is not open");
+    order_.image.directory = std::move(descriptors[1]);
+    return start_builder();
+  }
   if ((message.start_flags & TaskMessage::start_known) != 0) {
     auto image = tools_->store.open_image(message.manifest, Audience::everyone);
-    if (image) return start_builder(*std::move(image));
+    if (image) return use(*std::move(image));
   }
   return start_import(descriptors[0].get(), descriptors[1].get());
 }
 
 Result<void> Agent::start_import(int request, int user_source) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  import_.pid = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", nullptr, tools_->store.service_uid(), tools_->store.service_gid(),
-                                     {theirs.get(), request, tools_->store.directory(), user_source}));
+  const ImageStore& store = tools_->store;
+  import_.pid = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", nullptr, store.service_uid(), store.service_gid(),
+                                     {theirs.get(), request, store.directory(), user_source}));
   import_.socket = std::move(ours);
+  return {};
+}
+
+/// An image of the store.
+Result<void> Agent::use(ImageFiles image) {
+  order_.image = std::move(image);
+  if (tools_->policy.squashfs == PolicyRecord::by_fuse) {
+    for (const LayerFile& layer : order_.image.layers) SPC_TRY(serve(layer.file.get(), 0));
+    order_.image.layers.clear();
+  }
+  return start_builder();
+}
+
+/// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
+/// user: what an image says must not be read with any privilege.
+Result<void> Agent::serve(int file, std::uint64_t offset) {
+  auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
+  const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
+  helpers_.push_back(SPC_TRY(
+      start_helper(SPC_LIBEXECDIR "/fuse", std::to_string(offset).c_str(), uid, gid, {device.get(), file, theirs.get()})));
+  order_.image.served.push_back({std::move(device), std::move(ours)});
   return {};
 }
 
@@ -134,87 +173,82 @@ void Agent::on_import() {
                .hint("try again; if it happens again, see --mem");
   } else {
     message.text[sizeof message.text - 1] = '\0';
-    done = answer_import(message, *std::move(descriptors));
+    done = handle_import(message, *std::move(descriptors));
   }
   if (!done) fail(done.error());
 }
 
-Result<void> Agent::answer_import(const ImportMessage& message, std::vector<UniqueFd> descriptors) {
-  ImportMessage answer;
-  const auto refuse = [&](const Error& error) {
-    answer.kind = ImportMessageKind::refused;
-    answer.error_kind = static_cast<std::uint32_t>(error.kind());
-    set_text(answer, error.message());
-    return send_struct(import_.socket.get(), answer);
-  };
+Result<void> Agent::handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors) {
   switch (message.kind) {
     case ImportMessageKind::progress: tell_all(TaskMessageKind::progress, message.text); return {};
     case ImportMessageKind::warning: tell_all(TaskMessageKind::warning, message.text); return {};
     case ImportMessageKind::new_layer: {
-      auto file = tools_->store.new_layer();
-      if (!file) return refuse(file.error());
-      answer.kind = ImportMessageKind::layer_file;
-      answer.digest = message.digest;
-      const int passed[] = {file->get()};
-      return send_struct(import_.socket.get(), answer, passed);
+      const auto file = tools_->store.new_layer();
+      return answer_import(ImportMessageKind::layer_file, message.digest, file ? nullptr : &file.error(),
+                           file ? file->get() : -1);
     }
     case ImportMessageKind::publish: {
       if (descriptors.size() != 1) return Error(ErrorKind::internal, "fetch the image: a layer without its file");
-      auto published = tools_->store.publish(std::move(descriptors.front()), message.digest);
-      if (!published) return refuse(published.error());
-      answer.kind = ImportMessageKind::published;
-      answer.digest = message.digest;
-      return send_struct(import_.socket.get(), answer);
+      return publish(message.digest, std::move(descriptors.front()));
+    }
+    case ImportMessageKind::evict: {
+      const auto evicted = tools_->store.evict(message.digest);
+      return answer_import(ImportMessageKind::evicted, message.digest, evicted ? nullptr : &evicted.error());
     }
     case ImportMessageKind::done: {
       reap(import_);
       auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
-      return start_builder(std::move(image));
+      return use(std::move(image));
     }
     case ImportMessageKind::failed: reap(import_); return Error(ErrorKind::unavailable, message.text);
     default: return Error(ErrorKind::internal, "fetch the image: unexpected message of the import");
   }
 }
 
-Result<void> Agent::start_builder(StoredImage image) {
-  image_ = std::move(image);
+/// Reading a whole layer takes its time, so a fork of the agent sees to it and answers import; several may be on their way.
+Result<void> Agent::publish(const Digest& blob, UniqueFd file) {
+  const pid_t child = SPC_TRY(fork_child());
+  if (child > 0) {
+    helpers_.push_back(child);
+    return {};
+  }
+  common_.reset();  // else slurmstepd's end of the step would stay unseen
+  const auto done = publish_verified(tools_->store, blob, std::move(file));
+  [[maybe_unused]] const auto sent = answer_import(ImportMessageKind::published, blob, done ? nullptr : &done.error());
+  ::_exit(0);
+}
+
+/// With an error the answer is that import's wish was refused.
+Result<void> Agent::answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor) {
+  ImportMessage answer;
+  answer.kind = error != nullptr ? ImportMessageKind::refused : kind;
+  answer.digest = digest;
+  if (error != nullptr) {
+    answer.error_kind = static_cast<std::uint32_t>(error->kind());
+    std::snprintf(answer.text, sizeof answer.text, "%s", error->message().c_str());
+  }
+  return send_struct(import_.socket.get(), answer, std::span(&descriptor, descriptor >= 0 ? 1 : 0));
+}
+
+Result<void> Agent::start_builder() {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t parent = ::getpid();
-  const auto import_us = static_cast<std::uint32_t>(now_us() - import_started_);
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "fork the builder");
+  const auto import_us = static_cast<std::uint32_t>(now_us() - began_);
+  const pid_t child = SPC_TRY(fork_child());
   if (child > 0) {
     builder_ = {child, std::move(ours)};
     return {};
   }
 
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);
   common_.reset();  // else slurmstepd's end of the step would stay unseen
-  const BuildOrder order{.uid = uid_,
-                         .gid = gid_,
-                         .task_mount_namespace = tasks_.front().mount_namespace.get(),
-                         .id_map = tools_->id_map.get(),
-                         .loop_table = tools_->loop_table.get(),
-                         .lead = tasks_.front().socket.get(),
-                         .image = &*image_,
-                         .sources = &sources_,
-                         .upper_size = upper_size(tools_->policy),
-                         .read_only = read_only_};
-  auto built = build_container(order);
   TaskMessage report;
+  report.times[static_cast<std::size_t>(Phase::import)] = import_us;
+  const auto built = build_container(order_, *tools_, tasks_.front(), report);
   report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
-  int mount_namespace = -1;
-  if (built) {
-    mount_namespace = built->mount_namespace.get();
-    report.times = built->times;
-    report.times[static_cast<std::size_t>(Phase::import)] = import_us;
-    report.layers = static_cast<std::uint32_t>(image_->layers.size());
-    report.layers_shared = built->layers_shared;
-    std::memcpy(report.text, built->for_other_tasks, sizeof report.text);
-  } else {
-    set_text(report, built.error().message());
+  if (!built) {
+    report.error = built.error().sys_errno();
+    std::snprintf(report.text, sizeof report.text, "%s", built.error().message().c_str());
   }
+  const int mount_namespace = built ? built->get() : -1;
   [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, std::span(&mount_namespace, built ? 1 : 0));
   ::_exit(0);
 }
@@ -225,49 +259,52 @@ void Agent::on_builder() {
   reap(builder_);
   report.text[sizeof report.text - 1] = '\0';
   if (!descriptors) return fail(Error(ErrorKind::unavailable, "prepare the container: the builder ended unexpectedly"));
-  if (report.kind != TaskMessageKind::ready) return fail(Error(ErrorKind::system, report.text));
-  if (descriptors->size() != 1) return fail(Error(ErrorKind::internal, "prepare the container: no namespace"));
-
+  if (report.error == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
+    tools_->policy.squashfs = PolicyRecord::by_fuse;
+    auto again = use(std::move(order_.image));
+    return again ? void() : fail(again.error());
+  }
+  if (report.kind != TaskMessageKind::ready || descriptors->size() != 1) return fail(Error(ErrorKind::system, report.text));
   mount_namespace_ = std::move(descriptors->front());
-  answer_ = report;
-  image_->layers.clear();  // the mounts keep the files
-  sources_.clear();
-  for (const Task& task : tasks_) tell(task);
-  tasks_.clear();
+  answer_all(report);
 }
 
 void Agent::tell(const Task& task) {
-  const int passed[] = {mount_namespace_.get(), image_ ? image_->record.get() : -1};
-  const bool ready = answer_->kind == TaskMessageKind::ready;
+  const int passed[] = {mount_namespace_.get(), order_.image.record.get()};
+  const std::size_t count = answer_->kind == TaskMessageKind::ready ? 2 : 0;
   // A task that has ended needs no answer, and one that was stopped must not stop the others.
-  [[maybe_unused]] const auto sent =
-      send_struct(task.socket.get(), *answer_, ready ? std::span<const int>(passed) : std::span<const int>(), WhenFull::fail);
+  [[maybe_unused]] const auto sent = send_struct(task.socket.get(), *answer_, std::span(passed, count), WhenFull::fail);
 }
 
 void Agent::tell_all(TaskMessageKind kind, const char* text) {
   TaskMessage message;
   message.kind = kind;
-  set_text(message, text);
+  std::snprintf(message.text, sizeof message.text, "%s", text);
   for (const Task& task : tasks_) [[maybe_unused]] const auto sent = send_struct(task.socket.get(), message, {}, WhenFull::fail);
 }
 
 void Agent::fail(const Error& error) {
   reap(import_);
   reap(builder_);
-  answer_.emplace();
-  answer_->kind = TaskMessageKind::failed;
-  set_text(*answer_, error.message());
+  TaskMessage answer;
+  answer.kind = TaskMessageKind::failed;
+  std::snprintf(answer.text, sizeof answer.text, "%s", error.message().c_str());
+  answer_all(answer);
+}
+
+/// What is here no longer needed goes; mounts and servers keep the files of the image.
+void Agent::answer_all(const TaskMessage& answer) {
+  answer_ = answer;
   for (const Task& task : tasks_) tell(task);
   tasks_.clear();
-  sources_.clear();
+  order_.sources.clear();
+  order_.image = ImageFiles{.record = std::move(order_.image.record)};
 }
 
 void Agent::reap(Child& child) {
   child.socket.reset();
   if (child.pid < 0) return;
-  ::kill(child.pid, SIGKILL);
-  while (::waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  end_child(child.pid);
   child.pid = -1;
 }
 

@@ -13,14 +13,6 @@
 
 namespace spc {
 
-/// What must exist before the first task asks; made while Slurm is still busy starting the tasks.
-struct AgentTools {
-  ImageStore store;
-  UniqueFd loop_table;
-  UniqueFd id_map;  ///< empty for jobs of root: the layers belong to root anyway
-  PolicyRecord policy;
-};
-
 /// The root side of one step on one node: gives its tasks one container. It waits for nothing but events, so that it can
 /// be killed at any time, and ends when slurmstepd has closed the common socket.
 class Agent {
@@ -30,10 +22,6 @@ class Agent {
   void run();
 
  private:
-  struct Task {
-    UniqueFd socket;
-    UniqueFd mount_namespace;
-  };
   struct Child {
     pid_t pid = -1;
     UniqueFd socket;
@@ -47,27 +35,29 @@ class Agent {
   Result<void> add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> start(const TaskMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> start_import(int request, int user_source);
-  Result<void> answer_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
-  Result<void> start_builder(StoredImage image);
+  Result<void> handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
+  Result<void> publish(const Digest& blob, UniqueFd file);
+  Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor = -1);
+  Result<void> use(ImageFiles image);
+  Result<void> serve(int file, std::uint64_t offset);
+  Result<void> start_builder();
 
   void tell(const Task& task);  ///< its answer, when there is one
   void tell_all(TaskMessageKind kind, const char* text);
+  void answer_all(const TaskMessage& answer);
   void fail(const Error& error);
   void reap(Child& child);
 
-  uid_t uid_;
-  gid_t gid_;
   UniqueFd common_;
   Result<AgentTools> tools_;
 
   std::vector<Task> tasks_;  ///< waiting; the first one leads
-  std::vector<BindSource> sources_;
-  bool read_only_ = false;
+  BuildOrder order_;
   Child import_;
   Child builder_;
-  std::uint64_t import_started_ = 0;
+  std::vector<pid_t> helpers_;  ///< servers and publishers: they end by themselves
+  std::uint64_t began_ = 0;
 
-  std::optional<StoredImage> image_;
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
   UniqueFd mount_namespace_;
 };

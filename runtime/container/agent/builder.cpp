@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,27 +13,15 @@
 #include <cstring>
 
 #include "base/clock.hpp"
+#include "base/fuse_protocol.hpp"
 #include "base/socket.hpp"
 #include "container/agent/loop_device.hpp"
 #include "container/agent/mount.hpp"
+#include "container/agent/policy.hpp"
+#include "container/agent/system_call.hpp"
 
 namespace spc {
 namespace {
-
-/// Measures the phases one after the other.
-class Stopwatch {
- public:
-  explicit Stopwatch(PhaseTimes& times) : times_(times), last_(now_us()) {}
-  void lap(Phase phase) {
-    const std::uint64_t moment = now_us();
-    times_[static_cast<std::size_t>(phase)] = static_cast<std::uint32_t>(moment - last_);
-    last_ = moment;
-  }
-
- private:
-  PhaseTimes& times_;
-  std::uint64_t last_;
-};
 
 using HostTrees = std::array<DetachedMount, static_cast<std::size_t>(HostTree::count)>;
 
@@ -41,20 +30,16 @@ DetachedMount& tree_of(HostTrees& trees, HostTree which) { return trees[static_c
 /// Needs SYS_CHROOT and SYS_ADMIN. The agent was started in slurmstepd's namespace; job_container/tmpfs gives the tasks
 /// another one, and a tree can be copied only within the namespace it was opened in.
 Result<void> join_task_namespace(int mount_namespace) {
-  if (::setns(mount_namespace, CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the task's mount namespace");
-  return {};
+  return check(::setns(mount_namespace, CLONE_NEWNS), "join the task's mount namespace");
 }
 
 /// /proc is a copy of the host's, not a new one: that keeps the site's hidepid.
 Result<HostTrees> copy_host_trees() {
-  HostTrees trees;
-  tree_of(trees, HostTree::proc) = SPC_TRY(clone_tree(AT_FDCWD, "/proc", true));
-  tree_of(trees, HostTree::sys) = SPC_TRY(clone_tree(AT_FDCWD, "/sys", true));
-  tree_of(trees, HostTree::dev) = SPC_TRY(clone_tree(AT_FDCWD, "/dev", true));
   constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-  SPC_TRY(set_attributes(tree_of(trees, HostTree::proc), kQuiet, true));
-  SPC_TRY(set_attributes(tree_of(trees, HostTree::sys), kQuiet | MOUNT_ATTR_RDONLY, true));
-  SPC_TRY(set_attributes(tree_of(trees, HostTree::dev), MOUNT_ATTR_NOSUID, true));
+  HostTrees trees;
+  tree_of(trees, HostTree::proc) = SPC_TRY(clone_tree(AT_FDCWD, "/proc", true, kQuiet));
+  tree_of(trees, HostTree::sys) = SPC_TRY(clone_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY));
+  tree_of(trees, HostTree::dev) = SPC_TRY(clone_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID));
   return trees;
 }
 
@@ -62,113 +47,129 @@ Result<std::vector<DetachedMount>> copy_sources(const std::vector<BindSource>& s
   std::vector<DetachedMount> trees;
   for (const BindSource& source : sources) {
     const bool recursive = (source.flags & TaskMessage::source_not_recursive) == 0;
-    auto tree = SPC_TRY(clone_tree(source.path.get(), "", recursive));
     std::uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
     if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
-    SPC_TRY(set_attributes(tree, attributes, recursive));
-    trees.push_back(std::move(tree));
+    trees.push_back(SPC_TRY(clone_tree(source.path.get(), "", recursive, attributes)));
   }
   return trees;
 }
 
-/// From here on nothing that this process mounts is visible to the host.
-Result<UniqueFd> leave_host_mounts() {
-  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "create a mount namespace");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return Error::from_errno(errno, "make mounts private");
-  UniqueFd itself(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  if (!itself) return Error::from_errno(errno, "open the mount namespace");
-  return itself;
+/// An image that is a directory is the only lower layer of its container. Overlayfs reads it as root, so root must be able to.
+Result<std::vector<DetachedMount>> copy_directory(int directory) {
+  std::vector<DetachedMount> lower;
+  if (directory < 0) return lower;
+  auto tree = SPC_TRY(clone_tree(directory, "", false, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  struct statvfs status {};
+  SPC_TRY(check(::fstatvfs(tree.get(), &status), "look at the image's directory"));
+  // Not on /sys and the like either: what they show depends on who reads, and overlayfs reads as root.
+  if ((status.f_flag & ST_NOEXEC) != 0) {
+    return Error(ErrorKind::refused, "use the directory as an image: it is on a file system where nothing can be executed");
+  }
+  if (auto read = own(::openat(tree.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image's directory"); !read) {
+    return std::move(read).error().hint("root must be able to read it, which NFS and FUSE may deny: copy it to a local disk");
+  }
+  lower.push_back(std::move(tree));
+  return lower;
 }
 
-Result<void> make_directory(int parent, const char* name, mode_t mode) {
-  if (::mkdirat(parent, name, mode) != 0) return Error::from_errno(errno, std::string("make directory ") + name);
-  return {};
+/// From here on nothing that this process mounts is visible to the host.
+Result<UniqueFd> leave_host_mounts() {
+  SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
+  SPC_TRY(check(::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr), "make mounts private"));
+  return own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace");
+}
+
+Result<UniqueFd> open_path(int parent, const std::string& name) {
+  return own(::openat(parent, name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open directory " + name);
+}
+
+Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode) {
+  SPC_TRY(check(::mkdirat(parent, name.c_str(), mode), "make directory " + name));
+  return open_path(parent, name);
 }
 
 Result<void> give_to(int parent, const char* name, uid_t uid, gid_t gid, mode_t mode) {
-  if (::fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW) != 0 || ::fchmodat(parent, name, mode, 0) != 0) {
-    return Error::from_errno(errno, std::string("prepare directory ") + name);
-  }
-  return {};
-}
-
-Result<UniqueFd> open_path(int parent, const char* name) {
-  UniqueFd path(::openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!path) return Error::from_errno(errno, std::string("open directory ") + name);
-  return path;
+  SPC_TRY(check(::fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW), std::string("give away directory ") + name));
+  return check(::fchmodat(parent, name, mode, 0), std::string("set the mode of directory ") + name);
 }
 
 /// A tmpfs in our namespace that holds the writable layer, /tmp and the places where the layers are mounted. Overlayfs
 /// before 6.13 takes only attached layers, so they are attached here; the pivot takes them out of sight.
-Result<UniqueFd> make_workspace(const BuildOrder& order) {
-  auto tmpfs = SPC_TRY(new_tmpfs(order.upper_size));
+Result<UniqueFd> make_workspace(const BuildOrder& order, const std::string& size) {
+  auto tmpfs = SPC_TRY(new_tmpfs(size));
   auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
-  SPC_TRY(make_directory(workspace.get(), "root", 0755));
-  SPC_TRY(make_directory(workspace.get(), "up", 0755));  // its owner and mode are those of the container's /
-  SPC_TRY(make_directory(workspace.get(), "work", 0755));
-  SPC_TRY(make_directory(workspace.get(), "tmp", 0700));
-  SPC_TRY(give_to(workspace.get(), "up", order.uid, order.gid, 0755));
+  for (const char* name : {"root", "up", "work", "tmp"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
+  SPC_TRY(give_to(workspace.get(), "up", order.uid, order.gid, 0755));  // the owner and mode of the container's /
   SPC_TRY(give_to(workspace.get(), "tmp", order.uid, order.gid, 01777));
   return workspace;
 }
 
-/// Mounts layer i at directory i of the workspace; returns how many were shared with another step.
-Result<std::uint32_t> mount_layers(const BuildOrder& order, int workspace) {
-  std::uint32_t shared = 0;
-  for (std::size_t i = 0; i < order.image->layers.size(); ++i) {
-    const LayerFile& layer = order.image->layers[i];
-    const auto loop = SPC_TRY(loop_device_of(layer.digest, layer.file.get(), order.loop_table));
-    shared += loop.shared ? 1 : 0;
-    const std::string device = "/dev/loop" + std::to_string(loop.number);
-    auto mount = SPC_TRY(new_squashfs(device.c_str(), order.id_map));
-    const std::string name = std::to_string(i);
-    SPC_TRY(make_directory(workspace, name.c_str(), 0700));
-    const auto place = SPC_TRY(open_path(workspace, name.c_str()));
-    SPC_TRY(attach(std::move(mount), place.get()));
+/// The kernel reads the layer; a step that does so already shares its super block with us.
+Result<DetachedMount> mount_layer(const LayerFile& layer, const AgentTools& tools, std::uint32_t& shared) {
+  const auto loop = SPC_TRY(loop_device_of(layer.digest, layer.file.get(), tools.loop_table.get()));
+  shared += loop.shared ? 1 : 0;
+  return new_squashfs("/dev/loop" + std::to_string(loop.number), tools.id_map.get());
+}
+
+/// The server says that it is ready, or why not, before it is given anything to do.
+Result<DetachedMount> mount_served(const ServedLayer& layer, const BuildOrder& order) {
+  FuseStatus status;
+  if (!receive_struct(layer.status.get(), status)) {
+    return Error(ErrorKind::unavailable, "serve the image: the server ended unexpectedly").hint("is there enough memory?");
   }
-  return shared;
+  status.error[sizeof status.error - 1] = '\0';
+  if (status.error[0] != '\0') return Error(ErrorKind::invalid, printable(status.error));
+  auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid));
+  SPC_TRY(send_struct(layer.status.get(), status));
+  return mount;
+}
+
+/// Attaches lower layer i at directory i of the workspace.
+Result<void> attach_lower(std::vector<DetachedMount> lower, int workspace) {
+  for (std::size_t i = 0; i < lower.size(); ++i) {
+    const auto place = SPC_TRY(make_directory(workspace, std::to_string(i), 0700));
+    SPC_TRY(attach(std::move(lower[i]), place.get()));
+  }
+  return {};
 }
 
 /// One overlay over all layers, by names relative to the workspace: no user's string and no length limit in sight.
 /// redirect_dir: without it rename(2) of a directory of the image fails with EXDEV, and dpkg, pip and mv with it.
-Result<UniqueFd> mount_overlay(const BuildOrder& order, int workspace) {
+Result<UniqueFd> mount_overlay(std::size_t layers, int workspace) {
   std::string options = "lowerdir=";
   // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
-  if (order.image->layers.empty()) {
+  if (layers == 0) {
     SPC_TRY(make_directory(workspace, "empty", 0755));
     options += "empty:";
   }
-  for (std::size_t i = order.image->layers.size(); i-- > 0;) options += std::to_string(i) + ":";
+  while (layers-- > 0) options += std::to_string(layers) + ":";
   options.back() = ',';
   options += "upperdir=up,workdir=work,redirect_dir=on,metacopy=off,index=off";
-  if (::fchdir(workspace) != 0) return Error::from_errno(errno, "enter the workspace");
-  if (::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
-    return Error::from_errno(errno, "mount overlay");
-  }
+  SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
+  SPC_TRY(check(::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()), "mount overlay"));
   return open_path(workspace, "root");
 }
 
 /// The calling process and its namespace then see the container's root only.
 Result<void> pivot_into(int root) {
-  if (::fchdir(root) != 0) return Error::from_errno(errno, "enter the container's root");
-  if (::syscall(SYS_pivot_root, ".", ".") != 0) return Error::from_errno(errno, "pivot into the container");
-  if (::umount2(".", MNT_DETACH) != 0) return Error::from_errno(errno, "leave the host's root");
-  return {};
+  SPC_TRY(check(::fchdir(root), "enter the container's root"));
+  SPC_TRY(check(::syscall(SYS_pivot_root, ".", "."), "pivot into the container"));
+  return check(::umount2(".", MNT_DETACH), "leave the host's root");
 }
 
 /// The leading task, inside as the user, opens each target in turn; only its descriptors are used here.
-Result<void> furnish_with(const BuildOrder& order, BuiltContainer& built, HostTrees host, std::vector<DetachedMount> sources) {
+Result<void> furnish_with(int lead, std::span<const int> container, HostTrees host, std::vector<DetachedMount> sources,
+                          TaskMessage& ready) {
   TaskMessage message;
   message.kind = TaskMessageKind::furnish;
-  const int passed[] = {built.mount_namespace.get(), order.image->record.get()};
-  SPC_TRY(send_struct(order.lead, message, passed));
+  SPC_TRY(send_struct(lead, message, container));
   for (;;) {
-    auto descriptors = SPC_TRY_DURING("furnishing the container", receive_struct(order.lead, message));
+    auto descriptors = SPC_TRY_DURING("furnishing the container", receive_struct(lead, message));
     if (message.kind == TaskMessageKind::furnished) {
-      std::memcpy(built.for_other_tasks, message.text, sizeof message.text);
+      std::memcpy(ready.text, message.text, sizeof message.text);
       return {};
     }
     if (message.kind == TaskMessageKind::failed) {
@@ -188,39 +189,49 @@ Result<void> furnish_with(const BuildOrder& order, BuiltContainer& built, HostTr
     message = TaskMessage{};
     message.kind = TaskMessageKind::attached;
     message.error = attached ? 0 : attached.error().sys_errno();
-    SPC_TRY(send_struct(order.lead, message));
+    SPC_TRY(send_struct(lead, message));
   }
 }
 
 }  // namespace
 
-Result<BuiltContainer> build_container(const BuildOrder& order) {
-  BuiltContainer built;
-  Stopwatch watch(built.times);
-  SPC_TRY(join_task_namespace(order.task_mount_namespace));
+Result<UniqueFd> build_container(const BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
+  std::uint64_t began = now_us();
+  const auto lap = [&](Phase phase) {
+    const std::uint64_t moment = now_us();
+    ready.times[static_cast<std::size_t>(phase)] = static_cast<std::uint32_t>(moment - began);
+    began = moment;
+  };
+  const ImageFiles& image = order.image;
+  SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
   auto host = SPC_TRY(copy_host_trees());
-  auto sources = SPC_TRY(copy_sources(*order.sources));
-  built.mount_namespace = SPC_TRY(leave_host_mounts());
-  watch.lap(Phase::sources);
+  auto sources = SPC_TRY(copy_sources(order.sources));
+  auto lower = SPC_TRY(copy_directory(image.directory.get()));
+  auto mount_namespace = SPC_TRY(leave_host_mounts());
+  lap(Phase::sources);
 
-  const auto workspace = SPC_TRY(make_workspace(order));
-  built.layers_shared = SPC_TRY(mount_layers(order, workspace.get()));
-  watch.lap(Phase::layers);
+  const auto workspace = SPC_TRY(make_workspace(order, upper_size(tools.policy)));
+  for (const ServedLayer& layer : image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
+  for (const LayerFile& layer : image.layers) lower.push_back(SPC_TRY(mount_layer(layer, tools, ready.layers_shared)));
+  ready.layers = static_cast<std::uint32_t>(lower.size());
+  SPC_TRY(attach_lower(std::move(lower), workspace.get()));
+  lap(Phase::layers);
 
-  const auto root = SPC_TRY(mount_overlay(order, workspace.get()));
-  tree_of(host, HostTree::tmp) = SPC_TRY(clone_tree(workspace.get(), "tmp", false));
-  watch.lap(Phase::overlay);
+  const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get()));
+  tree_of(host, HostTree::tmp) = SPC_TRY(clone_tree(workspace.get(), "tmp", false, 0));
+  lap(Phase::overlay);
 
   SPC_TRY(pivot_into(root.get()));
-  watch.lap(Phase::pivot);
+  lap(Phase::pivot);
 
-  SPC_TRY(furnish_with(order, built, std::move(host), std::move(sources)));
+  const int container[] = {mount_namespace.get(), image.record.get()};
+  SPC_TRY(furnish_with(lead.socket.get(), container, std::move(host), std::move(sources), ready));
   if (order.read_only) {
     const auto finished = SPC_TRY(open_path(AT_FDCWD, "/"));
-    SPC_TRY(set_attributes(finished, MOUNT_ATTR_RDONLY, false));
+    SPC_TRY(make_read_only(finished.get()));
   }
-  watch.lap(Phase::furnish);
-  return built;
+  lap(Phase::furnish);
+  return mount_namespace;
 }
 
 }  // namespace spc

@@ -3,7 +3,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "container/agent/image_store.hpp"
@@ -17,29 +16,32 @@ struct BindSource {
   std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
 };
 
-/// All that the builder needs; numbers and descriptors only.
+/// What must exist before the first task asks; made while Slurm is still busy starting the tasks.
+struct AgentTools {
+  ImageStore store;
+  UniqueFd loop_table;
+  UniqueFd id_map;  ///< user namespace to map the layers with; empty for jobs of root: the layers belong to root anyway
+  PolicyRecord policy;
+};
+
+/// A task that waits for its container.
+struct Task {
+  UniqueFd socket;
+  UniqueFd mount_namespace;  ///< where it opened the sources
+};
+
+/// What the first task asked for; numbers and descriptors only.
 struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
-  int task_mount_namespace = -1;  ///< where the sources were opened
-  int id_map = -1;                ///< user namespace to map the layers with; -1: owners stay
-  int loop_table = -1;
-  int lead = -1;  ///< socket of the furnishing task
-  const StoredImage* image = nullptr;
-  const std::vector<BindSource>* sources = nullptr;
-  std::string upper_size;  ///< of the writable layer and /tmp together, tmpfs syntax
+  std::vector<BindSource> sources;
+  ImageFiles image;
   bool read_only = false;
 };
 
-struct BuiltContainer {
-  UniqueFd mount_namespace;
-  PhaseTimes times{};
-  std::uint32_t layers_shared = 0;
-  char for_other_tasks[sizeof(TaskMessage::text)] = {};  ///< from the furnishing task, not looked at
-};
-
-/// Builds the container's root and furnishes it together with the leading task. Changes the mount namespace and root of
-/// the calling process, which must do nothing afterwards but hand over the result and exit.
-Result<BuiltContainer> build_container(const BuildOrder& order);
+/// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace; `ready` is
+/// filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do nothing
+/// afterwards but hand over the result and exit.
+Result<UniqueFd> build_container(const BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
 }  // namespace spc

@@ -1,6 +1,7 @@
 #include "container/agent/image_store.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <ctime>
 
 #include "base/image_record.hpp"
+#include "container/agent/system_call.hpp"
 
 namespace spc {
 namespace {
@@ -20,16 +22,22 @@ Result<UniqueFd> open_directory(int parent, const char* name) {
   return fd;
 }
 
+std::string file_name(const Digest& layer) { return layer.hex() + ".sqsh"; }
+
+std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
+
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
-  const std::string name = digest.hex() + ".sqsh";
-  UniqueFd file(::openat(layers, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return Error::from_errno(errno, "open layer " + digest.str());
+  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  auto file = SPC_TRY(own(::openat(layers, file_name(digest).c_str(), kHow), "open layer " + digest.str()));
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, "stat layer " + digest.str());
+  SPC_TRY(check(::fstat(file.get(), &status), "stat layer " + digest.str()));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
     return Error(ErrorKind::corrupt, "layer " + digest.str() + ": not a read-only file of root")
         .hint("remove it from the store; it will be fetched again");
   }
+  // The lock lasts as long as this open file description, which a loop device or server keeps too. Where it is not granted
+  // somebody is just evicting the layer: then the file loses its name but not its bytes.
+  ::flock(file.get(), LOCK_SH | LOCK_NB);
   return LayerFile{std::move(file), digest};
 }
 
@@ -58,17 +66,16 @@ Result<ImageStore> ImageStore::open(const char* directory) {
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), "layers/sha256"));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), "images"));
   struct stat status {};
-  if (::fstat(store.images_.get(), &status) != 0) return Error::from_errno(errno, "stat the store");
+  SPC_TRY(check(::fstat(store.images_.get(), &status), "stat the store"));
   store.service_uid_ = status.st_uid;
   store.service_gid_ = status.st_gid;
   return store;
 }
 
-Result<StoredImage> ImageStore::open_image(const Digest& manifest, Audience audience) const {
-  StoredImage image;
-  image.record = UniqueFd(::openat(images_.get(), manifest.hex().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (!image.record) return Error::from_errno(errno, "open image " + manifest.str());
-
+Result<ImageFiles> ImageStore::open_image(const Digest& manifest, Audience audience) const {
+  ImageFiles image;
+  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  image.record = SPC_TRY(own(::openat(images_.get(), manifest.hex().c_str(), kHow), "open image " + manifest.str()));
   ImageRecordHeader header;
   if (::pread(image.record.get(), &header, sizeof header, 0) != sizeof header ||
       std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
@@ -86,37 +93,44 @@ Result<StoredImage> ImageStore::open_image(const Digest& manifest, Audience audi
     }
     image.layers.push_back(SPC_TRY(open_layer(layers_.get(), digest)));
   }
+  // By its age import finds what has not been used for long; noatime must not hide it.
+  const timespec used[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+  ::futimens(image.record.get(), used);
   return image;
 }
 
 Result<UniqueFd> ImageStore::new_layer() const {
-  UniqueFd file(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
-  if (!file) return Error::from_errno(errno, "create a layer in the store");
-  return file;
+  return own(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444), "create a layer in the store");
 }
 
-Result<void> ImageStore::publish(UniqueFd file, const Digest& blob) const {
+Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
   struct stat status {};
   struct stat directory {};
-  if (::fstat(file.get(), &status) != 0 || ::fstat(layers_.get(), &directory) != 0)
-    return Error::from_errno(errno, "stat a layer");
+  SPC_TRY(check(::fstat(file.get(), &status), "stat a layer"));
+  SPC_TRY(check(::fstat(layers_.get(), &directory), "stat the store"));
   // Only new_layer() makes nameless read-only files of root on this file system.
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0 ||
       status.st_dev != directory.st_dev) {
     return Error(ErrorKind::refused, "publish a layer: this file was not made for it");
   }
-  const std::string itself = "/proc/self/fd/" + std::to_string(file.get());
-  UniqueFd reader(::open(itself.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!reader) return Error::from_errno(errno, "open a new layer");
+  auto reader = SPC_TRY(own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a new layer"));
   file.reset();
   SPC_TRY(prove_no_writer(reader.get()));
+  return reader;
+}
 
-  const std::string source = "/proc/self/fd/" + std::to_string(reader.get());
-  const std::string name = blob.hex() + ".sqsh";
-  if (::linkat(AT_FDCWD, source.c_str(), layers_.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
-    return Error::from_errno(errno, "publish layer " + blob.str());
+Result<void> ImageStore::publish(int frozen, const Digest& blob) const {
+  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), file_name(blob).c_str(), AT_SYMLINK_FOLLOW);
+  if (failed != 0 && errno == EEXIST) return {};
+  return check(failed, "publish layer " + blob.str());
+}
+
+Result<void> ImageStore::evict(const Digest& blob) const {
+  const auto layer = SPC_TRY(open_layer(layers_.get(), blob));
+  if (::flock(layer.file.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": it is in use");
   }
-  return {};
+  return check(::unlinkat(layers_.get(), file_name(blob).c_str(), 0), "evict layer " + blob.str());
 }
 
 }  // namespace spc

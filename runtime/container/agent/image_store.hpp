@@ -9,13 +9,22 @@
 namespace spc {
 
 struct LayerFile {
-  UniqueFd file;  ///< read-only; keeps the layer usable even if it is evicted meanwhile
+  UniqueFd file;  ///< read-only; locked, so that nobody evicts it; usable even if somebody did
   Digest digest;
 };
 
-struct StoredImage {
-  UniqueFd record;                ///< the whole record, for the task; see base/image_record.hpp
-  std::vector<LayerFile> layers;  ///< bottom layer first
+/// A squashfs that a process of the user serves, because the kernel must or can not read it: see base/fuse_protocol.hpp.
+struct ServedLayer {
+  UniqueFd device;
+  UniqueFd status;
+};
+
+/// What a root file system is made of, bottom layer first: layers of the store, or else what is served, or else a directory.
+struct ImageFiles {
+  UniqueFd record;  ///< for the task, in the form of base/image_record.hpp; never looked at
+  std::vector<LayerFile> layers;
+  std::vector<ServedLayer> served;
+  UniqueFd directory;
 };
 
 enum class Audience { everyone, whoever_import_admitted };
@@ -33,12 +42,16 @@ class ImageStore {
 
   /// Opens the image and all its layers. ErrorKind::not_found when it or a layer is not there, ErrorKind::refused when
   /// it is not public (any more) and the audience is everyone.
-  [[nodiscard]] Result<StoredImage> open_image(const Digest& manifest, Audience audience) const;
+  [[nodiscard]] Result<ImageFiles> open_image(const Digest& manifest, Audience audience) const;
 
   /// A new layer file without a name; it vanishes with its last descriptor unless it is published.
   [[nodiscard]] Result<UniqueFd> new_layer() const;
-  /// Gives a file from new_layer() the name of its blob. Fails while anybody could still write to it.
-  [[nodiscard]] Result<void> publish(UniqueFd file, const Digest& blob) const;
+  /// A file from new_layer(), read-only, that provably nobody can write to any more.
+  [[nodiscard]] Result<UniqueFd> freeze(UniqueFd file) const;
+  /// Gives a frozen file the name of its blob, unless there is one already.
+  [[nodiscard]] Result<void> publish(int frozen, const Digest& blob) const;
+  /// Takes the layer out of the store; ErrorKind::unavailable when it is in use.
+  [[nodiscard]] Result<void> evict(const Digest& blob) const;
 
  private:
   UniqueFd directory_;

@@ -9,49 +9,25 @@
 #include <cerrno>
 #include <string>
 
+#include "container/agent/system_call.hpp"
+
 namespace spc {
 namespace {
 
-/// One slot of the table; two layers that fall on one slot only lose the sharing of the earlier one.
+/// One slot of the table, zeros at first; two layers that fall on one slot only lose the sharing of the earlier one.
 struct Slot {
   Digest layer;
   std::int32_t number = -1;
-  std::uint32_t used = 0;
 };
 
-/// Holds the slot for this process; a lock of the open file description, so that it ends with the process at the latest.
-class SlotLock {
- public:
-  SlotLock(int table, off_t offset) : table_(table) {
-    range_.l_type = F_WRLCK;
-    range_.l_whence = SEEK_SET;
-    range_.l_start = offset;
-    range_.l_len = sizeof(Slot);
-    while (::fcntl(table_, F_OFD_SETLKW, &range_) != 0 && errno == EINTR) {
-    }
-  }
-  SlotLock(const SlotLock&) = delete;
-  SlotLock& operator=(const SlotLock&) = delete;
-  ~SlotLock() {
-    range_.l_type = F_UNLCK;
-    ::fcntl(table_, F_OFD_SETLK, &range_);
-  }
-
- private:
-  int table_;
-  struct flock range_ {};
-};
-
-Result<UniqueFd> open_loop(int number, int flags) {
+Result<UniqueFd> open_loop(int number) {
   const std::string path = "/dev/loop" + std::to_string(number);
-  UniqueFd device(::open(path.c_str(), flags | O_CLOEXEC));
-  if (!device) return Error::from_errno(errno, "open " + quoted(path));
-  return device;
+  return own(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "open " + quoted(path));
 }
 
 /// The device of the slot, if it still serves exactly this file, read-only and from its first byte to its last.
 UniqueFd reuse(const Slot& slot, const struct stat& file) {
-  auto device = open_loop(slot.number, O_RDONLY);
+  auto device = open_loop(slot.number);
   if (!device) return {};
   loop_info64 info{};
   // From the open on autoclear cannot free it, so what the kernel says here stays true.
@@ -71,7 +47,7 @@ Result<LoopDevice> configure_new(int layer_file) {
   for (int attempt = 0; attempt < 256; ++attempt) {
     const int number = ::ioctl(control.get(), LOOP_CTL_GET_FREE);
     if (number < 0) return Error::from_errno(errno, "find a free loop device");
-    auto device = SPC_TRY(open_loop(number, O_RDONLY));
+    auto device = SPC_TRY(open_loop(number));
     if (::ioctl(device.get(), LOOP_CONFIGURE, &config) == 0) return LoopDevice{std::move(device), number, false};
     if (errno != EBUSY) return Error::from_errno(errno, "set up a loop device");  // EBUSY: another step was faster
   }
@@ -81,25 +57,30 @@ Result<LoopDevice> configure_new(int layer_file) {
 }  // namespace
 
 Result<UniqueFd> open_loop_table(const char* path) {
-  UniqueFd table(::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!table) return Error::from_errno(errno, "open " + quoted(path));
-  return table;
+  return own(::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "open " + quoted(path));
 }
 
 Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table) {
   struct stat file {};
-  if (::fstat(layer_file, &file) != 0) return Error::from_errno(errno, "stat a layer");
+  SPC_TRY(check(::fstat(layer_file, &file), "stat a layer"));
 
   const off_t offset = (layer.bytes[0] << 8 | layer.bytes[1]) * static_cast<off_t>(sizeof(Slot));
-  const SlotLock lock(table, offset);
+  // The slot is locked by an open file description that nobody else has, so until the end of this function or process.
+  const std::string itself = "/proc/self/fd/" + std::to_string(table);
+  const auto slots = SPC_TRY(own(::open(itself.c_str(), O_RDWR | O_CLOEXEC), "open the table of loop devices"));
+  struct flock range {};
+  range.l_type = F_WRLCK;
+  range.l_start = offset;
+  range.l_len = sizeof(Slot);
+  SPC_TRY(check(::fcntl(slots.get(), F_OFD_SETLKW, &range), "lock the table of loop devices"));
   Slot slot;
-  if (::pread(table, &slot, sizeof slot, offset) == sizeof slot && slot.used != 0 && slot.layer == layer) {
+  if (::pread(slots.get(), &slot, sizeof slot, offset) == sizeof slot && slot.layer == layer) {
     if (auto device = reuse(slot, file)) return LoopDevice{std::move(device), slot.number, true};
   }
   auto fresh = SPC_TRY(configure_new(layer_file));
-  slot = Slot{layer, fresh.number, 1};
+  slot = Slot{layer, fresh.number};
   // A slot that cannot be written (the run directory is full) only costs the sharing.
-  [[maybe_unused]] const auto written = ::pwrite(table, &slot, sizeof slot, offset);
+  [[maybe_unused]] const auto written = ::pwrite(slots.get(), &slot, sizeof slot, offset);
   return fresh;
 }
 

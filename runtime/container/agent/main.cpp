@@ -8,9 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "container/agent/agent.hpp"
@@ -32,15 +31,11 @@ Result<AgentTools> prepare_tools(uid_t uid, gid_t gid) {
 }
 
 bool parse_id(const char* text, unsigned& id) {
-  char* end = nullptr;
-  errno = 0;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  id = static_cast<unsigned>(value);
-  return errno == 0 && end != text && *end == '\0' && value < 0xffffffffUL;
+  const auto [end, problem] = std::from_chars(text, text + std::strlen(text), id);
+  return problem == std::errc() && *end == '\0' && id != ~0U;
 }
 
 int run_step(uid_t uid, gid_t gid) {
-  ::umask(022);
   if (::chdir("/") != 0) return 1;
   auto reduced = keep_needed_privileges();
   auto tools = reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error());
@@ -53,13 +48,9 @@ int run_step(uid_t uid, gid_t gid) {
 }
 
 int run_setup(uid_t uid, gid_t gid) {
-  ::umask(022);
-  auto done = set_up_node(uid, gid);
-  if (!done) {
-    std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
-    return 1;
-  }
-  return 0;
+  const auto done = set_up_node(uid, gid);
+  if (!done) std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
+  return done ? 0 : 1;
 }
 
 }  // namespace
@@ -69,6 +60,7 @@ int main(int argc, char** argv) {
   unsigned uid = 0;
   unsigned gid = 0;
   ::signal(SIGPIPE, SIG_IGN);
+  ::umask(022);
   if (argc == 4 && spc::parse_id(argv[2], uid) && spc::parse_id(argv[3], gid)) {
     if (std::strcmp(argv[1], "step") == 0) return spc::run_step(uid, gid);
     if (std::strcmp(argv[1], "setup") == 0) return spc::run_setup(uid, gid);

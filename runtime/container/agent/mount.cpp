@@ -5,9 +5,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <initializer_list>
+#include <utility>
+
+#include "container/agent/system_call.hpp"
 
 namespace spc {
 namespace {
+
+constexpr unsigned kImage = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
 /// What the kernel says of a failed step on this file-system context; errno must have been saved before.
 std::string kernel_says(int context) {
@@ -17,85 +23,73 @@ std::string kernel_says(int context) {
   return " (" + printable(std::string_view(line + 2, static_cast<std::size_t>(got - 2))) + ")";
 }
 
-Result<DetachedMount> create(int context, const char* type, unsigned attributes) {
-  if (::fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
-    const int err = errno;
-    return Error::from_errno(err, std::string("mount ") + type + kernel_says(context));
-  }
-  DetachedMount mount(::fsmount(context, FSMOUNT_CLOEXEC, attributes));
-  if (!mount) return Error::from_errno(errno, std::string("mount ") + type);
-  return mount;
-}
+/// An option without a value is a flag.
+using Options = std::initializer_list<std::pair<const char*, std::string>>;
 
-Result<void> set_string(int context, const char* key, const char* value) {
-  if (::fsconfig(context, FSCONFIG_SET_STRING, key, value, 0) != 0) {
-    const int err = errno;
-    return Error::from_errno(err, std::string("mount option ") + key + kernel_says(context));
+Result<DetachedMount> new_mount(const char* type, Options options, unsigned attributes) {
+  const UniqueFd context(::fsopen(type, FSOPEN_CLOEXEC));
+  if (!context) return Error::from_errno(errno, std::string("use file system ") + type).hint("load the kernel module");
+  bool ready = true;
+  for (const auto& [key, value] : options) {
+    const auto form = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;
+    ready = ready && ::fsconfig(context.get(), form, key, value.empty() ? nullptr : value.c_str(), 0) == 0;
   }
-  return {};
-}
-
-Result<UniqueFd> open_context(const char* type) {
-  UniqueFd context(::fsopen(type, FSOPEN_CLOEXEC));
-  if (!context) {
-    return Error::from_errno(errno, std::string("use file system ") + type).hint("load the kernel module");
-  }
-  return context;
+  ready = ready && ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+  DetachedMount mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
+  if (mount) return mount;
+  const int err = errno;
+  return Error::from_errno(err, std::string("mount ") + type + kernel_says(context.get()));
 }
 
 }  // namespace
 
-Result<DetachedMount> clone_tree(int source, const char* path, bool recursive) {
-  const unsigned flags =
-      OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (recursive ? AT_RECURSIVE : 0U) | (*path == '\0' ? AT_EMPTY_PATH : 0U);
-  DetachedMount tree(::open_tree(source, path, flags));
-  if (!tree) return Error::from_errno(errno, "copy a mount" + (*path == '\0' ? std::string() : " of " + quoted(path)));
-  mount_attr slave{};
-  slave.propagation = MS_SLAVE;
-  if (::mount_setattr(tree.get(), "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U), &slave, sizeof slave) != 0) {
-    return Error::from_errno(errno, "separate a mount from the host's");
-  }
+Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
+  const unsigned scope = AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
+  const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + quoted(path));
+  auto tree = SPC_TRY(own(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | scope), what));
+  mount_attr change{};
+  change.attr_set = attributes;
+  change.propagation = MS_SLAVE;
+  SPC_TRY(check(::mount_setattr(tree.get(), "", scope, &change, sizeof change), "separate a mount from the host's"));
   return tree;
 }
 
-Result<void> set_attributes(const DetachedMount& tree, std::uint64_t attributes, bool recursive) {
-  mount_attr attr{};
-  attr.attr_set = attributes;
-  if (::mount_setattr(tree.get(), "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U), &attr, sizeof attr) != 0) {
-    return Error::from_errno(errno, "set mount flags");
-  }
-  return {};
+Result<void> make_read_only(int mount) {
+  mount_attr change{};
+  change.attr_set = MOUNT_ATTR_RDONLY;
+  return check(::mount_setattr(mount, "", AT_EMPTY_PATH, &change, sizeof change), "make a mount read-only");
 }
 
 Result<void> attach(DetachedMount tree, int target) {
-  if (::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, "attach a mount");
-  }
-  return {};
+  return check(::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), "attach a mount");
 }
 
 Result<DetachedMount> new_tmpfs(const std::string& size) {
-  auto context = SPC_TRY(open_context("tmpfs"));
-  SPC_TRY(set_string(context.get(), "size", size.c_str()));
-  SPC_TRY(set_string(context.get(), "mode", "0700"));
-  SPC_TRY(set_string(context.get(), "source", "spank-container"));
-  return create(context.get(), "tmpfs", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+  return new_mount("tmpfs", {{"size", size}, {"mode", "0700"}, {"source", "spank-container"}},
+                   MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
 }
 
-Result<DetachedMount> new_squashfs(const char* source, int id_map) {
-  auto context = SPC_TRY(open_context("squashfs"));
-  SPC_TRY(set_string(context.get(), "source", source));
-  if (::fsconfig(context.get(), FSCONFIG_SET_FLAG, "ro", nullptr, 0) != 0) return Error::from_errno(errno, "mount option ro");
-  auto mount = SPC_TRY(create(context.get(), "squashfs", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
-  if (id_map >= 0) {
-    mount_attr attr{};
-    attr.attr_set = MOUNT_ATTR_IDMAP;
-    attr.userns_fd = static_cast<std::uint64_t>(id_map);
-    if (::mount_setattr(mount.get(), "", AT_EMPTY_PATH, &attr, sizeof attr) != 0) {
-      return Error::from_errno(errno, "map the owner of a layer").hint("squashfs can be idmapped from Linux 6.2 on");
-    }
-  }
-  return mount;
+Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
+  auto mount = SPC_TRY(new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage));
+  if (id_map < 0) return mount;
+  mount_attr change{};
+  change.attr_set = MOUNT_ATTR_IDMAP;
+  change.userns_fd = static_cast<std::uint64_t>(id_map);
+  if (::mount_setattr(mount.get(), "", AT_EMPTY_PATH, &change, sizeof change) == 0) return mount;
+  // Linux before 6.2.
+  return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "map the owner of a layer");
+}
+
+Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid) {
+  return new_mount("fuse",
+                   {{"source", "spank-container"},
+                    {"fd", std::to_string(device)},
+                    {"rootmode", "40000"},
+                    {"user_id", std::to_string(uid)},
+                    {"group_id", std::to_string(gid)},
+                    {"allow_other", ""},
+                    {"default_permissions", ""}},
+                   kImage);
 }
 
 }  // namespace spc

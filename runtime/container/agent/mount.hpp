@@ -1,9 +1,10 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 
-#include "base/digest.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
@@ -12,12 +13,12 @@ namespace spc {
 /// A mount (or tree of mounts) that is not attached anywhere yet; dropping it unmounts it.
 using DetachedMount = UniqueFd;
 
-/// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path), which receives
-/// later mounts of the host but hands none back.
-Result<DetachedMount> clone_tree(int source, const char* path, bool recursive);
+/// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path), with these
+/// MOUNT_ATTR_* besides its own. It receives later mounts of the host but hands none back.
+Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes);
 
-/// Sets mount attributes (MOUNT_ATTR_*) on the tree.
-Result<void> set_attributes(const DetachedMount& tree, std::uint64_t attributes, bool recursive);
+/// From now on nothing can be written through this mount.
+Result<void> make_read_only(int mount);
 
 /// Attaches at the directory or file that `target` (O_PATH) stands for.
 Result<void> attach(DetachedMount tree, int target);
@@ -26,6 +27,11 @@ Result<void> attach(DetachedMount tree, int target);
 Result<DetachedMount> new_tmpfs(const std::string& size);
 
 /// The squashfs on block device `source`, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners, -1: none.
-Result<DetachedMount> new_squashfs(const char* source, int id_map);
+/// A kernel that cannot map the owners of a squashfs makes it EOPNOTSUPP.
+Result<DetachedMount> new_squashfs(const std::string& source, int id_map);
+
+/// What the server at the other end of `device` (/dev/fuse) shows, to everybody whom owners and modes admit, read-only,
+/// nosuid, nodev.
+Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid);
 
 }  // namespace spc

@@ -1,9 +1,7 @@
 #include "container/agent/policy.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +13,7 @@
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "container/agent/privilege.hpp"
+#include "container/agent/system_call.hpp"
 
 namespace spc {
 namespace {
@@ -30,17 +29,17 @@ PolicyRecord::Stamp stamp_of_config() {
 
 bool plausible(const PolicyRecord& policy) {
   return std::memcmp(policy.magic, PolicyRecord::kMagic, sizeof policy.magic) == 0 &&
-         policy.default_registry[sizeof policy.default_registry - 1] == '\0' && policy.upper_percent <= 100;
+         policy.default_registry[sizeof policy.default_registry - 1] == '\0' && policy.upper_percent <= 100 &&
+         policy.squashfs <= PolicyRecord::by_fuse;
 }
 
 /// Written aside and renamed, so that a reader never sees half of it.
 Result<void> keep(const PolicyRecord& policy) {
   const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
-  UniqueFd file(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!file) return Error::from_errno(errno, "create " + quoted(aside));
+  constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+  const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + quoted(aside)));
   SPC_TRY(write_all(file.get(), std::as_bytes(std::span(&policy, 1))));
-  if (::rename(aside.c_str(), kKept) != 0) return Error::from_errno(errno, "rename " + quoted(aside));
-  return {};
+  return check(::rename(aside.c_str(), kKept), "rename " + quoted(aside));
 }
 
 Result<PolicyRecord> parse_config(uid_t service_uid, gid_t service_gid) {
@@ -49,9 +48,7 @@ Result<PolicyRecord> parse_config(uid_t service_uid, gid_t service_gid) {
   theirs.reset();
   PolicyAnswer answer;
   auto received = receive_struct(ours.get(), answer);
-  ::kill(child, SIGKILL);
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  end_child(child);
   if (!received) return std::move(received).error().during("read " + quoted(SPC_CONFIG_FILE));
   answer.error[sizeof answer.error - 1] = '\0';
   if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));

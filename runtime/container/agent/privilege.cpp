@@ -11,12 +11,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string>
 #include <vector>
 
 #include "base/file.hpp"
+#include "container/agent/system_call.hpp"
 
 namespace spc {
 namespace {
@@ -24,21 +26,24 @@ namespace {
 constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
                                 CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID};
 
-Result<void> write_proc(pid_t pid, const char* file, const std::string& text) {
-  const std::string path = "/proc/" + std::to_string(pid) + "/" + file;
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!fd) return Error::from_errno(errno, "open " + quoted(path));
-  SPC_TRY_DURING(path, write_all(fd.get(), text));
+Result<void> write_file(const std::string& path, const std::string& text) {
+  const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + quoted(path)));
+  SPC_TRY_DURING(path, write_all(file.get(), text));
   return {};
+}
+
+/// In a child: ends it with its parent, even if that has just happened.
+void stay_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
 }
 
 }  // namespace
 
 Result<void> keep_needed_privileges() {
-  if (::setgroups(0, nullptr) != 0) return Error::from_errno(errno, "drop groups");
+  SPC_TRY(check(::setgroups(0, nullptr), "drop groups"));
   for (int capability = 0; capability <= CAP_LAST_CAP; ++capability) {
-    bool needed = false;
-    for (const int wanted : kNeeded) needed = needed || wanted == capability;
+    const bool needed = std::ranges::count(kNeeded, capability) > 0;
     // EINVAL: a capability that this kernel does not know.
     if (!needed && ::prctl(PR_CAPBSET_DROP, capability) != 0 && errno != EINVAL) {
       return Error::from_errno(errno, "reduce the bounding set");
@@ -51,37 +56,32 @@ Result<void> keep_needed_privileges() {
   const int failed = ::cap_set_proc(set) != 0 ? errno : 0;
   ::cap_free(set);
   if (failed != 0) return Error::from_errno(failed, "reduce the capabilities").hint("the agent must be started as root");
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
-  return {};
+  return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
+}
+
+Result<pid_t> fork_child(unsigned long namespaces) {
+  const pid_t parent = ::getpid();
+  // A raw clone without a stack behaves like fork.
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (child < 0) return Error::from_errno(errno, "fork");
+  if (child == 0) stay_with(parent);
+  return child;
 }
 
 Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
-  int gate[2];
-  if (::pipe2(gate, O_CLOEXEC) != 0) return Error::from_errno(errno, "create a pipe");
-  UniqueFd reader(gate[0]);
-  UniqueFd writer(gate[1]);
-  // A raw clone without a stack behaves like fork.
-  const auto child = static_cast<pid_t>(::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (child < 0) {
-    return Error::from_errno(errno, "create a user namespace for the id map").hint("is the sysctl user.max_user_namespaces 0?");
+  auto child = fork_child(CLONE_NEWUSER);
+  if (!child) {
+    return std::move(child).error().during("describe the id map").hint("is the sysctl user.max_user_namespaces 0?");
   }
-  if (child == 0) {
-    writer.reset();
-    char end = 0;
-    [[maybe_unused]] const auto got = ::read(reader.get(), &end, 1);  // until the parent closes its end
-    ::_exit(0);
-  }
+  while (*child == 0) ::pause();
+  const std::string proc = "/proc/" + std::to_string(*child);
   const auto describe = [&]() -> Result<UniqueFd> {
-    SPC_TRY(write_proc(child, "uid_map", "0 " + std::to_string(uid) + " 1\n"));
-    SPC_TRY(write_proc(child, "gid_map", "0 " + std::to_string(gid) + " 1\n"));
-    UniqueFd space(::open(("/proc/" + std::to_string(child) + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC));
-    if (!space) return Error::from_errno(errno, "open the user namespace of the id map");
-    return space;
+    SPC_TRY(write_file(proc + "/uid_map", "0 " + std::to_string(uid) + " 1\n"));
+    SPC_TRY(write_file(proc + "/gid_map", "0 " + std::to_string(gid) + " 1\n"));
+    return own(::open((proc + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC), "open the user namespace of the id map");
   };
   auto space = describe();
-  writer.reset();
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  end_child(*child);
   return space;
 }
 
@@ -95,14 +95,12 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
     return Error::from_errno(errno, "start " + quoted(program)).hint("install spank-container on this node");
   }
   const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "fork");
+  const pid_t child = SPC_TRY(fork_child());
   if (child > 0) return child;
 
-  // Dropping needs this order; PDEATHSIG is cleared by the id change, hence after it.
+  // Dropping needs this order, and the id change makes the kernel forget that the child dies with its parent.
   if (::setgroups(0, nullptr) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) ::_exit(125);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(125);
+  stay_with(parent);
   const int null = ::open("/dev/null", O_RDWR);
   if (null < 0) ::_exit(125);
   std::vector<int> high;  // out of the way of the numbers they will get
@@ -118,6 +116,11 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   char* const environment[] = {nullptr};
   ::execve(program, arguments, environment);
   ::_exit(126);
+}
+
+void end_child(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);  // no EINTR: the agent handles no signal
 }
 
 }  // namespace spc

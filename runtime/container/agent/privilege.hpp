@@ -15,6 +15,12 @@ namespace spc {
 /// Also no_new_privs.
 Result<void> keep_needed_privileges();
 
+/// Like fork, and the child is killed when the caller ends; `namespaces` are CLONE_NEW* flags for it.
+Result<pid_t> fork_child(unsigned long namespaces = 0);
+
+/// Kills a child, if it has not ended, and reaps it.
+void end_child(pid_t child);
+
 /// A user namespace that maps id 0 to this user and group, to describe an idmapped mount with; nobody ever lives in it.
 Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
 
