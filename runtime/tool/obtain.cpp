@@ -2,19 +2,25 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "image/reference.hpp"
 #include "tool/import_run.hpp"
 
 namespace spc {
 namespace {
 
+bool is_local(const ListedImage& image) {
+  const auto& origins = image.origins.all();
+  return std::all_of(origins.begin(), origins.end(), [](const ImageOrigin& origin) { return origin.user.has_value(); });
+}
+
 /// The stored image if it is complete and for the wanted platform.
 std::optional<ListedImage> usable(int store, const std::string& name, const std::optional<Platform>& platform,
                                   const std::string& default_registry) {
   auto found = find_image(store, name, default_registry);
   if (!found || !found->record || !found->complete) return std::nullopt;
-  if (platform && !found->record->origin.platform.empty() && found->record->origin.platform != platform->str())
-    return std::nullopt;
+  if (platform && !found->platform().empty() && found->platform() != platform->str()) return std::nullopt;
   return *std::move(found);
 }
 
@@ -26,7 +32,7 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   auto there = usable(store.get(), wanted.image, wanted.platform, config.default_registry);
   const auto reference = ImageReference::parse(wanted.image, config.default_registry);
   // An image from a file, or one that was named by its digest, is what it is: there is nobody to ask.
-  const bool cannot_change = there && (there->record->origin.registry.empty() || !reference || reference->digest);
+  const bool cannot_change = there && (is_local(*there) || !reference || reference->digest);
   const bool enough = pull == PullPolicy::missing || pull == PullPolicy::never || (cannot_change && pull != PullPolicy::always);
   if (there && enough) return ObtainedImage{std::move(store), *std::move(there)};
   if (pull == PullPolicy::never) {

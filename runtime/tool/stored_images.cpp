@@ -81,6 +81,9 @@ void fill_in(int store, ListedImage& image) {
     }
   }
   image.record = *std::move(record);
+  const UniqueFd origins(::openat(store, ("images/origins/" + image.digest.hex()).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!origins) return;
+  if (const auto text = read_file(origins.get(), kMaxRecord)) image.origins = ImageOrigins::parse(*text);
 }
 
 bool is_digest_prefix(std::string_view text) {
@@ -175,8 +178,9 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
   if (prefix.starts_with("sha256:")) prefix.remove_prefix(7);
   ListedImage* found = nullptr;
   for (auto& image : images) {
-    const bool named = std::any_of(image.names.begin(), image.names.end(),
-                                   [&](const StoredName& name) { return name.name == text || name.name == canonical; });
+    const auto is_meant = [&](const auto& one) { return one.name == text || one.name == canonical; };
+    const bool named = std::any_of(image.names.begin(), image.names.end(), is_meant) ||
+                       std::any_of(image.origins.all().begin(), image.origins.all().end(), is_meant);
     if (named) return std::move(image);
     if (!is_digest_prefix(prefix) || !image.digest.hex().starts_with(prefix)) continue;
     if (found != nullptr) return Error(ErrorKind::invalid, quoted(text) + ": several images begin so").hint("give more digits");
@@ -223,6 +227,7 @@ Result<Removed> remove_names(int store, const std::vector<StoredName>& names, co
     const bool goes = image.names.empty() && candidates.contains(image.digest);
     if (goes) {
       SPC_TRY(remove_file(store, "images/" + image.digest.hex()));
+      SPC_TRY(remove_file(store, "images/origins/" + image.digest.hex()));
       ++removed.images;
     }
     if (!image.record) continue;
@@ -245,6 +250,7 @@ Result<Removed> sweep(int store, DryRun dry_run) {
       if (dry_run == DryRun::yes) continue;
       for (const StoredName& name : image.names) SPC_TRY(remove_file(store, "refs/" + ref_file(name.name)));
       SPC_TRY(remove_file(store, "images/" + image.digest.hex()));
+      SPC_TRY(remove_file(store, "images/origins/" + image.digest.hex()));
     }
   }
   std::set<std::string> unneeded;

@@ -24,9 +24,12 @@ struct ListedImage {
   Digest digest;
   std::vector<StoredName> names;
   std::optional<ImageRecord> record;  ///< empty: the caller may not read it
+  ImageOrigins origins;               ///< a private image has names here and none in refs/
   std::uint64_t bytes = 0;            ///< of its layers in the store
   bool complete = true;               ///< all layers are there
   std::int64_t used_at = 0;           ///< seconds since 1970; 0: unknown
+
+  [[nodiscard]] std::string platform() const { return origins.all().empty() ? std::string() : origins.all().front().platform; }
 };
 
 /// Everything in the store. `store` is its directory. Of the node's store an ordinary user sees names and digests only.

@@ -35,7 +35,7 @@ Json as_json(const Row& row) {
   for (const auto& name : row.image.names) names.push_back({{"name", name.name}, {"age_seconds", age_of(&name, row.image)}});
   Json object{{"store", row.store}, {"digest", row.image.digest.str()}, {"names", names}};
   if (row.image.record) {
-    object["platform"] = row.image.record->origin.platform;
+    object["platform"] = row.image.platform();
     object["layers"] = row.image.record->layers.size();
     object["bytes"] = row.image.bytes;
     object["complete"] = row.image.complete;
@@ -68,12 +68,17 @@ void print_rows(const std::vector<Row>& rows) {
     const auto line = [&](const StoredName* name) {
       const auto age = age_of(name, row.image);
       table.push_back({printable(name == nullptr ? "<none>" : name->name), row.image.digest.hex().substr(0, 12),
-                       known ? printable(row.image.record->origin.platform) : "-",
+                       known ? printable(row.image.platform()) : "-",
                        !known ? "-" : human_bytes(row.image.bytes) + (row.image.complete ? "" : " (incomplete)"),
                        age < 0 ? "-" : human_age(age), row.store});
     };
     for (const auto& name : row.image.names) line(&name);
-    if (row.image.names.empty()) line(nullptr);
+    if (!row.image.names.empty()) continue;
+    for (const auto& origin : row.image.origins.all()) {
+      const StoredName name{.name = origin.name, .manifest = row.image.digest, .asked_at = row.image.used_at};
+      line(&name);
+    }
+    if (row.image.origins.all().empty()) line(nullptr);
   }
   print_table(table);
 }

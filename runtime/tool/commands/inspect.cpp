@@ -27,7 +27,7 @@ Json config_of(const ListedImage& image) {
 Json description_of(const ListedImage& image) {
   Json names = Json::array();
   for (const auto& name : image.names) names.push_back(name.name);
-  return {{"names", names},       {"digest", image.digest.str()}, {"platform", image.record->origin.platform},
+  return {{"names", names},       {"digest", image.digest.str()}, {"platform", image.platform()},
           {"bytes", image.bytes}, {"layers", layers_of(image)},   {"config", config_of(image)}};
 }
 
@@ -44,7 +44,7 @@ std::string joined(const std::vector<std::string>& words) {
 void print_description(const ListedImage& image) {
   for (const auto& name : image.names) print_line("name", name.name);
   print_line("digest", image.digest.str());
-  print_line("platform", image.record->origin.platform);
+  print_line("platform", image.platform());
   print_line("size", human_bytes(image.bytes) + " in " + std::to_string(image.record->layers.size()) + " layers");
   print_line("entrypoint", joined(setting_values(image.record->settings, "entrypoint")));
   print_line("command", joined(setting_values(image.record->settings, "cmd")));
