@@ -71,7 +71,7 @@ class TableReader {
   Result<void> check_keys(std::string_view also = {}) const {
     for (const auto& [name, value] : table_.as_table()) {
       if (name == also) continue;
-      const auto same = [&](const ConfigKey& key) { return name == key.name; };
+      const auto same = [&wanted = name](const ConfigKey& key) { return wanted == key.name; };
       if (std::any_of(keys_.begin(), keys_.end(), same)) continue;
       std::string_view nearest = also;
       for (const ConfigKey& key : keys_) {
