@@ -153,6 +153,11 @@ Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecord
   entry.path = !pax.path.empty() ? std::move(pax.path) : !long_name.empty() ? long_name : header.name;
   entry.target = !pax.link.empty() ? std::move(pax.link) : !long_link.empty() ? long_link : header.link;
   entry.kind = SPC_TRY(kind_of(header));
+  // To some readers such a file is a directory; a V7 one is that to all, unless another header has its name.
+  const bool slash_differs = header.type == '\0' && header.name.ends_with('/') != entry.path.ends_with('/');
+  if (slash_differs || (entry.kind == TarEntry::Kind::file && entry.path.ends_with('/'))) {
+    return bad("entry " + quoted(entry.path) + ": it may be a file or a directory");
+  }
   entry.mode = header.mode;
   entry.mtime = pax.has_mtime ? pax.mtime : header.mtime;
   entry.xattrs = std::move(pax.xattrs);
