@@ -84,7 +84,7 @@ def links():
     add([93], "a hard link to a directory", "which is a directory", Tar().directory(b"d").hard_link(b"l", b"d").end())
     add([93], "a hard link to a later file", "which is not in this layer", Tar().hard_link(b"l", b"f").file(b"f").end())
     for kind in b"1", b"2", b"6", b"0":
-        add([94], f"the root as type {kind.decode()}", "root can only be a directory", Tar().entry(b"./", kind=kind, link=b"etc").end())
+        add([94], f"the root as type {kind.decode()}", "root can only be a directory", Tar().entry(b".", kind=kind, link=b"etc").end())
     add([94], "the root as a directory", ACCEPTED, Tar().directory(b"./", mode=0o700).end())
     add([100], "replacements", ACCEPTED, Tar().file(b"fd").directory(b"fd").file(b"fd/in").file(b"fl").symlink(b"fl", b"fd").symlink(
         b"lf", b"fd").file(b"lf").end())
@@ -195,6 +195,7 @@ def framing():
     add([128], "an entry behind one block of zeros", "block of zeros", Tar().file(b"f").raw(bytes(512)).file(b"g").end())
     for kind in b"MVDNXsZ":
         add([129], f"an entry of type {chr(kind)}", "unknown type", Tar().file(b"f").entry(b"odd", kind=bytes([kind])).end())
+    add([129], "a file whose name ends as a directory's", "may be a file or a directory", Tar().file(b"f/").end())
     add([129], "a contiguous file", ACCEPTED, Tar().entry(b"c", b"data", kind=b"7").end())
     add([129], "V7", ACCEPTED, Tar().entry(b"f", b"data", kind=b"\0", magic=V7).entry(b"d/", kind=b"\0", magic=V7).symlink(b"l", b"f", magic=V7).end())
     add([127], "a checksum of signed bytes", ACCEPTED, signed_sum(b"\xe9t\xe9") + padded(b"data") + bytes(1024))
