@@ -6,8 +6,10 @@
 #include <ctime>
 #include <set>
 
+#include "image/local_source.hpp"
 #include "image/location.hpp"
 #include "image/pull_layers.hpp"
+#include "image/repository.hpp"
 #include "image/stored_image.hpp"
 
 namespace spc {
@@ -67,56 +69,89 @@ std::size_t parallel_layers(const Config& config) {
   return static_cast<std::size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 4L));
 }
 
-}  // namespace
+/// What every way to an image needs.
+struct Import {
+  const ImportRequest& request;
+  const Config& config;
+  ImageStore& store;
+  AgentLink& agent;
+  HttpClient& http;
+};
 
-Result<Digest> import_image(const ImportRequest& request, const Config& config, ImageStore& store, AgentLink& agent) {
-  const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
-  const std::string step = "import image " + quoted(location.canonical());
-  if (location.kind != ImageLocation::Kind::registry) {
-    return Error(ErrorKind::invalid, step + ": image files and directories are not supported yet")
-        .hint("push the image to a registry");
-  }
-  const ImageReference& reference = location.name;
-  const RegistryConfig& registry = config.registry(reference.registry);
+/// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
+/// away before the record names them.
+Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& source, const WantedImage& wanted,
+                                           const ResolvedImage& image) {
+  SPC_TRY(check_size(image, import.config.max_image_bytes));
+  LayerRights rights(import.store, wanted.origin.place());
+  auto layers = SPC_TRY(sort_layers(image, import.store, rights));
+  SPC_TRY(check_space(layers.missing, import.store));
+
+  std::set<Digest> distinct;
+  for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer.digest);
+  const PullContext context{.http = import.http,
+                            .source = source,
+                            .store = import.store,
+                            .agent = import.agent,
+                            .rights = rights,
+                            .image = wanted.name,
+                            .layers = distinct.size(),
+                            .max_parallel = parallel_layers(import.config),
+                            .meter = import.request.meter};
+  auto held = SPC_TRY(pull_layers(context, layers.missing));
+  for (UniqueFd& layer : layers.held) held.push_back(std::move(layer));
+  return held;
+}
+
+Result<Digest> import_from_registry(const Import& import, const ImageReference& reference) {
+  const RegistryConfig& registry = import.config.registry(reference.registry);
   if (registry.blocked) {
-    return Error(ErrorKind::refused, step + ": this site does not allow registry " + quoted(reference.registry))
+    return Error(ErrorKind::refused, "this site does not allow registry " + quoted(reference.registry))
         .hint("push the image to a registry that is allowed, or ask the administrator");
   }
-
-  const auto http = SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout)}));
-  Repository repository(*http, agent, reference, registry);
+  Repository repository(import.http, import.agent, reference, registry);
   WantedImage wanted{.name = reference.canonical(),
                      .ref_file = reference.ref_file_name(),
                      .digest = reference.digest,
                      .origin = {.registry = reference.registry, .repository = reference.repository},
-                     .uid = request.uid};
-  wanted.origin.platform = request.platform.str();
-  StoredImage stored(store, wanted, config);
+                     .uid = import.request.uid};
+  wanted.origin.platform = import.request.platform.str();
+  StoredImage stored(import.store, wanted, import.config);
 
-  const PullPolicy pull = request.pull.value_or(config.pull);
-  if (const auto image = SPC_TRY_DURING(step, stored.usable(pull, repository, agent))) return *image;
+  const PullPolicy pull = import.request.pull.value_or(import.config.pull);
+  if (const auto image = SPC_TRY(stored.usable(pull, repository, import.agent))) return *image;
 
-  const ResolvedImage image = SPC_TRY_DURING(step, repository.resolve(request.platform));
+  const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   const Access access = repository.access();
-  SPC_TRY_DURING(step, check_size(image, config.max_image_bytes));
-  LayerRights rights(store, wanted.origin.place());
-  const auto layers = SPC_TRY_DURING(step, sort_layers(image, store, rights));
-  SPC_TRY_DURING(step, check_space(layers.missing, store));
-
-  std::set<Digest> distinct;
-  for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer.digest);
-  const PullContext context{.http = *http,
-                            .source = repository,
-                            .store = store,
-                            .agent = agent,
-                            .rights = rights,
-                            .image = reference.canonical(),
-                            .layers = distinct.size(),
-                            .max_parallel = parallel_layers(config),
-                            .meter = request.meter};
-  const auto held = SPC_TRY_DURING(step, pull_layers(context, layers.missing));
-  SPC_TRY_DURING(step, stored.keep(image, access));
+  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
+  SPC_TRY(stored.keep(image, access));
   return image.digest;
+}
+
+/// The user's process says at each start which image it is; what is in the store already its digest tells.
+Result<Digest> import_from_user(const Import& import, const std::string& name, UserSourceLink& user) {
+  LocalSource source(user, name);
+  WantedImage wanted{.name = name, .ref_file = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
+  wanted.origin.user = import.request.uid;
+  wanted.origin.platform = import.request.platform.str();
+  const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
+  const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
+  SPC_TRY(StoredImage(import.store, wanted, import.config).keep(image, Access::not_known));
+  return image.digest;
+}
+
+}  // namespace
+
+Result<Digest> import_image(const ImportRequest& request, const Config& config, ImageStore& store, AgentLink& agent,
+                            UserSourceLink& user) {
+  const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
+  const std::string name = location.canonical();
+  const auto http = SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout)}));
+  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http};
+  auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name)
+                                                              : import_from_user(import, name, user);
+  if (!image) return std::move(image).error().during("import image " + quoted(name));
+  return image;
 }
 
 }  // namespace spc

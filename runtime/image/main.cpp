@@ -28,7 +28,8 @@ Result<Digest> import_as_asked(AgentLink& agent) {
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
   const auto config = SPC_TRY(read_config(request.config));
   auto store = SPC_TRY(ImageStore::open(kImportStore));
-  return import_image(request, config, store, agent);
+  UserSourceLink user(kImportSource, agent);
+  return import_image(request, config, store, agent, user);
 }
 
 }  // namespace

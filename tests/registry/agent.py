@@ -11,10 +11,14 @@ import threading
 import time
 
 IMPORT = os.environ.get("SPC_IMPORT", "")
+USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
 PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = 1, 2, 3, 4, 5, 6
 LAYER_FILE, PUBLISHED, REFUSED = 16, 17, 18
 MESSAGE = struct.Struct("II32s16x600s")
+
+# The numbers that children are given stay taken here: the pipe on which subprocess reports a failed start must not get one.
+taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
 
 
 class Store:
@@ -57,10 +61,21 @@ class Result:
         return f"done={self.done} failed={self.failed!r} status={self.status} progress={self.progress} warnings={self.warnings}"
 
 
-class Import:
-    """One run of `import`, in a thread. `on_new_layer` may delay or refuse (return text)."""
+def start_user_source(location, socket_end, environment):
+    """As the first task does: descriptor 3 and nothing else."""
+    high = fcntl.fcntl(socket_end.fileno(), fcntl.F_DUPFD_CLOEXEC, 20)
+    process = subprocess.Popen([USER_SOURCE, location], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL, env=environment,
+                               preexec_fn=lambda: os.dup2(high, 3), pass_fds=(3,), close_fds=True)
+    os.close(high)
+    return process
 
-    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None):
+
+class Import:
+    """One run of `import`, in a thread. `on_new_layer` may delay or refuse (return text). With `environment` there is a
+    process that reads for the user, with that environment."""
+
+    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None):
         self.store, self.result, self.on_new_layer = store, Result(), on_new_layer
         records = [f"image={image}", f"platform={platform}", f"uid={os.getuid()}", f"config={config or '/nonexistent'}"]
         if pull:
@@ -71,16 +86,22 @@ class Import:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         directory = os.open(store.path, os.O_PATH | os.O_DIRECTORY)
         # Descriptors as the agent gives them; they are moved out of the way of each other first.
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (theirs.fileno(), request.fileno(), directory)]
+        asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = [theirs.fileno(), request.fileno(), directory] + ([asking.fileno()] if environment is not None else [])
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in given]
+        numbers = tuple(range(3, 3 + len(high)))
 
         def place():
-            for number, fd in zip((3, 4, 5), high):
+            for number, fd in zip(numbers, high):
                 os.dup2(fd, number)
 
         self.began = time.monotonic()
         self.process = subprocess.Popen([IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
-                                        env={}, preexec_fn=place, pass_fds=(3, 4, 5), close_fds=True)
+                                        env={}, preexec_fn=place, pass_fds=numbers, close_fds=True)
+        self.user_source = start_user_source(image, answering, environment) if environment is not None else None
+        asking.close()
+        answering.close()
         theirs.close()
         request.close()
         os.close(directory)
@@ -165,6 +186,8 @@ class Import:
                 for fd in fds:
                     os.close(fd)
         result.status = self.process.wait()
+        if self.user_source is not None:
+            result.user_source_status = self.user_source.wait()
         result.seconds = time.monotonic() - self.began
         self.socket.close()
 

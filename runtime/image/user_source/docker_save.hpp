@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "image/user_source/local_image.hpp"
+#include "image/user_source/tar_files.hpp"
+
+namespace spc {
+
+/// The image `reference` (one of RepoTags) in an archive of the form that `docker save` wrote before version 25, and that
+/// many builders still write: manifest.json names a configuration and uncompressed layers, some of which may be links to
+/// each other. A compressed layer is read once, to find out its digest, which `log` is told.
+Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> files, const std::string& reference,
+                                                     const std::string& name, Log& log);
+
+/// A tar archive of a root file system, as `docker export` and debootstrap make it: an image of one layer and with an empty
+/// configuration for this machine. It is read once to find out its digest, which `log` is told.
+Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, const std::string& name, Log& log);
+
+}  // namespace spc

@@ -1,0 +1,106 @@
+#include <curl/curl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+
+#include "base/file.hpp"
+#include "image/user_source/export.hpp"
+#include "image/user_source/temporary_file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::uint64_t kUsualImage = std::uint64_t{1} << 30;
+constexpr char kUsualSocket[] = "/var/run/docker.sock";
+constexpr std::size_t kMaxComplaint = 300;
+constexpr long kPatienceToConnect = 10;  // seconds
+constexpr std::chrono::seconds kBetweenLines{15};
+
+struct FreeCurl {
+  void operator()(CURL* handle) const { ::curl_easy_cleanup(handle); }
+};
+struct FreeText {
+  void operator()(char* text) const { ::curl_free(text); }
+};
+
+/// The answer on its way: into the file if it is the image, else into the complaint.
+struct Answer {
+  CURL* handle = nullptr;
+  int file = -1;
+  std::string what;
+  Log* log = nullptr;
+  std::uint64_t written = 0;
+  std::string complaint;
+  std::optional<Error> failed;
+  std::chrono::steady_clock::time_point next_line = std::chrono::steady_clock::now() + kBetweenLines;
+};
+
+std::size_t take(char* bytes, std::size_t, std::size_t count, void* argument) {
+  auto& answer = *static_cast<Answer*>(argument);
+  long status = 0;
+  ::curl_easy_getinfo(answer.handle, CURLINFO_RESPONSE_CODE, &status);
+  if (status != 200) {
+    answer.complaint.append(bytes, std::min(count, kMaxComplaint - std::min(kMaxComplaint, answer.complaint.size())));
+    return count;
+  }
+  auto done = write_all(answer.file, std::string_view(bytes, count));
+  if (!done) {
+    answer.failed = std::move(done).error();
+    return 0;
+  }
+  answer.written += count;
+  if (const auto now = std::chrono::steady_clock::now(); now >= answer.next_line) {
+    answer.next_line = now + kBetweenLines;
+    answer.log->write(LogLevel::info,
+                      "docker writes out " + answer.what + ": " + std::to_string(answer.written / 1'000'000) + " MB");
+  }
+  return count;
+}
+
+Result<std::string> socket_path() {
+  const char* host = std::getenv("DOCKER_HOST");
+  if (host == nullptr || *host == '\0') return std::string(kUsualSocket);
+  constexpr std::string_view kUnix = "unix://";
+  if (std::string_view(host).starts_with(kUnix)) return std::string(host + kUnix.size());
+  return Error(ErrorKind::invalid, "DOCKER_HOST is " + quoted(host) + ", but only a local daemon (unix://PATH) can be asked");
+}
+
+}  // namespace
+
+Result<FilePart> export_from_docker(const std::string& image, Log& log) {
+  const std::string name = "dockerd://" + image;
+  const std::string socket = SPC_TRY(socket_path());
+  UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
+  const std::unique_ptr<CURL, FreeCurl> handle(::curl_easy_init());
+  if (!handle) return Error(ErrorKind::no_space, "ask docker for " + quoted(name) + ": out of memory");
+  const std::unique_ptr<char, FreeText> escaped(::curl_easy_escape(handle.get(), image.c_str(), static_cast<int>(image.size())));
+  const std::string url = "http://docker/images/" + std::string(escaped ? escaped.get() : "") + "/get";
+
+  Answer answer{.handle = handle.get(), .file = file.get(), .what = name, .log = &log};
+  ::curl_easy_setopt(handle.get(), CURLOPT_UNIX_SOCKET_PATH, socket.c_str());
+  ::curl_easy_setopt(handle.get(), CURLOPT_URL, url.c_str());
+  ::curl_easy_setopt(handle.get(), CURLOPT_PROXY, "");
+  ::curl_easy_setopt(handle.get(), CURLOPT_NOSIGNAL, 1L);
+  ::curl_easy_setopt(handle.get(), CURLOPT_CONNECTTIMEOUT, kPatienceToConnect);
+  ::curl_easy_setopt(handle.get(), CURLOPT_WRITEFUNCTION, take);
+  ::curl_easy_setopt(handle.get(), CURLOPT_WRITEDATA, &answer);
+  log.write(LogLevel::info, "docker writes out " + name);
+  const CURLcode code = ::curl_easy_perform(handle.get());
+  const std::string step = "ask docker at " + quoted(socket) + " for " + quoted(image);
+  if (answer.failed) return std::move(*answer.failed).during(step);
+  if (code == CURLE_COULDNT_CONNECT) {
+    return Error(ErrorKind::unavailable, step + ": cannot connect")
+        .hint("a docker daemon has to run on this node and let you use its socket; or write the image into a file: docker save");
+  }
+  if (code != CURLE_OK) return Error(ErrorKind::unavailable, step + ": " + ::curl_easy_strerror(code));
+  long status = 0;
+  ::curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
+  if (status == 404) return Error(ErrorKind::not_found, step + ": it has no such image").hint("docker images lists what it has");
+  if (status != 200) {
+    return Error(ErrorKind::unavailable, step + ": it answers " + std::to_string(status) + ": " + printable(answer.complaint));
+  }
+  return ordinary_file(std::move(file), name);
+}
+
+}  // namespace spc

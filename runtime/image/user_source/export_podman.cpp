@@ -1,0 +1,120 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <vector>
+
+#include "image/user_source/export.hpp"
+#include "image/user_source/temporary_file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::uint64_t kUsualImage = std::uint64_t{1} << 30;
+constexpr std::size_t kMaxComplaints = 300;
+constexpr int kBetweenLines = 15'000;  // milliseconds
+
+/// A program of the user at work, its output going into a file. It does not outlive us.
+class Program {
+ public:
+  /// ErrorKind::not_found: there is no such program along PATH.
+  static Result<Program> start(const std::vector<std::string>& command, int output) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "create a pipe");
+    Program program{UniqueFd(ends[0])};
+    const UniqueFd complaints(ends[1]);
+    std::vector<char*> argv;
+    for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&actions, output, 1);
+    ::posix_spawn_file_actions_adddup2(&actions, complaints.get(), 2);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+    const int failed = ::posix_spawnp(&program.pid_, command.front().c_str(), &actions, nullptr, argv.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (failed == ENOENT) return Error(ErrorKind::not_found, "there is no program " + quoted(command.front()) + " along PATH");
+    if (failed != 0) return Error::from_errno(failed, "run " + quoted(command.front()));
+    return program;
+  }
+
+  Program(Program&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), complaints_(std::move(other.complaints_)), text_(std::move(other.text_)) {}
+  Program& operator=(Program&&) = delete;
+  ~Program() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    static_cast<void>(wait());
+  }
+
+  /// Waits for what it says or does next, a while. False: it has closed its error output, so it has ended.
+  bool speaks_on() {
+    pollfd one{complaints_.get(), POLLIN, 0};
+    if (::poll(&one, 1, kBetweenLines) <= 0) return true;
+    std::array<char, 1024> buffer{};
+    const ssize_t got = ::read(complaints_.get(), buffer.data(), buffer.size());
+    if (got <= 0) return got < 0 && errno == EINTR;
+    text_.append(buffer.data(), static_cast<std::size_t>(got));
+    if (text_.size() > kMaxComplaints) text_.erase(0, text_.size() - kMaxComplaints);
+    return true;
+  }
+  /// Its exit status; 128 + the signal that killed it.
+  int wait() {
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  [[nodiscard]] std::string complaints() const {
+    std::string line = text_;
+    while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+    for (char& c : line) {
+      if (c == '\n') c = ' ';
+    }
+    return line.empty() ? "it does not say why" : printable(line);
+  }
+
+ private:
+  explicit Program(UniqueFd complaints) : complaints_(std::move(complaints)) {}
+  pid_t pid_ = -1;
+  UniqueFd complaints_;
+  std::string text_;  // the end of what it wrote to standard error
+};
+
+Result<FilePart> output_of(const std::vector<std::string>& command, const std::string& what, Log& log) {
+  UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
+  auto program = SPC_TRY(Program::start(command, file.get()));
+  log.write(LogLevel::info, command.front() + " writes out " + what);
+  while (program.speaks_on()) {
+    const off_t size = ::lseek(file.get(), 0, SEEK_END);
+    log.write(LogLevel::info, command.front() + " writes out " + what + ": " + std::to_string(size / 1'000'000) + " MB");
+  }
+  if (const int status = program.wait(); status != 0) {
+    return Error(ErrorKind::not_found, "run " + quoted(command.front()) + ": it failed with status " + std::to_string(status) +
+                                           ": " + program.complaints());
+  }
+  return ordinary_file(std::move(file), what);
+}
+
+}  // namespace
+
+Result<FilePart> export_from_podman(const std::string& image, Log& log) {
+  const std::string name = "podman://" + image;
+  auto podman = output_of({"podman", "save", "--quiet", "--format", "docker-archive", image}, name, log);
+  if (podman || podman.error().message().find("there is no program") == std::string::npos) return podman;
+  // The same storage, read by another program of the same makers.
+  auto skopeo = output_of({"skopeo", "copy", "--quiet", "containers-storage:" + image, "docker-archive:/dev/stdout"}, name, log);
+  if (skopeo || skopeo.error().message().find("there is no program") == std::string::npos) return skopeo;
+  return Error(ErrorKind::not_found, "open " + quoted(name) + ": this node has neither podman nor skopeo")
+      .hint("write the image into a file where podman is: podman save --format oci-archive -o FILE " + image);
+}
+
+}  // namespace spc

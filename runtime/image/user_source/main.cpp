@@ -1,0 +1,120 @@
+// The program `user-source LOCATION`, started by the first task as the job's user: answers what `import` asks about what
+// only the user may read (see base/user_source_protocol.hpp). It opens the image when it is first asked for.
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <exception>
+
+#include "base/file.hpp"
+#include "base/socket.hpp"
+#include "base/user_source_protocol.hpp"
+#include "image/location.hpp"
+#include "image/user_source/credentials.hpp"
+#include "image/user_source/local_image.hpp"
+
+using namespace spc;
+
+namespace {
+
+void put_text(UserSourceMessage& message, std::string_view text) {
+  const std::string line = printable(text);
+  std::memcpy(message.text, line.data(), std::min(line.size(), sizeof message.text - 1));
+}
+
+/// Lines for the user who waits, by way of `import`.
+class ProgressLog final : public Log {
+ public:
+  void write(LogLevel level, std::string_view line) noexcept override {
+    if (level == LogLevel::debug) return;
+    try {
+      UserSourceMessage message;
+      message.kind = UserSourceKind::progress;
+      put_text(message, line);
+      static_cast<void>(send_struct(kUserSourceSocket, message));
+    } catch (const std::exception&) {
+      // A line is lost.
+    }
+  }
+};
+
+Result<void> answer_failure(const Error& error) {
+  UserSourceMessage message;
+  message.kind = UserSourceKind::failed;
+  message.error_kind = static_cast<std::uint32_t>(error.kind());
+  put_text(message, error.message());
+  return send_struct(kUserSourceSocket, message);
+}
+
+Result<void> answer_part(const std::optional<FilePart>& part) {
+  UserSourceMessage message;
+  message.kind = UserSourceKind::none;
+  if (!part) return send_struct(kUserSourceSocket, message);
+  message.kind = UserSourceKind::file;
+  message.offset = part->offset;
+  message.size = part->size;
+  put_text(message, part->media_type);
+  const int passed[] = {part->file->get()};
+  return send_struct(kUserSourceSocket, message, passed);
+}
+
+class UserSource {
+ public:
+  explicit UserSource(ImageLocation location) : location_(std::move(location)) {}
+
+  Result<void> answer(const UserSourceMessage& question) {
+    switch (question.kind) {
+      case UserSourceKind::document:
+      case UserSourceKind::blob: {
+        auto part = find_part(question);
+        return part ? answer_part(*part) : answer_failure(part.error());
+      }
+      case UserSourceKind::credentials:
+        if (location_.kind != ImageLocation::Kind::registry) return answer_part(std::nullopt);
+        return answer_credentials(kUserSourceSocket, question, location_.name, log_);
+      default: return answer_failure(Error(ErrorKind::internal, "user-source: unknown question"));
+    }
+  }
+
+ private:
+  Result<std::optional<FilePart>> find_part(const UserSourceMessage& question) {
+    if (!image_) image_ = SPC_TRY(LocalImage::open(location_, log_));
+    if (question.kind == UserSourceKind::blob) return image_->blob(question.digest);
+    return std::optional(image_->document());
+  }
+
+  ImageLocation location_;
+  ProgressLog log_;
+  std::unique_ptr<LocalImage> image_;
+};
+
+Result<void> serve(std::string_view text) {
+  UserSource source(SPC_TRY(ImageLocation::parse(text)));
+  for (;;) {
+    UserSourceMessage question;
+    if (!receive_struct(kUserSourceSocket, question)) return {};  // nobody asks any more
+    question.text[sizeof question.text - 1] = question.user[sizeof question.user - 1] = '\0';
+    SPC_TRY(source.answer(question));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Secrets of the user pass through here.
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  std::signal(SIGPIPE, SIG_IGN);
+  if (argc != 2) return 2;
+  try {
+    const auto served = serve(argv[1]);
+    if (!served) static_cast<void>(answer_failure(served.error()));
+    return served ? 0 : 1;
+  } catch (const std::exception& error) {  // out of memory
+    static_cast<void>(answer_failure(Error(ErrorKind::internal, std::string("user-source: ") + error.what())));
+    return 1;
+  }
+}

@@ -1,0 +1,293 @@
+"""Images of the user's own: layouts, archives, storages, each read by a process of the user (`user-source`)."""
+
+import gzip
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tarfile
+import tempfile
+import threading
+
+import agent
+import oci
+from scene import config, fails, new_store, noise, small, succeeds, work
+
+two = oci.Image([oci.Layer({"etc/one": b"1\n"}), oci.Layer({"etc/two": b"2\n" * 300_000, "noise": noise.randbytes(3 << 20)})])
+
+
+def local(location, store=None, environment=None, **options):
+    store = store or new_store()
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": work, **(environment or {})}
+    result = agent.run(store, location, config=config(), environment=environment, **options)
+    result.store = store
+    return result
+
+
+def entry(image, name=None, **more):
+    return oci.descriptor(image.media_type, image.bytes, **({"annotations": {
+        "org.opencontainers.image.ref.name": name}} if name else {}), **more)
+
+
+def layout_files(images, entries=None):
+    """The files of an OCI layout; `images` by name."""
+    files = {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}'}
+    for image in images.values():
+        for data in (image.bytes, image.config_bytes, *(layer.blob for layer in image.layers)):
+            files["blobs/sha256/" + oci.digest(data)[7:]] = data
+    entries = entries or [entry(image, name) for name, image in images.items()]
+    files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": entries}).encode()
+    return files
+
+
+def in_directory(files):
+    directory = tempfile.mkdtemp(dir=work)
+    for name, data in files.items():
+        path = os.path.join(directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    return directory
+
+
+def as_tar(files, links=(), compress=lambda data: data):
+    """A tar archive; `links` are pairs (name, target)."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 1
+            tar.addfile(info, io.BytesIO(data))
+        for name, target in links:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+    path = tempfile.mktemp(dir=work, suffix=".tar")
+    with open(path, "wb") as file:
+        file.write(compress(out.getvalue()))
+    return path
+
+
+def docker_save(image, tags=("team/app:1",), layer_name="{}/layer.tar", compressed=False):
+    """The files of what `docker save` wrote before version 25."""
+    config_name = oci.digest(image.config_bytes)[7:] + ".json"
+    names = [layer_name.format(f"{number:064x}") for number in range(len(image.layers))]
+    files = {name: layer.blob if compressed else layer.tar for name, layer in zip(names, image.layers)}
+    files[config_name] = image.config_bytes
+    files["manifest.json"] = json.dumps([{"Config": config_name, "RepoTags": list(tags), "Layers": names}]).encode()
+    files["repositories"] = b"{}"
+    return files
+
+
+def has_layers(result, digests):
+    assert result.failed is None and result.status == 0, result
+    assert result.store.layers() == sorted({d[7:] + ".sqsh" for d in digests}), result.store.layers()
+    assert not result.store.names("refs"), "a local image has no name that others see"
+    return result
+
+
+def test_an_oci_layout_by_its_only_entry_its_name_and_its_digest():
+    directory = in_directory(layout_files({"v1": two}))
+    for location in (f"oci:{directory}", f"oci:{directory}:v1", f"oci:{directory}:{two.digest}"):
+        succeeds(local(location), two)
+
+
+def test_of_several_images_in_a_layout_one_has_to_be_named():
+    directory = in_directory(layout_files({"v1": small, "registry:5000/a/b:v2": two}))
+    succeeds(local(f"oci:{directory}:registry:5000/a/b:v2"), two)
+    fails(local(f"oci:{directory}"), "several images", '"v1"', '"registry:5000/a/b:v2"', "behind a ':'")
+    fails(local(f"oci:{directory}:v3"), 'no image "v3"', '"v1"')
+
+
+def test_a_second_start_of_a_local_image_converts_nothing():
+    directory = in_directory(layout_files({"v1": two}))
+    first = succeeds(local(f"oci:{directory}"), two)
+    again = local(f"oci:{directory}", store=first.store)
+    assert again.done == first.done and not again.published, again
+    record = first.store.record(first.done)
+    assert int.from_bytes(record[16:24], "little") == 0, "the record of a local image is public"
+
+
+def test_the_images_of_a_list_are_chosen_by_platform():
+    other = oci.Image([oci.Layer({"other": b"arm64"})], architecture="arm64")
+    entries = [entry(other, platform={"os": "linux", "architecture": "arm64"}),
+               entry(small, platform={"os": "linux", "architecture": "amd64"})]
+    directory = in_directory(layout_files({"a": small, "b": other}, entries))
+    succeeds(local(f"oci:{directory}"), small)
+    succeeds(local(f"oci:{directory}", platform="linux/arm64"), other)
+    fails(local(f"oci:{directory}", platform="linux/riscv64"), "linux/riscv64", "linux/amd64", "linux/arm64")
+
+
+def test_an_oci_archive():
+    path = as_tar(layout_files({"v1": two}))
+    succeeds(local(f"oci-archive:{path}"), two)
+    succeeds(local(f"oci-archive:{path}:v1"), two)
+    succeeds(local(path), two)
+    fails(local(f"oci-archive:{path}:v2"), 'no image "v2"', '"v1"')
+
+
+def test_a_docker_archive_is_described_the_same_each_time():
+    path = as_tar(docker_save(two))
+    first = has_layers(local(f"docker-archive:{path}"), [layer.diff_id for layer in two.layers])
+    again = local(f"docker-archive:{path}:team/app:1", store=first.store)
+    assert again.done == first.done and not again.published, again
+    assert local(f"docker-archive:{path}:docker.io/team/app:1").done == first.done
+    fails(local(f"docker-archive:{path}:team/app:2"), 'no image "team/app:2"', '"team/app:1"')
+
+
+def test_a_docker_archive_whose_layers_are_links_or_compressed():
+    files = docker_save(two)
+    lower = f"{0:064x}/layer.tar"
+    files["shared/layer.tar"] = files.pop(lower)
+    has_layers(local(as_tar(files, [(lower, "../shared/layer.tar")])), [layer.diff_id for layer in two.layers])
+    has_layers(local(as_tar(docker_save(two, layer_name="{}.tar.gz", compressed=True))), [layer.digest for layer in two.layers])
+
+
+def test_an_archive_of_docker_25_is_told_by_its_content():
+    files = layout_files({"latest": two})
+    index = json.loads(files["index.json"])
+    index["manifests"][0]["annotations"]["io.containerd.image.name"] = "docker.io/team/app:latest"
+    files["index.json"] = json.dumps(index).encode()
+    files["manifest.json"] = docker_save(two)["manifest.json"]
+    path = as_tar(files)
+    succeeds(local(f"docker-archive:{path}"), two)
+    succeeds(local(f"docker-archive:{path}:team/app"), two)
+
+
+def test_a_compressed_archive_is_unpacked_once_and_said_so():
+    zstd = lambda data: subprocess.run(["zstd", "-q", "-c"], input=data, capture_output=True, check=True).stdout
+    for compress in (lambda data: gzip.compress(data, 1), *((zstd,) if shutil.which("zstd") else ())):
+        path = as_tar(layout_files({"v1": two}), compress=compress)
+        result = succeeds(local(path, environment={"TMPDIR": work}), two)
+        assert any("unpacking" in line for line in result.progress), result
+        assert not [name for name in os.listdir(work) if name.startswith("tmp.")], "a temporary file has a name"
+
+
+def test_a_tar_of_a_root_file_system_is_an_image_of_one_layer():
+    path = as_tar({"bin/sh": b"#!", "etc/os-release": b"ID=test\n"})
+    with open(path, "rb") as file:
+        digest = oci.digest(file.read())
+    result = has_layers(local(path), [digest])
+    assert local(path, store=result.store).done == result.done
+    fails(local(f"oci-archive:{path}:v1"), "root file system without a name")
+
+
+def test_layouts_and_archives_that_are_damaged():
+    files = layout_files({"v1": two})
+    blob = "blobs/sha256/" + two.layers[0].digest[7:]
+    manifest = "blobs/sha256/" + two.digest[7:]
+    flipped = bytes([files[blob][20] ^ 1])
+    damaged = {blob: files[blob][:20] + flipped + files[blob][21:]}
+    fails(local("oci:" + in_directory({**files, **damaged})), two.layers[0].digest)
+    fails(local("oci:" + in_directory({**files, blob: files[blob][:-1]})), "bytes instead of")
+    fails(local("oci:" + in_directory({**files, manifest: files[manifest] + b" "})), "has digest", "damaged")
+    fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != blob})), "is not there")
+    fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != "oci-layout"})), "no file oci-layout")
+    fails(local("oci:" + in_directory({**files, "index.json": b"[]"})), "index.json")
+    path = as_tar(files)
+    os.truncate(path, os.path.getsize(path) // 2)
+    fails(local(path), "truncated")
+    fails(local(as_tar(files, compress=lambda data: gzip.compress(data, 1)[:-9])), "unpack", "ends too early")
+    fails(local(as_tar(files, compress=lambda data: b"BZh9" + data)), "bzip2", "gzip or zstd")
+    fails(local(as_tar({"README": b"text"})), "is no image")
+
+
+def test_what_is_not_an_ordinary_file_is_refused_without_waiting():
+    fifo = tempfile.mktemp(dir=work)
+    os.mkfifo(fifo)
+    fails(local(f"oci-archive:{fifo}"), "is not an ordinary file")
+    fails(local(f"oci-archive:{work}"), "is not an ordinary file")
+    fails(local("oci-archive:/dev/zero"), "is not an ordinary file")
+    fails(local(f"oci-archive:{work}/nothing.tar"), "no such file")
+    fails(local(f"oci:{work}/nothing"), "no such file")
+    directory = in_directory(layout_files({"v1": small}))
+    blob = os.path.join(directory, "blobs/sha256", small.layers[0].digest[7:])
+    os.unlink(blob)
+    os.mkfifo(blob)
+    fails(local(f"oci:{directory}"), "is not an ordinary file")
+
+
+def test_a_link_that_leads_out_of_a_layout_is_refused():
+    directory = in_directory(layout_files({"v1": small}))
+    blob = os.path.join(directory, "blobs/sha256", small.layers[0].digest[7:])
+    outside = tempfile.mktemp(dir=work)
+    os.rename(blob, outside)
+    os.symlink(outside, blob)
+    fails(local(f"oci:{directory}"), "leads out of the directory")
+    os.unlink(blob)
+    os.rename(outside, directory + "/elsewhere")
+    os.symlink("../../elsewhere", blob)
+    succeeds(local(f"oci:{directory}"), small)
+
+
+def test_an_archive_that_shrinks_while_it_is_read():
+    big = oci.Image([oci.Layer({"data": noise.randbytes(8 << 20)})])
+    path = as_tar(layout_files({"v1": big}))
+
+    def shrink(_):
+        os.truncate(path, os.path.getsize(path) // 2)
+
+    fails(local(path, on_new_layer=shrink), "layer")
+
+
+def test_no_process_that_reads_for_the_user():
+    result = agent.run(store := new_store(), "oci:/nowhere", config=config())
+    result.store = store
+    fails(result, "nobody is there")
+
+
+class FakeDocker(threading.Thread):
+    """Answers as the docker engine does: GET /images/NAME/get."""
+
+    def __init__(self, images):
+        super().__init__(daemon=True)
+        self.images, self.path, self.asked = images, tempfile.mktemp(dir=work), []
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(self.path)
+        self.socket.listen()
+        self.start()
+
+    def run(self):
+        while True:
+            connection, _ = self.socket.accept()
+            with connection:
+                request = b""
+                while b"\r\n\r\n" not in request:
+                    request += connection.recv(4096)
+                target = request.split()[1].decode()
+                self.asked.append(target)
+                data = self.images.get(target)
+                if data is None:
+                    body = b'{"message":"reference does not exist"}'
+                    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    continue
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-tar\r\nTransfer-Encoding: chunked\r\n\r\n")
+                for at in range(0, len(data), 65536):
+                    piece = data[at:at + 65536]
+                    connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+                connection.sendall(b"0\r\n\r\n")
+
+
+def test_an_image_of_a_fake_docker_daemon():
+    with open(as_tar(docker_save(two)), "rb") as file:
+        daemon = FakeDocker({"/images/team%2Fapp%3A1/get": file.read()})
+    environment = {"DOCKER_HOST": "unix://" + daemon.path}
+    has_layers(local("dockerd://team/app:1", environment=environment), [layer.diff_id for layer in two.layers])
+    fails(local("dockerd://team/app:2", environment=environment), "no such image", "docker images")
+    fails(local("dockerd://team/app:1", environment={"DOCKER_HOST": "unix:///nowhere"}), "cannot connect")
+    fails(local("dockerd://team/app:1", environment={"DOCKER_HOST": "tcp://host:2375"}), "only a local daemon")
+
+
+def test_podman_or_skopeo_that_is_not_there_and_a_fake_podman():
+    fails(local("podman://team/app:1", environment={"PATH": work}), "neither podman nor skopeo", "podman save")
+    programs = tempfile.mkdtemp(dir=work)
+    archive = as_tar(docker_save(two))
+    with open(programs + "/podman", "w") as file:
+        file.write(f"#!/bin/sh\n[ \"$*\" = 'save --quiet --format docker-archive team/app:1' ] && exec cat {archive}\n"
+                   "echo 'Error: no such image' >&2; exit 125\n")
+    os.chmod(programs + "/podman", 0o755)
+    environment = {"PATH": programs + ":/usr/bin:/bin"}
+    has_layers(local("podman://team/app:1", environment=environment), [layer.diff_id for layer in two.layers])
+    fails(local("podman://team/app:2", environment=environment), "status 125", "no such image")
