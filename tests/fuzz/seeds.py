@@ -115,6 +115,13 @@ def compression():
             struct.pack("<IBBB", 0xFD2FB528, 0x21, 7, 5) + raw]
 
 
+def verify():
+    import random
+    chance = random.Random(1)
+    changes = [bytes([table, 0, at, how, value]) for table in (0, 1, 4, 5, 6, 7) for at in range(0, 256, 3) for how, value in ((2, 1), (1, 255))]
+    return [b"", b"x", *changes[::4], *(b"".join(chance.choices(changes, k=chance.randrange(2, 6))) for _ in range(200)), chance.randbytes(320)]
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
     return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096}.get(target, 8192)

@@ -46,7 +46,8 @@ enum SuperField : std::size_t {
 };
 
 /// One of our images taken apart, to be changed and put together again. Only for images whose tables of inodes and
-/// listings have one metadata block each: then references stay right whatever a block's size becomes.
+/// listings have one metadata block each: then references stay right whatever a block's size becomes. What cannot be
+/// taken apart is a std::logic_error.
 struct Parts {
   std::string super;
   std::string options;
