@@ -77,6 +77,14 @@ class CallbackLog final : public Log {
 
 std::optional<bool> tristate(int value) { return value == SPC_UNSET ? std::nullopt : std::optional(value != SPC_NO); }
 
+/// A variable that can be meant: everything else is a mistake of typing.
+bool is_name(std::string_view text) {
+  for (const char c : text) {
+    if (c <= 0x20 || c >= 0x7f || c == '=') return false;
+  }
+  return !text.empty() && (text[0] < '0' || text[0] > '9');
+}
+
 Result<std::set<std::string>> parse_names(const char* const* lists) {
   std::set<std::string> names;
   for (; lists != nullptr && *lists != nullptr; ++lists) {
@@ -84,7 +92,7 @@ Result<std::set<std::string>> parse_names(const char* const* lists) {
     for (;;) {
       const auto end = rest.find(',');
       const std::string_view name = rest.substr(0, end);
-      if (name.empty() || name.find('=') != std::string_view::npos) {
+      if (!is_name(name)) {
         return Error(ErrorKind::invalid, "--container-env: " + quoted(*lists) + ": invalid format").hint("NAME[,NAME...]");
       }
       names.emplace(name);

@@ -79,7 +79,10 @@ TEST_CASE("names of --container-env are checked") {
   const char* good[] = {"A,B", "C", nullptr};
   options.env = good;
   CHECK(spc_check(handle.rt, &options) == SPC_OK);
-  const char* bad[] = {"A,,B", nullptr};
-  options.env = bad;
-  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+  for (const char* names : {"A,,B", "A=b", "1A", "A B", "A\nB", "\xc3\xa4"}) {
+    const char* bad[] = {names, nullptr};
+    options.env = bad;
+    CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+    CHECK(std::string(spc_error_message(handle.rt)).starts_with("--container-env: \""));
+  }
 }
