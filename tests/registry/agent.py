@@ -73,10 +73,10 @@ def start_user_source(location, socket_end, environment):
 
 class Import:
     """One run of `import`, in a thread. `on_new_layer` may delay or refuse (return text). With `environment` there is a
-    process that reads for the user, with that environment."""
+    process that reads for the user, with that environment. `on_message` sees each message first."""
 
-    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None):
-        self.store, self.result, self.on_new_layer = store, Result(), on_new_layer
+    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None):
+        self.store, self.result, self.on_new_layer, self.on_message = store, Result(), on_new_layer, on_message
         records = [f"image={image}", f"platform={platform}", f"uid={os.getuid()}", f"config={config or '/nonexistent'}"]
         if pull:
             records.append(f"pull={pull}")
@@ -142,6 +142,8 @@ class Import:
             for _, _, payload in control:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
             try:
+                if self.on_message:
+                    self.on_message(self)
                 if kind == PROGRESS:
                     result.progress.append(text)
                 elif kind == WARNING:
