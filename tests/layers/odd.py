@@ -1,6 +1,8 @@
 """Archives that go wrong somewhere, by name: each with the rows of tests/catalogue that it stands for, and what must come of
 it: ACCEPTED, or the reason that must be given."""
 
+import gzip
+
 from tarball import BLOCK, GNU, V7, Tar, base256, header, octal, padded, record, with_sum
 
 ACCEPTED = None
@@ -201,6 +203,28 @@ def framing():
     add([127], "a checksum of signed bytes", ACCEPTED, signed_sum(b"\xe9t\xe9") + padded(b"data") + bytes(1024))
 
 
+def compressed():
+    """The blob itself is wrong. (What is right is read by the unit tests: tar and tarfile would have to be told.)"""
+    plain = Tar().file(b"f", b"content" * 100).end()
+    packed = gzip.compress(plain, 6, mtime=0)
+    add([77], "gzip cut short", "ends too early", packed[:-9])
+    add([77], "gzip without its end", "ends too early", packed[:-4])
+    add([77], "gzip with a wrong checksum", "checksum or length", packed[:-8] + bytes([packed[-8] ^ 1]) + packed[-7:])
+    add([77], "gzip with a wrong length", "checksum or length", packed[:-1] + bytes([packed[-1] ^ 1]))
+    add([79], "garbage behind gzip", "something else behind", packed + b"garbage")
+    add([80], "gzip in gzip", "not a tar archive", gzip.compress(packed * 20, mtime=0))
+    frame, block = b"\x28\xb5\x2f\xfd", (5 << 3 | 1).to_bytes(3, "little") + b"hello"
+    add([84], "zstd cut short", "ends too early", frame + b"\x20\x05" + block[:-1])
+    add([84], "zstd with another magic", "not a tar archive", b"\x27\xb5\x2f\xfd\x20\x05" + block + bytes(2000))
+    add([84], "zstd with a reserved block", "zstd: ", frame + b"\x20\x05" + (5 << 3 | 7).to_bytes(3, "little") + b"hello")
+    add([84], "zstd with a window of 2 TiB", "zstd: ", frame + b"\x00\xf8" + block)
+    add([84], "zstd with a dictionary", "zstd: ", frame + b"\x21\x07\x05" + block)
+    add([85], "no byte at all", "empty", b"")
+    add([86], "a zip file", "not a tar archive", b"PK\3\4" + b"\x14" * 2000)
+    add([86], "text", "tar archive", b"not found\n" * 200)
+    add([86], "a program", "not a tar archive", b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" * 600)
+
+
 def signed_sum(name):
     block = bytearray(header(name, size=4))
     block[148:156] = b" " * 8
@@ -208,5 +232,5 @@ def signed_sum(name):
     return bytes(block)
 
 
-for part in (names, links, whiteouts, attributes, sparse, extended, framing):
+for part in (names, links, whiteouts, attributes, sparse, extended, framing, compressed):
     part()

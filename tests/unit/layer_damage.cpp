@@ -159,29 +159,6 @@ TEST_CASE("headers that claim gigabytes cost nothing") {
   CHECK(has(reason(Tar().entry({.name = "x", .type = 'L', .size = std::uint64_t{64} << 20U}).end()), "too long"));
 }
 
-TEST_CASE("sparse maps that lie are refused") {
-  const auto sparse = [](const std::string& size, const std::string& map) {
-    return reason(Tar().pax(record("GNU.sparse.size", size) + record("GNU.sparse.map", map)).file("s", "12345678").end());
-  };
-  CHECK(has(sparse("100", "0,4,2,4"), "map is wrong"));           // overlapping
-  CHECK(has(sparse("100", "50,4,0,4"), "map is wrong"));          // descending
-  CHECK(has(sparse("100", "0,4,98,4"), "map is wrong"));          // past the end
-  CHECK(has(sparse("2000", "0,4,600,4"), "map is wrong"));        // readers differ in where the second part begins
-  CHECK(has(sparse("100", "0,4"), "does not fit"));               // less than the data
-  CHECK(has(sparse("100", "0,4,50"), "no number"));               // odd
-  CHECK(has(sparse("1152921504606846976", "0,8"), "more than"));  // 1 EiB
-  const auto in_data = [](const std::string& map) {
-    return reason(Tar()
-                      .pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.realsize", "9"))
-                      .file("s", padded(map))
-                      .end());
-  };
-  CHECK(has(in_data("1000000000000000000\n"), "map is wrong"));
-  CHECK(has(in_data("2\n0\n1\n"), "map is wrong"));
-  CHECK(has(in_data("2\n0\nx\n"), "number"));
-  CHECK(has(in_data(std::string(512, '1')), "map is wrong"));
-}
-
 TEST_CASE("a layer that unpacks to more than the limit is refused") {
   const std::string bomb = gzip(Tar().file("f", std::string(8 << 20, '\0')).end());
   CHECK(bomb.size() < 100'000);

@@ -337,46 +337,6 @@ TEST_CASE("the root entry can only be a directory") {
   CHECK(has(refusal_of(Tar().symlink("/", "/etc")), "root"));
 }
 
-TEST_CASE("sparse files of all formats are exact") {
-  const std::string expected =
-      std::string(1000, '\0') + std::string(512, 'A') + std::string(400000, '\0') + "BBBB" + std::string(96, '\0');
-  const auto size = std::to_string(expected.size());
-  const std::string data = std::string(512, 'A') + "BBBB";
-  const std::string second = std::to_string(1000 + 512 + 400000);
-  Tar tar;
-  // old GNU: 4 parts in the header, more in a block behind it
-  std::string old = Header{.name = "old", .type = 'S', .size = 516, .gnu = true}.bytes();
-  const auto octal = [](std::uint64_t value) {
-    char text[16];
-    std::snprintf(text, sizeof text, "%011llo", static_cast<unsigned long long>(value));
-    return std::string(text);
-  };
-  old.replace(386, 11, octal(1000)).replace(398, 11, octal(512));
-  for (int i = 1; i < 4; ++i) {
-    old.replace(386 + 24 * static_cast<std::size_t>(i), 11, octal(1512))
-        .replace(398 + 24 * static_cast<std::size_t>(i), 11, octal(0));
-  }
-  old[482] = 1;
-  old.replace(483, 11, octal(expected.size()));
-  std::string more(512, '\0');
-  more.replace(0, 11, octal(401512)).replace(12, 11, octal(4));
-  tar.raw(Header::sum(old)).raw(more).raw(padded(data));
-  // PAX 0.0, 0.1, 1.0
-  tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.numblocks", "2") + record("GNU.sparse.offset", "1000") +
-          record("GNU.sparse.numbytes", "512") + record("GNU.sparse.offset", second) + record("GNU.sparse.numbytes", "4"))
-      .file("p00", data);
-  tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.name", "p01") +
-          record("GNU.sparse.map", "1000,512," + second + ",4"))
-      .file("GNUSparseFile.0/p01", data);
-  tar.pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", "p10") +
-          record("GNU.sparse.realsize", size))
-      .file("GNUSparseFile.0/p10", padded("2\n1000\n512\n" + second + "\n4\n") + data);
-  auto image = image_of(tar.file("next", "n"));
-  for (const char* name : {"old", "p00", "p01", "p10"}) CHECK(image[name].data == expected);
-  CHECK(image["next"].data == "n");
-  CHECK(image.size() == 6);
-}
-
 TEST_CASE("old and unusual types: V7 directories and contiguous files are read, unknown ones refused") {
   auto image = image_of(Tar()
                             .entry({.name = "v7/", .type = '\0'})
