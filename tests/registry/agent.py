@@ -133,7 +133,10 @@ class Import:
         result = self.result
         layers = os.path.join(self.store.path, "layers/sha256")
         while True:
-            data, control, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(16))
+            try:
+                data, control, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(16))
+            except ConnectionResetError:  # it was killed and had an answer unread
+                break
             if not data:
                 break
             kind, _, digest, text = MESSAGE.unpack(data)
