@@ -14,6 +14,7 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     const std::string_view value = record.substr(equals + 1);
     if (key == "env") settings.environment.emplace_back(value);
     if (key == "workdir") settings.workdir = value;
+    if (key == "settings") settings.in_files = value == "files";
   }
   return settings;
 }
@@ -30,7 +31,7 @@ EnvironmentChange merge_environment(const std::map<std::string, std::string>& jo
   }
 
   // A login's defaults first, so that the image can override them.
-  set("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+  set("PATH", kDefaultPath);
   set("HOME", user.home);
   set("SHELL", user.shell);
   if (!user.name.empty()) {

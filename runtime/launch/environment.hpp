@@ -15,9 +15,14 @@ namespace spc {
 struct ImageSettings {
   std::vector<std::string> environment;  ///< NAME=VALUE in the image's order
   std::string workdir;
+  bool in_files = false;     ///< the rest is in files of the image: see launch/image_files.hpp
+  std::string start_script;  ///< inside; what runs the image's own command. Empty: none is known
 
   static ImageSettings parse(std::string_view records);
 };
+
+/// What a login gives: the container's PATH unless the image says otherwise.
+inline constexpr char kDefaultPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Names to set and to unset in the job's environment, so that the job's variables become the container's.
 struct EnvironmentChange {

@@ -14,6 +14,8 @@
 #include "image/location.hpp"
 #include "image/request.hpp"
 #include "launch/host_side.hpp"
+#include "launch/image_files.hpp"
+#include "launch/local_image.hpp"
 
 namespace spc {
 namespace {
@@ -44,11 +46,59 @@ Result<UniqueFd> join_step(int common) {
   return std::move(ours);
 }
 
+/// What the agent makes the container from. The two descriptors go with the message; `user_source` stays here.
+struct ImageOrder {
+  std::uint32_t flags = 0;
+  Digest manifest;
+  std::uint64_t offset = 0;
+  UniqueFd first;
+  UniqueFd second;
+  UniqueFd user_source;  ///< on which `import` asks the user's side
+};
+
+/// For an image that is in the store or that `import` brings there.
+Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image) {
+  ImageOrder order;
+  const PullPolicy pull = request.pull.value_or(pull_of(policy));
+  const auto ref_file = image.kind == ImageLocation::Kind::registry ? image.name.ref_file_name() : std::nullopt;
+  if (const auto known =
+          ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
+    order.flags |= TaskMessage::start_known;
+    order.manifest = *known;
+  }
+  ImportRequest import;
+  import.pull = pull;
+  import.image = image.canonical();
+  import.uid = ::geteuid();
+  order.first = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  order.user_source = std::move(ours);
+  order.second = std::move(theirs);
+  return order;
+}
+
+/// For a path; what turns out to be an archive goes to the store.
+Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
+                                  Log& log) {
+  const std::string home = image.path.starts_with("~/") ? UserIdentity::of_this_process().home : "";
+  auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home));
+  if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
+  if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image);
+  ImageOrder order;
+  order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;
+  order.offset = local.offset;
+  order.first = SPC_TRY(record_of_local_image());
+  order.second = std::move(local.file);
+  return order;
+}
+
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
 /// to furnish the container, and in `user_source` the end of the socket on which `import` asks the user's side.
 Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, int agent, UserIdentity& user,
-                                  UniqueFd& user_source) {
+                                  UniqueFd& user_source, Log& log) {
   const auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
+  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, log)
+                                                               : order_for_store(request, policy, image));
   const bool mount_home = request.mount_home.value_or(policy.mount_home != 0);
   if (mount_home) user = UserIdentity::of_this_process();
   auto side = SPC_TRY(gather(request, mount_home ? user.home : ""));
@@ -63,23 +113,13 @@ Result<Furniture> order_container(const LaunchRequest& request, const PolicyReco
 
   message = TaskMessage{};
   message.kind = TaskMessageKind::start;
+  message.start_flags = order.flags;
   if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
-  const PullPolicy pull = request.pull.value_or(pull_of(policy));
-  const auto ref_file = image.kind == ImageLocation::Kind::registry ? image.name.ref_file_name() : std::nullopt;
-  if (const auto known =
-          ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
-    message.start_flags |= TaskMessage::start_known;
-    message.manifest = *known;
-  }
-  ImportRequest import;
-  import.pull = pull;
-  import.image = image.canonical();
-  import.uid = ::geteuid();
-  const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  user_source = std::move(ours);
-  const int passed[] = {request_file.get(), theirs.get()};
+  message.manifest = order.manifest;
+  message.offset = order.offset;
+  const int passed[] = {order.first.get(), order.second.get()};
   SPC_TRY(send_struct(agent, message, passed));
+  user_source = std::move(order.user_source);
 
   // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
   if (!mount_home) user = UserIdentity::of_this_process();
@@ -139,6 +179,14 @@ std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds) {
   return line;
 }
 
+/// What a task says that can still see the user's files. The text may have a hint of its own, which then comes first.
+Error with_advice(Error error, const std::string& image) {
+  const auto location = ImageLocation::parse(image);
+  const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
+  const std::string advice = at_registry ? did_you_mean_file(image) : "";
+  return advice.empty() ? std::move(error) : std::move(error).hint(advice);
+}
+
 }  // namespace
 
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
@@ -148,6 +196,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   UserIdentity user;
   Furniture furniture;
   UniqueFd user_source;
+  ImageSettings image;
   bool inside = false;
 
   for (;;) {
@@ -163,7 +212,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         break;
 
       case TaskMessageKind::lead: {
-        auto ordered = order_container(request, message.policy, agent.get(), user, user_source);
+        auto ordered = order_container(request, message.policy, agent.get(), user, user_source, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -174,10 +223,11 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
 
       case TaskMessageKind::furnish: {
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
-        const auto image = SPC_TRY(read_settings((*descriptors)[1].get()));
-        if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, image));
+        image = SPC_TRY(read_settings((*descriptors)[1].get()));
         SPC_TRY(enter_container((*descriptors)[0].get()));
         inside = true;
+        if (image.in_files) read_image_files(job_environment, image, &log);
+        if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, image));
         if (auto furnished = furnish(furniture, agent.get()); !furnished) {
           SPC_TRY(report_failure(agent.get(), furnished.error()));
         }
@@ -186,10 +236,11 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
 
       case TaskMessageKind::ready: {
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to enter");
-        const auto image = SPC_TRY(read_settings((*descriptors)[1].get()));
         if (!inside) {
+          image = SPC_TRY(read_settings((*descriptors)[1].get()));
           user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
           SPC_TRY(enter_container((*descriptors)[0].get()));
+          if (image.in_files) read_image_files(job_environment, image, nullptr);  // the first task has said what is to be said
         }
         // Programs that open a shell look at SHELL; many images have no other than sh.
         if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
@@ -199,7 +250,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
                          .timing = timing_line(message, now_us() - begin)};
       }
 
-      case TaskMessageKind::failed: return Error(ErrorKind::system, message.text);
+      case TaskMessageKind::failed: return with_advice(Error(ErrorKind::system, message.text), request.image);
 
       default: return Error(ErrorKind::internal, "unexpected message of the agent");
     }

@@ -1,6 +1,9 @@
 spc_unit_test(launch_test
   SOURCES launch_environment_test.cpp launch_mounts_test.cpp
-  LIBS spc_launch spc_container_task spc_image_reference spc_base)
+  LIBS spc_launch spc_container_task spc_image_reference spc_image_local spc_base)
+spc_unit_test(local_image_test
+  SOURCES image_sif_test.cpp launch_image_files_test.cpp launch_local_image_test.cpp
+  LIBS spc_launch spc_container_task spc_image_reference spc_image_local spc_base)
 spc_unit_test(furnish_test SOURCES container_furnish_test.cpp LIBS spc_container_task spc_base)
 spc_unit_test(options_test SOURCES spank_options_test.cpp ${PROJECT_SOURCE_DIR}/spank/options.cpp)
 target_include_directories(options_test PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime/include)

@@ -1,0 +1,235 @@
+"""Images that users bring as files or directories: --container-image=./x.sqsh, ./x.sif, ./dir/."""
+import os
+import re
+import signal
+import time
+
+import local_files
+from harness import equal, expect, test
+
+ON = ("-w", "node01")
+COMPRESSORS = {"gzip": ("-comp", "gzip", "-Xcompression-level", "1"), "lzo": ("-comp", "lzo", "-Xalgorithm", "lzo1x_1"), "lz4": ("-comp", "lz4"),
+               "xz": ("-comp", "xz", "-wildcards", "-e", "usr/share", "usr/lib/python3*", "usr/lib/*/perl*", "var"), "zstd": ("-comp", "zstd", "-Xcompression-level", "1"), "none": ("-noI", "-noD", "-noF", "-noX")}
+
+
+def refused(cluster, path, reason, *options):
+    """The step fails at once with this line, and nothing of it stays."""
+    done = cluster.srun(*ON, *options, "true", image=path)
+    expect(done.rc != 0, "it was accepted", done)
+    equal([re.sub(r"^.*?--container-image: ", "", line) for line in done.errors()], [reason], "messages", done)
+    cluster.must_be_quiet()
+
+
+def file_of(cluster, name, data=b"", mode=0o644):
+    here, there = local_files.shared(cluster, name)
+    with open(here, "wb") as file:
+        file.write(data)
+    os.chmod(here, mode)
+    return there
+
+
+def start_test_of(compressor, options):
+    def starts(cluster):
+        image = local_files.squashfs(cluster, f"{compressor}.sqsh", *options)
+        cluster.bash("cat /data/one /data/sub/three; bash --version | grep -c ^GNU", image=image).good("one\nsub/three\n1")
+    starts.__name__ = f"a_squashfs_compressed_with_{compressor}_starts"
+    starts.__module__ = __name__
+    return test(starts)
+
+
+for each, how in COMPRESSORS.items():
+    start_test_of(each, how)
+
+
+@test
+def a_squashfs_is_the_users_own_and_can_be_changed_everywhere(cluster):
+    out = cluster.bash("""
+        test "$(stat -c %u:%g /data/two /etc/passwd /)" = "$(printf '%s\\n' "$(id -u):$(id -g)" "$(id -u):$(id -g)" "$(id -u):$(id -g)")"
+        test "$(stat -c %a /data/setuid)" = 755
+        echo more >>/data/one; cat /data/one
+        rm /data/two; test ! -e /data/two
+        mv /data/sub /data/moved; cat /data/moved/three
+        chmod 600 /data/one; stat -c %a /data/one
+        mkdir /data/new; echo x >/data/new/file; ln /data/new/file /data/link; ln -s file /data/new/soft; cat /data/new/soft
+        rm -r /data/moved; ls /data
+        touch -d 2001-01-01 /data/one; chmod -R go-w /usr/share/doc""", *ON, image=local_files.squashfs(cluster)).good()
+    equal(out.split(), ["one", "more", "sub/three", "600", "x", "link", "new", "one", "setuid"], "what the tests in it saw")
+    cluster.must_be_quiet()
+
+
+@test
+def a_squashfs_can_be_read_only(cluster):
+    done = cluster.bash("cat /data/one; echo x >/data/one", *ON, "--container-readonly", image=local_files.squashfs(cluster))
+    expect(done.rc != 0 and "Read-only file system" in done.err and done.out == "one\n", "it was written to", done)
+
+
+@test
+def a_squashfs_is_found_from_the_jobs_directory_and_from_home(cluster):
+    local_files.squashfs(cluster)
+    cluster.srun(*ON, "--chdir=/home/shared", "cat", "/data/one", image="./base.sqsh").good("one")
+    cluster.srun(*ON, "--chdir=/home/alice", "cat", "/data/one", image="../shared/base.sqsh").good("one")
+    link = os.path.join(cluster.home, "alice/link.sqsh")
+    os.path.islink(link) or os.symlink("../shared/base.sqsh", link)
+    cluster.srun(*ON, "cat", "/data/one", image="~/link.sqsh").good("one")
+
+
+@test
+def a_squashfs_of_enroot_brings_its_environment_and_directory(cluster):
+    out = cluster.srun(*ON, "sh", "-c", "echo $FROM_FILE; echo $QUOTED; echo ${ENROOT_SECRET-unset}; pwd; echo $PWD", image=local_files.squashfs(cluster)).good()
+    equal(out.splitlines(), ["enroot", "two words", "unset", "/data/sub", "/data/sub"], "environment")
+    out = cluster.srun(*ON, "--container-env=FROM_FILE", "--container-workdir=/data", "sh", "-c", "echo $FROM_FILE; pwd",
+                       image=local_files.squashfs(cluster), env=["FROM_FILE=job"]).good()
+    equal(out.splitlines(), ["job", "/data"], "what the job asked for")
+
+
+@test
+def a_sif_file_starts_with_its_environment(cluster):
+    done = cluster.srun(*ON, "sh", "-c", "cat /data/one; echo $PATH; echo $FROM_DOCKER; echo $PLAIN; echo ${NOT_THIS-unset}; echo ${FROM_FILE-unset}",
+                        image=local_files.sif(cluster))
+    equal(done.good().splitlines(), ["one", "/opt/tool/bin:/usr/bin:/bin", "docker value", "a b", "unset", "unset"], "what it saw")
+    warnings = [line for line in done.messages() if "90-environment.sh" in line]
+    expect(len(warnings) == 1 and "line 3" in warnings[0], "what is ignored was not said once", done)
+
+
+@test
+def sif_files_that_cannot_be_used_are_refused_by_name(cluster):
+    for name, how, reason in (
+            ("encrypted.sif", {"file_system": local_files.ENCRYPTED}, "the SIF file's root file system is encrypted (hint: decrypt it where you have the key: apptainer build --sandbox)"),
+            ("ext3.sif", {"file_system": local_files.EXT3}, "the SIF file's root file system is ext3, which is not read (hint: build it again: apptainer build NEW.sif OLD.sif)"),
+            ("arm.sif", {"architecture": b"04"}, "the SIF file is for arm64, this node is amd64"),
+            ("overlay.sif", {"part": 4}, "the SIF file holds nothing but an overlay, which is no image (hint: name the image that it belongs to)")):
+        path = file_of(cluster, name, local_files.sif_bytes(b"x" * 4096, **how))
+        refused(cluster, path, f'open image "{path}": {reason}')
+
+
+@test
+def a_directory_is_an_image_and_stays_as_it_was(cluster):
+    here, there = local_files.shared(cluster, "directory")
+    if not os.path.isdir(here):
+        os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && chown -R 2001:2001 '{here}'")
+    cluster.bash("cat /data/one; echo changed >/data/one; cat /data/one; pwd; echo $FROM_FILE", *ON, image=there + "/").good("one\nchanged\n/data/sub\nenroot")
+    equal(open(f"{here}/data/one").read(), "one\n", "the file in the directory")
+    cluster.must_be_quiet()
+
+
+@test
+def an_oci_layout_named_as_a_path_is_pointed_out(cluster):
+    here, there = local_files.shared(cluster, "layout")
+    os.makedirs(here, exist_ok=True)
+    file_of(cluster, "layout/oci-layout", b"{}")
+    refused(cluster, there, f'open image "{there}": it is an OCI image layout, not a root directory (hint: write oci:{there})')
+
+
+@test
+def files_that_are_no_images_are_refused_by_what_they_are(cluster):
+    hint = "(hint: an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory)"
+    good = open(local_files.shared(cluster, "base.sqsh")[0], "rb").read() if local_files.squashfs(cluster) else b""
+    for name, data, reason in (
+            ("empty.sqsh", b"", f"it is an empty file {hint}"), ("text.sqsh", b"hello\n", f"it is something else {hint}"),
+            ("version3.sqsh", good[:28] + b"\3\0\1\0" + good[32:4096], None), ("truncated.sqsh", good[:9000], None),
+            ("tables.sqsh", good[:72] + b"\xff" * 8 + good[80:], "the squashfs is damaged: its inodes and directories do not lie within it")):
+        path = file_of(cluster, name, data)
+        reason = reason or {"version3.sqsh": "it is a squashfs of version 3.1, only version 4.0 can be read (hint: make it again with a mksquashfs of this century's second decade)",
+                            "truncated.sqsh": f"the squashfs is truncated: 9000 of {int.from_bytes(good[40:48], 'little')} bytes are there (hint: copy it again)"}[name]
+        refused(cluster, path, f'open image "{path}": {reason}')
+
+
+@test
+def a_fifo_a_device_and_standard_input_are_refused_without_waiting(cluster):
+    hint = "(hint: an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory)"
+    here, fifo = local_files.shared(cluster, "fifo.sqsh")
+    os.path.exists(here) or os.mkfifo(here, 0o666)
+    os.chmod(here, 0o666)
+    start = time.monotonic()
+    refused(cluster, fifo, f'open image "{fifo}": it is a FIFO {hint}')
+    refused(cluster, "/dev/null", f'open image "/dev/null": it is a device {hint}')
+    done = cluster.srun(*ON, "true", image="/dev/stdin")
+    expect(done.rc != 0 and re.search(r'open image "/dev/stdin": it is a (FIFO|socket|device)', done.err), "standard input was not refused", done)
+    expect(time.monotonic() - start < 15, "it took long")
+
+
+@test
+def a_file_is_opened_with_the_users_rights_alone(cluster):
+    path = file_of(cluster, "private.sqsh", b"secret", 0o600)
+    refused(cluster, path, f'open image "{path}": permission denied (hint: it is opened with your own permissions on the node)')
+
+
+@test
+def a_file_that_others_can_write_is_used_and_that_is_said(cluster):
+    here, there = local_files.shared(cluster, "writable.sqsh")
+    local_files.squashfs(cluster, "writable.sqsh")
+    os.chmod(here, 0o666)
+    done = cluster.srun(*ON, "cat", "/data/one", image=there)
+    done.good("one")
+    expect(any("can be written by others" in line for line in done.messages()), "nothing was said", done)
+
+
+@test
+def a_damaged_image_gives_errors_to_its_reader_and_nobody_else(cluster):
+    here, there = local_files.shared(cluster, "damaged.sqsh")
+    data = bytearray(open(local_files.shared(cluster, "base.sqsh")[0], "rb").read()) if local_files.squashfs(cluster) else b""
+    middle = len(data) // 4
+    data[middle:middle + 400000] = os.urandom(400000)
+    done = cluster.srun(*ON, "sh", "-c", "cat $(find / -xdev -type f) >/dev/null", image=file_of(cluster, "damaged.sqsh", bytes(data)))
+    expect("Input/output error" in done.err or done.rc != 0, "no error was seen", done)
+    cluster.must_be_quiet()
+    cluster.srun(*ON, "cat", "/data/one", image=local_files.squashfs(cluster)).good("one")
+
+
+@test
+def a_file_that_is_truncated_while_it_is_used_harms_its_step_alone(cluster):
+    here, there = local_files.shared(cluster, "victim.sqsh")
+    local_files.squashfs(cluster, "victim.sqsh", *COMPRESSORS["none"])
+    running = cluster.start_srun(*ON, "sh", "-c", "echo up; read line; cat /usr/lib/x86_64-linux-gnu/* >/dev/null; echo end $?", image=there, stdin=None)
+    running.await_text("up")
+    os.truncate(here, 5000)
+    running.end(30)
+    os.unlink(here)
+    cluster.must_be_quiet()
+
+
+@test
+def killing_the_server_gives_errors_to_the_tasks_and_leaves_a_clean_node(cluster):
+    running = cluster.start_srun(*ON, "sh", "-c", "echo up; while sleep 0.1; do :; done", image=local_files.squashfs(cluster))
+    running.await_text("up")
+    servers = cluster.processes("node01", "fuse")
+    equal(len(servers), 1, "servers")
+    status = open(f"/proc/{servers[0]}/status").read()
+    expect("Uid:\t2001\t2001\t2001\t2001" in status and "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status, status)
+    os.kill(servers[0], signal.SIGKILL)
+    done = running.end(20)
+    # What the shell reads next is no longer there, or a page of it or of sleep.
+    expect("Transport endpoint is not connected" in done.err or "Bus error" in done.err, "the task did not get an error", done)
+    cluster.must_be_quiet()
+
+
+@test
+def cancelling_leaves_nothing(cluster):
+    running = cluster.start_srun(*ON, "-J", "cancelled", "sh", "-c", "echo up; sleep 60", image=local_files.squashfs(cluster))
+    running.await_text("up")
+    cluster.run("scancel", "-n", "cancelled").good()
+    running.end(20)
+    cluster.must_be_quiet()
+
+
+@test
+def many_tasks_that_read_at_once_get_the_right_bytes(cluster):
+    script = "find /usr -xdev -type f -size -200k | sort | head -100 | xargs cat | sha256sum"
+    out = cluster.srun("-N1", "-n", "64", "--overcommit", "sh", "-c", script, image=local_files.squashfs(cluster), timeout=60).good()
+    sums = set(out.splitlines())
+    root = local_files.tree(cluster)
+    names = sorted((os.path.join(where, name) for where, _, files in os.walk(f"{root}/usr") for name in files
+                    if os.path.isfile(os.path.join(where, name)) and not os.path.islink(os.path.join(where, name))))
+    expect(len(out.splitlines()) == 64 and len(sums) == 1 and len(names) > 100, f"checksums: {sums}")
+    plain = cluster.srun(*ON, "sh", "-c", script, image="base").good()
+    equal(sums, {plain}, "checksum, compared with the same image from the registry")
+
+
+@test
+def a_file_that_is_named_without_its_path_is_pointed_out(cluster):
+    local_files.squashfs(cluster)
+    done = cluster.srun(*ON, "--chdir=/home/shared", "true", image="base.sqsh")
+    expect(done.rc != 0 and 'did you mean "./base.sqsh"?' in done.err, "it was not said", done)
+    file_of(cluster, "registry-less", b"x")
+    done = cluster.srun(*ON, "--chdir=/home/shared", "--container-pull=never", "true", image="registry-less")
+    expect(done.rc != 0 and 'did you mean "./registry-less"?' in done.err, "it was not said in the task", done)
