@@ -196,6 +196,7 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
   reference.repository = rest;
   if (reference.registry == "docker.io" && rest.find('/') == std::string_view::npos) {
     reference.repository = "library/" + reference.repository;
+    if (reference.repository.size() > kMaxRepository) return bad(text, "a repository's name has at most 255 characters");
   }
 
   if (digest) {

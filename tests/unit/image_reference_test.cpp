@@ -76,6 +76,7 @@ TEST_CASE("a broken name is answered with the rule it breaks") {
   CHECK(refused("a\xff", "\\xff"));
   CHECK(refused(std::string(1 << 20, 'a'), "longer than 4096"));
   CHECK(refused(std::string(256, 'a'), "at most 255"));
+  CHECK(refused(std::string(250, 'a'), "at most 255"));  // with library/
   CHECK(refused("r:0/a", "port"));
   CHECK(refused("r:70000/a", "port"));
   CHECK(refused("r:abc/a", "port"));
