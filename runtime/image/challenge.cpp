@@ -127,7 +127,8 @@ Result<std::string> token_url(const Challenge& bearer, const std::string& reposi
     return found == bearer.parameters.end() ? "" : found->second;
   };
   const std::string realm = parameter("realm");
-  const std::string origin = origin_of(realm);
+  const bool is_text = std::all_of(realm.begin(), realm.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  const std::string origin = is_text ? origin_of(realm) : "";
   if (origin.empty())
     return Error(ErrorKind::refused, "it names " + spc::quoted(realm) + " as its login server, which is not a web address");
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {

@@ -26,6 +26,8 @@ TEST_CASE("a login server must use https unless it is the registry itself") {
   const auto url = [](const std::string& realm, const std::string& registry) {
     return token_url({"bearer", {{"realm", realm}}}, "x", registry).has_value();
   };
+  CHECK_FALSE(url(std::string("https://a/\0b", 12), "https://r"));
+  CHECK_FALSE(url("https://a/\r\nX: y", "https://r"));
   CHECK(url("https://auth.example.org/token", "https://r"));
   CHECK(url("http://r:5000/token", "http://r:5000"));
   CHECK_FALSE(url("http://r:5001/token", "http://r:5000"));
