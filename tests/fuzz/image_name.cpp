@@ -1,6 +1,6 @@
 // What a user types as the image's name.
 
-#include "image/reference.hpp"
+#include "image/location.hpp"
 #include "property.hpp"
 
 using namespace spc;
@@ -29,6 +29,19 @@ void check_reference(const ImageReference& reference) {
   }
 }
 
+void check_location(const ImageLocation& location) {
+  const std::string canonical = location.canonical();
+  const auto again = ImageLocation::parse(canonical);
+  must(again.has_value() && again->canonical() == canonical, "a canonical location is accepted and stays as it is");
+  must(again->kind == location.kind && again->path == location.path && again->reference == location.reference,
+       "a canonical location means the same image");
+  const bool has_path = location.kind != ImageLocation::Kind::registry && location.kind != ImageLocation::Kind::docker_daemon &&
+                        location.kind != ImageLocation::Kind::podman;
+  must(has_path == !location.path.empty() && location.path.find('\0') == std::string::npos, "what lies in a file has a path");
+  must(!location.reference.starts_with('-'), "a name is no option of a program");
+  if (location.kind == ImageLocation::Kind::registry) check_reference(location.name);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -40,6 +53,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } else {
       must_be_readable(reference.error());
     }
+  }
+  const auto location = ImageLocation::parse(text);
+  if (location) {
+    check_location(*location);
+  } else {
+    must_be_readable(location.error());
   }
   const auto registry = parse_registry(text);
   if (!registry) must_be_readable(registry.error());

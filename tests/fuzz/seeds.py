@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import os
 import struct
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
@@ -122,9 +125,35 @@ def verify():
     return [b"", b"x", *changes[::4], *(b"".join(chance.choices(changes, k=chance.randrange(2, 6))) for _ in range(200)), chance.randbytes(320)]
 
 
+def squashfs():
+    """Small images of every compressor that mksquashfs knows, their tables compressed and not."""
+    with tempfile.TemporaryDirectory(prefix="spc-fuzz-") as directory:
+        tree = Path(directory, "tree")
+        (tree / "d").mkdir(parents=True)
+        (tree / "d/small").write_bytes(b"small")
+        (tree / "big").write_bytes(b"".join(b"%d " % i for i in range(3000)) + bytes(9000))
+        (tree / "link").symlink_to("d/small")
+        os.link(tree / "big", tree / "d/hard")
+        os.mkfifo(tree / "fifo")
+        images = {}
+        plain = ["-noI", "-noD", "-noF", "-noX"]
+        for name, arguments in [(kind, ["-comp", kind]) for kind in ("gzip", "xz", "lz4", "lzo", "zstd")] + [("plain", plain), ("no fragments", [*plain, "-no-fragments"])]:
+            image = Path(directory, name)
+            subprocess.run(["mksquashfs", tree, image, "-b", "4096", "-all-root", "-nopad", "-all-time", "0", "-mkfs-time", "0", "-quiet", "-no-progress", "-processors", "1",
+                            *arguments], check=True, stdout=subprocess.DEVNULL)
+            images[name] = image.read_bytes()
+        whole = images["plain"]
+        images["cut"] = whole[:-50]
+        images["head"] = whole[:96]
+        images["version 3"] = whole[:28] + b"\3\0" + whole[30:]
+        images["an id table past the end"] = whole[:48] + b"\xff" * 8 + whole[56:]
+        images["a block of 2^31"] = whole[:12] + struct.pack("<I", 1 << 31) + whole[16:]
+        return images
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000}.get(target, 8192)
 
 
 def of(target):
