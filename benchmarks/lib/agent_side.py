@@ -2,6 +2,7 @@
 
 import array
 import os
+import resource
 import socket
 import struct
 import threading
@@ -14,7 +15,6 @@ from machine import BenchmarkError
 PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = range(1, 7)
 LAYER_FILE, PUBLISHED = 16, 17
 MESSAGE = struct.Struct("<II32s16x600s")
-SOCKET, REQUEST, DIRECTORY = 3, 4, 5
 LAYERS = node.STORE / "layers/sha256"
 
 
@@ -22,7 +22,7 @@ LAYERS = node.STORE / "layers/sha256"
 class Import:
     """What one import cost."""
     wall: float    # s
-    cpu: float     # s, children included
+    cpu: float     # s, of import, its children and the verifiers
     memory: float  # MiB: the highest sum of resident sets
 
 
@@ -31,7 +31,7 @@ def import_image(reference):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     store = os.open(node.STORE, os.O_PATH | os.O_DIRECTORY)
     request = request_file(reference)
-    begin = time.monotonic()
+    begin, cpu = time.monotonic(), children_cpu()
     child = start_import(theirs.fileno(), request, store)
     os.close(request)
     os.close(store)
@@ -39,10 +39,16 @@ def import_image(reference):
     with ours, MemoryWatch(child) as memory:
         failure = serve(ours)
         wall = time.monotonic() - begin
-        _, status, usage = os.wait4(child, 0)
+        _, status = os.waitpid(child, 0)
     if failure is not None or status != 0:
         raise BenchmarkError(f"import of {reference} failed: {failure or f'status {status}'}")
-    return Import(wall, usage.ru_utime + usage.ru_stime, memory.peak / (1 << 20))
+    return Import(wall, children_cpu() - cpu, memory.peak / (1 << 20))
+
+
+def children_cpu():
+    """Of all children that have ended, and theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def request_file(reference):
@@ -56,6 +62,11 @@ def request_file(reference):
 
 
 def start_import(channel, request, store):
+    return start_as_service("import", channel, request, store)
+
+
+def start_as_service(program, *descriptors):
+    """One of our programs with these descriptors from 3 on."""
     child = os.fork()
     if child > 0:
         return child
@@ -66,11 +77,11 @@ def start_import(channel, request, store):
         null = os.open("/dev/null", os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)
-        high = [os.dup2(descriptor, 100 + i) for i, descriptor in enumerate((channel, request, store))]
-        for number, descriptor in zip((SOCKET, REQUEST, DIRECTORY), high):
+        high = [os.dup2(descriptor, 100 + i) for i, descriptor in enumerate(descriptors)]
+        for number, descriptor in enumerate(high, 3):
             os.dup2(descriptor, number)
-        os.closerange(6, 1024)
-        os.execve(node.PROGRAMS / "import", ["import"], {})
+        os.closerange(3 + len(high), 1024)
+        os.execve(node.PROGRAMS / program, [program], {})
     finally:
         os._exit(126)
 
@@ -89,6 +100,7 @@ def serve(channel):
                             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
             os.close(file)
         elif kind == PUBLISH:
+            verify(descriptors[0])
             publish(descriptors[0], f"{digest.hex()}.sqsh")
             channel.send(MESSAGE.pack(PUBLISHED, 0, digest, b""))
         elif kind == DONE:
@@ -97,6 +109,12 @@ def serve(channel):
             return text.rstrip(b"\0").decode()
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def verify(file):
+    _, status = os.waitpid(start_as_service("layer-verifier", file), 0)
+    if status != 0:
+        raise BenchmarkError(f"layer-verifier: status {status}")
 
 
 def publish(file, name):

@@ -23,7 +23,7 @@ def set_up(work, build):
     call("mount", "-t", "tmpfs", "tmpfs", make(work / "shade"))
     for path, name in ((STORE, "store"), (RUN, "run"), (CONFIG, "etc"), (PROGRAMS, "libexec")):
         place(make(work / name), path, work / "shade")
-    for program in ("container/agent", "image/import", "image/layer-writer"):
+    for program in ("container/agent", "image/import", "image/layer-writer", "image/verify/layer-verifier"):
         shutil.copy(build / "runtime" / program, PROGRAMS)
     name_users(work)
     open_fuse(work / "shade")
