@@ -72,6 +72,16 @@ TEST_CASE("a layer goes through the process") {
   CHECK(contents(output.get()) == contents(convert(tar).file.get()));
 }
 
+TEST_CASE("a layer that goes to the disk while it is converted goes through the process") {
+  std::string data(20 << 20, '\0');
+  std::uint32_t seed = 1;
+  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
+  const auto output = memory_file();
+  auto process = start(output.get());
+  REQUIRE(write_all(process.input(), Tar().file("f", data).end()));
+  CHECK(process.finish());
+}
+
 TEST_CASE("the process says why it refused a layer") {
   const auto output = memory_file();
   auto process = start(output.get());

@@ -1,5 +1,6 @@
 #include "data_writer.hpp"
 
+#include <fcntl.h>
 #include <sys/uio.h>
 #include <zstd.h>
 
@@ -13,6 +14,8 @@ namespace spc {
 namespace {
 
 constexpr std::uint32_t kStoredAsIs = 1U << 24U;
+/// As soon as this much has been written the disk begins with it.
+constexpr std::uint64_t kWriteBackBytes = std::uint64_t{8} << 20;
 
 bool all_zero(std::span<const std::byte> bytes) {
   const auto head = bytes.first(std::min<std::size_t>(bytes.size(), 64));
@@ -70,6 +73,7 @@ class DataWriter::Compressor {
 DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers)
     : output_(output),
       offset_(offset),
+      written_back_(offset),
       partial_(new std::byte[kBlockBytes]),
       fragment_(new std::byte[kBlockBytes]),
       ready_(workers) {
@@ -165,7 +169,18 @@ Result<void> DataWriter::write_done(std::size_t at_least) {
     place(slot);
   }
   written_ += ready;
-  return write_vector(output_, std::span(parts).first(ready), begin);
+  SPC_TRY(write_vector(output_, std::span(parts).first(ready), begin));
+  begin_write_back();
+  return {};
+}
+
+/// The kernel would keep everything in memory until `import` syncs the file, which then waits for the whole disk time.
+void DataWriter::begin_write_back() {
+  if (offset_ - written_back_ < kWriteBackBytes) return;
+  // Only begins; whether it succeeds is what the sync will say.
+  (void)::sync_file_range(output_, static_cast<off_t>(written_back_), static_cast<off_t>(offset_ - written_back_),
+                          SYNC_FILE_RANGE_WRITE);
+  written_back_ = offset_;
 }
 
 /// The block comes next in the image.

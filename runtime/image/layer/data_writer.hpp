@@ -71,12 +71,14 @@ class DataWriter {
   Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece, std::shared_ptr<FileData> file,
                       std::size_t index);
   Result<void> write_done(std::size_t at_least);
+  void begin_write_back();
   void place(Slot& slot);
   void work();
   static void compress(Slot& slot, Compressor& compressor);
 
   int output_;
   std::uint64_t offset_;
+  std::uint64_t written_back_;  ///< up to here the disk has been told to begin
   std::shared_ptr<FileData> file_;
   bool shares_block_ = false;  ///< the file goes into the fragment block
   Buffer partial_;             ///< a block of the file that is not complete yet

@@ -23,7 +23,7 @@ struct Release {
 
 constexpr std::array kAllowed{// descriptors we have
                               SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(pwritev),
-                              SCMP_SYS(ftruncate), SCMP_SYS(close),
+                              SCMP_SYS(ftruncate), SCMP_SYS(sync_file_range), SCMP_SYS(close),
                               // memory and threads
                               SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(futex),
                               SCMP_SYS(sched_yield), SCMP_SYS(clock_gettime), SCMP_SYS(getrandom), SCMP_SYS(restart_syscall),
