@@ -1,6 +1,7 @@
 """Inputs that every target starts from: one of each kind of thing that it reads, and what was hostile elsewhere."""
 
 import gzip
+import hashlib
 import json
 import os
 import struct
@@ -10,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
+from tarball import Tar  # noqa: E402
 
 A = "sha256:" + "a" * 64
 
@@ -151,9 +153,34 @@ def squashfs():
         return images
 
 
+def archive():
+    """What `docker save` wrote before version 25 and after, and root file systems."""
+    layer = Tar().file(b"f").end()
+    digest = "sha256:" + hashlib.sha256(layer).hexdigest()
+    config = json.dumps({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [digest]}}).encode()
+    name = hashlib.sha256(config).hexdigest()
+    saved = json.dumps([{"Config": name + ".json", "RepoTags": ["a:1"], "Layers": ["l/layer.tar", "m/layer.tar"]}]).encode()
+    classic = Tar().directory(b"l").file(b"l/layer.tar", layer).symlink(b"m/layer.tar", b"../l/layer.tar").file(name.encode() + b".json", config)
+
+    def descriptor(kind, data, **more):
+        return {"mediaType": kind, "digest": "sha256:" + hashlib.sha256(data).hexdigest(), "size": len(data), **more}
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                           "config": descriptor("application/vnd.oci.image.config.v1+json", config),
+                           "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", layer)]}).encode()
+    index = json.dumps({"schemaVersion": 2, "manifests": [descriptor("application/vnd.oci.image.manifest.v1+json", manifest,
+                                                                     annotations={"org.opencontainers.image.ref.name": "a:1"})]}).encode()
+    layout = Tar().file(b"oci-layout", b'{"imageLayoutVersion":"1.0.0"}').file(b"index.json", index)
+    for blob in (layer, config, manifest):
+        layout.pax({"path": "blobs/sha256/" + hashlib.sha256(blob).hexdigest()}).file(b"x", blob)
+    whole = classic.bytes() + Tar().file(b"manifest.json", saved).end()
+    return [whole, layout.end(), whole[:-2000], whole.replace(b'"Layers"', b'"Lagers"'), whole.replace(b"l/layer.tar\"", b"/etc/passwd\""),
+            classic.bytes() + Tar().file(b"manifest.json", b"[]").end(), classic.bytes() + Tar().symlink(b"manifest.json", b"manifest.json").end(),
+            Tar().directory(b"etc").file(b"etc/passwd", b"root").end(), Tar().file(b"a", size=2**40).end(), b"", b"x" * 600, layer]
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000}.get(target, 8192)
 
 
 def of(target):
