@@ -38,6 +38,13 @@ constexpr ConfigKey kRegistryKeys[] = {
     {"blocked", "yes or no", "false", "nobody may use it"},
 };
 
+constexpr ConfigKey kStoreKeys[] = {
+    {"max_size", "size", "0", "how much all images may take: bytes with K, M, G, T; 0: no limit"},
+    {"high_watermark", "percent", "90", "images are evicted when the file system would be fuller than this"},
+    {"low_watermark", "percent", "80", "until it is as empty as this"},
+    {"max_imports_per_user", "number", "4", "images that a user may have on their way to this node at a time; others wait"},
+};
+
 int line_of(const toml::value& value) {
 #if defined(TOML11_VERSION_MAJOR) && TOML11_VERSION_MAJOR >= 4
   return static_cast<int>(value.location().first_line_number());
@@ -68,12 +75,12 @@ class TableReader {
   TableReader(const std::string& file, const toml::value& table, std::string prefix, std::span<const ConfigKey> keys)
       : file_(file), table_(table), prefix_(std::move(prefix)), keys_(keys) {}
 
-  Result<void> check_keys(std::string_view also = {}) const {
+  Result<void> check_keys(std::initializer_list<std::string_view> tables = {}) const {
     for (const auto& [name, value] : table_.as_table()) {
-      if (name == also) continue;
+      if (std::find(tables.begin(), tables.end(), name) != tables.end()) continue;
       const auto same = [&wanted = name](const ConfigKey& key) { return wanted == key.name; };
       if (std::any_of(keys_.begin(), keys_.end(), same)) continue;
-      std::string_view nearest = also;
+      std::string_view nearest = tables.size() > 0 ? *tables.begin() : std::string_view();
       for (const ConfigKey& key : keys_) {
         if (nearest.empty() || distance(name, key.name) < distance(name, nearest)) nearest = key.name;
       }
@@ -143,6 +150,15 @@ bool is_upper_size(const std::string& text) {
          (unit.empty() || (unit.size() == 1 && std::string_view("KMGTkmgt").find(unit[0]) != std::string_view::npos));
 }
 
+bool is_byte_size(const std::string& text) { return text == "0" || (is_upper_size(text) && !text.ends_with('%')); }
+
+/// Of a text that is_byte_size().
+std::uint64_t bytes_in(const std::string& text) {
+  const std::size_t unit = std::string_view("KMGTkmgt").find(text.back());
+  const std::uint64_t number = std::stoull(text);
+  return unit == std::string_view::npos ? number : number << (10 * (unit % 4 + 1));
+}
+
 constexpr std::int64_t kYear = 366LL * 24 * 3600;
 
 Result<void> read_registries(Config& config, const toml::value& root, const std::string& file) {
@@ -172,10 +188,31 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
   return {};
 }
 
+Result<void> read_store(StoreConfig& store, const toml::value& root, const std::string& file) {
+  const auto found = root.as_table().find("store");
+  if (found == root.as_table().end()) return {};
+  const auto wrong = [&](const std::string& why) {
+    return Error(ErrorKind::invalid,
+                 "configuration " + spc::quoted(file) + ", line " + std::to_string(line_of(found->second)) + ": store: " + why);
+  };
+  if (!found->second.is_table()) return wrong("needs to be a table [store]");
+  const TableReader reader(file, found->second, "store.", kStoreKeys);
+  SPC_TRY(reader.check_keys());
+  std::string max_size = "0";
+  SPC_TRY(reader.read("max_size", max_size, is_byte_size, "needs a number of bytes with K, M, G or T behind it"));
+  store.max_size = bytes_in(max_size);
+  SPC_TRY(reader.read("high_watermark", store.high_watermark, 100));
+  SPC_TRY(reader.read("low_watermark", store.low_watermark, 100));
+  if (store.low_watermark > store.high_watermark) return wrong("low_watermark is above high_watermark");
+  SPC_TRY(reader.read("max_imports_per_user", store.max_imports_per_user, 64));
+  if (store.max_imports_per_user == 0) return wrong("max_imports_per_user: needs a number from 1 to 64");
+  return {};
+}
+
 Result<Config> config_of(const toml::value& root, const std::string& file) {
   Config config;
   const TableReader reader(file, root, "", kKeys);
-  SPC_TRY(reader.check_keys("registries"));
+  SPC_TRY(reader.check_keys({"registries", "store"}));
   SPC_TRY(reader.read(
       "default_registry", config.default_registry, [](const std::string& text) { return parse_registry(text).has_value(); },
       "needs HOST or HOST:PORT"));
@@ -194,6 +231,7 @@ Result<Config> config_of(const toml::value& root, const std::string& file) {
   SPC_TRY(reader.read("max_parallel_layers", config.max_parallel_layers, 64));
   SPC_TRY(reader.read("max_image_bytes", config.max_image_bytes, std::numeric_limits<std::int64_t>::max()));
   SPC_TRY(reader.read("stall_timeout", config.stall_timeout, 3600));
+  SPC_TRY(read_store(config.store, root, file));
   SPC_TRY(read_registries(config, root, file));
   return config;
 }
@@ -253,6 +291,7 @@ Result<Config> read_config(const std::string& path) {
 }
 
 std::span<const ConfigKey> config_keys() { return kKeys; }
+std::span<const ConfigKey> store_config_keys() { return kStoreKeys; }
 std::span<const ConfigKey> registry_config_keys() { return kRegistryKeys; }
 
 }  // namespace spc

@@ -18,6 +18,14 @@ struct RegistryConfig {
   bool blocked = false;   ///< nobody may use it here
 };
 
+/// How the image store keeps itself in bounds: `[store]`.
+struct StoreConfig {
+  std::uint64_t max_size = 0;
+  std::uint32_t high_watermark = 90;
+  std::uint32_t low_watermark = 80;
+  std::uint32_t max_imports_per_user = 4;
+};
+
 /// config.toml, checked. CONFIG.md explains the keys; config_keys() is the list both are tested against.
 struct Config {
   std::string default_registry = "docker.io";
@@ -31,6 +39,7 @@ struct Config {
   std::uint32_t max_parallel_layers = 0;
   std::uint64_t max_image_bytes = 0;
   std::int64_t stall_timeout = 30;
+  StoreConfig store;
   std::map<std::string, RegistryConfig, std::less<>> registries;
 
   /// What was said about HOST[:PORT], or the defaults.
@@ -52,6 +61,8 @@ struct ConfigKey {
 };
 /// Keys at the top of the file.
 std::span<const ConfigKey> config_keys();
+/// Keys of the table [store].
+std::span<const ConfigKey> store_config_keys();
 /// Keys of a [registries."HOST[:PORT]"] table.
 std::span<const ConfigKey> registry_config_keys();
 

@@ -8,6 +8,7 @@
 
 #include "image/local_source.hpp"
 #include "image/location.hpp"
+#include "image/make_room.hpp"
 #include "image/pull_layers.hpp"
 #include "image/repository.hpp"
 #include "image/stored_image.hpp"
@@ -44,17 +45,13 @@ Result<LayersOf> sort_layers(const ResolvedImage& image, const ImageStore& store
   return layers;
 }
 
-Result<void> check_space(const std::vector<MissingLayer>& missing, const ImageStore& store) {
+/// What the layers that have to be converted will take. Squashfs with zstd needs about as much as the blob.
+std::uint64_t bytes_needed(const std::vector<MissingLayer>& missing, const ImageStore& store) {
   std::uint64_t compressed = 0;
   for (const auto& layer : missing) {
     if (!store.has_layer(layer_name(layer.blob.digest))) compressed += layer.blob.size;
   }
-  if (compressed == 0) return {};
-  const std::uint64_t needed = compressed + compressed / 10 + (64 << 20);
-  const std::uint64_t free = SPC_TRY(store.space()).free;
-  if (free >= needed) return {};
-  return std::move(Error(ErrorKind::no_space, "the image store has " + in_mb(free) + " free, the image needs " + in_mb(needed))
-                       .hint("the administrator can make room in " SPC_STORE_DIR));
+  return compressed + compressed / 10;
 }
 
 Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
@@ -85,10 +82,14 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   auto layers = SPC_TRY(sort_layers(image, import.store, rights));
-  SPC_TRY(check_space(layers.missing, import.store));
-
   std::set<Digest> distinct;
-  for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer.digest);
+  for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer_name(layer.digest));
+  std::optional<StoreLock> slot;
+  if (!layers.missing.empty()) {
+    slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
+    const std::uint64_t needed = bytes_needed(layers.missing, import.store);
+    SPC_TRY(make_room(import.store, import.config.store, needed, distinct, import.agent));
+  }
   const PullContext context{.http = import.http,
                             .source = source,
                             .store = import.store,
@@ -98,7 +99,7 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
                             .layers = distinct.size(),
                             .max_parallel = parallel_layers(import.config),
                             .meter = import.request.meter};
-  auto held = SPC_TRY(pull_layers(context, layers.missing));
+  auto held = SPC_TRY(about_store(pull_layers(context, layers.missing), import.store));
   for (UniqueFd& layer : layers.held) held.push_back(std::move(layer));
   return held;
 }
@@ -124,7 +125,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   const Access access = repository.access();
   const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
-  SPC_TRY(stored.keep(image, access));
+  SPC_TRY(about_store(stored.keep(image, access), import.store));
   return image.digest;
 }
 
@@ -136,7 +137,8 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
   const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
-  SPC_TRY(StoredImage(import.store, wanted, import.config).keep(image, Access::not_known));
+  const StoredImage stored(import.store, wanted, import.config);
+  SPC_TRY(about_store(stored.keep(image, Access::not_known), import.store));
   return image.digest;
 }
 

@@ -159,6 +159,10 @@ Result<void> ImageStore::note_delivery(const Digest& layer, const std::string& o
   return write_all(file.get(), line);
 }
 
+Result<void> ImageStore::forget_deliveries(const Digest& layer) const {
+  return remove_named(images_.get(), "delivered/" + layer.hex());
+}
+
 // --- images ---
 
 Result<std::optional<ImageRecord>> ImageStore::image(const Digest& manifest) const {
@@ -181,6 +185,11 @@ Result<ImageOrigins> ImageStore::origins(const Digest& manifest) const {
 Result<void> ImageStore::write_origins(const Digest& manifest, const ImageOrigins& origins) const {
   const auto directory = SPC_TRY(open_private_directory(images_.get(), "origins"));
   return write_named(directory.get(), manifest.hex(), origins.serialize(), Durable::no);
+}
+
+Result<void> ImageStore::remove_image(const Digest& manifest) const {
+  SPC_TRY(remove_named(images_.get(), manifest.hex()));
+  return remove_named(images_.get(), "origins/" + manifest.hex());
 }
 
 void ImageStore::touch_image(const Digest& manifest) const {

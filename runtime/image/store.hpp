@@ -64,6 +64,7 @@ class ImageStore {
 
   /// Whether this origin has proven, byte by byte, that it has the layer.
   [[nodiscard]] bool was_delivered(const Digest& layer, const std::string& origin) const;
+  Result<void> forget_deliveries(const Digest& layer) const;
   Result<void> note_delivery(const Digest& layer, const std::string& origin) const;
 
   // --- images ---
@@ -73,6 +74,8 @@ class ImageStore {
   Result<void> write_image(const Digest& manifest, const ImageRecord& record) const;
   Result<ImageOrigins> origins(const Digest& manifest) const;
   Result<void> write_origins(const Digest& manifest, const ImageOrigins& origins) const;
+  /// Its record, then what is known of its origins.
+  Result<void> remove_image(const Digest& manifest) const;
   /// It is about to be used: whoever makes room takes the image last.
   void touch_image(const Digest& manifest) const;
 

@@ -112,16 +112,16 @@ def as_text(value):
 
 
 def example_settings():
-    """The settings of the example once the comment signs before them are gone, and those of its registry."""
+    """The settings of the example once the comment signs before them are gone, and those of the store and of its registry."""
     lines = SETTINGS_EXAMPLE.read_text().splitlines()
     tree = tomllib.loads("\n".join(re.sub(r"^#(?=[a-z\[])", "", line) for line in lines))
-    registries = tree.pop("registries")
-    return tree, next(iter(registries.values()))
+    store, registries = tree.pop("store"), tree.pop("registries")
+    return tree, store, next(iter(registries.values()))
 
 
 def setting_problems():
-    example = dict(zip(("kKeys", "kRegistryKeys"), example_settings()))
-    for table, section in (("kKeys", "KEYS"), ("kRegistryKeys", "REGISTRIES")):
+    example = dict(zip(("kKeys", "kStoreKeys", "kRegistryKeys"), example_settings()))
+    for table, section in (("kKeys", "KEYS"), ("kStoreKeys", "STORE"), ("kRegistryKeys", "REGISTRIES")):
         source = settings_of(table)
         shown = {"manual page": documented_settings(section), "example": {k: as_text(v) for k, v in example[table].items()}}
         for where, settings in shown.items():

@@ -13,8 +13,8 @@ import time
 IMPORT = os.environ.get("SPC_IMPORT", "")
 USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
-PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = 1, 2, 3, 4, 5, 6
-LAYER_FILE, PUBLISHED, REFUSED = 16, 17, 18
+PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED, EVICT = 1, 2, 3, 4, 5, 6, 7
+LAYER_FILE, PUBLISHED, REFUSED, EVICTED = 16, 17, 18, 19
 MESSAGE = struct.Struct("II32s16x600s")
 
 # The numbers that children are given stay taken here: the pipe on which subprocess reports a failed start must not get one.
@@ -54,7 +54,7 @@ class Result:
     def __init__(self):
         self.progress, self.warnings = [], []
         self.done = self.failed = self.status = None
-        self.published = []
+        self.published, self.evicted = [], []
         self.seconds = 0.0
 
     def __repr__(self):
@@ -129,6 +129,16 @@ class Import:
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         self.socket.sendmsg([message], control)
 
+    @staticmethod
+    def _evict(path):
+        with open(path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            os.unlink(path)
+            return True
+
     def _serve(self):
         result = self.result
         layers = os.path.join(self.store.path, "layers/sha256")
@@ -156,7 +166,11 @@ class Import:
                     if refusal:
                         self._send(REFUSED, refusal)
                     else:
-                        file = os.open(layers, os.O_TMPFILE | os.O_RDWR, 0o444)
+                        try:
+                            file = os.open(layers, os.O_TMPFILE | os.O_RDWR, 0o444)
+                        except OSError as error:
+                            self._send(REFUSED, f"create a layer in the store: {error.strerror.lower()}")
+                            continue
                         self._send(LAYER_FILE, descriptor=file)
                         os.close(file)
                 elif kind == PUBLISH:
@@ -180,6 +194,12 @@ class Import:
                         os.close(directory)
                     result.published.append(name)
                     self._send(PUBLISHED, digest=digest)
+                elif kind == EVICT:
+                    if self._evict(os.path.join(layers, digest.hex() + ".sqsh")):
+                        result.evicted.append(digest.hex())
+                        self._send(EVICTED, digest=digest)
+                    else:
+                        self._send(REFUSED, "in use", digest=digest)
                 elif kind == DONE:
                     result.done = digest.hex()
                 elif kind == FAILED:

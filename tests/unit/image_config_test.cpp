@@ -119,6 +119,7 @@ TEST_CASE("CONFIG.md has exactly the keys the program knows") {
     }
   };
   add(config_keys());
+  add(store_config_keys());
   add(registry_config_keys());
   CHECK(rows == expected);
 }
