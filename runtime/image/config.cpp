@@ -23,6 +23,8 @@ constexpr ConfigKey kKeys[] = {
     {"writable", "yes or no", "true", "whether containers can be written to unless the job says otherwise"},
     {"mount_home", "yes or no", "false", "whether the user's home is mounted unless the job says otherwise"},
     {"upper_size", "size", "50%", "how much a container can write: a percentage of the memory, or bytes with K, M, G, T"},
+    {"squashfs", "auto, kernel, fuse", "auto",
+     "who reads the layers: the kernel, a process of the user, or that where the kernel cannot"},
     {"pull", "newer, missing, always, never", "newer", "when the registry is asked about an image that is already there"},
     {"public_ttl", "seconds", "3600", "how long an image fetched without credentials is public without asking again"},
     {"private_ttl", "seconds", "3600", "how long a user may start a private image after its registry last let him have it"},
@@ -220,6 +222,9 @@ Result<Config> config_of(const toml::value& root, const std::string& file) {
   SPC_TRY(reader.read("mount_home", config.mount_home));
   SPC_TRY(reader.read("upper_size", config.upper_size, is_upper_size,
                       "needs 1% to 100%, or a number of bytes with K, M, G or T behind it"));
+  SPC_TRY(reader.read(
+      "squashfs", config.squashfs, [](const std::string& text) { return text == "auto" || text == "kernel" || text == "fuse"; },
+      "needs auto, kernel or fuse"));
   std::string pull = name_of(config.pull);
   SPC_TRY(reader.read(
       "pull", pull, [](const std::string& text) { return parse_pull_policy(text).has_value(); },

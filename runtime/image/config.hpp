@@ -32,6 +32,7 @@ struct Config {
   bool writable = true;
   bool mount_home = false;
   std::string upper_size = "50%";  ///< a percentage of the memory, or bytes with K, M, G or T: tmpfs takes it as it is
+  std::string squashfs = "auto";   ///< auto, kernel or fuse
   PullPolicy pull = PullPolicy::newer;
   std::int64_t public_ttl = 3600;
   std::int64_t private_ttl = 3600;

@@ -52,6 +52,8 @@ Result<PolicyRecord> read_policy() {
   policy.writable = config.writable ? 1 : 0;
   policy.mount_home = config.mount_home ? 1 : 0;
   policy.pull = number_of(config.pull);
+  if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
+  if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
   policy.tag_ttl = config.tag_ttl;
   if (config.default_registry.size() >= sizeof policy.default_registry) {
     return Error(ErrorKind::invalid, "config.toml: default_registry is too long");

@@ -13,7 +13,10 @@
 
 #include <cstdio>
 
+#include "programs.hpp"
+
 int main(int argc, char** argv) {
+  if (const auto played = spc::play(argv[0])) return *played;
   if (::geteuid() != 0) {
     std::fputs("privileged_test: needs root\n", stderr);
     return 1;
@@ -23,5 +26,6 @@ int main(int argc, char** argv) {
     std::perror("privileged_test: mount namespace");
     return 1;
   }
+  spc::install_programs();
   return Catch::Session().run(argc, argv);
 }

@@ -1,7 +1,8 @@
 """Sites whose Slurm is set up differently."""
 import os
 
-from harness import equal, test
+from container_test import WORKS
+from harness import equal, expect, test
 
 
 class Slurm:
@@ -71,3 +72,29 @@ def an_optional_plugin_works_like_a_required_one(cluster):
     finally:
         with open(path, "w") as file:
             file.write(text)
+
+
+# What depends on who reads the layers; they can follow each other in one container.
+OF_THE_LAYERS = ("every_file_of_the_image_belongs_to_the_user", "no_file_of_the_image_is_setuid_or_setgid",
+                 "a_whiteout_hides_what_a_lower_layer_has", "an_opaque_directory_hides_what_a_lower_layer_has",
+                 "links_of_the_image_are_kept", "a_tree_can_be_copied_with_owners_and_times",
+                 "a_file_of_the_image_can_be_hard_linked", "a_directory_with_old_and_new_files_can_be_renamed",
+                 "a_directory_over_two_layers_can_be_renamed")
+
+
+@test
+def layers_can_be_served_by_processes_of_the_user(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    text = open(config).read()
+    with open(config, "w") as file:
+        file.write('squashfs = "fuse"\n' + text)
+    try:
+        cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
+        running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 60")
+        running.await_text("up")
+        expect(cluster.processes("node01", "fuse") and not cluster.loops("node01"), "the layers are not served by processes")
+        running.end(15)
+    finally:
+        with open(config, "w") as file:
+            file.write(text)
+    cluster.must_be_quiet(within=5)

@@ -38,6 +38,7 @@ default_registry = "reg:5000"
 writable = false
 mount_home = true
 upper_size = "20G"
+squashfs = "fuse"
 pull = "missing"
 public_ttl = 5
 tag_ttl = 6
@@ -56,6 +57,7 @@ blocked = true
   CHECK_FALSE(config.writable);
   CHECK(config.mount_home);
   CHECK(config.upper_size == "20G");
+  CHECK(config.squashfs == "fuse");
   CHECK(config.pull == PullPolicy::missing);
   CHECK(config.public_ttl == 5);
   CHECK(config.tag_ttl == 6);
@@ -76,6 +78,7 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(refused("tag_ttl = -1", "needs a number from 0"));
   CHECK(refused("tag_ttl = \"5\"", "needs a whole number"));
   CHECK(refused("max_parallel_layers = 65", "from 0 to 64"));
+  CHECK(refused("squashfs = \"always\"", "\"always\" is not allowed: needs auto, kernel or fuse"));
   CHECK(refused("pull = \"often\"", "newer, missing, always or never"));
   CHECK(refused("default_registry = \"a b\"", "HOST or HOST:PORT"));
   for (const char* size : {"", "0", "0%", "101%", "5X", "5GB", "-1", "G", "9999999999999"}) {

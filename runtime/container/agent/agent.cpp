@@ -236,6 +236,7 @@ Result<void> Agent::start_builder() {
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) {
     builder_ = {child, std::move(ours)};
+    order_.image.served.clear();
     return {};
   }
 

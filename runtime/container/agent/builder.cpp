@@ -115,7 +115,7 @@ Result<DetachedMount> mount_layer(const LayerFile& layer, const AgentTools& tool
 }
 
 /// The server says that it is ready, or why not, before it is given anything to do.
-Result<DetachedMount> mount_served(const ServedLayer& layer, const BuildOrder& order) {
+Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order) {
   FuseStatus status;
   if (!receive_struct(layer.status.get(), status)) {
     return Error(ErrorKind::unavailable, "serve the image: the server ended unexpectedly").hint("is there enough memory?");
@@ -123,6 +123,7 @@ Result<DetachedMount> mount_served(const ServedLayer& layer, const BuildOrder& o
   status.error[sizeof status.error - 1] = '\0';
   if (status.error[0] != '\0') return Error(ErrorKind::invalid, printable(status.error));
   auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid));
+  layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
   SPC_TRY(send_struct(layer.status.get(), status));
   return mount;
 }
@@ -195,14 +196,14 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
 
 }  // namespace
 
-Result<UniqueFd> build_container(const BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
+Result<UniqueFd> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
   std::uint64_t began = now_us();
   const auto lap = [&](Phase phase) {
     const std::uint64_t moment = now_us();
     ready.times[static_cast<std::size_t>(phase)] = static_cast<std::uint32_t>(moment - began);
     began = moment;
   };
-  const ImageFiles& image = order.image;
+  ImageFiles& image = order.image;
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
   auto host = SPC_TRY(copy_host_trees());
   auto sources = SPC_TRY(copy_sources(order.sources));
@@ -211,7 +212,7 @@ Result<UniqueFd> build_container(const BuildOrder& order, const AgentTools& tool
   lap(Phase::sources);
 
   const auto workspace = SPC_TRY(make_workspace(order, upper_size(tools.policy)));
-  for (const ServedLayer& layer : image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
+  for (ServedLayer& layer : image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (const LayerFile& layer : image.layers) lower.push_back(SPC_TRY(mount_layer(layer, tools, ready.layers_shared)));
   ready.layers = static_cast<std::uint32_t>(lower.size());
   SPC_TRY(attach_lower(std::move(lower), workspace.get()));

@@ -42,6 +42,6 @@ struct BuildOrder {
 /// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace; `ready` is
 /// filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do nothing
 /// afterwards but hand over the result and exit.
-Result<UniqueFd> build_container(const BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
+Result<UniqueFd> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
 }  // namespace spc

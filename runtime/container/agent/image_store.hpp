@@ -15,7 +15,8 @@ struct LayerFile {
 
 /// A squashfs that a process of the user serves, because the kernel must or can not read it: see base/fuse_protocol.hpp.
 struct ServedLayer {
-  UniqueFd device;
+  UniqueFd
+      device;  ///< /dev/fuse; to be closed once it is mounted: the death of a server ends a connection that nobody else holds
   UniqueFd status;
 };
 

@@ -1,0 +1,266 @@
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/file.hpp"
+#include "base/image_record.hpp"
+#include "catch.hpp"
+#include "container/agent/setup.hpp"
+#include "fuse_server.hpp"
+#include "scene.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+Digest digest_of(unsigned char byte) {
+  Digest digest;
+  digest.bytes.fill(byte);
+  return digest;
+}
+
+std::string contents(const fs::path& file) {
+  std::ifstream stream(file);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+UniqueFd opened(const fs::path& path, int how = O_RDONLY) { return UniqueFd(::open(path.c_str(), how | O_CLOEXEC)); }
+
+UniqueFd some_record() { return std::move(sealed_memory_file("record", "settings")).value(); }
+
+void fresh_node() {
+  fs::remove_all(SPC_STORE_DIR);
+  fs::remove_all(SPC_RUN_DIR);
+  REQUIRE(set_up_node(12345, 12345));
+}
+
+/// A public image 9 with the layers 1, 2 …; each has a file `file` that names it, and one of its own.
+void add_image(unsigned char layers) {
+  fresh_node();
+  const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
+  ImageRecordHeader header;
+  std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
+  header.layer_count = layers;
+  header.public_until = ::time(nullptr) + 1000;
+  std::ofstream record(SPC_STORE_DIR "/images/" + digest_of(9).hex(), std::ios::binary);
+  record.write(reinterpret_cast<const char*>(&header), sizeof header);
+  for (unsigned char layer = 1; layer <= layers; ++layer) {
+    const ImageScene scene;
+    std::ofstream(scene.tree / "file") << "layer " << int{layer};
+    std::ofstream(scene.tree / ("of" + std::to_string(layer))) << "own";
+    make_squashfs(scene.tree, scene.image, "-comp zstd -all-root");
+    auto file = std::move(store.new_layer()).value();
+    REQUIRE(write_all(file.get(), contents(scene.image)));
+    const auto frozen = store.freeze(std::move(file));
+    REQUIRE(frozen);
+    REQUIRE(store.publish(frozen->get(), digest_of(layer)));
+    record.write(reinterpret_cast<const char*>(digest_of(layer).bytes.data()), sizeof(Digest));
+  }
+}
+
+/// A file can be changed, and what is there belongs to the user.
+bool is_the_users_own(const char* file, const std::string& text) {
+  struct stat status {};
+  if (::stat(file, &status) != 0 || status.st_uid != Step::kUser || contents(file) != text) return false;
+  std::ofstream(file) << "changed";
+  return contents(file) == "changed";
+}
+
+void serve_by_fuse(AgentTools& tools) { tools.policy.squashfs = PolicyRecord::by_fuse; }
+
+/// Those of the test's own layers.
+int loop_devices() {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator("/sys/block")) {
+    const std::string file = contents(entry.path() / "loop/backing_file");
+    for (unsigned char layer = 1; layer <= 3; ++layer) count += file.find(digest_of(layer).hex()) != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+bool says(const TaskMessage& answer, const char* text) {
+  UNSCOPED_INFO("the answer is: " << answer.text);
+  return std::string(answer.text).find(text) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a squashfs of the user is served by a process of his, from wherever it begins in the file") {
+  fresh_node();
+  const ImageScene scene;
+  std::ofstream(scene.tree / "file") << "text";
+  make_squashfs(scene.tree, scene.image);
+  const std::string squashfs = contents(scene.image);
+  for (const std::size_t offset : {std::size_t{0}, std::size_t{12288}}) {
+    std::ofstream(scene.image, std::ios::binary) << std::string(offset, 'x') << squashfs;
+    Step step;
+    const auto answer = step.start(TaskMessage::start_squashfs, some_record(), opened(scene.image), {}, offset);
+    CHECK(std::string(answer.text) == "");
+    REQUIRE(answer.kind == TaskMessageKind::ready);
+    CHECK(answer.layers == 1);
+    CHECK(running("fuse") == 1);
+    CHECK(loop_devices() == 0);
+    CHECK(step.inside([] { return is_the_users_own("/file", "text"); }));
+    step.kill_agent();
+    CHECK(becomes_true([] { return running("fuse") == 0; }));
+  }
+}
+
+TEST_CASE("what the server says against a file reaches the user") {
+  fresh_node();
+  const ImageScene scene;
+  std::ofstream(scene.image) << std::string(8192, 'x');
+  Step step;
+  const auto answer = step.start(TaskMessage::start_squashfs, some_record(), opened(scene.image));
+  CHECK(answer.kind == TaskMessageKind::failed);
+  CHECK(says(answer, "squashfs"));
+  CHECK(becomes_true([] { return running("fuse") == 0; }));
+}
+
+TEST_CASE("a directory is the container's root, and stays as it is") {
+  fresh_node();
+  const ImageScene scene;
+  std::ofstream(scene.tree / "file") << "text";
+  REQUIRE(::chown((scene.tree / "file").c_str(), Step::kUser, Step::kUser) == 0);
+  Step step;
+  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree));
+  CHECK(std::string(answer.text) == "");
+  REQUIRE(answer.kind == TaskMessageKind::ready);
+  CHECK(step.inside([] { return is_the_users_own("/file", "text"); }));
+  CHECK(contents(scene.tree / "file") == "text");
+}
+
+TEST_CASE("a directory that the user has not opened for reading is no image") {
+  fresh_node();
+  Step step;
+  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened("/root", O_PATH));
+  CHECK(answer.kind == TaskMessageKind::failed);
+  CHECK(says(answer, "not open"));
+}
+
+TEST_CASE("a directory of a file system without programs is no image") {
+  fresh_node();
+  fs::create_directories("/run/here");
+  REQUIRE(::mount("here", "/run/here", "tmpfs", MS_NOEXEC, nullptr) == 0);
+  {
+    Step step;
+    const auto answer = step.start(TaskMessage::start_directory, some_record(), opened("/run/here"));
+    CHECK(answer.kind == TaskMessageKind::failed);
+    CHECK(says(answer, "nothing can be executed"));
+  }
+  CHECK(::umount("/run/here") == 0);
+}
+
+TEST_CASE("layers of the store are served where the site wants it, and nobody can evict them meanwhile") {
+  add_image(3);
+  Step step(serve_by_fuse);
+  const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+  CHECK(std::string(answer.text) == "");
+  REQUIRE(answer.kind == TaskMessageKind::ready);
+  CHECK(answer.layers == 3);
+  CHECK(running("fuse") == 3);
+  CHECK(loop_devices() == 0);
+  CHECK(
+      step.inside([] { return is_the_users_own("/file", "layer 3") && contents("/of1") == "own" && contents("/of2") == "own"; }));
+  const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
+  CHECK_FALSE(store.evict(digest_of(2)));
+  step.kill_agent();
+  CHECK(becomes_true([&] { return store.evict(digest_of(2)).has_value(); }));
+}
+
+TEST_CASE("layers of the store are served where the kernel cannot map their owners, unless the site forbids it") {
+  add_image(1);
+  // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
+  const auto like_an_old_kernel = [](AgentTools& tools) { tools.id_map = opened("/proc/self/ns/mnt"); };
+  {
+    Step step(like_an_old_kernel);
+    const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+    CHECK(std::string(answer.text) == "");
+    REQUIRE(answer.kind == TaskMessageKind::ready);
+    CHECK(running("fuse") == 1);
+    CHECK(step.inside([] { return is_the_users_own("/file", "layer 1"); }));
+  }
+  Step step([&](AgentTools& tools) {
+    like_an_old_kernel(tools);
+    tools.policy.squashfs = PolicyRecord::by_kernel;
+  });
+  const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+  CHECK(answer.kind == TaskMessageKind::failed);
+  CHECK(says(answer, "map the owner of a layer"));
+}
+
+TEST_CASE("a mounted layer is not evicted, and one that is not is") {
+  add_image(1);
+  Step user;
+  REQUIRE(user.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind == TaskMessageKind::ready);
+  const UniqueFd wish = std::move(sealed_memory_file("request", "E")).value();
+  {
+    Step step;
+    const auto answer = step.start(0, wish, some_record());
+    CHECK(std::string(answer.text) == "1:18 evict layer " + digest_of(1).str() + ": it is in use|");
+  }
+  CHECK(user.inside([] { return contents("/file") == "layer 1"; }));
+  user.kill_agent();
+  // The namespace that keeps the mount is a descriptor of this test.
+  user.leave();
+  CHECK(becomes_true([] { return loop_devices() == 0; }));
+  Step step;
+  CHECK(std::string(step.start(0, wish, some_record()).text) == "1:19|");
+}
+
+TEST_CASE("layers are published when the verifier accepts them, several at the same time") {
+  fresh_node();
+  const UniqueFd wishes = std::move(sealed_memory_file("request", "gbc")).value();
+  Step step;
+  timespec begin{};
+  timespec end{};
+  ::clock_gettime(CLOCK_MONOTONIC, &begin);
+  const auto answer = step.start(0, wishes, some_record());
+  ::clock_gettime(CLOCK_MONOTONIC, &end);
+  const std::string verify = ": it is not what the converter writes";
+  CHECK(std::string(answer.text) == "103:17|98:18 verify layer " + digest_of('b').str() + verify + "|99:18 verify layer " +
+                                        digest_of('c').str() + ": the verifier failed (hint: see --mem)|");
+  CHECK(static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e9 < 0.55);
+  CHECK(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
+  CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('b').hex() + ".sqsh"));
+  CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('c').hex() + ".sqsh"));
+}
+
+TEST_CASE("without the verifier nothing is published") {
+  fresh_node();
+  fs::rename(SPC_LIBEXECDIR "/layer-verifier", SPC_LIBEXECDIR "/away");
+  const UniqueFd wishes = std::move(sealed_memory_file("request", "g")).value();
+  {
+    Step step;
+    const auto answer = step.start(0, wishes, some_record());
+    CHECK(says(answer, "103:18 start"));
+    CHECK(says(answer, "layer-verifier"));
+  }
+  CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
+  fs::rename(SPC_LIBEXECDIR "/away", SPC_LIBEXECDIR "/layer-verifier");
+}
+
+TEST_CASE("an agent killed at any moment leaves no process, mount or loop device") {
+  add_image(2);
+  const std::string mounts = contents("/proc/self/mountinfo");
+  for (int half_ms = 0; half_ms < 40; ++half_ms) {
+    const bool by_fuse = half_ms % 2 == 0;
+    Step step(by_fuse ? serve_by_fuse : [](AgentTools&) {});
+    step.order(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+    ::usleep(static_cast<useconds_t>(half_ms) * 500);
+    step.kill_agent();
+    step.leave();
+    CHECK(becomes_true([] { return running("fuse") == 0 && loop_devices() == 0; }));
+  }
+  CHECK(contents("/proc/self/mountinfo") == mounts);
+}

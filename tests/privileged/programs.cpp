@@ -1,0 +1,99 @@
+#include "programs.hpp"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.hpp"
+#include "base/import_protocol.hpp"
+#include "base/socket.hpp"
+
+namespace fs = std::filesystem;
+
+namespace spc {
+namespace {
+
+UniqueFd new_layer() {
+  ImportMessage message{.kind = ImportMessageKind::new_layer, .digest = {}};
+  if (!send_struct(kImportSocket, message)) return {};
+  auto descriptors = receive_struct(kImportSocket, message);
+  return descriptors && descriptors->size() == 1 ? std::move(descriptors->front()) : UniqueFd();
+}
+
+void publish(char content, UniqueFd file) {
+  ImportMessage message{.kind = ImportMessageKind::publish, .digest = {}};
+  message.digest.bytes.fill(static_cast<unsigned char>(content));
+  const UniqueFd reader(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  file.reset();
+  const int passed[] = {reader.get()};
+  (void)send_struct(kImportSocket, message, passed);
+}
+
+int play_import() {
+  const std::string wishes = read_file(kImportRequest, 1000).value();
+  std::vector<UniqueFd> files;
+  for (const char wish : wishes) {
+    if (wish == 'E') continue;
+    files.push_back(new_layer());
+    if (!files.back() || !write_all(files.back().get(), std::string(1, wish))) return 1;
+  }
+  for (std::size_t i = 0, file = 0; i < wishes.size(); ++i) {
+    if (wishes[i] != 'E') {
+      publish(wishes[i], std::move(files[file++]));
+      continue;
+    }
+    ImportMessage message{.kind = ImportMessageKind::evict, .digest = {}};
+    message.digest.bytes.fill(1);
+    (void)send_struct(kImportSocket, message);
+  }
+  std::vector<std::string> answers;
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
+    ImportMessage answer;
+    if (!receive_struct(kImportSocket, answer)) return 1;
+    answers.push_back(std::to_string(answer.digest.bytes[0]) + ":" + std::to_string(static_cast<unsigned>(answer.kind)) +
+                      (answer.text[0] != '\0' ? std::string(" ") + answer.text : ""));
+  }
+  std::sort(answers.begin(), answers.end());
+  ImportMessage end{.kind = ImportMessageKind::failed, .digest = {}};
+  std::string text;
+  for (const std::string& answer : answers) text += answer + "|";
+  std::snprintf(end.text, sizeof end.text, "%s", text.c_str());
+  (void)send_struct(kImportSocket, end);
+  ::pause();
+  return 0;
+}
+
+int play_verifier() {
+  char content = 0;
+  if (::pread(3, &content, 1, 0) != 1) return 2;
+  ::usleep(200'000);
+  if (content == 'c') ::abort();
+  return content == 'g' ? 0 : 1;
+}
+
+}  // namespace
+
+void install_programs() {
+  const fs::path directory = SPC_LIBEXECDIR;
+  if (::mount("programs", directory.parent_path().c_str(), "tmpfs", 0, "mode=755") != 0) {
+    std::perror("privileged_test: mount over the place of the programs");
+    ::_exit(1);
+  }
+  fs::create_directories(directory);
+  fs::create_symlink(SPC_FUSE_PROGRAM, directory / "fuse");
+  for (const char* name : {"import", "layer-verifier"}) fs::create_symlink(fs::read_symlink("/proc/self/exe"), directory / name);
+}
+
+std::optional<int> play(std::string_view program) {
+  if (program == SPC_LIBEXECDIR "/import") return play_import();
+  if (program == SPC_LIBEXECDIR "/layer-verifier") return play_verifier();
+  return std::nullopt;
+}
+
+}  // namespace spc

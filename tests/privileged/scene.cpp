@@ -1,0 +1,132 @@
+#include "scene.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/socket.hpp"
+#include "catch.hpp"
+#include "container/agent/loop_device.hpp"
+#include "container/agent/privilege.hpp"
+#include "container/agent/setup.hpp"
+
+namespace fs = std::filesystem;
+
+namespace spc {
+
+Step::Step(const std::function<void(AgentTools&)>& change) {
+  auto [ours, theirs] = std::move(socket_pair()).value();
+  common_ = std::move(ours);
+  agent_ = ::fork();
+  REQUIRE(agent_ >= 0);
+  if (agent_ > 0) return;
+  common_.reset();
+  AgentTools tools;
+  tools.store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
+  tools.loop_table = std::move(open_loop_table(SPC_RUN_DIR "/loops")).value();
+  tools.id_map = std::move(describe_id_map(kUser, kUser)).value();
+  change(tools);
+  Agent agent(kUser, kUser, std::move(theirs), std::move(tools));
+  agent.run();
+  ::_exit(0);
+}
+
+Step::~Step() { kill_agent(); }
+
+void Step::kill_agent() {
+  if (agent_ < 0) return;
+  ::kill(agent_, SIGKILL);
+  ::waitpid(agent_, nullptr, 0);
+  agent_ = -1;
+}
+
+void Step::leave() {
+  socket_.reset();
+  container_.reset();
+}
+
+void Step::order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest,
+                 std::uint64_t offset) {
+  auto [ours, theirs] = std::move(socket_pair()).value();
+  socket_ = std::move(ours);
+  const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  TaskMessage message;
+  message.kind = TaskMessageKind::join;
+  const int joining[] = {theirs.get(), mount_namespace.get()};
+  REQUIRE(send_struct(common_.get(), message, joining));
+  theirs.reset();
+  REQUIRE(receive_struct(socket_.get(), message));
+  REQUIRE(message.kind == TaskMessageKind::lead);
+  message = TaskMessage{};
+  message.kind = TaskMessageKind::start;
+  message.start_flags = flags;
+  message.manifest = manifest;
+  message.offset = offset;
+  const int starting[] = {record.get(), image.get()};
+  REQUIRE(send_struct(socket_.get(), message, starting));
+}
+
+TaskMessage Step::start(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest,
+                        std::uint64_t offset) {
+  order(flags, record, image, manifest, offset);
+  for (;;) {
+    TaskMessage message;
+    auto descriptors = receive_struct(socket_.get(), message);
+    REQUIRE(descriptors);
+    if (message.kind == TaskMessageKind::furnish) {
+      message.kind = TaskMessageKind::furnished;
+      REQUIRE(send_struct(socket_.get(), message));
+      continue;
+    }
+    if (message.kind == TaskMessageKind::ready) container_ = std::move(descriptors->at(0));
+    return message;
+  }
+}
+
+bool Step::inside(const std::function<bool()>& check) const {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (::setns(container_.get(), CLONE_NEWNS) != 0 || ::setresgid(kUser, kUser, kUser) != 0 ||
+        ::setresuid(kUser, kUser, kUser) != 0) {
+      ::_exit(2);
+    }
+    ::_exit(check() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+int running(const std::string& program) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::string comm;
+    struct stat status {};
+    std::ifstream(entry.path() / "comm") >> comm;
+    std::ifstream state(entry.path() / "stat");
+    std::string word;
+    for (int i = 0; i < 3; ++i) state >> word;
+    if (comm == program && word != "Z" && ::stat(entry.path().c_str(), &status) == 0) {
+      std::ifstream lines(entry.path() / "status");
+      for (std::string line; std::getline(lines, line);)
+        count += line.starts_with("Uid:\t" + std::to_string(Step::kUser)) ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+bool becomes_true(const std::function<bool()>& condition) {
+  for (int attempt = 0; attempt < 200; ++attempt, ::usleep(10'000)) {
+    if (condition()) return true;
+  }
+  return false;
+}
+
+}  // namespace spc

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+
+#include "base/unique_fd.hpp"
+#include "container/agent/agent.hpp"
+
+namespace spc {
+
+/// One step whose agent is real and whose only task is this process.
+class Step {
+ public:
+  static constexpr uid_t kUser = 4343;
+
+  /// Forks the agent; its tools are those of a fresh store unless `change` does something about them.
+  explicit Step(const std::function<void(AgentTools&)>& change = [](AgentTools&) {});
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  ~Step();
+
+  /// Joins, orders a container and furnishes it with nothing; the last message of the agent.
+  TaskMessage start(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
+                    std::uint64_t offset = 0);
+  /// Only the order; what becomes of it is not waited for.
+  void order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
+             std::uint64_t offset = 0);
+  /// Whether this holds inside the container, where it is executed as the user.
+  bool inside(const std::function<bool()>& check) const;
+  /// Kills the agent as scancel does.
+  void kill_agent();
+  /// Ends the task's own hold on the container.
+  void leave();
+
+ private:
+  pid_t agent_ = -1;
+  UniqueFd common_;
+  UniqueFd socket_;
+  UniqueFd container_;
+};
+
+/// Processes that run this program as the user of the steps.
+int running(const std::string& program);
+/// Waits up to two seconds.
+bool becomes_true(const std::function<bool()>& condition);
+
+}  // namespace spc
