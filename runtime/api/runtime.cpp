@@ -121,6 +121,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   SPC_TRY_DURING("--container-image", ImageLocation::parse(request.image));
   for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
     for (auto& spec : SPC_TRY(parse_mounts(*mount))) request.mounts.push_back(std::move(spec));
+    if (request.mounts.size() > kMaxMounts) return too_many_mounts();
   }
   if (options.workdir != nullptr) {
     request.workdir = options.workdir;

@@ -87,10 +87,15 @@ Result<MountSpec> parse_mount(std::string_view item) {
 
 }  // namespace
 
+Error too_many_mounts() {
+  return {ErrorKind::invalid, std::string(kOption) + ": more than " + std::to_string(kMaxMounts) + " mounts"};
+}
+
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text) {
   std::vector<MountSpec> mounts;
   if (text.empty()) return Error(ErrorKind::invalid, std::string(kOption) + ": argument required");
   for (const std::string_view item : split(text, ',')) {
+    if (mounts.size() == kMaxMounts) return too_many_mounts();
     auto mount = SPC_TRY(parse_mount(item));
     if (std::find(mounts.begin(), mounts.end(), mount) == mounts.end()) mounts.push_back(std::move(mount));
   }

@@ -19,6 +19,11 @@ struct MountSpec {
   bool operator==(const MountSpec&) const = default;
 };
 
+/// The agent takes kMaxSources, with those that every container has.
+inline constexpr std::size_t kMaxMounts = 400;
+/// The refusal of more mounts than that.
+Error too_many_mounts();
+
 /// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24 (args.c).
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text);
 

@@ -86,3 +86,23 @@ TEST_CASE("names of --container-env are checked") {
     CHECK(std::string(spc_error_message(handle.rt)).starts_with("--container-env: \""));
   }
 }
+
+TEST_CASE("more mounts than a container can have are refused, in one option or in many") {
+  Handle handle;
+  auto options = options_for("ubuntu");
+  std::string all;
+  for (int i = 0; i < 10'000; ++i) all += (i == 0 ? "/a:/b" : ",/a:/b") + std::to_string(i);
+  const char* one[] = {all.c_str(), nullptr};
+  options.mounts = one;
+  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+  CHECK(std::string(spc_error_message(handle.rt)) == "--container-mounts: more than 400 mounts");
+  std::string half = all.substr(0, all.find(",/a:/b250"));
+  std::string other = half;
+  for (std::size_t at = 0; (at = other.find("/b", at)) != std::string::npos; ++at) other[at + 1] = 'c';
+  const char* two[] = {half.c_str(), other.c_str(), nullptr};
+  options.mounts = two;
+  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+  CHECK(std::string(spc_error_message(handle.rt)) == "--container-mounts: more than 400 mounts");
+  two[1] = nullptr;
+  CHECK(spc_check(handle.rt, &options) == SPC_OK);
+}
