@@ -94,7 +94,7 @@ def settings_of(table_name):
     """key -> default text, from runtime/image/config.cpp."""
     source = (ROOT / "runtime/image/config.cpp").read_text()
     start = source.index(f"{table_name}[] = {{")
-    rows = re.findall(rf'\{{"(\w+)", {STRING}, {STRING}, {STRING}\}}', source[start : source.index("\n};", start)])
+    rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING}\}}', source[start : source.index("\n};", start)])
     if not rows:
         raise ValueError(f"runtime/image/config.cpp: {table_name} is not written as documents.py reads it")
     return {name: text_of(default) for name, _, default, _ in rows}
