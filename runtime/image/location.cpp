@@ -91,8 +91,9 @@ Result<void> refuse_other_forms(std::string_view text) {
   }
   if (text.find('@') != std::string_view::npos) return {};
   const auto did_you_mean = [&] { return "did you mean " + quoted("./" + std::string(text)) + "?"; };
+  const bool has_tag = text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
   for (const std::string_view ending : kFileEndings) {
-    if (text.ends_with(ending)) {
+    if (!has_tag && text.ends_with(ending)) {
       return bad(text, "a file is named with its path")
           .hint(did_you_mean() + " an image of this very name needs its tag, as in NAME" + std::string(ending) + ":latest");
     }

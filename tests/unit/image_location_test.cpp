@@ -58,6 +58,8 @@ TEST_CASE("a location's canonical text is that location again") {
     CHECK(ImageLocation::parse(text).value().canonical() == text);
   }
   CHECK(ImageLocation::parse("ubuntu").value().canonical() == "docker.io/library/ubuntu:latest");
+  CHECK(ImageLocation::parse("alice@x:1.tar").value().canonical() == "docker.io/library/x:1.tar");
+  CHECK(ImageLocation::parse("docker.io/library/x:1.tar").value().canonical() == "docker.io/library/x:1.tar");
   CHECK(ImageLocation::parse("alice@ubuntu").value().name.user == "alice");
   CHECK(ImageLocation::parse("ubuntu", "reg:5000").value().canonical() == "reg:5000/ubuntu:latest");
 }
