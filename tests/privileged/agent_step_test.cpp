@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -234,6 +235,17 @@ TEST_CASE("layers are published when the verifier accepts them, several at the s
   CHECK(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('b').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('c').hex() + ".sqsh"));
+}
+
+TEST_CASE("a verdict that is lost is none") {
+  fresh_node();
+  const UniqueFd wishes = std::move(sealed_memory_file("request", "g")).value();
+  ::signal(SIGCHLD, SIG_IGN);  // then the kernel keeps no status
+  Step step;
+  ::signal(SIGCHLD, SIG_DFL);
+  CHECK(std::string(step.start(0, wishes, some_record()).text) ==
+        "103:18 verify layer " + digest_of('g').str() + ": the verifier failed (hint: see --mem)|");
+  CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
 }
 
 TEST_CASE("without the verifier nothing is published") {

@@ -21,7 +21,7 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
   const auto layer = SPC_TRY(store.freeze(std::move(file)));
   const pid_t verifier =
       SPC_TRY(start_helper(SPC_LIBEXECDIR "/layer-verifier", nullptr, store.service_uid(), store.service_gid(), {layer.get()}));
-  int status = 0;
+  int status = -1;  // no verdict
   ::waitpid(verifier, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 1) {
     return Error(ErrorKind::corrupt, "verify layer " + blob.str() + ": it is not what the converter writes");
