@@ -11,7 +11,8 @@ inline constexpr int kFuseImage = 4;   ///< the file, opened by the user, for re
 inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus
 
 /// First the server says that it has read the super block, or why it cannot serve the file; the builder then mounts and
-/// answers with an empty one, upon which the server begins. It ends with its mount, or with the agent.
+/// answers with an empty one, upon which the server begins. It ends with its mount, or with the other end of this socket if
+/// that closes before.
 struct FuseStatus {
   char error[600] = {};  ///< NUL-terminated, printable; empty: all is well
 };

@@ -178,9 +178,20 @@ def archive():
             Tar().directory(b"etc").file(b"etc/passwd", b"root").end(), Tar().file(b"a", size=2**40).end(), b"", b"x" * 600, layer]
 
 
+def sif():
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "suites"))
+    import local_files
+    whole = local_files.sif_bytes(b"hsqs" + bytes(92))
+    parts = [local_files.sif_bytes(b"x", file_system, part, architecture) for file_system, part, architecture in
+             ((1, 2, b"02"), (2, 2, b"02"), (5, 2, b"02"), (1, 1, b"04"), (1, 4, b"02"), (4, 2, b"zz"), (9, 9, b"\xff\xff"))]
+    return [whole, *parts, whole[:60], whole[:127], whole[:5000], whole[:32] + b"SIF_MAGIX" + whole[41:], whole[:42] + b"99" + whole[44:],
+            *(whole[:at] + value + whole[at + 8:] for at in (88, 96, 4096 + 585 + 17, 4096 + 585 + 25)
+              for value in (b"\xff" * 8, b"\xff" * 7 + b"\x7f", bytes(8), b"\1" + bytes(7)))]
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000}.get(target, 8192)
 
 
 def of(target):

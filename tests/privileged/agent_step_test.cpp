@@ -113,6 +113,8 @@ TEST_CASE("a squashfs of the user is served by a process of his, from wherever i
     CHECK(loop_devices() == 0);
     CHECK(step.inside([] { return is_the_users_own("/file", "text"); }));
     step.kill_agent();
+    CHECK(step.inside([] { return contents("/file") == "changed"; }));  // tasks outlive their agent
+    step.leave();
     CHECK(becomes_true([] { return running("fuse") == 0; }));
   }
 }
@@ -176,6 +178,8 @@ TEST_CASE("layers of the store are served where the site wants it, and nobody ca
   const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
   CHECK_FALSE(store.evict(digest_of(2)));
   step.kill_agent();
+  CHECK_FALSE(store.evict(digest_of(2)));  // tasks outlive their agent, and use it
+  step.leave();
   CHECK(becomes_true([&] { return store.evict(digest_of(2)).has_value(); }));
 }
 

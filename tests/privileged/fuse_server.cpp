@@ -65,7 +65,7 @@ ImageScene::ImageScene() : at(new_directory()), tree(at / "tree"), image(at / "i
 
 ImageScene::~ImageScene() { fs::remove_all(at); }
 
-Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid) {
+Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid, Mount how) {
   const UniqueFd low_device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   const UniqueFd device(::fcntl(low_device.get(), F_DUPFD_CLOEXEC, kFree));
   const UniqueFd low_file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
@@ -83,6 +83,7 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
   FuseStatus status;
   SPC_TRY(receive_struct(status_socket.get(), status));
   if (status.error[0] != '\0') return Error(ErrorKind::corrupt, status.error);
+  if (how == Mount::no) return server;
   const UniqueFd mount = SPC_TRY(mount_fuse(device.get(), uid));
   SPC_TRY(send_struct(status_socket.get(), FuseStatus{}));
 

@@ -14,8 +14,10 @@ namespace spc {
 /// its own. When this ends, the mount ends and the server must follow.
 class FuseServer {
  public:
+  enum class Mount { yes, no };
   /// What the server said against the image is the Error.
-  static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0, unsigned uid = 4242);
+  static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0, unsigned uid = 4242,
+                                  Mount how = Mount::yes);
   FuseServer(FuseServer&& other) noexcept : root_(std::exchange(other.root_, {})), pid_(std::exchange(other.pid_, -1)) {}
   ~FuseServer();
 

@@ -204,6 +204,17 @@ def killing_the_server_gives_errors_to_the_tasks_and_leaves_a_clean_node(cluster
 
 
 @test
+def killing_the_agent_leaves_the_tasks_their_files_and_nothing_behind_them(cluster):
+    running = cluster.start_srun(*ON, "sh", "-c", "echo up; sleep 1; cat /data/one /data/sub/three && echo still there", image=local_files.squashfs(cluster))
+    running.await_text("up")
+    for agent in cluster.processes("node01", "agent"):
+        os.kill(agent, signal.SIGKILL)
+    done = running.end(20)
+    equal(done.out.splitlines(), ["up", "one", "sub/three", "still there"], "what the task could read", done)
+    cluster.must_be_quiet()
+
+
+@test
 def cancelling_leaves_nothing(cluster):
     running = cluster.start_srun(*ON, "-J", "cancelled", "sh", "-c", "echo up; sleep 60", image=local_files.squashfs(cluster))
     running.await_text("up")

@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -125,6 +126,8 @@ int main(int argc, char** argv) {
   // In a process group of its own and deaf to all signals but SIGKILL: those of a step are meant for its tasks, which need
   // their files to react.
   ::setsid();
+  // The tasks outlive an agent that is killed, and so must their files. Until the mount exists the status socket tells.
+  ::prctl(PR_SET_PDEATHSIG, 0);
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);

@@ -1,0 +1,25 @@
+// A SIF file, from its first byte to where its root file system is.
+
+#include "image/sif.hpp"
+#include "property.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto file = std::as_bytes(std::span(data, size));
+  const auto table = parse_sif_header(file, size);
+  if (!table) {
+    must_be_readable(table.error());
+    return 0;
+  }
+  must(looks_like_sif(file), "what has a table is a SIF file");
+  must(table->offset <= size && table->size <= size - table->offset && table->size < 1 << 20, "the table lies within the file");
+  const auto root = find_sif_root(file.subspan(table->offset, table->size), size, "amd64");
+  if (!root) {
+    must_be_readable(root.error());
+    return 0;
+  }
+  must(root->size > 0 && root->offset <= size && root->size <= size - root->offset, "the root file system lies within the file");
+  return 0;
+}
