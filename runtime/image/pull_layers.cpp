@@ -23,6 +23,9 @@ class Progress {
     ++there_;
     finished_ += layer.blob.size;
   }
+  void complete() {
+    if (context_.meter && total_ > 0) context_.agent.meter(total_, total_);
+  }
   /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers.
   void tell(std::uint64_t underway, std::size_t elsewhere) {
     const auto now = Clock::now();
@@ -108,7 +111,10 @@ Result<std::vector<UniqueFd>> pull_layers(PullContext context, std::vector<Missi
 
   for (;;) {
     SPC_TRY(start_some());
-    if (queue.empty() && underway.empty()) return held;
+    if (queue.empty() && underway.empty()) {
+      progress.complete();
+      return held;
+    }
     std::uint64_t received = 0;
     std::vector<pollfd> watched{context.agent.watch()};
     for (const auto& one : underway) {

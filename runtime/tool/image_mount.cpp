@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
 
 #include "base/fuse_protocol.hpp"
 #include "base/socket.hpp"
@@ -69,7 +71,19 @@ Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& 
 /// Mounts a directory of the user's at `name` in the current directory.
 Result<void> mount_directory(int directory, const std::string& name) {
   SPC_TRY(make_directory(AT_FDCWD, name.c_str(), 0700));
-  const UniqueFd tree(::open_tree(directory, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH));
+  // It was opened in the mount namespace that we have left; in ours it has the same path.
+  std::array<char, PATH_MAX> path{};
+  struct stat wanted {};
+  struct stat found {};
+  const std::string link = "/proc/self/fd/" + std::to_string(directory);
+  if (::readlink(link.c_str(), path.data(), path.size() - 1) < 0 || ::fstat(directory, &wanted) != 0 ||
+      ::stat(path.data(), &found) != 0) {
+    return Error::from_errno(errno, "find the image's directory");
+  }
+  if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino) {
+    return Error(ErrorKind::unavailable, "the image's directory has been moved away");
+  }
+  const UniqueFd tree(::open_tree(AT_FDCWD, path.data(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
     return Error::from_errno(errno, "mount the image's directory");
   }

@@ -1,5 +1,8 @@
 #include "tool/local_image.hpp"
 
+#include "image/location.hpp"
+#include "launch/local_image.hpp"
+
 namespace spc {
 
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
@@ -13,6 +16,23 @@ Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
 }
 
 Result<OpenedImage> open_image(const Places& places, const Config& config, const Wanted& wanted) {
+  const auto location = ImageLocation::parse(wanted.image, config.default_registry);
+  if (location && location->kind == ImageLocation::Kind::path) {
+    SPC_TRY(make_own_store(places));
+    auto local = SPC_TRY(open_local_image(location->path, places.home));
+    if (!local.warning.empty()) report_error("warning: " + local.warning);
+    OpenedImage opened;
+    opened.name = location->path;
+    opened.settings = kSettingsInFiles;
+    if (local.kind == LocalImage::Kind::directory) {
+      opened.files.directory = std::move(local.file);
+      return opened;
+    }
+    if (local.kind == LocalImage::Kind::squashfs) {
+      opened.files.layers.push_back({std::move(local.file), local.offset});
+      return opened;
+    }
+  }
   const auto obtained = SPC_TRY(obtain(places, config, wanted));
   return open_stored_image(obtained.store.get(), obtained.image);
 }

@@ -8,6 +8,9 @@
 
 namespace spc {
 
+/// The settings of an image that is a file system of the user's: they lie in its files (launch/image_files.hpp).
+inline const std::string kSettingsInFiles = std::string("settings=files") + '\0';
+
 /// An image that is ready to be mounted.
 struct OpenedImage {
   std::string name;

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "image/reference.hpp"
+#include "base/socket.hpp"
 #include "spank_container/runtime.h"
 #include "tool/stored_images.hpp"
 #include "tool/terminal.hpp"
@@ -103,20 +103,25 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   {
     // A container is made and left at once: what it needs is in the store then, under the same rules as for a job.
     auto step = SPC_TRY(NodeStep::open(wanted.image, wanted.quiet));
+    auto [ours, theirs] = SPC_TRY(socket_pair());
     const pid_t child = ::fork();
     if (child < 0) return Error::from_errno(errno, "fork");
     if (child == 0) {
       std::map<std::string, std::string> environment;
       const auto entered = step.enter(options, environment);
-      if (!entered) report_error(entered.error().message());
-      ::_exit(entered ? 0 : 1);
+      std::string why = entered ? "" : entered.error().message();
+      why += '\0';
+      static_cast<void>(send_message(theirs.get(), std::as_bytes(std::span(why)), {}));
+      ::_exit(0);
     }
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    theirs.reset();
+    std::string why(8192, '\0');
+    const auto told = receive_message(ours.get(), std::as_writable_bytes(std::span(why)));
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
     }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-      return Error(ErrorKind::system, "pull " + quoted(wanted.image) + ": it is not in the node's store");
-    }
+    if (!told || told->size == 0)
+      return Error(ErrorKind::internal, "pull " + quoted(wanted.image) + ": the container's process ended");
+    if (why[0] != '\0') return Error(ErrorKind::system, why.c_str());
   }
   const auto store = SPC_TRY(open_store(places.store));
   return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;

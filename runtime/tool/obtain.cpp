@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "image/location.hpp"
 #include "image/reference.hpp"
 #include "tool/import_run.hpp"
 
@@ -30,6 +31,8 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   auto store = SPC_TRY(make_own_store(places));
   const PullPolicy pull = wanted.pull.value_or(config.pull);
   auto there = usable(store.get(), wanted.image, wanted.platform, config.default_registry);
+  const auto location = ImageLocation::parse(wanted.image, config.default_registry);
+  if (location && location->kind != ImageLocation::Kind::registry) there.reset();  // what lies there now decides
   const auto reference = ImageReference::parse(wanted.image, config.default_registry);
   // An image from a file, or one that was named by its digest, is what it is: there is nobody to ask.
   const bool cannot_change = there && (is_local(*there) || !reference || reference->digest);
@@ -39,10 +42,10 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return Error(ErrorKind::not_found, "image " + quoted(wanted.image) + ": it is not in your store")
         .hint("leave --pull=never out");
   }
-  const auto image = SPC_TRY(ImageReference::parse(wanted.image, config.default_registry));
+  const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
 
   ImportRequest request;
-  request.image = (image.user.empty() ? "" : image.user + "@") + image.canonical();
+  request.image = (image.name.user.empty() ? "" : image.name.user + "@") + image.canonical();
   request.config = places.config;
   request.pull = pull;
   request.uid = ::geteuid();

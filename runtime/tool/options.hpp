@@ -90,6 +90,36 @@ inline constexpr char kExecHelp[] =
     "examples:\n"
     "  scontainer run --name=db postgres:16 & scontainer exec db ps aux\n";
 
+inline constexpr OptionRow kImportOptions[] = {
+    {"-q,--quiet", nullptr, "print nothing but the digest"},
+};
+inline constexpr char kImportHelp[] =
+    "FILE is a .sqsh that we or enroot wrote, oci-archive:FILE, docker-archive:FILE, oci:DIR, or a tar archive of these.\n"
+    "It is copied: the file can be removed afterwards.\n\n"
+    "examples:\n"
+    "  scontainer import ./app.sqsh app:1\n"
+    "  scontainer import oci-archive:app.tar team/app:1.4\n";
+
+inline constexpr OptionRow kExportOptions[] = {
+    {"-f,--force", nullptr, "replace FILE if it exists"},
+};
+inline constexpr char kExportHelp[] =
+    "FILE becomes a squashfs, which --container-image, scontainer run and enroot start; with oci-archive: before its name\n"
+    "an OCI archive with one layer, for skopeo, podman and docker. It appears when it is complete.\n\n"
+    "examples:\n"
+    "  scontainer export debian:12 debian.sqsh\n"
+    "  scontainer export debian:12 oci-archive:debian.tar\n";
+
+inline constexpr OptionRow kLoginOptions[] = {
+    {"-u,--username", "USER", "the user name; it is asked for otherwise"},
+};
+inline constexpr char kLoginHelp[] =
+    "The password is asked for on a terminal, or is the first line of standard input; it is never an argument.\n"
+    "It is stored where docker and podman look for it, and tried when an image is pulled.\n\n"
+    "examples:\n"
+    "  scontainer login nvcr.io --username='$oauthtoken'\n"
+    "  scontainer login registry.example.org -u alice < token\n";
+
 inline constexpr OptionRow kInfoOptions[] = {
     {"--json", nullptr, "print JSON"},
 };

@@ -9,10 +9,12 @@ namespace spc {
 
 /// Where things are for this user on this machine.
 struct Places {
-  std::string home;       ///< empty: the user has none
-  std::string store;      ///< root: the node's store; others: $XDG_DATA_HOME/spank-container, ~/.local/share/spank-container
-  std::string config;     ///< config.toml of the user if there is one, else of the site
-  std::string running;    ///< one file for each container that `run` has made and that still runs
+  std::string home;     ///< empty: the user has none
+  std::string store;    ///< root: the node's store; others: $XDG_DATA_HOME/spank-container, ~/.local/share/spank-container
+  std::string config;   ///< config.toml of the user if there is one, else of the site
+  std::string running;  ///< one file for each container that `run` has made and that still runs
+  /// A directory to mount things on, where only the caller sees them.
+  [[nodiscard]] std::string workspace() const { return own_store ? store + "/workspace" : SPC_RUN_DIR "/workspace"; }
   bool own_store = true;  ///< the store belongs to the caller alone: layers are served by FUSE, nobody else is asked
 
   /// Only looks; makes nothing. Without a home and without XDG_DATA_HOME there is no place for a store: an error that says so.

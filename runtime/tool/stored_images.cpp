@@ -259,7 +259,7 @@ Result<Removed> sweep(int store, DryRun dry_run) {
     const std::string path = "layers/sha256/" + name;
     struct stat status {};
     if (needed.contains(path) || ::fstatat(store, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (::time(nullptr) - status.st_ctim.tv_sec >= kFresh) unneeded.insert(path);
+    if (::time(nullptr) - status.st_mtim.tv_sec >= kFresh) unneeded.insert(path);
   }
   SPC_TRY(remove_layers(store, unneeded, dry_run, removed));
   return removed;

@@ -12,6 +12,7 @@
 
 #include "container/task/furnish.hpp"
 #include "launch/host_side.hpp"
+#include "launch/image_files.hpp"
 
 namespace spc {
 namespace {
@@ -106,8 +107,8 @@ UserIdentity identity_inside(RootMap map) {
   return user;
 }
 
-Result<void> enter_user_container(const MountedImage& image, const LaunchRequest& request, const ImageSettings& settings,
-                                  RootMap map, std::map<std::string, std::string>& environment) {
+Result<ImageSettings> enter_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
+                                           RootMap map, std::map<std::string, std::string>& environment, Log& log) {
   const UserIdentity outside = UserIdentity::of_this_process();
   UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false);
@@ -123,6 +124,7 @@ Result<void> enter_user_container(const MountedImage& image, const LaunchRequest
   auto sources = SPC_TRY(copy_sources(side));
   SPC_TRY(pivot_into(image.place + "/root"));
 
+  if (settings.in_files) read_image_files(environment, settings, &log);
   std::string workdir = request.workdir.empty() ? settings.workdir : request.workdir;
   if (workdir.empty() || workdir[0] != '/') workdir = "/" + workdir;
   const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
@@ -150,7 +152,7 @@ Result<void> enter_user_container(const MountedImage& image, const LaunchRequest
   for (const auto& name : change.unset) environment.erase(name);
   for (const auto& [name, value] : change.set) environment[name] = value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
-  return {};
+  return settings;
 }
 
 }  // namespace spc

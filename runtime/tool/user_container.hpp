@@ -18,7 +18,8 @@ UserIdentity identity_inside(RootMap map);
 /// Takes the calling process into the mounted image, as the first task of a step goes into its container: mounts of the
 /// host, /proc, /sys, /dev, a private /tmp, names of user and groups, work directory; then gives up the way to any
 /// privilege. The process must be a child of the one that mounted the image. Changes `environment` to the container's.
-Result<void> enter_user_container(const MountedImage& image, const LaunchRequest& request, const ImageSettings& settings,
-                                  RootMap map, std::map<std::string, std::string>& environment);
+/// Gives back the settings, those in the image's files included.
+Result<ImageSettings> enter_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
+                                           RootMap map, std::map<std::string, std::string>& environment, Log& log);
 
 }  // namespace spc

@@ -1,6 +1,8 @@
 """Documents tell the truth about names: paths that exist, options and settings as the source has them."""
 
+import os
 import re
+import subprocess
 import tomllib
 
 from report import ROOT, difference, relative
@@ -10,6 +12,7 @@ TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 SETTINGS_EXAMPLE = ROOT / "packaging/config.toml.example"
+TOOL_PAGE = ROOT / "packaging/man/scontainer.1"
 STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
 
 
@@ -131,9 +134,40 @@ def setting_problems():
                     yield f"{key} is {source[key]} by default; the {where} says {settings[key]}"
 
 
-def check(report):
+# --- the command for people ---
+
+
+def help_of(tool, *words):
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(next(tool.parent.parent.glob("lib*/**/libspank_container.so.1")).parent)}
+    return subprocess.run([tool, *words, "--help"], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def options_in_help(text):
+    return set(re.findall(r"^  ((?:-\w, )?--[a-z-]+(?:=\S+)?) ", text, re.M))
+
+
+def tool_problems(stage):
+    """Commands, their words and options: the manual page says what --help says."""
+    tool = stage / "usr/bin/scontainer"
+    parts = re.split(r"^\.SS ", plain(TOOL_PAGE).split("\n.SH COMMANDS\n")[1].split("\n.SH ")[0], flags=re.M)[1:]
+    page = {part.split()[0]: part for part in parts}
+    commands = re.findall(r"^  ([a-z]+) +\S", help_of(tool).split("commands:\n")[1].split("\nexamples")[0], re.M)
+    yield from difference(page, commands, f"commands in {relative(TOOL_PAGE)}")
+    for name in sorted(set(page) & set(commands)):
+        text = help_of(tool, name)
+        usage = text.splitlines()[0].removeprefix("usage: scontainer ").replace(" [OPTION...]", "")
+        if page[name].splitlines()[0] != usage:
+            yield f"{name}: the page says {page[name].splitlines()[0]!r}, --help says {usage!r}"
+        told = set(re.findall(r"^\.TP\n((?:-\w, )?--.*)$", page[name], re.M))
+        if name == "shell":  # "The options are those of run."
+            told = set(re.findall(r"^\.TP\n((?:-\w, )?--.*)$", page["run"], re.M))
+        yield from difference(told, options_in_help(text), f"options of scontainer {name} in {relative(TOOL_PAGE)}")
+
+
+def check(report, stage):
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
+    report.check("the manual page of scontainer says what --help says", tool_problems(stage))
     report.check("the manual page and the example have the settings of config.cpp, with defaults", setting_problems())

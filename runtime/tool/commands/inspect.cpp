@@ -5,9 +5,12 @@
 #include "image/json.hpp"
 #include "image/manifest.hpp"
 #include "tool/command.hpp"
+#include "tool/facts.hpp"
+#include "tool/local_image.hpp"
 #include "tool/places.hpp"
 #include "tool/stored_images.hpp"
 #include "tool/terminal.hpp"
+#include "tool/user_namespace.hpp"
 
 namespace spc {
 namespace {
@@ -24,11 +27,32 @@ Json config_of(const ListedImage& image) {
   return config ? *std::move(config) : Json(image.record->config);
 }
 
-Json description_of(const ListedImage& image) {
+/// What is in the image. What cannot be found out here (no user namespaces, no FUSE) is a warning, not a failure.
+std::vector<Fact> facts_or_warning(const Places& places, int store, const ListedImage& image) {
+  const auto facts = [&]() -> Result<std::vector<Fact>> {
+    SPC_TRY(make_directories(places.workspace()));
+    auto opened = SPC_TRY(open_stored_image(store, image));
+    SPC_TRY(enter_user_namespace(RootMap::self));
+    const auto mounted = SPC_TRY(mount_image(std::move(opened.files), places.workspace(), {.wanted = false}));
+    return facts_of(mounted.root.get());
+  }();
+  if (facts) return *facts;
+  report_error("warning: look into the image: " + facts.error().message());
+  return {};
+}
+
+Json description_of(const ListedImage& image, const std::vector<Fact>& facts) {
+  Json found = Json::object();
+  for (const Fact& fact : facts) found[fact.what] = fact.value.empty() ? Json() : Json(fact.value);
   Json names = Json::array();
   for (const auto& name : image.names) names.push_back(name.name);
-  return {{"names", names},       {"digest", image.digest.str()}, {"platform", image.platform()},
-          {"bytes", image.bytes}, {"layers", layers_of(image)},   {"config", config_of(image)}};
+  return {{"names", names},
+          {"digest", image.digest.str()},
+          {"platform", image.platform()},
+          {"bytes", image.bytes},
+          {"layers", layers_of(image)},
+          {"facts", found},
+          {"config", config_of(image)}};
 }
 
 void print_line(const char* key, const std::string& value) {
@@ -41,11 +65,12 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-void print_description(const ListedImage& image) {
+void print_description(const ListedImage& image, const std::vector<Fact>& facts) {
   for (const auto& name : image.names) print_line("name", name.name);
   print_line("digest", image.digest.str());
   print_line("platform", image.platform());
   print_line("size", human_bytes(image.bytes) + " in " + std::to_string(image.record->layers.size()) + " layers");
+  for (const Fact& fact : facts) print_line(fact.what.c_str(), fact.value);
   print_line("entrypoint", joined(setting_values(image.record->settings, "entrypoint")));
   print_line("command", joined(setting_values(image.record->settings, "cmd")));
   print_line("workdir", joined(setting_values(image.record->settings, "workdir")));
@@ -63,10 +88,11 @@ Result<int> run_inspect(const Arguments& arguments) {
   const auto image = SPC_TRY(find_image(store.get(), arguments.words[0], config.default_registry));
   if (!image.record)
     return Error(ErrorKind::refused, "inspect " + spc::quoted(arguments.words[0]) + ": you may not read its record");
+  const auto facts = facts_or_warning(places, store.get(), image);
   if (arguments.has("json")) {
-    std::puts(description_of(image).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(description_of(image, facts).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
-    print_description(image);
+    print_description(image, facts);
   }
   return 0;
 }

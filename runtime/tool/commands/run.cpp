@@ -104,6 +104,10 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
     return kNoContainer;
   }
   for (const auto& [name, value] : options.variables) environment[name] = value;
+  if (commands.front().empty()) {
+    report_error("the image names no command (hint: write one behind the image)");
+    return kNoContainer;
+  }
   return execute(commands, environment);
 }
 
@@ -111,22 +115,26 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   const auto config = SPC_TRY(read_config(places.config));
   const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
   auto image = SPC_TRY(open_image(places, config, wanted));
-  const Commands commands = fixed != nullptr ? *fixed : SPC_TRY(command_of(arguments, image.settings));
+  Commands commands = fixed != nullptr ? *fixed : Commands{arguments.rest};
+  if (commands.front().empty() && image.settings != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, image.settings));
   if (!options.request.writable) options.request.writable = config.writable;
   if (!options.request.mount_home) options.request.mount_home = config.mount_home;
   const WritableLayer writable{.wanted = true, .size = config.upper_size, .directory = options.changes};
 
   SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
-  const auto mounted =
-      SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.store + "/workspace", writable));
+  const auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
   if (!mounted.writable && *options.request.writable) {
     report_error("warning: the container is read-only: this kernel cannot make it writable without privilege");
   }
   const auto settings = ImageSettings::parse(image.settings);
   return supervise_noted(places, options, image.name, [&] {
     auto environment = own_environment();
-    auto entered = enter_user_container(mounted, options.request, settings, options.map, environment);
-    return become(std::move(entered), options, commands, environment);
+    StderrLog log;
+    auto entered = enter_user_container(mounted, options.request, settings, options.map, environment, log);
+    if (!entered) return become(std::move(entered).error(), options, commands, environment);
+    // What an image without a record runs by itself is a script in it.
+    const bool own_command = commands.front().empty() && !entered->start_script.empty();
+    return become({}, options, own_command ? Commands{{"/bin/sh", entered->start_script}} : commands, environment);
   });
 }
 

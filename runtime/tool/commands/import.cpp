@@ -1,0 +1,124 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+
+#include "base/file.hpp"
+#include "image/json.hpp"
+#include "image/location.hpp"
+#include "image/reference.hpp"
+#include "image/sha256.hpp"
+#include "image/store.hpp"
+#include "launch/local_image.hpp"
+#include "tool/command.hpp"
+#include "tool/local_image.hpp"
+#include "tool/obtain.hpp"
+
+namespace spc {
+namespace {
+
+/// Copies the file into the store, where its digest is its name.
+Result<Digest> copy_into_store(int store, int file) {
+  const UniqueFd layers(::openat(store, "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd copy(::openat(layers.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
+  if (!copy) return Error::from_errno(errno, "create a file in your image store");
+  Sha256 hash;
+  std::vector<std::byte> buffer(1 << 20);
+  for (off_t at = 0;;) {
+    const ssize_t got = ::pread(file, buffer.data(), buffer.size(), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, "read the file");
+    if (got == 0) break;
+    const auto piece = std::span(buffer).first(static_cast<std::size_t>(got));
+    hash.update(piece);
+    SPC_TRY_DURING("write into your image store", write_all(copy.get(), piece));
+    at += got;
+  }
+  const Digest digest = hash.finish();
+  if (::fsync(copy.get()) != 0) return Error::from_errno(errno, "write into your image store");
+  const std::string itself = "/proc/self/fd/" + std::to_string(copy.get());
+  const std::string name = digest.hex() + ".sqsh";
+  if (::linkat(AT_FDCWD, itself.c_str(), layers.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
+    return Error::from_errno(errno, "publish a file in your image store");
+  }
+  return digest;
+}
+
+/// Its settings lie in the file itself, where enroot keeps them; they are read when it is run.
+ImageRecord record_of(const Digest& layer, const std::string& name) {
+  ImageRecord record;
+  record.layer_format = kLayerFormat;
+  record.layers = {layer};
+  record.settings = kSettingsInFiles;
+  record.config = Json{{"architecture", Platform::host().architecture}, {"os", "linux"}}.dump();
+  record.manifest = Json{{"schemaVersion", 2}, {"squashfs", layer.str()}, {"name", name}}.dump();
+  return record;
+}
+
+Result<Digest> import_squashfs(const ImageStore& store, int directory, int file, const std::string& name) {
+  const Digest layer = SPC_TRY(copy_into_store(directory, file));
+  const ImageRecord record = record_of(layer, name);
+  const Digest digest = Sha256::of(record.manifest);
+  ImageOrigins origins;
+  origins.add({.registry = "",
+               .repository = "",
+               .user = ::geteuid(),
+               .name = name,
+               .platform = Platform::host().str(),
+               .indexes = {},
+               .public_until = 0});
+  SPC_TRY(store.write_origins(digest, origins));
+  SPC_TRY(store.write_image(digest, record));
+  return digest;
+}
+
+}  // namespace
+
+Result<int> run_import(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  if (!places.own_store) {
+    return Error(ErrorKind::refused, "import a file: the node's store takes images from registries, and for each user his own")
+        .hint("name the file in --container-image, or import it as an ordinary user");
+  }
+  const auto config = SPC_TRY(read_config(places.config));
+  std::string source = arguments.words[0];
+  const auto reference = SPC_TRY_DURING("the new name", ImageReference::parse(arguments.words[1], config.default_registry));
+  const auto ref_file = reference.ref_file_name();
+  if (!ref_file || reference.digest) return Error(ErrorKind::invalid, "the new name: it has to be NAME[:TAG], and not too long");
+  const auto directory = SPC_TRY(make_own_store(places));
+  const auto store = SPC_TRY(ImageStore::open(directory.get()));
+
+  // A file may be named as it is; where an image could be meant, too, it is the file here.
+  if (::access(source.c_str(), F_OK) == 0 && source[0] != '/' && source[0] != '.') source = "./" + source;
+  auto local = source[0] == '/' || source[0] == '.' || source[0] == '~' ? open_local_image(source, places.home)
+                                                                              : Result<LocalImage>(LocalImage{});
+  if (!local) return std::move(local).error().during("import " + spc::quoted(source));
+  Digest digest;
+  if (local->file && local->kind == LocalImage::Kind::squashfs && local->offset == 0) {
+    const UniqueFd& squashfs = local->file;
+    digest = SPC_TRY_DURING("import " + spc::quoted(source),
+                            import_squashfs(store, directory.get(), squashfs.get(), reference.canonical()));
+  } else {
+    const auto location = SPC_TRY(ImageLocation::parse(source, config.default_registry));
+    struct stat status {};
+    if (location.kind == ImageLocation::Kind::registry) {
+      return Error(ErrorKind::invalid, "import " + spc::quoted(source) + ": that is the name of an image at a registry")
+          .hint("scontainer pull fetches it");
+    }
+    if (location.kind == ImageLocation::Kind::path && ::stat(location.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+      return Error(ErrorKind::invalid, "import " + spc::quoted(source) + ": that is a directory")
+          .hint("scontainer run takes it as it is; oci:DIR is an image layout");
+    }
+    digest = SPC_TRY(obtain(places, config, {.image = source, .platform = {}, .pull = {}, .quiet = arguments.has("quiet")}))
+                 .image.digest;
+  }
+  SPC_TRY(store.write_ref(*ref_file, {digest, static_cast<std::int64_t>(std::time(nullptr))}));
+  std::puts(digest.str().c_str());
+  return 0;
+}
+
+}  // namespace spc

@@ -1,0 +1,172 @@
+#include "tool/facts.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "tool/image_tree.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMaxText = 64 << 20;
+
+/// `VALUE` of a line `KEY=VALUE`, without quotes.
+std::string value_of(const std::string& text, const std::string& key) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    if (line.starts_with(key + "=")) {
+      std::string value(line.substr(key.size() + 1));
+      if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0]) {
+        value = value.substr(1, value.size() - 2);
+      }
+      return value;
+    }
+    at = end + 1;
+  }
+  return {};
+}
+
+bool is_version_part(char c) { return (c >= '0' && c <= '9') || c == '.'; }
+
+/// The version that follows `mark` in a program: digits and dots.
+std::string version_after(const std::string& text, std::string_view mark) {
+  for (auto at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) {
+    std::size_t end = at + mark.size();
+    while (end < text.size() && is_version_part(text[end])) ++end;
+    std::string version = text.substr(at + mark.size(), end - at - mark.size());
+    while (!version.empty() && version.back() == '.') version.pop_back();
+    if (version.find('.') != std::string::npos) return version;
+  }
+  return {};
+}
+
+/// Versions of the packages that dpkg knows, and of those that Alpine's apk knows.
+std::map<std::string, std::string> packages_of(int root) {
+  std::map<std::string, std::string> packages;
+  const auto read = [&](const std::string& text, std::string_view name_key, std::string_view version_key) {
+    std::string name;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      const std::string_view line = std::string_view(text).substr(at, end - at);
+      if (line.starts_with(name_key)) name = line.substr(name_key.size());
+      if (line.starts_with(version_key)) packages[name] = line.substr(version_key.size());
+      at = end + 1;
+    }
+  };
+  read(text_in_image(root, "var/lib/dpkg/status", kMaxText), "Package: ", "Version: ");
+  read(text_in_image(root, "lib/apk/db/installed", kMaxText), "P:", "V:");
+  return packages;
+}
+
+/// The upstream part of a package's version: `1:4.1.4-3+b1` → `4.1.4`.
+std::string upstream(const std::string& version) {
+  const auto colon = version.find(':');
+  std::string text = colon == std::string::npos ? version : version.substr(colon + 1);
+  std::size_t end = 0;
+  while (end < text.size() && is_version_part(text[end])) ++end;
+  return text.substr(0, end);
+}
+
+/// Paths of libraries by their name up to `.so`, the longest version of each.
+class Libraries {
+ public:
+  void note(const std::string& path) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    const auto so = name.find(".so");
+    if (so == std::string::npos || !name.starts_with("lib") || (so + 3 < name.size() && name[so + 3] != '.')) return;
+    std::string& known = paths_[name.substr(0, so)];
+    if (known.empty() || path.size() - path.rfind('/') > known.size() - known.rfind('/')) known = path;
+  }
+  [[nodiscard]] std::string path(const std::string& name) const {
+    const auto found = paths_.find(name);
+    return found == paths_.end() ? std::string() : found->second;
+  }
+  /// `2.19.3` of `libnccl.so.2.19.3`; `?` if it is there without a version.
+  [[nodiscard]] std::string version(const std::string& name) const {
+    const std::string found = path(name);
+    if (found.empty()) return {};
+    const auto so = found.rfind(".so.");
+    return so == std::string::npos ? "?" : found.substr(so + 4);
+  }
+
+ private:
+  std::map<std::string, std::string> paths_;
+};
+
+std::string first_package(const std::map<std::string, std::string>& packages, std::initializer_list<const char*> beginnings) {
+  for (const char* beginning : beginnings) {
+    const auto found = packages.lower_bound(beginning);
+    if (found != packages.end() && found->first.starts_with(beginning)) return upstream(found->second);
+  }
+  return {};
+}
+
+std::string libc_of(int root, const Libraries& libraries, const std::string& musl) {
+  if (!musl.empty()) return "musl";
+  const std::string path = libraries.path("libc");
+  if (path.empty()) return {};
+  const std::string version = version_after(text_in_image(root, path, kMaxText), "release version ");
+  return version.empty() ? "glibc" : "glibc " + version;
+}
+
+std::string mpi_of(int root, const Libraries& libraries, const std::map<std::string, std::string>& packages) {
+  const std::string path = libraries.path("libmpi");
+  if (const auto version = first_package(packages, {"libopenmpi3", "openmpi-bin", "openmpi"}); !version.empty()) {
+    return "Open MPI " + version;
+  }
+  if (path.empty()) return libraries.path("libmpich").empty() ? "" : "MPICH " + first_package(packages, {"libmpich12", "mpich"});
+  const std::string text = text_in_image(root, path, kMaxText);
+  if (const auto version = version_after(text, "Open MPI v"); !version.empty()) return "Open MPI " + version;
+  if (const auto version = version_after(text, "Intel(R) MPI Library "); !version.empty()) return "Intel MPI " + version;
+  if (text.find("MPICH") != std::string::npos) return "MPICH " + version_after(text, "MPICH Version:\t");
+  return "libmpi.so." + libraries.version("libmpi");
+}
+
+std::string ucx_of(int root, const Libraries& libraries, const std::string& pkgconfig) {
+  if (libraries.path("libucp").empty()) return {};
+  const std::string text = pkgconfig.empty() ? "" : text_in_image(root, pkgconfig, 1 << 20);
+  const std::string version = version_after(text, "Version: ");
+  return version.empty() ? libraries.version("libucp") : version;
+}
+
+}  // namespace
+
+Result<std::vector<Fact>> facts_of(int root) {
+  Libraries libraries;
+  std::string musl;
+  std::string ucx_pkgconfig;
+  std::string python;
+  SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
+    if (S_ISDIR(entry.status.st_mode)) return {};
+    const std::string_view name = entry.name;
+    libraries.note(entry.path);
+    if (name.starts_with("ld-musl-")) musl = entry.path;
+    if (name == "ucx.pc") ucx_pkgconfig = entry.path;
+    if (name.starts_with("python3.") && entry.path.find("bin/") != std::string::npos && name.size() <= 10 &&
+        name.find_first_not_of("python3.0123456789") == std::string_view::npos) {
+      python = std::max(python, std::string(name.substr(6)));
+    }
+    return {};
+  }));
+  const auto packages = packages_of(root);
+  const auto either = [&](const std::string& package, const char* library) {
+    return package.empty() ? libraries.version(library) : package;
+  };
+  std::string release = text_in_image(root, "etc/os-release", 64 << 10);
+  if (release.empty()) release = text_in_image(root, "usr/lib/os-release", 64 << 10);
+  return std::vector<Fact>{
+      {"os", value_of(release, "PRETTY_NAME")},
+      {"libc", libc_of(root, libraries, musl)},
+      {"cuda", libraries.version("libcudart")},
+      {"cudnn", libraries.version("libcudnn")},
+      {"mpi", mpi_of(root, libraries, packages)},
+      {"pmix", either(first_package(packages, {"libpmix2", "libpmix"}), "libpmix")},
+      {"ucx", ucx_pkgconfig.empty() ? either(first_package(packages, {"libucx0", "ucx"}), "libucp")
+                                    : ucx_of(root, libraries, ucx_pkgconfig)},
+      {"nccl", either(first_package(packages, {"libnccl2"}), "libnccl")},
+      {"python", python},
+  };
+}
+
+}  // namespace spc

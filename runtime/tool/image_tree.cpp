@@ -1,0 +1,84 @@
+#include "tool/image_tree.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "base/file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr int kMaxDepth = 200;
+
+Result<void> walk(UniqueFd directory, const std::string& path, int depth,
+                  const std::function<Result<void>(const TreeEntry&)>& visit) {
+  if (depth > kMaxDepth) return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(directory.get()), ::closedir);
+  if (!entries) return Error::from_errno(errno, "read directory " + quoted("/" + path) + " of the image");
+  const int here = directory.release();
+  std::vector<std::string> directories;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(entries.get());
+    if (entry == nullptr) {
+      if (errno != 0) return Error::from_errno(errno, "read directory " + quoted("/" + path) + " of the image");
+      break;
+    }
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    TreeEntry found{.path = path + std::string(name), .directory = here, .name = entry->d_name, .status = {}};
+    if (::fstatat(here, entry->d_name, &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
+      return Error::from_errno(errno, "look at " + quoted("/" + found.path) + " in the image");
+    }
+    SPC_TRY(visit(found));
+    if (S_ISDIR(found.status.st_mode)) directories.emplace_back(name);
+  }
+  for (const std::string& name : directories) {
+    UniqueFd next(::openat(here, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!next) return Error::from_errno(errno, "open directory " + quoted("/" + path + name) + " of the image");
+    SPC_TRY(walk(std::move(next), path + name + "/", depth + 1, visit));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<UniqueFd> open_in_image(int root, const std::string& path) {
+  open_how how{};
+  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+  UniqueFd file(static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
+  if (!file) return Error::from_errno(errno, "open " + quoted(path) + " in the image");
+  return file;
+}
+
+std::string text_in_image(int root, const std::string& path, std::size_t limit) {
+  const auto file = open_in_image(root, path);
+  struct stat status {};
+  if (!file || ::fstat(file->get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  std::string text(std::min(limit, static_cast<std::size_t>(status.st_size)), '\0');
+  std::size_t got = 0;
+  while (got < text.size()) {
+    const ssize_t count = ::read(file->get(), text.data() + got, text.size() - got);
+    if (count <= 0) break;
+    got += static_cast<std::size_t>(count);
+  }
+  text.resize(got);
+  return text;
+}
+
+Result<void> walk_image(int root, const std::function<Result<void>(const TreeEntry&)>& visit) {
+  UniqueFd directory(::openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return Error::from_errno(errno, "open the image's root");
+  return walk(std::move(directory), "", 0, visit);
+}
+
+}  // namespace spc

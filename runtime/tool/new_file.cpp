@@ -1,0 +1,79 @@
+#include "tool/new_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+namespace spc {
+namespace {
+
+std::string directory_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string hidden_name(const std::string& name) { return "." + name + "." + std::to_string(::getpid()); }
+
+}  // namespace
+
+Result<NewFile> NewFile::create(const std::string& path, Replace replace) {
+  const std::string step = "write " + quoted(path);
+  struct stat status {};
+  if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": that is a directory");
+  if (::stat(path.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return Error(ErrorKind::invalid, step + ": that is a directory").hint("name a file in it");
+    if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, step + ": that is no ordinary file");
+    if (replace == Replace::no) return Error(ErrorKind::refused, step + ": it exists already").hint("--force replaces it");
+  }
+  NewFile file;
+  file.shown_as_ = path;
+  file.name_ = path.substr(path.rfind('/') + 1);
+  file.replace_ = replace;
+  file.directory_ = UniqueFd(::open(directory_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.directory_) return Error::from_errno(errno, step);
+  const int directory = file.directory_.get();
+  file.file_ = UniqueFd(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
+  if (!file.file_ && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    file.hidden_ = hidden_name(file.name_);
+    file.file_ = UniqueFd(::openat(directory, file.hidden_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  }
+  if (!file.file_) return Error::from_errno(errno, step);
+  return file;
+}
+
+NewFile::NewFile(NewFile&& other) noexcept
+    : shown_as_(std::move(other.shown_as_)),
+      directory_(std::move(other.directory_)),
+      name_(std::move(other.name_)),
+      hidden_(std::exchange(other.hidden_, {})),
+      replace_(other.replace_),
+      file_(std::move(other.file_)) {}
+
+NewFile::~NewFile() {
+  if (!hidden_.empty()) ::unlinkat(directory_.get(), hidden_.c_str(), 0);
+}
+
+Result<void> NewFile::publish() {
+  const std::string step = "write " + quoted(shown_as_);
+  if (::fsync(file_.get()) != 0) return Error::from_errno(errno, step);
+  if (hidden_.empty()) {
+    const std::string itself = "/proc/self/fd/" + std::to_string(file_.get());
+    if (::linkat(AT_FDCWD, itself.c_str(), directory_.get(), name_.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
+    if (errno != EEXIST || replace_ == Replace::no) return Error::from_errno(errno, step);
+    hidden_ = hidden_name(name_);
+    if (::linkat(AT_FDCWD, itself.c_str(), directory_.get(), hidden_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      return Error::from_errno(errno, step);
+  }
+  // Not replacing, the last word is the kernel's: somebody may have made the file meanwhile.
+  const unsigned flags = replace_ == Replace::no ? RENAME_NOREPLACE : 0U;
+  if (::renameat2(directory_.get(), hidden_.c_str(), directory_.get(), name_.c_str(), flags) != 0)
+    return Error::from_errno(errno, step);
+  hidden_.clear();
+  return {};
+}
+
+}  // namespace spc

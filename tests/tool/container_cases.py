@@ -1,0 +1,140 @@
+"""Containers of an ordinary user: run, shell, exec."""
+
+import os
+import signal
+
+import machine
+from machine import base, home, image, start, user, wait_for
+
+
+def sh(script, *options, **more):
+    return user("run", "-q", *options, base(), "sh", "-c", script, **more)
+
+
+def test_a_command_runs_in_the_image_as_the_user():
+    sh("id -u; id -g; pwd; echo $GREETER; cat /etc/os-release").succeeds(f"{machine.UID}\n{machine.UID}\n/workspace\nbase\n", "Debian")
+    user("run", "-q", base()).succeeds("hello from base")
+
+
+def test_every_file_of_the_image_belongs_to_the_user():
+    assert sh("find /etc /usr/bin /var -xdev ! -user %d | grep -v -e hosts -e hostname -e resolv.conf" % machine.UID).out == ""
+
+
+def test_the_image_can_be_changed_and_stays_as_it_is():
+    sh("echo new > /etc/new && echo more >> /etc/passwd && chmod 700 /usr/bin/id && rm -r /var/lib/dpkg && mkdir /var/lib/dpkg && "
+       "mv /etc/debian_version /etc/moved && ls -A /var/lib/dpkg && cat /etc/new /etc/moved").succeeds("new\n")
+    sh("ls /etc/debian_version /var/lib/dpkg/status && ! grep more /etc/passwd && ! test -e /etc/new").succeeds()
+
+
+def test_whiteouts_and_opaque_directories_of_layers_count():
+    name = image("white", [{"gone": b"1", "kept": b"1", "dir/old": b"1", "dir/older": b"1"},
+                           {".wh.gone": b"", "dir/.wh..wh..opq": b"", "dir/new": b"2"}])
+    user("pull", name).succeeds()
+    # The image has no program of its own: those of the host come in as mounts.
+    listed = user("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", name, "/usr/bin/ls", "/", "/dir").succeeds("kept", "new").out
+    assert "gone" not in listed and "old" not in listed, listed
+
+
+def test_exit_statuses_are_those_of_podman():
+    for script, status in (("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)):
+        assert sh(script).status == status, script
+    user("run", "-q", base(), "/etc/passwd").fails(126, "/etc/passwd", "permission denied")
+    user("run", "-q", base(), "no-such-command").fails(127, "no-such-command")
+    user("run", "-q", f"{machine.registry.name}/nope:1", "true").fails(125, "nope")
+    user("run", "-q", "--mounts=/no/such/place", base(), "true").fails(125, "--mounts", "/no/such/place")
+    user("run", "-q", "--mounts=a:b", base(), "true").fails(125, "--mounts", "absolute path")
+    user("run", "-q", "--workdir=/no/such/place", base(), "true").fails(125, "/no/such/place")
+    user("run", "--nonsense", base()).fails(125, "--nonsense")
+    user("run", "--writable", "--readonly", base()).fails(125, "contradict")
+    user("run").fails(125, "usage: scontainer run")
+
+
+def test_options_behind_the_image_belong_to_the_command():
+    assert user("run", "-q", base(), "echo", "--workdir=/x", "-q", "--help").succeeds().out == "--workdir=/x -q --help\n"
+
+
+def test_signals_are_passed_on():
+    process = start("run", "-q", base(), "sh", "-c", "trap 'echo got it; exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 7 and process.stdout.read() == "got it\n"
+
+
+def test_a_killed_scontainer_takes_its_container_along():
+    process = start("run", "-q", "--name=killed", base(), "sh", "-c", "echo $$; exec sleep 1000")
+    inside = int(process.stdout.readline())
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    wait_for("the command is gone", lambda: not os.path.exists(f"/proc/{inside}"))
+    user("exec", "killed", "true").fails(125, "no running container")  # and the note of it is taken away
+
+
+def test_mounts_work_directory_and_variables_are_as_in_a_job():
+    os.makedirs(f"{home}/data", exist_ok=True)
+    os.chown(f"{home}/data", machine.UID, machine.UID)
+    sh("pwd; ls -d /made/new; touch /made/new/file; echo $OUTSIDE $GREETER $SET", "--mounts=./data:/made/new", "--workdir=/made",
+       "--env=SET=to this", "--env=GREETER", OUTSIDE="stays", GREETER="mine").succeeds("/made\n", "/made/new\n", "stays mine to this\n")
+    assert os.stat(f"{home}/data/file").st_uid == machine.UID
+    assert sh("touch /data/x", "--mounts=./data:/data:ro").status != 0
+    done = sh("ls -A $HOME").succeeds()
+    assert done.out == "", done
+    sh("ls -A $HOME", "--mount-home").succeeds("data")
+    machine.write("/tmp/spc-tool-of-the-host", "")
+    try:
+        sh("touch /tmp/spc-tool-inside && ! test -e /tmp/spc-tool-of-the-host").succeeds()
+    finally:
+        os.unlink("/tmp/spc-tool-of-the-host")
+    assert not os.path.exists("/tmp/spc-tool-inside")
+
+
+def test_nobody_gains_a_privilege():
+    sh("grep -E 'CapEff|NoNewPrivs' /proc/self/status").succeeds("CapEff:\t0000000000000000", "NoNewPrivs:\t1")
+    assert sh("cat /etc/shadow; chown root /etc/passwd").status != 0
+    assert sh("chown 0:0 /etc/passwd").status != 0
+
+
+def test_readonly_leaves_tmp():
+    done = sh("touch /tmp/x && echo tmp; touch /etc/x || echo refused", "--readonly").succeeds("tmp\n", "refused\n")
+    assert "Read-only" in done.err
+
+
+def test_remapped_root_is_root_of_the_image():
+    sh("id -u; echo $HOME $USER; touch /root/x; stat -c %u:%g /root/x /etc/passwd", "--remap-root").succeeds(
+        "0\n/root root\n0:0\n0:0\n")
+    os.makedirs(f"{home}/mine", exist_ok=True)
+    os.chown(f"{home}/mine", machine.UID, machine.UID)
+    sh("touch /mine/by-root", "--remap-root", f"--mounts={home}/mine:/mine").succeeds()
+    assert os.stat(f"{home}/mine/by-root").st_uid == machine.UID
+
+
+def test_changes_are_kept_where_they_are_wanted():
+    sh("echo kept > /etc/kept; rm /etc/debian_version; rm -r /var/lib/dpkg", "--changes=changes").succeeds()
+    sh("cat /etc/kept; ! ls /etc/debian_version /var/lib/dpkg 2>/dev/null", "--changes=changes").succeeds("kept\n")
+    sh("! ls /etc/kept 2>/dev/null && ls /etc/debian_version").succeeds()
+
+
+def test_exec_joins_a_running_container():
+    process = start("run", "-q", "--name=server", "--env=COLOUR=blue", "--workdir=/srv", base(), "sh", "-c",
+                    "echo here > /tmp/file; echo $$; exec sleep 1000")
+    inside = process.stdout.readline().strip()
+    for name in ("server", inside, str(process.pid)):
+        user("exec", name, "sh", "-c", "cat /tmp/file; pwd; echo $COLOUR").succeeds("here\n/srv\nblue\n")
+    assert user("exec", "server", "sh", "-c", "exit 9").status == 9
+    user("exec", "server", "nothing").fails(127, "nothing")
+    user("exec", "other", "true").fails(125, "no running container", "server")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143
+
+
+def test_shell_takes_a_shell_that_the_image_has():
+    assert user("shell", base(), stdin="echo in a shell; exit 4\n", SHELL="/no/such/shell").status == 4
+    user("shell", base(), stdin="cat /etc/os-release\n").succeeds("Debian")
+
+
+def test_layers_in_use_stay():
+    name = image("in-use", [{"file": b"x" * 9000}])
+    process = start("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", name, "/usr/bin/sleep", "1000")
+    wait_for("it runs", lambda: machine.stored("running"))
+    user("rm", name).succeeds("1 more are in use")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143

@@ -1,0 +1,90 @@
+"""Images in files: export, import, run of a path."""
+
+import json
+import os
+import subprocess
+import tarfile
+
+import machine
+from machine import base, home, image, user
+
+
+def path(name):
+    return os.path.join(home, name)
+
+
+def listing(squashfs):
+    return subprocess.run(["unsquashfs", "-lln", squashfs], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_an_exported_squashfs_has_what_enroot_needs_and_runs_again():
+    user("pull", base()).succeeds()
+    user("export", base(), "base.sqsh").succeeds()
+    names = listing(path("base.sqsh"))
+    for name in ("etc/rc", "etc/environment", "etc/fstab", "usr/bin/env"):
+        assert f"squashfs-root/{name}" in names, name
+    text = subprocess.run(["unsquashfs", "-cat", path("base.sqsh"), "etc/rc"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "cd '/workspace' && unset OLDPWD || exit 1" in text and 'exec' in text, text
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+    user("run", "-q", "./base.sqsh", "sh", "-c", "pwd; echo $GREETER; echo x > /etc/new; id -u").succeeds(f"/workspace\nbase\n{machine.UID}\n")
+    assert user("run", "-q", "./base.sqsh").succeeds().out == user("run", "-q", base()).succeeds().out
+
+
+def test_an_export_never_replaces_by_accident():
+    user("pull", base()).succeeds()
+    machine.write(path("precious"), "precious")
+    user("export", base(), "precious").fails(1, "exists already", "--force")
+    user("export", base(), ".").fails(1, "directory")
+    user("export", base(), "no/such/directory/file").fails(1, "no such file or directory")
+    user("export", f"{machine.registry.name}/nope:1", "file").fails(1, "there is no image")
+    with open(path("precious")) as file:
+        assert file.read() == "precious"
+    os.chown(path("precious"), machine.UID, machine.UID)
+    user("export", "--force", base(), "precious").succeeds()
+    assert "squashfs-root/etc/rc" in listing(path("precious"))
+    assert [name for name in os.listdir(home) if name.startswith(".precious")] == []
+
+
+def test_a_squashfs_is_imported_under_a_name_and_needs_its_file_no_more():
+    user("pull", base()).succeeds()
+    user("export", "--force", base(), "gone.sqsh").succeeds()
+    digest = user("import", "./gone.sqsh", "localhost/mine:2").succeeds().out.strip()
+    os.unlink(path("gone.sqsh"))
+    user("images").succeeds("localhost/mine:2", digest[7:19])
+    user("run", "-q", "localhost/mine:2", "sh", "-c", "pwd; echo $GREETER").succeeds("/workspace\nbase\n")
+    user("export", "localhost/mine:2", "again.sqsh").succeeds()
+    user("run", "-q", "./again.sqsh", "cat", "/etc/os-release").succeeds("Debian")
+    user("rm", "localhost/mine:2").succeeds("removed 1 image and 1 layer")
+
+
+def test_an_oci_archive_goes_out_and_comes_back():
+    name = image("there-and-back", [{"etc/hello": b"hello\n", "deep/er/file": b"x" * 70000}, {"etc/.wh.hello": b"", "etc/new": b"n"}])
+    user("pull", name).succeeds()
+    user("export", name, "oci-archive:out.tar").succeeds()
+    with tarfile.open(path("out.tar")) as archive:
+        index = json.load(archive.extractfile("index.json"))
+        manifest = json.load(archive.extractfile("blobs/sha256/" + index["manifests"][0]["digest"][7:]))
+        config = json.load(archive.extractfile("blobs/sha256/" + manifest["config"]["digest"][7:]))
+        with tarfile.open(fileobj=archive.extractfile("blobs/sha256/" + manifest["layers"][0]["digest"][7:])) as layer:
+            names = layer.getnames()
+            assert layer.getmember("deep/er/file").size == 70000
+    assert "etc/new" in names and "etc/hello" not in names, names
+    assert config["config"]["WorkingDir"] == "/srv" and config["rootfs"]["diff_ids"] == [manifest["layers"][0]["digest"]]
+    subprocess.run(["skopeo", "inspect", f"oci-archive:{path('out.tar')}"], stdout=subprocess.DEVNULL, check=True)
+    user("import", "oci-archive:out.tar", "localhost/back:1").succeeds("sha256:")
+    assert user("inspect", "--json", "localhost/back:1").json()["config"]["config"]["WorkingDir"] == "/srv"
+
+
+def test_a_directory_is_run_as_it_is_and_not_imported():
+    tree = path("tree")
+    os.makedirs(tree, exist_ok=True)
+    machine.write(os.path.join(tree, "file"), "in the tree\n")
+    for directory, _, files in os.walk(tree):
+        for name in (directory, *(os.path.join(directory, file) for file in files)):
+            os.chown(name, machine.UID, machine.UID)
+    mounts = "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64"
+    user("run", "-q", mounts, "./tree", "/usr/bin/cat", "/file").succeeds("in the tree\n")
+    user("run", "-q", mounts, "./tree", "/usr/bin/touch", "/made").succeeds()
+    assert sorted(os.listdir(tree)) == ["file"]
+    user("import", "./tree", "localhost/tree:1").fails(1, "directory")
+    user("import", "./no-such-file", "localhost/x:1").fails(1, "no-such-file")

@@ -1,0 +1,230 @@
+"""Images: pull, images, inspect, rm, gc, login, and the machine itself."""
+
+import base64
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+
+import machine
+from machine import base, golden, image, registry, start, store, stored, user, wait_for
+
+
+def test_pull_prints_the_digest_and_images_lists_it():
+    digest = user("pull", base()).succeeds().out.strip()
+    assert digest.startswith("sha256:") and len(digest) == 71, digest
+    listed = user("images", "--json").json()
+    mine = [one for one in listed if one["digest"] == digest]
+    assert len(mine) == 1 and mine[0]["store"] == "own" and mine[0]["complete"], listed
+    assert mine[0]["names"][0]["name"] == base() and mine[0]["platform"] == "linux/amd64" and mine[0]["bytes"] > 1_000_000
+    user("images").succeeds(base(), digest[7:19], "linux/amd64", "just now", "own")
+
+
+def test_a_second_pull_fetches_no_layer():
+    user("pull", base()).succeeds()
+    asked = len([r for r in registry.requests if "/blobs/" in r[1]])
+    user("pull", base()).succeeds()
+    assert len([r for r in registry.requests if "/blobs/" in r[1]]) == asked
+
+
+def test_what_is_in_the_store_needs_no_registry():
+    name = image("leaves", [{"a": b"1"}])
+    user("pull", name).succeeds()
+    del registry.repositories["leaves"]
+    user("pull", "--pull=missing", name).succeeds()
+    user("pull", "--pull=never", name).succeeds()
+    user("pull", "--pull=always", name).fails(1, "there is no repository")
+
+
+def test_unknown_images_and_wrong_usage_are_said_in_one_line():
+    user("pull", f"{registry.name}/nope:1").fails(1, "nope")
+    user("pull", "UPPER").fails(1, "UPPER")
+    user("pull", "--platform=x", base()).fails(1, "--platform")
+    user("pull", "--pull=sometimes", base()).fails(1, "newer, missing, always or never")
+    user("pull").fails(2, "usage: scontainer pull")
+    user("pull", "--nonsense", base()).fails(2, "--nonsense")
+    user("nonsense").fails(2, "nonsense", "--help")
+    user("inspect", f"{registry.name}/nope:1").fails(1, "there is no image")
+
+
+def test_inspect_says_what_is_in_an_image():
+    status = b"Package: libpmix2\nVersion: 4.2.2-1\n\nPackage: libopenmpi3\nVersion: 4.1.4-3+b1\n"
+    lib = "usr/lib/x86_64-linux-gnu/"
+    name = image("facts", [{
+        "etc/os-release": b'NAME=Toy\nPRETTY_NAME="Toy Linux 7"\n', "var/lib/dpkg/status": status,
+        lib + "libnccl.so.2.19.3": b"x", lib + "libcudart.so.12.4.99": b"x", lib + "libucp.so.0.0.0": b"x",
+        lib + "pkgconfig/ucx.pc": b"Name: ucx\nVersion: 1.15.0\n", lib + "libc.so.6": b"GNU C Library stable release version 2.36.\n",
+        "usr/bin/python3.11": b"x"}, {"empty": b""}])
+    user("pull", name).succeeds()
+    found = user("inspect", "--json", name).json()
+    assert found["facts"] == {"os": "Toy Linux 7", "libc": "glibc 2.36", "cuda": "12.4.99", "cudnn": None, "mpi": "Open MPI 4.1.4",
+                              "pmix": "4.2.2", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11"}, found["facts"]
+    assert found["config"]["config"]["WorkingDir"] == "/srv" and len(found["layers"]) == 2
+    user("inspect", found["digest"][7:15]).succeeds("Toy Linux 7", "12.4.99", "/srv")
+
+
+def test_rm_removes_names_images_and_layers_that_nobody_else_has():
+    shared, own = {"shared": b"s" * 5000}, {"own": b"o" * 5000}
+    first, second = image("rm-one", [shared, own]), image("rm-two", [shared])
+    user("pull", first, second).succeeds()
+    before = stored("layers/sha256")
+    user("rm", first).succeeds("removed 1 image and 1 layer")
+    assert len(stored("layers/sha256")) == len(before) - 1
+    user("rm", first).fails(1, "there is no image")
+    user("rm", "--force", first).succeeds()
+    user("rm", second).succeeds("removed 1 image and 1 layer")
+
+
+def test_gc_removes_what_nobody_needs_and_only_when_told():
+    user("pull", image("gc", [{"a": b"a" * 5000}])).succeeds()
+    orphan, young = store("layers/sha256", "0" * 64 + ".sqsh"), store("layers/sha256", "1" * 64 + ".sqsh")
+    for path in (orphan, young):
+        machine.write(path, "x" * 1000)
+        os.chown(path, machine.UID, machine.UID)
+    os.utime(orphan, (1, 1))
+    report = user("gc", "--json").json()
+    assert report == {"dry_run": True, "images": 0, "layers": 1, "bytes": 1000, "layers_in_use": 0}, report
+    assert os.path.exists(orphan)
+    user("gc", "--yes").succeeds("removed 0 images and 1 layer")
+    assert not os.path.exists(orphan) and os.path.exists(young)
+    os.unlink(young)
+
+
+def slow(handler, kind, name):
+    if kind == "blobs":
+        time.sleep(30)
+    return False
+
+
+def test_ctrl_c_in_mid_pull_leaves_nothing():
+    name = image("slow", [{"a": os.urandom(3 << 20)}])
+    registry.repositories["slow"].hooks.append(slow)
+    before = [stored(what) for what in ("layers/sha256", "images", "refs")]
+    process = start("pull", name)
+    wait_for("the layer is asked for", lambda: registry.seen("/v2/slow/blobs/"))
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT, process.stdout.read()
+    assert [stored(what) for what in ("layers/sha256", "images", "refs")] == before
+
+
+def test_progress_is_drawn_on_a_terminal_and_written_in_lines_elsewhere():
+    name = image("progress", [{"a": os.urandom(4 << 20)}])
+    plain = user("pull", name).succeeds()
+    assert "pulling " in plain.err and "\r" not in plain.err and "\033" not in plain.err, plain
+    user("rm", name).succeeds()
+    primary, secondary = pty.openpty()
+    process = subprocess.Popen(machine.as_user(["scontainer", "pull", name]), stdin=secondary, stdout=secondary, stderr=secondary,
+                               env=machine.environment(TERM="xterm"), cwd=machine.home, start_new_session=True)
+    os.close(secondary)
+    shown = b""
+    while select.select([primary], [], [], 20)[0]:
+        try:
+            shown += os.read(primary, 65536)
+        except OSError:  # the other side is closed
+            break
+    assert process.wait(10) == 0, shown
+    assert b"\r\033[K" in shown and b"% " in shown and b" of 4.2 MB" in shown and b"100%" in shown and b"[####" in shown, shown
+    os.close(primary)
+
+
+def test_a_user_needs_no_home_if_he_names_a_place():
+    done = machine.run(["setpriv", "--reuid=61999", "--regid=61999", "--clear-groups", "scontainer", "images"], "",
+                       {"PATH": "/usr/bin"}, "/")
+    assert done.status == 0, done
+    done = machine.run(["setpriv", "--reuid=61999", "--regid=61999", "--clear-groups", "scontainer", "pull", base()], "",
+                       {"PATH": "/usr/bin"}, "/")
+    done.fails(1, "XDG_DATA_HOME")
+    place = os.path.join(machine.work, "nobody")
+    os.makedirs(place)
+    os.chown(place, 61999, 61999)
+    machine.run(["setpriv", "--reuid=61999", "--regid=61999", "--clear-groups", "scontainer", "run", "-q", base(), "id", "-u"], "",
+                {"PATH": "/usr/bin", "XDG_DATA_HOME": place}, "/").succeeds("61999\n")
+    user("pull", image("no-home", [{"a": b"1"}]), HOME=None).succeeds()  # as passwd says
+
+
+def test_a_full_store_is_said_and_works_again_when_there_is_room():
+    place = os.path.join(machine.work, "small")
+    os.makedirs(place)
+    machine.mount("-t", "tmpfs", "-o", f"size=2m,uid={machine.UID}", "tool", place)
+    try:
+        user("pull", base(), XDG_DATA_HOME=place).fails(1, "free, the image needs")
+        found = [file for _, _, files in os.walk(place) for file in files if file not in ("locks",)]
+        assert not [file for file in found if file.endswith(".sqsh")], found
+        machine.mount("-o", "remount,size=500m", place)
+        user("pull", base(), XDG_DATA_HOME=place).succeeds()
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_login_stores_what_a_pull_needs_and_logout_forgets_it():
+    path = os.path.join(machine.home, ".docker/config.json")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.chown(os.path.dirname(path), machine.UID, machine.UID)
+    machine.write(path, '{"auths": {"other:5000": {"auth": "eDp5"}}, "HttpHeaders": {"X": "y"}}')
+    os.chown(path, machine.UID, machine.UID)
+    done = user("login", registry.name, "--username=alice", stdin="open sesame\n").succeeds("stored for")
+    assert "sesame" not in done.out + done.err
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+    def stored_now():
+        with open(path) as file:
+            return json.load(file)
+    secret = base64.b64encode(b"alice:open sesame").decode()
+    assert stored_now() == {"auths": {"other:5000": {"auth": "eDp5"}, registry.name: {"auth": secret}}, "HttpHeaders": {"X": "y"}}
+    user("logout", registry.name).succeeds("removed")
+    assert list(stored_now()["auths"]) == ["other:5000"]
+    user("logout", registry.name).succeeds("nothing was stored")
+    user("login", registry.name, "--username=alice", stdin="").fails(1, "password")
+    user("login", registry.name, stdin="bob\nsecond\n").succeeds()
+    assert stored_now()["auths"][registry.name]["auth"] == base64.b64encode(b"bob:second").decode()
+    machine.write(path, '{"credsStore": "vault"}')
+    user("login", registry.name, "--username=alice", stdin="x\n").fails(1, "docker-credential-vault")
+    os.unlink(path)
+
+
+def test_doctor_says_one_line_for_each_check():
+    name = f"--registry={registry.name}"
+    found = {one["check"]: one for one in user("doctor", "--json", name).json()}
+    for check in ("kernel", "user namespaces", "FUSE", "overlay without privilege", "your store", "config.toml", "programs",
+                  f"registry {registry.name}"):
+        assert found[check]["verdict"] == "ok", found[check]
+    assert found["Slurm plugin"]["verdict"] == "warning" and "plugstack.conf" in found["Slurm plugin"]["cure"]
+    lines = user("doctor", name).succeeds().out.splitlines()
+    assert len(lines) == len(found) and all(line.split()[0] in ("ok", "warning", "failed") for line in lines), lines
+    os.chmod("/dev/fuse", 0o600)
+    try:
+        done = user("doctor", name)
+        assert done.status == 1 and "failed  FUSE: " in done.out and "0666" in done.out, done
+    finally:
+        os.chmod("/dev/fuse", 0o666)
+    machine.write("/etc/spank-container/config.toml", machine.settings + "nonsense = 1\n")
+    try:
+        assert "failed  config.toml: " in user("doctor", name).out
+    finally:
+        machine.write("/etc/spank-container/config.toml", machine.settings)
+
+
+def test_helps_teach():
+    golden("help.txt", user("--help").succeeds().out)
+    commands = [line.split()[0] for line in user("--help").out.split("commands:\n")[1].split("\n\n")[0].splitlines()]
+    golden("commands.txt", "\n".join(user(command, "--help").succeeds().out for command in commands))
+    assert user("help", "run").out == user("run", "--help").out
+    user("version").succeeds("scontainer ")
+    assert user("info", "--json").json()["store"] == store()
+
+
+def test_bash_completes():
+    script = user("completion", "bash").succeeds().out
+
+    def completed(*words):
+        ask = f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _scontainer; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        return subprocess.run(machine.as_user(["bash", "-c", ask]), stdout=subprocess.PIPE, text=True, check=True,
+                              env=machine.environment(), cwd=machine.home).stdout.split()
+    assert completed("scontainer", "ins") == ["inspect"]
+    assert "--mounts=" in completed("scontainer", "run", "--m")
+    user("pull", base()).succeeds()
+    assert base() in completed("scontainer", "run", "'" + base()[:6] + "'")
+    user("completion", "tcsh").fails(1, "bash")

@@ -1,0 +1,55 @@
+"""Root: the node's store, and containers by the agent with kernel mounts."""
+
+import os
+
+import machine
+from machine import base, root, user
+
+
+def test_pull_as_root_fills_the_nodes_store():
+    digest = root("pull", base()).succeeds().out.strip()
+    assert digest.startswith("sha256:"), digest
+    assert os.path.exists(f"/var/lib/spank-container/images/{digest[7:]}")
+    listed = [one for one in root("images", "--json").json() if one["digest"] == digest]
+    assert listed[0]["store"] == "site" and listed[0]["bytes"] > 1_000_000 and listed[0]["complete"], listed
+    # Others see name and digest of what is public.
+    assert [one["store"] for one in user("images", "--json").json() if one["digest"] == digest].count("site") == 1
+    root("pull", f"{machine.registry.name}/nope:1").fails(1, "nope")
+
+
+def test_run_as_root_is_a_step_of_root():
+    done = root("run", "-q", base(), "sh", "-c", "id -u; cat /etc/os-release; grep squashfs /proc/mounts; exit 3")
+    assert done.status == 3 and "0\n" in done.out and "Debian" in done.out, done
+    root("run", "-q", base()).succeeds("hello from base")
+    root("run", "-q", base(), "nothing").fails(127, "nothing")
+    root("run", "-q", "--mounts=/nope", base(), "true").fails(125, "/nope")
+    root("run", "--remap-root", base(), "true").fails(125, "--remap-root")
+    root("shell", base(), stdin="exit 5\n").status == 5
+
+
+def test_inspect_export_and_rm_as_root_work_on_the_nodes_store():
+    root("pull", base()).succeeds()
+    assert "Debian" in root("inspect", "--json", base()).json()["facts"]["os"]
+    target = os.path.join(machine.work, "root.sqsh")
+    root("export", base(), target).succeeds()
+    assert os.path.getsize(target) > 1_000_000
+    root("import", target, "localhost/x:1").fails(1, "the node's store")
+    root("gc").succeeds("would remove")
+    root("rm", base()).succeeds("removed 1 image")
+    assert base() not in root("images").succeeds().out
+
+
+def test_doctor_sees_the_node():
+    root("pull", base()).succeeds()
+    found = {one["check"]: one for one in root("doctor", "--json", f"--registry={machine.registry.name}").json()}
+    assert found["service user"]["verdict"] == "ok" and found["node store"]["verdict"] == "ok", found
+    os.makedirs("/etc/slurm", exist_ok=True)
+    try:
+        machine.write("/etc/slurm/plugstack.conf", "# comment\nrequired spank_container.so\n")
+        found = {one["check"]: one for one in root("doctor", "--json", f"--registry={machine.registry.name}").json()}
+        assert found["Slurm plugin"]["verdict"] == "ok", found["Slurm plugin"]
+        machine.write("/etc/slurm/plugstack.conf", "required /nowhere/spank_container.so\n")
+        done = root("doctor", f"--registry={machine.registry.name}")
+        assert done.status == 1 and "failed  Slurm plugin" in done.out, done
+    finally:
+        os.unlink("/etc/slurm/plugstack.conf")
