@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <ctime>
 
+#include "image/reference.hpp"
+
 namespace spc {
 namespace {
 
@@ -20,6 +22,12 @@ std::string settings_of(const ImageConfig& config) {
   for (const auto& argument : config.cmd) add("cmd", argument);
   if (!config.user.empty()) add("user", config.user);
   return out;
+}
+
+/// How the same image is called by its digest, as a file of refs/.
+std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Digest& manifest) {
+  const auto reference = ImageReference::parse(origin.place() + "@" + manifest.str());
+  return reference ? reference->ref_file_name() : std::nullopt;
 }
 
 }  // namespace
@@ -152,7 +160,11 @@ Result<void> StoredImage::turn_private(Known known) const {
 }
 
 Result<void> StoredImage::grant(const Digest& manifest) const {
-  return wanted_.ref_file ? store_.write_grant(wanted_.uid, *wanted_.ref_file, {manifest, now()}) : Result<void>();
+  if (!wanted_.ref_file) return {};
+  SPC_TRY(store_.write_grant(wanted_.uid, *wanted_.ref_file, {manifest, now()}));
+  const auto by_digest = name_by_digest(wanted_.origin, manifest);
+  if (!by_digest || by_digest == wanted_.ref_file) return {};
+  return store_.write_grant(wanted_.uid, *by_digest, {manifest, now()});
 }
 
 Result<void> StoredImage::keep(const ResolvedImage& image, Access access) const {
