@@ -126,6 +126,10 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
 }
 
 Result<LocalImage> look_into_directory(LocalImage image, const std::string& path) {
+  // Inside, nobody would ask whether the user may search it: the root of the container is that of the writable layer.
+  if (::faccessat(image.file.get(), ".", X_OK, 0) != 0) {
+    return Error::from_errno(errno, "open image " + quoted(path)).hint("it is opened with your own permissions on the node");
+  }
   if (::faccessat(image.file.get(), "oci-layout", F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
     std::string bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.pop_back();

@@ -113,6 +113,23 @@ def a_directory_is_an_image_and_stays_as_it_was(cluster):
 
 
 @test
+def a_directory_that_the_user_may_list_but_not_search_is_refused(cluster):
+    here, there = local_files.shared(cluster, "listed")
+    os.makedirs(here, exist_ok=True)
+    os.chmod(here, 0o744)
+    refused(cluster, there, f'open image "{there}": permission denied (hint: it is opened with your own permissions on the node)')
+
+
+@test
+def a_directory_that_root_cannot_read_is_refused_with_the_cure(cluster):
+    with cluster.users_file_system():
+        done = cluster.srun(*ON, "true", image="/run/fuse")
+    reason = "read the image's directory: permission denied (hint: root must be able to read it, which NFS and FUSE may deny: copy it to a local disk)"
+    expect(done.rc != 0 and done.err.count(reason) == 1, "it was not refused with the cure", done)
+    cluster.must_be_quiet()
+
+
+@test
 def an_oci_layout_named_as_a_path_is_pointed_out(cluster):
     here, there = local_files.shared(cluster, "layout")
     os.makedirs(here, exist_ok=True)

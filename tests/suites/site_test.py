@@ -90,9 +90,10 @@ def layers_can_be_served_by_processes_of_the_user(cluster):
         file.write('squashfs = "fuse"\n' + text)
     try:
         cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
-        running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 60")
+        running = cluster.start_srun("-w", "node01", "-J", "served", "sh", "-c", "echo up; sleep 60")
         running.await_text("up")
         expect(cluster.processes("node01", "fuse") and not cluster.loops("node01"), "the layers are not served by processes")
+        cluster.run("scancel", "-n", "served").good()
         running.end(15)
     finally:
         with open(config, "w") as file:
