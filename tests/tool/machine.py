@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 import time
 
 import oci
@@ -14,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 UID = 61234
 SERVICE_UID = 61235
 write_golden = False
-work = tempfile.mkdtemp(prefix="spc-tool-test-")
+work = os.environ["SPC_TOOL_MACHINE"]
 home = os.path.join(work, "home")
 registry = Server()
 settings = f'stall_timeout = 3\n[registries."{registry.name}"]\ninsecure = true\n'
@@ -186,8 +184,3 @@ def must_be_clean():
     """No helper survives its container or its pull, and no container is noted that does not run."""
     wait_for("helpers are gone", lambda: not our_processes())
     assert stored("running") == [], stored("running")
-
-
-def clean_up():
-    os.chdir("/")
-    shutil.rmtree(work, ignore_errors=True)

@@ -95,7 +95,7 @@ Result<int> run_import(const Arguments& arguments) {
   // A file may be named as it is; where an image could be meant, too, it is the file here.
   if (::access(source.c_str(), F_OK) == 0 && source[0] != '/' && source[0] != '.') source = "./" + source;
   auto local = source[0] == '/' || source[0] == '.' || source[0] == '~' ? open_local_image(source, places.home)
-                                                                              : Result<LocalImage>(LocalImage{});
+                                                                        : Result<LocalImage>(LocalImage{});
   if (!local) return std::move(local).error().during("import " + spc::quoted(source));
   Digest digest;
   if (local->file && local->kind == LocalImage::Kind::squashfs && local->offset == 0) {
