@@ -62,6 +62,7 @@ VARIABLE = (
     (r"sha256:[0-9a-f]{64}", "sha256:DIGEST"),
     (r"\bnode0[0-9]\b", "NODE"),
     (r"\b[0-9]+ MB\b", "N MB"),
+    (r"\b[0-9]+ inodes\b", "N inodes"),
     (r"\b[0-9]+ bytes instead of [0-9]+\b", "N bytes instead of N"),
     (r"\bslurm_script_[0-9]+\b", "slurm_script_N"),
 )
