@@ -16,6 +16,7 @@
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
+#include "launch/user_source.hpp"
 
 namespace spc {
 namespace {
@@ -93,9 +94,9 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
 }
 
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
-/// to furnish the container, and in `user_source` the end of the socket on which `import` asks the user's side.
-Result<Furniture> order_container(const LaunchRequest& request, const PolicyRecord& policy, int agent, UserIdentity& user,
-                                  UniqueFd& user_source, Log& log) {
+/// to furnish the container; `user_source` will answer what `import` asks.
+Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
+                                  const PolicyRecord& policy, int agent, UserIdentity& user, UserSource& user_source, Log& log) {
   const auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
   auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, log)
                                                                : order_for_store(request, policy, image));
@@ -119,7 +120,7 @@ Result<Furniture> order_container(const LaunchRequest& request, const PolicyReco
   message.offset = order.offset;
   const int passed[] = {order.first.get(), order.second.get()};
   SPC_TRY(send_struct(agent, message, passed));
-  user_source = std::move(order.user_source);
+  user_source.prepare(std::move(order.user_source), image, job_environment);
 
   // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
   if (!mount_home) user = UserIdentity::of_this_process();
@@ -195,12 +196,13 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   const UniqueFd agent = SPC_TRY(join_step(common));
   UserIdentity user;
   Furniture furniture;
-  UniqueFd user_source;
+  UserSource user_source;
   ImageSettings image;
   bool inside = false;
 
   for (;;) {
     TaskMessage message;
+    SPC_TRY(user_source.wait_for(agent.get()));
     auto descriptors = receive_struct(agent.get(), message);
     if (!descriptors) return agent_has_ended();
     message.text[sizeof message.text - 1] = '\0';
@@ -212,7 +214,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         break;
 
       case TaskMessageKind::lead: {
-        auto ordered = order_container(request, message.policy, agent.get(), user, user_source, log);
+        auto ordered = order_container(request, job_environment, message.policy, agent.get(), user, user_source, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -223,6 +225,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
 
       case TaskMessageKind::furnish: {
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
+        user_source.stop();  // before anything of the image is entered
         image = SPC_TRY(read_settings((*descriptors)[1].get()));
         SPC_TRY(enter_container((*descriptors)[0].get()));
         inside = true;

@@ -1,0 +1,199 @@
+"""Images that are the user's own files: each form runs, its second start reads nothing, and nobody else may use it."""
+import gzip
+import json
+import os
+import shutil
+import subprocess
+
+from functools import partial
+from errors_test import refused
+from images import Image
+from harness import add, equal, expect, test
+
+NAME = "team/app:1"
+
+
+def mine(cluster, path, user="alice"):
+    """Gives a file or tree in a home to its user."""
+    owner = os.stat(os.path.join(cluster.home, user))
+    for where, directories, files in os.walk(path):
+        for name in (".", *directories, *files):
+            os.chown(os.path.join(where, name), owner.st_uid, owner.st_gid, follow_symlinks=False)
+    os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def home(cluster, name, user="alice"):
+    return os.path.join(cluster.home, user, name)
+
+
+def layout(cluster, name, said, user="alice"):
+    """An OCI layout in the user's home: base and a layer of its own."""
+    made = Image("unused", [[("said", said.encode())]], below=cluster.base_layout).write_layout(cluster.images)
+    target = home(cluster, name, user)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.move(made, target)
+    mine(cluster, target, user)
+    return target
+
+
+def skopeo(source, target):
+    subprocess.run(["skopeo", "copy", "--quiet", source, target], check=True)
+
+
+def oci_layout(cluster):
+    layout(cluster, "layout", "oci layout")
+    return "oci:layout", "oci layout"
+
+
+def oci_archive(cluster):
+    skopeo(f"oci:{layout(cluster, 'made', 'oci archive')}", f"oci-archive:{home(cluster, 'oci.tar')}:v1")
+    return "oci-archive:/home/alice/oci.tar:v1", "oci archive"
+
+
+def docker_archive(cluster):
+    skopeo(f"oci:{layout(cluster, 'made', 'docker archive')}", f"docker-archive:{home(cluster, 'docker.tar')}:{NAME}")
+    return f"docker-archive:~/docker.tar:{NAME}", "docker archive"
+
+
+def tar_by_content(cluster):
+    skopeo(f"oci:{layout(cluster, 'made', 'by content')}", f"docker-archive:{home(cluster, 'content')}:{NAME}")
+    return "./content", "by content"
+
+
+def compressed_archive(cluster):
+    skopeo(f"oci:{layout(cluster, 'made', 'compressed')}", f"docker-archive:{home(cluster, 'plain.tar')}:{NAME}")
+    with open(home(cluster, "plain.tar"), "rb") as source, gzip.open(home(cluster, "docker.tar.gz"), "wb", 1) as target:
+        shutil.copyfileobj(source, target)
+    os.unlink(home(cluster, "plain.tar"))
+    return "./docker.tar.gz", "compressed"
+
+
+def runs(form, cluster):
+    location, said = form(cluster)
+    for name in os.listdir(home(cluster, "")):
+        if not name.startswith("."):
+            mine(cluster, home(cluster, name))
+    first = cluster.srun("-w", "node01", "-D", "/home/alice", "cat", "/said", image=location, timeout=60)
+    first.good(said)
+    layers = cluster.layers("node01")
+    second = cluster.srun("-w", "node01", "-D", "/home/alice", "cat", "/said", image=location)
+    second.good(said)
+    expect(not any(line.startswith("pulling ") for line in second.messages()), "the second start brings layers", second)
+    equal(cluster.layers("node01"), layers, "layers after the second start")
+    cluster.must_be_quiet()
+
+
+for form in (oci_layout, oci_archive, docker_archive, tar_by_content, compressed_archive):
+    add(__name__, f"{form.__name__}_runs_and_its_second_start_brings_nothing", partial(runs, form))
+
+
+@test
+def a_whole_root_file_system_in_a_tar_runs(cluster):
+    """As `docker export` and debootstrap leave it."""
+    source = layout(cluster, "made", "a root")
+    tree = os.path.join(cluster.images, "root")
+    shutil.rmtree(tree, ignore_errors=True)
+    os.mkdir(tree)
+    manifest = json.load(open(os.path.join(source, "index.json")))["manifests"][0]["digest"]
+    blob = lambda digest: os.path.join(source, "blobs", digest.replace(":", "/"))
+    for layer in json.load(open(blob(manifest)))["layers"]:
+        subprocess.run(["tar", "-xzf", blob(layer["digest"]), "-C", tree, "--exclude=dev/*", "--exclude=.wh.*"], check=True)
+    subprocess.run(["tar", "-cf", home(cluster, "root.tar"), "-C", tree, "."], check=True)
+    shutil.rmtree(tree)
+    cluster.srun("-w", "node01", "-D", "/home/alice", "cat", "/said", image="./root.tar", timeout=60).good("a root")
+    os.unlink(home(cluster, "root.tar"))
+
+
+@test
+def the_process_that_reads_for_the_user_is_gone_when_his_program_runs(cluster):
+    layout(cluster, "layout", "no strays")
+    running = cluster.start_srun("-w", "node01", "-D", "/home/alice", "sh", "-c",
+                                 "echo there; ls /proc/self/fd | wc -l; sleep 60", image="oci:layout")
+    running.await_text("there")
+    equal(cluster.processes("node01", "user-source"), [], "processes that read for the user")
+    running.process.terminate()
+    running.end()
+    cluster.must_be_quiet()
+
+
+@test
+def a_public_image_starts_no_process_that_reads_for_the_user(cluster):
+    program = cluster.inside("node01", "/usr/libexec/spank-container/user-source")
+    expect(os.path.exists(program), "there is no program user-source on the node")
+    before = os.stat(program).st_atime_ns
+    cluster.srun("-w", "node01", "true").good()
+    equal(os.stat(program).st_atime_ns, before, "when user-source was read last")
+
+
+def is_refused(title, prepare, cluster):
+    store = cluster.stores()
+    refused(cluster, title, cluster.srun("-w", "node01", "-D", "/home/alice", "true", image=prepare(cluster)))
+    cluster.must_be_quiet(within=2, store=store)
+
+
+def another_name(cluster):
+    skopeo(f"oci:{layout(cluster, 'made', 'names')}", f"docker-archive:{home(cluster, 'names.tar')}:{NAME}")
+    mine(cluster, home(cluster, "names.tar"))
+    return "docker-archive:names.tar:team/app:2"
+
+
+def truncated(cluster):
+    skopeo(f"oci:{layout(cluster, 'made', 'truncated')}", f"oci-archive:{home(cluster, 'truncated.tar')}:v1")
+    os.truncate(home(cluster, "truncated.tar"), os.path.getsize(home(cluster, "truncated.tar")) // 2)
+    mine(cluster, home(cluster, "truncated.tar"))
+    return "./truncated.tar"
+
+
+def damaged_blob(cluster):
+    directory = layout(cluster, "damaged", "damaged")
+    index = json.load(open(os.path.join(directory, "index.json")))
+    manifest = json.load(open(os.path.join(directory, "blobs", index["manifests"][0]["digest"].replace(":", "/"))))
+    with open(os.path.join(directory, "blobs", manifest["layers"][-1]["digest"].replace(":", "/")), "r+b") as file:
+        file.seek(20)
+        file.write(b"\0\0\0\0")
+    return "oci:damaged"
+
+
+def fifo(cluster):
+    path = home(cluster, "fifo.tar")
+    if not os.path.exists(path):
+        os.mkfifo(path)
+    mine(cluster, path)
+    return "oci-archive:fifo.tar"
+
+
+def absent(cluster):
+    return "oci-archive:absent.tar"
+
+
+def of_another_user(cluster):
+    path = home(cluster, "secret.tar", "bob")
+    with open(path, "w") as file:
+        file.write("secret")
+    os.chmod(path, 0o600)
+    mine(cluster, path, "bob")
+    os.chmod(home(cluster, "", "bob"), 0o755)
+    return "oci-archive:/home/bob/secret.tar"
+
+
+REFUSED = {"an_archive_without_that_name": another_name, "a_truncated_archive": truncated, "a_damaged_layout": damaged_blob,
+           "an_archive_that_is_a_fifo": fifo, "an_archive_that_is_not_there": absent,
+           "an_archive_of_another_user": of_another_user}
+for title, prepare in REFUSED.items():
+    add(__name__, f"{title}_is_refused", partial(is_refused, title, prepare))
+
+
+@test
+def a_private_layer_is_nobody_elses_who_only_knows_its_digest(cluster):
+    """bob has alice's manifest and configuration, but not the bytes of her layer."""
+    hers = layout(cluster, "private", "hers alone")
+    cluster.srun("-w", "node01", "-D", "/home/alice", "cat", "/said", image="oci:private").good("hers alone")
+    his = home(cluster, "stolen", "bob")
+    shutil.rmtree(his, ignore_errors=True)
+    shutil.copytree(hers, his)
+    index = json.load(open(os.path.join(his, "index.json")))
+    manifest = json.load(open(os.path.join(his, "blobs", index["manifests"][0]["digest"].replace(":", "/"))))
+    os.unlink(os.path.join(his, "blobs", manifest["layers"][-1]["digest"].replace(":", "/")))
+    mine(cluster, his, "bob")
+    refused(cluster, "a_layer_that_is_only_known_by_its_digest",
+            cluster.srun("-w", "node01", "-D", "/home/bob", "cat", "/said", image="oci:stolen", user="bob"))
