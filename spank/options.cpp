@@ -45,6 +45,9 @@ constexpr OptionRow kTable[] = {
     {"container-pull", "newer|missing|always|never",
      "[container] when the registry is asked about an image that the node has: newer asks each time whether the tag has moved",
      "PULL", [](Options& o, const std::string& value) { return replace(o.pull, "--container-pull", value); }},
+    {"container-platform", "OS/ARCHITECTURE[/VARIANT]",
+     "[container] of an image for several machines take the one for this, such as linux/arm64, instead of the node's", "PLATFORM",
+     [](Options& o, const std::string& value) { return replace(o.platform, "--container-platform", value); }},
     {"container-writable", nullptr, "[container] the container's file system can be written to; changes last as long as the step",
      "WRITABLE",
      [](Options& o, const std::string& value) { return switch_to(o.writable, SPC_YES, "--container-writable", value); }},
@@ -71,6 +74,7 @@ bool is_set(const Options& options, const std::string& twin) {
   if (twin == "WORKDIR") return !options.workdir.empty();
   if (twin == "ENV") return !options.env.empty();
   if (twin == "PULL") return !options.pull.empty();
+  if (twin == "PLATFORM") return !options.platform.empty();
   if (twin == "WRITABLE" || twin == "READONLY") return options.writable != SPC_UNSET;
   if (twin == "MOUNT_HOME") return options.mount_home != SPC_UNSET;
   if (twin == "VERBOSE") return options.verbose;

@@ -17,6 +17,7 @@ struct Options {
   std::string workdir;
   std::vector<std::string> env;
   std::string pull;
+  std::string platform;
   int writable = SPC_UNSET;
   int mount_home = SPC_UNSET;
   bool verbose = false;

@@ -64,6 +64,7 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   options.mount_home = given.mount_home;
   options.batch_script = batch_script;
   options.pull = given.pull.empty() ? nullptr : given.pull.c_str();
+  options.platform = given.platform.empty() ? nullptr : given.platform.c_str();
   return use(options);
 }
 

@@ -112,7 +112,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .writable = SPC_UNSET,
                                                         .mount_home = SPC_UNSET,
                                                         .batch_script = nullptr,
-                                                        .pull = nullptr}));
+                                                        .pull = nullptr,
+                                                        .platform = nullptr}));
   if (options.image == nullptr || *options.image == '\0') {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
@@ -133,6 +134,9 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
     if (!request.pull) {
       return Error(ErrorKind::invalid, "--container-pull: " + quoted(options.pull) + " is not allowed").hint(kPullPolicies);
     }
+  }
+  if (options.platform != nullptr) {
+    request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
   }
   request.writable = tristate(options.writable);
   request.mount_home = tristate(options.mount_home);

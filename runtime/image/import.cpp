@@ -112,7 +112,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   }
   Repository repository(import.http, import.agent, reference, registry);
   WantedImage wanted{.name = reference.canonical(),
-                     .ref_file = reference.ref_file_name(),
+                     .ref_file = ref_file_of(reference, import.request.platform),
                      .digest = reference.digest,
                      .origin = {.registry = reference.registry, .repository = reference.repository},
                      .uid = import.request.uid};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <set>
 
 #include "base/image_record.hpp"
@@ -108,17 +109,28 @@ Result<Index> index_of(const Json& document) {
   return index;
 }
 
+/// Variants are numbers, and a machine runs what was made for a lower one: `v2` on amd64/v3, arm/v6 on arm/v7. Without
+/// one what every machine of the architecture runs is meant, on 32-bit arm v7. Empty: not a variant of this kind.
+std::optional<int> level_of(const Platform& platform) {
+  if (platform.variant.empty()) return platform.architecture == "arm64" ? 80 : platform.architecture == "arm" ? 70 : 10;
+  int level = 0;
+  int part = 0;  // v9.2
+  const char* const end = platform.variant.data() + platform.variant.size();
+  auto read = std::from_chars(platform.variant.data() + 1, end, level);
+  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '.') read = std::from_chars(read.ptr + 1, end, part);
+  const bool is_number = platform.variant[0] == 'v' && read.ec == std::errc{} && read.ptr == end && level < 100 && part < 10;
+  return is_number ? std::optional(10 * level + part) : std::nullopt;
+}
+
 /// 0: no match; higher is better.
 int match(const Platform& have, const Platform& want) {
+  constexpr int kSame = 10000;
   if (have.os != want.os || have.architecture != want.architecture) return 0;
-  if (have.variant == want.variant) return 3;
-  // Without a wish only what every machine of the architecture runs will do.
-  if (want.variant.empty()) {
-    if (want.architecture == "arm64") return have.variant == "v8" ? 2 : 0;
-    if (want.architecture == "amd64") return have.variant == "v1" ? 2 : 0;
-    return 1;
-  }
-  return have.variant.empty() ? 1 : 0;
+  if (have.variant == want.variant) return kSame;
+  const auto level = level_of(have);
+  const auto wanted = level_of(want);
+  if (!level || !wanted || *level > *wanted) return 0;
+  return std::max(1, kSame - 1 - (*wanted - *level));
 }
 
 Result<std::vector<std::string>> texts_member(const Json& object, const char* key) {

@@ -56,6 +56,13 @@ Platform Platform::host() {
 
 std::string Platform::str() const { return os + "/" + architecture + (variant.empty() ? "" : "/" + variant); }
 
+std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform) {
+  auto name = reference.ref_file_name();
+  if (!name || platform.str() == Platform::host().str()) return name;
+  *name += "@" + platform.os + "%2F" + platform.architecture + (platform.variant.empty() ? "" : "%2F" + platform.variant);
+  return name->size() <= 255 ? name : std::nullopt;
+}
+
 std::string ImportRequest::serialize() const {
   std::string out;
   const auto add = [&](std::string_view key, std::string_view value) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/result.hpp"
+#include "image/reference.hpp"
 
 namespace spc {
 
@@ -31,6 +32,10 @@ struct Platform {
   static Platform host();
   [[nodiscard]] std::string str() const;
 };
+
+/// The file in the store's refs/ that says which image a reference stands for. What another machine than this would be given
+/// is another image, so it has a file of its own. Empty when the name would be too long for a file.
+std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform);
 
 /// What `import` is asked to do. It travels as records `key=value\0` in a sealed memory file (kImportRequest).
 struct ImportRequest {

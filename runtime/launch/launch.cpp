@@ -61,13 +61,14 @@ struct ImageOrder {
 Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image) {
   ImageOrder order;
   const PullPolicy pull = request.pull.value_or(pull_of(policy));
-  const auto ref_file = image.kind == ImageLocation::Kind::registry ? image.name.ref_file_name() : std::nullopt;
+  ImportRequest import;
+  if (request.platform) import.platform = *request.platform;
+  const auto ref_file = image.kind == ImageLocation::Kind::registry ? ref_file_of(image.name, import.platform) : std::nullopt;
   if (const auto known =
           ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
     order.flags |= TaskMessage::start_known;
     order.manifest = *known;
   }
-  ImportRequest import;
   import.pull = pull;
   import.image = image.canonical();
   import.uid = ::geteuid();

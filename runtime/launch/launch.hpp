@@ -22,7 +22,8 @@ struct LaunchRequest {
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default
   std::optional<bool> mount_home;
-  std::optional<PullPolicy> pull;  ///< when the registry is asked; empty: the site's default
+  std::optional<PullPolicy> pull;    ///< when the registry is asked; empty: the site's default
+  std::optional<Platform> platform;  ///< empty: the node's
   std::set<std::string> keep_environment;
   std::string batch_script;  ///< of a batch step: Slurm's copy of the script, shown inside at the same place
 };

@@ -280,6 +280,19 @@ def test_an_image_of_a_fake_docker_daemon():
     fails(local("dockerd://team/app:1", environment={"DOCKER_HOST": "tcp://host:2375"}), "only a local daemon")
 
 
+def test_the_storage_of_podman_is_read_by_skopeo_where_podman_is_not():
+    storage = tempfile.mkdtemp(dir=work)
+    with open(storage + "/storage.conf", "w") as file:
+        file.write(f'[storage]\ndriver = "vfs"\nrunroot = "{storage}/run"\ngraphroot = "{storage}/graph"\n')
+    os.symlink(shutil.which("skopeo"), storage + "/skopeo")
+    environment = {"PATH": storage, "CONTAINERS_STORAGE_CONF": storage + "/storage.conf", "TMPDIR": storage}
+    directory = in_directory(layout_files({"v1": two}))
+    subprocess.run(["skopeo", "copy", "--quiet", f"oci:{directory}:v1", "containers-storage:localhost/team/app:1"], check=True,
+                   env={**os.environ, **environment})
+    has_layers(local("podman://localhost/team/app:1", environment=environment), [layer.diff_id for layer in two.layers])
+    fails(local("podman://localhost/team/app:2", environment=environment), "skopeo", "localhost/team/app:2")
+
+
 def test_podman_or_skopeo_that_is_not_there_and_a_fake_podman():
     fails(local("podman://team/app:1", environment={"PATH": work}), "neither podman nor skopeo", "podman save")
     programs = tempfile.mkdtemp(dir=work)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 from functools import partial
-from errors_test import refused
+from errors_test import answered, refused
 from images import Image
 from harness import add, equal, expect, test
 
@@ -117,12 +117,17 @@ def the_process_that_reads_for_the_user_is_gone_when_his_program_runs(cluster):
 
 
 @test
-def a_public_image_starts_no_process_that_reads_for_the_user(cluster):
-    program = cluster.inside("node01", "/usr/libexec/spank-container/user-source")
-    expect(os.path.exists(program), "there is no program user-source on the node")
-    before = os.stat(program).st_atime_ns
-    cluster.srun("-w", "node01", "true").good()
-    equal(os.stat(program).st_atime_ns, before, "when user-source was read last")
+def a_public_image_needs_no_process_that_reads_for_the_user(cluster):
+    layout(cluster, "layout", "without the program")
+    program = "/usr/libexec/spank-container/user-source"
+    cluster.root("node01", "mount", "--bind", "/dev/null", program).good()
+    try:
+        cluster.srun("-w", "node01", "true").good()
+        refused_now = cluster.srun("-w", "node01", "-D", "/home/alice", "true", image="oci:layout")
+        answered("a_node_without_user_source", refused_now)
+    finally:
+        cluster.root("node01", "umount", program).good()
+    cluster.must_be_quiet()
 
 
 def is_refused(title, prepare, cluster):
@@ -197,3 +202,30 @@ def a_private_layer_is_nobody_elses_who_only_knows_its_digest(cluster):
     mine(cluster, his, "bob")
     refused(cluster, "a_layer_that_is_only_known_by_its_digest",
             cluster.srun("-w", "node01", "-D", "/home/bob", "cat", "/said", image="oci:stolen", user="bob"))
+
+
+@test
+def an_image_for_another_machine_is_refused_with_both_names(cluster):
+    store = cluster.stores()
+    refused(cluster, "an_image_for_another_machine", cluster.srun("-w", "node01", "--container-platform=linux/riscv64", "true"))
+    refused(cluster, "an_image_for_another_machine", cluster.srun("-w", "node01", "true", env=["SCONTAINER_PLATFORM=linux/riscv64"]))
+    cluster.must_be_quiet(within=2, store=store)
+
+
+@test
+def of_an_image_for_several_machines_the_one_that_is_asked_for_runs(cluster):
+    """A list of two: the node's own, and one for another machine, which differs in a file only, so that it runs."""
+    directory = layout(cluster, "several", "mine")
+    other = layout(cluster, "other", "other")
+    entries = []
+    for path, platform in ((directory, {}), (other, {"variant": "v2"})):
+        entry = json.load(open(os.path.join(path, "index.json")))["manifests"][0]
+        entries.append({**entry, "platform": {"os": "linux", "architecture": "amd64", **platform}})
+    shutil.copytree(os.path.join(other, "blobs"), os.path.join(directory, "blobs"), dirs_exist_ok=True)
+    with open(os.path.join(directory, "index.json"), "w") as file:
+        json.dump({"schemaVersion": 2, "manifests": entries}, file)
+    mine(cluster, directory)
+    options = ["-w", "node01", "-D", "/home/alice"]
+    cluster.srun(*options, "cat", "/said", image="oci:several").good("mine")
+    cluster.srun(*options, "--container-platform=linux/amd64/v2", "cat", "/said", image="oci:several").good("other")
+    cluster.srun(*options, "--container-platform=linux/amd64/v3", "cat", "/said", image="oci:several").good("other")

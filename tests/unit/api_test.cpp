@@ -73,6 +73,19 @@ TEST_CASE("a pull policy is one of four words") {
         "--container-pull: \"sometimes\" is not allowed (hint: newer, missing, always or never)");
 }
 
+TEST_CASE("a platform has an operating system and an architecture") {
+  Handle handle;
+  auto options = options_for("ubuntu");
+  for (const char* good : {"linux/amd64", "linux/arm64/v8"}) {
+    options.platform = good;
+    CHECK(spc_check(handle.rt, &options) == SPC_OK);
+  }
+  options.platform = "arm64";
+  CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
+  CHECK(std::string(spc_error_message(handle.rt)) ==
+        "--container-platform: platform \"arm64\": write OS/ARCHITECTURE, for example linux/amd64");
+}
+
 TEST_CASE("names of --container-env are checked") {
   Handle handle;
   auto options = options_for("ubuntu");

@@ -88,6 +88,11 @@ TEST_CASE("an image for this machine is chosen and others are listed") {
   CHECK(chosen(index_of({"linux/amd64/v3"}), "linux/amd64") == 999);
   CHECK(chosen(index_of({"linux/amd64/v3"}), "linux/amd64/v3") == 0);
   CHECK(chosen(index_of({"linux/arm64/v8"}), "linux/arm64") == 0);
+  CHECK(chosen(index_of({"linux/amd64", "linux/amd64/v2", "linux/amd64/v3"}), "linux/amd64") == 0);
+  CHECK(chosen(index_of({"linux/amd64", "linux/amd64/v2", "linux/amd64/v4"}), "linux/amd64/v3") == 1);
+  CHECK(chosen(index_of({"linux/arm/v5", "linux/arm/v6", "linux/arm64"}), "linux/arm/v7") == 1);
+  CHECK(chosen(index_of({"linux/arm/v6", "linux/arm/v7"}), "linux/arm") == 1);
+  CHECK(chosen(index_of({"linux/arm64/v8", "linux/arm64/v9.2"}), "linux/arm64/v9") == 0);
   CHECK(chosen(index_of({"windows/amd64"}), "linux/amd64") == 999);
   CHECK(chosen(index_of({""}), "linux/amd64") == 0);
   CHECK(chosen(index_of({"", ""}), "linux/amd64") == 999);

@@ -99,6 +99,13 @@ TEST_CASE("a password in a name is refused and not repeated") {
   }
 }
 
+TEST_CASE("what another machine is given is kept under another name") {
+  const auto reference = ImageReference::parse("r:1/a:t").value();
+  CHECK(ref_file_of(reference, Platform::host()) == "r:1%2Fa:t");
+  CHECK(ref_file_of(reference, Platform::parse("linux/riscv64").value()) == "r:1%2Fa:t@linux%2Friscv64");
+  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(240, 'a')).value(), Platform::parse("linux/s390x").value()));
+}
+
 TEST_CASE("a request arrives as it was sent") {
   ImportRequest request;
   request.image = "registry:5000/x:1";

@@ -16,7 +16,8 @@ namespace spc {
 Result<FilePart> ordinary_file(UniqueFd file, const std::string& what) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, "look at " + what);
-  if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, what + " is not an ordinary file");
+  if (!S_ISREG(status.st_mode))
+    return Error(ErrorKind::invalid, what + " is not an ordinary file").hint("an image is a file, or an OCI layout: oci:DIR");
   return FilePart{.file = std::make_shared<const UniqueFd>(std::move(file)), .size = static_cast<std::uint64_t>(status.st_size)};
 }
 

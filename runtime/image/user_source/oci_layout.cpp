@@ -113,7 +113,7 @@ Error no_such_image(const std::string& name, const std::string& reference, const
   if (reference.empty()) {
     return Error(ErrorKind::invalid, spc::quoted(name) + " holds several images: " + list).hint("name one of them behind a ':'");
   }
-  return {ErrorKind::not_found, spc::quoted(name) + " has no image " + spc::quoted(reference) + ", only " + list};
+  return Error(ErrorKind::not_found, spc::quoted(name) + " has no image " + spc::quoted(reference)).hint("it has " + list);
 }
 
 bool is_same_name(const std::string& one, const std::string& other) {

@@ -13,6 +13,8 @@ constexpr int kMaxLinks = 8;
 
 Error bad(const std::string& why) { return {ErrorKind::corrupt, why}; }
 
+Error truncated() { return bad("the archive is truncated").hint("copy or write it again"); }
+
 std::uint64_t with_padding(std::uint64_t size) { return (size + kTarBlock - 1) / kTarBlock * kTarBlock; }
 
 /// `./a//b/` is `a/b`; a ".." takes back what stands before it and nothing more.
@@ -48,7 +50,7 @@ Result<std::unique_ptr<TarFiles>> TarFiles::index(FilePart archive, const std::s
 
 Result<std::string> TarFiles::text_at(std::uint64_t offset, std::uint64_t size) const {
   if (size > kMaxHeaderText) return bad("an extended header has more than 1 MiB");
-  if (size > archive_.size - offset) return bad("the archive is truncated");
+  if (size > archive_.size - offset) return truncated();
   std::string text(static_cast<std::size_t>(size), '\0');
   SPC_TRY(read_at(archive_, offset, std::as_writable_bytes(std::span(text))));
   return text;
@@ -61,7 +63,7 @@ Result<void> TarFiles::read_headers() {
   std::string long_link;
   std::size_t count = 0;
   for (std::uint64_t at = 0; at < archive_.size;) {
-    if (SPC_TRY(read_at(archive_, at, block)) < block.size()) return bad("the archive is truncated");
+    if (SPC_TRY(read_at(archive_, at, block)) < block.size()) return truncated();
     if (is_zero(block)) break;
     if (++count > kMaxEntries) return Error(ErrorKind::refused, "the archive has more than a million entries");
     auto parsed = TarHeader::parse(block);
@@ -84,7 +86,7 @@ Result<void> TarFiles::read_headers() {
     Entry entry{.offset = at, .size = is_file ? (pax.has_size ? pax.size : header.size) : 0, .is_file = is_file};
     if (header.type == '1') entry.link = clean(link);
     if (header.type == '2') entry.link = clean(link.starts_with('/') ? link : directory_of(name) + "/" + link);
-    if (entry.size > archive_.size - at) return bad("the archive is truncated: " + quoted(name) + " is not complete");
+    if (entry.size > archive_.size - at) return truncated();
     if (header.type == 'S' || pax.sparse) entry.is_file = false;  // its data are not its bytes
     at += with_padding(entry.size);
     entries_.insert_or_assign(name, std::move(entry));

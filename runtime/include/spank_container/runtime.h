@@ -55,7 +55,7 @@ enum { SPC_UNSET = -1, SPC_NO = 0, SPC_YES = 1 };
 /* What the user asked for. Members are only ever added at the end. */
 struct spc_options {
   size_t size;               /* sizeof as the caller compiled it */
-  const char *image;         /* [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST], or a path */
+  const char *image;         /* [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST], oci:DIR, ./PATH, ... */
   const char *const *mounts; /* NULL-terminated; each SRC[:DST[:FLAGS]][,...]; or NULL */
   const char *workdir;       /* or NULL: the image's */
   const char *const *env;    /* NULL-terminated names that keep the job's value, each may be a comma list; or NULL */
@@ -63,6 +63,7 @@ struct spc_options {
   int mount_home;            /* SPC_UNSET: the site's default */
   const char *batch_script;  /* of a batch step, or NULL */
   const char *pull;          /* newer, missing, always or never; or NULL: the site's default */
+  const char *platform;      /* OS/ARCHITECTURE[/VARIANT]; or NULL: the node's */
 };
 
 struct spc_step {
