@@ -67,8 +67,6 @@ Result<std::string> media_type_of(const FilePart& layer) {
   return std::string("application/vnd.oci.image.layer.v1.tar");
 }
 
-std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
-
 }  // namespace
 
 Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> files, const std::string& reference,
@@ -95,8 +93,7 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
       return Error(ErrorKind::corrupt, spc::quoted(name) + ": layer " + spc::quoted(image->layers[i]) + " is not in the archive");
     DescribedImage::Layer layer{.digest = parsed.diff_ids[i], .media_type = SPC_TRY(media_type_of(*part)), .part = *part};
     if (!layer.media_type.ends_with(".tar")) {
-      log.write(LogLevel::info, "reading layer " + std::to_string(i + 1) + " of " + name + ": " + in_mb(part->size));
-      layer.digest = SPC_TRY(digest_of(*part));
+      layer.digest = SPC_TRY(digest_of(*part, "layer " + std::to_string(i + 1) + " of " + name, log));
     }
     layers.push_back(std::move(layer));
   }
@@ -105,8 +102,7 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
 
 Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, const std::string& name, Log& log) {
   const FilePart& archive = files.archive();
-  log.write(LogLevel::info, "reading " + name + ": " + in_mb(archive.size));
-  const Digest digest = SPC_TRY_DURING("read " + spc::quoted(name), digest_of(archive));
+  const Digest digest = SPC_TRY_DURING("read " + spc::quoted(name), digest_of(archive, name, log));
   const Platform host = Platform::host();
   const Json config{{"architecture", host.architecture},
                     {"os", host.os},

@@ -50,12 +50,18 @@ std::size_t take(char* bytes, std::size_t, std::size_t count, void* argument) {
     return 0;
   }
   answer.written += count;
+  return count;
+}
+
+/// Called about once a second, also while nothing comes.
+int tell(void* argument, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  auto& answer = *static_cast<Answer*>(argument);
   if (const auto now = std::chrono::steady_clock::now(); now >= answer.next_line) {
     answer.next_line = now + kBetweenLines;
     answer.log->write(LogLevel::info,
                       "docker writes out " + answer.what + ": " + std::to_string(answer.written / 1'000'000) + " MB");
   }
-  return count;
+  return 0;
 }
 
 Result<std::string> socket_path() {
@@ -85,6 +91,9 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   ::curl_easy_setopt(handle.get(), CURLOPT_CONNECTTIMEOUT, kPatienceToConnect);
   ::curl_easy_setopt(handle.get(), CURLOPT_WRITEFUNCTION, take);
   ::curl_easy_setopt(handle.get(), CURLOPT_WRITEDATA, &answer);
+  ::curl_easy_setopt(handle.get(), CURLOPT_NOPROGRESS, 0L);
+  ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFOFUNCTION, tell);
+  ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFODATA, &answer);
   log.write(LogLevel::info, "docker writes out " + name);
   const CURLcode code = ::curl_easy_perform(handle.get());
   const std::string step = "ask docker at " + quoted(socket) + " for " + quoted(image);

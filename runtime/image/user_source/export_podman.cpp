@@ -54,16 +54,17 @@ class Program {
     static_cast<void>(wait());
   }
 
-  /// Waits for what it says or does next, a while. False: it has closed its error output, so it has ended.
-  bool speaks_on() {
+  enum class Heard { nothing, words, the_end };
+  /// Listens for a while. The end: it has closed its error output, so it has ended.
+  Heard listen() {
     pollfd one{complaints_.get(), POLLIN, 0};
-    if (::poll(&one, 1, kBetweenLines) <= 0) return true;
+    if (::poll(&one, 1, kBetweenLines) <= 0) return Heard::nothing;
     std::array<char, 1024> buffer{};
     const ssize_t got = ::read(complaints_.get(), buffer.data(), buffer.size());
-    if (got <= 0) return got < 0 && errno == EINTR;
+    if (got <= 0) return Heard::the_end;
     text_.append(buffer.data(), static_cast<std::size_t>(got));
     if (text_.size() > kMaxComplaints) text_.erase(0, text_.size() - kMaxComplaints);
-    return true;
+    return Heard::words;
   }
   /// Its exit status; 128 + the signal that killed it.
   int wait() {
@@ -93,7 +94,8 @@ Result<FilePart> output_of(const std::vector<std::string>& command, const std::s
   UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
   auto program = SPC_TRY(Program::start(command, file.get()));
   log.write(LogLevel::info, command.front() + " writes out " + what);
-  while (program.speaks_on()) {
+  for (auto heard = program.listen(); heard != Program::Heard::the_end; heard = program.listen()) {
+    if (heard == Program::Heard::words) continue;
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
     log.write(LogLevel::info, command.front() + " writes out " + what + ": " + std::to_string(size / 1'000'000) + " MB");
   }

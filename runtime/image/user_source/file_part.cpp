@@ -6,12 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <vector>
 
 #include "base/file.hpp"
 #include "image/sha256.hpp"
 
 namespace spc {
+namespace {
+
+constexpr std::chrono::seconds kBetweenLines{15};
+
+}  // namespace
 
 Result<FilePart> ordinary_file(UniqueFd file, const std::string& what) {
   struct stat status {};
@@ -62,10 +68,16 @@ Result<std::string> read_part(const FilePart& part, std::size_t limit, const std
   return text;
 }
 
-Result<Digest> digest_of(const FilePart& part) {
+Result<Digest> digest_of(const FilePart& part, const std::string& what, Log& log) {
   std::vector<std::byte> buffer(std::size_t{1} << 20);
   Sha256 hash;
+  std::chrono::steady_clock::time_point next_line{};
   for (std::uint64_t at = 0; at < part.size;) {
+    if (const auto now = std::chrono::steady_clock::now(); now >= next_line) {
+      next_line = now + kBetweenLines;
+      log.write(LogLevel::info, "reading " + what + ": " + std::to_string(at / 1'000'000) + " of " +
+                                    std::to_string((part.size + 999'999) / 1'000'000) + " MB");
+    }
     const std::size_t got = SPC_TRY(read_at(part, at, buffer));
     hash.update(std::span(buffer).first(got));
     at += got;

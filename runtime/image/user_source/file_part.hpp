@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/digest.hpp"
+#include "base/log.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
@@ -34,8 +35,8 @@ Result<std::string> read_part(const FilePart& part, std::size_t limit, const std
 /// Fills `into` from `offset` of the part on; fewer bytes at its end.
 Result<std::size_t> read_at(const FilePart& part, std::uint64_t offset, std::span<std::byte> into);
 
-/// SHA-256 of all bytes.
-Result<Digest> digest_of(const FilePart& part);
+/// SHA-256 of all bytes. `log` hears now and then that `what` is being read: silence would be taken for the end.
+Result<Digest> digest_of(const FilePart& part, const std::string& what, Log& log);
 
 /// Files below one name: a directory or an archive.
 class NamedFiles {
