@@ -135,9 +135,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
       return Error(ErrorKind::invalid, "--container-pull: " + quoted(options.pull) + " is not allowed").hint(kPullPolicies);
     }
   }
-  if (options.platform != nullptr) {
-    request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
-  }
+  if (options.platform != nullptr) request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
   request.writable = tristate(options.writable);
   request.mount_home = tristate(options.mount_home);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;

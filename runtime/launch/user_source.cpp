@@ -47,7 +47,10 @@ enum class MayGainPrivilege { yes, no };
   ::syscall(SYS_close_range, kUserSourceSocket + 1, ~0U, 0);
   ::execve(kProgram, arguments, environment);
 
+  // A question that nobody has read would make the other side see a broken connection instead of the answer.
   UserSourceMessage failed;
+  static_cast<void>(::recv(kUserSourceSocket, &failed, sizeof failed, MSG_DONTWAIT));
+  failed = UserSourceMessage();
   failed.kind = UserSourceKind::failed;
   failed.error_kind = static_cast<std::uint32_t>(ErrorKind::system);
   std::strncpy(failed.text,

@@ -112,8 +112,9 @@ Result<FilePart> export_from_podman(const std::string& image, Log& log) {
   const std::string name = "podman://" + image;
   auto podman = output_of({"podman", "save", "--quiet", "--format", "docker-archive", image}, name, log);
   if (podman || podman.error().message().find("there is no program") == std::string::npos) return podman;
-  // The same storage, read by another program of the same makers.
-  auto skopeo = output_of({"skopeo", "copy", "--quiet", "containers-storage:" + image, "docker-archive:/dev/stdout"}, name, log);
+  // The same storage, read by another program of the same makers. Not /dev/stdout: where it fails, skopeo removes its target.
+  auto skopeo =
+      output_of({"skopeo", "copy", "--quiet", "containers-storage:" + image, "docker-archive:/proc/self/fd/1"}, name, log);
   if (skopeo || skopeo.error().message().find("there is no program") == std::string::npos) return skopeo;
   return Error(ErrorKind::not_found, "open " + quoted(name) + ": this node has neither podman nor skopeo")
       .hint("write the image into a file where podman is: podman save --format oci-archive -o FILE " + image);
