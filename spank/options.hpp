@@ -16,8 +16,7 @@ struct Options {
   std::vector<std::string> mounts;
   std::string workdir;
   std::vector<std::string> env;
-  std::string pull;
-  std::string platform;
+  std::string pull, platform;
   int writable = SPC_UNSET;
   int mount_home = SPC_UNSET;
   bool verbose = false;
