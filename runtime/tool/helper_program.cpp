@@ -1,6 +1,7 @@
 #include "tool/helper_program.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -16,6 +17,9 @@ constexpr int kFirst = 3;
 
 /// In the child only: system calls until exec.
 [[noreturn]] void execute(const char* path, char* const* arguments, char* const* environment, const std::vector<int>& high) {
+  // A server that lived in our mount namespace would keep the mount alive that it serves, and so itself, when we are killed.
+  // Outside a user namespace of our own this is not allowed, and not needed.
+  ::unshare(CLONE_NEWNS);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int null = ::open("/dev/null", O_RDWR);
   ::dup2(null, 0);
