@@ -1,10 +1,12 @@
 #include "challenge.hpp"
 
 #include <curl/curl.h>
+#include <libpsl.h>
 
 #include <algorithm>
 #include <memory>
 
+#include "image/base64.hpp"
 #include "image/json.hpp"
 
 namespace spc {
@@ -85,9 +87,14 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-}  // namespace
+struct UrlParts {
+  std::string scheme;
+  std::string host;
+  std::string port;  // the scheme's where the URL has none
+};
 
-std::string origin_of(const std::string& url) {
+/// In lower case; empty for what is not a URL.
+UrlParts parts_of(const std::string& url) {
   const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), &curl_url_cleanup);
   if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) return {};
   const auto part = [&](CURLUPart which) -> std::string {
@@ -97,9 +104,22 @@ std::string origin_of(const std::string& url) {
     curl_free(text);
     return out;
   };
-  const std::string scheme = part(CURLUPART_SCHEME);
-  if (scheme != "http" && scheme != "https") return {};
-  return scheme + "://" + part(CURLUPART_HOST) + ":" + part(CURLUPART_PORT);
+  return {part(CURLUPART_SCHEME), part(CURLUPART_HOST), part(CURLUPART_PORT)};
+}
+
+/// `example.org` of `registry.example.org`; empty for an address, a name without dots and a public suffix itself.
+std::string registrable_domain(const std::string& host) {
+  const bool is_address = host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;
+  const char* domain = is_address ? nullptr : psl_registrable_domain(psl_builtin(), host.c_str());
+  return domain != nullptr ? domain : "";
+}
+
+}  // namespace
+
+std::string origin_of(const std::string& url) {
+  const UrlParts parts = parts_of(url);
+  if (parts.scheme != "http" && parts.scheme != "https") return {};
+  return parts.scheme + "://" + parts.host + ":" + parts.port;
 }
 
 std::vector<Challenge> parse_challenges(std::string_view header) {
@@ -121,7 +141,8 @@ std::vector<Challenge> parse_challenges(std::string_view header) {
   return challenges;
 }
 
-Result<std::string> token_url(const Challenge& bearer, const std::string& repository, const std::string& registry_url) {
+Result<HttpRequest> token_request(const Challenge& bearer, const std::string& repository, const std::string& registry_url,
+                                  const RegistrySecret* secret) {
   const auto parameter = [&](const char* name) -> std::string {
     const auto found = bearer.parameters.find(name);
     return found == bearer.parameters.end() ? "" : found->second;
@@ -135,20 +156,61 @@ Result<std::string> token_url(const Challenge& bearer, const std::string& reposi
     return Error(ErrorKind::refused, "its login server " + spc::quoted(realm) + " does not use https");
   }
   std::string scope = parameter("scope");
-  if (scope.empty()) scope = "repository:" + repository + ":pull";
-  std::string url = realm + (realm.find('?') == std::string::npos ? "?" : "&");
-  if (const std::string service = parameter("service"); !service.empty()) url += "service=" + escaped(service) + "&";
-  return url + "scope=" + escaped(scope);
+  if (scope.empty() && !repository.empty()) scope = "repository:" + repository + ":pull";
+  std::string fields;
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) fields += (fields.empty() ? "" : "&") + std::string(name) + "=" + escaped(value);
+  };
+  HttpRequest request;
+  request.url = realm;
+  add("service", parameter("service"));
+  add("scope", scope);
+  if (secret != nullptr && !secret->identity_token.empty()) {
+    add("client_id", "spank-container");
+    add("grant_type", "refresh_token");
+    add("refresh_token", secret->identity_token.text());
+    request.form = std::move(fields);
+    return request;
+  }
+  if (secret != nullptr) {
+    add("account", secret->username);
+    request.authorization = basic_authorization(*secret).text();
+  }
+  if (!fields.empty()) request.url += (realm.find('?') == std::string::npos ? "?" : "&") + fields;
+  return request;
 }
 
-Result<std::string> parse_token(std::string_view body) {
+bool may_see_credentials(const std::string& realm, const std::string& registry_url,
+                         const std::vector<std::string>& login_servers) {
+  const std::string origin = origin_of(realm);
+  if (!origin.empty() && origin == origin_of(registry_url)) return true;
+  const UrlParts server = parts_of(realm);
+  if (server.scheme != "https") return false;
+  const UrlParts registry = parts_of(registry_url);
+  if (registry.scheme == "https" && server.host == registry.host) return true;
+  if (std::any_of(login_servers.begin(), login_servers.end(),
+                  [&](const std::string& allowed) { return origin_of("https://" + allowed) == origin; })) {
+    return true;
+  }
+  if (registry.scheme != "https") return false;  // whoever is on the way could have named the login server
+  if (registry.host == "nvcr.io" && server.host == "authn.nvidia.com") return true;
+  const std::string domain = registrable_domain(registry.host);
+  return !domain.empty() && domain == registrable_domain(server.host);
+}
+
+SecretText basic_authorization(const RegistrySecret& secret) {
+  const SecretText pair(secret.username + ":" + secret.password.text());
+  return SecretText("Basic " + base64(pair.text()));
+}
+
+Result<SecretText> parse_token(std::string_view body) {
   const Json answer = SPC_TRY(parse_json_object(body, "the login server's answer"));
   for (const char* key : {"token", "access_token"}) {
     const auto token = SPC_TRY_DURING("the login server's answer", text_member(answer, key));
     if (!token || token->empty()) continue;
     const auto printing = [](char c) { return c > 0x20 && c < 0x7f; };
     if (!std::all_of(token->begin(), token->end(), printing)) break;
-    return *token;
+    return SecretText(*token);
   }
   return Error(ErrorKind::unavailable, "the login server's answer: there is no token in it");
 }

@@ -32,12 +32,20 @@ constexpr ConfigKey kKeys[] = {
     {"max_parallel_layers", "number", "0", "layers converted at the same time; 0: one a core, at most 4"},
     {"max_image_bytes", "bytes", "0", "largest compressed image; 0: no limit"},
     {"stall_timeout", "seconds", "30", "how long a registry may send less than 1 KiB a second"},
+    {"https_proxy", "URL", "", "proxy for registries and what they redirect to by https"},
+    {"http_proxy", "URL", "", "proxy for those spoken to by plain HTTP"},
+    {"no_proxy", "list of hosts", "", "hosts and domains spoken to without a proxy"},
+    {"allowed_registries", "list of hosts", "", "`HOST[:PORT]` or `*.DOMAIN` of registries that may be used; empty: all"},
 };
 
 constexpr ConfigKey kRegistryKeys[] = {
     {"insecure", "yes or no", "false", "spoken to by plain HTTP"},
     {"ca", "file", "", "certificates (PEM) trusted for it besides the system's"},
     {"blocked", "yes or no", "false", "nobody may use it"},
+    {"mirrors", "list of hosts", "", "`HOST[:PORT][/PREFIX]` asked before it, in this order, without credentials"},
+    {"mirror_tags", "yes or no", "false", "mirrors may say what a tag stands for"},
+    {"login_servers", "list of hosts", "", "`HOST[:PORT]` on other domains that may see its users' credentials"},
+    {"require_digest", "yes or no", "false", "only names with a digest may be used"},
 };
 
 constexpr ConfigKey kStoreKeys[] = {
@@ -125,6 +133,21 @@ class TableReader {
     return {};
   }
 
+  /// A list of texts that `check` accepts.
+  Result<void> read(const char* name, std::vector<std::string>& into, const std::function<bool(const std::string&)>& check,
+                    const char* rule) const {
+    const toml::value* value = find(name);
+    if (value == nullptr) return {};
+    if (!value->is_array()) return refuse(*value, name, "needs a list: [\"...\", \"...\"]");
+    for (const toml::value& element : value->as_array()) {
+      if (!element.is_string()) return refuse(element, name, "needs text in quotes");
+      const std::string text = toml::get<std::string>(element);
+      if (!check(text)) return refuse(element, name, spc::quoted(text) + " is not allowed: " + rule);
+      into.push_back(text);
+    }
+    return {};
+  }
+
  private:
   const toml::value* find(const char* name) const {
     const auto found = table_.as_table().find(name);
@@ -161,6 +184,28 @@ std::uint64_t bytes_in(const std::string& text) {
   return unit == std::string_view::npos ? number : number << (10 * (unit % 4 + 1));
 }
 
+bool is_host(const std::string& text) { return parse_registry(text).has_value(); }
+
+bool is_mirror(const std::string& text) {
+  const std::size_t slash = text.find('/');
+  if (!is_host(text.substr(0, slash))) return false;
+  return slash == std::string::npos || ImageReference::parse("registry.invalid/" + text.substr(slash + 1)).has_value();
+}
+
+bool is_host_or_domain(const std::string& text) { return is_host(text.starts_with("*.") ? text.substr(2) : text); }
+
+/// A proxy with a port; without a scheme http is meant.
+bool is_proxy(const std::string& text) {
+  std::string_view rest = text;
+  for (const std::string_view scheme : {"http://", "https://", "socks5h://", "socks5://"}) {
+    if (!rest.starts_with(scheme)) continue;
+    rest.remove_prefix(scheme.size());
+    break;
+  }
+  const auto plain = [](char c) { return c > 0x20 && c < 0x7f; };
+  return !rest.empty() && rest.find("://") == std::string_view::npos && std::all_of(rest.begin(), rest.end(), plain);
+}
+
 constexpr std::int64_t kYear = 366LL * 24 * 3600;
 
 Result<void> read_registries(Config& config, const toml::value& root, const std::string& file) {
@@ -181,6 +226,10 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
     SPC_TRY(reader.check_keys());
     SPC_TRY(reader.read("insecure", registry.insecure));
     SPC_TRY(reader.read("blocked", registry.blocked));
+    SPC_TRY(reader.read("mirrors", registry.mirrors, is_mirror, "needs HOST[:PORT][/PREFIX]"));
+    SPC_TRY(reader.read("mirror_tags", registry.mirror_tags));
+    SPC_TRY(reader.read("login_servers", registry.login_servers, is_host, "needs HOST or HOST:PORT"));
+    SPC_TRY(reader.read("require_digest", registry.require_digest));
     SPC_TRY(reader.read(
         "ca", registry.ca, [](const std::string& text) { return text.starts_with('/'); }, "needs an absolute path"));
     if (!config.registries.emplace(*name, registry).second) {
@@ -236,6 +285,13 @@ Result<Config> config_of(const toml::value& root, const std::string& file) {
   SPC_TRY(reader.read("max_parallel_layers", config.max_parallel_layers, 64));
   SPC_TRY(reader.read("max_image_bytes", config.max_image_bytes, std::numeric_limits<std::int64_t>::max()));
   SPC_TRY(reader.read("stall_timeout", config.stall_timeout, 3600));
+  SPC_TRY(reader.read("https_proxy", config.https_proxy, is_proxy, "needs http://HOST:PORT"));
+  SPC_TRY(reader.read("http_proxy", config.http_proxy, is_proxy, "needs http://HOST:PORT"));
+  SPC_TRY(reader.read(
+      "no_proxy", config.no_proxy,
+      [](const std::string& text) { return !text.empty() && text.find_first_of(", ") == std::string::npos; },
+      "needs one host or domain in each text"));
+  SPC_TRY(reader.read("allowed_registries", config.allowed_registries, is_host_or_domain, "needs HOST[:PORT] or *.DOMAIN"));
   SPC_TRY(read_store(config.store, root, file));
   SPC_TRY(read_registries(config, root, file));
   return config;
@@ -256,6 +312,15 @@ const RegistryConfig& Config::registry(std::string_view host) const {
   static const RegistryConfig kDefault;
   const auto found = registries.find(host);
   return found == registries.end() ? kDefault : found->second;
+}
+
+bool Config::allows(std::string_view host) const {
+  if (registry(host).blocked) return false;
+  const auto fits = [&](const std::string& allowed) {
+    if (allowed.starts_with("*.")) return host.ends_with(std::string_view(allowed).substr(1)) && host.size() >= allowed.size();
+    return parse_registry(allowed).value() == host;
+  };
+  return allowed_registries.empty() || std::any_of(allowed_registries.begin(), allowed_registries.end(), fits);
 }
 
 Result<Config> parse_config(const std::string& text, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.hpp"
 #include "image/request.hpp"
@@ -13,9 +14,13 @@ namespace spc {
 
 /// What the site says about one registry: `[registries."HOST[:PORT]"]`.
 struct RegistryConfig {
-  bool insecure = false;  ///< spoken to by plain HTTP
-  std::string ca;         ///< file of certificates trusted besides the system's; empty: none
-  bool blocked = false;   ///< nobody may use it here
+  bool insecure = false;                   ///< spoken to by plain HTTP
+  std::string ca;                          ///< file of certificates trusted besides the system's; empty: none
+  bool blocked = false;                    ///< nobody may use it here
+  std::vector<std::string> mirrors;        ///< HOST[:PORT][/PREFIX], asked before it, without credentials
+  bool mirror_tags = false;                ///< they may say what a tag stands for
+  std::vector<std::string> login_servers;  ///< HOST[:PORT] that may see its users' credentials
+  bool require_digest = false;             ///< only references with a digest
 };
 
 /// How the image store keeps itself in bounds: `[store]`.
@@ -40,11 +45,17 @@ struct Config {
   std::uint32_t max_parallel_layers = 0;
   std::uint64_t max_image_bytes = 0;
   std::int64_t stall_timeout = 30;
+  std::string https_proxy;  ///< URL; for the site's store, where users' proxies do not count
+  std::string http_proxy;
+  std::vector<std::string> no_proxy;            ///< hosts and domains that are spoken to without
+  std::vector<std::string> allowed_registries;  ///< HOST[:PORT] or *.DOMAIN; empty: all
   StoreConfig store;
   std::map<std::string, RegistryConfig, std::less<>> registries;
 
   /// What was said about HOST[:PORT], or the defaults.
   [[nodiscard]] const RegistryConfig& registry(std::string_view host) const;
+  /// Whether anybody may use this registry here.
+  [[nodiscard]] bool allows(std::string_view host) const;
 };
 
 /// Reads a configuration file. A missing file means the defaults. The file must belong to root (or to the caller) and

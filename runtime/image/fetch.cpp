@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <random>
 
-#include "image/challenge.hpp"
 #include "image/fetch_error.hpp"
 
 namespace spc {
@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kMaxTries = 4;
 constexpr int kMaxRedirects = 5;
-constexpr int kMaxLogins = 3;
 constexpr std::size_t kMaxSmallBody = 64 * 1024;
 // A download that brought this much since it last broke has earned new tries.
 constexpr std::uint64_t kProgress = 16 << 20;
@@ -47,15 +46,37 @@ Fetch::Fetch(RegistrySession& session, FetchRequest request, FetchSink& sink)
 
 Fetch::~Fetch() { session_.http.cancel(*this); }
 
+void Fetch::choose_endpoint() {
+  const auto usable = [&](const RegistryEndpoint& candidate) {
+    return !candidate.is_mirror || (!candidate.gave_up && !request_.not_from_mirrors);
+  };
+  while (!usable(endpoint())) ++at_;
+}
+
 void Fetch::start() {
   tries_ = 1;
-  request(session_.base_url + "/v2/" + session_.repository + "/" + request_.path);
+  choose_endpoint();
+  if (session_.user_first && !endpoint().is_mirror && !ask_user(true)) return;
+  begin();
 }
 
 void Fetch::advance() {
   if (state_ != State::waiting || Clock::now() < due_) return;
   redirects_ = 0;
-  request(session_.base_url + "/v2/" + session_.repository + "/" + request_.path);
+  begin();
+}
+
+/// The next server is asked. One that is broken stays out of the rest, so that its time-outs are waited for once.
+void Fetch::leave_mirror(Error error, bool is_broken) {
+  if (is_broken && !endpoint().gave_up) {
+    endpoint().gave_up = true;
+    session_.log.write(LogLevel::info, about(std::move(error)).message() + ": asking the next one instead");
+  }
+  ++at_;
+  redirects_ = 0;
+  logins_ = 0;
+  ranges_work_ = true;
+  start();
 }
 
 Result<HttpHead> Fetch::result() {
@@ -73,26 +94,31 @@ void Fetch::request(const std::string& url) {
   url_ = url;
   small_body_.clear();
   stopped_.reset();
+  give_up_ = false;
   skip_ = 0;
   body_begun_ = false;
 
-  const bool at_registry = origin_of(url) == origin_of(session_.base_url);
+  const bool at_home = origin_of(url) == origin_of(endpoint().base_url);
   HttpRequest http;
   http.url = url;
   http.head = request_.head;
   http.accept = request_.accept;
-  if (at_registry) http.bearer = session_.token;
+  if (at_home) {
+    http.authorization = endpoint().authorization.text();
+    used_secret_ = endpoint().authorized_by_user;
+  }
   http.range_from = ranges_work_ ? received_ : 0;
-  http.ca = session_.ca;
-  http.allow_loopback = at_registry || session_.on_loopback;
-  used_generation_ = session_.token_generation;
+  http.ca = endpoint().ca;
+  http.allow_loopback = at_home || endpoint().on_loopback;
+  used_generation_ = endpoint().authorization_generation;
   if (auto started = session_.http.start(http, *this); !started) fail(std::move(started).error());
 }
 
 HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> bytes) {
   if (state_ == State::requesting && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
   if (small_body_.size() + bytes.size() > kMaxSmallBody) {
-    fail(Error(ErrorKind::unavailable, "sends an endless answer"));
+    give_up_ = true;
+    stopped_ = Error(ErrorKind::unavailable, "sends an endless answer");
     return Take::stop;
   }
   small_body_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -102,6 +128,7 @@ HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> b
 HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::byte> bytes) {
   if (!body_begun_) {
     body_begun_ = true;
+    logins_ = 0;
     if (head.status == 206 && (received_ == 0 || !is_range_from(head.header("content-range"), received_))) {
       ranges_work_ = false;
       stopped_ = Error(ErrorKind::unavailable, "sent another part than was asked for");
@@ -113,8 +140,10 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
   const auto fresh = bytes.subspan(static_cast<std::size_t>(skipped));
   const std::uint64_t limit = request_.exact_size.value_or(request_.max_size);
   if (fresh.size() > limit - received_) {
-    fail(Error(ErrorKind::corrupt, request_.exact_size ? "is longer than the " + std::to_string(limit) + " bytes it should have"
-                                                       : "is longer than " + std::to_string(limit) + " bytes"));
+    give_up_ = true;
+    stopped_ =
+        Error(ErrorKind::corrupt, request_.exact_size ? "is longer than the " + std::to_string(limit) + " bytes it should have"
+                                                      : "is longer than " + std::to_string(limit) + " bytes");
     return Take::stop;
   }
   if (!fresh.empty()) {
@@ -127,21 +156,17 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
 }
 
 void Fetch::ended(const HttpHead& head, HttpEnd end) {
-  if (state_ == State::finished) return;  // failed in the middle of the body
-  if (state_ == State::requesting && redirects_ == 0 && head.status != 0) session_.on_loopback = end.from_loopback;
+  if (state_ == State::finished) return;
+  if (state_ == State::requesting && redirects_ == 0 && head.status != 0) endpoint().on_loopback = end.from_loopback;
   if (end.kind != HttpEnd::Kind::complete) {
     Error error = stopped_ ? *std::move(stopped_) : *std::move(end.error);
-    if (end.kind == HttpEnd::Kind::failed) return fail(std::move(error));
+    if (end.kind == HttpEnd::Kind::failed || give_up_) return fail(std::move(error));
     return try_again(std::move(error), std::nullopt, end.kind == HttpEnd::Kind::stalled ? 2 : 1);
   }
-  if (head.status == 429 || head.status >= 500) {
-    return try_again(explain_status(session_, request_.what, head, small_body_), asked_wait(head));
-  }
-  if (state_ == State::asking_token) {
-    if (head.status != 200)
-      return fail(explain_status(session_, request_.what, head, small_body_).during("ask for an anonymous token"));
-    return use_token();
-  }
+  if (head.status == 429 && may_help(head) && log_in_with_secret(false)) return;
+  if (state_ == State::finished) return;
+  if (head.status == 429 || head.status >= 500) return try_again(explain(head), asked_wait(head));
+  if (state_ == State::asking_token) return head.status == 200 ? use_token() : token_refused(head);
   if (head.status >= 300 && head.status < 400) return follow(head, end);
   if (head.status == 401) return authenticate(head);
   if (head.status == 416 && ranges_work_ && received_ > 0) {
@@ -149,7 +174,8 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
     return try_again(Error(ErrorKind::unavailable, "cannot go on in the middle"), std::nullopt);
   }
   if (head.status == 200 || head.status == 206) return complete(head);
-  fail(explain_status(session_, request_.what, head, small_body_));
+  if (may_help(head) && log_in_with_secret(true)) return;
+  if (state_ != State::finished) fail(explain(head));
 }
 
 void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
@@ -165,59 +191,28 @@ void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
   request(end.redirect);
 }
 
-void Fetch::authenticate(const HttpHead& head) {
-  if (origin_of(url_) != origin_of(session_.base_url)) {
-    return fail(Error(ErrorKind::refused, "the server it redirects to wants a login"));
-  }
-  // Another fetch has renewed the token since this one was sent.
-  if (used_generation_ != session_.token_generation) return request(url_);
-
-  std::vector<Challenge> challenges;
-  for (const auto& [name, value] : head.headers) {
-    if (name != "www-authenticate") continue;
-    for (auto& challenge : parse_challenges(value)) challenges.push_back(std::move(challenge));
-  }
-  const auto bearer = std::find_if(challenges.begin(), challenges.end(), [](const auto& c) { return c.scheme == "bearer"; });
-  if (bearer == challenges.end() || ++logins_ > kMaxLogins)
-    return fail(explain_status(session_, request_.what, head, small_body_));
-  auto url = token_url(*bearer, session_.repository, session_.base_url);
-  if (!url) return fail(std::move(url).error());
-
-  state_ = State::asking_token;
-  small_body_.clear();
-  HttpRequest http;
-  http.url = *url;
-  http.ca = session_.ca;
-  http.allow_loopback = session_.on_loopback;
-  if (auto started = session_.http.start(http, *this); !started) fail(std::move(started).error());
-}
-
-void Fetch::use_token() {
-  auto token = parse_token(small_body_);
-  if (!token) return fail(std::move(token).error());
-  session_.token = *token;
-  ++session_.token_generation;
-  request(url_);
-}
-
 void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
     return fail(Error(ErrorKind::corrupt,
                       "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size))
                     .hint("the registry or something on the way changed it"));
   }
+  if (used_secret_) session_.access = session_.refused_anonymous ? Access::refused_to_anonymous : Access::not_known;
   state_ = State::finished;
   result_ = head;
 }
 
 void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wait, int cost) {
+  if (endpoint().is_mirror) return leave_mirror(std::move(error), true);
   if (received_ - tries_counted_from_ >= kProgress) tries_ = 1;
   tries_counted_from_ = received_;
   if (tries_ >= kMaxTries) return fail(std::move(error).hint("it was tried " + std::to_string(tries_) + " times"));
   if (asked_wait && *asked_wait > kLongestWait) {
     return fail(std::move(error).hint("it asks to wait " + std::to_string(asked_wait->count()) + " s: try again later"));
   }
-  const auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));  // 0.25, 1, 4 s
+  // 0.25, 1, 4 s, and up to half as much again, so that the nodes of a job do not come back at the same moment.
+  auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));
+  own_wait += own_wait * static_cast<int>(std::random_device{}() % 100) / 200;
   const auto wait = asked_wait ? std::chrono::duration_cast<std::chrono::milliseconds>(*asked_wait) : own_wait;
   tries_ = std::min(tries_ + cost, kMaxTries);
   state_ = State::waiting;
@@ -229,16 +224,22 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
 }
 
 void Fetch::fail(Error error) {
+  if (endpoint().is_mirror) {
+    const bool is_broken = error.kind() != ErrorKind::not_found && error.kind() != ErrorKind::refused;
+    return leave_mirror(std::move(error), is_broken);
+  }
   state_ = State::finished;
   result_ = about(std::move(error));
 }
 
 Error Fetch::about(Error error) const {
   std::string from = " from registry " + quoted(session_.registry);
-  if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(session_.base_url)) {
+  if (endpoint().is_mirror) from += ", mirror " + quoted(endpoint().name);
+  if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(endpoint().base_url)) {
     from += ", redirected to " + quoted(origin);
   }
-  return std::move(error).during((request_.head ? "ask for " : "get ") + request_.what + from);
+  const std::string action = session_.repository.empty() ? "log in" : (request_.head ? "ask for " : "get ") + request_.what;
+  return std::move(error).during(action + (session_.repository.empty() ? " to registry " + quoted(session_.registry) : from));
 }
 
 }  // namespace spc

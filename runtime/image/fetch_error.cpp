@@ -27,24 +27,43 @@ RegistryReason reason_in(std::string_view body) {
 
 }  // namespace
 
+std::string described(const RegistrySecret& secret) {
+  std::string text;
+  if (!secret.username.empty() && secret.username != "<token>") text = "of user " + spc::quoted(secret.username) + " ";
+  return text + "from " + spc::quoted(secret.source);
+}
+
 Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
   const RegistryReason reason = reason_in(body);
   const std::string said = reason.message.empty() ? "" : " (it says: " + printable(reason.message).substr(0, 120) + ")";
   const std::string repository = "repository " + spc::quoted(session.repository);
+  const std::string log_in = "log in: scontainer login " + session.registry;
   switch (head.status) {
-    case 401:
-      if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
-        return std::move(Error(ErrorKind::refused, "a login is needed" + said)
-                             .hint("log in to " + session.registry + "; credentials are not supported yet"));
+    case 401: {
+      if (session.secret) {
+        return std::move(Error(ErrorKind::refused, "the credentials " + described(*session.secret) + " give no access to " +
+                                                       (session.repository.empty() ? "it" : repository) + said))
+            .hint("log in again: scontainer login " + session.registry);
       }
-      return std::move(Error(ErrorKind::refused, repository + " is private or does not exist" + said)
-                           .hint("check the name; private images need a login to " + session.registry));
-    case 403:
-      return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden" + said)
-                           .hint("log in to " + session.registry + " or ask its owner"));
+      if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
+        return std::move(Error(ErrorKind::refused, "a login is needed" + said)).hint(log_in);
+      }
+      return std::move(Error(ErrorKind::refused, repository + " is private or does not exist" + said))
+          .hint("check the name; for a private image, " + log_in);
+    }
+    case 403: {
+      if (session.secret) {
+        return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden with the credentials " +
+                                                       described(*session.secret) + said))
+            .hint("ask its owner");
+      }
+      return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden" + said))
+          .hint(log_in + ", or ask its owner");
+    }
     case 404:
       if (reason.code == "NAME_UNKNOWN") {
-        return std::move(Error(ErrorKind::not_found, "there is no " + repository).hint("check the spelling"));
+        return std::move(Error(ErrorKind::not_found, "there is no " + repository)
+                             .hint(session.secret ? "check the spelling" : "check the spelling; for a private one, " + log_in));
       }
       if (what.starts_with("manifest")) {
         if (reason.code == "MANIFEST_UNKNOWN") {
@@ -54,8 +73,8 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
       }
       return {ErrorKind::not_found, "the registry has lost it: not found" + said};
     case 429:
-      return std::move(Error(ErrorKind::unavailable, "too many requests" + said)
-                           .hint("the registry limits downloads: try later, log in or use a mirror"));
+      return std::move(
+          Error(ErrorKind::unavailable, "too many requests" + said).hint("rate limit: try later, log in or use a mirror"));
     case 400:
       if (body.find("HTTP request to an HTTPS server") != std::string_view::npos ||
           body.find("plain HTTP request was sent to HTTPS") != std::string_view::npos) {

@@ -11,4 +11,7 @@ namespace spc {
 /// `body` may hold its own reason (distribution spec, "error codes").
 Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body);
 
+/// `of user "alice" from "/home/alice/.docker/config.json"`
+std::string described(const RegistrySecret& secret);
+
 }  // namespace spc

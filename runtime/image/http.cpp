@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <list>
 
@@ -58,7 +59,68 @@ Where where_is(const sockaddr* address) {
   return Where::elsewhere;
 }
 
+constexpr char kOnlyThisNode[] = "leads to an address that only this node can mean";
+bool is_forbidden(Where where, bool allow_loopback) {
+  return where == Where::link_local || (where == Where::loopback && !allow_loopback);
+}
+
+std::string host_of(const std::string& url) {
+  const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), &curl_url_cleanup);
+  char* host = nullptr;
+  if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK ||
+      curl_url_get(parsed.get(), CURLUPART_HOST, &host, 0) != CURLUE_OK) {
+    return {};
+  }
+  std::string out = host;
+  curl_free(host);
+  if (out.starts_with('[') && out.ends_with(']')) out = out.substr(1, out.size() - 2);
+  return out;
+}
+
+/// What an address written into a URL is; a name counts as elsewhere.
+Where where_leads(const std::string& url) {
+  const std::string host = host_of(url);
+  sockaddr_in v4{.sin_family = AF_INET};
+  sockaddr_in6 v6{.sin6_family = AF_INET6};
+  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) return where_is(reinterpret_cast<const sockaddr*>(&v4));
+  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) return where_is(reinterpret_cast<const sockaddr*>(&v6));
+  return Where::elsewhere;
+}
+
+/// Whether `except` names the host: itself, a domain above it (with or without a dot in front), or `*`. We have to know
+/// whether a proxy is used, so libcurl's own list is not.
+bool is_excepted(const std::string& url, std::string_view except) {
+  const std::string host = host_of(url);
+  while (!except.empty()) {
+    std::string_view name = trimmed(except.substr(0, except.find(',')));
+    except.remove_prefix(
+        std::min(except.find(',') == std::string_view::npos ? except.size() : except.find(',') + 1, except.size()));
+    if (name == "*") return true;
+    while (name.starts_with('.')) name.remove_prefix(1);
+    if (name.empty() || name.size() > host.size()) continue;
+    const bool same_end = ::strncasecmp(host.data() + host.size() - name.size(), name.data(), name.size()) == 0;
+    if (same_end && (name.size() == host.size() || host[host.size() - name.size() - 1] == '.')) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+HttpProxies HttpProxies::of_environment() {
+  const auto variable = [](const char* lower, const char* upper) -> std::string {
+    for (const char* name : {lower, upper}) {
+      if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+    }
+    return {};
+  };
+  HttpProxies proxies{.https = variable("https_proxy", "HTTPS_PROXY"),
+                      .http = variable("http_proxy", "HTTP_PROXY"),
+                      .except = variable("no_proxy", "NO_PROXY")};
+  const std::string all = variable("all_proxy", "ALL_PROXY");
+  if (proxies.https.empty()) proxies.https = all;
+  if (proxies.http.empty()) proxies.http = all;
+  return proxies;
+}
 
 std::string_view HttpHead::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
@@ -74,11 +136,19 @@ struct HttpClient::Transfer {
   HttpHead head;
   std::size_t header_bytes = 0;
   bool allow_loopback = true;
+  bool proxied = false;
   bool paused = false;
+  std::string form;
   std::string refused;  // why we ended it ourselves
   char error[CURL_ERROR_SIZE] = {};
 
-  ~Transfer() { curl_slist_free_all(headers); }
+  ~Transfer() {
+    for (curl_slist* header = headers; header != nullptr; header = header->next) {
+      ::explicit_bzero(header->data, std::strlen(header->data));
+    }
+    ::explicit_bzero(form.data(), form.size());
+    curl_slist_free_all(headers);
+  }
 
   static std::size_t on_header(char* data, std::size_t, std::size_t size, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
@@ -114,9 +184,9 @@ struct HttpClient::Transfer {
 
   static curl_socket_t on_socket(void* self, curlsocktype, curl_sockaddr* address) {
     auto& transfer = *static_cast<Transfer*>(self);
-    const Where where = where_is(&address->addr);
-    if (where == Where::link_local || (where == Where::loopback && !transfer.allow_loopback)) {
-      transfer.refused = "leads to an address that only this node can mean";
+    // The site may run its proxy on each node; where that connects to cannot be seen from here.
+    if (!transfer.proxied && is_forbidden(where_is(&address->addr), transfer.allow_loopback)) {
+      transfer.refused = kOnlyThisNode;
       return CURL_SOCKET_BAD;
     }
     return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -125,7 +195,7 @@ struct HttpClient::Transfer {
 
 struct HttpClient::Impl {
   CURLM* multi = nullptr;
-  HttpTimeouts timeouts;
+  HttpSettings settings;
   std::optional<bool> hashed_certificates;  // asked when the first https request needs it
   std::list<std::unique_ptr<Transfer>> transfers;
   std::vector<CURL*> idle;  // handles to use again
@@ -177,7 +247,8 @@ struct HttpClient::Impl {
     if (char* url = nullptr; curl_easy_getinfo(transfer.handle, CURLINFO_REDIRECT_URL, &url) == CURLE_OK && url != nullptr) {
       end.redirect = url;
     }
-    if (char* ip = nullptr; curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
+    if (char* ip = nullptr;
+        !transfer.proxied && curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
       end.from_loopback = std::strncmp(ip, "127.", 4) == 0 || std::strcmp(ip, "::1") == 0;
     }
     if (code == CURLE_OK) return end;
@@ -187,7 +258,7 @@ struct HttpClient::Impl {
       return end;
     }
     end.kind = kind_of_end(transfer.handle, code);
-    end.error = explain_curl(transfer.handle, code, transfer.error);
+    end.error = explain_curl(transfer.handle, code, transfer.error, transfer.proxied);
     return end;
   }
 };
@@ -195,16 +266,23 @@ struct HttpClient::Impl {
 HttpClient::HttpClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpClient::~HttpClient() = default;
 
-Result<std::unique_ptr<HttpClient>> HttpClient::create(HttpTimeouts timeouts) {
+Result<std::unique_ptr<HttpClient>> HttpClient::create(HttpSettings settings) {
   auto impl = std::make_unique<Impl>();
-  impl->timeouts = timeouts;
+  impl->settings = std::move(settings);
   if (curl_global_init(CURL_GLOBAL_NOTHING) == CURLE_OK) impl->multi = curl_multi_init();
   if (impl->multi == nullptr) return Error(ErrorKind::no_space, "start the HTTP client: out of memory");
   return std::unique_ptr<HttpClient>(new HttpClient(std::move(impl)));
 }
 
 Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler) {
+  const bool is_https = request.url.starts_with("https:");
+  const HttpProxies& proxies = impl_->settings.proxies;
+  const std::string& proxy = is_https ? proxies.https : proxies.http;
   auto transfer = std::make_unique<Transfer>();
+  transfer->proxied = !proxy.empty() && !is_excepted(request.url, proxies.except);
+  if (transfer->proxied && is_forbidden(where_leads(request.url), request.allow_loopback)) {
+    return Error(ErrorKind::refused, kOnlyThisNode);
+  }
   transfer->handler = &handler;
   transfer->allow_loopback = request.allow_loopback;
   if (impl_->idle.empty()) {
@@ -233,9 +311,9 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_USERAGENT, "spank-container/" SPC_VERSION);
   set(CURLOPT_BUFFERSIZE, kReceiveBuffer);
-  set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(impl_->timeouts.connect.count()));
+  set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(impl_->settings.connect.count()));
   set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
-  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(impl_->timeouts.stall.count()));
+  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(impl_->settings.stall.count()));
   set(CURLOPT_ERRORBUFFER, self->error);
   set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
   set(CURLOPT_HEADERDATA, static_cast<void*>(self));
@@ -246,12 +324,19 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   if (request.head) set(CURLOPT_NOBODY, 1L);
   if (!request.ca.empty()) {
     set(CURLOPT_CAINFO, request.ca.c_str());
-  } else if (request.url.starts_with("https:")) {
+  } else if (is_https) {
     if (!impl_->hashed_certificates) impl_->hashed_certificates = has_hashed_certificates();
     if (*impl_->hashed_certificates) set(CURLOPT_CAINFO, static_cast<const char*>(nullptr));
   }
+  set(CURLOPT_PROXY, self->proxied ? proxy.c_str() : "");  // empty: nor what the environment says
+  set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  if (request.form) {
+    self->form = *request.form;
+    set(CURLOPT_POSTFIELDSIZE, static_cast<long>(self->form.size()));
+    set(CURLOPT_POSTFIELDS, self->form.c_str());
+  }
   if (!request.accept.empty()) add("Accept: " + request.accept);
-  if (!request.bearer.empty()) add("Authorization: Bearer " + request.bearer);
+  if (!request.authorization.empty()) add("Authorization: " + request.authorization);
   if (request.range_from > 0) add("Range: bytes=" + std::to_string(request.range_from) + "-");
   if (self->headers != nullptr) set(CURLOPT_HTTPHEADER, self->headers);
   if (ok && curl_multi_add_handle(impl_->multi, handle) == CURLM_OK) return {};

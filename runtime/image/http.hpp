@@ -22,10 +22,11 @@ struct HttpRequest {
   std::string url;
   bool head = false;
   std::string accept;
-  std::string bearer;            ///< sent to this URL only; empty: no Authorization
-  std::uint64_t range_from = 0;  ///< > 0: ask for the bytes from here to the end
-  std::string ca;                ///< file of certificates trusted besides the system's
-  bool allow_loopback = true;    ///< a redirect must not lead to this node's own services
+  std::string authorization;        ///< the header's value, sent to this URL only; empty: none
+  std::optional<std::string> form;  ///< POST this, application/x-www-form-urlencoded
+  std::uint64_t range_from = 0;     ///< > 0: ask for the bytes from here to the end
+  std::string ca;                   ///< file of certificates trusted besides the system's
+  bool allow_loopback = true;       ///< a redirect must not lead to this node's own services
 };
 
 /// Status and headers of a response; header names are in lower case.
@@ -48,7 +49,7 @@ struct HttpEnd {
   Kind kind = Kind::complete;
   std::optional<Error> error;  ///< set unless complete
   std::string redirect;        ///< absolute URL of the Location header
-  bool from_loopback = false;  ///< this node itself answered
+  bool from_loopback = false;  ///< this node itself answered, and not through a proxy
 };
 
 /// Receives one response as it arrives.
@@ -65,15 +66,27 @@ class HttpHandler {
   virtual void ended(const HttpHead& head, HttpEnd end) = 0;
 };
 
-struct HttpTimeouts {
+/// Proxies as URLs, for https and for http addresses; empty: none. `except`: hosts, domains and networks that are spoken to
+/// without, separated by commas.
+struct HttpProxies {
+  std::string https;
+  std::string http;
+  std::string except;
+
+  /// What https_proxy, http_proxy, all_proxy and no_proxy say, in lower case or else in upper case.
+  static HttpProxies of_environment();
+};
+
+struct HttpSettings {
   std::chrono::seconds connect{15};
   std::chrono::seconds stall{30};  ///< slower than 1 KiB/s for this long
+  HttpProxies proxies;             ///< the environment's variables count only where they were put in here
 };
 
 /// Runs any number of HTTP requests in the calling thread. Connections are kept and used again.
 class HttpClient {
  public:
-  static Result<std::unique_ptr<HttpClient>> create(HttpTimeouts timeouts);
+  static Result<std::unique_ptr<HttpClient>> create(HttpSettings settings);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;

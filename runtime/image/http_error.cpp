@@ -58,8 +58,22 @@ HttpEnd::Kind kind_of_end(CURL* handle, CURLcode code) {
   }
 }
 
-Error explain_curl(CURL* handle, CURLcode code, const char* detail) {
-  const std::string shown = printable(*detail != '\0' ? detail : curl_easy_strerror(code));
+Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied) {
+  // libcurl's text may have the proxy's address in it, and that the password of the proxy.
+  const std::string shown = printable(*detail != '\0' && !proxied ? detail : curl_easy_strerror(code));
+  if (proxied) {
+    long connect_status = 0;
+    curl_easy_getinfo(handle, CURLINFO_HTTP_CONNECTCODE, &connect_status);
+    if (connect_status >= 300) {
+      return std::move(
+                 Error(ErrorKind::unavailable, "the proxy refuses to connect (status " + std::to_string(connect_status) + ")"))
+          .hint(connect_status == 407 ? "the proxy wants a login" : "the proxy's rules decide what can be reached");
+    }
+    if (code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_CONNECT) {
+      return std::move(Error(ErrorKind::unavailable, "the proxy cannot be reached"))
+          .hint("check https_proxy, http_proxy and no_proxy");
+    }
+  }
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
       return std::move(Error(ErrorKind::unavailable, "no such host").hint("check the registry's name"));

@@ -11,6 +11,7 @@
 #include "image/make_room.hpp"
 #include "image/pull_layers.hpp"
 #include "image/repository.hpp"
+#include "image/signature_policy.hpp"
 #include "image/stored_image.hpp"
 
 namespace spc {
@@ -104,13 +105,26 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
   return held;
 }
 
-Result<Digest> import_from_registry(const Import& import, const ImageReference& reference) {
-  const RegistryConfig& registry = import.config.registry(reference.registry);
-  if (registry.blocked) {
+/// The site's, so that no user's proxy can decide what others get; but the user's for a store of his own.
+HttpProxies proxies_for(const ImportRequest& request, const Config& config) {
+  HttpProxies proxies;
+  if (request.user_store) proxies = HttpProxies::of_environment();
+  if (proxies.https.empty()) proxies.https = config.https_proxy;
+  if (proxies.http.empty()) proxies.http = config.http_proxy;
+  for (const std::string& host : config.no_proxy) proxies.except += "," + host;
+  return proxies;
+}
+
+Result<Digest> import_from_registry(const Import& import, const ImageReference& reference, UserSourceLink& user) {
+  if (!import.config.allows(reference.registry)) {
     return Error(ErrorKind::refused, "this site does not allow registry " + quoted(reference.registry))
         .hint("push the image to a registry that is allowed, or ask the administrator");
   }
-  Repository repository(import.http, import.agent, reference, registry);
+  const std::string& whose = import.request.registry_user;
+  ImageReference asked = reference;
+  asked.user = whose;
+  Repository repository(import.http, import.agent, asked, import.config,
+                        [&] { return user.credentials(reference.registry, whose); });
   WantedImage wanted{.name = reference.canonical(),
                      .ref_file = ref_file_of(reference, import.request.platform),
                      .digest = reference.digest,
@@ -120,10 +134,15 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   StoredImage stored(import.store, wanted, import.config);
 
   const PullPolicy pull = import.request.pull.value_or(import.config.pull);
-  if (const auto image = SPC_TRY(stored.usable(pull, repository, import.agent))) return *image;
+  if (const auto image = SPC_TRY(stored.usable(pull, repository, import.agent))) {
+    const auto record = SPC_TRY(import.store.image(*image));
+    SPC_TRY(policy_decides(record ? record->manifest : "", reference, import.config));
+    return *image;
+  }
 
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   const Access access = repository.access();
+  SPC_TRY(policy_decides(image.manifest_bytes, reference, import.config));
   const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
   SPC_TRY(about_store(stored.keep(image, access), import.store));
   return image.digest;
@@ -148,9 +167,10 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
                             UserSourceLink& user) {
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
   const std::string name = location.canonical();
-  const auto http = SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout)}));
+  const auto http =
+      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_for(request, config)}));
   const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http};
-  auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name)
+  auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("import image " + quoted(name));
   return image;

@@ -27,14 +27,17 @@ Error wrong_digest(const std::string& what, const Digest& got, const Digest& exp
 
 }  // namespace
 
-Repository::Repository(HttpClient& http, Log& log, const ImageReference& reference, const RegistryConfig& config)
+Repository::Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user)
     : reference_(reference),
+      mirrors_know_tags_(config.registry(reference.registry).mirror_tags),
       session_{.http = http,
                .log = log,
                .registry = reference.registry,
-               .base_url = (config.insecure ? "http://" : "https://") + reference.api_host(),
                .repository = reference.repository,
-               .ca = config.ca} {}
+               .endpoints = endpoints_of(reference, config),
+               .login_servers = config.registry(reference.registry).login_servers,
+               .ask_user = std::move(ask_user),
+               .user_first = !reference.user.empty()} {}
 
 Result<HttpHead> Repository::run(Fetch& fetch) {
   fetch.start();
@@ -51,7 +54,8 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
               {.path = "manifests/" + tag_or_digest,
                .what = name_of_manifest(reference_, tag_or_digest),
                .head = true,
-               .accept = kManifestAccept},
+               .accept = kManifestAccept,
+               .not_from_mirrors = !mirrors_know_tags_ && !Digest::parse(tag_or_digest)},
               sink);
   const HttpHead head = SPC_TRY(run(fetch));
   return Digest::parse(head.header("docker-content-digest"));
@@ -61,20 +65,40 @@ std::string Repository::manifest_name(const std::optional<Digest>& digest) const
   return name_of_manifest(reference_, digest ? digest->str() : reference_.tag_or_digest());
 }
 
-Result<ImageSource::Document> Repository::get_top() { return get_document(reference_.tag_or_digest(), reference_.digest); }
+Result<ImageSource::Document> Repository::get_top() {
+  if (!reference_.digest && !mirrors_know_tags_ && session_.endpoints.size() > 1) {
+    // The registry says which digest, the mirrors have the bytes.
+    const auto digest = ask_digest(reference_.tag);
+    if (digest) return get_document(digest->str(), *digest);
+    if (digest.error().kind() != ErrorKind::invalid) return digest.error();
+  }
+  return get_document(reference_.tag_or_digest(), reference_.digest);
+}
 
 Result<ImageSource::Document> Repository::get_manifest(const Digest& wanted) { return get_document(wanted.str(), wanted); }
 
 Result<ImageSource::Document> Repository::get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
   const std::string what = name_of_manifest(reference_, tag_or_digest);
-  TextSink sink;
-  Fetch fetch(session_, {.path = "manifests/" + tag_or_digest, .what = what, .accept = kManifestAccept, .max_size = kMaxManifest},
-              sink);
-  const HttpHead head = SPC_TRY(run(fetch));
-  Document document{.bytes = std::move(sink.text), .media_type = std::string(head.header("content-type")), .digest = {}};
-  document.digest = Sha256::of(document.bytes);
-  if (expected && document.digest != *expected) return wrong_digest(what, document.digest, *expected);
-  return document;
+  for (;;) {
+    TextSink sink;
+    Fetch fetch(session_,
+                {.path = "manifests/" + tag_or_digest,
+                 .what = what,
+                 .accept = kManifestAccept,
+                 .max_size = kMaxManifest,
+                 .not_from_mirrors = !expected && !mirrors_know_tags_},
+                sink);
+    const HttpHead head = SPC_TRY(run(fetch));
+    Document document{.bytes = std::move(sink.text), .media_type = std::string(head.header("content-type")), .digest = {}};
+    document.digest = Sha256::of(document.bytes);
+    if (!expected || document.digest == *expected) return document;
+    Error error = wrong_digest(what, document.digest, *expected);
+    RegistryEndpoint* const mirror = fetch.mirror();
+    if (mirror == nullptr) return error;
+    mirror->gave_up = true;
+    session_.log.write(LogLevel::warning,
+                       "mirror " + quoted(mirror->name) + ": " + error.message() + ": asking the next one instead");
+  }
 }
 
 Result<void> Repository::confirm(const Digest& manifest) {

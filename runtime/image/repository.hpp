@@ -12,17 +12,20 @@
 
 namespace spc {
 
-/// One repository at a registry, asked without credentials.
+/// One repository at a registry, or at the mirrors that the site has for it. It is asked without credentials first, and with
+/// those that `ask_user` finds when that is refused, or at once if the reference names a user.
 class Repository final : public ImageSource {
  public:
-  Repository(HttpClient& http, Log& log, const ImageReference& reference, const RegistryConfig& config);
+  using AskUser = std::function<Result<std::optional<RegistrySecret>>()>;
+  /// `http` and `log` are borrowed.
+  Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user = {});
 
   /// What a tag stands for now, by one HEAD request: the digest of a manifest or of an index.
   Result<Digest> ask_digest(const std::string& tag_or_digest);
 
   /// Whether the registry gives out this very manifest, byte by byte.
   Result<void> confirm(const Digest& manifest);
-  /// To whom, by its last answer.
+  /// To whom it gave what was got so far.
   [[nodiscard]] Access access() const { return session_.access; }
   [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
 
@@ -39,6 +42,7 @@ class Repository final : public ImageSource {
   Result<HttpHead> run(Fetch& fetch);
 
   ImageReference reference_;
+  bool mirrors_know_tags_;
   RegistrySession session_;
 };
 

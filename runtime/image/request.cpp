@@ -73,6 +73,8 @@ std::string ImportRequest::serialize() const {
   add("config", config);
   if (pull) add("pull", name_of(*pull));
   add("uid", std::to_string(uid));
+  if (!registry_user.empty()) add("registry_user", registry_user);
+  if (user_store) add("user_store", "yes");
   if (meter) add("meter", "yes");
   return out;
 }
@@ -105,6 +107,10 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
     } else if (key == "uid") {
       const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), request.uid);
       if (error != std::errc{} || rest != value.data() + value.size()) return wrong("uid is not a number");
+    } else if (key == "registry_user") {
+      request.registry_user = value;
+    } else if (key == "user_store") {
+      request.user_store = value == "yes";
     } else {
       return wrong("unknown key " + quoted(key));
     }

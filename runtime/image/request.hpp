@@ -44,6 +44,8 @@ struct ImportRequest {
   std::string config = SPC_CONFIG_FILE;  ///< path of config.toml
   std::optional<PullPolicy> pull;        ///< empty: what config.toml says
   std::uint32_t uid = 0;                 ///< of the job's user
+  std::string registry_user;             ///< whose credentials to use; empty: none unless needed
+  bool user_store = false;               ///< the store is the user's own: his proxies count
   bool meter = false;                    ///< wants to hear of every few bytes (ImportMessageKind::meter)
 
   [[nodiscard]] std::string serialize() const;

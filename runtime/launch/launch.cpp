@@ -70,6 +70,7 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
     order.manifest = *known;
   }
   import.pull = pull;
+  import.registry_user = image.name.user;
   import.image = image.canonical();
   import.uid = ::geteuid();
   order.first = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));

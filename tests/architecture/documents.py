@@ -111,6 +111,8 @@ def documented_settings(section):
 
 
 def as_text(value):
+    if value == []:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

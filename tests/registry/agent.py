@@ -75,11 +75,14 @@ class Import:
     """One run of `import`, in a thread. `on_new_layer` may delay or refuse (return text). With `environment` there is a
     process that reads for the user, with that environment. `on_message` sees each message first."""
 
-    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None):
+    def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
+                 user=None, more=(), import_environment=None):
         self.store, self.result, self.on_new_layer, self.on_message = store, Result(), on_new_layer, on_message
         records = [f"image={image}", f"platform={platform}", f"uid={os.getuid()}", f"config={config or '/nonexistent'}"]
+        records += more
         if pull:
             records.append(f"pull={pull}")
+        source = user.socket_for_import() if user else None
         request = tempfile.TemporaryFile()
         request.write(b"".join(r.encode() + b"\0" for r in records))
         request.flush()
@@ -87,8 +90,8 @@ class Import:
         directory = os.open(store.path, os.O_PATH | os.O_DIRECTORY)
         # Descriptors as the agent gives them; they are moved out of the way of each other first.
         asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = [theirs.fileno(), request.fileno(), directory] + ([asking.fileno()] if environment is not None else [])
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in given]
+        side = [source.fileno()] if source else [asking.fileno()] if environment is not None else []
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in [theirs.fileno(), request.fileno(), directory] + side]
         numbers = tuple(range(3, 3 + len(high)))
 
         def place():
@@ -98,11 +101,13 @@ class Import:
         self.began = time.monotonic()
         self.process = subprocess.Popen([IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
-                                        env={}, preexec_fn=place, pass_fds=numbers, close_fds=True)
+                                        env=import_environment or {}, preexec_fn=place, pass_fds=numbers, close_fds=True)
         self.user_source = start_user_source(image, answering, environment) if environment is not None else None
         asking.close()
         answering.close()
         theirs.close()
+        if source:
+            source.close()
         request.close()
         os.close(directory)
         for fd in high:

@@ -34,7 +34,7 @@ def test_missing_repository_tag_blob():
 
 def test_401_403():
     registry.repository("basic", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'}) or True)
-    fails(pull("basic"), "a login is needed", f"log in to {registry.name}")
+    fails(pull("basic"), "a login is needed", f"log in: scontainer login {registry.name}")
     registry.repository("forbidden", small, lambda h, *_: h.answer(403) or True)
     fails(pull("forbidden"), 'access to repository "forbidden" is forbidden')
     challenge = {"WWW-Authenticate": f'Bearer realm="http://{registry.name}/useless"'}

@@ -37,6 +37,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self):
         self.do_GET()
 
+    def do_POST(self):
+        self.do_GET()
+
     def do_GET(self):
         server = self.server
         with server.lock:

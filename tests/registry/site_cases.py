@@ -1,16 +1,15 @@
 """The site's rules, TLS, several imports at once, death, and a real registry."""
 
 import os
-import shutil
 import struct
 import subprocess
-import tempfile
 import time
 
 import agent
 import oci
+from docker_registry import DockerRegistry
 from server import Server
-from scene import big_image, children, config, elsewhere, fails, new_store, noise, pull, registry, small, succeeds, work
+from scene import big_image, config, elsewhere, fails, new_store, noise, pull, registry, small, succeeds, work
 
 # --- the site's rules ---
 
@@ -153,46 +152,14 @@ def test_a_stopped_holder_is_waited_for_without_a_busy_loop():
 # --- a real registry ---
 
 def test_docker_registry():
-    port = Server().port + 7
-    directory = tempfile.mkdtemp(dir=work)
-    path = os.path.join(directory, "config.yml")
-    with open(path, "w") as file:
-        file.write(f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {directory}/data}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n")
-    program = shutil.which("docker-registry") or shutil.which("registry")
-    assert program, "docker-registry is not installed (packaging/install-deps)"
-    children.append(subprocess.Popen([program, "serve", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    import urllib.error
-    import urllib.request
-
-    def send(method, url, data=b"", media_type="application/octet-stream"):
-        request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": media_type})
-        with urllib.request.urlopen(request) as answer:
-            return answer.headers.get("Location")
-    base = f"http://127.0.0.1:{port}/v2/"
-    for _ in range(100):
-        try:
-            send("GET", base)
-            break
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.05)
-
-    def push(image, name):
-        for digest, blob in image.blobs().items():
-            if digest == image.digest:
-                continue
-            location = send("POST", f"{base}{name}/blobs/uploads/")
-            send("PUT", location + ("&" if "?" in location else "?") + "digest=" + digest, blob)
-        send("PUT", f"{base}{name}/manifests/1", image.bytes, image.media_type)
-
-    class Address:
-        name = f"127.0.0.1:{port}"
-    settings = config("", Address)
+    server = DockerRegistry()
+    settings = config("", server)
     for docker in (False, True):
         image = oci.Image([oci.Layer({f"f{i}": noise.randbytes(1 << 20)}) for i in range(3)], docker=docker)
-        push(image, "team/app")
+        server.push(image, "team/app")
         store = new_store()
-        succeeds(pull("team/app", server=Address, settings=settings, store=store), image)
-        result = succeeds(pull("team/app", server=Address, settings=settings, store=store), image)
+        succeeds(pull("team/app", server=server, settings=settings, store=store), image)
+        result = succeeds(pull("team/app", server=server, settings=settings, store=store), image)
         print(f"       warm import: {result.seconds * 1000:.0f} ms")
-        fails(pull("team/app", "2", server=Address, settings=settings), "there is no such tag")
-        fails(pull("team/none", server=Address, settings=settings), '"team/none"')
+        fails(pull("team/app", "2", server=server, settings=settings), "there is no such tag")
+        fails(pull("team/none", server=server, settings=settings), '"team/none"')

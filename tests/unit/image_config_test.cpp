@@ -45,11 +45,19 @@ tag_ttl = 6
 max_parallel_layers = 7
 max_image_bytes = 8
 stall_timeout = 9
+https_proxy = "http://proxy:3128"
+http_proxy = "proxy2:3128"
+no_proxy = ["localhost", ".example.org"]
+allowed_registries = ["Node01:5000", "*.example.org", "index.docker.io"]
 [registries."Node01:5000"]
 insecure = true
 [registries."reg.example.org"]
 ca = "/x.pem"
 blocked = true
+mirrors = ["mirror:5000/hub", "[::1]:5000"]
+mirror_tags = true
+login_servers = ["auth.example.com", "auth:8443"]
+require_digest = true
 )",
                                      "config.toml")
                             .value();
@@ -64,6 +72,20 @@ blocked = true
   CHECK(config.max_parallel_layers == 7);
   CHECK(config.max_image_bytes == 8);
   CHECK(config.stall_timeout == 9);
+  CHECK(config.https_proxy == "http://proxy:3128");
+  CHECK(config.http_proxy == "proxy2:3128");
+  CHECK(config.no_proxy == std::vector<std::string>{"localhost", ".example.org"});
+  CHECK(config.registry("reg.example.org").mirrors == std::vector<std::string>{"mirror:5000/hub", "[::1]:5000"});
+  CHECK(config.registry("reg.example.org").mirror_tags);
+  CHECK(config.registry("reg.example.org").login_servers.size() == 2);
+  CHECK(config.registry("reg.example.org").require_digest);
+  CHECK(config.allows("node01:5000"));
+  CHECK(config.allows("docker.io"));
+  CHECK(config.allows("a.b.example.org"));
+  CHECK_FALSE(config.allows("reg.example.org"));  // blocked
+  CHECK_FALSE(config.allows("example.org"));
+  CHECK_FALSE(config.allows("evilexample.org"));
+  CHECK_FALSE(config.allows("node01"));
   CHECK(config.registry("node01:5000").insecure);
   CHECK(config.registry("reg.example.org").blocked);
   CHECK(config.registry("reg.example.org").ca == "/x.pem");
@@ -89,6 +111,13 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
                 "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
   CHECK(refused("[registries.\"r:1\"]\nca = \"x\"", "absolute path"));
   CHECK(refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "twice"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = \"m\"", "needs a list"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"m:1/../x\"]", "HOST[:PORT][/PREFIX]"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"https://m:1\"]", "HOST[:PORT][/PREFIX]"));
+  CHECK(refused("[registries.\"r:1\"]\nlogin_servers = [5]", "needs text in quotes"));
+  CHECK(refused("allowed_registries = [\"*\"]", "*.DOMAIN"));
+  CHECK(refused("https_proxy = \"ftp://x\"", "needs http://HOST:PORT"));
+  CHECK(refused("no_proxy = [\"a,b\"]", "one host or domain"));
   CHECK(refused("registries = 5", "needs tables"));
   CHECK(refused("a = = b", "line 1"));
   CHECK(refused("writable = true\nwritable = false", "config.toml"));

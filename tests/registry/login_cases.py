@@ -1,0 +1,277 @@
+"""Credentials: when they are asked for, what they look like on the wire, and above all where they do not go."""
+
+import base64
+import os
+import subprocess
+import time
+
+import agent
+from scene import big_image, config, fails, new_store, pull, registry, small, succeeds
+from docker_registry import DockerRegistry
+from server import Server
+from user import User, alice
+
+BASIC = "Basic " + base64.b64encode(b"alice:wonder:land").decode()
+SECRETS = ("wonder:land", BASIC[6:], "identity-of-alice", "token-of-alice")
+
+
+def wants_basic(handler, *_):
+    if handler.headers.get("Authorization") == BASIC:
+        return False
+    handler.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'})
+    return True
+
+
+class TokenServer:
+    """At `server`/NAME: gives token-of-alice to alice, token-of-anybody to others unless it is `strict`."""
+
+    def __init__(self, server, name, strict=False):
+        self.url, self.seen, self.strict = f"http://{server.name}/{name}", [], strict
+        server.paths.append((rf"/{name}(\?.*)?", self.answer))
+
+    def answer(self, handler):
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0))).decode()
+        authorization = handler.headers.get("Authorization")
+        self.seen.append((handler.command, handler.path, authorization, body))
+        if authorization == BASIC or "refresh_token=identity-of-alice" in body:
+            return handler.answer_json(200, '{"access_token":"token-of-alice"}')
+        if authorization or self.strict:
+            return handler.answer_json(401, '{"details":"no"}')
+        handler.answer_json(200, '{"token":"token-of-anybody"}')
+
+    def guard(self, status=401):
+        """A hook that lets nobody in but alice."""
+        def hook(handler, *_):
+            given = handler.headers.get("Authorization")
+            if given == "Bearer token-of-alice":
+                return False
+            challenge = {"WWW-Authenticate": f'Bearer realm="{self.url}",service="reg"'} if not given or status == 401 else {}
+            handler.answer_json(401 if not given else status, "{}", challenge)
+            return True
+        return hook
+
+
+def is_public(result, image):
+    return os.path.exists(os.path.join(result.store.path, "images", image.digest[7:])) and bool(result.store.names("refs"))
+
+
+def nothing_leaked(result, *servers):
+    """No secret in a line for the user, and none at servers that have no business with it."""
+    shown = " ".join([result.failed or "", *result.progress, *result.warnings])
+    assert not any(secret in shown for secret in SECRETS), shown
+    for server in servers:
+        assert not any("Authorization" in headers for _, _, headers in server.requests), f"{server.name} was shown a secret"
+    return result
+
+
+def private(result, image):
+    """It came, and what everybody may look up does not name it."""
+    assert result.failed is None and result.done == image.digest[7:], result
+    assert not is_public(result, image), "a private image became public"
+    return result
+
+# --- when the user is asked ---
+
+def test_a_public_image_asks_nobody():
+    registry.repository("open", small)
+    user = alice()
+    result = succeeds(pull("open", user=user), small)
+    assert not user.asked and is_public(result, small)
+
+
+def test_row_21_basic_without_credentials_says_how_to_log_in():
+    registry.repository("locked", small, wants_basic)
+    for user in (None, User()):
+        fails(pull("locked", user=user), "a login is needed", f"log in: scontainer login {registry.name}")
+
+
+def test_basic_credentials_are_asked_for_once_and_used():
+    image = big_image(1, layers=3)
+    registry.repository("basic/app", image, wants_basic)
+    user = alice()
+    private(nothing_leaked(pull("basic/app", user=user)), image)
+    assert user.asked == [(registry.name, "")], user.asked
+
+
+def test_credentials_that_are_wrong_name_user_and_file_but_no_password():
+    registry.repository("wrong", small, wants_basic)
+    result = fails(pull("wrong", user=alice(password="guess")), "credentials of user \"alice\" from \"/home/alice/.docker/config.json\" give no access")
+    assert "guess" not in result.failed, result
+
+
+def test_a_user_in_the_name_is_asked_for_at_once_and_must_have_credentials():
+    registry.repository("named", small, wants_basic)
+    user = alice()
+    private(pull("named", user=user, more=["registry_user=alice"]), small)
+    assert user.asked == [(registry.name, "alice")], user.asked
+    before = len(registry.requests)
+    fails(pull("named", user=User(), more=["registry_user=bob"]), "no credentials of the user")
+    assert len(registry.requests) == before
+
+
+def test_trouble_with_the_users_files_is_his_message():
+    registry.repository("trouble", small, wants_basic)
+    fails(pull("trouble", user=User("credentials \"/home/alice/.docker/config.json\": is not JSON")), "config.json\": is not JSON")
+    # ... but not where a tag is simply not there.
+    result = pull("nothing-here", user=User("credentials: broken"))
+    fails(result, 'there is no repository "nothing-here"')
+    assert result.warnings == ["credentials: broken"], result
+
+
+def test_private_images_behind_403_404_and_a_rate_limit():
+    for status in (403, 404):
+        hook = lambda h, kind, _: h.headers.get("Authorization") != BASIC and (h.answer(status) or True)
+        registry.repository(f"hidden{status}", small, hook)
+        private(pull(f"hidden{status}", user=alice()), small)
+    limited = lambda h, *_: not h.headers.get("Authorization") and (h.answer(429, extra={"Retry-After": "30"}) or True)
+    registry.repository("quota", small, limited)
+    result = pull("quota", user=alice())
+    assert result.done == small.digest[7:] and result.seconds < 5, result
+
+# --- tokens ---
+
+def test_bearer_anonymous_then_with_the_users_password():
+    tokens = TokenServer(registry, "t1")
+    registry.repository("bearer/app", small, tokens.guard())
+    user = alice()
+    private(nothing_leaked(pull("bearer/app", user=user)), small)
+    methods = [(method, authorization) for method, _, authorization, _ in tokens.seen]
+    assert methods == [("GET", None), ("GET", BASIC)], tokens.seen
+    assert "scope=repository%3Abearer%2Fapp%3Apull" in tokens.seen[1][1] and "account=alice" in tokens.seen[1][1]
+    assert "wonder" not in tokens.seen[1][1]
+    assert len(user.asked) == 1
+
+
+def test_bearer_that_refuses_anonymous_tokens_or_answers_403_with_them():
+    for number, (strict, status) in enumerate(((True, 401), (False, 403), (False, 404))):
+        tokens = TokenServer(registry, f"strict{number}", strict)
+        registry.repository(f"strict{number}", small, tokens.guard(status))
+        private(pull(f"strict{number}", user=alice()), small)
+
+
+def test_an_identity_token_is_posted():
+    tokens = TokenServer(registry, "t2")
+    registry.repository("identity", small, tokens.guard())
+    user = User({"username": "<token>", "identity_token": "identity-of-alice", "source": "x"})
+    private(nothing_leaked(pull("identity", user=user)), small)
+    method, path, authorization, body = tokens.seen[-1]
+    assert method == "POST" and path == "/t2" and authorization is None
+    assert "grant_type=refresh_token" in body and "service=reg" in body
+
+
+def test_a_registry_token_is_shown_as_it_is():
+    tokens = TokenServer(registry, "t3")
+    registry.repository("direct", small, tokens.guard())
+    private(pull("direct", user=User({"registry_token": "token-of-alice", "source": "x"})), small)
+
+
+def test_row_23_a_token_of_the_user_is_renewed_in_mid_pull():
+    image = big_image(2, layers=4)
+    tokens = TokenServer(registry, "t4")
+    state = {"valid": "", "uses": 0}
+
+    def fresh(handler):
+        tokens.answer(handler)
+        state["uses"] = 0
+    registry.paths.insert(0, (r"/t4\?.*", fresh))
+    guard = tokens.guard()
+
+    def expires(handler, *more):
+        state["uses"] += 1
+        if state["uses"] > 3:
+            handler.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="{tokens.url}",service="reg",error="invalid_token"'})
+            return True
+        return guard(handler, *more)
+    registry.repository("expires", image, expires)
+    user = alice()
+    private(pull("expires", user=user), image)
+    assert len(user.asked) == 1 and len([1 for seen in tokens.seen if seen[2] == BASIC]) >= 2, tokens.seen
+
+
+def test_row_24_401_whatever_the_token_ends_after_three():
+    tokens = TokenServer(registry, "t5")
+    registry.repository("useless", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="{tokens.url}"'}) or True)
+    fails(pull("useless", user=alice()), 'the credentials of user "alice"', "give no access", f"scontainer login {registry.name}")
+    assert len(tokens.seen) <= 3, tokens.seen
+
+
+def test_a_login_server_that_does_not_know_the_password():
+    tokens = TokenServer(registry, "t6")
+    registry.repository("badpassword", small, tokens.guard())
+    fails(pull("badpassword", user=alice(password="old")), "the login server does not accept the credentials", "log in again")
+
+# --- where secrets do not go ---
+
+def test_row_30_a_realm_elsewhere_gets_no_credentials():
+    thief = Server()
+    for number, realm in enumerate((f"http://{thief.name}/token", f"https://{thief.name}/token", "file:///etc/passwd", f"https://{thief.name}@{registry.name}/x")):
+        registry.repository(f"thief{number}", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="{realm}"'}) or True)
+        nothing_leaked(fails(pull(f"thief{number}", user=alice(), more=["registry_user=alice"]), "login server"), thief)
+    assert not thief.requests
+
+
+def test_row_31_a_redirected_blob_gets_no_credentials():
+    image = big_image(1)
+    cdn = Server()
+    cdn.paths.append((r"/cdn/(.*)", lambda h: h.serve_bytes(image.blobs()[h.path[5:]])))
+    redirect = lambda h, kind, name: kind == "blobs" and (h.answer(307, extra={"Location": f"http://{cdn.name}/cdn/{name}"}) or True)
+    tokens = TokenServer(registry, "t7")
+    for name, guard in (("cdnbasic", wants_basic), ("cdnbearer", tokens.guard())):
+        registry.repository(name, image, guard, redirect)
+        private(nothing_leaked(pull(name, user=alice()), cdn), image)
+    assert cdn.requests
+
+
+def test_a_redirect_target_that_asks_for_a_login_gets_none():
+    asking = Server()
+    asking.paths.append((r"/.*", lambda h: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'})))
+    registry.repository("phish", small, wants_basic, lambda h, kind, name: kind == "blobs" and (h.answer(302, extra={"Location": f"http://{asking.name}/x"}) or True))
+    nothing_leaked(fails(pull("phish", user=alice()), "the server it redirects to wants a login"), asking)
+
+
+def test_secrets_are_in_no_argument_environment_or_readable_memory():
+    image = big_image(1)
+    held = []
+
+    def hold(handler, kind, name):
+        if kind == "blobs" and name == image.layers[0].digest and not held:
+            held.append(name)
+            time.sleep(1)
+        return False
+    registry.repository("proc", image, wants_basic, hold)
+    run = agent.Import(new_store(), f"{registry.name}/proc:1", config=config(), user=alice())
+    while not held:
+        time.sleep(0.01)
+    seen = b""
+    for what in ("cmdline", "environ"):
+        try:
+            with open(f"/proc/{run.process.pid}/{what}", "rb") as file:
+                seen += file.read()
+        except PermissionError:  # not dumpable: nobody but root can look
+            pass
+    with open(f"/proc/{run.process.pid}/stat") as stat:
+        owner = os.stat(stat.name).st_uid
+    assert not any(secret.encode() in seen for secret in SECRETS), seen
+    # A process that is not dumpable belongs to root in /proc: no core, no debugger, no memory for its own user.
+    assert owner == 0, owner
+    assert run.wait().done == image.digest[7:]
+
+
+def test_garbage_instead_of_credentials_is_an_error():
+    registry.repository("garbage", small, wants_basic)
+    for records in ({"odd": "x"}, {"username": "alice"}, {"username": "alice", "password": "a\r\nX-Evil: 1"}, {"password": "x" * 70_000}):
+        result = fails(pull("garbage", user=User(records)), "")
+        assert "credentials" in result.failed or "file is larger" in result.failed, result
+    assert not any("X-Evil" in headers for _, _, headers in registry.requests)
+
+
+def test_the_real_registry_with_htpasswd():
+    password = os.path.join(new_store().path, "htpasswd")
+    subprocess.run(["htpasswd", "-Bbc", password, "alice", "wonder:land"], check=True, capture_output=True)
+    server = DockerRegistry(f"auth: {{htpasswd: {{realm: test, path: {password}}}}}\n", BASIC)
+    image = big_image(1)
+    server.push(image, "team/private")
+    settings = config("", server)
+    private(nothing_leaked(pull("team/private", server=server, settings=settings, user=alice())), image)
+    fails(pull("team/private", server=server, settings=settings, user=User()), "a login is needed", f"scontainer login {server.name}")
+    fails(pull("team/private", server=server, settings=settings, user=alice(password="x")), "give no access")
