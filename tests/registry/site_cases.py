@@ -38,8 +38,8 @@ def test_no_space_is_said_with_both_numbers():
 
 # --- TLS ---
 
-def make_certificates():
-    directory = os.path.join(work, "tls")
+def make_certificates(name="tls"):
+    directory = os.path.join(work, name)
     os.makedirs(directory)
 
     def openssl(*arguments):

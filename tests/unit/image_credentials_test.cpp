@@ -14,6 +14,7 @@
 #include "image/base64.hpp"
 #include "image/user_source/credentials_command.hpp"
 #include "image/user_source/credentials_enroot.hpp"
+#include "image/user_source/credentials_store.hpp"
 
 using namespace spc;
 
@@ -314,4 +315,75 @@ TEST_CASE("a question about another registry than the image's is refused") {
   CHECK(contains(refused.text, "are not given out"));
   home.write(".docker/config.json", "{}");
   CHECK(ask("reg:1").kind == UserSourceKind::none);
+}
+
+TEST_CASE("a login is kept where it will be found, and only by its user") {
+  Home home;
+  Lines log;
+  const auto places = [] { return CredentialPlaces::of_user(); };
+  RegistrySecret secret;
+  secret.username = "alice";
+  secret.password = SecretText("p:1");
+  CHECK(store_credentials(places(), "reg:5000", secret, log).value() == home.path + "/.docker/config.json");
+  CHECK(answer("reg:5000/a") == "alice:p:1");
+  CHECK((std::filesystem::status(home.path + "/.docker/config.json").permissions() & std::filesystem::perms::all) ==
+        std::filesystem::perms(0600));
+  // Others' entries, their order and a link stay.
+  home.write("dotfiles/config.json",
+             R"({"zeta":[1,2],"auths":{"other:1":{"auth":"eDp5"},"https://index.docker.io/v1/":{"auth":"eDp5"}},"alpha":true})");
+  std::filesystem::remove(home.path + "/.docker/config.json");
+  std::filesystem::create_symlink("../dotfiles/config.json", home.path + "/.docker/config.json");
+  REQUIRE(store_credentials(places(), "registry-1.docker.io", secret, log));
+  CHECK(std::filesystem::is_symlink(home.path + "/.docker/config.json"));
+  std::ifstream file(home.path + "/dotfiles/config.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  CHECK(text.find("zeta") < text.find("alpha"));
+  CHECK(answer("other:1/a") == "x:y");
+  CHECK(answer("ubuntu") == "alice:p:1");
+  CHECK(text.find("index.docker.io") == text.rfind("index.docker.io"));
+  // What is looked at first must not hide the new login.
+  home.write("run/containers/auth.json", auths("reg:5000", "old:o"));
+  CHECK(store_credentials(places(), "reg:5000", secret, log).value() == home.path + "/run/containers/auth.json");
+  CHECK(answer("reg:5000/a") == "alice:p:1");
+  secret.identity_token = SecretText("idt");
+  REQUIRE(store_credentials(places(), "reg:5000", secret, log));
+  CHECK(answer("reg:5000/a") == "identity idt");
+
+  home.write(".config/enroot/.credentials", "machine reg login e password e");
+  const auto removed = remove_credentials(places(), "reg:5000", log).value();
+  CHECK(removed == std::vector<std::string>{home.path + "/run/containers/auth.json"});
+  CHECK(contains(log.all, "which is yours to edit"));
+  CHECK(answer("reg:5000/a") == "e:e");
+  CHECK(answer("other:1/a") == "x:y");
+  CHECK(remove_credentials(places(), "nowhere:1", log).value().empty());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(home.path)) {
+    CHECK(entry.path().filename().string().find("json.") == std::string::npos);  // nothing temporary is left
+  }
+  home.write("dotfiles/config.json", "{broken");
+  CHECK(contains(store_credentials(places(), "new:1", secret, log).error().message(), "is not JSON"));
+  std::ifstream unharmed(home.path + "/dotfiles/config.json");
+  CHECK(std::string(std::istreambuf_iterator<char>(unharmed), {}) == "{broken");
+}
+
+TEST_CASE("a configured helper keeps the login, and the file only that it does") {
+  Home home;
+  Lines log;
+  home.program("docker-credential-store", "case $1 in store) cat >" + home.path + "/kept;; get) [ -e " + home.path +
+                                              "/kept ] && cat " + home.path +
+                                              "/kept || { echo credentials not found in native keychain; exit 1; };;"
+                                              " erase) rm " +
+                                              home.path + "/kept;; esac");
+  const std::string path = home.write(".docker/config.json", R"({"credsStore":"store"})");
+  RegistrySecret secret;
+  secret.username = "alice";
+  secret.password = SecretText("hidden");
+  CHECK(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).value() == "docker-credential-store");
+  std::ifstream file(path);
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}).find("hidden") == std::string::npos);
+  CHECK(answer("reg:5000/a") == "alice:hidden");
+  const auto removed = remove_credentials(CredentialPlaces::of_user(), "reg:5000", log).value();
+  CHECK(removed == std::vector<std::string>{"docker-credential-store", path});
+  CHECK(answer("reg:5000/a") == "none");
+  home.program("docker-credential-store", "echo locked >&2; exit 1");
+  CHECK(contains(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).error().message(), "it says: locked"));
 }

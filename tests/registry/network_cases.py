@@ -1,0 +1,238 @@
+"""Mirrors, proxies, pinned digests: how the site leads a pull, and what none of that may change."""
+
+import http.server
+import json
+import socket
+import socketserver
+import threading
+import urllib.request
+
+import oci
+from login_cases import nothing_leaked, wants_basic
+from scene import big_image, config, elsewhere, fails, new_store, pull, registry, small, succeeds
+from server import Server
+from user import alice
+
+
+def site(*servers, **keys):
+    """Keys of the table of `registry`; all `servers` speak plain HTTP."""
+    table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    return config(f'[registries."{registry.name}"]\ninsecure = true\n{table}', elsewhere, *servers)
+
+
+def asked(server, repository, method="GET"):
+    return [path.split("/")[-2] for command, path, _ in server.seen(f"/v2/{repository}/") if command == method]
+
+# --- mirrors ---
+
+def test_a_mirror_delivers_what_the_registry_names():
+    mirror = Server()
+    image = big_image(1, layers=2)
+    registry.repository("mirrored", image)
+    mirror.repository("hub/mirrored", image)
+    result = succeeds(pull("mirrored", settings=site(mirror, mirrors=[f"{mirror.name}/hub"])), image)
+    assert asked(registry, "mirrored") == [] and asked(registry, "mirrored", "HEAD") == ["manifests"], registry.seen("mirrored")
+    assert sorted(asked(mirror, "hub/mirrored")) == ["blobs"] * 3 + ["manifests"]
+    assert result.store.names("refs") == [f"{registry.name}%2Fmirrored:1"], "the image is the registry's, not the mirror's"
+
+
+def test_a_mirror_decides_a_tag_only_if_the_site_says_so():
+    mirror = Server()
+    old = oci.Image([oci.Layer({"old": b"1"})])
+    registry.repository("tagged", small)
+    mirror.repository("tagged", old).add(small)
+    succeeds(pull("tagged", settings=site(mirror, mirrors=[mirror.name])), small)
+    before = len(registry.requests)
+    succeeds(pull("tagged", settings=site(mirror, mirrors=[mirror.name], mirror_tags=True)), old)
+    assert len(registry.requests) == before
+
+
+def test_mirrors_that_do_not_have_it_or_do_not_work_are_passed_over():
+    image = big_image(1, layers=3)
+    registry.repository("fallback", image)
+    empty, broken, closed = Server(), Server(), Server()
+    broken.repository("fallback", image, lambda h, *_: h.answer(500) or True)
+    closed.shutdown()
+    closed.server_close()
+    result = succeeds(pull("fallback", settings=site(empty, broken, closed, mirrors=[s.name for s in (empty, closed, broken)])), image)
+    assert result.seconds < 8, result
+    # One that is broken is asked once, not for each layer; one that just lacks something goes on being asked.
+    assert len(broken.requests) == 1 and len(empty.requests) >= 4, (len(broken.requests), len(empty.requests))
+    assert sum("asking the next one" in line for line in result.progress) == 2, result
+
+
+def test_a_blob_that_breaks_at_a_mirror_goes_on_at_the_registry():
+    image = big_image(4)
+    mirror = Server()
+    blob = image.layers[0]
+    mirror.repository("cut", image, lambda h, kind, name: name == blob.digest and (h.part_then_reset(blob.blob, 2_000_000) or True))
+    registry.repository("cut", image)
+    succeeds(pull("cut", settings=site(mirror, mirrors=[mirror.name])), image)
+    ranges = [headers.get("Range") for _, path, headers in registry.seen("/v2/cut/blobs/")]
+    assert ranges == ["bytes=2000000-"], ranges
+
+
+def test_a_mirror_that_lies_about_a_manifest_is_found_out():
+    mirror = Server()
+    registry.repository("lied", small)
+    other = oci.Image([oci.Layer({"evil": b"1"})])
+    mirror.repository("lied", other).manifests[small.digest] = (other.media_type, other.bytes)
+    result = succeeds(pull("lied", settings=site(mirror, mirrors=[mirror.name])), small)
+    assert any("has digest" in line and mirror.name in line for line in result.warnings), result
+    blob = small.layers[0]
+    mirror.repository("lied", small).blobs[blob.digest] = blob.blob[:-1] + b"x"
+    fails(pull("lied", settings=site(mirror, mirrors=[mirror.name])), "has digest", blob.digest)
+
+
+def test_a_mirror_never_sees_a_users_credentials():
+    mirror = Server()
+    mirror.repository("secret", small, wants_basic)
+    registry.repository("secret", small, wants_basic)
+    user = alice()
+    result = pull("secret", settings=site(mirror, mirrors=[mirror.name]), user=user, more=["registry_user=alice"])
+    assert result.done == small.digest[7:], result
+    nothing_leaked(result, mirror)
+    assert mirror.requests and not result.store.names("refs"), "a private image became public"
+
+# --- proxies ---
+
+class Proxy(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    """Forwards plain requests and tunnels CONNECT. `seen` are method and target."""
+
+    daemon_threads = True
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.server.seen.append((self.command, self.path))
+            request = urllib.request.Request(self.path, method=self.command, headers={k: v for k, v in self.headers.items() if k != "Proxy-Connection"})
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(request) as answer:
+                data = answer.read()
+                self.send_response(answer.status)
+                for name in ("Content-Type", "Docker-Content-Digest", "Content-Range"):
+                    if answer.headers.get(name):
+                        self.send_header(name, answer.headers[name])
+                self.send_header("Content-Length", answer.headers["Content-Length"])
+                self.end_headers()
+                self.wfile.write(data)
+
+        do_HEAD = do_GET
+
+        def do_CONNECT(self):
+            self.server.seen.append((self.command, self.path))
+            if self.server.refuses:
+                return self.send_error(self.server.refuses)
+            host, port = self.path.rsplit(":", 1)
+            with socket.create_connection((host, int(port))) as there:
+                self.send_response(200)
+                self.end_headers()
+                back = threading.Thread(target=self.copy, args=(there, self.connection), daemon=True)
+                back.start()
+                self.copy(self.connection, there)
+                back.join()
+            self.close_connection = True
+
+        @staticmethod
+        def copy(source, target):
+            try:
+                while data := source.recv(65536):
+                    target.sendall(data)
+                target.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def __init__(self, refuses=0):
+        super().__init__(("127.0.0.1", 0), self.Handler)
+        self.seen, self.refuses = [], refuses
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def handle_error(self, *_):
+        pass
+
+
+def test_row_43_a_jobs_proxy_does_not_count_for_the_shared_store_but_the_sites_does():
+    registry.repository("proxied", small)
+    proxy, users = Proxy(), Proxy()
+    environment = {"http_proxy": users.url, "HTTPS_PROXY": users.url, "all_proxy": users.url}
+    succeeds(pull("proxied", import_environment=environment), small)
+    succeeds(pull("proxied", import_environment=environment, settings=config(f'http_proxy = "{proxy.url}"')), small)
+    assert not users.seen and len(proxy.seen) == 3, (users.seen, proxy.seen)
+    succeeds(pull("proxied", settings=config(f'http_proxy = "{proxy.url}"\nno_proxy = ["127.0.0.1"]')), small)
+    assert len(proxy.seen) == 3, proxy.seen
+
+
+def test_a_store_of_the_users_own_uses_his_proxy_in_either_case():
+    registry.repository("own", small)
+    mine = ["user_store=yes"]
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        proxy = Proxy()
+        succeeds(pull("own", import_environment={name: proxy.url}, more=mine), small)
+        assert len(proxy.seen) == 3, (name, proxy.seen)
+        for exception in ("NO_PROXY", "no_proxy"):
+            succeeds(pull("own", import_environment={name: proxy.url, exception: "localhost, .0.0.1,127.0.0.1"}, more=mine), small)
+        assert len(proxy.seen) == 3, (name, proxy.seen)
+
+
+def test_https_goes_through_a_tunnel_that_sees_nothing():
+    from site_cases import make_certificates
+    certificates = make_certificates("tunnel")
+    server = Server(certificates["good"])
+    server.repository("tls", small, wants_basic)
+    settings = lambda proxy: config(f'https_proxy = "{proxy.url}"\n[registries."{server.name}"]\nca = "{certificates["directory"]}/ca.crt"', elsewhere)
+    proxy = Proxy()
+    result = pull("tls", server=server, settings=settings(proxy), user=alice())
+    assert result.done == small.digest[7:], result
+    assert proxy.seen and set(proxy.seen) == {("CONNECT", server.name)}, proxy.seen
+    fails(pull("tls", server=server, settings=settings(Proxy(refuses=403))), "the proxy refuses to connect (status 403)")
+    fails(pull("tls", server=server, settings=settings(Proxy(refuses=407))), "the proxy wants a login")
+    dead = Proxy()
+    dead.shutdown()
+    dead.server_close()
+    fails(pull("tls", server=server, settings=settings(dead)), "the proxy cannot be reached")
+
+
+def test_a_proxys_password_is_in_no_message():
+    registry.repository("proxypassword", small)
+    result = fails(pull("proxypassword", settings=config('http_proxy = "http://u:hidden@127.0.0.1:1"')), "the proxy cannot be reached")
+    assert "hidden" not in result.failed
+
+
+def test_a_redirect_to_this_node_is_refused_through_a_proxy_too():
+    proxy = Proxy()
+    for target in ("http://169.254.169.254/latest", "http://[fe80::1]/x"):
+        registry.repository("inner", small, lambda h, *_: h.answer(302, extra={"Location": target}) or True)
+        result = pull("inner", settings=config(f'http_proxy = "{proxy.url}"'))
+        assert result.failed, result
+    assert not any("169.254" in path or "fe80" in path for _, path in proxy.seen), proxy.seen
+
+# --- the site's rules ---
+
+def test_only_allowed_registries_may_be_used():
+    registry.repository("rules", small)
+    allowed = lambda *names: config(f"allowed_registries = {json.dumps(list(names))}")
+    fails(pull("rules", settings=allowed("registry.example.org", "*.example.org")), f'this site does not allow registry "{registry.name}"')
+    succeeds(pull("rules", settings=allowed("registry.example.org", registry.name)), small)
+
+
+def test_a_site_can_require_digests_and_says_which_it_would_be_now():
+    registry.repository("pinned", small)
+    settings = site(require_digest=True)
+    fails(pull("pinned", settings=settings), "by digest only", f"{registry.name}/pinned@{small.digest}")
+    store = new_store()
+    succeeds(pull("pinned", "@" + small.digest, settings=settings, store=store), small)
+    # What came in under the tag before the rule is not started either.
+    store = new_store()
+    succeeds(pull("pinned", store=store), small)
+    result = pull("pinned", settings=settings, store=store)
+    assert result.failed and "by digest only" in result.failed, result
+
+
+def test_the_user_agent_is_honest():
+    registry.repository("agent", small)
+    succeeds(pull("agent"), small)
+    agents = {headers["User-Agent"] for _, _, headers in registry.seen("/v2/agent/")}
+    assert len(agents) == 1 and agents.pop().startswith("spank-container/"), agents
