@@ -1,6 +1,7 @@
 """Credentials: when they are asked for, what they look like on the wire, and above all where they do not go."""
 
 import base64
+import json
 import os
 import subprocess
 import time
@@ -263,6 +264,39 @@ def test_garbage_instead_of_credentials_is_an_error():
         result = fails(pull("garbage", user=User(records)), "")
         assert "credentials" in result.failed or "file is larger" in result.failed, result
     assert not any("X-Evil" in headers for _, _, headers in registry.requests)
+
+
+def test_user_source_finds_the_credentials_of_this_registry_only():
+    registry.repository("files", small, wants_basic)
+    home = new_store().path
+
+    def write(name, text, mode=0o600):
+        path = os.path.join(home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def with_home(**more):
+        return pull("files", environment={"HOME": home, "PATH": f"{home}/bin:/usr/bin:/bin"} | more)
+    fails(with_home(), "a login is needed", f"scontainer login {registry.name}")
+    host = registry.name.split(":")[0]
+    enroot = write(".config/enroot/.credentials", f"machine elsewhere login a password b\nmachine {host} login alice password $(printer wonder:land)\n")
+    write("bin/printer", "#!/bin/sh\necho $1\n", 0o755)
+    private(nothing_leaked(with_home()), small)
+    os.chmod(enroot, 0o666)
+    fails(with_home(), "others could have written it")
+    auth = {"auth": BASIC[6:]}
+    docker = write(".docker/config.json", json.dumps({"auths": {registry.name: auth}}))
+    private(nothing_leaked(with_home()), small)
+    write(".docker/config.json", json.dumps({"auths": {"other:1": auth}, "credHelpers": {registry.name: "cases"}}))
+    fails(with_home(), "docker-credential-cases", "no such program")
+    write("bin/docker-credential-cases", '#!/bin/sh\necho \'{"Username":"alice","Secret":"wonder:land"}\'\n', 0o755)
+    private(nothing_leaked(with_home()), small)
+    os.unlink(docker)
+    write("elsewhere.json", json.dumps({"auths": {f"{registry.name}/files": auth}}))
+    private(nothing_leaked(with_home(REGISTRY_AUTH_FILE=f"{home}/elsewhere.json")), small)
 
 
 def test_the_real_registry_with_htpasswd():
