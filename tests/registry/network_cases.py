@@ -1,5 +1,6 @@
 """Mirrors, proxies, pinned digests: how the site leads a pull, and what none of that may change."""
 
+import gzip
 import http.server
 import json
 import socket
@@ -208,6 +209,29 @@ def test_a_redirect_to_this_node_is_refused_through_a_proxy_too():
         result = pull("inner", settings=config(f'http_proxy = "{proxy.url}"'))
         assert result.failed, result
     assert not any("169.254" in path or "fe80" in path for _, path in proxy.seen), proxy.seen
+
+# --- what servers say about their bytes ---
+
+def test_a_content_encoding_on_a_blob_is_for_the_digest_to_judge():
+    image = big_image(1)
+    blob = image.layers[0]
+
+    def labelled(data):
+        return lambda h, kind, name: kind == "blobs" and name == blob.digest and (h.answer(200, data, extra={"Content-Encoding": "gzip"}) or True)
+    registry.repository("labelled", image, labelled(blob.blob))
+    succeeds(pull("labelled"), image)
+    registry.repository("labelled", image, labelled(gzip.compress(blob.blob)))
+    fails(pull("labelled"), blob.digest)
+
+
+def test_a_wrong_docker_content_digest_misleads_nobody():
+    image = big_image(1)
+    lie = {"Docker-Content-Digest": small.digest}
+    registry.repository("misled", image, lambda h, kind, _: kind == "manifests" and (h.answer(200, image.bytes, image.media_type, lie) or True))
+    store = new_store()
+    succeeds(pull("misled", store=store), image)
+    result = succeeds(pull("misled", store=store), image)
+    assert not result.published, "the HEAD request lied, so the manifest was got again; the layers were there"
 
 # --- the site's rules ---
 

@@ -56,7 +56,16 @@ def make_certificates(name="tls"):
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", days,
                 "-extfile", f"{name}.ext", "-out", f"{name}.crt")
         return [os.path.join(directory, f"{name}.{end}") for end in ("crt", "key")]
-    return {"directory": directory, "good": leaf("good", "IP:127.0.0.1"), "wrongname": leaf("wrongname", "DNS:example.org"),
+    # Only `openssl ca` takes a first day; it wants an index and a configuration.
+    open(os.path.join(directory, "index.txt"), "w").close()
+    with open(os.path.join(directory, "ca.cnf"), "w") as file:
+        file.write("[ca]\ndefault_ca=x\n[x]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\ndefault_md=sha256\n"
+                   "policy=p\n[p]\ncommonName=supplied\n")
+    future = leaf("future", "IP:127.0.0.1")
+    year = time.gmtime().tm_year + 1
+    openssl("ca", "-config", "ca.cnf", "-batch", "-notext", "-in", "future.csr", "-cert", "ca.crt", "-keyfile", "ca.key", "-extfile", "future.ext",
+            "-startdate", f"{year}0101000000Z", "-enddate", f"{year + 1}0101000000Z", "-out", "future.crt")
+    return {"directory": directory, "future": future, "good": leaf("good", "IP:127.0.0.1"), "wrongname": leaf("wrongname", "DNS:example.org"),
             "expired": leaf("expired", "IP:127.0.0.1", "-1"),
             "selfsigned": [os.path.join(directory, f"ca.{end}") for end in ("crt", "key")]}
 
@@ -75,7 +84,7 @@ def test_tls():
     fails(pull("tls", server=server, settings=trusting(server, "/nonexistent")), "cannot be read")
     server.repository("down", small, lambda h, *_: h.answer(302, extra={"Location": f"http://{elsewhere.name}/x"}) or True)
     fails(pull("down", server=server, settings=trusting(server, ca)), "redirects from https to")
-    for kind, text in (("wrongname", "belongs to another host"), ("expired", "has expired"), ("selfsigned", "certificate")):
+    for kind, text in (("wrongname", "belongs to another host"), ("expired", "has expired"), ("future", "clock is probably wrong"), ("selfsigned", "certificate")):
         other = Server(certificates[kind])
         other.repository("tls", small)
         fails(pull("tls", server=other, settings=trusting(other, ca) if kind != "selfsigned" else config()), text)
