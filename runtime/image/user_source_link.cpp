@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/socket.hpp"
@@ -48,7 +49,10 @@ UserSourceLink::UserSourceLink(int socket, Log& log, std::chrono::seconds patien
 
 Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question) {
   const std::string step = "ask the process that reads for the user";
-  SPC_TRY_DURING(step, send_struct(socket_, question));
+  if (auto sent = send_struct(socket_, question); !sent) {
+    if (sent.error().sys_errno() == EPIPE) return Answer{.message = {.kind = UserSourceKind::none}, .descriptors = {}};
+    return std::move(sent).error().during(step);
+  }
   for (;;) {
     Answer answer;
     SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience_));

@@ -20,8 +20,8 @@ namespace spc {
 /// his programs first. One that says nothing for `patience` has failed. Nothing that it says is believed.
 class UserSourceLink {
  public:
-  /// `socket` and `log` are borrowed; lines about what takes long go to `log`. A descriptor that is no socket means that
-  /// nobody reads for the user: each question then has the answer "none".
+  /// `socket` and `log` are borrowed; lines about what takes long go to `log`. A descriptor that is no socket, or
+  /// whose other end is closed, means that nobody reads for the user: each question then has the answer "none".
   UserSourceLink(int socket, Log& log, std::chrono::seconds patience = std::chrono::seconds(90));
 
   [[nodiscard]] bool connected() const { return socket_ >= 0; }

@@ -84,7 +84,7 @@ TEST_CASE("an answer that is not one is an error and never read") {
     CHECK(UserSourceLink(peer.socket(), log).credentials("r", "").error().message().find("sealed") != std::string::npos);
   }
   for (const std::string& bytes : {std::string("password=a\nb\0", 13), std::string("password=a"), std::string("username=a\0", 11),
-                                  std::string("odd=a\0", 6), std::string("x\0password=a\0", 13), std::string(70'000, 'x')}) {
+                                   std::string("odd=a\0", 6), std::string("x\0password=a\0", 13), std::string(70'000, 'x')}) {
     const UniqueFd file = sealed_memory_file("test", bytes).value();
     Peer peer({message(UserSourceKind::secret)}, file.get());
     CHECK_FALSE(UserSourceLink(peer.socket(), log).credentials("r", ""));
@@ -117,5 +117,10 @@ TEST_CASE("nobody to ask means none, a silent or dead one is an error") {
   UserSourceLink link(ours.get(), log, std::chrono::seconds(0));
   CHECK(link.credentials("r", "").error().message().find("does not answer") != std::string::npos);
   theirs.reset();
-  CHECK_FALSE(link.credentials("r", ""));
+  CHECK_FALSE(link.credentials("r", ""));  // it left the first question unread
+  auto [left, gone] = socket_pair().value();
+  gone.reset();
+  CHECK_FALSE(UserSourceLink(left.get(), log).credentials("r", "").value());
+  Peer dies(std::vector<UserSourceMessage>{});
+  CHECK(UserSourceLink(dies.socket(), log).credentials("r", "").error().message().find("closed") != std::string::npos);
 }
