@@ -17,19 +17,19 @@ Error Fetch::explain(const HttpHead& head) const { return explain_status(session
 /// True unless that has ended the fetch. Afterwards the session has a secret, or there is none. Trouble with the user's files
 /// is only warned of where they may not be the reason at all, as with a mistyped tag.
 bool Fetch::ask_user(bool must_work) {
-  if (session_.asked) return true;
-  session_.asked = true;
-  if (session_.ask_user) {
+  if (!session_.asked && session_.ask_user) {
     auto secret = session_.ask_user();
-    if (!secret && !must_work) {
-      session_.log.write(LogLevel::warning, secret.error().message());
-      return true;
+    if (secret) {
+      session_.secret = *std::move(secret);
+    } else {
+      session_.trouble = std::move(secret).error();
+      if (!must_work) session_.log.write(LogLevel::warning, session_.trouble->message());
     }
-    if (!secret) {
-      fail(std::move(secret).error());
-      return false;
-    }
-    session_.secret = *std::move(secret);
+  }
+  session_.asked = true;
+  if (session_.trouble && must_work) {
+    fail(*session_.trouble);
+    return false;
   }
   if (session_.user_first && !session_.secret) {
     fail(Error(ErrorKind::refused, "there are no credentials of the user that the image's name begins with")

@@ -55,6 +55,7 @@ struct RegistrySession {
   bool user_first = false;  ///< the user has said whose credentials: do not try without
   bool asked = false;
   std::optional<RegistrySecret> secret;
+  std::optional<Error> trouble;  ///< why the user could not be asked
   bool refused_anonymous = false;
   Access access = Access::anonymous;  ///< once credentials were needed, it stays so
 };

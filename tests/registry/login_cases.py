@@ -129,6 +129,15 @@ def test_private_images_behind_403_404_and_a_rate_limit():
     result = pull("quota", user=alice())
     assert result.done == small.digest[7:] and result.seconds < 5, result
 
+def test_trouble_is_told_where_the_store_has_the_image_too():
+    registry.repository("known", small, wants_basic)
+    store = new_store()
+    private(pull("known", store=store, user=alice()), small)
+    result = pull("known", store=store, user=User("credential helper: is not there"))
+    assert result.failed and result.failed.endswith("credential helper: is not there"), result
+    result = pull("known", store=store, user=User(), more=["registry_user=hatter"])
+    assert result.failed and "no credentials of the user" in result.failed, result
+
 # --- tokens ---
 
 def test_bearer_anonymous_then_with_the_users_password():
