@@ -76,9 +76,9 @@ class Import:
     process that reads for the user, with that environment. `on_message` sees each message first."""
 
     def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
-                 user=None, more=(), import_environment=None):
+                 user=None, more=(), import_environment=None, uid=None):
         self.store, self.result, self.on_new_layer, self.on_message = store, Result(), on_new_layer, on_message
-        records = [f"image={image}", f"platform={platform}", f"uid={os.getuid()}", f"config={config or '/nonexistent'}"]
+        records = [f"image={image}", f"platform={platform}", f"uid={os.getuid() if uid is None else uid}", f"config={config or '/nonexistent'}"]
         records += more
         if pull:
             records.append(f"pull={pull}")

@@ -1,0 +1,162 @@
+"""Private images in the store: whoever wants one has to be let in by its registry, at each start."""
+
+import os
+import time
+
+from login_cases import wants_basic
+from scene import config, elsewhere, new_store, pull, registry, succeeds
+from server import Server
+from store_cases import image_of_its_own, layer_requests, refused
+from user import User, alice
+
+ALICE, BOB = 1001, 1002
+
+
+def private_image(name, server=registry):
+    """What alice may pull from `server`, in a store where she has pulled it."""
+    image = image_of_its_own()
+    server.repository(name, image, wants_basic)
+    store = new_store()
+    succeeds(pull(name, server=server, store=store, settings=config("", server), user=alice(), uid=ALICE), image)
+    return image, store
+
+
+# --- who gets it ---
+
+def test_a_private_image_leaves_no_name_that_others_see():
+    image, store = private_image("private/name")
+    assert not store.names("refs") and image.digest[7:] in store.names("images")
+    for hidden in ("origins", "delivered", "grants", f"grants/{ALICE}"):
+        assert os.stat(os.path.join(store.path, "images", hidden)).st_mode & 0o777 == 0o700
+    assert b"private/name" not in store.record(image.digest[7:]), "tasks of others may be given the record"
+
+
+def test_the_same_user_gets_it_again_without_its_layers():
+    image, store = private_image("private/again")
+    before = len(layer_requests(registry, image))
+    result = succeeds(pull("private/again", store=store, user=alice(), uid=ALICE), image)
+    assert len(layer_requests(registry, image)) == before and not result.warnings, result
+    assert registry.seen(f"manifests/{image.digest}"), "the manifest itself has to be given out"
+
+
+def test_another_user_with_credentials_of_his_own_gets_it_without_its_layers():
+    image, store = private_image("private/team")
+    before = len(layer_requests(registry, image))
+    succeeds(pull("private/team", store=store, user=alice(), uid=BOB), image)
+    assert len(layer_requests(registry, image)) == before
+    assert os.listdir(os.path.join(store.path, "images/grants", str(BOB)))
+
+
+def the_same_as_unknown(name, image, store, user, **options):
+    """What the store holds changes no word of the answer."""
+    for reference in ("1", "@" + image.digest):
+        there = refused(pull(name, reference, store=store, user=user, uid=BOB, **options))
+        empty = refused(pull(name, reference, store=new_store(), user=user, uid=BOB, **options))
+        assert there.failed == empty.failed, (there.failed, empty.failed)
+        assert there.warnings == empty.warnings
+    assert not os.path.exists(os.path.join(store.path, "images/grants", str(BOB)))
+
+
+def test_a_stranger_hears_what_he_hears_of_an_unknown_image():
+    image, store = private_image("private/stranger")
+    the_same_as_unknown("private/stranger", image, store, User(None))
+    for policy in ("missing", "never", "always"):
+        the_same_as_unknown("private/stranger", image, store, User(None), pull=policy)
+
+
+def test_wrong_credentials_are_none():
+    image, store = private_image("private/wrong")
+    the_same_as_unknown("private/wrong", image, store, User({"username": "bob", "password": "no", "source": "/home/bob/auth.json"}))
+
+
+def test_revoked_credentials_end_it_for_their_user_too():
+    image, store = private_image("private/revoked")
+    registry.repositories["private/revoked"].hooks[:] = [lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'}) or True]
+    refused(pull("private/revoked", store=store, user=alice(), uid=ALICE), "login")
+    registry.repositories["private/revoked"].hooks[:] = [lambda h, *_: h.answer_json(403, "{}") or True]
+    refused(pull("private/revoked", store=store, user=alice(), uid=ALICE), "forbidden")
+
+
+def test_a_stranger_with_a_registry_of_his_own_and_the_manifest_gets_no_layer():
+    image, store = private_image("private/copied")
+    copy = elsewhere.repository("copied", image)
+    for layer in image.layers:
+        del copy.blobs[layer.digest]
+    for reference in ("1", "@" + image.digest):
+        refused(pull("copied", reference, server=elsewhere, store=store, uid=BOB), "the registry has lost it")
+    assert not store.names("refs")
+
+
+def test_a_public_copy_makes_the_image_public_only_by_delivering_it():
+    image, store = private_image("private/published")
+    elsewhere.repository("published", image)
+    before = len(layer_requests(elsewhere, image))
+    result = succeeds(pull("published", server=elsewhere, store=store, uid=BOB), image)
+    assert len(layer_requests(elsewhere, image)) == before + 2 and not result.published
+    assert store.names("refs") == [f"{elsewhere.name}%2Fpublished:1"]
+
+# --- the registry cannot be reached ---
+
+def unreachable(server):
+    server.shutdown()
+    server.server_close()
+
+
+def test_within_its_time_a_grant_bridges_a_registry_that_is_down():
+    server = Server()
+    image, store = private_image("private/down", server)
+    settings = config("", server)
+    unreachable(server)
+    for reference in ("1", "@" + image.digest):
+        result = succeeds(pull("private/down", reference, server=server, store=store, settings=settings, user=alice(), uid=ALICE), image)
+        assert len(result.warnings) == 1 and "using the stored image" in result.warnings[0], result
+    there = refused(pull("private/down", server=server, store=store, settings=settings, user=alice(), uid=BOB), "connection refused")
+    empty = refused(pull("private/down", server=server, settings=settings, user=alice(), uid=BOB), "connection refused")
+    assert there.failed == empty.failed
+    for policy in ("missing", "never"):
+        succeeds(pull("private/down", server=server, store=store, settings=settings, pull=policy, user=alice(), uid=ALICE), image)
+    refused(pull("private/down", server=server, store=store, settings=settings, pull="never", uid=BOB), "it is not on this node")
+
+
+def test_after_its_time_a_grant_bridges_nothing():
+    server = Server()
+    image, store = private_image("private/late", server)
+    settings = config("private_ttl = 1", server)
+    time.sleep(1.1)
+    unreachable(server)
+    refused(pull("private/late", server=server, store=store, settings=settings, user=alice(), uid=ALICE), "connection refused")
+    refused(pull("private/late", server=server, store=store, settings=settings, pull="missing", user=alice(), uid=ALICE), "connection refused")
+    refused(pull("private/late", server=server, store=store, settings=settings, pull="never", user=alice(), uid=ALICE), "it is not on this node")
+
+# --- what turns private, what turns public ---
+
+def test_a_public_image_that_turns_private_loses_its_name():
+    image = image_of_its_own()
+    registry.repository("turns/private", image)
+    store = new_store()
+    succeeds(pull("turns/private", store=store, uid=BOB), image)
+    assert store.names("refs")
+    registry.repositories["turns/private"].hooks.append(wants_basic)
+    refused(pull("turns/private", store=store, uid=BOB, user=User(None)), "login")
+    assert not store.names("refs")
+    public_until = int.from_bytes(store.record(image.digest[7:])[16:24], "little")
+    assert public_until == 0, "the agent would still give it to everybody"
+    before = len(layer_requests(registry, image))
+    succeeds(pull("turns/private", store=store, user=alice(), uid=ALICE), image)
+    assert len(layer_requests(registry, image)) == before and not store.names("refs")
+
+
+def test_a_private_image_that_turns_public_gets_a_name():
+    image, store = private_image("turns/public")
+    registry.repositories["turns/public"].hooks.clear()
+    succeeds(pull("turns/public", store=store, uid=BOB), image)
+    assert store.names("refs") == [f"{registry.name}%2Fturns%2Fpublic:1"]
+
+
+def test_credentials_that_nobody_asked_for_make_nothing_private():
+    image = image_of_its_own()
+    registry.repository("named/user", image)
+    store = new_store()
+    succeeds(pull("named/user", store=store, uid=BOB), image)
+    succeeds(pull("named/user", store=store, user=alice(), uid=ALICE, more=["registry_user=alice"]), image)
+    assert store.names("refs")
