@@ -10,6 +10,7 @@
 #include "image/location.hpp"
 #include "image/make_room.hpp"
 #include "image/pull_layers.hpp"
+#include "image/registry_session.hpp"
 #include "image/repository.hpp"
 #include "image/signature_policy.hpp"
 #include "image/stored_image.hpp"
@@ -105,16 +106,6 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
   return held;
 }
 
-/// The site's, so that no user's proxy can decide what others get; but the user's for a store of his own.
-HttpProxies proxies_for(const ImportRequest& request, const Config& config) {
-  HttpProxies proxies;
-  if (request.user_store) proxies = HttpProxies::of_environment();
-  if (proxies.https.empty()) proxies.https = config.https_proxy;
-  if (proxies.http.empty()) proxies.http = config.http_proxy;
-  for (const std::string& host : config.no_proxy) proxies.except += "," + host;
-  return proxies;
-}
-
 Result<Digest> import_from_registry(const Import& import, const ImageReference& reference, UserSourceLink& user) {
   if (!import.config.allows(reference.registry)) {
     return Error(ErrorKind::refused, "this site does not allow registry " + quoted(reference.registry))
@@ -168,7 +159,8 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
   const std::string name = location.canonical();
   const auto http =
-      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_for(request, config)}));
+      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
+                                  .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
   const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);

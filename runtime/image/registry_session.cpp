@@ -10,6 +10,13 @@ RegistryEndpoint endpoint(const std::string& host, const RegistryConfig& config)
   return endpoint;
 }
 
+HttpProxies completed(HttpProxies proxies, const Config& config) {
+  if (proxies.https.empty()) proxies.https = config.https_proxy;
+  if (proxies.http.empty()) proxies.http = config.http_proxy;
+  for (const std::string& host : config.no_proxy) proxies.except += "," + host;
+  return proxies;
+}
+
 }  // namespace
 
 std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, const Config& config) {
@@ -28,5 +35,8 @@ std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, cons
   itself.repository = reference.repository;
   return endpoints;
 }
+
+HttpProxies proxies_of_site(const Config& config) { return completed({}, config); }
+HttpProxies proxies_of_user(const Config& config) { return completed(HttpProxies::of_environment(), config); }
 
 }  // namespace spc

@@ -63,4 +63,9 @@ struct RegistrySession {
 /// The servers for an image, as the site wants them.
 std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, const Config& config);
 
+/// The site's proxies, for what others get, too: no user's proxy may decide about that.
+HttpProxies proxies_of_site(const Config& config);
+/// Those of this process's environment, then the site's: for what only the user himself gets.
+HttpProxies proxies_of_user(const Config& config);
+
 }  // namespace spc

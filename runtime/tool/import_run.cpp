@@ -78,7 +78,7 @@ Result<void> ImportRun::start(const ImportRequest& request) {
   auto [questions, source] = SPC_TRY(socket_pair());
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", request.serialize()));
   import_ = SPC_TRY(HelperProgram::start(helper_program("import"), {}, {theirs.get(), request_file.get(), store_, source.get()},
-                                         HelperProgram::Environment::empty));
+                                         HelperProgram::Environment::ours));  // of which it takes the proxies
   socket_ = std::move(ours);
   questions_ = std::move(questions);
   return {};

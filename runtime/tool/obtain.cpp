@@ -45,7 +45,9 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
 
   ImportRequest request;
-  request.image = (image.name.user.empty() ? "" : image.name.user + "@") + image.canonical();
+  request.image = image.canonical();
+  request.registry_user = image.name.user;
+  request.user_store = true;
   request.config = places.config;
   request.pull = pull;
   request.uid = ::geteuid();

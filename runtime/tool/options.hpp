@@ -112,10 +112,11 @@ inline constexpr char kExportHelp[] =
 
 inline constexpr OptionRow kLoginOptions[] = {
     {"-u,--username", "USER", "the user name; it is asked for otherwise"},
+    {"--no-check", nullptr, "store the credentials without trying them at the registry"},
 };
 inline constexpr char kLoginHelp[] =
     "The password is asked for on a terminal, or is the first line of standard input; it is never an argument.\n"
-    "It is stored where docker and podman look for it, and tried when an image is pulled.\n\n"
+    "It is tried at the registry and then stored where docker and podman look for it, too, or by their credential helper.\n\n"
     "examples:\n"
     "  scontainer login nvcr.io --username='$oauthtoken'\n"
     "  scontainer login registry.example.org -u alice < token\n";

@@ -10,6 +10,8 @@ import subprocess
 import time
 
 import machine
+import oci
+from server import Server
 from machine import base, golden, image, registry, start, store, stored, user, wait_for
 
 
@@ -159,30 +161,104 @@ def test_a_full_store_is_said_and_works_again_when_there_is_room():
         subprocess.run(["umount", place], check=True)
 
 
-def test_login_stores_what_a_pull_needs_and_logout_forgets_it():
-    path = os.path.join(machine.home, ".docker/config.json")
+SECRET = base64.b64encode(b"alice:open sesame").decode()
+
+
+def wants_login(handler, *_):
+    if handler.headers.get("Authorization") == f"Basic {SECRET}":
+        return False
+    handler.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="cave"'})
+    return True
+
+
+class Cave:
+    """A registry that lets in nobody but alice, with the private image `treasure`."""
+
+    def __init__(self):
+        self.server = Server()
+        self.server.repository("treasure", oci.Image([oci.Layer({"gold": b"coins\n"})]), wants_login)
+        self.server.paths.append((r"/v2/", lambda handler: wants_login(handler) or handler.answer(200, b"{}", "application/json")))
+        self.image = f"{self.server.name}/treasure:1"
+
+    def __enter__(self):
+        machine.write("/etc/spank-container/config.toml", machine.settings + f'[registries."{self.server.name}"]\ninsecure = true\n')
+        return self
+
+    def __exit__(self, *_):
+        machine.write("/etc/spank-container/config.toml", machine.settings)
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def of_alice(path, text, mode=0o600):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.chown(os.path.dirname(path), machine.UID, machine.UID)
-    machine.write(path, '{"auths": {"other:5000": {"auth": "eDp5"}}, "HttpHeaders": {"X": "y"}}')
-    os.chown(path, machine.UID, machine.UID)
-    done = user("login", registry.name, "--username=alice", stdin="open sesame\n").succeeds("stored for")
-    assert "sesame" not in done.out + done.err
-    assert os.stat(path).st_mode & 0o777 == 0o600
+    machine.write(path, text)
+    os.chmod(path, mode)
+    for one in (os.path.dirname(path), path):
+        os.chown(one, machine.UID, machine.UID)
+    return path
+
+
+def test_a_private_image_is_pulled_after_a_login():
+    auth = of_alice(os.path.join(machine.home, "private/auth.json"), '{"auths": {"other:5000": {"auth": "eDp5"}}, "HttpHeaders": {"X": "y"}}')
+    login = lambda *options, text="open sesame\n": user("login", *options, cave.server.name, stdin=text, REGISTRY_AUTH_FILE=auth)
 
     def stored_now():
-        with open(path) as file:
+        with open(auth) as file:
             return json.load(file)
-    secret = base64.b64encode(b"alice:open sesame").decode()
-    assert stored_now() == {"auths": {"other:5000": {"auth": "eDp5"}, registry.name: {"auth": secret}}, "HttpHeaders": {"X": "y"}}
-    user("logout", registry.name).succeeds("removed")
-    assert list(stored_now()["auths"]) == ["other:5000"]
-    user("logout", registry.name).succeeds("nothing was stored")
-    user("login", registry.name, "--username=alice", stdin="").fails(1, "password")
-    user("login", registry.name, stdin="bob\nsecond\n").succeeds()
-    assert stored_now()["auths"][registry.name]["auth"] == base64.b64encode(b"bob:second").decode()
-    machine.write(path, '{"credsStore": "vault"}')
-    user("login", registry.name, "--username=alice", stdin="x\n").fails(1, "docker-credential-vault")
-    os.unlink(path)
+    with Cave() as cave:
+        user("pull", cave.image, REGISTRY_AUTH_FILE=auth).fails(1, f"scontainer login {cave.server.name}")
+        done = login("--username=alice", text="open barley\n").fails(1, "login")
+        assert "barley" not in done.out + done.err and cave.server.name not in stored_now()["auths"], done
+        done = login("--username=alice").succeeds(f"stored for {cave.server.name} in {auth}")
+        assert "sesame" not in done.out + done.err and "untried" not in done.out
+        assert stored_now() == {"auths": {"other:5000": {"auth": "eDp5"}, cave.server.name: {"auth": SECRET}}, "HttpHeaders": {"X": "y"}}
+        assert os.stat(auth).st_mode & 0o777 == 0o600
+        user("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", cave.image, "/usr/bin/cat", "/gold",
+             REGISTRY_AUTH_FILE=auth).succeeds("coins\n")
+        digest = user("pull", f"alice@{cave.image}", REGISTRY_AUTH_FILE=auth).succeeds().out.strip()
+        assert not [name for name in stored("refs") if "treasure" in name], "a private image has a name that others see"
+        user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("removed")
+        assert list(stored_now()["auths"]) == ["other:5000"]
+        user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("nothing was stored")
+        user("rm", digest[7:19]).succeeds("removed 1 image and 1 layer")
+        user("pull", cave.image, REGISTRY_AUTH_FILE=auth).fails(1, f"scontainer login {cave.server.name}")
+        login("--username=alice", "--no-check", text="anything\n").succeeds("stored for")
+        assert stored_now()["auths"][cave.server.name]["auth"] == base64.b64encode(b"alice:anything").decode()
+        login(text="alice\nopen sesame\n").succeeds("stored for")
+        login("--username=alice", text="").fails(1, "password")
+    user("login", "127.0.0.1:1", "--username=alice", stdin="x\n", REGISTRY_AUTH_FILE=auth).fails(1, "connection refused")
+    user("login", registry.name, "--username=alice", stdin="x\n", REGISTRY_AUTH_FILE=auth).succeeds("untried")
+
+
+def test_a_credential_helper_keeps_the_login():
+    auth = of_alice(os.path.join(machine.home, "helped/auth.json"), '{"credsStore": "vault"}')
+    helper, vault = os.path.join(machine.home, "bin/docker-credential-vault"), os.path.join(machine.home, "bin/vault")
+    of_alice(helper, f'''#!/bin/sh
+case $1 in
+store) cat > {vault} ;;
+get) if [ -e {vault} ]; then cat {vault}; else echo "credentials not found in native keychain"; exit 1; fi ;;
+erase) rm {vault} ;;
+esac
+''', 0o755)
+    more = {"REGISTRY_AUTH_FILE": auth, "PATH": f"{machine.home}/bin:/usr/bin:/bin"}
+    with Cave() as cave:
+        user("login", cave.server.name, "--username=alice", stdin="open sesame\n", **more).succeeds("in docker-credential-vault")
+        with open(auth) as file:
+            assert SECRET not in file.read()
+        user("pull", cave.image, **more).succeeds("sha256:")
+        user("logout", cave.server.name, **more).succeeds("from docker-credential-vault")
+        assert not os.path.exists(vault)
+        user("pull", "--pull=always", cave.image, **more).fails(1, "login")
+
+
+def test_the_users_own_proxy_serves_his_own_store():
+    proxy = Server()
+    proxy.paths.append((r".*", lambda handler: handler.answer_json(404, "{}")))
+    name = image("through-a-proxy", [{"a": b"1"}])
+    user("pull", name, http_proxy=f"http://{proxy.name}").fails(1, "through-a-proxy")
+    assert proxy.requests
+    user("pull", name, http_proxy=f"http://{proxy.name}", no_proxy="127.0.0.1").succeeds()
 
 
 def test_doctor_says_one_line_for_each_check():

@@ -5,10 +5,13 @@
 #include <cstdio>
 
 #include "image/config.hpp"
+#include "image/login_check.hpp"
 #include "image/reference.hpp"
+#include "image/registry_session.hpp"
+#include "image/user_source/credentials_store.hpp"
 #include "tool/command.hpp"
-#include "tool/credentials_file.hpp"
 #include "tool/places.hpp"
+#include "tool/terminal.hpp"
 
 namespace spc {
 namespace {
@@ -57,33 +60,62 @@ Result<std::string> ask(const char* prompt, bool silent) {
   return line;
 }
 
-Result<std::string> registry_of(const Arguments& arguments) {
+struct Site {
+  Config config;
+  std::string registry;
+};
+
+Result<Site> site_of(const Arguments& arguments) {
   const auto places = Places::find();
-  const auto config = SPC_TRY(read_config(places ? places->config : SPC_CONFIG_FILE));
-  return arguments.words.empty() ? parse_registry(config.default_registry) : parse_registry(arguments.words[0]);
+  Site site{.config = SPC_TRY(read_config(places ? places->config : SPC_CONFIG_FILE)), .registry = {}};
+  site.registry = SPC_TRY(parse_registry(arguments.words.empty() ? site.config.default_registry : arguments.words[0]));
+  return site;
+}
+
+Result<RegistrySecret> ask_for_secret(const Arguments& arguments) {
+  RegistrySecret secret;
+  secret.source = "what was typed";
+  secret.username = arguments.value("username");
+  if (secret.username.empty()) secret.username = SPC_TRY(ask("user name: ", false));
+  secret.password = SecretText(SPC_TRY(ask("password or token: ", true)));
+  if (secret.username.empty() || secret.password.empty()) {
+    return Error(ErrorKind::invalid, "login: user name and password are needed")
+        .hint("--username=USER, and the password on standard input");
+  }
+  if (secret.username.find(':') != std::string::npos) return Error(ErrorKind::invalid, "login: a user name has no ':'");
+  return secret;
+}
+
+Result<LoginCheck> try_at_registry(const Site& site, const RegistrySecret& secret, Log& log) {
+  const auto http = SPC_TRY(
+      HttpClient::create({.stall = std::chrono::seconds(site.config.stall_timeout), .proxies = proxies_of_user(site.config)}));
+  return check_login(*http, log, site.registry, site.config, secret);
 }
 
 }  // namespace
 
 Result<int> run_login(const Arguments& arguments) {
-  const auto registry = SPC_TRY(registry_of(arguments));
-  std::string user = arguments.value("username");
-  if (user.empty()) user = SPC_TRY(ask("user name: ", false));
-  const auto password = SPC_TRY(ask("password or token: ", true));
-  if (user.empty() || password.empty()) {
-    return Error(ErrorKind::invalid, "login: user name and password are needed")
-        .hint("--username=USER, and the password on standard input");
+  const Site site = SPC_TRY(site_of(arguments));
+  const RegistrySecret secret = SPC_TRY(ask_for_secret(arguments));
+  PullDisplay log(site.registry, true);
+  const char* remark = "";
+  if (!arguments.has("no-check")) {
+    const auto check = SPC_TRY_DURING("login", try_at_registry(site, secret, log));
+    if (check == LoginCheck::not_needed) remark = "; untried: without a repository the registry lets everybody in";
   }
-  if (user.find(':') != std::string::npos) return Error(ErrorKind::invalid, "login: a user name has no ':'");
-  const auto file = SPC_TRY(store_credentials(registry, user, password));
-  std::printf("stored for %s in %s\n", printable(registry).c_str(), printable(file).c_str());
+  const auto place = SPC_TRY(store_credentials(CredentialPlaces::of_user(), site.registry, secret, log));
+  std::printf("stored for %s in %s%s\n", printable(site.registry).c_str(), printable(place).c_str(), remark);
   return 0;
 }
 
 Result<int> run_logout(const Arguments& arguments) {
-  const auto registry = SPC_TRY(registry_of(arguments));
-  const auto file = SPC_TRY(remove_credentials(registry));
-  std::printf("%s %s\n", file.empty() ? "nothing was stored for" : "removed the credentials for", printable(registry).c_str());
+  const Site site = SPC_TRY(site_of(arguments));
+  PullDisplay log(site.registry, true);
+  const auto places = SPC_TRY(remove_credentials(CredentialPlaces::of_user(), site.registry, log));
+  if (places.empty()) std::printf("nothing was stored for %s\n", printable(site.registry).c_str());
+  for (const std::string& place : places) {
+    std::printf("removed the credentials for %s from %s\n", printable(site.registry).c_str(), printable(place).c_str());
+  }
   return 0;
 }
 
