@@ -1,6 +1,7 @@
 #include "tool/image_mount.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -90,9 +91,23 @@ Result<void> mount_directory(int directory, const std::string& name) {
   return {};
 }
 
+bool keeps(const WritableLayer& writable) { return writable.wanted && writable.keep && !writable.directory.empty(); }
+
+/// Two file systems that write into one directory would each not see what the other does.
+Result<UniqueFd> lock_kept(const std::string& path) {
+  SPC_TRY(make_directories(path));
+  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return Error::from_errno(errno, "open " + quoted(path));
+  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return Error::from_errno(errno, "lock " + quoted(path));
+    return Error(ErrorKind::unavailable, "another container is writing into " + quoted(path))
+        .hint("wait for it, or start this one read-only");
+  }
+  return directory;
+}
+
 /// The directory that keeps what is written, as `kept` in the current directory.
 Result<void> mount_kept(const std::string& path) {
-  SPC_TRY(make_directories(path));
   const UniqueFd tree(::open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, "kept", MOVE_MOUNT_F_EMPTY_PATH) != 0) {
     return Error::from_errno(errno, "use directory " + quoted(path) + " for what is written");
@@ -105,20 +120,20 @@ Result<void> mount_kept(const std::string& path) {
 /// and pip answer by copying it.
 Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   std::string lower = "lowerdir=";
+  if (!writable.directory.empty() && !keeps(writable)) lower += "kept/up:";
   for (std::size_t i = layers; i-- > 0;) lower += std::to_string(i) + ":";
-  const std::string upper = writable.directory.empty() ? ",upperdir=up,workdir=work" : ",upperdir=kept/up,workdir=kept/work";
+  const std::string upper = keeps(writable) ? ",upperdir=kept/up,workdir=kept/work" : ",upperdir=up,workdir=work";
   // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
   const std::string all = lower + "empty";
   const auto mount_with = [](const std::string& options) {
     return ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
   };
   if (writable.wanted && mount_with(all + upper + ",userxattr")) return true;
-  if (writable.wanted && (errno != EINVAL || !writable.directory.empty())) {
+  if (writable.wanted && (errno != EINVAL || keeps(writable))) {
     const int err = errno;
     auto error = Error::from_errno(err, "mount the container's file system");
-    return writable.directory.empty()
-               ? std::move(error)
-               : std::move(error).hint("what is written must be kept on a local file system: ext4, xfs, btrfs");
+    return keeps(writable) ? std::move(error).hint("what is written must be kept on a local file system: ext4, xfs, btrfs")
+                           : std::move(error);
   }
   if (!mount_with(all + ",userxattr")) return Error::from_errno(errno, "mount the container's file system");
   return false;
@@ -126,10 +141,15 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
 
 }  // namespace
 
-Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& writable) {
+Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& wanted) {
   MountedImage image;
+  WritableLayer writable = wanted;
   const UniqueFd before(::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!writable.directory.empty() && writable.wanted) SPC_TRY(make_directories(writable.directory));
+  if (keeps(writable)) {
+    image.lock = SPC_TRY(lock_kept(writable.directory));
+  } else if (::access((writable.directory + "/up").c_str(), F_OK) != 0) {
+    writable.directory.clear();  // nothing has been kept yet
+  }
   image.place = place;
   const auto workspace = SPC_TRY(make_workspace(place, writable));
   // Names relative to it: no path of the user in the options of a mount.
@@ -139,7 +159,7 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place, con
     files.layers[i].file.reset();
   }
   if (files.directory) SPC_TRY(mount_directory(files.directory.get(), "0"));
-  if (!writable.directory.empty() && writable.wanted) SPC_TRY(mount_kept(writable.directory));
+  if (!writable.directory.empty()) SPC_TRY(mount_kept(writable.directory));
   image.writable = SPC_TRY(mount_overlay(files.directory ? 1 : files.layers.size(), writable));
   image.root = SPC_TRY(open_directory(workspace.get(), "root"));
   if (before && ::fchdir(before.get()) != 0) return Error::from_errno(errno, "return to the work directory");

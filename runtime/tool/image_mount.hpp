@@ -27,6 +27,7 @@ struct WritableLayer {
   bool wanted = true;
   std::string size = "50%";  ///< of a tmpfs, in its own syntax
   std::string directory;     ///< keeps what is written, instead of a tmpfs; empty: nothing is kept
+  bool keep = true;          ///< false: what `directory` keeps is shown, and nothing is added to it
 };
 
 /// An image mounted in the caller's own namespaces.
@@ -35,6 +36,7 @@ struct MountedImage {
   UniqueFd root;      ///< O_PATH, for the process that mounted it: a copied mount namespace has its own
   bool writable = true;
   std::vector<HelperProgram> servers;  ///< of the layers: they end with their mounts
+  UniqueFd lock;                       ///< on the directory that keeps what is written: one container at a time
 };
 
 /// Mounts an image without privilege: each layer by a `fuse` of its own, one overlay over them. The calling process must

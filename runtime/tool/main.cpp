@@ -25,7 +25,7 @@ constexpr Command kCommands[] = {
     {"gc", "", "remove what no image needs any more", kGcHelp, kGcOptions, 0, 0, false, 1, run_gc},
     {"run", "IMAGE [COMMAND...]", "run a command in a container", kRunHelp, kRunOptions, 1, 1, true, kNoContainer, run_run},
     {"shell", "IMAGE", "run a shell in a container", kShellHelp, kRunOptions, 1, 1, false, kNoContainer, run_shell},
-    {"exec", "CONTAINER COMMAND...", "run a command in a container that is running", kExecHelp, kNoOptions, 1, 1, true,
+    {"exec", "CONTAINER COMMAND...", "run a command in a container that is running", kExecHelp, kExecOptions, 1, 1, true,
      kNoContainer, run_exec},
     {"import", "FILE NAME", "bring an image from a file into your store", kImportHelp, kImportOptions, 2, 2, false, 1,
      run_import},

@@ -62,6 +62,7 @@ inline constexpr OptionRow kRunOptions[] = {
     {"--writable", nullptr, "the container can be written to; what is written goes with it"},
     {"--readonly", nullptr, "it cannot, except /tmp and mounts"},
     {"--changes", "DIR", "keep what is written in this directory, and go on there next time"},
+    {"--entrypoint", nullptr, "run COMMAND by the image's entrypoint, too"},
     {"--remap-root", nullptr, "be root inside, as far as your own files go: for apt, dnf and the like"},
     {"--name", "NAME", "name the container for scontainer exec"},
     {"--platform", "OS/ARCH[/VARIANT]", "take the image for another machine than this one"},
@@ -79,11 +80,14 @@ inline constexpr char kRunHelp[] =
     "  scontainer run debian:12 cat /etc/os-release\n"
     "  scontainer run --mounts=./data:/data:ro,/scratch --env=OMP_NUM_THREADS=4 app:1.4 /opt/app/run\n"
     "  scontainer run --remap-root --changes=./with-git debian:12 apt-get install -y git\n"
-    "  scontainer run --changes=./with-git debian:12 git --version\n";
+    "  scontainer run --changes=./with-git --readonly debian:12 git --version\n";
 inline constexpr char kShellHelp[] =
     "Yours if the image has it, else bash or sh. The options are those of run.\n\n"
     "examples:\n"
     "  scontainer shell --mount-home debian:12\n";
+inline constexpr OptionRow kExecOptions[] = {
+    {"--env", "NAME|NAME=VALUE", "a variable that has the value it has outside, or this one"},
+};
 inline constexpr char kExecHelp[] =
     "CONTAINER is the name given with run --name, or a process id. COMMAND gets the environment and the work directory of the\n"
     "container's own command.\n\n"
@@ -101,11 +105,13 @@ inline constexpr char kImportHelp[] =
     "  scontainer import oci-archive:app.tar team/app:1.4\n";
 
 inline constexpr OptionRow kExportOptions[] = {
+    {"--changes", "DIR", "with what run --changes=DIR has kept"},
     {"-f,--force", nullptr, "replace FILE if it exists"},
 };
 inline constexpr char kExportHelp[] =
-    "FILE becomes a squashfs, which --container-image, scontainer run and enroot start; with oci-archive: before its name\n"
-    "an OCI archive with one layer, for skopeo, podman and docker. It appears when it is complete.\n\n"
+    "IMAGE is one of your store, or a path. FILE becomes a squashfs, which --container-image, scontainer run and enroot start;\n"
+    "with oci-archive: before its name an OCI archive with one layer, for skopeo, podman and docker. It appears when it is "
+    "complete.\n\n"
     "examples:\n"
     "  scontainer export debian:12 debian.sqsh\n"
     "  scontainer export debian:12 oci-archive:debian.tar\n";

@@ -70,6 +70,13 @@ std::string helper_program(const char* name) {
   return std::string(SPC_LIBEXECDIR "/") + name;
 }
 
+Result<std::string> absolute_path(const std::string& path) {
+  if (path.starts_with('/')) return path;
+  std::array<char, PATH_MAX> here{};
+  if (::getcwd(here.data(), here.size()) == nullptr) return Error::from_errno(errno, "find the work directory");
+  return std::string(here.data()) + "/" + path;
+}
+
 Result<void> make_directories(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);

@@ -29,6 +29,9 @@ Result<UniqueFd> make_own_store(const Places& places);
 /// The store's directory; ErrorKind::not_found if there is none yet.
 Result<UniqueFd> open_store(const std::string& path);
 
+/// `path` from the root; nothing is followed.
+Result<std::string> absolute_path(const std::string& path);
+
 /// Makes a directory with its parents, 0700.
 Result<void> make_directories(const std::string& path);
 

@@ -99,7 +99,7 @@ class Modules:
 
 
 def include_problems(modules):
-    for path in sources("spank", "runtime"):
+    for path in sources("spank", "runtime", "packaging/compat"):
         for number, included in includes(path):
             problem = modules.problem(path, included)
             if problem:
@@ -108,7 +108,7 @@ def include_problems(modules):
 
 def module_problems(modules):
     """The data file itself: every module has files, and every arrow leads somewhere."""
-    used = {modules.of(path) for path in sources("spank", "runtime")}
+    used = {modules.of(path) for path in sources("spank", "runtime", "packaging/compat")}
     for module, allowed in modules.allowed.items():
         if module not in used:
             yield f"tests/architecture/modules: no file belongs to {module}"
@@ -209,7 +209,7 @@ def check(report):
     counts = {path: code_lines(path, user_names) for path, user_names in root.items()}
     promise = f"code that runs as root has {sum(counts.values())} lines, at most {MOST_ROOT_LINES}"
     report.check(promise, root_size_problems(counts))
-    everywhere = set(sources("spank", "runtime"))
+    everywhere = set(sources("spank", "runtime", "packaging/compat"))
     report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
     report.check("the agent makes no call that is banned for it", banned(with_base(agent_files()), BANNED_IN_AGENT))
     report.check("code that runs as root names no shell", shells(root))

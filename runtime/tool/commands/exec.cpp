@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "base/file.hpp"
 #include "launch/environment.hpp"
@@ -74,6 +75,16 @@ Result<int> run_exec(const Arguments& arguments) {
     return Error(ErrorKind::invalid, "there is no command to execute").hint("scontainer exec NAME COMMAND");
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
   auto environment = SPC_TRY(environment_of(process));
+  for (const std::string& text : arguments.values("env")) {
+    const std::string name = text.substr(0, text.find('='));
+    if (name.empty()) return Error(ErrorKind::invalid, "--env: " + quoted(text) + ": invalid format").hint("NAME or NAME=VALUE");
+    const char* outside = std::getenv(name.c_str());
+    if (name.size() < text.size()) {
+      environment[name] = text.substr(name.size() + 1);
+    } else if (outside != nullptr) {
+      environment[name] = outside;
+    }
+  }
   SPC_TRY(join(process));
   return supervise([&] { return execute({arguments.rest}, environment); }, [](pid_t) {});
 }

@@ -8,6 +8,7 @@
 #include "image/config.hpp"
 #include "image/json.hpp"
 #include "image/layer/layer_process.hpp"
+#include "image/location.hpp"
 #include "image/sha256.hpp"
 #include "tool/archive.hpp"
 #include "tool/command.hpp"
@@ -39,8 +40,8 @@ Json descriptor(const char* type, const Digest& digest, std::uint64_t size) {
 std::string blob_path(const Digest& digest) { return "blobs/sha256/" + digest.hex(); }
 
 /// The image's configuration, for one layer with this content.
-Json config_for(const ListedImage& image, const Digest& diff_id) {
-  const auto parsed = parse_json_object(image.record->config, "the image's configuration");
+Json config_for(const std::string& text, const Digest& diff_id) {
+  const auto parsed = parse_json_object(text, "the image's configuration");
   Json config = parsed ? *parsed : Json::object();
   if (!config.contains("architecture")) config["architecture"] = Platform::host().architecture;
   if (!config.contains("os")) config["os"] = "linux";
@@ -50,7 +51,8 @@ Json config_for(const ListedImage& image, const Digest& diff_id) {
 }
 
 /// An OCI image layout with one layer, in a tar archive: for skopeo, podman, docker load and others.
-Result<void> write_oci_archive(int root, const ListedImage& image, const std::string& name, int file, const NewFile& layer) {
+Result<void> write_oci_archive(int root, const std::string& image_config, const std::string& name, int file,
+                               const NewFile& layer) {
   Sha256 hash;
   std::uint64_t size = 0;
   SPC_TRY(write_tree(root, {}, [&](const void* bytes, std::size_t count) {
@@ -61,7 +63,7 @@ Result<void> write_oci_archive(int root, const ListedImage& image, const std::st
   }));
   if (::lseek(layer.file(), 0, SEEK_SET) != 0) return Error::from_errno(errno, "read the layer again");
   const Digest layer_digest = hash.finish();
-  const std::string config = config_for(image, layer_digest).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string config = config_for(image_config, layer_digest).dump(-1, ' ', false, Json::error_handler_t::replace);
   const Digest config_digest = Sha256::of(config);
   constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
   const Json manifest{{"schemaVersion", 2},
@@ -82,6 +84,22 @@ Result<void> write_oci_archive(int root, const ListedImage& image, const std::st
                        });
 }
 
+struct Source {
+  OpenedImage opened;
+  std::string config;  ///< the image's configuration; empty: it has none
+};
+
+Result<Source> open_source(const Places& places, const Config& config, const std::string& name) {
+  const auto location = ImageLocation::parse(name, config.default_registry);
+  if (location && location->kind == ImageLocation::Kind::path) {
+    return Source{SPC_TRY(open_image(places, config, {.image = name, .platform = {}, .pull = {}})), {}};
+  }
+  const auto store = SPC_TRY(open_store(places.store));
+  const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
+  auto opened = SPC_TRY(open_stored_image(store.get(), image));
+  return Source{std::move(opened), image.record->config};
+}
+
 }  // namespace
 
 Result<int> run_export(const Arguments& arguments) {
@@ -91,25 +109,25 @@ Result<int> run_export(const Arguments& arguments) {
   if (oci) path.erase(0, kOciArchive.size());
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
-  const auto store = SPC_TRY(open_store(places.store));
-  const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
-  auto opened = SPC_TRY(open_stored_image(store.get(), image));
+  auto source = SPC_TRY(open_source(places, config, name));
+  OpenedImage& opened = source.opened;
   const Replace replace = arguments.has("force") ? Replace::yes : Replace::no;
   auto file = SPC_TRY(NewFile::create(path, replace));
   SPC_TRY(make_directories(places.workspace()));
+  WritableLayer shown{.wanted = false};
+  if (arguments.has("changes")) shown.directory = SPC_TRY(absolute_path(arguments.value("changes")));
 
   SPC_TRY_DURING("mount the image", enter_user_namespace(RootMap::self));
-  const auto mounted =
-      SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), {.wanted = false}));
+  const auto mounted = SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
   const int root = mounted.root.get();
   const std::string step = "export " + spc::quoted(name);
   if (oci) {
     const auto layer = SPC_TRY_DURING(step, NewFile::create(path + ".layer", Replace::yes));
-    SPC_TRY_DURING(step, write_oci_archive(root, image, opened.name, file.file(), layer));
+    SPC_TRY_DURING(step, write_oci_archive(root, source.config, opened.name, file.file(), layer));
   } else {
     // What enroot made and we imported has these files already, as it wants them.
     const auto added =
-        opened.settings == kSettingsInFiles ? std::vector<AddedFile>() : enroot_files(opened.settings, image.record->config);
+        opened.settings == kSettingsInFiles ? std::vector<AddedFile>() : enroot_files(opened.settings, source.config);
     SPC_TRY_DURING(step, write_squashfs(root, added, file.file()));
   }
   SPC_TRY(file.publish());

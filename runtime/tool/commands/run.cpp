@@ -1,7 +1,6 @@
 #include "launch/launch.hpp"
 
 #include <unistd.h>
-#include <climits>
 #include <cstdlib>
 
 #include <algorithm>
@@ -57,22 +56,16 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   if (arguments.has("mount-home") || arguments.has("no-mount-home")) options.request.mount_home = arguments.has("mount-home");
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
   options.name = arguments.value("name");
-  options.changes = arguments.value("changes");
-  if (!options.changes.empty() && options.changes[0] != '/') {
-    char here[PATH_MAX];
-    if (::getcwd(here, sizeof here) == nullptr) return Error::from_errno(errno, "find the work directory");
-    options.changes = std::string(here) + "/" + options.changes;
-  }
+  if (arguments.has("changes")) options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
   return options;
 }
 
 std::map<std::string, std::string> own_environment() { return as_map(environ); }
 
-/// What is run without a command: the image's entrypoint and command.
+/// The image's entrypoint with the command that was given, or with the image's.
 Result<Commands> command_of(const Arguments& arguments, const std::string& settings) {
-  if (!arguments.rest.empty()) return Commands{arguments.rest};
   std::vector<std::string> command = setting_values(settings, "entrypoint");
-  for (auto& word : setting_values(settings, "cmd")) command.push_back(std::move(word));
+  for (auto& word : arguments.rest.empty() ? setting_values(settings, "cmd") : arguments.rest) command.push_back(word);
   if (command.empty()) return Error(ErrorKind::invalid, "the image names no command").hint("write one behind the image");
   return Commands{command};
 }
@@ -115,11 +108,14 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   const auto config = SPC_TRY(read_config(places.config));
   const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
   auto image = SPC_TRY(open_image(places, config, wanted));
+  const bool in_files = image.settings == kSettingsInFiles;
   Commands commands = fixed != nullptr ? *fixed : Commands{arguments.rest};
-  if (commands.front().empty() && image.settings != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, image.settings));
+  const bool by_image = fixed == nullptr && (arguments.rest.empty() || arguments.has("entrypoint"));
+  if (by_image && !in_files) commands = SPC_TRY(command_of(arguments, image.settings));
   if (!options.request.writable) options.request.writable = config.writable;
   if (!options.request.mount_home) options.request.mount_home = config.mount_home;
-  const WritableLayer writable{.wanted = true, .size = config.upper_size, .directory = options.changes};
+  const WritableLayer writable{
+      .wanted = true, .size = config.upper_size, .directory = options.changes, .keep = *options.request.writable};
 
   SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
   const auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
@@ -133,14 +129,16 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
     auto entered = enter_user_container(mounted, options.request, settings, options.map, environment, log);
     if (!entered) return become(std::move(entered).error(), options, commands, environment);
     // What an image without a record runs by itself is a script in it.
-    const bool own_command = commands.front().empty() && !entered->start_script.empty();
-    return become({}, options, own_command ? Commands{{"/bin/sh", entered->start_script}} : commands, environment);
+    if (by_image && in_files && !entered->start_script.empty()) {
+      commands.front().insert(commands.front().begin(), {"/bin/sh", entered->start_script});
+    }
+    return become({}, options, commands, environment);
   });
 }
 
 /// As root: by the agent, like a step of root.
 Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options, const Commands* fixed) {
-  for (const char* option : {"remap-root", "changes", "platform"}) {
+  for (const char* option : {"remap-root", "changes", "entrypoint", "platform"}) {
     if (arguments.has(option)) {
       return Error(ErrorKind::invalid, std::string("--") + option + " is for containers without privilege")
           .hint("run it as an ordinary user");

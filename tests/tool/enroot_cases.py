@@ -1,0 +1,216 @@
+"""The command enroot on top of scontainer, as scripts call it."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+
+import machine
+from machine import as_user, base, environment, home, image, run, user, wait_for
+
+data = os.path.join(home, ".local/share/enroot")
+
+
+def enroot(*arguments, stdin="", **variables):
+    return run(as_user(["enroot", *arguments]), stdin, environment(**variables), home)
+
+
+def refuses(done, *texts):
+    """As enroot does: status 1, one line."""
+    errors = [line for line in done.err.splitlines() if line.startswith("[ERROR] ")]
+    assert done.status == 1 and len(errors) == 1, done
+    for text in texts:
+        assert text in errors[0], f"{text!r} is not in the error of {done}"
+    return done
+
+
+def plain():
+    """The base image without its entrypoint, which prints what it is given."""
+    there = machine.registry.repositories["base"]
+    media_type, text = there.manifests["1"]
+    manifest = json.loads(text)
+    config = json.loads(there.blobs[manifest["config"]["digest"]])
+    del config["config"]["Entrypoint"]
+    made = machine.registry.repository("plain")
+
+    def add(document):
+        data = json.dumps(document).encode()
+        digest = "sha256:" + hashlib.sha256(data).hexdigest()
+        made.blobs[digest] = data
+        return data, digest
+
+    data, manifest["config"]["digest"] = add(config)
+    manifest["config"]["size"] = len(data)
+    made.blobs.update(there.blobs)
+    data, digest = add(manifest)
+    made.add_document(media_type, data, "1", digest)
+    return f"{machine.registry.name}/plain:1"
+
+
+def uri(reference=None):
+    registry, name = (reference or base()).split("/", 1)
+    return f"docker://{registry}#{name}"
+
+
+def path(name):
+    return os.path.join(home, name)
+
+
+def imported(name="box.sqsh"):
+    if not os.path.exists(path(name)):
+        enroot("import", "-o", name, uri(plain())).succeeds()
+    return name
+
+
+def test_enroot_names_the_file_of_an_import_as_enroot_does():
+    made = image("team/app", [{"file": b"x"}])
+    enroot("import", uri(made)).succeeds()
+    assert os.path.exists(path("team+app+1.sqsh")), os.listdir(home)
+    refuses(enroot("import", uri(made)), "File already exists: " + path("team+app+1.sqsh"))
+    for text, name in (("docker://ubuntu", "ubuntu"), ("docker://nvcr.io#nvidia/pytorch:24.03-py3", "nvidia+pytorch+24.03-py3"),
+                       ("docker://me@nvcr.io/nvidia/cuda:12@sha256:" + 64 * "0", "nvidia+cuda+12"),
+                       ("docker://$oauthtoken@localhost:5000#a/b", "a+b"), ("dockerd://host/app:1", "host+app+1")):
+        machine.write(path(name + ".sqsh"), "")
+        refuses(enroot("import", text), f"File already exists: {path(name)}.sqsh")
+        os.unlink(path(name + ".sqsh"))
+    refuses(enroot("import", "oci:" + made), "Invalid argument: oci:")
+    refuses(enroot("import", "-z", uri(made)), "Invalid option: -z")
+    failed = enroot("import", "-o", "none.sqsh", uri(f"{machine.registry.name}/nope:1"))
+    assert failed.status == 1 and "nope" in failed.err and not os.path.exists(path("none.sqsh")), failed
+    listed = subprocess.run(["unsquashfs", "-lln", path("team+app+1.sqsh")], stdout=subprocess.PIPE, text=True, check=True).stdout
+    for name in ("etc/rc", "etc/environment", "etc/fstab"):
+        assert f"squashfs-root/{name}" in listed, name
+
+
+def test_enroot_says_the_digest_that_is_at_the_registry():
+    digest = enroot("digest", uri()).succeeds().out.strip()
+    assert re.fullmatch("sha256:[0-9a-f]{64}", digest) and digest == user("pull", "-q", base()).out.strip()
+    enroot("import", "-o", "by-digest.sqsh", f"{uri()}@{digest}").succeeds()
+
+
+def test_enroot_containers_are_created_listed_and_removed():
+    imported()
+    enroot("create", "--name", "one", "box.sqsh").succeeds()
+    enroot("create", "box.sqsh").succeeds()
+    assert enroot("list").succeeds().out == "box\none\n"
+    refuses(enroot("create", "-n", "one", "box.sqsh"), f"File already exists: {data}/one")
+    enroot("create", "-f", "-n", "one", "box.sqsh").succeeds()
+    refuses(enroot("create", "-n", "a/b", "box.sqsh"), "Invalid argument: a/b")
+    refuses(enroot("create", "missing.sqsh"), "No such file or directory: missing.sqsh")
+    machine.write(path("text"), "no image")
+    refuses(enroot("create", "text"), "Invalid image format: " + path("text"))
+    enroot("remove", "box", stdin="n\n").succeeds()
+    assert enroot("list").out == "box\none\n"
+    asked = enroot("remove", "box", stdin="y\n").succeeds()
+    assert f"Do you really want to delete {data}/box? [y/N]" in asked.err, asked
+    enroot("remove", "-f", "one").succeeds()
+    refuses(enroot("remove", "-f", "one"), f"No such file or directory: {data}/one")
+    assert os.listdir(data) == [], os.listdir(data)
+
+
+def test_enroot_containers_outlive_their_image_file_and_keep_what_is_written():
+    enroot("import", "-o", "short-lived.sqsh", uri(plain())).succeeds()
+    enroot("create", "-n", "kept", "short-lived.sqsh").succeeds()
+    os.unlink(path("short-lived.sqsh"))
+    assert enroot("start", "kept", "sh", "-c", "echo lost > /etc/new").status != 0
+    enroot("start", "-w", "kept", "sh", "-c", "echo stays > /etc/new; rm /etc/debian_version").succeeds()
+    enroot("start", "kept", "sh", "-c", "cat /etc/new; ls /etc/debian_version || echo gone").succeeds("stays\ngone\n")
+    enroot("start", "kept", "sh", "-c", "echo more >> /etc/new", ENROOT_ROOTFS_WRITABLE="yes").succeeds()
+    enroot("start", "--root", "kept", "id", "-u", ENROOT_ROOTFS_WRITABLE="no").succeeds("0\n")
+    enroot("export", "kept").succeeds()
+    refuses(enroot("export", "kept"), "File already exists: " + path("kept.sqsh"))
+    enroot("export", "-f", "-o", "kept.sqsh", "kept").succeeds()
+    enroot("start", "kept.sqsh", "sh", "-c", "cat /etc/new; pwd; echo $GREETER; test ! -e /etc/debian_version").succeeds(
+        "stays\nmore\n/workspace\nbase\n")
+    enroot("remove", "-f", "kept").succeeds()
+
+
+def test_enroot_writes_into_a_container_from_one_place_at_a_time():
+    enroot("create", "-n", "busy", imported()).succeeds()
+    first = subprocess.Popen(as_user(["enroot", "start", "-w", "busy", "sh", "-c", "echo ready; read line"]), text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=home)
+    assert first.stdout.readline() == "ready\n"
+    second = enroot("start", "-w", "busy", "true")
+    assert second.status == 125 and "another container is writing" in second.err, second
+    enroot("start", "busy", "true").succeeds()
+    first.communicate("\n", timeout=10)
+    assert first.returncode == 0
+    enroot("start", "-w", "busy", "true").succeeds()
+    enroot("remove", "-f", "busy").succeeds()
+
+
+def test_enroot_start_has_environment_mounts_and_command_script():
+    imported()
+    os.makedirs(path("shown"), exist_ok=True)
+    machine.write(path("shown/file"), "of the host\n")
+    machine.write(path("script"), "echo script: $@\n")
+    done = enroot("start", "-e", "SET=a=b,c", "--env", "TAKEN", "box.sqsh", "sh", "-c", "echo $SET $TAKEN $LEFT $GREETER; echo $HOME",
+                  TAKEN="outside", LEFT="must not be seen").succeeds()
+    assert done.out == f"a=b,c outside base\n{home}\n", done
+    enroot("start", "-m", f"{home}/shown:/made/here:none:x-create=dir,bind,ro", "-m", f"{home}/no:/no:none:bind,nofail", "box.sqsh",
+           "cat", "/made/here/file").succeeds("of the host\n")
+    enroot("start", "--mount", "shown:/there", "box.sqsh", "cat", "/there/file").succeeds("of the host\n")
+    enroot("start", "--rc", "script", "box.sqsh", "--and", "words").succeeds("script: --and words\n")
+    enroot("import", "-o", "entrypoint.sqsh", uri()).succeeds()
+    enroot("start", "entrypoint.sqsh", "two", "words").succeeds("hello from base in /workspace: two words\n")
+    assert enroot("start", "box.sqsh", "sh", "-c", "exit 7").status == 7
+    assert "shown" not in enroot("start", "box.sqsh", "ls", "-A", home).out
+    enroot("start", "box.sqsh", "ls", "-A", home, ENROOT_MOUNT_HOME="y").succeeds("shown")
+    refuses(enroot("start", "-m", "tmpfs:/x", "box.sqsh", "true"), "Cannot mount")
+    refuses(enroot("start", "-m", "nothing", "box.sqsh", "true"), "Invalid argument: nothing")
+    refuses(enroot("start", "-e", "1X=y", "box.sqsh", "true"), "Invalid argument: 1X=y")
+    refuses(enroot("start", "-c", "script", "box.sqsh", "true"), "not run here")
+    refuses(enroot("start", "--net", "box.sqsh", "true"), "net namespace")
+    refuses(enroot("start", "unknown", "true"), f"No such file or directory: {data}/unknown")
+
+
+def test_enroot_shows_what_runs_and_joins_it():
+    enroot("create", "-n", "served", imported()).succeeds()
+    process = subprocess.Popen(as_user(["enroot", "start", "-e", "OF=container", "served", "sleep", "1000"]), env=environment(), cwd=home)
+    try:
+        wait_for("it runs", lambda: re.search(r"^served +\d+ +sleep +S", enroot("list", "-f").out, re.M))
+        heading, *rows = enroot("list", "--fancy").succeeds().out.splitlines()
+        assert heading.split() == ["NAME", "PID", "COMM", "STATE", "STARTED", "TIME", "MNTNS", "USERNS", "COMMAND"], heading
+        row = next(row for row in rows if row.startswith("served")).split()
+        assert row[2:4] == ["sleep", "S"] and row[8:] == ["sleep", "1000"], row
+        assert os.readlink(f"/proc/{row[1]}/ns/mnt") == f"mnt:[{row[6]}]", row
+        enroot("exec", "-e", "MORE=x", row[1], "sh", "-c", "echo $OF $MORE; pwd").succeeds("container x\n/workspace\n")
+        assert enroot("exec", row[1], "sh", "-c", "exit 5").status == 5
+    finally:
+        process.terminate()
+        assert process.wait(10) == 143
+    assert enroot("list", "-f").succeeds().out.splitlines()[1:] == ["served"]
+    enroot("remove", "-f", "served").succeeds()
+
+
+def test_enroot_load_and_the_places_of_the_environment():
+    places = {"ENROOT_DATA_PATH": path("elsewhere"), "ENROOT_CACHE_PATH": path("cache")}
+    enroot("load", "-n", "loaded", uri(plain()), **places).succeeds()
+    assert os.listdir(path("elsewhere")) == ["loaded"] and os.path.isdir(path("cache/spank-container/layers"))
+    enroot("start", "loaded", "sh", "-c", "cat /etc/os-release; echo [$XDG_DATA_HOME]", **places).succeeds("Debian", "[]")
+    refuses(enroot("load", "-n", "loaded", uri(), **places), "File already exists")
+    failed = enroot("load", "-n", "none", uri(f"{machine.registry.name}/nope:1"), **places)
+    assert failed.status == 1 and os.listdir(path("elsewhere")) == ["loaded"], failed
+    enroot("info", **places).succeeds(f"ENROOT_DATA_PATH={path('elsewhere')}\n")
+    assert re.fullmatch(r"4\.\d+\.\d+\n", enroot("version").succeeds().out)
+    enroot("remove", "-f", "loaded", **places).succeeds()
+
+
+def test_enroot_starts_what_enroot_itself_has_unpacked():
+    imported()
+    os.makedirs(data, exist_ok=True)
+    subprocess.run(as_user(["unsquashfs", "-no-progress", "-d", f"{data}/unpacked", path("box.sqsh")]), stdout=subprocess.DEVNULL, check=True)
+    os.chmod(f"{data}/unpacked/etc/rc", 0o644)  # as enroot writes it
+    enroot("start", "unpacked", "sh", "-c", "pwd; echo $GREETER").succeeds("/workspace\nbase\n")
+    refuses(enroot("start", "-w", "unpacked", "true"), "Cannot write")
+    enroot("remove", "-f", "unpacked").succeeds()
+    assert not os.path.exists(f"{data}/unpacked")
+
+
+def test_enroot_refuses_what_it_does_not_do():
+    refuses(enroot("batch", "x"), "batch")
+    refuses(enroot("bundle", "box.sqsh"), "bundle")
+    refuses(enroot("frobnicate"), "Invalid command: frobnicate")
+    refuses(enroot("import"), "Invalid argument")
+    enroot().succeeds("Usage: enroot COMMAND")
