@@ -126,6 +126,22 @@ def test_enroot_containers_outlive_their_image_file_and_keep_what_is_written():
     enroot("remove", "-f", "kept").succeeds()
 
 
+def test_enroot_shares_the_image_file_or_copies_it():
+    imported()
+    enroot("create", "-n", "same", "box.sqsh").succeeds()
+    assert os.path.samefile(f"{data}/same/image.sqsh", path("box.sqsh"))  # the file system here cannot share blocks
+    enroot("remove", "-f", "same").succeeds()
+    os.mkdir("/run/of-alice")  # another file system than home
+    os.chown("/run/of-alice", machine.UID, machine.UID)
+    elsewhere = {"ENROOT_DATA_PATH": "/run/of-alice"}
+    enroot("create", "-n", "copy", "box.sqsh", **elsewhere).succeeds()
+    with open(path("box.sqsh"), "rb") as ours, open("/run/of-alice/copy/image.sqsh", "rb") as theirs:
+        assert ours.read() == theirs.read()
+    assert os.listdir("/run/of-alice/copy") == ["image.sqsh"]
+    enroot("start", "copy", "cat", "/etc/os-release", **elsewhere).succeeds("Debian")
+    enroot("remove", "-f", "copy", **elsewhere).succeeds()
+
+
 def test_enroot_writes_into_a_container_from_one_place_at_a_time():
     enroot("create", "-n", "busy", imported()).succeeds()
     first = subprocess.Popen(as_user(["enroot", "start", "-w", "busy", "sh", "-c", "echo ready; read line"]), text=True,

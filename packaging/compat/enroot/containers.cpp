@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 
+#include "base/file.hpp"
 #include "base/unique_fd.hpp"
 #include "tool/places.hpp"
 
@@ -55,11 +57,15 @@ Result<void> remove_tree(int parent, const char* name) {
   return {};
 }
 
+/// By hand: copy_file_range() does not lead from one file system to another.
 Result<void> copy_file(int from, int to) {
+  std::vector<std::byte> buffer(1 << 20);
   for (;;) {
-    const ssize_t got = ::copy_file_range(from, nullptr, to, nullptr, std::size_t{1} << 30, 0);
+    const ssize_t got = ::read(from, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, "read the image");
     if (got == 0) return {};
-    if (got < 0) return Error::from_errno(errno, "copy the image");
+    SPC_TRY_DURING("copy the image", write_all(to, std::span(buffer).first(static_cast<std::size_t>(got))));
   }
 }
 
