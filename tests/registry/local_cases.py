@@ -13,7 +13,8 @@ import threading
 
 import agent
 import oci
-from scene import config, fails, new_store, noise, small, succeeds, work
+from scene import config, fails, new_store, noise, pull, registry, small, succeeds, work
+from store_cases import refused
 
 two = oci.Image([oci.Layer({"etc/one": b"1\n"}), oci.Layer({"etc/two": b"2\n" * 300_000, "noise": noise.randbytes(3 << 20)})])
 
@@ -108,6 +109,48 @@ def test_a_second_start_of_a_local_image_converts_nothing():
     assert again.done == first.done and not again.published, again
     record = first.store.record(first.done)
     assert int.from_bytes(record[16:24], "little") == 0, "the record of a local image is public"
+
+
+ALICE, BOB = 1001, 1002
+
+
+def without_layers(image, replaced=None):
+    """What somebody has who was shown manifest and configuration, but no content."""
+    files = layout_files({"v1": image})
+    for layer in image.layers:
+        del files["blobs/sha256/" + layer.digest[7:]]
+    return {**files, **(replaced or {})}
+
+
+def test_nobody_else_gets_a_local_image_by_knowing_its_digests():
+    store = new_store()
+    succeeds(local("oci:" + in_directory(layout_files({"v1": two})), store=store, uid=ALICE), two)
+
+    def is_refused(result, *texts):
+        result.store = store
+        refused(result, *texts)
+        assert not result.published, result
+    # A layout or archive without the layers, or with others of the same size, proves nothing.
+    other = {"blobs/sha256/" + layer.digest[7:]: bytes(len(layer.blob)) for layer in two.layers}
+    for replaced, text in (({}, "is not there"), (other, "has digest")):
+        files = without_layers(two, replaced)
+        for location in ("oci:" + in_directory(files), "oci-archive:" + as_tar(files), "oci:" + in_directory(files) + ":" + two.digest):
+            is_refused(local(location, store=store, uid=BOB), text, "layer")
+    # Neither does its digest at a registry, be it one that serves the manifest.
+    copy = registry.repository("guessed", two)
+    for one in two.layers:
+        del copy.blobs[one.digest]
+    for policy in ("newer", "missing", "always", "never"):
+        is_refused(pull("guessed", "@" + two.digest, store=store, pull=policy, uid=BOB), "never" if policy == "never" else "layer")
+        is_refused(pull("unknown", "@" + two.digest, store=store, pull=policy, uid=BOB))
+    # Whoever has the content gets it, and that is kept apart from what alice may.
+    delivered = os.path.join(store.path, "images/delivered")
+
+    def deliveries_of(uid):
+        return [name for name in os.listdir(delivered) if str(uid) in open(os.path.join(delivered, name)).read()]
+    assert len(deliveries_of(ALICE)) == 2 and not deliveries_of(BOB)
+    succeeds(local("oci:" + in_directory(layout_files({"v1": two})), store=store, uid=BOB), two)
+    assert len(deliveries_of(BOB)) == 2
 
 
 def test_the_images_of_a_list_are_chosen_by_platform():
