@@ -1,8 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <set>
 #include <vector>
 
@@ -31,6 +31,7 @@ struct EvictionPlan {
   std::vector<StoredRecord> images;  ///< the least recently used first
   std::vector<StoredLayer> layers;   ///< that no other image has
   std::uint64_t bytes = 0;           ///< of the layers
+  std::size_t staying = 0;           ///< layers that nothing needs but that must stay for now
 };
 
 /// What must stay.
@@ -44,11 +45,24 @@ struct Kept {
 /// uses any of its layers and if it was not used within the last minute: somebody may be about to.
 EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept, std::int64_t now);
 
+/// These images, in use or not, and their layers as far as no other image has them.
+EvictionPlan plan_removal(const StoreInventory& inventory, const std::set<Digest>& images, const Kept& kept);
+
+/// What is good for nothing: what a crash has left, as in plan_eviction(), and images that are damaged or lack layers.
+EvictionPlan plan_cleaning(const StoreInventory& inventory, const Kept& kept, std::int64_t now);
+
 /// Takes one layer out of the store. False: it is in use.
 using RemoveLayer = std::function<Result<bool>(const Digest& layer)>;
 
-/// Does what is planned, each image's record before its layers. What was used in the meantime stays. Gives back the bytes
-/// that are free now.
-Result<std::uint64_t> evict(const ImageStore& store, const EvictionPlan& plan, const RemoveLayer& remove);
+/// What came of a plan.
+struct Evicted {
+  std::size_t images = 0;
+  std::size_t layers = 0;
+  std::uint64_t bytes = 0;  ///< that are free now
+};
+
+/// Does what is planned, each image's record, with every user's right to it, before its layers. What was used in the
+/// meantime stays.
+Result<Evicted> evict(const ImageStore& store, const EvictionPlan& plan, const RemoveLayer& remove);
 
 }  // namespace spc

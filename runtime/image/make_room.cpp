@@ -39,12 +39,12 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
     agent.write(LogLevel::info, "making room in the image store: " + std::to_string(plan.images.size()) +
                                     " images that were not used for long go, " + in_mb(plan.bytes));
   }
-  const auto freed = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
+  const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
   if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + in_mb(now.free) + " free", needed);
-  if (config.max_size > 0 && limits.layer_bytes - freed + needed > config.max_size) {
-    return no_room(store, "may have " + in_mb(config.max_size) + " and has " + in_mb(limits.layer_bytes - freed), needed);
+  if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
+    return no_room(store, "may have " + in_mb(config.max_size) + " and has " + in_mb(limits.layer_bytes - evicted.bytes), needed);
   }
   return {};
 }

@@ -219,6 +219,24 @@ Result<void> ImageStore::write_grant(std::uint32_t uid, const std::string& name,
   return write_named(of_user.get(), name, text_of(ref), Durable::no);
 }
 
+Result<void> ImageStore::forget_grants(const std::set<Digest>& manifests) const {
+  constexpr int kHow = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
+  const UniqueFd grants(::openat(images_.get(), "grants", kHow));
+  if (!grants && errno == ENOENT) return {};
+  if (!grants) return Error::from_errno(errno, "open the grants in the image store");
+  const auto users = SPC_TRY(names_in(grants.get()));
+  for (const std::string& user : users) {
+    const UniqueFd of_user(::openat(grants.get(), user.c_str(), kHow));
+    if (!of_user) continue;
+    const auto names = SPC_TRY(names_in(of_user.get()));
+    for (const std::string& name : names) {
+      const auto ref = parse_ref(SPC_TRY(read_named(of_user.get(), name, kMaxRef)));
+      if (ref && manifests.contains(ref->manifest)) SPC_TRY(remove_named(of_user.get(), name));
+    }
+  }
+  return {};
+}
+
 // --- space ---
 
 Result<StoreSpace> ImageStore::space() const {

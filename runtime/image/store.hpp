@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -92,6 +93,8 @@ class ImageStore {
   /// A grant: the registry has let this user have what the name stands for, at that time.
   Result<std::optional<Ref>> grant(std::uint32_t uid, const std::string& name) const;
   Result<void> write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const;
+  /// Every user's grants for these images.
+  Result<void> forget_grants(const std::set<Digest>& manifests) const;
 
   // --- for whoever makes room: inventory.hpp, eviction.hpp ---
   [[nodiscard]] Result<StoreSpace> space() const;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "base/user_source_protocol.hpp"
 #include "tool/helper_program.hpp"
 #include "tool/places.hpp"
+#include "tool/stored_images.hpp"
 
 namespace spc {
 namespace {
@@ -176,15 +176,10 @@ Result<void> ImportRun::publish(const Digest& blob, const UniqueFd& file) {
   return answer(ImportMessageKind::published, blob);
 }
 
-/// A container that runs holds a lock on each of its layers.
 Result<void> ImportRun::evict(const Digest& blob) {
-  const std::string name = layer_name(blob);
-  const UniqueFd file(::openat(layers_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return refuse(blob, Error::from_errno(errno, "open layer " + blob.str()));
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return refuse(blob, Error(ErrorKind::unavailable, "the layer is in use"));
-  if (::unlinkat(layers_.get(), name.c_str(), 0) != 0)
-    return refuse(blob, Error::from_errno(errno, "remove layer " + blob.str()));
-  return answer(ImportMessageKind::evicted, blob);
+  const auto removed = remove_layer(store_, blob);
+  if (!removed) return refuse(blob, removed.error());
+  return *removed ? answer(ImportMessageKind::evicted, blob) : refuse(blob, Error(ErrorKind::unavailable, "the layer is in use"));
 }
 
 Result<void> ImportRun::answer(ImportMessageKind kind, const Digest& digest, int descriptor) {

@@ -6,6 +6,7 @@
 
 #include "image/location.hpp"
 #include "image/reference.hpp"
+#include "image/store.hpp"
 #include "tool/import_run.hpp"
 
 namespace spc {
@@ -37,7 +38,10 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   // An image from a file, or one that was named by its digest, is what it is: there is nobody to ask.
   const bool cannot_change = there && (is_local(*there) || !reference || reference->digest);
   const bool enough = pull == PullPolicy::missing || pull == PullPolicy::never || (cannot_change && pull != PullPolicy::always);
-  if (there && enough) return ObtainedImage{std::move(store), *std::move(there)};
+  if (there && enough) {
+    SPC_TRY(ImageStore::open(store.get())).touch_image(there->digest);
+    return ObtainedImage{std::move(store), *std::move(there)};
+  }
   if (pull == PullPolicy::never) {
     return Error(ErrorKind::not_found, "image " + quoted(wanted.image) + ": it is not in your store")
         .hint("leave --pull=never out");

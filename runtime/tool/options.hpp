@@ -51,7 +51,7 @@ inline constexpr OptionRow kGcOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kGcHelp[] =
-    "Removes layers that no image has any more, and images that lack layers. What is in use stays.\n";
+    "Removes layers that no image has and that are older than a day, and images that lack layers. What is in use stays.\n";
 
 inline constexpr OptionRow kRunOptions[] = {
     {"--mounts", "SRC[:DST[:FLAGS]][,...]", "show a file or directory inside; FLAGS joined by +: ro, bind, noexec"},

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <set>
@@ -21,8 +20,6 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMaxRecord = 24 << 20;
-/// A layer younger than this (seconds) may belong to an image whose record is still to come.
-constexpr std::int64_t kFresh = 3600;
 
 /// Names in a directory of the store, without those of unfinished files; empty if it is not there.
 Result<std::vector<std::string>> names_in(int store, const char* directory) {
@@ -63,7 +60,8 @@ std::string layer_path(const Digest& layer) { return "layers/sha256/" + layer.he
 /// Record, size and completeness, as far as the caller may read them.
 void fill_in(int store, ListedImage& image) {
   const std::string path = "images/" + image.digest.hex();
-  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  // O_NOATIME: to be looked at is not to be used. Whoever may not ask for it may not read the record either.
+  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file) return;
   struct stat status {};
   if (::fstat(file.get(), &status) == 0) image.used_at = std::max(status.st_atim.tv_sec, status.st_mtim.tv_sec);
@@ -90,47 +88,24 @@ bool is_digest_prefix(std::string_view text) {
   return text.size() >= 6 && text.size() <= 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// True: it is gone (or would be). False: somebody uses it.
-Result<bool> remove_layer(int store, const std::string& path, DryRun dry_run) {
-  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) {
-    if (errno == ENOENT) return true;
-    return Error::from_errno(errno, "open " + quoted(path) + " in the image store");
-  }
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  if (dry_run == DryRun::no && ::unlinkat(store, path.c_str(), 0) != 0) {
-    return Error::from_errno(errno, "remove " + quoted(path) + " from the image store");
-  }
-  return true;
-}
-
-Result<void> remove_layers(int store, const std::set<std::string>& paths, DryRun dry_run, Removed& removed) {
-  for (const std::string& path : paths) {
-    struct stat status {};
-    if (::fstatat(store, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (SPC_TRY(remove_layer(store, path, dry_run))) {
-      ++removed.layers;
-      removed.bytes += static_cast<std::uint64_t>(status.st_size);
-    } else {
-      ++removed.in_use;
-    }
-  }
-  return {};
-}
-
-Result<void> remove_file(int store, const std::string& path) {
-  if (::unlinkat(store, path.c_str(), 0) != 0 && errno != ENOENT) {
-    return Error::from_errno(errno, "remove " + quoted(path) + " from the image store");
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string ref_file(const std::string& name) {
   std::string out;
   for (const char c : name) c == '/' ? out.append("%2F") : out.append(1, c);
   return out;
+}
+
+/// Whoever uses it holds a lock on it.
+Result<bool> remove_layer(int store, const Digest& layer) {
+  const std::string path = layer_path(layer);
+  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file && errno == ENOENT) return true;
+  if (!file) return Error::from_errno(errno, "open " + quoted(path) + " in the image store");
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (::unlinkat(store, path.c_str(), 0) != 0)
+    return Error::from_errno(errno, "remove " + quoted(path) + " from the image store");
+  return true;
 }
 
 std::vector<std::string> setting_values(const std::string& settings, std::string_view key) {
@@ -211,58 +186,6 @@ Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image) {
     files.push_back(std::move(file));
   }
   return files;
-}
-
-Result<Removed> remove_names(int store, const std::vector<StoredName>& names, const std::vector<Digest>& images) {
-  Removed removed;
-  std::set<Digest> candidates(images.begin(), images.end());
-  for (const StoredName& name : names) {
-    SPC_TRY(remove_file(store, "refs/" + ref_file(name.name)));
-    candidates.insert(name.manifest);
-  }
-  std::set<std::string> layers;
-  std::set<std::string> needed;
-  const auto left = SPC_TRY(list_images(store));
-  for (const ListedImage& image : left) {
-    const bool goes = image.names.empty() && candidates.contains(image.digest);
-    if (goes) {
-      SPC_TRY(remove_file(store, "images/" + image.digest.hex()));
-      SPC_TRY(remove_file(store, "images/origins/" + image.digest.hex()));
-      ++removed.images;
-    }
-    if (!image.record) continue;
-    for (const Digest& layer : image.record->layers) (goes ? layers : needed).insert(layer_path(layer));
-  }
-  for (const auto& path : needed) layers.erase(path);
-  SPC_TRY(remove_layers(store, layers, DryRun::no, removed));
-  return removed;
-}
-
-Result<Removed> sweep(int store, DryRun dry_run) {
-  Removed removed;
-  std::set<std::string> needed;
-  const auto images = SPC_TRY(list_images(store));
-  for (const ListedImage& image : images) {
-    if (image.record && image.complete) {
-      for (const Digest& layer : image.record->layers) needed.insert(layer_path(layer));
-    } else if (image.record) {
-      ++removed.images;
-      if (dry_run == DryRun::yes) continue;
-      for (const StoredName& name : image.names) SPC_TRY(remove_file(store, "refs/" + ref_file(name.name)));
-      SPC_TRY(remove_file(store, "images/" + image.digest.hex()));
-      SPC_TRY(remove_file(store, "images/origins/" + image.digest.hex()));
-    }
-  }
-  std::set<std::string> unneeded;
-  const auto layers = SPC_TRY(names_in(store, "layers/sha256"));
-  for (const std::string& name : layers) {
-    const std::string path = "layers/sha256/" + name;
-    struct stat status {};
-    if (needed.contains(path) || ::fstatat(store, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (::time(nullptr) - status.st_mtim.tv_sec >= kFresh) unneeded.insert(path);
-  }
-  SPC_TRY(remove_layers(store, unneeded, dry_run, removed));
-  return removed;
 }
 
 }  // namespace spc

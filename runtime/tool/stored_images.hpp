@@ -48,21 +48,10 @@ Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image);
 /// NAME's file in refs/.
 std::string ref_file(const std::string& name);
 
+/// Takes a layer out of the store unless a container uses it (false).
+Result<bool> remove_layer(int store, const Digest& layer);
+
 /// Values of records `key=value\0`, in their order.
 std::vector<std::string> setting_values(const std::string& settings, std::string_view key);
-
-/// What came of a removal.
-struct Removed {
-  std::size_t images = 0;
-  std::size_t layers = 0;
-  std::size_t in_use = 0;  ///< layers that stay because a container uses them
-  std::uint64_t bytes = 0;
-};
-/// Removes names. An image without any name left goes, too, with its layers as far as no other image has them.
-Result<Removed> remove_names(int store, const std::vector<StoredName>& names, const std::vector<Digest>& images);
-
-enum class DryRun { no, yes };
-/// Layers that no image has any more, and images that lack layers.
-Result<Removed> sweep(int store, DryRun dry_run);
 
 }  // namespace spc

@@ -81,18 +81,26 @@ def test_rm_removes_names_images_and_layers_that_nobody_else_has():
 
 
 def test_gc_removes_what_nobody_needs_and_only_when_told():
-    user("pull", image("gc", [{"a": b"a" * 5000}])).succeeds()
+    before = set(stored("layers/sha256"))
+    name = image("gc", [{"a": b"a" * 5000}])
+    user("pull", name).succeeds()
+    own = set(stored("layers/sha256")) - before
     orphan, young = store("layers/sha256", "0" * 64 + ".sqsh"), store("layers/sha256", "1" * 64 + ".sqsh")
     for path in (orphan, young):
         machine.write(path, "x" * 1000)
         os.chown(path, machine.UID, machine.UID)
     os.utime(orphan, (1, 1))
+    size = os.stat(orphan).st_blocks * 512
     report = user("gc", "--json").json()
-    assert report == {"dry_run": True, "images": 0, "layers": 1, "bytes": 1000, "layers_in_use": 0}, report
+    assert report == {"dry_run": True, "images": 0, "layers": 1, "bytes": size, "layers_in_use": 0}, report
     assert os.path.exists(orphan)
     user("gc", "--yes").succeeds("removed 0 images and 1 layer")
     assert not os.path.exists(orphan) and os.path.exists(young)
     os.unlink(young)
+    os.unlink(store("layers/sha256", own.pop()))
+    user("gc").succeeds("would remove 1 image and 0 layers", "gc --yes")
+    user("gc", "--yes").succeeds("removed 1 image and 0 layers")
+    assert name not in user("images").out and not [one for one in stored("refs") if "gc:1" in one]
 
 
 def slow(handler, kind, name):
@@ -206,7 +214,10 @@ def test_a_private_image_is_pulled_after_a_login():
     def stored_now():
         with open(auth) as file:
             return json.load(file)
+    def known():
+        return {os.path.join(directory, file) for directory, _, files in os.walk(store("images")) for file in files}
     with Cave() as cave:
+        before = known()
         user("pull", cave.image, REGISTRY_AUTH_FILE=auth).fails(1, f"scontainer login {cave.server.name}")
         done = login("--username=alice", text="open barley\n").fails(1, "login")
         assert "barley" not in done.out + done.err and cave.server.name not in stored_now()["auths"], done
@@ -221,7 +232,9 @@ def test_a_private_image_is_pulled_after_a_login():
         user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("removed")
         assert list(stored_now()["auths"]) == ["other:5000"]
         user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("nothing was stored")
+        assert {path.split("/images/")[1].split("/")[0] for path in known() - before} == {"origins", "delivered", "grants", digest[7:]}
         user("rm", digest[7:19]).succeeds("removed 1 image and 1 layer")
+        assert known() == before, known() - before
         user("pull", cave.image, REGISTRY_AUTH_FILE=auth).fails(1, f"scontainer login {cave.server.name}")
         login("--username=alice", "--no-check", text="anything\n").succeeds("stored for")
         assert stored_now()["auths"][cave.server.name]["auth"] == base64.b64encode(b"alice:anything").decode()

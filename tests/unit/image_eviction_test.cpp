@@ -87,3 +87,31 @@ TEST_CASE("a layer that no image has goes when it is older than a day") {
   CHECK(plan.images.empty());
   CHECK(names(plan.layers) == std::set{digest_of('2')});
 }
+
+TEST_CASE("an image that has to go takes along what no other image has") {
+  const StoreInventory inventory{.images = {image('a', 1, {'1', '2', '2'}), image('b', kNow, {'1', '3'})},
+                                 .layers = {layer('1', 10), layer('2', 20), layer('3', 30)}};
+  auto plan = plan_removal(inventory, {digest_of('a')}, nothing_kept());
+  CHECK(names(plan.images) == std::vector{digest_of('a')});
+  CHECK(names(plan.layers) == std::set{digest_of('2')});
+  CHECK(plan.bytes == 20);
+  plan = plan_removal(inventory, {digest_of('a'), digest_of('b')}, nothing_kept());
+  CHECK(plan.bytes == 60);
+  plan = plan_removal(inventory, {digest_of('b')},
+                      {.layers = {}, .is_in_use = [](const Digest& one) { return one == digest_of('3'); }});
+  CHECK(names(plan.images) == std::vector{digest_of('b')});
+  CHECK(plan.layers.empty());
+  CHECK(plan.staying == 1);
+  CHECK(plan_removal(inventory, {digest_of('9')}, nothing_kept()).images.empty());
+}
+
+TEST_CASE("what is good for nothing is cleaned away, and nothing else") {
+  StoreInventory inventory{
+      .images = {image('a', 1, {'1'}), image('b', 1, {'2', '9'}), image('c', 1, {})},
+      .layers = {layer('1', 10, 0), layer('2', 20, kNow), layer('3', 30, 0), layer('4', 40, kNow - kDay + 1)}};
+  inventory.images[0].layer_format = inventory.images[1].layer_format = 1;
+  const auto plan = plan_cleaning(inventory, nothing_kept(), kNow);
+  CHECK(names(plan.images) == std::vector{digest_of('b'), digest_of('c')});  // lacks a layer; cannot be read
+  CHECK(names(plan.layers) == std::set{digest_of('2'), digest_of('3')});
+  CHECK(plan.bytes == 50);
+}

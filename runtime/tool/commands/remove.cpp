@@ -1,8 +1,12 @@
 #include <cstdio>
+#include <ctime>
 
 #include "image/config.hpp"
+#include "image/eviction.hpp"
+#include "image/inventory.hpp"
 #include "image/json.hpp"
 #include "image/reference.hpp"
+#include "image/store.hpp"
 #include "tool/command.hpp"
 #include "tool/places.hpp"
 #include "tool/stored_images.hpp"
@@ -11,12 +15,19 @@
 namespace spc {
 namespace {
 
-std::string said(const Removed& removed, const char* verb) {
-  std::string text = std::string(verb) + " " + std::to_string(removed.images) + (removed.images == 1 ? " image" : " images") +
-                     " and " + std::to_string(removed.layers) + (removed.layers == 1 ? " layer" : " layers") + ", " +
-                     human_bytes(removed.bytes);
-  if (removed.in_use > 0) text += "; " + std::to_string(removed.in_use) + " more are in use";
+std::string said(const Evicted& gone, std::size_t staying, const char* verb) {
+  std::string text = std::string(verb) + " " + std::to_string(gone.images) + (gone.images == 1 ? " image" : " images") + " and " +
+                     std::to_string(gone.layers) + (gone.layers == 1 ? " layer" : " layers") + ", " + human_bytes(gone.bytes);
+  if (staying > 0) text += "; " + std::to_string(staying) + " more are in use";
   return text;
+}
+
+Kept kept_in(const ImageStore& store) {
+  return {.layers = {}, .is_in_use = [&store](const Digest& layer) { return store.is_layer_in_use(layer); }};
+}
+
+Result<Evicted> carry_out(const ImageStore& store, const EvictionPlan& plan) {
+  return evict(store, plan, [&](const Digest& layer) { return remove_layer(store.directory(), layer); });
 }
 
 /// The names that `text` means: itself if it is one, all of the image if it is a digest.
@@ -33,34 +44,44 @@ std::vector<StoredName> names_meant(const ListedImage& image, const std::string&
 Result<int> run_rm(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
-  const auto store = SPC_TRY(open_store(places.store));
+  const auto directory = SPC_TRY(open_store(places.store));
+  const auto store = SPC_TRY(ImageStore::open(directory.get()));
   for (const std::string& text : arguments.words) {
-    const auto image = find_image(store.get(), text, config.default_registry);
+    const auto image = find_image(directory.get(), text, config.default_registry);
     if (!image) {
       if (image.error().kind() == ErrorKind::not_found && arguments.has("force")) continue;
       return image.error();
     }
     const auto names = names_meant(*image, text, config.default_registry);
-    const auto removed = SPC_TRY(remove_names(store.get(), names, {image->digest}));
-    std::puts((printable(text) + ": " + said(removed, "removed")).c_str());
+    if (names.size() < image->names.size()) {  // it keeps others
+      for (const StoredName& name : names) SPC_TRY(store.remove_ref(ref_file(name.name)));
+      std::puts((printable(text) + ": " + said({}, 0, "removed")).c_str());
+      continue;
+    }
+    const auto plan = plan_removal(SPC_TRY(take_inventory(store)), {image->digest}, kept_in(store));
+    const auto removed = SPC_TRY(carry_out(store, plan));
+    std::puts((printable(text) + ": " + said(removed, plan.staying, "removed")).c_str());
   }
   return 0;
 }
 
 Result<int> run_gc(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto store = SPC_TRY(open_store(places.store));
+  const auto directory = SPC_TRY(open_store(places.store));
+  const auto store = SPC_TRY(ImageStore::open(directory.get()));
   const bool dry = !arguments.has("yes");
-  const auto removed = SPC_TRY(sweep(store.get(), dry ? DryRun::yes : DryRun::no));
+  const auto plan = plan_cleaning(SPC_TRY(take_inventory(store)), kept_in(store), std::time(nullptr));
+  Evicted removed{.images = plan.images.size(), .layers = plan.layers.size(), .bytes = plan.bytes};
+  if (!dry) removed = SPC_TRY(carry_out(store, plan));
   if (arguments.has("json")) {
     const Json report{{"dry_run", dry},
                       {"images", removed.images},
                       {"layers", removed.layers},
                       {"bytes", removed.bytes},
-                      {"layers_in_use", removed.in_use}};
+                      {"layers_in_use", plan.staying}};
     std::puts(report.dump(2).c_str());
   } else {
-    std::puts(said(removed, dry ? "would remove" : "removed").c_str());
+    std::puts(said(removed, plan.staying, dry ? "would remove" : "removed").c_str());
     if (dry && removed.images + removed.layers > 0) std::puts("scontainer gc --yes does it");
   }
   return 0;
