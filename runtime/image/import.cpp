@@ -116,6 +116,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   asked.user = whose;
   Repository repository(import.http, import.agent, asked, import.config,
                         [&] { return user.credentials(reference.registry, whose); });
+  if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
   WantedImage wanted{.name = reference.canonical(),
                      .ref_file = ref_file_of(reference, import.request.platform),
                      .digest = reference.digest,
@@ -146,6 +147,7 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   wanted.origin.user = import.request.uid;
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
+  if (import.request.only_digest) return image.digest;
   const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
   const StoredImage stored(import.store, wanted, import.config);
   SPC_TRY(about_store(stored.keep(image, Access::not_known), import.store));

@@ -47,6 +47,7 @@ struct ImportRequest {
   std::string registry_user;             ///< whose credentials to use; empty: none unless needed
   bool user_store = false;               ///< the store is the user's own: his proxies count
   bool meter = false;                    ///< wants to hear of every few bytes (ImportMessageKind::meter)
+  bool only_digest = false;              ///< wants to know which image it is; nothing is stored
 
   [[nodiscard]] std::string serialize() const;
   /// Unknown and repeated keys are errors: both sides come from one build.

@@ -26,7 +26,27 @@ std::optional<ListedImage> usable(int store, const std::string& name, const std:
   return *std::move(found);
 }
 
+ImportRequest request_for(const Places& places, const Wanted& wanted, const ImageLocation& image) {
+  ImportRequest request;
+  request.image = image.canonical();
+  request.registry_user = image.name.user;
+  request.user_store = true;
+  request.config = places.config;
+  request.uid = ::geteuid();
+  if (wanted.platform) request.platform = *wanted.platform;
+  return request;
+}
+
 }  // namespace
+
+Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted) {
+  const auto store = SPC_TRY(make_own_store(places));
+  const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
+  ImportRequest request = request_for(places, wanted, image);
+  request.only_digest = true;
+  PullDisplay display(image.canonical(), wanted.quiet);
+  return import_into_own_store(store.get(), request, display);
+}
 
 Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted) {
   auto store = SPC_TRY(make_own_store(places));
@@ -48,15 +68,9 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   }
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
 
-  ImportRequest request;
-  request.image = image.canonical();
-  request.registry_user = image.name.user;
-  request.user_store = true;
-  request.config = places.config;
+  ImportRequest request = request_for(places, wanted, image);
   request.pull = pull;
-  request.uid = ::geteuid();
   request.meter = !wanted.quiet && draws_progress();
-  if (wanted.platform) request.platform = *wanted.platform;
   PullDisplay display(image.canonical(), wanted.quiet);
   const auto digest = import_into_own_store(store.get(), request, display);
   if (!digest) {

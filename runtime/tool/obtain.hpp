@@ -30,4 +30,7 @@ struct ObtainedImage {
 };
 Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted);
 
+/// The digest that the image has where it comes from; nothing of it is stored.
+Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted);
+
 }  // namespace spc

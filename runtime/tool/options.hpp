@@ -13,6 +13,7 @@ inline constexpr std::array<OptionRow, 0> kNoOptions{};
 inline constexpr OptionRow kPullOptions[] = {
     {"--platform", "OS/ARCH[/VARIANT]", "take the image for another machine than this one"},
     {"--pull", "newer|missing|always|never", "when the registry is asked about an image that is there"},
+    {"--digest", nullptr, "print the digest that the image has there now, and fetch nothing"},
     {"-q,--quiet", nullptr, "print nothing but the digest"},
 };
 inline constexpr char kPullHelp[] =

@@ -84,9 +84,14 @@ def test_enroot_names_the_file_of_an_import_as_enroot_does():
 
 
 def test_enroot_says_the_digest_that_is_at_the_registry():
-    digest = enroot("digest", uri()).succeeds().out.strip()
-    assert re.fullmatch("sha256:[0-9a-f]{64}", digest) and digest == user("pull", "-q", base()).out.strip()
-    enroot("import", "-o", "by-digest.sqsh", f"{uri()}@{digest}").succeeds()
+    made = image("only/asked", [{"file": b"never fetched"}])
+    before = len(machine.registry.seen("/only/asked/blobs/"))
+    digest = enroot("digest", uri(made)).succeeds().out.strip()
+    assert re.fullmatch("sha256:[0-9a-f]{64}", digest) and digest in machine.registry.repositories["only/asked"].manifests, digest
+    assert len(machine.registry.seen("/only/asked/blobs/")) - before == 1  # the configuration, which says the platform
+    assert digest[7:] not in machine.stored("images")
+    assert digest == user("pull", "-q", made).out.strip()
+    enroot("import", "-o", "by-digest.sqsh", f"{uri(made)}@{digest}").succeeds()
 
 
 def test_enroot_containers_are_created_listed_and_removed():

@@ -61,10 +61,11 @@ constexpr EnrootOption kForce{'f', "force", false};
 constexpr EnrootOption kOutput{'o', "output", true};
 constexpr EnrootOption kVariable{'e', "env", true};
 
-/// The image into the store; its digest. `uname -m` and Debian's names of architectures are understood.
-Result<std::string> pull(const EnrootArguments& arguments) {
+/// The image into the store unless its digest is all that is wanted; its digest. `uname -m` and Debian's names of architectures are understood.
+Result<std::string> pull(const EnrootArguments& arguments, bool only_ask = false) {
   SPC_TRY(check_uri(arguments.words[0]));
   std::vector<std::string> command{"pull"};
+  if (only_ask) command.emplace_back("--digest");
   if (auto architecture = arguments.value("arch"); !architecture.empty()) {
     if (architecture == "x86_64") architecture = "amd64";
     if (architecture == "aarch64") architecture = "arm64";
@@ -126,7 +127,8 @@ Result<int> run_load(const EnrootSettings& settings, Words words) {
 
 Result<int> run_digest(const EnrootSettings&, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kArchitecture}, 1));
-  std::puts(SPC_TRY(pull(arguments)).c_str());
+  const auto digest = SPC_TRY(pull(arguments, true));
+  std::puts(digest.c_str());
   return 0;
 }
 

@@ -25,6 +25,14 @@ Result<int> run_pull(const Arguments& arguments) {
   const auto config = SPC_TRY(read_config(places.config));
   for (const std::string& image : arguments.words) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, image));
+    if (arguments.has("digest")) {
+      if (!places.own_store) {
+        return Error(ErrorKind::refused, "--digest is for ordinary users: root's images are fetched by the node's service user");
+      }
+      const auto digest = SPC_TRY(digest_at_source(places, config, wanted));
+      std::puts(digest.str().c_str());
+      continue;
+    }
     const auto digest = places.own_store ? SPC_TRY(obtain(places, config, wanted)).image.digest
                                          : SPC_TRY(pull_into_node_store(places, config, wanted));
     std::puts(digest.str().c_str());
