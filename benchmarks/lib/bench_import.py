@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import agent_side
 import node
@@ -11,6 +12,7 @@ import registry
 from machine import call, has, say, test_image
 from report import Report
 
+MANY = 8
 LIKE_OURS = 4  # import converts one layer per core at the same time, at most this many
 
 
@@ -30,9 +32,14 @@ class ImportBenchmark:
         self.image = registry.push(test_image("pytorch"), "pytorch")
         self.layers = registry.layers("pytorch")
         self.run_floor()  # brings the registry's blobs into the page cache
+        self.make_variants()
         for _ in range(2 if self.quick else 7):
             self.sample_floor()
             self.sample_import()
+            self.sample_warm()
+            self.sample_top_layer()
+            self.sample_many_layers()
+            self.sample_many_images()
         if not self.quick:
             for _ in range(2):
                 self.sample_peers()
@@ -58,6 +65,40 @@ class ImportBenchmark:
         self.add("import.cpu", "CPU s", "import and its children", cost.cpu, of=("floor", "floor.cpu"))
         self.add("import.bytes", "MB", "in the store", stored / 1e6, of=("compressed", "compressed"))
         self.add("import.memory", "MiB", "highest sum of resident sets, sampled", cost.memory)
+
+    def make_variants(self):
+        """The same image with another small layer on top of it, MANY times; each differs from the others."""
+        self.variants = [registry.push_with_layer("pytorch", f"pytorch-{number}", f"layer {number}\n".encode()) for number in range(MANY)]
+        self.many_layers = registry.push(test_image("layers-40"), "layers-40")
+
+    def sample_warm(self):
+        """Right after sample_import: the registry is asked whether the tag has moved, and that is all."""
+        for _ in range(5):
+            began = time.monotonic()
+            registry.head("pytorch")
+            answer = time.monotonic() - began
+            cost = agent_side.import_image(self.image)
+            self.add("import.warm", "ms", "the image is in the store; its registry is asked by tag", cost.wall * 1e3)
+            self.add("import.warm.registry", "ms", "the registry's answer to one such question", answer * 1e3)
+
+    def sample_top_layer(self):
+        cost = agent_side.import_image(self.variants[0])
+        self.add("import.top-layer", "ms", "the image with a new layer of 10 kB on top, all others there", cost.wall * 1e3)
+
+    def sample_many_layers(self):
+        node.empty_store()
+        cost = agent_side.import_image(self.many_layers)
+        self.add("import.layers-40", "s", "an image of 40 layers, 4 MB, into an empty store", cost.wall)
+
+    def sample_many_images(self):
+        """MANY jobs at once, each with an image of its own that shares all layers but one with the others."""
+        node.empty_store()
+        os.sync()
+        began = time.monotonic()
+        with ThreadPoolExecutor(MANY) as jobs:
+            list(jobs.map(agent_side.import_image, self.variants))
+        self.add(f"import.images-{MANY}", "s", f"{MANY} images at once that share all layers but one", time.monotonic() - began,
+                 of=("floor", "floor.cold"))
 
     def sample_peers(self):
         """What could be done with the distribution's programs: each fetches everything first."""
