@@ -77,9 +77,9 @@ def write_policy():
     measured at a start is not the registry."""
     status = os.stat(CONFIG / "config.toml")
     missing, automatic = 1, 0
-    record = b"SPCPOL2\0" + struct.pack("<QQQqq", status.st_dev, status.st_ino, status.st_size,
+    record = b"SPCPOL3\0" + struct.pack("<QQQqq", status.st_dev, status.st_ino, status.st_size,
                                         status.st_mtime_ns // 10**9, status.st_mtime_ns % 10**9)
-    record += struct.pack("<QIIIII4xq", 0, 50, 1, 0, missing, automatic, 0) + b"docker.io".ljust(256, b"\0")
+    record += struct.pack("<QIIIII4xqq", 0, 50, 1, 0, missing, automatic, 0, 0) + b"docker.io".ljust(256, b"\0")
     (RUN / "policy").write_bytes(record)
 
 

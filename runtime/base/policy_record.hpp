@@ -7,7 +7,7 @@ namespace spc {
 /// What the site decided in config.toml, as numbers: `import policy` parses the file as the service user and writes
 /// this; the agent checks and keeps it as /run/spank-container/policy until the file changes.
 struct PolicyRecord {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '2', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '3', '\0'};
 
   /// Which state of config.toml this was made from; all zero: there is no such file.
   struct Stamp {
@@ -27,6 +27,7 @@ struct PolicyRecord {
   std::uint32_t mount_home = 0;     ///< default of --container-mount-home
   std::uint32_t pull = 0;           ///< a Pull
   std::uint32_t squashfs = 0;       ///< a Squashfs
+  std::int64_t made_at = 0;         ///< seconds since 1970: what `import` let through before was not measured by this policy
   std::int64_t tag_ttl = 0;         ///< seconds during which a tag is not asked for again
   char default_registry[256] = {};  ///< NUL-terminated
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <ctime>
 #include <exception>
 
 #include "base/policy_record.hpp"
@@ -54,6 +55,7 @@ Result<PolicyRecord> read_policy() {
   policy.pull = number_of(config.pull);
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
+  policy.made_at = static_cast<std::int64_t>(std::time(nullptr));
   policy.tag_ttl = config.tag_ttl;
   if (config.default_registry.size() >= sizeof policy.default_registry) {
     return Error(ErrorKind::invalid, "config.toml: default_registry is too long");

@@ -199,6 +199,10 @@ void ImageStore::touch_image(const Digest& manifest) const {
 
 // --- references ---
 
+void ImageStore::touch_ref(const std::string& name) const {
+  ::utimensat(refs_.get(), name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+}
+
 Result<std::optional<ImageStore::Ref>> ImageStore::ref(const std::string& name) const {
   return parse_ref(SPC_TRY(read_named(refs_.get(), name, kMaxRef)));
 }

@@ -89,6 +89,8 @@ class ImageStore {
   Result<std::optional<Ref>> ref(const std::string& name) const;
   Result<void> write_ref(const std::string& name, const Ref& ref) const;
   Result<void> remove_ref(const std::string& name) const;
+  /// The name has just passed the site's rules: while they stay as they are, tasks may start by it without `import`.
+  void touch_ref(const std::string& name) const;
 
   /// A grant: the registry has let this user have what the name stands for, at that time.
   Result<std::optional<Ref>> grant(std::uint32_t uid, const std::string& name) const;

@@ -78,7 +78,7 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   }
   if (!known) return none;
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
-    store_.touch_image(*image);
+    touch(*image);
     return image;
   }
 
@@ -87,8 +87,13 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   const auto answer = repository.ask_digest(as_it_is ? known->ref.manifest.str() : repository.tag_or_digest());
   const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository))
                             : SPC_TRY(without_answer(*known, answer.error(), as_it_is, log));
-  if (image) store_.touch_image(*image);
+  if (image) touch(*image);
   return image;
+}
+
+void StoredImage::touch(const Digest& manifest) const {
+  store_.touch_image(manifest);
+  if (wanted_.ref_file) store_.touch_ref(*wanted_.ref_file);
 }
 
 Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const Known& known) const {

@@ -59,6 +59,8 @@ class StoredImage {
   Result<void> renew(Known known) const;
   Result<void> turn_private(Known known) const;
   Result<void> grant(const Digest& manifest) const;
+  /// It is used now, and what the site says of it has been heard.
+  void touch(const Digest& manifest) const;
 
   const ImageStore& store_;
   const WantedImage& wanted_;

@@ -52,11 +52,13 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home) {
   return side;
 }
 
-std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull, std::int64_t tag_ttl) {
+std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
+                                     const PolicyRecord& policy) {
   if (pull == PullPolicy::always) return std::nullopt;
   const std::string path = SPC_STORE_DIR "/refs/" + ref_file_name;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return std::nullopt;
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || status.st_mtim.tv_sec <= policy.made_at) return std::nullopt;
   const auto text = read_file(file.get(), 256);
   if (!text) return std::nullopt;
   const auto space = text->find(' ');
@@ -64,7 +66,8 @@ std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immu
   const auto digest = Digest::parse(std::string_view(*text).substr(0, space));
   if (!digest) return std::nullopt;
   const auto asked = std::strtoll(text->c_str() + space + 1, nullptr, 10);
-  const bool fresh = immutable || pull == PullPolicy::missing || pull == PullPolicy::never || ::time(nullptr) - asked < tag_ttl;
+  const bool fresh =
+      immutable || pull == PullPolicy::missing || pull == PullPolicy::never || ::time(nullptr) - asked < policy.tag_ttl;
   return fresh ? std::optional(*digest) : std::nullopt;
 }
 

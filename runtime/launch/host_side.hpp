@@ -26,6 +26,8 @@ struct HostSide {
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home);
 
 /// The manifest that this (canonical) reference is known to stand for and need not be asked about now, if it is public.
-std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull, std::int64_t tag_ttl);
+/// Nothing is known that `import` has not seen since the site's rules are what they are.
+std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
+                                     const PolicyRecord& policy);
 
 }  // namespace spc

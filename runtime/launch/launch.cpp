@@ -64,8 +64,7 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   ImportRequest import;
   if (request.platform) import.platform = *request.platform;
   const auto ref_file = image.kind == ImageLocation::Kind::registry ? ref_file_of(image.name, import.platform) : std::nullopt;
-  if (const auto known =
-          ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy.tag_ttl) : std::nullopt) {
+  if (const auto known = ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy) : std::nullopt) {
     order.flags |= TaskMessage::start_known;
     order.manifest = *known;
   }

@@ -183,6 +183,15 @@ def a_registry_that_the_site_has_blocked_is_refused(cluster):
 
 
 @test
+def an_image_that_is_there_is_refused_when_the_site_allows_its_registry_no_more(cluster):
+    for _ in range(2):  # the second one needs no import any more
+        cluster.run("srun", IMAGE, "--container-pull=missing", "true").good()
+    with Config(cluster, 'allowed_registries = ["elsewhere:5000"]\n'):
+        refused(cluster, "a_registry_that_is_allowed_no_more", cluster.run("srun", IMAGE, "--container-pull=missing", "true"))
+    cluster.run("srun", IMAGE, "--container-pull=missing", "true").good()
+
+
+@test
 def read_only_by_the_site_is_undone_by_the_option(cluster):
     with Config(cluster, "writable = false\n"):
         cluster.bash("! touch /new").good()
