@@ -113,12 +113,14 @@ TEST_CASE("a request arrives as it was sent") {
   request.config = "/etc/x y";
   request.pull = PullPolicy::missing;
   request.uid = 1000;
+  request.only_digest = true;
   const auto back = ImportRequest::parse(request.serialize()).value();
   CHECK(back.image == request.image);
   CHECK(back.platform.str() == "linux/arm64/v8");
   CHECK(back.config == "/etc/x y");
   CHECK(back.pull == PullPolicy::missing);
   CHECK(back.uid == 1000);
+  CHECK(back.only_digest);
   CHECK_FALSE(ImportRequest::parse("image=x"));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0image=y\0", 16)));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0other=y\0", 16)));
