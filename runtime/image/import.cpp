@@ -63,6 +63,11 @@ Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
   return Error(ErrorKind::refused, "the image has " + in_mb(size) + ", this site allows " + in_mb(limit));
 }
 
+const char* hint_for_room(const ImportRequest& request) {
+  return request.user_store ? "scontainer images, rm and gc make room there"
+                            : "what is in use stays: the administrator can make room there";
+}
+
 std::size_t parallel_layers(const Config& config) {
   if (config.max_parallel_layers > 0) return config.max_parallel_layers;
   return static_cast<std::size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 4L));
@@ -72,7 +77,7 @@ std::size_t parallel_layers(const Config& config) {
 struct Import {
   const ImportRequest& request;
   const Config& config;
-  ImageStore& store;
+  const ImageStore& store;
   AgentLink& agent;
   HttpClient& http;
 };
@@ -90,7 +95,7 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
   if (!layers.missing.empty()) {
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
     const std::uint64_t needed = bytes_needed(layers.missing, import.store);
-    SPC_TRY(make_room(import.store, import.config.store, needed, distinct, import.agent));
+    SPC_TRY(make_room(import.store, import.config.store, needed, distinct, import.agent, hint_for_room(import.request)));
   }
   const PullContext context{.http = import.http,
                             .source = source,
@@ -156,7 +161,7 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
 
 }  // namespace
 
-Result<Digest> import_image(const ImportRequest& request, const Config& config, ImageStore& store, AgentLink& agent,
+Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
                             UserSourceLink& user) {
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
   const std::string name = location.canonical();

@@ -12,7 +12,7 @@ namespace spc {
 
 /// Brings an image into the store, as far as it is not there, and returns the digest under which its record lies.
 /// `user` reads what only the user may read.
-Result<Digest> import_image(const ImportRequest& request, const Config& config, ImageStore& store, AgentLink& agent,
+Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
                             UserSourceLink& user);
 
 }  // namespace spc

@@ -23,23 +23,28 @@ void give_up_what_is_not_needed() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-Result<Digest> import_as_asked(AgentLink& agent) {
+Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store) {
   const auto bytes = SPC_TRY_DURING("import request", read_file(kImportRequest, 64 << 10));
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
   const auto config = SPC_TRY(read_config(request.config));
-  auto store = SPC_TRY(ImageStore::open(kImportStore));
+  if (!store) return store.error();
   UserSourceLink user(kImportSource, agent);
-  return import_image(request, config, store, agent, user);
+  return import_image(request, config, *store, agent, user);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "policy") {
+    give_up_what_is_not_needed();
+    return answer_policy(kImportSocket);
+  }
+  // First: a process that is not dumpable cannot ask for the path of a descriptor of its own.
+  const auto store = ImageStore::open(kImportStore);
   give_up_what_is_not_needed();
-  if (argc == 2 && std::string_view(argv[1]) == "policy") return answer_policy(kImportSocket);
   AgentLink agent(kImportSocket);
   try {
-    const auto image = import_as_asked(agent);
+    const auto image = import_as_asked(agent, store);
     const auto told = image ? agent.done(*image) : agent.failed(image.error());
     return image && told ? 0 : 1;
   } catch (const std::exception& error) {  // out of memory

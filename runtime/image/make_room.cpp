@@ -17,16 +17,16 @@ std::uint64_t layer_bytes(const StoreInventory& inventory) {
   return bytes;
 }
 
-Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed) {
+Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed, const char* hint) {
   return std::move(Error(ErrorKind::no_space,
                          "the image store " + quoted(store.path()) + " " + has + ", the image needs " + in_mb(needed)))
-      .hint("what is in use stays: the administrator can make room there");
+      .hint(hint);
 }
 
 }  // namespace
 
 Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, const std::set<Digest>& keep,
-                       AgentLink& agent) {
+                       AgentLink& agent, const char* hint) {
   const auto inventory = SPC_TRY(take_inventory(store));
   const StoreLimits limits{.max_bytes = config.max_size,
                            .high_percent = config.high_watermark,
@@ -42,9 +42,10 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
   const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
-  if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + in_mb(now.free) + " free", needed);
+  if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + in_mb(now.free) + " free", needed, hint);
   if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
-    return no_room(store, "may have " + in_mb(config.max_size) + " and has " + in_mb(limits.layer_bytes - evicted.bytes), needed);
+    return no_room(store, "may have " + in_mb(config.max_size) + " and has " + in_mb(limits.layer_bytes - evicted.bytes), needed,
+                   hint);
   }
   return {};
 }

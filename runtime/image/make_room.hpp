@@ -13,9 +13,9 @@
 namespace spc {
 
 /// Sees to it that `needed` bytes more find room in the store, by evicting what was not used for longest if need be; layers
-/// that a crash has left go in passing. `keep`: the layers that this import needs.
+/// that a crash has left go in passing. `keep`: the layers that this import needs. `hint`: what a user can do who reads that there is no room.
 Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, const std::set<Digest>& keep,
-                       AgentLink& agent);
+                       AgentLink& agent, const char* hint);
 
 /// Waits until this user has fewer imports underway on this node than the site allows. The slot is held as long as the lock.
 Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& config, std::uint32_t uid, AgentLink& agent);

@@ -13,7 +13,7 @@ namespace spc {
 struct PullContext {
   HttpClient& http;
   ImageSource& source;
-  ImageStore& store;
+  const ImageStore& store;
   AgentLink& agent;
   LayerRights& rights;
   std::string image;       ///< as messages call it

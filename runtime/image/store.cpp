@@ -84,7 +84,8 @@ Result<ImageStore> ImageStore::open(int directory) {
   std::array<char, 4096> path{};
   const std::string self = "/proc/self/fd/" + std::to_string(directory);
   const ssize_t length = ::readlink(self.c_str(), path.data(), path.size());
-  const std::string name = length > 0 ? std::string(path.data(), static_cast<std::size_t>(length)) : SPC_STORE_DIR;
+  const std::string name =
+      length > 0 && path[0] == '/' ? std::string(path.data(), static_cast<std::size_t>(length)) : SPC_STORE_DIR;
   const auto open_in = [&](const char* part, int flags) -> Result<UniqueFd> {
     UniqueFd fd(::openat(directory, part, flags | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd) {

@@ -160,7 +160,7 @@ def test_a_full_store_is_said_and_works_again_when_there_is_room():
     os.makedirs(place)
     machine.mount("-t", "tmpfs", "-o", f"size=2m,uid={machine.UID}", "tool", place)
     try:
-        user("pull", base(), XDG_DATA_HOME=place).fails(1, "free, the image needs")
+        user("pull", base(), XDG_DATA_HOME=place).fails(1, f'image store "{place}/spank-container"', "free, the image needs", "scontainer images, rm and gc")
         found = [file for _, _, files in os.walk(place) for file in files if file not in ("locks",)]
         assert not [file for file in found if file.endswith(".sqsh")], found
         machine.mount("-o", "remount,size=500m", place)
