@@ -65,6 +65,7 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   options.batch_script = batch_script;
   options.pull = given.pull.empty() ? nullptr : given.pull.c_str();
   options.platform = given.platform.empty() ? nullptr : given.platform.c_str();
+  options.verbose = given.verbose ? SPC_YES : SPC_NO;
   return use(options);
 }
 

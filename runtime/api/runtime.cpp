@@ -113,7 +113,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .mount_home = SPC_UNSET,
                                                         .batch_script = nullptr,
                                                         .pull = nullptr,
-                                                        .platform = nullptr}));
+                                                        .platform = nullptr,
+                                                        .verbose = 0}));
   if (options.image == nullptr || *options.image == '\0') {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
@@ -138,6 +139,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   if (options.platform != nullptr) request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
   request.writable = tristate(options.writable);
   request.mount_home = tristate(options.mount_home);
+  request.verbose = options.verbose == SPC_YES;
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   return request;
 }

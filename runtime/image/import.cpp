@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <set>
 
+#include "image/import_timing.hpp"
 #include "image/local_source.hpp"
 #include "image/location.hpp"
 #include "image/make_room.hpp"
@@ -80,6 +82,7 @@ struct Import {
   const ImageStore& store;
   AgentLink& agent;
   HttpClient& http;
+  ImportTiming& timing;
 };
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
@@ -93,6 +96,7 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
   for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer_name(layer.digest));
   std::optional<StoreLock> slot;
   if (!layers.missing.empty()) {
+    const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
     const std::uint64_t needed = bytes_needed(layers.missing, import.store);
     SPC_TRY(make_room(import.store, import.config.store, needed, distinct, import.agent, hint_for_room(import.request)));
@@ -105,7 +109,8 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
                             .image = wanted.name,
                             .layers = distinct.size(),
                             .max_parallel = parallel_layers(import.config),
-                            .meter = import.request.meter};
+                            .meter = import.request.meter,
+                            .timing = import.timing};
   auto held = SPC_TRY(about_store(pull_layers(context, layers.missing), import.store));
   for (UniqueFd& layer : layers.held) held.push_back(std::move(layer));
   return held;
@@ -163,15 +168,18 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
 
 Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
                             UserSourceLink& user) {
+  const auto began = std::chrono::steady_clock::now();
+  ImportTiming timing;
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
   const std::string name = location.canonical();
   const auto http =
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
                                   .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
-  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http};
+  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("import image " + quoted(name));
+  if (request.verbose) agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
   return image;
 }
 

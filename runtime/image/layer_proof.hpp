@@ -18,6 +18,7 @@ class LayerProof final : public LayerTask, private FetchSink {
 
   void watch(std::vector<pollfd>& descriptors) const override { blob_->watch(descriptors); }
   Result<bool> advance() override;
+  [[nodiscard]] LayerPhase phase() const override { return LayerPhase::fetching; }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:

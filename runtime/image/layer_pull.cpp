@@ -46,6 +46,11 @@ void LayerPull::watch(std::vector<pollfd>& descriptors) const {
     descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
 }
 
+LayerPhase LayerPull::phase() const {
+  if (sync_ || asked_for_name_) return LayerPhase::publishing;
+  return paused_ || blob_->finished() ? LayerPhase::converting : LayerPhase::fetching;
+}
+
 HttpHandler::Take LayerPull::take(std::span<const std::byte> bytes) {
   drain();
   if (waiting_.size() - waiting_from_ > kMaxWaiting) {

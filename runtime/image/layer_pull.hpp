@@ -27,6 +27,7 @@ class LayerPull final : public LayerTask, private FetchSink {
 
   void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;
+  [[nodiscard]] LayerPhase phase() const override;
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:

@@ -20,6 +20,9 @@ struct MissingLayer {
 /// As messages call it.
 inline std::string name_of(const MissingLayer& layer) { return "layer " + quoted(layer.blob.digest.str()); }
 
+/// What a layer waits for.
+enum class LayerPhase { fetching, converting, publishing };
+
 /// One layer on its way. Dropping it ends the way.
 class LayerTask {
  public:
@@ -28,6 +31,7 @@ class LayerTask {
   virtual void watch(std::vector<pollfd>& descriptors) const = 0;
   /// Does what can be done now. True: it has arrived.
   virtual Result<bool> advance() = 0;
+  [[nodiscard]] virtual LayerPhase phase() const = 0;
   /// Bytes of the blob that have come.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
 };

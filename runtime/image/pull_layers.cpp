@@ -64,6 +64,16 @@ struct Underway {
   std::unique_ptr<LayerTask> task;
 };
 
+/// The phase that the next piece of time belongs to.
+ImportTiming::Seconds& phase_of(const std::list<Underway>& underway, ImportTiming& timing) {
+  const auto any = [&](LayerPhase phase) {
+    return std::any_of(underway.begin(), underway.end(), [&](const Underway& one) { return one.task->phase() == phase; });
+  };
+  if (underway.empty()) return timing.others;
+  if (any(LayerPhase::fetching)) return timing.fetch;
+  return any(LayerPhase::converting) ? timing.convert : timing.publish;
+}
+
 /// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have been stopped, or have a registry
 /// of his own that is slow on purpose.
 std::chrono::seconds patience_for(const MissingLayer& layer) { return std::chrono::seconds(30 + layer.blob.size / 8'000'000); }
@@ -109,12 +119,15 @@ Result<std::vector<UniqueFd>> pull_layers(PullContext context, std::vector<Missi
     return {};
   };
 
+  for (const auto& layer : missing) context.timing.bytes += layer.blob.size;
+  context.timing.layers = missing.size();
   for (;;) {
     SPC_TRY(start_some());
     if (queue.empty() && underway.empty()) {
       progress.complete();
       return held;
     }
+    const TimedPhase phase(phase_of(underway, context.timing));
     std::uint64_t received = 0;
     std::vector<pollfd> watched{context.agent.watch()};
     for (const auto& one : underway) {

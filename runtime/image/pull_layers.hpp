@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "image/import_timing.hpp"
 #include "image/layer_pull.hpp"
 #include "image/layer_rights.hpp"
 
@@ -20,6 +21,7 @@ struct PullContext {
   std::size_t layers = 0;  ///< of the image, with those that are there
   std::size_t max_parallel = 2;
   bool meter = false;  ///< progress as numbers instead of lines
+  ImportTiming& timing;
 };
 
 /// Brings every missing layer into the store, the largest first, several at a time; of a layer that came from elsewhere

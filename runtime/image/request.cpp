@@ -76,6 +76,7 @@ std::string ImportRequest::serialize() const {
   if (!registry_user.empty()) add("registry_user", registry_user);
   if (user_store) add("user_store", "yes");
   if (meter) add("meter", "yes");
+  if (verbose) add("verbose", "yes");
   if (only_digest) add("only_digest", "yes");
   return out;
 }
@@ -105,6 +106,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);
     } else if (key == "meter") {
       request.meter = value == "yes";
+    } else if (key == "verbose") {
+      request.verbose = value == "yes";
     } else if (key == "only_digest") {
       request.only_digest = value == "yes";
     } else if (key == "uid") {

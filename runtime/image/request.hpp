@@ -49,6 +49,7 @@ struct ImportRequest {
   bool meter = false;                    ///< wants to hear of every few bytes (ImportMessageKind::meter)
   bool only_digest = false;              ///< wants to know which image it is; nothing is stored
 
+  bool verbose = false;  ///< wants to hear where the time went
   [[nodiscard]] std::string serialize() const;
   /// Unknown and repeated keys are errors: both sides come from one build.
   static Result<ImportRequest> parse(std::string_view bytes);

@@ -69,6 +69,7 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
     order.manifest = *known;
   }
   import.pull = pull;
+  import.verbose = request.verbose;
   import.registry_user = image.name.user;
   import.image = image.canonical();
   import.uid = ::geteuid();

@@ -24,6 +24,7 @@ struct LaunchRequest {
   std::optional<bool> mount_home;
   std::optional<PullPolicy> pull;    ///< when the registry is asked; empty: the site's default
   std::optional<Platform> platform;  ///< empty: the node's
+  bool verbose = false;              ///< say where the time of an import went
   std::set<std::string> keep_environment;
   std::string batch_script;  ///< of a batch step: Slurm's copy of the script, shown inside at the same place
 };

@@ -79,6 +79,7 @@ Result<void> NodeStep::enter(const StepOptions& options, std::map<std::string, s
   given.writable = options.writable;
   given.mount_home = options.mount_home;
   given.pull = options.pull.empty() ? nullptr : options.pull.c_str();
+  given.verbose = options.verbose ? SPC_YES : SPC_NO;
   spc_environment changes{};
   changes.size = sizeof changes;
   changes.variables = variable_pointers.data();
@@ -99,6 +100,7 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   StepOptions options;
   options.image = wanted.image;
   options.writable = SPC_NO;
+  options.verbose = wanted.verbose;
   options.pull = wanted.pull ? name_of(*wanted.pull) : "";
   {
     // A container is made and left at once: what it needs is in the store then, under the same rules as for a job.

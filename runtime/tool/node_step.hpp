@@ -22,6 +22,7 @@ struct StepOptions {
   int mount_home = -1;  ///< the same
   std::string pull;
   bool quiet = false;
+  bool verbose = false;
 };
 
 /// As root: the container that a job step of root would get, from the node's store, by the same agent and kernel mounts.

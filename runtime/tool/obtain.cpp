@@ -33,6 +33,7 @@ ImportRequest request_for(const Places& places, const Wanted& wanted, const Imag
   request.user_store = true;
   request.config = places.config;
   request.uid = ::geteuid();
+  request.verbose = wanted.verbose;
   if (wanted.platform) request.platform = *wanted.platform;
   return request;
 }

@@ -18,8 +18,9 @@ struct Wanted {
   std::optional<Platform> platform;
   std::optional<PullPolicy> pull;  ///< empty: what config.toml says
   bool quiet = false;
+  bool verbose = false;
 };
-/// The options --platform, --pull and --quiet.
+/// The options --platform, --pull, --quiet and --verbose.
 Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image);
 
 /// The caller's own store with the image in it, fetched as far as `pull` asks for it. What is there may be used without

@@ -15,6 +15,7 @@ inline constexpr OptionRow kPullOptions[] = {
     {"--pull", "newer|missing|always|never", "when the registry is asked about an image that is there"},
     {"--digest", nullptr, "print the digest that the image has there now, and fetch nothing"},
     {"-q,--quiet", nullptr, "print nothing but the digest"},
+    {"-v,--verbose", nullptr, "say where the time went"},
 };
 inline constexpr char kPullHelp[] =
     "An ordinary user's images go to ~/.local/share/spank-container, root's to the node's store.\n"

@@ -1,6 +1,7 @@
 """What works, and what heals by itself."""
 
 import json
+import re
 import struct
 import time
 from email.utils import formatdate
@@ -265,3 +266,24 @@ def test_chunked_without_length():
         return True
     registry.repository("chunked", small, chunked)
     succeeds(pull("chunked"), small)
+
+
+def timing_lines(result):
+    return [line for line in result.progress if line.startswith("import ")]
+
+
+def test_an_import_says_where_its_time_went_to_who_wants_to_hear_it():
+    image = big_image(2, layers=2)
+    late = lambda h, kind, _: kind == "blobs" and time.sleep(0.3)
+    registry.repository("timed", image, late)
+    result = succeeds(pull("timed", more=["verbose=yes"]), image)
+    assert len(timing_lines(result)) == 1, result
+    numbers = re.fullmatch(r"import ([\d.]+) s: resolve ([\d.]+), fetch ([\d.]+) \(2 layers, 4\.2 MB\), wait for the converter ([\d.]+), "
+                           r"verify and publish ([\d.]+), wait for other imports ([\d.]+)", timing_lines(result)[0])
+    assert numbers, timing_lines(result)
+    total, resolve, fetch, convert, publish, others = map(float, numbers.groups())
+    assert abs(total - (resolve + fetch + convert + publish + others)) < 0.04, numbers[0]
+    assert fetch >= 0.3 and resolve >= 0.3 and total <= result.seconds + 0.01, numbers[0]
+    again = succeeds(pull("timed", store=result.store, more=["verbose=yes"]), image)
+    assert timing_lines(again)[0].endswith("s: no layer had to come"), again
+    assert not timing_lines(succeeds(pull("timed"), image))

@@ -186,6 +186,16 @@ def verbose_says_where_the_time_went(cluster):
 
 
 @test
+def verbose_says_where_the_time_of_an_import_went(cluster):
+    name, _ = cluster.faulty.publish(with_probe("timed", [("data", os.urandom(100000))]))
+    done = cluster.srun("-N1", "-n2", "--container-verbose", "/probe", image=name)
+    timing = [line for line in done.messages() if line.startswith("import ")]
+    equal(len(timing), 1, "timing lines", done)
+    expect("fetch" in timing[0] and "(1 layer, " in timing[0], "no fetched layers", done)
+    equal([line for line in cluster.srun("-N1", "/probe", image=name).messages() if line.startswith("import ")], [], "timing lines", done)
+
+
+@test
 def without_verbose_a_start_says_nothing(cluster):
     done = cluster.srun("-N2", "-n4", "true")
     done.good("")

@@ -32,6 +32,14 @@ def test_a_second_pull_fetches_no_layer():
     assert len([r for r in registry.requests if "/blobs/" in r[1]]) == asked
 
 
+def test_a_pull_says_where_its_time_went():
+    name = image("timed", [{"a": os.urandom(100_000)}])
+    done = user("pull", "--verbose", name).succeeds("sha256:")
+    assert ", fetch 0." in done.err and "(1 layer, 0.1 MB), wait for the converter" in done.err, done
+    assert "import " not in user("pull", "--pull=always", name).err
+    assert "import " in machine.root("pull", "-v", name).err
+
+
 def test_what_is_in_the_store_needs_no_registry():
     name = image("leaves", [{"a": b"1"}])
     user("pull", name).succeeds()

@@ -64,6 +64,7 @@ struct spc_options {
   const char *batch_script;  /* of a batch step, or NULL */
   const char *pull;          /* newer, missing, always or never; or NULL: the site's default */
   const char *platform;      /* OS/ARCHITECTURE[/VARIANT]; or NULL: the node's */
+  int verbose;               /* 1: say where the time of an import went, too */
 };
 
 struct spc_step {

@@ -17,6 +17,7 @@ Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image
     if (!wanted.pull) return Error(ErrorKind::invalid, "--pull: " + quoted(pull) + " is not allowed").hint(kPullPolicies);
   }
   wanted.quiet = arguments.has("quiet");
+  wanted.verbose = arguments.has("verbose");
   return wanted;
 }
 
