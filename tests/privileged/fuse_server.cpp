@@ -28,7 +28,7 @@ constexpr int kFree = 100;  // above the descriptors of the protocol
   char* const arguments[] = {program.data(), argument.data(), nullptr};
   if (::dup2(device, kFuseDevice) >= 0 && ::dup2(image, kFuseImage) >= 0 && ::dup2(status, kFuseStatus) >= 0 &&
       ::setresgid(uid, uid, uid) == 0 && ::setresuid(uid, uid, uid) == 0) {
-    ::execve(SPC_FUSE_PROGRAM, arguments, kNoEnvironment);
+    ::execve(SPC_LIBEXECDIR "/fuse", arguments, kNoEnvironment);
   }
   ::_exit(127);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -86,8 +87,17 @@ void install_programs() {
     ::_exit(1);
   }
   fs::create_directories(directory);
-  fs::create_symlink(SPC_FUSE_PROGRAM, directory / "fuse");
-  for (const char* name : {"import", "layer-verifier"}) fs::create_symlink(fs::read_symlink("/proc/self/exe"), directory / name);
+  const fs::path itself = fs::read_symlink("/proc/self/exe");
+  const std::pair<const char*, fs::path> programs[] = {
+      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-verifier", itself}};
+  for (const auto& [name, program] : programs) {
+    // Mounts, not links: the users that execute them may not be able to enter the directory of the build.
+    std::ofstream(directory / name).close();
+    if (::mount(program.c_str(), (directory / name).c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      std::perror(("privileged_test: mount " + program.string()).c_str());
+      ::_exit(1);
+    }
+  }
 }
 
 std::optional<int> play(std::string_view program) {
