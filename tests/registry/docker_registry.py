@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -9,29 +10,37 @@ import urllib.error
 import urllib.request
 
 from scene import children, work
-from server import Server
 
 
 class DockerRegistry:
     """`settings` are added to its configuration; `authorization` is the header with which images are pushed."""
 
     def __init__(self, settings="", authorization=None):
-        self.name = f"127.0.0.1:{Server().port + 7}"
         self.authorization = authorization
+        program = shutil.which("docker-registry") or shutil.which("registry")
+        assert program, "docker-registry is not installed (packaging/install-deps)"
+        # It takes a number only, and somebody else may take the same one first: then it ends, and another is tried.
+        assert any(self.starts(program, settings) for _ in range(5)), "docker-registry does not start"
+
+    def starts(self, program, settings):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.name = f"127.0.0.1:{free.getsockname()[1]}"
         directory = tempfile.mkdtemp(dir=work)
         path = os.path.join(directory, "config.yml")
         with open(path, "w") as file:
             file.write(f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
                        f"http: {{addr: '{self.name}'}}\n{settings}")
-        program = shutil.which("docker-registry") or shutil.which("registry")
-        assert program, "docker-registry is not installed (packaging/install-deps)"
-        children.append(subprocess.Popen([program, "serve", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        for _ in range(100):
+        server = subprocess.Popen([program, "serve", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        children.append(server)
+        for _ in range(200):
+            if server.poll() is not None:
+                return False
             try:
                 self.send("GET", "")
-                break
+                return True
             except (urllib.error.URLError, ConnectionError):
                 time.sleep(0.05)
+        return False
 
     def send(self, method, url, data=b"", media_type="application/octet-stream"):
         url = url if url.startswith("http") else f"http://{self.name}/v2/{url}"
