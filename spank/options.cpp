@@ -57,13 +57,43 @@ constexpr OptionRow kTable[] = {
      [](Options& o, const std::string& value) { return switch_to(o.mount_home, SPC_YES, "--container-mount-home", value); }},
     {"no-container-mount-home", nullptr, "[container] do not show the user's home directory inside", nullptr,
      [](Options& o, const std::string& value) { return switch_to(o.mount_home, SPC_NO, "--no-container-mount-home", value); }},
-    {"container-verbose", nullptr, "[container] say where the time of the start went", "VERBOSE",
+    {"container-name", "NAME[:auto|create|exec|no_exec|replace]",
+     "[container] keep the container under this name and use it again; or JOB.STEP: join that step's", "NAME",
+     [](Options& o, const std::string& value) { return replace(o.name, "--container-name", value); }},
+    {"container-save", "PATH", "[container] write the container to this file when its tasks have ended", "SAVE",
+     [](Options& o, const std::string& value) { return replace(o.save, "--container-save", value); }},
+    {"container-remap-root", nullptr, "[container] be root inside: apt, dnf and pip can install; no privilege outside",
+     "REMAP_ROOT",
+     [](Options& o, const std::string& value) { return switch_to(o.remap_root, SPC_YES, "--container-remap-root", value); }},
+    {"no-container-remap-root", nullptr, "[container] be the user inside", nullptr,
+     [](Options& o, const std::string& value) { return switch_to(o.remap_root, SPC_NO, "--no-container-remap-root", value); }},
+    {"container-entrypoint", nullptr, "[container] run the image's entrypoint before the tasks start", "ENTRYPOINT",
+     [](Options& o, const std::string& value) { return switch_to(o.entrypoint, SPC_YES, "--container-entrypoint", value); }},
+    {"no-container-entrypoint", nullptr, "[container] do not run the image's entrypoint", nullptr,
+     [](Options& o, const std::string& value) { return switch_to(o.entrypoint, SPC_NO, "--no-container-entrypoint", value); }},
+    {"container-entrypoint-log", nullptr, "[container] show what the entrypoint prints", "ENTRYPOINT_LOG",
      [](Options& o, const std::string& value) {
-       int verbose = SPC_UNSET;
-       auto refused = switch_to(verbose, SPC_YES, "--container-verbose", value);
-       if (refused.empty()) o.verbose = verbose == SPC_YES;
-       return refused;
+       return switch_to(o.entrypoint_log, SPC_YES, "--container-entrypoint-log", value);
      }},
+    {"container-unshare", "NS[,NS...]",
+     "[container] namespaces that the container does not share with the host: net, ipc, uts, pid", "UNSHARE",
+     [](Options& o, const std::string& value) { return add_once(o.unshare, "--container-unshare", value); }},
+    {"container-contain", nullptr, "[container] show nothing of the user's files: home and /tmp are empty and go with the step",
+     "CONTAIN", [](Options& o, const std::string& value) { return switch_to(o.contain, SPC_YES, "--container-contain", value); }},
+    {"container-tmpfs-size", "SIZE", "[container] how much can be written, in memory: bytes with K, M, G, T, or N% of the memory",
+     "TMPFS_SIZE", [](Options& o, const std::string& value) { return replace(o.tmpfs_size, "--container-tmpfs-size", value); }},
+    {"container-private", nullptr, "[container] each task has a writable layer and /tmp of its own", "PRIVATE",
+     [](Options& o, const std::string& value) { return switch_to(o.private_layer, SPC_YES, "--container-private", value); }},
+    {"container-slurm", nullptr, "[container] srun, squeue and the other commands of Slurm work inside", "SLURM",
+     [](Options& o, const std::string& value) { return switch_to(o.slurm, SPC_YES, "--container-slurm", value); }},
+    {"container-batch", "script|steps",
+     "[container] of a batch job: script runs the script in the image, steps only what srun starts in it", "BATCH",
+     [](Options& o, const std::string& value) { return replace(o.batch, "--container-batch", value); }},
+    {"container-explain", nullptr,
+     "[container] say what would be executed, with mounts and variables and where they come from; run nothing", "EXPLAIN",
+     [](Options& o, const std::string& value) { return switch_to(o.explain, SPC_YES, "--container-explain", value); }},
+    {"container-verbose", nullptr, "[container] say where the time of the start went", "VERBOSE",
+     [](Options& o, const std::string& value) { return switch_to(o.verbose, SPC_YES, "--container-verbose", value); }},
 };
 
 /// Command line beats environment, whole option by whole option.
@@ -76,7 +106,19 @@ bool is_set(const Options& options, const std::string& twin) {
   if (twin == "PLATFORM") return !options.platform.empty();
   if (twin == "WRITABLE" || twin == "READONLY") return options.writable != SPC_UNSET;
   if (twin == "MOUNT_HOME") return options.mount_home != SPC_UNSET;
-  if (twin == "VERBOSE") return options.verbose;
+  if (twin == "NAME") return !options.name.empty();
+  if (twin == "SAVE") return !options.save.empty();
+  if (twin == "REMAP_ROOT") return options.remap_root != SPC_UNSET;
+  if (twin == "ENTRYPOINT") return options.entrypoint != SPC_UNSET;
+  if (twin == "ENTRYPOINT_LOG") return options.entrypoint_log != SPC_UNSET;
+  if (twin == "UNSHARE") return !options.unshare.empty();
+  if (twin == "CONTAIN") return options.contain != SPC_UNSET;
+  if (twin == "TMPFS_SIZE") return !options.tmpfs_size.empty();
+  if (twin == "PRIVATE") return options.private_layer != SPC_UNSET;
+  if (twin == "SLURM") return options.slurm != SPC_UNSET;
+  if (twin == "BATCH") return !options.batch.empty();
+  if (twin == "EXPLAIN") return options.explain != SPC_UNSET;
+  if (twin == "VERBOSE") return options.verbose != SPC_UNSET;
   return false;
 }
 

@@ -17,9 +17,19 @@ struct Options {
   std::string workdir;
   std::vector<std::string> env;
   std::string pull, platform;
+  std::string name, save, tmpfs_size;
+  std::vector<std::string> unshare;
+  std::string batch;  ///< script or steps; empty: script
   int writable = SPC_UNSET;
   int mount_home = SPC_UNSET;
-  bool verbose = false;
+  int remap_root = SPC_UNSET;
+  int entrypoint = SPC_UNSET;
+  int entrypoint_log = SPC_UNSET;
+  int contain = SPC_UNSET;
+  int private_layer = SPC_UNSET;
+  int slurm = SPC_UNSET;
+  int explain = SPC_UNSET;
+  int verbose = SPC_UNSET;
 };
 
 /// One row of the option table: the command line, the environment twins, the help and the man page come from it.

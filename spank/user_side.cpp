@@ -54,18 +54,31 @@ template <typename Use>
 int with_options(const Options& given, const char* batch_script, const Use& use) {
   const auto mounts = as_vector(given.mounts);
   const auto env = as_vector(given.env);
+  const auto text = [](const std::string& value) { return value.empty() ? nullptr : value.c_str(); };
   spc_options options{};
   options.size = sizeof options;
   options.image = given.image.c_str();
   options.mounts = mounts.data();
-  options.workdir = given.workdir.empty() ? nullptr : given.workdir.c_str();
+  options.workdir = text(given.workdir);
   options.env = env.data();
   options.writable = given.writable;
   options.mount_home = given.mount_home;
   options.batch_script = batch_script;
-  options.pull = given.pull.empty() ? nullptr : given.pull.c_str();
-  options.platform = given.platform.empty() ? nullptr : given.platform.c_str();
-  options.verbose = given.verbose ? SPC_YES : SPC_NO;
+  options.pull = text(given.pull);
+  options.platform = text(given.platform);
+  options.verbose = given.verbose;
+  const auto unshare = as_vector(given.unshare);
+  options.name = text(given.name);
+  options.save = text(given.save);
+  options.unshare = unshare.data();
+  options.tmpfs_size = text(given.tmpfs_size);
+  options.remap_root = given.remap_root;
+  options.entrypoint = given.entrypoint;
+  options.entrypoint_log = given.entrypoint_log;
+  options.contain = given.contain;
+  options.private_layer = given.private_layer;
+  options.slurm = given.slurm;
+  options.explain = given.explain;
   return use(options);
 }
 
@@ -159,7 +172,7 @@ void enter_or_end_task(spank_t spank) {
   let_signals_end_the_task();
 
   const Request request = read_request(from_job, spank);
-  verbose = request.options.verbose;
+  verbose = request.options.verbose == SPC_YES;
   if (!request.refused.empty()) refuse_task(request.refused.c_str());
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
   char** variables = nullptr;

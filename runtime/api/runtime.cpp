@@ -114,7 +114,19 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .batch_script = nullptr,
                                                         .pull = nullptr,
                                                         .platform = nullptr,
-                                                        .verbose = 0}));
+                                                        .verbose = 0,
+                                                        .name = nullptr,
+                                                        .save = nullptr,
+                                                        .unshare = nullptr,
+                                                        .tmpfs_size = nullptr,
+                                                        .command = nullptr,
+                                                        .remap_root = SPC_UNSET,
+                                                        .entrypoint = SPC_UNSET,
+                                                        .entrypoint_log = SPC_UNSET,
+                                                        .contain = SPC_UNSET,
+                                                        .private_layer = SPC_UNSET,
+                                                        .slurm = SPC_UNSET,
+                                                        .explain = SPC_UNSET}));
   if (options.image == nullptr || *options.image == '\0') {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
@@ -140,6 +152,15 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   request.writable = tristate(options.writable);
   request.mount_home = tristate(options.mount_home);
   request.verbose = options.verbose == SPC_YES;
+  request.remap_root = tristate(options.remap_root);
+  request.entrypoint = tristate(options.entrypoint);
+  request.entrypoint_log = options.entrypoint_log == SPC_YES;
+  request.contain = options.contain == SPC_YES;
+  request.private_layer = options.private_layer == SPC_YES;
+  request.slurm = options.slurm == SPC_YES;
+  request.explain = options.explain == SPC_YES;
+  if (options.save != nullptr) request.save = options.save;
+  for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   return request;
 }
@@ -224,6 +245,10 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
   if (entered != SPC_OK) [[maybe_unused]]
     const auto without = give_up_privilege();
   return entered;
+}
+
+int spc_step_finish(spc_runtime* rt) {
+  return guard(rt, [&]() -> Result<void> { return {}; });
 }
 
 const char* spc_version(void) { return SPC_VERSION; }

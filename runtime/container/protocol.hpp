@@ -14,10 +14,12 @@ namespace spc {
 ///   task   ── join (own socket, own mount namespace) ──►  agent        on the step's common socket
 ///   the first task leads, the others only wait for ready or failed:
 ///   agent  ── lead (policy) ──►            lead
+///   lead   ── name ──►                     agent        only for a container with a name: is there one?
+///   agent  ── named (state, notes) ──►     lead         as soon as it is known; not while somebody else prepares it
 ///   lead   ── source …, start ──►          agent        which host directories, which image
 ///   agent  ── progress, warning … ──►      every task
 ///   builder ── furnish (namespace) ──►     lead         the root exists; nothing is attached to it yet
-///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
+///   lead   ── target, detach (descriptor) ──►  builder  one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
 ///   lead   ── furnished ──►                builder
 ///   agent  ── ready (namespace, record) or failed ──►  every task
@@ -34,10 +36,17 @@ enum class TaskMessageKind : std::uint32_t {
   furnished,
   ready,
   failed,
+  name,
+  named,
+  detach,
 };
 
 /// Trees that the builder takes from the host by itself; the lead only says where they go.
 enum class HostTree : std::uint32_t { proc, sys, dev, tmp, count };
+
+/// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them and tasks enter them.
+/// `user` is made last, when all mounts are in place; it has id 0 for the user and nobody else.
+enum NamespaceBits : std::uint32_t { own_user = 1, own_net = 2, own_ipc = 4, own_uts = 8, own_pid = 16 };
 
 /// Phases of a preparation as --container-verbose and the benchmarks show them.
 enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, furnish, count };
@@ -46,9 +55,17 @@ using PhaseTimes = std::array<std::uint32_t, static_cast<std::size_t>(Phase::cou
 struct TaskMessage {
   TaskMessageKind kind{};
 
-  // source: how the tree of the passed descriptor is mounted
-  enum SourceFlags : std::uint32_t { source_read_only = 1, source_not_recursive = 2, source_no_exec = 4 };
+  // source: how the tree of the passed descriptor is mounted; source_tmpfs comes without one: a new one of `size` bytes
+  // (0: as large as the writable layer may be) that belongs to the user
+  enum SourceFlags : std::uint32_t {
+    source_read_only = 1,
+    source_not_recursive = 2,
+    source_no_exec = 4,
+    source_tmpfs = 8,
+    source_squashfs = 16,  ///< a regular file with a squashfs in it, to be served by `fuse` and mounted itself
+  };
   std::uint32_t source_flags = 0;
+  std::uint64_t size = 0;
 
   // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks
   // the user's side (base/user_source_protocol.hpp). Of the other kinds: a sealed memory file in the form of an image record
@@ -58,16 +75,36 @@ struct TaskMessage {
     start_known = 2,      ///< `manifest` is tried first; `import` runs only if it is not in the store or not public
     start_squashfs = 4,   ///< the image is a regular file with a squashfs at `offset`: served by `fuse` as the user
     start_directory = 8,  ///< the image is a directory
+    start_private = 16,   ///< this container is for the lead alone; each task gets one of its own
+    start_stored = 32,    ///< the image is what the container of this name has; the descriptors are not looked at
+    start_join = 64,      ///< enter the running container of this name; only sources and targets are added
+    start_save = 128,     ///< `ready` for the lead has one more descriptor: the container's root without anything mounted in it
   };
   std::uint32_t start_flags = 0;
   Digest manifest;
   std::uint64_t offset = 0;  ///< bytes
 
+  std::uint32_t namespaces = 0;  ///< start: NamespaceBits that the container shall have; ready: that it has
+  std::uint64_t upper_size = 0;  ///< bytes that can be written, in the container and in its /tmp each; 0: the site's limit
+
+  // name: who keeps its files and where it is found is decided by these alone (nobody's text); named: which of these it is
+  enum NameFlags : std::uint32_t {
+    name_of_job = 1,   ///< the name is the job's, and its container goes with it
+    name_of_step = 2,  ///< `container` is no name: the first 8 bytes are job and step id of a running step without one
+    name_replace = 4,  ///< what is stored under this name goes first, unless it is running
+  };
+  std::uint32_t name_flags = 0;
+  Digest container;  ///< SHA-256 of the name
+  enum NamedState : std::uint32_t { named_new = 0, named_stored = 1, named_running = 2 };
+  std::uint32_t named_state = 0;  ///< with one descriptor, unless it is the step's: the container's notes, see launch/
+
   // target: a source in the order sent, or count of sources + a HostTree; attached: errno, 0 = done
   std::uint32_t index = 0;
   std::int32_t error = 0;
 
-  // ready
+  // ready, with the mount namespace, the image's record, the notes that the lead sent with `furnished` (if it did), one
+  // descriptor for each of `namespaces`, and the tree to save
+  bool has_notes = false;
   PhaseTimes times{};
   std::uint32_t layers = 0;
   std::uint32_t layers_shared = 0;  ///< whose super block another step had mounted already

@@ -26,7 +26,19 @@ struct LaunchRequest {
   std::optional<Platform> platform;  ///< empty: the node's
   bool verbose = false;              ///< say where the time of an import went
   std::set<std::string> keep_environment;
-  std::string batch_script;  ///< of a batch step: Slurm's copy of the script, shown inside at the same place
+  std::string name;                ///< of the container; empty: it has none
+  std::string save;                ///< the file that the container becomes; empty: none
+  std::uint32_t namespaces = 0;    ///< NamespaceBits but own_user
+  std::uint64_t upper_size = 0;    ///< bytes; 0: the site's limit
+  std::optional<bool> remap_root;  ///< empty: the site's default, as for the next
+  std::optional<bool> entrypoint;
+  bool entrypoint_log = false;
+  bool contain = false;              ///< nothing of the user's inside
+  bool private_layer = false;        ///< each task has its own container
+  bool slurm = false;                ///< Slurm's commands work inside
+  bool explain = false;              ///< say what would be executed, and do not
+  std::vector<std::string> command;  ///< of the task, to be explained
+  std::string batch_script;          ///< of a batch step: Slurm's copy of the script, shown inside at the same place
 };
 
 /// What a task needs to be executed inside, where it already is.

@@ -7,6 +7,7 @@
  *   user_init               spc_step_start
  *   task_init_privileged    spc_task_keep_privilege
  *   task_init               spc_task_enter
+ *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
  * In srun, sbatch and salloc: spc_open, spc_check, spc_close.
@@ -65,12 +66,26 @@ struct spc_options {
   const char *pull;          /* newer, missing, always or never; or NULL: the site's default */
   const char *platform;      /* OS/ARCHITECTURE[/VARIANT]; or NULL: the node's */
   int verbose;               /* 1: say where the time of an import went, too */
+  const char *name;          /* NAME[:auto|create|exec|no_exec|replace], or JOB.STEP; or NULL: without a name */
+  const char *save;          /* file that the container becomes when its tasks have ended; or NULL */
+  const char *const *unshare; /* NULL-terminated; each NS[,NS...] of net, ipc, uts, pid; or NULL */
+  const char *tmpfs_size;    /* how much can be written: bytes with K, M, G, T, or N% of the memory; or NULL */
+  const char *const *command; /* what the task will execute, for `explain`; or NULL */
+  int remap_root;            /* SPC_UNSET: the site's default */
+  int entrypoint;            /* SPC_UNSET: the site's default */
+  int entrypoint_log;        /* SPC_YES: show what the entrypoint prints */
+  int contain;               /* SPC_YES: nothing of the user's is mounted, home and /tmp are empty */
+  int private_layer;         /* SPC_YES: each task has a writable layer and /tmp of its own */
+  int slurm;                 /* SPC_YES: Slurm's commands work inside */
+  int explain;               /* SPC_YES: say through the log what would be executed, then end the process with status 0 */
 };
 
 struct spc_step {
   size_t size;
   uid_t uid; /* the job's user */
   gid_t gid;
+  uint32_t job_id; /* Slurm's numbers of the step */
+  uint32_t step_id;
 };
 
 /* How spc_task_enter sees and changes the job's environment. */
@@ -105,6 +120,10 @@ SPC_API int spc_task_keep_privilege(spc_runtime *rt);
 /* As the user in the task's process, shortly before exec: enters the container, preparing it if this task is the first.
  * May take as long as fetching the image takes. Afterwards, also after a failure, the process has no privilege. */
 SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);
+
+/* As root in slurmstepd, when the last task of the node has ended: waits for what is still done for the user (saving his
+ * container), in processes of the step that end with it at the latest when it is killed. Progress goes to the log. */
+SPC_API int spc_step_finish(spc_runtime *rt);
 
 /* Version of the package, for example "0.1.0". */
 SPC_API const char *spc_version(void);

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace spc {
+
+/// What config.toml says beyond the numbers of the PolicyRecord: texts for the user's side of a start, such as default mounts.
+/// They follow the record in /run/spank-container/policy as `key=value\0`, in the file's order, under the names of
+/// config.toml; a key that is not there has its default. Made by `import policy`, which has checked every value.
+class Site {
+ public:
+  Site() = default;
+  /// What the agent of this step started with; empty when the file cannot be read.
+  static Site read();
+  static Site parse(std::string_view records);
+
+  /// The last value of a key, or what is given.
+  [[nodiscard]] std::string text(std::string_view key, std::string_view otherwise = "") const;
+  [[nodiscard]] bool flag(std::string_view key, bool otherwise) const;  ///< written "true" or "false"
+  /// All values of a key, of a list for example.
+  [[nodiscard]] std::vector<std::string> all(std::string_view key) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> records_;
+};
+
+}  // namespace spc
