@@ -44,9 +44,14 @@ struct OptionRow {
 
 std::span<const OptionRow> option_table();
 
+/// srun asks plugins once for each component of a heterogeneous step, but carries only the values of the last one to the nodes,
+/// to all of them. So, where components differ, srun writes down in this variable of the step what each has, and a task
+/// takes its own again. The name begins with SLURM because --export=NONE removes all others.
+inline constexpr char kComponentsVariable[] = "SLURM_SCONTAINER_COMPONENTS";
+
 /// Row 0 of the table is --container-image: without it there is no container.
 inline constexpr size_t kImageRow = 0;
-inline constexpr const char* kImageTwins[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAINER_IMAGE"};
+inline constexpr const char* kImageVariables[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAINER_IMAGE", kComponentsVariable};
 
 /// An option as Slurm hands it over. Slurm may do so twice, from the environment and from the command line.
 struct GivenOption {

@@ -4,6 +4,7 @@
 //   init                   registers the options; in slurmd, sets the node up. Never fails for what a user can cause:
 //                          a failing init drains the node
 //   init_post_opt          in srun, sbatch and salloc: refuses early; in slurmstepd: makes the tasks' channel
+//   local_user_init        in srun: listens for the errors of its nodes
 //   user_init              starts the agent: in the step's device and memory cgroup. A failure here would be exit code 0
 //                          or a drained node, so it is remembered
 //   task_init_privileged   keeps what entering needs
@@ -59,7 +60,7 @@ bool wants_container(spank_t spank) {
     if (given.row == kImageRow) return true;
   }
   char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
-  for (const char* twin : kImageTwins) {
+  for (const char* twin : kImageVariables) {
     if (spank_getenv(spank, twin, probe, sizeof probe) != ESPANK_ENV_NOEXIST) return true;
   }
   return false;
@@ -127,7 +128,13 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
   return 0;
 }
 
+int slurm_spank_local_user_init(spank_t spank, int, char**) {
+  gather_errors(spank);
+  return 0;
+}
+
 int slurm_spank_exit(spank_t, int, char**) {
+  if (spank_context() == S_CTX_LOCAL) end_gathering();
   spc_close(state.runtime);
   state.runtime = nullptr;
   return 0;

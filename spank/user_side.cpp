@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "across_nodes.hpp"
+
 namespace spank_container {
 namespace {
 
@@ -20,24 +22,17 @@ bool tells_progress = false;
 bool tells_errors = false;
 bool verbose = false;
 
+std::optional<SrunThatListens> srun;  ///< for this task's error; without one the task prints it itself
+
 bool from_process(const char* name, std::string& value, void*) {
   const char* found = ::getenv(name);
   if (found != nullptr) value = found;
   return found != nullptr;
 }
 
-/// The job's environment, which is not slurmstepd's.
-bool from_job(const char* name, std::string& value, void* spank) {
-  std::vector<char> buffer(128 * 1024);
-  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS)
-    return false;
-  value = buffer.data();
-  return true;
-}
-
-Request read_request(bool (*get)(const char*, std::string&, void*), void* arg) {
+Request read_request(const std::vector<GivenOption>& given, bool (*get)(const char*, std::string&, void*), void* arg) {
   Request request;
-  request.refused = apply_given(request.options, state.given);
+  request.refused = apply_given(request.options, given);
   if (request.refused.empty()) request.refused = apply_twins(request.options, get, arg);
   return request;
 }
@@ -82,26 +77,10 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   return use(options);
 }
 
-/// srun asks once for each component of a heterogeneous step, but sends the values of the last one to all: different ones
-/// would put a component into another's image. Returns why they are refused, or an empty text.
-std::string compare_components() {
-  static std::vector<GivenOption> of_the_first;
-  static size_t seen = 0;
-  static bool first = true;
-  const std::vector<GivenOption> these(state.given.begin() + static_cast<ptrdiff_t>(seen), state.given.end());
-  seen = state.given.size();
-  if (first) of_the_first = these;
-  const bool same = these == of_the_first;
-  first = false;
-  if (same) return {};
-  return "the components of a heterogeneous step have different --container options, and srun cannot keep them apart "
-         "(hint: give all the same, or start one srun for each component with --het-group)";
-}
-
 /// Options that do nothing without an image: said once each, and the job runs on the host as before.
-void say_what_is_ignored() {
+void say_what_is_ignored(const std::vector<GivenOption>& all_given) {
   std::vector<size_t> said;
-  for (const GivenOption& given : state.given) {
+  for (const GivenOption& given : all_given) {
     if (std::find(said.begin(), said.end(), given.row) != said.end()) continue;
     said.push_back(given.row);
     slurm_error("%signoring --%s because --container-image is not set", kPrefix, option_table()[given.row].name);
@@ -111,7 +90,7 @@ void say_what_is_ignored() {
 /// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two lines about the plugin
 /// stack for every task.
 [[noreturn]] void refuse_task(const char* why) {
-  if (tells_errors) slurm_spank_log("%s%s", kPrefix, why);
+  if (tells_errors && !(srun && srun->takes(why))) slurm_spank_log("%s%s", kPrefix, why);
   ::_exit(1);
 }
 
@@ -144,10 +123,11 @@ void tell_user(int level, const char* line, void*) {
 }
 
 int refuse_early() {
-  Request request = read_request(from_process, nullptr);
-  if (request.refused.empty()) request.refused = compare_components();
+  const auto given = given_to_this_component();
+  Request request = read_request(given, from_process, nullptr);
+  if (request.refused.empty()) request.refused = keep_components_apart(given);
   if (request.refused.empty() && request.options.image.empty()) {
-    say_what_is_ignored();
+    say_what_is_ignored(given);
     return 0;
   }
   if (request.refused.empty()) {
@@ -157,7 +137,10 @@ int refuse_early() {
     if (with_options(request.options, nullptr, check) != SPC_OK) request.refused = spc_error_message(runtime);
     spc_close(runtime);
   }
-  if (request.refused.empty()) return 0;
+  if (request.refused.empty()) {
+    if (spank_context() == S_CTX_LOCAL) offer_to_gather_errors();
+    return 0;
+  }
   slurm_error("%s%s", kPrefix, request.refused.c_str());
   return -1;
 }
@@ -171,9 +154,18 @@ void enter_or_end_task(spank_t spank) {
   tells_progress = task == 0 && node == 0;
   let_signals_end_the_task();
 
-  const Request request = read_request(from_job, spank);
+  srun = SrunThatListens::of_this_step(spank);
+  bool is_component = false;
+  const std::string lost = take_own_component(spank, is_component);
+  if (!lost.empty()) refuse_task(lost.c_str());
+  const Request request = read_request(state.given, variable_of_job, spank);
   verbose = request.options.verbose == SPC_YES;
+  if (verbose) srun.reset();
   if (!request.refused.empty()) refuse_task(request.refused.c_str());
+  if (is_component && request.options.image.empty()) {
+    spc_task_stay_outside(state.runtime);
+    return;
+  }
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
   char** variables = nullptr;
   if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not give the job's environment");

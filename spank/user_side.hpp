@@ -33,6 +33,10 @@ inline State state;
 /// saying why.
 int refuse_early();
 
+/// In srun, when its step is about to start: listens for the errors of its nodes, until `end_gathering`.
+void gather_errors(spank_t spank);
+void end_gathering();
+
 /// In a task, as the user: takes it into the container, or says why not and ends it with exit code 1.
 void enter_or_end_task(spank_t spank);
 

@@ -13,6 +13,7 @@
 #include "container/task/step_agent.hpp"
 #include "image/location.hpp"
 #include "launch/launch.hpp"
+#include "launch/site.hpp"
 
 using namespace spc;
 
@@ -247,8 +248,20 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
   return entered;
 }
 
+int spc_task_stay_outside(spc_runtime* rt) {
+  return guard(rt, [&]() -> Result<void> { return stay_outside(); });
+}
+
 int spc_step_finish(spc_runtime* rt) {
   return guard(rt, [&]() -> Result<void> { return {}; });
+}
+
+int spc_site_flag(const char* key, int otherwise) {
+  try {
+    return key == nullptr ? otherwise : static_cast<int>(Site::read().flag(key, otherwise != 0));
+  } catch (const std::exception&) {  // out of memory
+    return otherwise;
+  }
 }
 
 const char* spc_version(void) { return SPC_VERSION; }

@@ -113,15 +113,17 @@ for title, options in LATE.items():
 
 
 @test
-def many_tasks_say_it_once_a_node(cluster):
+def many_tasks_say_it_once_and_name_the_nodes(cluster):
     done = cluster.run("srun", "-N2", "-n16", "--container-image=registry:5000/suites/base:nothing", "true")
-    refused(cluster, "an_unknown_tag", done, lines=2)
+    done.err = done.err.replace("node[01-02]: ", "")
+    refused(cluster, "an_unknown_tag", done)
 
 
 @test
-def many_tasks_say_once_a_node_that_the_work_directory_is_missing(cluster):
+def many_tasks_say_once_that_the_work_directory_is_missing(cluster):
     done = cluster.run("srun", "-N2", "-n16", IMAGE, "--container-workdir=/no/such/directory", "true")
-    refused(cluster, "a_work_directory_that_is_missing", done, lines=2)
+    done.err = done.err.replace("node[01-02]: ", "")
+    refused(cluster, "a_work_directory_that_is_missing", done)
 
 
 @test

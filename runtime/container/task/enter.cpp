@@ -27,9 +27,14 @@ Result<void> set_capabilities(std::initializer_list<cap_value_t> wanted) {
 
 void keep_privilege_to_enter() { ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); }
 
-Result<void> give_up_privilege() {
+Result<void> stay_outside() {
   SPC_TRY(set_capabilities({}));
   ::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
+  return {};
+}
+
+Result<void> give_up_privilege() {
+  SPC_TRY(stay_outside());
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
   return {};
 }

@@ -11,6 +11,9 @@ void keep_privilege_to_enter();
 /// Gives up every capability and the way to get any back (no_new_privs).
 Result<void> give_up_privilege();
 
+/// Gives up what keep_privilege_to_enter kept, and nothing that a task of the host has.
+Result<void> stay_outside();
+
 /// Takes the calling process, which must be single-threaded and already be the user, into the container's mount namespace,
 /// then gives up its privilege, also when entering failed.
 Result<void> enter_container(int mount_namespace);

@@ -121,9 +121,15 @@ SPC_API int spc_task_keep_privilege(spc_runtime *rt);
  * May take as long as fetching the image takes. Afterwards, also after a failure, the process has no privilege. */
 SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);
 
+/* Instead, for a task that is to have no container: it stays on the host, without what spc_task_keep_privilege kept. */
+SPC_API int spc_task_stay_outside(spc_runtime *rt);
+
 /* As root in slurmstepd, when the last task of the node has ended: waits for what is still done for the user (saving his
  * container), in processes of the step that end with it at the latest when it is killed. Progress goes to the log. */
 SPC_API int spc_step_finish(spc_runtime *rt);
+
+/* A setting of the node's config.toml that is true or false; `otherwise` where it is not set. On the host, as anybody. */
+SPC_API int spc_site_flag(const char *key, int otherwise);
 
 /* Version of the package, for example "0.1.0". */
 SPC_API const char *spc_version(void);

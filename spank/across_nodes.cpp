@@ -1,0 +1,131 @@
+#include "across_nodes.hpp"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "components.hpp"
+#include "error_gathering.hpp"
+
+namespace spank_container {
+namespace {
+
+size_t components_seen = 0;
+
+std::vector<std::string> command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+ErrorGathering& gathering() {
+  static ErrorGathering one;
+  return one;
+}
+
+/// As Slurm names nodes in its own messages: node[01-03].
+void print_gathered(const std::vector<std::string>& nodes, const std::string& text) {
+  const auto list = slurm_hostlist_create(nullptr);
+  for (const auto& node : nodes) slurm_hostlist_push_host(list, node.c_str());
+  slurm_hostlist_uniq(list);
+  char* names = slurm_hostlist_ranged_string_malloc(list);
+  slurm_spank_log("%s%s: %s", kPrefix, names == nullptr ? "some nodes" : names, text.c_str());
+  ::free(names);
+  slurm_hostlist_destroy(list);
+}
+
+}  // namespace
+
+bool variable_of_job(const char* name, std::string& value, void* spank) {
+  std::vector<char> buffer(128 * 1024);
+  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS)
+    return false;
+  value = buffer.data();
+  return true;
+}
+
+std::vector<GivenOption> given_to_this_component() {
+  static size_t seen = 0;
+  if (components_seen++ == 0) {  // not those of the step in which this srun is started
+    ::unsetenv(kComponentsVariable);
+    ::unsetenv(kReportVariable);
+  }
+  const auto from = state.given.begin() + static_cast<ptrdiff_t>(seen);
+  seen = state.given.size();
+  return {from, state.given.end()};
+}
+
+std::string keep_components_apart(const std::vector<GivenOption>& given) {
+  static std::vector<Component> components;
+  components.push_back({.group = 0, .given = given});
+  bool differ = false;
+  for (const Component& one : components) differ = differ || one.given != components.front().given;
+  if (!differ) return {};
+  if (spank_context() == S_CTX_ALLOCATOR) {
+    return "the components of a heterogeneous job have different --container options, and Slurm keeps only those of the first "
+           "(hint: give all the same, or give them to srun in the job)";
+  }
+  if (::getenv("SLURM_JOB_ID") != nullptr && ::getenv("SLURM_HET_SIZE") == nullptr) {
+    return "the components have different --container options, and in a job that is not heterogeneous itself tasks cannot tell "
+           "which one they are of (hint: give all the same, or start one srun for each)";
+  }
+  const auto groups = groups_of_command_line(command_line());
+  if (groups.size() < components.size()) {
+    return "the components have different --container options, and it is not certain which --het-group each is of "
+           "(hint: start one srun for each component)";
+  }
+  for (size_t index = 0; index < components.size(); ++index) components[index].group = groups[index];
+  if (::setenv(kComponentsVariable, write_components(components).c_str(), 1) != 0) return "out of memory";
+  return {};
+}
+
+void offer_to_gather_errors() {
+  const auto address = gathering().open();
+  if (address.port != 0) ::setenv(kReportVariable, address.variable().c_str(), 1);
+}
+
+void gather_errors(spank_t spank) {
+  uint32_t nodes = 0;
+  // Of a heterogeneous step this would be the number of one component's nodes.
+  if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
+  gathering().start(nodes, print_gathered);
+}
+
+void end_gathering() { gathering().stop(); }
+
+std::string take_own_component(spank_t spank, bool& is_component) {
+  std::string text, number;
+  is_component = variable_of_job(kComponentsVariable, text, spank);
+  if (!is_component) return {};
+  spank_unsetenv(spank, kComponentsVariable);
+  uint32_t job = 0;  // each component is a job with a number of its own
+  spank_get_item(spank, S_JOB_ID, &job);
+  for (const Component& component : read_components(text)) {
+    for (const char* name : {"SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_"}) {
+      const std::string variable = name + std::to_string(component.group);
+      if (!variable_of_job(variable.c_str(), number, spank) || number != std::to_string(job)) continue;
+      state.given = component.given;
+      return {};
+    }
+  }
+  return "it is not certain which component of the heterogeneous step this is (hint: start one srun for each component)";
+}
+
+std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
+  std::string variable, nodes;
+  if (!variable_of_job(kReportVariable, variable, spank)) return std::nullopt;
+  spank_unsetenv(spank, kReportVariable);
+  SrunThatListens srun;
+  const auto address = ReportAddress::parse(variable);
+  // On a single node there is nothing to gather.
+  if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank) || nodes == "1") return std::nullopt;
+  if (!variable_of_job("SLURM_LAUNCH_NODE_IPADDR", srun.host_, spank)) return std::nullopt;
+  if (!variable_of_job("SLURMD_NODENAME", srun.node_, spank)) return std::nullopt;
+  if (spc_site_flag("error_report", 1) == 0) return std::nullopt;
+  srun.address_ = *address;
+  return srun;
+}
+
+bool SrunThatListens::takes(const char* error) const { return report_error(host_, address_, node_, error); }
+
+}  // namespace spank_container

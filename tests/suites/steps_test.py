@@ -1,0 +1,126 @@
+"""Steps of several components or nodes: each component in its own image, one line for what all nodes say."""
+import os
+import re
+
+from cluster import NODES
+from images import with_probe
+from harness import equal, expect, test
+
+BASE = "registry:5000/suites/base:1"
+IN_BASE = (f"--container-image={BASE}", "cat", "/workspace/replaced")
+UNKNOWN = "--container-image=registry:5000/suites/base:nothing"
+
+
+def other_image(cluster):
+    """An image in which there is nothing but /probe."""
+    return (f"--container-image={cluster.push(with_probe('het', []))}", "/probe")
+
+
+def must_be_both(done):
+    done.good()
+    expect("upper" in done.out.splitlines() and "uid 2001, in /" in done.out, "not both images", done)
+    equal(done.errors(), [], "errors", done)
+
+
+# --- heterogeneous steps ---------------------------------------------------------------------------------------------
+
+@test
+def components_have_their_own_images(cluster):
+    must_be_both(cluster.run("srun", "-n1", *IN_BASE, ":", "-n1", *other_image(cluster)))
+
+
+@test
+def components_have_their_own_images_without_any_exported_variable(cluster):
+    must_be_both(cluster.run("srun", "-n1", "--export=NONE", *IN_BASE, ":", "-n1", "--export=NONE", *other_image(cluster)))
+
+
+@test
+def a_component_without_image_stays_outside(cluster):
+    outside = ("sh", "-c", "test ! -e /workspace/replaced && grep -E 'CapPrm|NoNewPrivs' /proc/self/status && echo outside")
+    for components in ((*outside, ":", "-n1", *IN_BASE), (*IN_BASE, ":", "-n1", *outside)):
+        done = cluster.run("srun", "-n1", *components)
+        done.good()
+        equal(sorted(done.out.split()), sorted(["CapPrm:", "0" * 16, "NoNewPrivs:", "0", "outside", "upper"]), "output", done)
+
+
+@test
+def components_have_their_own_mounts(cluster):
+    show = ("sh", "-c", "echo $SLURM_PROCID $(ls /mnt)")
+    for name in ("one, two=%", "three"):
+        os.makedirs(os.path.join(cluster.shared, name, name.split(",")[0]), exist_ok=True)
+    done = cluster.run("srun", "-n1", f"--container-image={BASE}", '--container-mounts=/home/shared/three:/mnt', *show, ":",
+                       "-n2", f"--container-image={BASE}", "--container-workdir=/etc", "pwd")
+    equal(sorted(done.good().splitlines()), ["/etc", "/etc", "0 three"], "output", done)
+
+
+@test
+def the_components_of_a_batch_job_have_their_own_images(cluster):
+    base, other = " ".join(IN_BASE), " ".join(other_image(cluster))
+    done = cluster.batch("#!/bin/sh\n#SBATCH -n1 -N1\n#SBATCH hetjob\n#SBATCH -n1 -N1\n"
+                         f"srun --het-group=0 {base} : --het-group=1 {other}\n"
+                         f"srun --het-group=1 {base} : --het-group=0 {other}\n"
+                         f"srun --het-group=1 {other}\n"
+                         f"srun --het-group=0,1 {base}\n")
+    lines = done.good().splitlines()
+    equal((lines.count("upper"), done.out.count("uid 2001, in /")), (4, 3), "tasks in each image", done)
+
+
+@test
+def what_srun_tells_the_nodes_does_not_reach_the_tasks(cluster):
+    show = ("sh", "-c", "env | grep -c SLURM_SCONTAINER; true")
+    done = cluster.run("srun", "-n1", f"--container-image={BASE}", *show, ":", "-n1", *show)
+    equal(done.good().split(), ["0", "0"], "variables", done)
+
+
+@test
+def different_components_are_refused_where_slurm_keeps_them_together(cluster):
+    different = ("-n1", f"--container-image={BASE}", ":", "-n1", "--container-image=other")
+    in_a_usual_job = ("salloc", "-N2", "-n2", "srun", "-n1", *IN_BASE, ":", "-n1", *other_image(cluster))
+    for command in (("sbatch", *different, "--wrap", "true"), ("salloc", *different, "true"), in_a_usual_job):
+        done = cluster.run(*command)
+        equal((done.rc, len([line for line in done.errors() if "components" in line])), (1, 1), "exit code and error lines", done)
+
+
+# --- errors of several nodes -----------------------------------------------------------------------------------------
+
+@test
+def nodes_that_failed_alike_are_named_together(cluster):
+    done = cluster.run("srun", "-N2", "-n16", UNKNOWN, "true")
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    expect(done.errors()[0].startswith("node[01-02]: "), "the nodes are not named", done)
+
+
+@test
+def components_that_failed_alike_are_named_together(cluster):
+    done = cluster.run("srun", "-n1", UNKNOWN, "true", ":", "-n1", UNKNOWN, "true")
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    expect(done.errors()[0].startswith("node[01-02]: "), "the nodes are not named", done)
+
+
+@test
+def nodes_that_failed_differently_have_a_line_each(cluster):
+    for node, name in (("node01", "file"), ("node02", "second")):
+        cluster.root(node, "sh", "-c", f"mkdir -p /var/tmp/steps; echo >/var/tmp/steps/{name}")
+    try:
+        done = cluster.run("srun", "-N2", f"--container-image={BASE}", "--container-mounts=/var/tmp/steps/file:/etc", "true")
+        equal((done.rc, len(done.errors())), (1, 2), "exit code and error lines", done)
+        equal([line.split(": ")[0] for line in sorted(done.errors())], list(NODES), "nodes", done)
+        done = cluster.run("srun", "-N2", f"--container-image={BASE}", "--container-mounts=/var/tmp/steps/second:/etc/issue", "true")
+        equal([line.split(": ")[0] for line in done.errors()], ["node01"], "the node that failed", done)
+    finally:
+        for node in NODES:
+            cluster.root(node, "rm", "-rf", "/var/tmp/steps")
+
+
+@test
+def an_error_on_one_node_has_no_name_before_it(cluster):
+    done = cluster.run("srun", "-N1", "-n4", UNKNOWN, "true")
+    equal(len(done.errors()), 1, "error lines", done)
+    expect(not done.errors()[0].startswith("node"), "there is a name", done)
+
+
+@test
+def every_node_says_its_error_when_asked_for_details(cluster):
+    done = cluster.run("srun", "-l", "-N2", "-n4", "--container-verbose", UNKNOWN, "true")
+    lines = [line for line in done.err.splitlines() if re.match(r"\d: spank-container: (?!node).*nothing", line)]
+    equal(len(lines), 2, "lines", done)
