@@ -52,6 +52,19 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home) {
   return side;
 }
 
+void add_display(HostSide& side, const std::map<std::string, std::string>& job_environment) {
+  const auto display = job_environment.find("DISPLAY");
+  const auto authority = job_environment.find("XAUTHORITY");
+  if (display == job_environment.end() || authority == job_environment.end() || !authority->second.starts_with('/')) return;
+  const std::string& path = authority->second;
+  // Slurm's names for it: one of this job, or with home_xauthority the user's own.
+  if (path.find("/.Xauthority-") == std::string::npos && !path.ends_with("/.Xauthority")) return;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) return;
+  // Without it programs say that they may not use the display: no reason to refuse the step.
+  [[maybe_unused]] const auto added = add_source(side, path, path, TaskMessage::source_read_only, path);
+}
+
 std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
                                      const PolicyRecord& policy) {
   if (pull == PullPolicy::always) return std::nullopt;

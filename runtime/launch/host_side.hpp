@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct HostSide {
 };
 /// `home`: the user's home directory if it shall be mounted, else empty.
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home);
+
+/// Where Slurm forwards the user's display (srun --x11): the file that lets programs in, which lies where the container has a
+/// /tmp or a home of its own.
+void add_display(HostSide& side, const std::map<std::string, std::string>& job_environment);
 
 /// The manifest that this (canonical) reference is known to stand for and need not be asked about now, if it is public.
 /// Nothing is known that `import` has not seen since the site's rules are what they are.
