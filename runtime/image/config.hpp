@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <map>
 #include <span>
@@ -9,6 +11,7 @@
 
 #include "base/result.hpp"
 #include "image/request.hpp"
+#include "image/site_config.hpp"
 
 namespace spc {
 
@@ -50,6 +53,7 @@ struct Config {
   std::vector<std::string> no_proxy;            ///< hosts and domains that are spoken to without
   std::vector<std::string> allowed_registries;  ///< HOST[:PORT] or *.DOMAIN; empty: all
   StoreConfig store;
+  SiteConfig site;  ///< for the user's side of a start
   std::map<std::string, RegistryConfig, std::less<>> registries;
 
   /// What was said about HOST[:PORT], or the defaults.
@@ -58,12 +62,16 @@ struct Config {
   [[nodiscard]] bool allows(std::string_view host) const;
 };
 
-/// Reads a configuration file. A missing file means the defaults. The file must belong to root (or to the caller) and
-/// nobody else may be able to write it; an unknown key, a wrong type or a value out of range is an error with its line.
-Result<Config> read_config(const std::string& path);
+/// Reads a configuration file, `config.toml`, and after it the files `*.toml` of the directory `config.d` beside it in the
+/// order of their names: a key or a list in a later file replaces that of an earlier one, tables are joined. What is missing
+/// has its default. Files and directories must belong to root (or to `owner`) and nobody else may be able to write them or
+/// what they lie in (base/trusted_file.hpp); an unknown key, a wrong type or a value out of range is an error with its line.
+Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid());
 
 /// The same for text; `name` stands for the file in messages.
 Result<Config> parse_config(const std::string& text, const std::string& name);
+/// What the text says takes the place of what is there.
+Result<void> add_config(Config& config, const std::string& text, const std::string& name);
 
 struct ConfigKey {
   const char* name;

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <span>
 
+#include "base/file.hpp"
 #include "base/policy_record.hpp"
 #include "base/socket.hpp"
 #include "image/config.hpp"
@@ -45,8 +47,7 @@ std::uint32_t number_of(PullPolicy pull) {
   return PolicyRecord::newer;
 }
 
-Result<PolicyRecord> read_policy() {
-  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
+PolicyRecord record_of(const Config& config) {
   PolicyRecord policy;
   std::memcpy(policy.magic, PolicyRecord::kMagic, sizeof policy.magic);
   set_upper_size(policy, config.upper_size);
@@ -57,11 +58,21 @@ Result<PolicyRecord> read_policy() {
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
   policy.made_at = static_cast<std::int64_t>(std::time(nullptr));
   policy.tag_ttl = config.tag_ttl;
+  config.default_registry.copy(policy.default_registry, sizeof policy.default_registry - 1);
+  return policy;
+}
+
+/// The record and the texts behind it.
+Result<UniqueFd> read_policy(PolicyRecord& policy) {
+  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE, 0));
   if (config.default_registry.size() >= sizeof policy.default_registry) {
     return Error(ErrorKind::invalid, "config.toml: default_registry is too long");
   }
-  config.default_registry.copy(policy.default_registry, sizeof policy.default_registry - 1);
-  return policy;
+  policy = record_of(config);
+  const std::string texts = site_records(config.site);
+  if (texts.size() > PolicyRecord::kMostText) return Error(ErrorKind::invalid, "config.toml: its texts are too long");
+  policy.text_bytes = static_cast<std::uint32_t>(texts.size());
+  return sealed_memory_file("spank-container policy", texts);
 }
 
 }  // namespace
@@ -69,16 +80,18 @@ Result<PolicyRecord> read_policy() {
 int answer_policy(int socket) noexcept {
   PolicyAnswer answer;
   const auto refuse = [&](std::string_view why) { why.copy(answer.error, sizeof answer.error - 1); };
+  UniqueFd texts;
   try {
-    const auto policy = read_policy();
-    if (policy)
-      answer.policy = *policy;
+    auto read = read_policy(answer.policy);
+    if (read)
+      texts = *std::move(read);
     else
-      refuse(policy.error().message());
+      refuse(read.error().message());
   } catch (const std::exception& error) {
     refuse(error.what());
   }
-  return send_struct(socket, answer) ? 0 : 1;
+  const int passed[] = {texts.get()};
+  return send_struct(socket, answer, std::span(passed, texts ? 1 : 0)) ? 0 : 1;
 }
 
 }  // namespace spc

@@ -16,6 +16,7 @@
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
+#include "launch/site.hpp"
 #include "launch/user_source.hpp"
 
 namespace spc {
@@ -201,6 +202,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   Furniture furniture;
   UserSource user_source;
   ImageSettings image;
+  Site site = Site::read();  // as the step began, or nearly so; the lead is given what the agent has
   bool inside = false;
 
   for (;;) {
@@ -217,6 +219,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         break;
 
       case TaskMessageKind::lead: {
+        if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
+        site = SPC_TRY(Site::of(descriptors->front().get()));
         auto ordered = order_container(request, job_environment, message.policy, agent.get(), user, user_source, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));

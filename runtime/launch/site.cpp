@@ -2,18 +2,34 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/file.hpp"
 #include "base/policy_record.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc {
+namespace {
+
+constexpr std::size_t kSane = sizeof(PolicyRecord) + PolicyRecord::kMostText;
+
+}  // namespace
+
+Result<Site> Site::of(int policy_file) {
+  const std::string bytes = SPC_TRY_DURING("read the site's policy", read_file(policy_file, kSane));
+  PolicyRecord record;
+  if (bytes.size() >= sizeof record) std::memcpy(&record, bytes.data(), sizeof record);
+  if (bytes.size() < sizeof record || bytes.size() != sizeof record + record.text_bytes) {
+    return Error(ErrorKind::internal, "read the site's policy: unexpected length");
+  }
+  return parse(std::string_view(bytes).substr(sizeof record));
+}
 
 Site Site::read() {
   const UniqueFd file(::open(SPC_RUN_DIR "/policy", O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  constexpr std::size_t kSane = 1 << 20;
-  const auto bytes = file ? read_file(file.get(), kSane) : Result<std::string>(std::string());
-  if (!bytes || bytes->size() <= sizeof(PolicyRecord)) return {};
-  return parse(std::string_view(*bytes).substr(sizeof(PolicyRecord)));
+  auto site = file ? of(file.get()) : Result<Site>(Site());
+  return site ? *std::move(site) : Site();
 }
 
 Site Site::parse(std::string_view records) {

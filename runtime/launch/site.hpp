@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.hpp"
+
 namespace spc {
 
 /// What config.toml says beyond the numbers of the PolicyRecord: texts for the user's side of a start, such as default mounts.
@@ -13,7 +15,9 @@ namespace spc {
 class Site {
  public:
   Site() = default;
-  /// What the agent of this step started with; empty when the file cannot be read.
+  /// From the file that the agent hands to the leading task: the texts belong to the record that it has sent.
+  static Result<Site> of(int policy_file);
+  /// For the other tasks and for whoever only wants to know: as the policy is now; empty when it cannot be read.
   static Site read();
   static Site parse(std::string_view records);
 

@@ -94,12 +94,12 @@ def mentioned_option_problems():
 
 
 def settings_of(table_name):
-    """key -> default text, from runtime/image/config.cpp."""
-    source = (ROOT / "runtime/image/config.cpp").read_text()
+    """key -> default text, from runtime/image/config_keys.cpp."""
+    source = (ROOT / "runtime/image/config_keys.cpp").read_text()
     start = source.index(f"{table_name}[] = {{")
     rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING}\}}', source[start : source.index("\n};", start)])
     if not rows:
-        raise ValueError(f"runtime/image/config.cpp: {table_name} is not written as documents.py reads it")
+        raise ValueError(f"runtime/image/config_keys.cpp: {table_name} is not written as documents.py reads it")
     return {name: text_of(default) for name, _, default, _ in rows}
 
 
@@ -172,4 +172,4 @@ def check(report, stage):
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
-    report.check("the manual page and the example have the settings of config.cpp, with defaults", setting_problems())
+    report.check("the manual page and the example have the settings of config_keys.cpp, with defaults", setting_problems())

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -20,6 +22,19 @@ bool refused(const std::string& text, const std::string& reason) {
   CHECK(config.error().message().find('\n') == std::string::npos);
   return true;
 }
+
+/// A directory that goes with the test.
+struct Scratch {
+  std::string directory = "/tmp/spc-config-XXXXXX";
+
+  Scratch() { REQUIRE(::mkdtemp(directory.data()) != nullptr); }
+  ~Scratch() { std::filesystem::remove_all(directory); }
+  [[nodiscard]] std::string path(const std::string& name) const { return directory + "/" + name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name)) << text;
+  }
+};
 
 }  // namespace
 
@@ -134,6 +149,123 @@ TEST_CASE("a file that others can write is refused") {
   CHECK(read_config(path).error().message().find("can be written by others") != std::string::npos);
   ::unlink(path);
   CHECK(read_config("/tmp").error().message().find("is not a file") != std::string::npos);
+}
+
+TEST_CASE("the keys of the user's side become records") {
+  const auto records = [](const std::string& text) {
+    std::string shown = site_records(parse_config(text, "config.toml").value().site);
+    for (char& c : shown) c = c == '\0' ? '\n' : c;
+    return shown;
+  };
+  const std::string defaults = records("");
+  CHECK(defaults.find("entrypoint=no\nentrypoint_timeout=60\n") != std::string::npos);
+  CHECK(defaults.find("mounts") == std::string::npos);
+  CHECK(defaults.find("importer") == std::string::npos);
+  const std::string all = records(R"(
+remap_root = true
+entrypoint = "task"
+entrypoint_timeout = 5
+slurm = true
+batch = "steps"
+container_scope = "job"
+messages = "pyxis"
+error_report = false
+task_prolog_on_host = true
+mounts = ["/a:/b:ro", "tmpfs:/c"]
+env = ["A=b=c", "_=",]
+keep_env = ["A", "B_*"]
+allowed_paths = ["/images"]
+features_off = ["container-save", "container-name"]
+max_tmpfs_size = "10%"
+importer = "/opt/importer"
+enroot_compat = true
+check_at_submit = true
+)");
+  CHECK(all ==
+        "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch=steps\ncontainer_scope=job\nmessages=pyxis\n"
+        "error_report=false\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
+        "keep_env=B_*\nallowed_paths=/images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
+        "importer=/opt/importer\nenroot_compat=true\ncheck_at_submit=true\n");
+}
+
+TEST_CASE("what only the user's side does is checked too") {
+  CHECK(refused("features_off = [\"container-save\",\n\"container-savee\"]",
+                "line 2: features_off: \"container-savee\" is not allowed"));
+  CHECK(refused("features_off = [\"--container-save\"]", "did you mean \"container-save\"?"));
+  CHECK(refused("entrypoint = \"nodes\"", "needs no, node or task (hint: did you mean \"node\"?)"));
+  CHECK(refused("entrypoint = true", "needs text in quotes"));
+  CHECK(refused("mounts = [\"data:/x\"]", "SRC[:DST[:FLAGS]]"));
+  CHECK(refused("mounts = [\"/a\\n:/x\"]", "SRC[:DST[:FLAGS]]"));
+  CHECK(refused("env = [\"A\"]", "NAME=VALUE"));
+  CHECK(refused("env = [\"1A=b\"]", "NAME=VALUE"));
+  CHECK(refused("env = [\"A=\\u0000\"]", "it has a NUL"));
+  CHECK(refused("keep_env = [\"A B\"]", "a pattern"));
+  CHECK(refused("allowed_paths = [\"images\"]", "an absolute path"));
+  CHECK(refused("max_tmpfs_size = \"5GB\"", "1% to 100%"));
+  CHECK(refused("importer = \"importer\"", "absolute path of a program"));
+  CHECK(refused("entrypoint_timeout = 1000000", "from 0 to 86400"));
+}
+
+TEST_CASE("files of config.d count more than config.toml, later ones more than earlier ones") {
+  const Scratch scratch;
+  scratch.write("config.toml",
+                "tag_ttl = 1\npublic_ttl = 1\nstall_timeout = 1\nenv = [\"A=1\"]\n[registries.\"r:1\"]\ninsecure = true\n");
+  scratch.write("config.d/20-b.toml", "tag_ttl = 3\n[registries.\"r:1\"]\nblocked = true\n");
+  scratch.write("config.d/10-a.toml", "tag_ttl = 2\npublic_ttl = 2\nenv = []\n");
+  scratch.write("config.d/30-c.toml~", "nonsense");
+  scratch.write("config.d/.30.toml", "nonsense");
+  const Config config = read_config(scratch.path("config.toml")).value();
+  CHECK(config.tag_ttl == 3);
+  CHECK(config.public_ttl == 2);
+  CHECK(config.stall_timeout == 1);
+  CHECK(config.site.env.empty());
+  CHECK(config.registry("r:1").insecure);
+  CHECK(config.registry("r:1").blocked);
+  scratch.write("config.d/25.toml", "\nwritabel = true\n");
+  const std::string message = read_config(scratch.path("config.toml")).error().message();
+  CHECK(message.find("config.d/25.toml\", line 2: writabel: unknown key") != std::string::npos);
+}
+
+TEST_CASE("config.d counts without config.toml") {
+  const Scratch scratch;
+  scratch.write("config.d/a.toml", "tag_ttl = 3\n");
+  CHECK(read_config(scratch.path("config.toml")).value().tag_ttl == 3);
+}
+
+TEST_CASE("a directory above a configuration that others can write is refused") {
+  const Scratch scratch;
+  scratch.write("config.toml", "");
+  scratch.write("config.d/a.toml", "");
+  const auto refusal = [&] {
+    const auto config = read_config(scratch.path("config.toml"));
+    return config ? std::string("accepted") : config.error().message();
+  };
+  CHECK(refusal() == "accepted");
+  ::chmod(scratch.path("config.d").c_str(), 0777);
+  CHECK(refusal().find("config.d\" can be written by others than its owner (hint: chmod go-w it)") != std::string::npos);
+  ::chmod(scratch.path("config.d").c_str(), 0755);
+  ::chmod(scratch.path("config.d/a.toml").c_str(), 0664);
+  CHECK(refusal().find("config.d/a.toml\": can be written by others") != std::string::npos);
+  ::chmod(scratch.path("config.d/a.toml").c_str(), 0644);
+  ::chmod(scratch.path("").c_str(), 0775);
+  CHECK(refusal().find("\": directory \"" + scratch.directory + "\" can be written by others") != std::string::npos);
+  ::chmod(scratch.path("").c_str(), 0755);
+  CHECK(refusal() == "accepted");
+}
+
+TEST_CASE("a link to a configuration is as good as the directories that it leads through") {
+  const Scratch site;
+  const Scratch other;
+  other.write("real.toml", "tag_ttl = 3\n");
+  ::mkdir(other.path("loose").c_str(), 0755);
+  REQUIRE(::symlink("../real.toml", other.path("loose/step.toml").c_str()) == 0);
+  REQUIRE(::symlink(other.path("loose/step.toml").c_str(), site.path("config.toml").c_str()) == 0);
+  CHECK(read_config(site.path("config.toml")).value().tag_ttl == 3);
+  ::chmod(other.path("loose").c_str(), 0777);
+  CHECK(read_config(site.path("config.toml")).error().message().find("loose\" can be written by others") != std::string::npos);
+  ::unlink(site.path("config.toml").c_str());
+  REQUIRE(::symlink("config.toml", site.path("config.toml").c_str()) == 0);
+  CHECK(read_config(site.path("config.toml")).error().sys_errno() == ELOOP);
 }
 
 TEST_CASE("CONFIG.md has exactly the keys the program knows") {

@@ -75,7 +75,8 @@ void Agent::on_join() {
     message = TaskMessage{};
     message.kind = TaskMessageKind::lead;
     message.policy = tools_->policy;
-    if (auto sent = send_struct(tasks_.front().socket.get(), message); !sent) fail(sent.error());
+    const int passed[] = {tools_->policy_file.get()};
+    if (auto sent = send_struct(tasks_.front().socket.get(), message, passed); !sent) fail(sent.error());
   }
 }
 

@@ -22,6 +22,7 @@ struct AgentTools {
   UniqueFd loop_table;
   UniqueFd id_map;  ///< user namespace to map the layers with; empty for jobs of root: the layers belong to root anyway
   PolicyRecord policy;
+  UniqueFd policy_file;  ///< with the texts behind the record: for the user's side
 };
 
 /// A task that waits for its container.

@@ -1,12 +1,15 @@
 #include "container/agent/policy.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -20,55 +23,71 @@ namespace {
 
 constexpr char kKept[] = SPC_RUN_DIR "/policy";
 
-PolicyRecord::Stamp stamp_of_config() {
-  struct stat status {};
-  if (::stat(SPC_CONFIG_FILE, &status) != 0) return {};
-  return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
-          status.st_mtim.tv_nsec};
+/// Changes when config.toml or a file of config.d changes, appears or goes, its owner and mode included.
+std::uint64_t stamp_of_config() {
+  std::uint64_t sum = 0;
+  const auto add = [&sum](int directory, const char* name) {
+    struct stat status {};
+    if (::fstatat(directory, name, &status, 0) != 0) return;
+    std::uint64_t hash = 0xcbf29ce484222325;
+    for (const auto word : {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_ctim.tv_sec),
+                            static_cast<std::uint64_t>(status.st_ctim.tv_nsec)}) {
+      hash = (hash ^ word) * 0x100000001b3;
+    }
+    sum += hash;
+  };
+  add(AT_FDCWD, SPC_CONFIG_FILE);
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(SPC_CONFIG_DIR), ::closedir);
+  while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) add(::dirfd(directory.get()), entry->d_name);
+  return sum;
 }
 
 bool plausible(const PolicyRecord& policy) {
   return std::memcmp(policy.magic, PolicyRecord::kMagic, sizeof policy.magic) == 0 &&
          policy.default_registry[sizeof policy.default_registry - 1] == '\0' && policy.upper_percent <= 100 &&
-         policy.squashfs <= PolicyRecord::by_fuse;
+         policy.squashfs <= PolicyRecord::by_fuse && policy.text_bytes <= PolicyRecord::kMostText;
 }
 
-/// Written aside and renamed, so that a reader never sees half of it.
-Result<void> keep(const PolicyRecord& policy) {
+/// Written aside and renamed, so that a reader never sees half of it. Gives back the file, open for reading.
+Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
   const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
   constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
   const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + quoted(aside)));
   SPC_TRY(write_all(file.get(), std::as_bytes(std::span(&policy, 1))));
-  return check(::rename(aside.c_str(), kKept), "rename " + quoted(aside));
-}
-
-Result<PolicyRecord> parse_config(uid_t service_uid, gid_t service_gid) {
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
-  theirs.reset();
-  PolicyAnswer answer;
-  auto received = receive_struct(ours.get(), answer);
-  end_child(child);
-  if (!received) return std::move(received).error().during("read " + quoted(SPC_CONFIG_FILE));
-  answer.error[sizeof answer.error - 1] = '\0';
-  if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));
-  if (!plausible(answer.policy)) return Error(ErrorKind::internal, "read " + quoted(SPC_CONFIG_FILE) + ": unexpected answer");
-  return answer.policy;
+  off_t begin = 0;
+  if (::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {
+    return Error::from_errno(errno, "write " + quoted(aside));
+  }
+  auto kept = SPC_TRY(own(::open(aside.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open " + quoted(aside)));
+  SPC_TRY(check(::rename(aside.c_str(), kKept), "rename " + quoted(aside)));
+  return kept;
 }
 
 }  // namespace
 
-Result<PolicyRecord> current_policy(uid_t service_uid, gid_t service_gid) {
+Result<KeptPolicy> current_policy(uid_t service_uid, gid_t service_gid) {
+  KeptPolicy policy;
   const auto stamp = stamp_of_config();
-  PolicyRecord policy;
-  const UniqueFd kept(::open(kKept, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (kept && ::read(kept.get(), &policy, sizeof policy) == sizeof policy && plausible(policy) && policy.stamp == stamp) {
+  policy.file.reset(::open(kKept, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (policy.file && ::read(policy.file.get(), &policy.record, sizeof policy.record) == sizeof policy.record &&
+      plausible(policy.record) && policy.record.stamp == stamp) {
     return policy;
   }
-  policy = SPC_TRY(parse_config(service_uid, service_gid));
-  policy.stamp = stamp;
-  // Not being able to keep it costs some milliseconds at the next start and nothing else.
-  [[maybe_unused]] const auto done = keep(policy);
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
+  theirs.reset();
+  PolicyAnswer answer;
+  auto texts = receive_struct(ours.get(), answer);
+  end_child(child);
+  if (!texts) return std::move(texts).error().during("read " + quoted(SPC_CONFIG_FILE));
+  answer.error[sizeof answer.error - 1] = '\0';
+  if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));
+  if (!plausible(answer.policy) || texts->size() != 1) {
+    return Error(ErrorKind::internal, "read " + quoted(SPC_CONFIG_FILE) + ": unexpected answer");
+  }
+  policy.record = answer.policy;
+  policy.record.stamp = stamp;
+  policy.file = SPC_TRY_DURING("keep the site's policy", keep(policy.record, texts->front().get()));
   return policy;
 }
 

@@ -2,12 +2,18 @@
 
 #include "base/policy_record.hpp"
 #include "base/result.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 
-/// The site's policy: the kept record when config.toml has not changed since it was made, else a new one, parsed by
-/// `import policy` as the service user. A config.toml with a mistake is an Error that names it.
-Result<PolicyRecord> current_policy(uid_t service_uid, gid_t service_gid);
+struct KeptPolicy {
+  PolicyRecord record;
+  UniqueFd file;  ///< the record and the texts behind it, which the agent does not read
+};
+
+/// The site's policy: the kept one when config.toml and config.d have not changed since it was made, else a new one, parsed
+/// by `import policy` as the service user. A file with a mistake is an Error that names it.
+Result<KeptPolicy> current_policy(uid_t service_uid, gid_t service_gid);
 
 /// Size of the writable layer in tmpfs syntax.
 std::string upper_size(const PolicyRecord& policy);

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+class TableReader;
+
+/// What config.toml says to the user's side of a start, where launch/site.hpp reads it. `import` checks it, as far as text can
+/// be checked, and does nothing with it.
+struct SiteConfig {
+  bool remap_root = false;
+  std::string entrypoint = "no";
+  std::int64_t entrypoint_timeout = 60;
+  bool slurm = false;
+  std::string batch = "script";
+  std::string container_scope = "global";
+  std::string messages = "own";
+  bool error_report = true;
+  bool task_prolog_on_host = false;
+  std::vector<std::string> mounts;
+  std::vector<std::string> env;
+  std::vector<std::string> keep_env;
+  std::vector<std::string> allowed_paths;
+  std::vector<std::string> features_off;
+  std::string max_tmpfs_size;
+  std::string importer;
+  bool enroot_compat = false;
+  bool check_at_submit = false;
+};
+
+/// Reads those keys that `reader`'s table has.
+Result<void> read_site(const TableReader& reader, SiteConfig& site);
+
+/// The records `key=value\0`, one for each element of a list.
+std::string site_records(const SiteConfig& site);
+
+/// 1% to 100%, or a number of bytes with K, M, G or T behind it: tmpfs takes it as it is.
+bool is_upper_size(const std::string& text);
+inline constexpr char kUpperSizeRule[] = "needs 1% to 100%, or a number of bytes with K, M, G or T behind it";
+
+}  // namespace spc
