@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -44,9 +46,21 @@ enum class TaskMessageKind : std::uint32_t {
 /// Trees that the builder takes from the host by itself; the lead only says where they go.
 enum class HostTree : std::uint32_t { proc, sys, dev, tmp, count };
 
-/// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them and tasks enter them.
-/// `user` is made last, when all mounts are in place; it has id 0 for the user and nobody else.
+/// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them. In `user` the user has
+/// id 0 and nobody else exists; nobody gets in before all mounts are in place, in a mount namespace that belongs to it.
 enum NamespaceBits : std::uint32_t { own_user = 1, own_net = 2, own_ipc = 4, own_uts = 8, own_pid = 16 };
+
+/// How the kernel knows them: the flag of clone(2), and the name below /proc/PID/ns and in --container-unshare.
+struct NamespaceKind {
+  NamespaceBits bit;
+  int flag;
+  const char* name;
+};
+inline constexpr std::array<NamespaceKind, 5> kNamespaceKinds = {{{own_user, CLONE_NEWUSER, "user"},
+                                                                  {own_net, CLONE_NEWNET, "net"},
+                                                                  {own_ipc, CLONE_NEWIPC, "ipc"},
+                                                                  {own_uts, CLONE_NEWUTS, "uts"},
+                                                                  {own_pid, CLONE_NEWPID, "pid"}}};
 
 /// Phases of a preparation as --container-verbose and the benchmarks show them.
 enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, furnish, count };

@@ -65,6 +65,12 @@ void add_display(HostSide& side, const std::map<std::string, std::string>& job_e
   [[maybe_unused]] const auto added = add_source(side, path, path, TaskMessage::source_read_only, path);
 }
 
+void move_placement(Furniture& furniture, const std::string& from, const std::string& to) {
+  for (Placement& placement : furniture.placements) {
+    if (placement.target == from) placement.target = to;
+  }
+}
+
 std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
                                      const PolicyRecord& policy) {
   if (pull == PullPolicy::always) return std::nullopt;

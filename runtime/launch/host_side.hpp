@@ -30,6 +30,9 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home);
 /// /tmp or a home of its own.
 void add_display(HostSide& side, const std::map<std::string, std::string>& job_environment);
 
+/// What should appear at one place of the container appears at another.
+void move_placement(Furniture& furniture, const std::string& from, const std::string& to);
+
 /// The manifest that this (canonical) reference is known to stand for and need not be asked about now, if it is public.
 /// Nothing is known that `import` has not seen since the site's rules are what they are.
 std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,

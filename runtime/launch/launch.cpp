@@ -11,6 +11,8 @@
 #include "base/image_record.hpp"
 #include "base/socket.hpp"
 #include "container/task/enter.hpp"
+#include "container/task/fake_root.hpp"
+#include "container/task/visit.hpp"
 #include "image/location.hpp"
 #include "image/request.hpp"
 #include "launch/host_side.hpp"
@@ -96,6 +98,12 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
   return order;
 }
 
+/// NamespaceBits that the container shall have. Root is root anyway.
+std::uint32_t namespaces_of(const LaunchRequest& request) {
+  const bool remap_root = request.remap_root ? *request.remap_root : Site::read().flag("remap_root", false);
+  return request.namespaces | (remap_root && ::geteuid() != 0 ? own_user : 0U);
+}
+
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
@@ -122,6 +130,8 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
   message.manifest = order.manifest;
   message.offset = order.offset;
+  message.namespaces = namespaces_of(request);
+  const bool as_root = (message.namespaces & own_user) != 0;
   const int passed[] = {order.first.get(), order.second.get()};
   SPC_TRY(send_struct(agent, message, passed));
   user_source.prepare(std::move(order.user_source), image, job_environment);
@@ -132,7 +142,10 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   furniture.passwd_entry = user.passwd_entry();
   furniture.group_entries = user.group_entries;
   furniture.for_other_tasks = user.for_other_tasks();
-  if (!mount_home && user.home != "/") furniture.directories.push_back(user.home);  // programs expect that HOME exists
+  furniture.for_root = as_root;
+  const std::string home = as_root ? user.as_root().home : user.home;
+  if (mount_home) move_placement(furniture, user.home, home);
+  if (!mount_home && home != "/") furniture.directories.push_back(home);  // programs expect that HOME exists
   return furniture;
 }
 
@@ -234,23 +247,38 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
         user_source.stop();  // before anything of the image is entered
         image = SPC_TRY(read_settings((*descriptors)[1].get()));
-        SPC_TRY(enter_container((*descriptors)[0].get()));
-        inside = true;
-        if (image.in_files) read_image_files(job_environment, image, &log);
-        if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, image));
-        if (auto furnished = furnish(furniture, agent.get()); !furnished) {
-          SPC_TRY(report_failure(agent.get(), furnished.error()));
+        auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
+        const auto furnish_inside = [&] {
+          if (image.in_files) read_image_files(job_environment, image, &log);
+          if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, image));
+          const auto furnished = furnish(furniture, agent.get());
+          return furnished ? Result<void>() : report_failure(agent.get(), furnished.error());
+        };
+        // There is more to enter when the container is ready, and once inside this process has nothing left to enter with.
+        if (furniture.for_root) {
+          if (auto visited = visit_container(namespaces, furnish_inside); !visited) {
+            SPC_TRY(report_failure(agent.get(), visited.error()));
+          }
+          break;
         }
+        SPC_TRY(enter_container(namespaces));
+        inside = true;
+        SPC_TRY(furnish_inside());
         break;
       }
 
       case TaskMessageKind::ready: {
-        if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to enter");
+        if (descriptors->size() < 2) return Error(ErrorKind::internal, "no namespace to enter");
         if (!inside) {
           image = SPC_TRY(read_settings((*descriptors)[1].get()));
           user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
-          SPC_TRY(enter_container((*descriptors)[0].get()));
+          const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2));
+          SPC_TRY(enter_container(namespaces));
           if (image.in_files) read_image_files(job_environment, image, nullptr);  // the first task has said what is to be said
+        }
+        if ((message.namespaces & own_user) != 0) {
+          user = user.as_root();
+          SPC_TRY(fake_root_calls());
         }
         // Programs that open a shell look at SHELL; many images have no other than sh.
         if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";

@@ -68,6 +68,14 @@ UserIdentity UserIdentity::from_first_task(std::string_view text) {
   return user;
 }
 
+UserIdentity UserIdentity::as_root() const {
+  UserIdentity root;
+  root.name = "root";
+  root.home = "/root";
+  root.shell = shell;
+  return root;
+}
+
 std::string UserIdentity::passwd_entry() const {
   if (name.empty()) return {};
   return name + ":x:" + std::to_string(uid) + ":" + std::to_string(gid) + "::" + home + ":" + shell;

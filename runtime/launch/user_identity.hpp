@@ -23,6 +23,8 @@ struct UserIdentity {
   /// Name, home and shell for the other tasks of the node, who then need not ask the name service: each ended by NUL.
   [[nodiscard]] std::string for_other_tasks() const;
   static UserIdentity from_first_task(std::string_view text);
+  /// Who he is where he is root of the container: root, whose home is /root.
+  [[nodiscard]] UserIdentity as_root() const;
   /// A line for a passwd file; empty for a user without a name.
   [[nodiscard]] std::string passwd_entry() const;
 };

@@ -10,14 +10,13 @@
 #include <array>
 #include <cerrno>
 
+#include "container/task/fake_root.hpp"
 #include "container/task/furnish.hpp"
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 
 namespace spc {
 namespace {
-
-constexpr char kRootHome[] = "/root";
 
 /// A copy of the tree at `source`, in no place yet, with more flags than it has.
 Result<UniqueFd> copy_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
@@ -74,6 +73,7 @@ Furniture furniture_of(HostSide side, const UserIdentity& user, RootMap map, boo
     furniture.passwd_entry = user.passwd_entry();
     furniture.group_entries = user.group_entries;
   }
+  furniture.for_root = map == RootMap::root;
   if (!mounts_home && user.home != "/") furniture.directories.push_back(user.home);
   furniture.directories.push_back(workdir);
   return furniture;
@@ -97,14 +97,8 @@ Result<void> change_directory(const std::string& path) {
 }  // namespace
 
 UserIdentity identity_inside(RootMap map) {
-  UserIdentity user = UserIdentity::of_this_process();
-  if (map == RootMap::self) return user;
-  user.uid = 0;
-  user.gid = 0;
-  user.name = "root";
-  user.home = kRootHome;
-  user.group_entries.clear();
-  return user;
+  const UserIdentity user = UserIdentity::of_this_process();
+  return map == RootMap::root ? user.as_root() : user;
 }
 
 Result<ImageSettings> enter_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
@@ -115,11 +109,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
   auto side = SPC_TRY(gather(request, mounts_home ? outside.home : ""));
-  if (mounts_home && map == RootMap::root) {
-    for (auto& placement : side.furniture.placements) {
-      if (placement.target == outside.home) placement.target = kRootHome;
-    }
-  }
+  if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side));
   SPC_TRY(pivot_into(image.place + "/root"));
@@ -142,6 +132,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     furniture.passwd_entry.clear();
     furniture.group_entries.clear();
     furniture.directories.clear();
+    furniture.for_root = false;
     SPC_TRY(furnish(furniture, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
@@ -152,6 +143,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   for (const auto& name : change.unset) environment.erase(name);
   for (const auto& [name, value] : change.set) environment[name] = value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  if (map == RootMap::root) SPC_TRY(fake_root_calls());
   return settings;
 }
 

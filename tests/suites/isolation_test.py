@@ -6,7 +6,7 @@ from images import Image, named, special, with_probe
 from harness import equal, expect, test
 
 ALLOWED_CAPABILITIES = {"SYS_ADMIN": 21, "SYS_CHROOT": 18, "SETUID": 7, "SETGID": 6, "KILL": 5, "DAC_OVERRIDE": 1,
-                        "CHOWN": 0, "FOWNER": 3, "FSETID": 4}
+                        "CHOWN": 0, "FOWNER": 3, "FSETID": 4, "SETFCAP": 31}
 
 
 def status_of(text):

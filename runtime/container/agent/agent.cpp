@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
 
 #include "base/clock.hpp"
 #include "base/socket.hpp"
@@ -113,6 +115,7 @@ Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd>
 Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
   if (descriptors.size() != 2 || began_ != 0) return Error(ErrorKind::internal, "a start without its image");
   order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
+  order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
   began_ = now_us();
   if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
     order_.image.record = std::move(descriptors[0]);
@@ -250,8 +253,9 @@ Result<void> Agent::start_builder() {
     report.error = built.error().sys_errno();
     std::snprintf(report.text, sizeof report.text, "%s", built.error().message().c_str());
   }
-  const int mount_namespace = built ? built->get() : -1;
-  [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, std::span(&mount_namespace, built ? 1 : 0));
+  std::vector<int> namespaces;
+  if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
+  [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
   ::_exit(0);
 }
 
@@ -266,16 +270,19 @@ void Agent::on_builder() {
     auto again = use(std::move(order_.image));
     return again ? void() : fail(again.error());
   }
-  if (report.kind != TaskMessageKind::ready || descriptors->size() != 1) return fail(Error(ErrorKind::system, report.text));
-  mount_namespace_ = std::move(descriptors->front());
+  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return fail(Error(ErrorKind::system, report.text));
+  namespaces_ = *std::move(descriptors);
   answer_all(report);
 }
 
 void Agent::tell(const Task& task) {
-  const int passed[] = {mount_namespace_.get(), order_.image.record.get()};
-  const std::size_t count = answer_->kind == TaskMessageKind::ready ? 2 : 0;
+  std::vector<int> passed;
+  if (answer_->kind == TaskMessageKind::ready) {
+    std::ranges::transform(namespaces_, std::back_inserter(passed), &UniqueFd::get);
+    passed.insert(passed.begin() + 1, order_.image.record.get());
+  }
   // A task that has ended needs no answer, and one that was stopped must not stop the others.
-  [[maybe_unused]] const auto sent = send_struct(task.socket.get(), *answer_, std::span(passed, count), WhenFull::fail);
+  [[maybe_unused]] const auto sent = send_struct(task.socket.get(), *answer_, passed, WhenFull::fail);
 }
 
 void Agent::tell_all(TaskMessageKind kind, const char* text) {

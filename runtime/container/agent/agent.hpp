@@ -59,7 +59,7 @@ class Agent {
   std::uint64_t began_ = 0;
 
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
-  UniqueFd mount_namespace_;
+  std::vector<UniqueFd> namespaces_;   ///< of the container: mount, then those of `answer_`
 };
 
 }  // namespace spc

@@ -17,6 +17,7 @@
 #include "base/socket.hpp"
 #include "container/agent/loop_device.hpp"
 #include "container/agent/mount.hpp"
+#include "container/agent/namespaces.hpp"
 #include "container/agent/policy.hpp"
 #include "container/agent/system_call.hpp"
 
@@ -196,7 +197,7 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
 
 }  // namespace
 
-Result<UniqueFd> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
+Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
   std::uint64_t began = now_us();
   const auto lap = [&](Phase phase) {
     const std::uint64_t moment = now_us();
@@ -205,6 +206,7 @@ Result<UniqueFd> build_container(BuildOrder& order, const AgentTools& tools, con
   };
   ImageFiles& image = order.image;
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
+  const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   auto host = SPC_TRY(copy_host_trees());
   auto sources = SPC_TRY(copy_sources(order.sources));
   auto lower = SPC_TRY(copy_directory(image.directory.get()));
@@ -231,8 +233,16 @@ Result<UniqueFd> build_container(BuildOrder& order, const AgentTools& tools, con
     const auto finished = SPC_TRY(open_path(AT_FDCWD, "/"));
     SPC_TRY(make_read_only(finished.get()));
   }
+  ready.namespaces = order.namespaces;
+  std::vector<UniqueFd> namespaces;
+  if ((order.namespaces & own_user) != 0) {
+    // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
+    namespaces = SPC_TRY(new_namespaces(proc.get(), tools.id_map.get(), CLONE_NEWNS, {"mnt", "user"}));
+  } else {
+    namespaces.push_back(std::move(mount_namespace));
+  }
   lap(Phase::furnish);
-  return mount_namespace;
+  return namespaces;
 }
 
 }  // namespace spc

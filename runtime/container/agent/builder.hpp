@@ -38,11 +38,12 @@ struct BuildOrder {
   std::vector<BindSource> sources;
   ImageFiles image;
   bool read_only = false;
+  std::uint32_t namespaces = 0;  ///< NamespaceBits
 };
 
-/// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace; `ready` is
-/// filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do nothing
+/// Builds the container's root, furnishes it together with the leading task, and gives back its namespaces: mount, then
+/// those of `order.namespaces` in the order of the enum; `ready` is filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do nothing
 /// afterwards but hand over the result and exit.
-Result<UniqueFd> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
+Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
 }  // namespace spc

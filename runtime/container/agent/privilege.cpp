@@ -24,7 +24,7 @@ namespace spc {
 namespace {
 
 constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
-                                CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID};
+                                CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID, CAP_SETFCAP};
 
 Result<void> write_file(const std::string& path, const std::string& text) {
   const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + quoted(path)));
@@ -77,6 +77,8 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
   const std::string proc = "/proc/" + std::to_string(*child);
   const auto describe = [&]() -> Result<UniqueFd> {
     SPC_TRY(write_file(proc + "/uid_map", "0 " + std::to_string(uid) + " 1\n"));
+    // Else who enters it (--container-remap-root) could leave groups that a file's mode shuts out.
+    SPC_TRY(write_file(proc + "/setgroups", "deny\n"));
     SPC_TRY(write_file(proc + "/gid_map", "0 " + std::to_string(gid) + " 1\n"));
     return own(::open((proc + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC), "open the user namespace of the id map");
   };

@@ -11,7 +11,7 @@ namespace spc {
 
 /// Reduces the process, its bounding set and its groups to what agent and builder need, for good:
 /// SYS_ADMIN (mounts, namespaces), SYS_CHROOT (setns of a mount namespace), SETUID and SETGID (children, id map), KILL, and
-/// DAC_OVERRIDE, CHOWN, FOWNER, FSETID: overlayfs keeps the mounter's credentials for every later write in the container.
+/// DAC_OVERRIDE, CHOWN, FOWNER, FSETID, SETFCAP: overlayfs keeps the mounter's credentials for every later write in the container.
 /// Also no_new_privs.
 Result<void> keep_needed_privileges();
 
@@ -21,7 +21,8 @@ Result<pid_t> fork_child(unsigned long namespaces = 0);
 /// Kills a child, if it has not ended, and reaps it.
 void end_child(pid_t child);
 
-/// A user namespace that maps id 0 to this user and group, to describe an idmapped mount with; nobody ever lives in it.
+/// A user namespace that maps id 0 to this user and group, to describe an idmapped mount with. Nobody lives in it but the
+/// tasks of a container with own_user, in a mount namespace that is made when all mounts are in place.
 Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
 
 /// Starts `program` (argument vector of at most one word) as uid and gid without groups, capabilities, environment or

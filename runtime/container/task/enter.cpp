@@ -23,6 +23,13 @@ Result<void> set_capabilities(std::initializer_list<cap_value_t> wanted) {
   return {};
 }
 
+/// There is no way any more to get a capability that the process does not have.
+Result<void> forgo_privilege() {
+  ::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  return {};
+}
+
 }  // namespace
 
 void keep_privilege_to_enter() { ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); }
@@ -35,13 +42,21 @@ Result<void> stay_outside() {
 
 Result<void> give_up_privilege() {
   SPC_TRY(stay_outside());
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
-  return {};
+  return forgo_privilege();
 }
 
-Result<void> enter_container(int mount_namespace) {
+Result<void> enter_container(const ContainerNamespaces& namespaces) {
+  const UniqueFd& user = namespaces.own[0];
   auto raised = set_capabilities({CAP_SYS_ADMIN, CAP_SYS_CHROOT});
-  const int failed = raised && ::setns(mount_namespace, CLONE_NEWNS) != 0 ? errno : 0;
+  bool entered = raised.has_value();
+  for (std::size_t i = 1; entered && i < namespaces.own.size(); ++i) {
+    entered = !namespaces.own[i] || ::setns(namespaces.own[i].get(), kNamespaceKinds[i].flag) == 0;
+  }
+  // Entering the user namespace leaves no capability in any other, and the mount namespace belongs to it.
+  entered = entered && (!user || ::setns(user.get(), CLONE_NEWUSER) == 0);
+  entered = entered && ::setns(namespaces.mounts.get(), CLONE_NEWNS) == 0;
+  const int failed = entered ? 0 : errno;
+  if (entered && user) return forgo_privilege();
 
   SPC_TRY(give_up_privilege());
   if (!raised) return std::move(raised).error().during("enter the container");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/result.hpp"
+#include "container/task/namespaces.hpp"
 
 namespace spc {
 
@@ -14,8 +15,9 @@ Result<void> give_up_privilege();
 /// Gives up what keep_privilege_to_enter kept, and nothing that a task of the host has.
 Result<void> stay_outside();
 
-/// Takes the calling process, which must be single-threaded and already be the user, into the container's mount namespace,
-/// then gives up its privilege, also when entering failed.
-Result<void> enter_container(int mount_namespace);
+/// Takes the calling process, which must be single-threaded and already be the user, into the container's namespaces, then
+/// gives up its privilege, also when entering failed. Where the container has a user namespace of its own the process has
+/// all capabilities in that one, which is its purpose, and none outside.
+Result<void> enter_container(const ContainerNamespaces& namespaces);
 
 }  // namespace spc

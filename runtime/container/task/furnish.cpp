@@ -92,6 +92,21 @@ Result<void> rewrite(const std::string& path, const Edit& edit) {
   return {};
 }
 
+/// An entry for id 0 unless there is one.
+std::string with_root(std::string text, const char* entry) {
+  const bool known = text.starts_with("root:") || text.find("\nroot:") != std::string::npos;
+  return known ? text : text + entry;
+}
+
+/// What root expects. apt would fetch as the user _apt, whom nobody can become where only root exists.
+Result<void> furnish_for_root() {
+  SPC_TRY(rewrite("/etc/passwd", [](std::string text) { return with_root(std::move(text), "root:x:0:0:root:/root:/bin/sh\n"); }));
+  SPC_TRY(rewrite("/etc/group", [](std::string text) { return with_root(std::move(text), "root:x:0:\n"); }));
+  if (::access("/etc/apt", F_OK) != 0) return {};
+  return rewrite("/etc/apt/apt.conf.d/90spank-container",
+                 [](std::string_view) { return std::string("APT::Sandbox::User \"root\";\n"); });
+}
+
 /// Field `index` of a colon-separated line.
 std::string_view field(std::string_view line, int index) {
   for (; index > 0; --index) {
@@ -144,6 +159,7 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
       return text;
     }));
   }
+  if (furniture.for_root) SPC_TRY(furnish_for_root());
   for (std::uint32_t i = 0; i < sources; ++i) {
     const Placement& placement = furniture.placements[i];
     const auto target = SPC_TRY_DURING("--container-mounts", open_target(placement.target, placement.directory));

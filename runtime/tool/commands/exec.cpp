@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
+#include "container/task/fake_root.hpp"
 #include "launch/environment.hpp"
 #include "tool/command.hpp"
 #include "tool/places.hpp"
@@ -53,6 +54,7 @@ bool same_file(const UniqueFd& a, const UniqueFd& b) {
 }
 
 Result<void> join(const std::string& process) {
+  const uid_t outside = ::geteuid();
   const auto user = SPC_TRY(open_of(process, "ns/user", O_RDONLY));
   const auto own_user = SPC_TRY(open_of("/proc/self/", "ns/user", O_RDONLY));
   const auto mounts = SPC_TRY(open_of(process, "ns/mnt", O_RDONLY));
@@ -63,7 +65,8 @@ Result<void> join(const std::string& process) {
   if (::setns(mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
   if (::fchdir(workdir.get()) != 0) return Error::from_errno(errno, "enter the container's work directory");
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
-  return {};
+  const bool became_root = outside != 0 && ::geteuid() == 0;
+  return became_root ? fake_root_calls() : Result<void>();
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+#include "container/agent/namespaces.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/socket.hpp"
+#include "container/agent/privilege.hpp"
+#include "container/protocol.hpp"
+
+namespace spc {
+
+Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, std::initializer_list<const char*> names) {
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const pid_t child = SPC_TRY(fork_child());
+  TaskMessage message;
+  if (child == 0) {  // there is no way back out of a user namespace, hence the child
+    std::vector<int> made;
+    if ((owner < 0 || ::setns(owner, CLONE_NEWUSER) == 0) && ::unshare(flags) == 0) {
+      for (const char* name : names) {
+        made.push_back(::openat(proc, (std::string("self/ns/") + name).c_str(), O_RDONLY | O_CLOEXEC));
+      }
+    }
+    message.error = errno;
+    [[maybe_unused]] const auto sent = send_struct(theirs.get(), message, made);
+    ::_exit(0);
+  }
+  theirs.reset();
+  auto made = receive_struct(ours.get(), message);
+  end_child(child);
+  if (made && made->size() != names.size()) return Error::from_errno(message.error, "make the container's namespaces");
+  return made;
+}
+
+}  // namespace spc
