@@ -29,7 +29,9 @@ namespace {
 using namespace spank_container;
 
 int on_option(int row, const char* value, int /*remote*/) {
-  state.given.push_back({static_cast<size_t>(row), value == nullptr ? "" : value});
+  // For an option without a value that came through a batch job's environment, Slurm says "(null)".
+  const bool has_value = option_table()[static_cast<size_t>(row)].argument != nullptr && value != nullptr;
+  state.given.push_back({static_cast<size_t>(row), has_value ? value : ""});
   return 0;
 }
 

@@ -159,6 +159,10 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   request.contain = options.contain == SPC_YES;
   request.private_layer = options.private_layer == SPC_YES;
   request.slurm = options.slurm == SPC_YES;
+  if (request.slurm && request.remap_root.value_or(false)) {
+    return Error(ErrorKind::invalid, "--container-slurm: not together with --container-remap-root")
+        .hint("Slurm would see root, and munge the user");
+  }
   request.explain = options.explain == SPC_YES;
   if (options.save != nullptr) request.save = options.save;
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);

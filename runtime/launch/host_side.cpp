@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "base/file.hpp"
+#include "launch/slurm_client.hpp"
 
 namespace spc {
 namespace {
@@ -37,15 +38,29 @@ Result<void> add_host_files(HostSide& side) {
   return {};
 }
 
+/// --container-slurm.
+Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::string>& environment) {
+  SlurmClient client = find_slurm_client(environment);
+  if (!client.why_not.empty()) return Error(ErrorKind::not_found, "find Slurm's commands: " + client.why_not);
+  for (const auto& [source, target] : client.binds) {
+    SPC_TRY(add_source(side, source, target, TaskMessage::source_read_only, target));
+  }
+  side.furniture.system_users = std::move(client.passwd_entries);
+  side.furniture.files.push_back({kSlurmTable, std::move(client.table)});
+  return {};
+}
+
 }  // namespace
 
-Result<HostSide> gather(const LaunchRequest& request, const std::string& home) {
+Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
+                        const std::map<std::string, std::string>& environment) {
   HostSide side;
   SPC_TRY(add_host_files(side));
   if (!home.empty()) SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
   if (!request.batch_script.empty()) {
     SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
   }
+  if (request.slurm) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
   for (const MountSpec& mount : request.mounts) {
     SPC_TRY_DURING("--container-mounts", add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
   }

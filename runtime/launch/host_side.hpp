@@ -23,8 +23,9 @@ struct HostSide {
   std::vector<OpenedSource> sources;
   Furniture furniture;
 };
-/// `home`: the user's home directory if it shall be mounted, else empty.
-Result<HostSide> gather(const LaunchRequest& request, const std::string& home);
+/// `home`: the user's home directory if it shall be mounted, else empty. `environment`: the job's.
+Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
+                        const std::map<std::string, std::string>& environment);
 
 /// Where Slurm forwards the user's display (srun --x11): the file that lets programs in, which lies where the container has a
 /// /tmp or a home of its own.

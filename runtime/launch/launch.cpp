@@ -113,7 +113,7 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
                                                                : order_for_store(request, policy, image));
   const bool mount_home = request.mount_home.value_or(policy.mount_home != 0);
   if (mount_home) user = UserIdentity::of_this_process();
-  auto side = SPC_TRY(gather(request, mount_home ? user.home : ""));
+  auto side = SPC_TRY(gather(request, mount_home ? user.home : "", job_environment));
   if (!request.contain) add_display(side, job_environment);
 
   TaskMessage message;

@@ -108,7 +108,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   const bool mounts_home = request.mount_home.value_or(false);
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
-  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : ""));
+  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side));

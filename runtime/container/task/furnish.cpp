@@ -141,6 +141,15 @@ std::string with_entry(std::string_view text, const std::string& entry) {
   return kept + entry + "\n";
 }
 
+std::string with_missing_entry(std::string text, const std::string& entry) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const auto end = std::min(rest.find('\n'), rest.size());
+    if (field(rest.substr(0, end), 0) == field(entry, 0)) return text;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return text + entry + "\n";
+}
+
 Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   static constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev",
                                                                                                       "/tmp"};
@@ -152,6 +161,15 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   for (const std::string& directory : furniture.directories) SPC_TRY(open_target(directory, true));
   if (!furniture.passwd_entry.empty()) {
     SPC_TRY(rewrite("/etc/passwd", [&](std::string_view text) { return with_entry(text, furniture.passwd_entry); }));
+  }
+  if (!furniture.system_users.empty()) {
+    SPC_TRY(rewrite("/etc/passwd", [&](std::string text) {
+      for (const std::string& entry : furniture.system_users) text = with_missing_entry(std::move(text), entry);
+      return text;
+    }));
+  }
+  for (const TextFile& file : furniture.files) {
+    SPC_TRY(rewrite(file.path, [&](std::string_view) { return file.text; }));
   }
   if (!furniture.group_entries.empty()) {
     SPC_TRY(rewrite("/etc/group", [&](std::string text) {

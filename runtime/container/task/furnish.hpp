@@ -17,14 +17,21 @@ struct Placement {
   std::string shown_as;  ///< what the user typed, for errors
 };
 
+struct TextFile {
+  std::string path;
+  std::string text;
+};
+
 /// What the first task adds to the container's root before the others come in.
 struct Furniture {
   std::vector<Placement> placements;     ///< in the order their sources were sent
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
-  bool for_root = false;        ///< the user is root inside (--container-remap-root): what root and apt then need is made
-  std::string for_other_tasks;  ///< passed on to them as it is; at most what TaskMessage::text holds
+  bool for_root = false;  ///< the user is root inside (--container-remap-root): what root and apt then need is made
+  std::vector<std::string> system_users;  ///< lines for passwd of users that the image does not have
+  std::vector<TextFile> files;            ///< written anew
+  std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds
 };
 
 /// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is
@@ -46,5 +53,8 @@ Result<UniqueFd> open_target(const std::string& path, bool directory);
 
 /// `text`, a passwd or group file, without the entries that have the name or the id of `entry`, and `entry` at its end.
 std::string with_entry(std::string_view text, const std::string& entry);
+
+/// `text` with `entry` at its end, unless it has one of that name.
+std::string with_missing_entry(std::string text, const std::string& entry);
 
 }  // namespace spc
