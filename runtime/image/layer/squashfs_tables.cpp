@@ -246,6 +246,9 @@ Result<void> TableWriter::write_directory(Inode& inode, std::uint32_t parent) {
   const std::uint32_t xattr = SPC_TRY(xattr_index(inode));
   const OwnedInode generic(sqfs_dir_writer_create_inode(directories_.get(), 0, xattr, parent));
   if (!generic) return Error::from_errno(ENOMEM, "directories");
+  // From 256 entries on libsquashfs 1.3 takes the long form, with an index; 1.2 takes it only where it must, and so does the
+  // layer, which layer-verifier wants to have one possible form.
+  if (generic->base.type == SQFS_INODE_EXT_DIR) SPC_TRY(check(sqfs_inode_make_basic(generic.get()), "directories"));
   (generic->base.type == SQFS_INODE_DIR ? generic->data.dir.nlink : generic->data.dir_ext.nlink) = 2 + subdirectories;
   return write_generic(inode, *generic, S_IFDIR);
 }
