@@ -28,9 +28,11 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   const auto list = slurm_hostlist_create(nullptr);
   for (const auto& node : nodes) slurm_hostlist_push_host(list, node.c_str());
   slurm_hostlist_uniq(list);
-  char* names = slurm_hostlist_ranged_string_malloc(list);
-  slurm_spank_log("%s%s: %s", kPrefix, names == nullptr ? "some nodes" : names, text.c_str());
-  ::free(names);
+  size_t size = 16;
+  for (const auto& node : nodes) size += node.size() + 3;
+  std::vector<char> names(size);
+  const bool named = slurm_hostlist_ranged_string(list, size, names.data()) >= 0;
+  slurm_spank_log("%s%s: %s", kPrefix, named ? names.data() : "some nodes", text.c_str());
   slurm_hostlist_destroy(list);
 }
 
@@ -121,11 +123,14 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
   if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank) || nodes == "1") return std::nullopt;
   if (!variable_of_job("SLURM_LAUNCH_NODE_IPADDR", srun.host_, spank)) return std::nullopt;
   if (!variable_of_job("SLURMD_NODENAME", srun.node_, spank)) return std::nullopt;
-  if (spc_site_flag("error_report", 1) == 0) return std::nullopt;
   srun.address_ = *address;
+  srun.wanted_ = spc_site_flag("error_report", 1);
   return srun;
 }
 
-bool SrunThatListens::takes(const char* error) const { return report_error(host_, address_, node_, error); }
+bool SrunThatListens::takes(const char* error) const {
+  // The agent reads a changed config.toml while tasks start; inside the container only what was known before is.
+  return spc_site_flag("error_report", wanted_) != 0 && report_error(host_, address_, node_, error);
+}
 
 }  // namespace spank_container

@@ -43,6 +43,7 @@ class SrunThatListens {
  private:
   std::string host_, node_;
   ReportAddress address_;
+  int wanted_ = 1;  ///< by the site
 };
 
 }  // namespace spank_container

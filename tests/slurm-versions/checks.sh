@@ -81,6 +81,20 @@ user_error_is_one_line() {
     same 1 "$status" && same 1 "$(grep -c 'spank-container: .*/no/such/source' <<<"$output")" && within 2 nodes_are_idle
 }
 
+nodes_that_fail_alike_share_a_line() {
+    local output
+    output=$(contained -N2 -n4 --container-mounts=/no/such/source:/mnt true 2>&1) && return 1
+    same 1 "$(grep -c 'spank-container: ' <<<"$output")" && grep -q 'spank-container: node\[01-02\]: .*/no/such/source' <<<"$output"
+}
+
+# The options of the last component are all that Slurm itself carries.
+components_have_their_own_containers() {
+    # shellcheck disable=SC2016
+    same $'inside 0\ninside 1\noutside' "$(alice srun -n1 --container-image="$image" sh -c 'test -e /workspace/file && echo inside 0' : \
+        -n1 sh -c 'test -e /workspace/file || echo outside' 2>/dev/null |
+        cat - <(alice srun -n1 true : -n1 --container-image="$image" sh -c 'test -e /workspace/file && echo inside $SLURM_PROCID' 2>/dev/null) | sort)"
+}
+
 # The task must notice that nobody answers.
 missing_agent_is_told() {
     local output status=0
@@ -162,6 +176,8 @@ run_checks() {
     check tasks_share_a_namespace tasks_share_a_namespace
     check runs_a_batch_script runs_a_batch_script
     check user_error_is_one_line user_error_is_one_line
+    check nodes_that_fail_alike_share_a_line nodes_that_fail_alike_share_a_line
+    check components_have_their_own_containers components_have_their_own_containers
     check missing_agent_is_told missing_agent_is_told
     check killed_agent_is_noticed killed_agent_is_noticed
     check agent_lives_as_long_as_the_step agent_lives_as_long_as_the_step

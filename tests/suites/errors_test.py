@@ -45,12 +45,7 @@ EARLY = {
     "a_mount_whose_source_is_no_path": [IMAGE, "--container-mounts=data:/mnt"],
     "a_mount_whose_target_is_no_path": [IMAGE, "--container-mounts=/home/shared:mnt"],
     "a_mount_on_the_root": [IMAGE, "--container-mounts=/home/shared:/"],
-    "an_unmount_of_the_root": [IMAGE, "--container-mounts=umount:/x/.."],
-    "a_tmpfs_without_a_target": [IMAGE, "--container-mounts=tmpfs"],
-    "a_tmpfs_of_a_size_that_is_none": [IMAGE, "--container-mounts=tmpfs:/mnt:size=8GiB"],
-    "a_tmpfs_of_more_than_any_machine": [IMAGE, "--container-mounts=tmpfs:/mnt:size=18446744073709551617"],
-    "a_mount_with_half_a_quote": [IMAGE, "--container-mounts=\"/home/shared:/mnt"],
-    "a_mount_that_is_to_be_moved": [IMAGE, "--container-mounts=/home/shared:/mnt:x-move"],
+    "a_mount_of_a_type_that_is_not_there_yet": [IMAGE, "--container-mounts=tmpfs:/mnt"],
     "a_list_of_variables_with_an_empty_name": [IMAGE, "--container-env=A,,B"],
     "a_variable_with_a_value": [IMAGE, "--container-env=A=b"],
     "an_empty_work_directory": [IMAGE, "--container-workdir="],
@@ -101,8 +96,6 @@ LATE = {
     "a_mount_whose_source_is_shut": [IMAGE, "--container-mounts=/home/bob/private:/mnt"],
     "a_directory_mounted_on_a_file": [IMAGE, "--container-mounts=/home/shared:/etc/issue"],
     "a_file_mounted_on_a_directory": [IMAGE, "--container-mounts=/etc/hosts:/etc"],
-    "an_unmount_of_what_is_not_mounted": [IMAGE, "--container-mounts=umount:/home"],
-    "a_file_mounted_where_a_directory_is_asked_for": [IMAGE, "--container-mounts=/etc/hosts:/mnt/x:x-create=dir"],
     "a_mount_in_proc": [IMAGE, "--container-mounts=/home/shared:/proc/made"],
     "a_work_directory_that_is_missing": [IMAGE, "--container-workdir=/no/such/directory"],
     "a_work_directory_that_is_a_file": [IMAGE, "--container-workdir=/etc/issue"],
@@ -131,6 +124,13 @@ def many_tasks_say_once_that_the_work_directory_is_missing(cluster):
     done = cluster.run("srun", "-N2", "-n16", IMAGE, "--container-workdir=/no/such/directory", "true")
     done.err = done.err.replace("node[01-02]: ", "")
     refused(cluster, "a_work_directory_that_is_missing", done)
+
+
+@test
+def where_errors_are_not_gathered_every_node_says_its_own(cluster):
+    with Config(cluster, "error_report = false\n"):
+        done = cluster.run("srun", "-N2", "-n4", "--container-image=registry:5000/suites/base:nothing", "true")
+        refused(cluster, "an_unknown_tag", done, lines=2)
 
 
 @test
