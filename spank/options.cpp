@@ -35,7 +35,8 @@ constexpr OptionRow kTable[] = {
      "[container] run the tasks in this image; it is fetched from its registry when the node does not have it", "IMAGE",
      [](Options& o, const std::string& value) { return replace(o.image, "--container-image", value); }},
     {"container-mounts", "SRC[:DST[:FLAGS]][,...]",
-     "[container] show a file or directory of the host inside; DST defaults to SRC; FLAGS joined by +: ro, bind, noexec",
+     "[container] show a file or directory of the host inside; DST defaults to SRC; FLAGS joined by +: ro, bind, noexec, nofail, "
+     "sqsh; SRC may be tmpfs (an empty directory) or umount (nothing)",
      "MOUNTS", [](Options& o, const std::string& value) { return add_once(o.mounts, "--container-mounts", value); }},
     {"container-workdir", "PATH", "[container] start in this directory of the container instead of the image's", "WORKDIR",
      [](Options& o, const std::string& value) { return replace(o.workdir, "--container-workdir", value); }},

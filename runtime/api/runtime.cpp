@@ -4,6 +4,7 @@
 #include <pwd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
@@ -135,7 +136,10 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   request.image = options.image;
   SPC_TRY_DURING("--container-image", ImageLocation::parse(request.image));
   for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
-    for (auto& spec : SPC_TRY(parse_mounts(*mount))) request.mounts.push_back(std::move(spec));
+    for (auto& spec : SPC_TRY(parse_mounts(*mount))) {
+      if (std::find(request.mounts.begin(), request.mounts.end(), spec) == request.mounts.end())
+        request.mounts.push_back(std::move(spec));
+    }
     if (request.mounts.size() > kMaxMounts) return too_many_mounts();
   }
   if (options.workdir != nullptr) {
@@ -157,6 +161,12 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   request.entrypoint = tristate(options.entrypoint);
   request.entrypoint_log = options.entrypoint_log == SPC_YES;
   request.contain = options.contain == SPC_YES;
+  if (request.contain && request.mount_home.value_or(false)) {
+    return Error(ErrorKind::invalid, "--container-contain and --container-mount-home contradict each other");
+  }
+  if (options.tmpfs_size != nullptr) {
+    request.tmpfs_size = SPC_TRY_DURING("--container-tmpfs-size", MemorySize::parse(options.tmpfs_size));
+  }
   request.private_layer = options.private_layer == SPC_YES;
   request.slurm = options.slurm == SPC_YES;
   if (request.slurm && request.remap_root.value_or(false)) {
@@ -165,6 +175,11 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   }
   request.explain = options.explain == SPC_YES;
   if (options.save != nullptr) request.save = options.save;
+  const bool has_name = options.name != nullptr && *options.name != '\0';
+  if (request.private_layer && (has_name || !request.save.empty())) {
+    return Error(ErrorKind::invalid, std::string("--container-private and --container-") + (has_name ? "name" : "save") +
+                                         " cannot be combined: each task has a container of its own");
+  }
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   return request;

@@ -21,7 +21,7 @@ namespace spc {
 ///   lead   ── source …, start ──►          agent        which host directories, which image
 ///   agent  ── progress, warning … ──►      every task
 ///   builder ── furnish (namespace) ──►     lead         the root exists; nothing is attached to it yet
-///   lead   ── target, detach (descriptor) ──►  builder  one at a time, since a target may lie in an earlier one
+///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
 ///   lead   ── furnished ──►                builder
 ///   agent  ── ready (namespace, record) or failed ──►  every task
@@ -40,7 +40,6 @@ enum class TaskMessageKind : std::uint32_t {
   failed,
   name,
   named,
-  detach,
 };
 
 /// Trees that the builder takes from the host by itself; the lead only says where they go.
@@ -77,6 +76,7 @@ struct TaskMessage {
     source_no_exec = 4,
     source_tmpfs = 8,
     source_squashfs = 16,  ///< a regular file with a squashfs in it, to be served by `fuse` and mounted itself
+    source_private = 32,   ///< what is mounted on the host later does not appear
   };
   std::uint32_t source_flags = 0;
   std::uint64_t size = 0;
@@ -95,7 +95,7 @@ struct TaskMessage {
     start_save = 128,     ///< `ready` for the lead has one more descriptor: the container's root without anything mounted in it
   };
   std::uint32_t start_flags = 0;
-  Digest manifest;
+  Digest manifest;           ///< lead, of a private container: the image that the step's earlier ones have
   std::uint64_t offset = 0;  ///< bytes
 
   std::uint32_t namespaces = 0;  ///< start: NamespaceBits that the container shall have; ready: that it has

@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "base/file.hpp"
+#include "launch/data_file.hpp"
 #include "launch/slurm_client.hpp"
 
 namespace spc {
@@ -25,8 +26,45 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
     if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
     return std::move(error).hint("it is opened with your own permissions on the node");
   }
-  side.sources.push_back({std::move(path), flags});
-  side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as});
+  side.sources.push_back({.path = std::move(path), .flags = flags});
+  side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as, {}});
+  return {};
+}
+
+void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size, std::optional<unsigned> mode,
+               const std::string& shown_as) {
+  side.sources.push_back({.path = {}, .flags = flags | TaskMessage::source_tmpfs, .size = size});
+  side.furniture.placements.push_back({target, true, shown_as, mode});
+}
+
+Result<void> add_bind(HostSide& side, const MountSpec& mount) {
+  SPC_TRY(add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
+  const bool directory = side.furniture.placements.back().directory;
+  if (mount.create == MountSpec::Create::as_source || directory == (mount.create == MountSpec::Create::directory)) return {};
+  return Error(ErrorKind::invalid,
+               "mount " + quoted(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
+      .hint("without x-create the target becomes what the source is");
+}
+
+Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {
+  auto file = SPC_TRY(open_data_file(mount.source));
+  side.sources.push_back({.path = std::move(file), .flags = mount.flags | TaskMessage::source_squashfs});
+  side.furniture.placements.push_back({mount.target, true, mount.shown_as, {}});
+  return {};
+}
+
+Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<std::string, std::string>& environment) {
+  switch (mount.kind) {
+    case MountSpec::Kind::bind: return add_bind(side, mount);
+    case MountSpec::Kind::squashfs: return add_squashfs(side, mount);
+    case MountSpec::Kind::removal:
+      side.furniture.removals.push_back({mount.target, side.furniture.placements.size(), mount.optional, mount.shown_as});
+      return {};
+    case MountSpec::Kind::tmpfs: break;
+  }
+  std::uint64_t size = 0;
+  if (mount.size) size = SPC_TRY_DURING("mount " + quoted(mount.shown_as), tmpfs_bytes(*mount.size, environment));
+  add_tmpfs(side, mount.target, mount.flags, size, mount.mode, mount.shown_as);
   return {};
 }
 
@@ -53,16 +91,25 @@ Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::s
 }  // namespace
 
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
-                        const std::map<std::string, std::string>& environment) {
+                        const std::map<std::string, std::string>& environment, Log& log) {
   HostSide side;
   SPC_TRY(add_host_files(side));
-  if (!home.empty()) SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
+  if (request.contain) {
+    if (home.starts_with('/') && home != "/") add_tmpfs(side, home, 0, 0, {}, home);
+  } else if (!home.empty()) {
+    SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
+  }
   if (!request.batch_script.empty()) {
     SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
   }
   if (request.slurm) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
   for (const MountSpec& mount : request.mounts) {
-    SPC_TRY_DURING("--container-mounts", add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
+    auto added = add_mount(side, mount, environment);
+    if (!added && mount.optional) {
+      if (!mount.silent) log.write(LogLevel::warning, "--container-mounts: " + added.error().message());
+      continue;
+    }
+    SPC_TRY_DURING("--container-mounts", std::move(added));
   }
   return side;
 }

@@ -12,10 +12,11 @@
 
 namespace spc {
 
-/// A file or directory of the host, opened as the user, to be mounted.
+/// A file or directory of the host, opened as the user, or a tmpfs, to be mounted.
 struct OpenedSource {
-  UniqueFd path;
-  std::uint32_t flags = 0;
+  UniqueFd path;            ///< of a tmpfs: none
+  std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
+  std::uint64_t size = 0;   ///< tmpfs: bytes; 0: as large as the writable layer may be
 };
 
 /// What the leading task gathers on the host as the user: the sources, and what to make of them inside.
@@ -23,9 +24,10 @@ struct HostSide {
   std::vector<OpenedSource> sources;
   Furniture furniture;
 };
-/// `home`: the user's home directory if it shall be mounted, else empty. `environment`: the job's.
+/// `home`: the user's home directory if it shall be mounted (or, with --container-contain, covered), else empty. `environment`: the
+/// job's. A mount that may be missing, and is, makes a warning in `log`.
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
-                        const std::map<std::string, std::string>& environment);
+                        const std::map<std::string, std::string>& environment, Log& log);
 
 /// Where Slurm forwards the user's display (srun --x11): the file that lets programs in, which lies where the container has a
 /// /tmp or a home of its own.

@@ -60,14 +60,19 @@ struct ImageOrder {
   UniqueFd user_source;  ///< on which `import` asks the user's side
 };
 
-/// For an image that is in the store or that `import` brings there.
-Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image) {
+/// For an image that is in the store or that `import` brings there. `earlier`: which one another task of the step has, if any.
+Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
+                                   const Digest& earlier) {
   ImageOrder order;
   const PullPolicy pull = request.pull.value_or(pull_of(policy));
   ImportRequest import;
   if (request.platform) import.platform = *request.platform;
   const auto ref_file = image.kind == ImageLocation::Kind::registry ? ref_file_of(image.name, import.platform) : std::nullopt;
-  if (const auto known = ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy) : std::nullopt) {
+  if (earlier != Digest{}) {
+    order.flags |= TaskMessage::start_known;
+    order.manifest = earlier;
+  } else if (const auto known =
+                 ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy) : std::nullopt) {
     order.flags |= TaskMessage::start_known;
     order.manifest = *known;
   }
@@ -85,11 +90,11 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
 
 /// For a path; what turns out to be an archive goes to the store.
 Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
-                                  Log& log) {
+                                  const Digest& earlier, Log& log) {
   const std::string home = image.path.starts_with("~/") ? UserIdentity::of_this_process().home : "";
   auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home));
   if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
-  if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image);
+  if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image, earlier);
   ImageOrder order;
   order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;
   order.offset = local.offset;
@@ -104,47 +109,61 @@ std::uint32_t namespaces_of(const LaunchRequest& request) {
   return request.namespaces | (remap_root && ::geteuid() != 0 ? own_user : 0U);
 }
 
+/// What can be written in each place; 0: what the site allows. Without anything of the user's inside, what he writes has
+/// nowhere else to go, so it is measured by his job and not by the machine.
+Result<std::uint64_t> upper_size(const LaunchRequest& request, const PolicyRecord& policy,
+                                 const std::map<std::string, std::string>& job_environment) {
+  if (request.tmpfs_size) return SPC_TRY_DURING("--container-tmpfs-size", tmpfs_bytes(*request.tmpfs_size, job_environment));
+  if (!request.contain || policy.upper_bytes != 0) return std::uint64_t{0};
+  return bytes_of({.percent = policy.upper_percent}, memory_of_job(job_environment), "");
+}
+
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                                  const PolicyRecord& policy, int agent, UserIdentity& user, UserSource& user_source, Log& log) {
+                                  const PolicyRecord& policy, const Digest& earlier, int agent, UserIdentity& user,
+                                  UserSource& user_source, Log& log) {
   const auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
-  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, log)
-                                                               : order_for_store(request, policy, image));
-  const bool mount_home = request.mount_home.value_or(policy.mount_home != 0);
-  if (mount_home) user = UserIdentity::of_this_process();
-  auto side = SPC_TRY(gather(request, mount_home ? user.home : "", job_environment));
+  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, earlier, log)
+                                                               : order_for_store(request, policy, image, earlier));
+  const bool mount_home = !request.contain && request.mount_home.value_or(policy.mount_home != 0);
+  const bool needs_home = mount_home || request.contain;
+  if (needs_home) user = UserIdentity::of_this_process();
+  auto side = SPC_TRY(gather(request, needs_home ? user.home : "", job_environment, log));
   if (!request.contain) add_display(side, job_environment);
 
   TaskMessage message;
   message.kind = TaskMessageKind::source;
   for (const OpenedSource& source : side.sources) {
     message.source_flags = source.flags;
+    message.size = source.size;
     const int passed[] = {source.path.get()};
-    SPC_TRY(send_struct(agent, message, passed));
+    SPC_TRY(send_struct(agent, message, std::span(passed, source.path ? 1 : 0)));
   }
 
   message = TaskMessage{};
   message.kind = TaskMessageKind::start;
   message.start_flags = order.flags;
   if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
+  if (request.private_layer) message.start_flags |= TaskMessage::start_private;
   message.manifest = order.manifest;
   message.offset = order.offset;
   message.namespaces = namespaces_of(request);
   const bool as_root = (message.namespaces & own_user) != 0;
+  message.upper_size = SPC_TRY(upper_size(request, policy, job_environment));
   const int passed[] = {order.first.get(), order.second.get()};
   SPC_TRY(send_struct(agent, message, passed));
   user_source.prepare(std::move(order.user_source), image, job_environment);
 
   // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
-  if (!mount_home) user = UserIdentity::of_this_process();
+  if (!needs_home) user = UserIdentity::of_this_process();
   Furniture furniture = std::move(side.furniture);
   furniture.passwd_entry = user.passwd_entry();
   furniture.group_entries = user.group_entries;
   furniture.for_other_tasks = user.for_other_tasks();
   furniture.for_root = as_root;
   const std::string home = as_root ? user.as_root().home : user.home;
-  if (mount_home) move_placement(furniture, user.home, home);
+  if (needs_home) move_placement(furniture, user.home, home);
   if (!mount_home && home != "/") furniture.directories.push_back(home);  // programs expect that HOME exists
   return furniture;
 }
@@ -234,7 +253,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
       case TaskMessageKind::lead: {
         if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
         site = SPC_TRY(Site::of(descriptors->front().get()));
-        auto ordered = order_container(request, job_environment, message.policy, agent.get(), user, user_source, log);
+        auto ordered =
+            order_container(request, job_environment, message.policy, message.manifest, agent.get(), user, user_source, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;

@@ -26,11 +26,11 @@ struct LaunchRequest {
   std::optional<Platform> platform;  ///< empty: the node's
   bool verbose = false;              ///< say where the time of an import went
   std::set<std::string> keep_environment;
-  std::string name;                ///< of the container; empty: it has none
-  std::string save;                ///< the file that the container becomes; empty: none
-  std::uint32_t namespaces = 0;    ///< NamespaceBits but own_user
-  std::uint64_t upper_size = 0;    ///< bytes; 0: the site's limit
-  std::optional<bool> remap_root;  ///< empty: the site's default, as for the next
+  std::string name;                      ///< of the container; empty: it has none
+  std::string save;                      ///< the file that the container becomes; empty: none
+  std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
+  std::optional<MemorySize> tmpfs_size;  ///< of each part that can be written; empty: the site's limit
+  std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;
   bool contain = false;              ///< nothing of the user's inside

@@ -31,6 +31,22 @@ Result<UniqueFd> copy_tree(int source, const char* path, bool recursive, std::ui
   return tree;
 }
 
+/// It belongs to whom the user is inside, and has no limit but the memory if none was asked for.
+Result<UniqueFd> new_tmpfs(const OpenedSource& source) {
+  const UniqueFd context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+  const auto set = [&](const char* key, const std::string& value) {
+    return ::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
+  };
+  const bool ready = context && set("mode", "0755") && (source.size == 0 || set("size", std::to_string(source.size))) &&
+                     ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+  unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+  if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
+  if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
+  UniqueFd mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
+  if (!mount) return Error::from_errno(errno, "mount a tmpfs");
+  return mount;
+}
+
 using HostTrees = std::array<UniqueFd, static_cast<std::size_t>(HostTree::count)>;
 
 Result<HostTrees> copy_host_trees(const MountedImage& image) {
@@ -50,6 +66,13 @@ Result<HostTrees> copy_host_trees(const MountedImage& image) {
 Result<std::vector<UniqueFd>> copy_sources(const HostSide& side) {
   std::vector<UniqueFd> trees;
   for (const OpenedSource& source : side.sources) {
+    if ((source.flags & TaskMessage::source_tmpfs) != 0) {
+      trees.push_back(SPC_TRY(new_tmpfs(source)));
+      continue;
+    }
+    if ((source.flags & TaskMessage::source_squashfs) != 0) {
+      return Error(ErrorKind::invalid, "--mounts: squashfs files can be mounted in jobs only");
+    }
     std::uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
     if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
@@ -108,7 +131,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   const bool mounts_home = request.mount_home.value_or(false);
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
-  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment));
+  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side));

@@ -19,8 +19,17 @@ void check_mounts(std::string_view text) {
   if (!mounts) return must_be_readable(mounts.error());
   must(!mounts->empty(), "an accepted list of mounts is not empty");
   for (const MountSpec& mount : *mounts) {
-    must(!mount.source.empty() && mount.source.find_first_of(":,") == std::string::npos, "a source is one path");
-    must(mount.target.starts_with('/') && mount.target.find_first_of(":,") == std::string::npos, "a target is one absolute path");
+    const bool has_source = mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
+    must(mount.source.empty() != has_source, "what comes from the host has a source, and nothing else");
+    must(mount.kind != MountSpec::Kind::bind || mount.source[0] == '/' || mount.source[0] == '.', "a source is a path");
+    must(mount.target.starts_with('/'), "a target is an absolute path");
+    const bool quotes = mount.shown_as.find_first_of("\\\"") != std::string::npos;
+    must(quotes || (mount.source + mount.target).find_first_of(":,") == std::string::npos,
+         "what separates takes no part unquoted");
+    must(mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::removal || (!mount.size && !mount.mode),
+         "only what is made has a size and a mode");
+    must(!mount.mode || *mount.mode <= 01777U, "no mode has privilege");
+    must(!mount.size || (mount.size->bytes >> 60 == 0 && mount.size->percent <= 100), "a size can be calculated with");
     must(std::filesystem::path(mount.target).lexically_normal() != "/", "a target is not the root, however it is written");
     const auto again = parse_mounts(mount.shown_as);
     must(again.has_value() && again->size() == 1 && again->front() == mount, "a mount as it is shown is the same mount");

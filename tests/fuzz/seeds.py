@@ -30,7 +30,8 @@ def options():
         return "\n".join(texts)
     return [lines("/a:/b:ro+bind,./c", "ubuntu", "/w", "A,B", "newer"), lines("/a:/b:rw+rbind+noexec+nosuid+x-create=dir", "x"), lines("", "x:1", "", "A=b", "always"),
             lines("/a:/b:ro:x"), lines(":/b"), lines("/a:"), lines("data"), lines("/a:b"), lines("/a:/"), lines("/a:."), lines("/a:/.."), lines("/a:././"),
-            lines("/a://"), lines("/a:/./x/.."), lines("tmpfs:/x"), lines("umount:/x"), lines("/a,,/b"), lines("/a b\\:/c\x1b"), lines("/a", "x", "../x", ",", "sometimes"),
+            lines("/a://"), lines("/a:/./x/.."), lines("tmpfs:/x:size=1G+mode=1777"), lines("tmpfs:/x:size=18446744073709551616"), lines("umount:/x"),
+            lines("/a:ro,/b:rw"), lines("d.sqsh:/x:sqsh"), lines("\"/a,b:c\":/x\\ y:nofail+silent"), lines("\"/a\"b"), lines("/a:/b:x-detach+x-create=dir"), lines("/a,,/b"), lines("/a b\\:/c\x1b"), lines("/a", "x", "../x", ",", "sometimes"),
             lines("", "x", "", "1A"), lines("", "x", "", "A\tB,LD_PRELOAD"), "linux/amd64", "linux/arm64/v8", "linux", "linux/amd64/v3/x", "LINUX/AMD64"]
 
 

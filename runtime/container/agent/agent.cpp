@@ -74,12 +74,17 @@ void Agent::on_join() {
     tell(tasks_.back());
     tasks_.pop_back();
   } else if (tasks_.size() == 1) {
-    message = TaskMessage{};
-    message.kind = TaskMessageKind::lead;
-    message.policy = tools_->policy;
-    const int passed[] = {tools_->policy_file.get()};
-    if (auto sent = send_struct(tasks_.front().socket.get(), message, passed); !sent) fail(sent.error());
+    lead();
   }
+}
+
+void Agent::lead() {
+  TaskMessage message;
+  message.kind = TaskMessageKind::lead;
+  message.policy = tools_->policy;
+  message.manifest = image_;
+  const int passed[] = {tools_->policy_file.get()};
+  if (auto sent = send_struct(tasks_.front().socket.get(), message, passed); !sent) fail(sent.error());
 }
 
 void Agent::on_lead() {
@@ -104,11 +109,12 @@ void Agent::on_lead() {
 }
 
 Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  if (descriptors.size() != 1) return Error(ErrorKind::internal, "a mount source without its descriptor");
+  const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
+  if (descriptors.size() != (is_new ? 0 : 1)) return Error(ErrorKind::internal, "a mount source without its descriptor");
   if (order_.sources.size() == kMaxSources) {
     return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
   }
-  order_.sources.push_back({std::move(descriptors.front()), message.source_flags});
+  order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size});
   return {};
 }
 
@@ -116,11 +122,13 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
   if (descriptors.size() != 2 || began_ != 0) return Error(ErrorKind::internal, "a start without its image");
   order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
   order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
+  order_.upper_size = message.upper_size;
+  private_ = (message.start_flags & TaskMessage::start_private) != 0;
   began_ = now_us();
   if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
     order_.image.record = std::move(descriptors[0]);
     if ((message.start_flags & TaskMessage::start_squashfs) != 0) {
-      SPC_TRY(serve(descriptors[1].get(), message.offset));
+      order_.image.served.push_back(SPC_TRY(serve(descriptors[1].get(), message.offset)));
       return start_builder();
     }
     // Opened for reading, so the user may read it; O_PATH would prove nothing.
@@ -129,8 +137,9 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
     return start_builder();
   }
   if ((message.start_flags & TaskMessage::start_known) != 0) {
-    auto image = tools_->store.open_image(message.manifest, Audience::everyone);
-    if (image) return use(*std::move(image));
+    const bool admitted = image_ != Digest{} && message.manifest == image_;
+    auto image = tools_->store.open_image(message.manifest, admitted ? Audience::whoever_import_admitted : Audience::everyone);
+    if (image) return use(message.manifest, *std::move(image));
   }
   return start_import(descriptors[0].get(), descriptors[1].get());
 }
@@ -145,10 +154,11 @@ Result<void> Agent::start_import(int request, int user_source) {
 }
 
 /// An image of the store.
-Result<void> Agent::use(ImageFiles image) {
+Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
+  image_ = manifest;
   order_.image = std::move(image);
   if (tools_->policy.squashfs == PolicyRecord::by_fuse) {
-    for (const LayerFile& layer : order_.image.layers) SPC_TRY(serve(layer.file.get(), 0));
+    for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));
     order_.image.layers.clear();
   }
   return start_builder();
@@ -156,15 +166,14 @@ Result<void> Agent::use(ImageFiles image) {
 
 /// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
 /// user: what an image says must not be read with any privilege.
-Result<void> Agent::serve(int file, std::uint64_t offset) {
+Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
   const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
   helpers_.push_back(SPC_TRY(
       start_helper(SPC_LIBEXECDIR "/fuse", std::to_string(offset).c_str(), uid, gid, {device.get(), file, theirs.get()})));
-  order_.image.served.push_back({std::move(device), std::move(ours)});
-  return {};
+  return ServedLayer{std::move(device), std::move(ours)};
 }
 
 void Agent::on_import() {
@@ -202,7 +211,7 @@ Result<void> Agent::handle_import(const ImportMessage& message, std::vector<Uniq
     case ImportMessageKind::done: {
       reap(import_);
       auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
-      return use(std::move(image));
+      return use(message.digest, std::move(image));
     }
     case ImportMessageKind::failed: reap(import_); return Error(ErrorKind::unavailable, message.text);
     default: return Error(ErrorKind::internal, "fetch the image: unexpected message of the import");
@@ -235,12 +244,16 @@ Result<void> Agent::answer_import(ImportMessageKind kind, const Digest& digest, 
 }
 
 Result<void> Agent::start_builder() {
+  for (MountSource& source : order_.sources) {
+    if ((source.flags & TaskMessage::source_squashfs) != 0) source.served = SPC_TRY(serve(source.path.get(), 0));
+  }
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const auto import_us = static_cast<std::uint32_t>(now_us() - began_);
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) {
     builder_ = {child, std::move(ours)};
     order_.image.served.clear();
+    for (MountSource& source : order_.sources) source.served = {};
     return {};
   }
 
@@ -267,7 +280,7 @@ void Agent::on_builder() {
   if (!descriptors) return fail(Error(ErrorKind::unavailable, "prepare the container: the builder ended unexpectedly"));
   if (report.error == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
     tools_->policy.squashfs = PolicyRecord::by_fuse;
-    auto again = use(std::move(order_.image));
+    auto again = use(image_, std::move(order_.image));
     return again ? void() : fail(again.error());
   }
   if (report.kind != TaskMessageKind::ready || descriptors->empty()) return fail(Error(ErrorKind::system, report.text));
@@ -304,10 +317,17 @@ void Agent::fail(const Error& error) {
 /// What is here no longer needed goes; mounts and servers keep the files of the image.
 void Agent::answer_all(const TaskMessage& answer) {
   answer_ = answer;
-  for (const Task& task : tasks_) tell(task);
-  tasks_.clear();
+  const bool one = private_ && answer.kind == TaskMessageKind::ready;
+  const auto end = one ? tasks_.begin() + 1 : tasks_.end();
+  std::for_each(tasks_.begin(), end, [&](const Task& task) { tell(task); });
+  tasks_.erase(tasks_.begin(), end);
   order_.sources.clear();
   order_.image = ImageFiles{.record = std::move(order_.image.record)};
+  if (!one) return;
+  answer_.reset();  // what this task has is nothing to the others
+  namespaces_.clear();
+  began_ = 0;
+  if (!tasks_.empty()) lead();
 }
 
 void Agent::reap(Child& child) {

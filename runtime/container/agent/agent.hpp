@@ -38,10 +38,11 @@ class Agent {
   Result<void> handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> publish(const Digest& blob, UniqueFd file);
   Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor = -1);
-  Result<void> use(ImageFiles image);
-  Result<void> serve(int file, std::uint64_t offset);
+  Result<void> use(const Digest& manifest, ImageFiles image);
+  Result<ServedLayer> serve(int file, std::uint64_t offset);
   Result<void> start_builder();
 
+  void lead();                  ///< the first task that waits
   void tell(const Task& task);  ///< its answer, when there is one
   void tell_all(TaskMessageKind kind, const char* text);
   void answer_all(const TaskMessage& answer);
@@ -53,6 +54,8 @@ class Agent {
 
   std::vector<Task> tasks_;  ///< waiting; the first one leads
   BuildOrder order_;
+  Digest image_;          ///< of the store, that this step may have
+  bool private_ = false;  ///< each task has a container of its own, one after the other
   Child import_;
   Child builder_;
   std::vector<pid_t> helpers_;  ///< servers and publishers: they end by themselves

@@ -44,15 +44,41 @@ Result<HostTrees> copy_host_trees() {
   return trees;
 }
 
-Result<std::vector<DetachedMount>> copy_sources(const std::vector<BindSource>& sources) {
-  std::vector<DetachedMount> trees;
-  for (const BindSource& source : sources) {
-    const bool recursive = (source.flags & TaskMessage::source_not_recursive) == 0;
-    std::uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
-    if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
-    if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
-    trees.push_back(SPC_TRY(clone_tree(source.path.get(), "", recursive, attributes)));
+/// The server says that it is ready, or why not, before it is given anything to do.
+Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes = 0) {
+  FuseStatus status;
+  if (!receive_struct(layer.status.get(), status)) {
+    return Error(ErrorKind::unavailable, "serve a squashfs: the server ended unexpectedly").hint("is there enough memory?");
   }
+  status.error[sizeof status.error - 1] = '\0';
+  if (status.error[0] != '\0') return Error(ErrorKind::invalid, printable(status.error));
+  auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid, attributes));
+  layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
+  SPC_TRY(send_struct(layer.status.get(), status));
+  return mount;
+}
+
+/// Sources that lie on the file system of /dev keep their devices: they are in the container anyway.
+Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order, const std::string& size, dev_t dev) {
+  const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
+  unsigned attributes = MOUNT_ATTR_NOSUID;
+  if (asks(TaskMessage::source_read_only)) attributes |= MOUNT_ATTR_RDONLY;
+  if (asks(TaskMessage::source_no_exec)) attributes |= MOUNT_ATTR_NOEXEC;
+  if (asks(TaskMessage::source_tmpfs)) {
+    return new_tmpfs(source.size != 0 ? std::to_string(source.size) : size, order.uid, order.gid, "0755", attributes);
+  }
+  if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
+  struct stat status {};
+  if (::fstat(source.path.get(), &status) != 0 || status.st_dev != dev) attributes |= MOUNT_ATTR_NODEV;
+  return clone_tree(source.path.get(), "", !asks(TaskMessage::source_not_recursive), attributes,
+                    asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
+}
+
+Result<std::vector<DetachedMount>> mount_sources(BuildOrder& order, const std::string& size) {
+  struct stat dev {};
+  SPC_TRY(check(::stat("/dev", &dev), "look at /dev"));
+  std::vector<DetachedMount> trees;
+  for (MountSource& source : order.sources) trees.push_back(SPC_TRY(mount_source(source, order, size, dev.st_dev)));
   return trees;
 }
 
@@ -90,21 +116,16 @@ Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode
   return open_path(parent, name);
 }
 
-Result<void> give_to(int parent, const char* name, uid_t uid, gid_t gid, mode_t mode) {
-  SPC_TRY(check(::fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW), std::string("give away directory ") + name));
-  return check(::fchmodat(parent, name, mode, 0), std::string("set the mode of directory ") + name);
-}
-
-/// A tmpfs in our namespace that holds the writable layer, /tmp and the places where the layers are mounted. Overlayfs
-/// before 6.13 takes only attached layers, so they are attached here; the pivot takes them out of sight.
+/// A tmpfs in our namespace that holds the writable layer and the places where the layers are mounted. Overlayfs before
+/// 6.13 takes only attached layers, so they are attached here; the pivot takes them out of sight.
 Result<UniqueFd> make_workspace(const BuildOrder& order, const std::string& size) {
-  auto tmpfs = SPC_TRY(new_tmpfs(size));
+  auto tmpfs = SPC_TRY(new_tmpfs(size, 0, 0, "0700"));
   auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
-  for (const char* name : {"root", "up", "work", "tmp"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
-  SPC_TRY(give_to(workspace.get(), "up", order.uid, order.gid, 0755));  // the owner and mode of the container's /
-  SPC_TRY(give_to(workspace.get(), "tmp", order.uid, order.gid, 01777));
+  for (const char* name : {"root", "up", "work"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
+  // The owner of the container's /.
+  SPC_TRY(check(::fchownat(workspace.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "give away directory up"));
   return workspace;
 }
 
@@ -113,20 +134,6 @@ Result<DetachedMount> mount_layer(const LayerFile& layer, const AgentTools& tool
   const auto loop = SPC_TRY(loop_device_of(layer.digest, layer.file.get(), tools.loop_table.get()));
   shared += loop.shared ? 1 : 0;
   return new_squashfs("/dev/loop" + std::to_string(loop.number), tools.id_map.get());
-}
-
-/// The server says that it is ready, or why not, before it is given anything to do.
-Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order) {
-  FuseStatus status;
-  if (!receive_struct(layer.status.get(), status)) {
-    return Error(ErrorKind::unavailable, "serve the image: the server ended unexpectedly").hint("is there enough memory?");
-  }
-  status.error[sizeof status.error - 1] = '\0';
-  if (status.error[0] != '\0') return Error(ErrorKind::invalid, printable(status.error));
-  auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid));
-  layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
-  SPC_TRY(send_struct(layer.status.get(), status));
-  return mount;
 }
 
 /// Attaches lower layer i at directory i of the workspace.
@@ -208,12 +215,13 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   auto host = SPC_TRY(copy_host_trees());
-  auto sources = SPC_TRY(copy_sources(order.sources));
+  const std::string size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
+  auto sources = SPC_TRY(mount_sources(order, size));
   auto lower = SPC_TRY(copy_directory(image.directory.get()));
   auto mount_namespace = SPC_TRY(leave_host_mounts());
   lap(Phase::sources);
 
-  const auto workspace = SPC_TRY(make_workspace(order, upper_size(tools.policy)));
+  const auto workspace = SPC_TRY(make_workspace(order, size));
   for (ServedLayer& layer : image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (const LayerFile& layer : image.layers) lower.push_back(SPC_TRY(mount_layer(layer, tools, ready.layers_shared)));
   ready.layers = static_cast<std::uint32_t>(lower.size());
@@ -221,7 +229,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   lap(Phase::layers);
 
   const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get()));
-  tree_of(host, HostTree::tmp) = SPC_TRY(clone_tree(workspace.get(), "tmp", false, 0));
+  tree_of(host, HostTree::tmp) = SPC_TRY(new_tmpfs(size, order.uid, order.gid, "1777"));
   lap(Phase::overlay);
 
   SPC_TRY(pivot_into(root.get()));

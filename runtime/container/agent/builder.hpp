@@ -10,10 +10,12 @@
 
 namespace spc {
 
-/// A directory or file of the host that the leading task opened (O_PATH) to be seen in the container.
-struct BindSource {
+/// What the leading task wants to see in the container: a directory or file of the host that it opened (O_PATH), or a tmpfs.
+struct MountSource {
   UniqueFd path;
   std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
+  std::uint64_t size = 0;   ///< of a tmpfs, bytes
+  ServedLayer served;       ///< of a squashfs
 };
 
 /// What must exist before the first task asks; made while Slurm is still busy starting the tasks.
@@ -35,10 +37,11 @@ struct Task {
 struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
-  std::vector<BindSource> sources;
+  std::vector<MountSource> sources;
   ImageFiles image;
   bool read_only = false;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
+  std::uint64_t upper_size = 0;  ///< bytes; 0: the site's limit
 };
 
 /// Builds the container's root, furnishes it together with the leading task, and gives back its namespaces: mount, then

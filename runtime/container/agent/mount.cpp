@@ -43,13 +43,14 @@ Result<DetachedMount> new_mount(const char* type, Options options, unsigned attr
 
 }  // namespace
 
-Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
+Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes,
+                                 std::uint64_t propagation) {
   const unsigned scope = AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
   const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + quoted(path));
   auto tree = SPC_TRY(own(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | scope), what));
   mount_attr change{};
   change.attr_set = attributes;
-  change.propagation = MS_SLAVE;
+  change.propagation = propagation;
   SPC_TRY(check(::mount_setattr(tree.get(), "", scope, &change, sizeof change), "separate a mount from the host's"));
   return tree;
 }
@@ -64,9 +65,11 @@ Result<void> attach(DetachedMount tree, int target) {
   return check(::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), "attach a mount");
 }
 
-Result<DetachedMount> new_tmpfs(const std::string& size) {
-  return new_mount("tmpfs", {{"size", size}, {"mode", "0700"}, {"source", "spank-container"}},
-                   MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes) {
+  return new_mount(
+      "tmpfs",
+      {{"source", "spank-container"}, {"size", size}, {"uid", std::to_string(uid)}, {"gid", std::to_string(gid)}, {"mode", mode}},
+      MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
 }
 
 Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
@@ -80,7 +83,7 @@ Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
   return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "map the owner of a layer");
 }
 
-Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid) {
+Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes) {
   return new_mount("fuse",
                    {{"source", "spank-container"},
                     {"fd", std::to_string(device)},
@@ -89,7 +92,7 @@ Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid) {
                     {"group_id", std::to_string(gid)},
                     {"allow_other", ""},
                     {"default_permissions", ""}},
-                   kImage);
+                   kImage | attributes);
 }
 
 }  // namespace spc

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <sys/mount.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -14,8 +15,10 @@ namespace spc {
 using DetachedMount = UniqueFd;
 
 /// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path), with these
-/// MOUNT_ATTR_* besides its own. It receives later mounts of the host but hands none back.
-Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes);
+/// MOUNT_ATTR_* besides its own. It hands no mount back to the host; MS_SLAVE: it receives the host's later ones, MS_PRIVATE:
+/// it does not.
+Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes,
+                                 std::uint64_t propagation = MS_SLAVE);
 
 /// From now on nothing can be written through this mount.
 Result<void> make_read_only(int mount);
@@ -23,15 +26,16 @@ Result<void> make_read_only(int mount);
 /// Attaches at the directory or file that `target` (O_PATH) stands for.
 Result<void> attach(DetachedMount tree, int target);
 
-/// A tmpfs of at most `size` (tmpfs syntax: bytes or N%), mode 0700, nosuid, nodev.
-Result<DetachedMount> new_tmpfs(const std::string& size);
+/// A tmpfs of at most `size` (tmpfs syntax: bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; its root directory has
+/// this owner and mode (octal).
+Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0);
 
 /// The squashfs on block device `source`, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners, -1: none.
 /// A kernel that cannot map the owners of a squashfs makes it EOPNOTSUPP.
 Result<DetachedMount> new_squashfs(const std::string& source, int id_map);
 
 /// What the server at the other end of `device` (/dev/fuse) shows, to everybody whom owners and modes admit, read-only,
-/// nosuid, nodev.
-Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid);
+/// nosuid, nodev and with these MOUNT_ATTR_*.
+Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes);
 
 }  // namespace spc

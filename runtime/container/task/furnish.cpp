@@ -107,6 +107,23 @@ Result<void> furnish_for_root() {
                  [](std::string_view) { return std::string("APT::Sandbox::User \"root\";\n"); });
 }
 
+constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev", "/tmp"};
+
+/// Of the host trees, which come first, and of the placements.
+Result<std::vector<bool>> mounts_to_make(const Furniture& furniture) {
+  std::vector<std::string> targets(kHostTargets.begin(), kHostTargets.end());
+  for (const Placement& placement : furniture.placements) targets.push_back(placement.target);
+  std::vector<Removal> removals = furniture.removals;
+  for (Removal& removal : removals) removal.after += kHostTargets.size();
+  return SPC_TRY_DURING("--container-mounts", mounts_to_make(targets, removals, without_links));
+}
+
+Result<void> set_mode(const std::string& target, unsigned mode) {
+  const UniqueFd root = open_inside(target.c_str(), O_RDONLY | O_DIRECTORY);
+  if (!root || ::fchmod(root.get(), mode) != 0) return Error::from_errno(errno, "set the mode of " + quoted(target));
+  return {};
+}
+
 /// Field `index` of a colon-separated line.
 std::string_view field(std::string_view line, int index) {
   for (; index > 0; --index) {
@@ -151,10 +168,10 @@ std::string with_missing_entry(std::string text, const std::string& entry) {
 }
 
 Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
-  static constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev",
-                                                                                                      "/tmp"};
   const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
+  const auto made = SPC_TRY(mounts_to_make(furniture));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
+    if (!made[i]) continue;
     const auto target = SPC_TRY(open_target(kHostTargets[i], true));
     SPC_TRY(attach(sources + i, target, kHostTargets[i]));
   }
@@ -179,9 +196,11 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   }
   if (furniture.for_root) SPC_TRY(furnish_for_root());
   for (std::uint32_t i = 0; i < sources; ++i) {
+    if (!made[kHostTargets.size() + i]) continue;
     const Placement& placement = furniture.placements[i];
     const auto target = SPC_TRY_DURING("--container-mounts", open_target(placement.target, placement.directory));
     SPC_TRY_DURING("--container-mounts", attach(i, target, placement.shown_as));
+    if (placement.mode) SPC_TRY_DURING("--container-mounts", set_mode(placement.target, *placement.mode));
   }
   return {};
 }

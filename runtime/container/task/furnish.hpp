@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "container/protocol.hpp"
+#include "container/task/removal.hpp"
 
 namespace spc {
 
@@ -14,7 +16,8 @@ namespace spc {
 struct Placement {
   std::string target;  ///< path inside the container; links are followed there
   bool directory = false;
-  std::string shown_as;  ///< what the user typed, for errors
+  std::string shown_as;          ///< what the user typed, for errors
+  std::optional<unsigned> mode;  ///< of its root directory, which is the user's; empty: as it is
 };
 
 struct TextFile {
@@ -25,6 +28,7 @@ struct TextFile {
 /// What the first task adds to the container's root before the others come in.
 struct Furniture {
   std::vector<Placement> placements;     ///< in the order their sources were sent
+  std::vector<Removal> removals;         ///< `after` counts the placements
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;

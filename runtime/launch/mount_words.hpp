@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+/// A part of a mount, between colons.
+struct MountWord {
+  std::string text;     ///< without quotes and backslashes
+  bool quoted = false;  ///< then it is a path, whatever it looks like
+};
+
+/// One mount of a list: its parts, and the text they were read from.
+struct MountWords {
+  std::vector<MountWord> parts;  ///< at least one
+  std::string_view item;
+  bool last = false;
+};
+
+/// Takes the first mount and the comma behind it from the list. It is split at colons. A backslash takes the meaning from a comma, colon, quote, blank or backslash behind it and is
+/// an ordinary character before any other; a part that begins with a quote ends with one.
+Result<MountWords> take_mount(std::string_view& list);
+
+}  // namespace spc

@@ -1,0 +1,243 @@
+"""What --container-mounts, --container-contain and --container-tmpfs-size do; what is refused is in errors_test.py."""
+import os
+import subprocess
+
+from cluster import kill_all
+from harness import equal, expect, test
+
+
+def owned_by_alice(path):
+    os.chown(path, 2001, 2001)
+    return path
+
+
+def directory_of_alice(cluster, name):
+    path = os.path.join(cluster.home, "alice", name)
+    os.makedirs(path, exist_ok=True)
+    return owned_by_alice(path)
+
+
+# --- tmpfs:, umount: and the other forms -----------------------------------------------------------------------------
+
+@test
+def a_tmpfs_is_empty_the_users_own_and_as_large_as_he_said(cluster):
+    done = cluster.bash("stat -c '%n %a %U' /new /etc/apt; ls -A /etc/apt | wc -l; echo x >/new/file; "
+                        "stat -f -c '%b * %S' /new | xargs expr; grep ' /new ' /proc/mounts | grep -o 'nosuid,nodev,noexec'",
+                        "--container-mounts=tmpfs:/new:size=8M+mode=1700+noexec,tmpfs:/etc/apt")
+    done.good("/new 1700 alice\n/etc/apt 755 alice\n0\n8388608\nnosuid,nodev,noexec")
+
+
+@test
+def what_is_full_says_so_and_nothing_else_breaks(cluster):
+    done = cluster.bash("head -c 2M /dev/zero >/new/file || echo rc $?; echo x >/tmp/file; cat /tmp/file",
+                        "--container-mounts=tmpfs:/new:size=1M")
+    equal(done.good(), "rc 1\nx", "output", done)
+    expect("No space left on device" in done.err, "the program was not told that it is full", done)
+
+
+@test
+def a_directory_can_be_mounted_into_a_tmpfs(cluster):
+    cluster.bash("ls /etc/apt; cat /etc/apt/deep/here/hostname; touch /etc/apt/mine",
+                 "--container-mounts=tmpfs:/etc/apt,/etc:/etc/apt/deep/here:ro").good("deep\n" + "node01")
+
+
+@test
+def tmp_proc_sys_and_hosts_files_can_be_left_out(cluster):
+    cluster.bash("test ! -e /proc/self; test ! -e /sys/class; test ! -e /etc/hosts; test -e /etc/hostname; stat -f -c %T / /tmp",
+                 "--container-mounts=umount:/tmp,umount:/sys,umount:/etc/hosts,umount:/proc").good("overlayfs\noverlayfs")
+
+
+@test
+def an_earlier_mount_can_be_left_out_with_what_lies_below(cluster):
+    done = cluster.bash("ls /mnt/shared | head -n 1; stat -c %m /mnt /srv",
+                        "--container-mounts=tmpfs:/mnt,/etc:/srv,umount:/srv,tmpfs:/opt,/home/shared:/opt/x,umount:/opt/.,/etc:/mnt/shared")
+    equal(done.good().splitlines()[-2:], ["/mnt", "/"], "where they are mounted", done)
+
+
+@test
+def a_removal_follows_the_links_of_the_image(cluster):
+    cluster.bash("grep -c ' /run/lock ' /proc/mounts || true", "--container-mounts=tmpfs:/run/lock,umount:/var/run/lock").good("0")
+
+
+@test
+def a_single_ro_is_a_flag(cluster):
+    done = cluster.bash("test -d /home/shared; touch /home/shared/x", "--container-mounts=/home/shared:ro")
+    expect(done.rc == 1 and "Read-only file system" in done.err, "it can be written to", done)
+
+
+@test
+def names_with_commas_colons_and_spaces_can_be_mounted(cluster):
+    directory = directory_of_alice(cluster, 'odd, na:me "x"')
+    open(os.path.join(directory, "file"), "w").write("found\n")
+    cluster.bash("cat '/a, b/file' /c:d/file",
+                 r'--container-mounts="/home/alice/odd, na:me \"x\"":"/a, b":ro,/home/alice/odd\,\ na\:me\ \"x\":/c\:d').good("found\nfound")
+
+
+@test
+def a_mount_that_may_be_missing_is_skipped_with_a_warning_or_silently(cluster):
+    done = cluster.bash("test ! -e /mnt/a; test ! -e /mnt/b; ls /mnt/c | wc -l",
+                        "--container-mounts=/no/such:/mnt/a:nofail,/nor/this:/mnt/b:nofail+silent,/etc/apt:/mnt/c:nofail,umount:/opt/x:nofail")
+    done.good()
+    equal([line for line in done.messages() if line.startswith("warning: ")],
+          ['warning: --container-mounts: open mount source "/no/such": no such file or directory (hint: the source must exist on every node of the step)'],
+          "warnings", done)
+
+
+@test
+def devices_that_are_mounted_again_can_be_used(cluster):
+    cluster.bash("head -c 3 /devices/zero | wc -c; echo x >/dev/null; echo x >/my-null",
+                 "--container-mounts=/dev:/devices,/dev/null,/dev/null:/my-null").good("3")
+
+
+@test
+def mounts_of_several_options_add_up_and_count_once(cluster):
+    done = cluster.bash("grep -c ' /mnt ' /proc/mounts; ls -d /mnt /srv/x", "--container-mounts=/etc:/mnt", "--container-mounts=tmpfs:/srv/x,/etc:/mnt")
+    done.good("1\n/mnt\n/srv/x")
+
+
+@test
+def a_twin_that_has_only_mounts_is_the_option(cluster):
+    cluster.bash("stat -f -c %T /mnt", env=["PYXIS_CONTAINER_MOUNTS=tmpfs:/mnt"]).good("tmpfs")
+
+
+# --- what hurts nobody -----------------------------------------------------------------------------------------------
+
+@test
+def a_tmpfs_at_a_link_of_the_image_stays_inside(cluster):
+    before = cluster.mounts("node01")
+    done = cluster.bash("grep -c spank-container /proc/mounts", "--container-mounts=tmpfs:/var/run/x,tmpfs:/proc/self/root/x")
+    expect(done.rc != 0 and "/proc/self/root/x" in done.err, "a link of /proc was followed", done)
+    equal(cluster.mounts("node01"), before, "mounts of the node")
+
+
+@test
+def a_tmpfs_over_proc_takes_what_is_mounted_into_it(cluster):
+    cluster.bash("ls /proc; ls /proc/x/shared >/sys/seen; ls /sys", "--container-mounts=tmpfs:/proc,/home:/proc/x:ro,tmpfs:/sys").good("x\nseen")
+
+
+@test
+def hundreds_of_tmpfs_are_made_or_refused(cluster):
+    many = ",".join(f"tmpfs:/m/{i}:size=4K" for i in range(400))
+    cluster.bash("grep -c ' /m/' /proc/mounts", f"--container-mounts={many}").good("400")
+    done = cluster.srun(f"--container-mounts={many},tmpfs:/m/more", "true")
+    equal((done.rc, done.errors()), (1, ["--container-mounts: more than 400 mounts"]), "answer", done)
+    cluster.must_be_quiet(within=3)
+
+
+# --- --container-contain, --container-tmpfs-size ---------------------------------------------------------------------
+
+SIZES = "for where in / /tmp /mnt; do stat -f -c '%b * %S' $where | xargs expr; done"
+
+
+@test
+def contained_nothing_of_the_user_is_there(cluster):
+    open(os.path.join(cluster.home, "alice/secret"), "w").write("x")
+    script = "ls -A ~ /tmp; stat -c '%U %m' ~; echo x >~/file; cat ~/file; ls /mnt | wc -l"
+    cluster.bash(script, "--container-contain", "--container-mounts=/etc/apt:/mnt", env=["SCONTAINER_MOUNT_HOME=0"]).good(
+        "/home/alice:\n\n/tmp:\nalice /home/alice\nx\n" + str(len(os.listdir("/etc/apt"))))
+    expect(not os.path.exists(os.path.join(cluster.home, "alice/file")), "it was written to the real home")
+
+
+@test
+def contained_the_batch_script_is_still_there(cluster):
+    done = cluster.batch("#!/bin/sh\ntest -s $0 && ls -A /home/alice && echo ran\n", f"--container-image={cluster.name_of('base')}",
+                         "--container-contain")
+    equal((done.rc, done.out), (0, "ran\n"), "exit code and output", done)
+
+
+@test
+def the_size_of_what_can_be_written_is_as_asked_for(cluster):
+    cluster.bash(SIZES, "--container-tmpfs-size=6M", "--container-mounts=tmpfs:/mnt").good("\n".join([str(6 << 20)] * 3))
+
+
+@test
+def a_percentage_is_one_of_the_jobs_memory(cluster):
+    done = cluster.bash(SIZES, "--mem=200M", "--container-tmpfs-size=50%", "--container-mounts=tmpfs:/mnt:size=10%")
+    page = 4096
+
+    def part(percent):
+        return str(-(-((200 << 20) // 100 * percent) // page) * page)
+    done.good("\n".join([part(50), part(50), part(10)]))
+
+
+@test
+def contained_the_size_follows_the_jobs_memory(cluster):
+    size = int(cluster.bash("stat -f -c '%b * %S' ~ | xargs expr", "--mem=200M", "--container-contain").good())
+    expect(size <= 100 << 20 and size > 90 << 20, f"half of the job's memory is {size}")
+
+
+@test
+def the_sites_limit_is_named_when_more_is_asked_for(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    before = open(config).read()
+    try:
+        open(config, "w").write('max_tmpfs_size = "8M"\n' + before)
+        cluster.bash(SIZES, "--container-tmpfs-size=8M", "--container-mounts=tmpfs:/mnt").good("\n".join([str(8 << 20)] * 3))
+        for options in (["--container-tmpfs-size=9M"], ["--container-mounts=tmpfs:/mnt:size=9M"]):
+            done = cluster.srun(*options, "true")
+            expect(done.rc == 1 and "9437184 bytes are more than the 8M that this site allows" in done.err, "not refused", done)
+    finally:
+        open(config, "w").write(before)
+
+
+# --- squashfs files of data ------------------------------------------------------------------------------------------
+
+def data_file(cluster, name="data.sqsh", options=()):
+    path = os.path.join(cluster.home, "alice", name)
+    tree = os.path.join(cluster.images, "data")
+    os.makedirs(os.path.join(tree, "below"), exist_ok=True)
+    open(os.path.join(tree, "below/file"), "w").write("data\n")
+    if os.path.exists(path):
+        os.unlink(path)
+    subprocess.run(["mksquashfs", tree, path, "-quiet", "-no-progress", *options], check=True, stdout=subprocess.DEVNULL)
+    return owned_by_alice(path)
+
+
+@test
+def a_file_of_data_is_mounted_and_served_by_the_user(cluster):
+    data_file(cluster)
+    running = cluster.start_srun("-w", "node01", "--container-mounts=data.sqsh:/data:sqsh,./data.sqsh:/again:sqsh+noexec", "--chdir=/home/alice",
+                                 "bash", "-euc", "cat /data/below/file /again/below/file; grep -c fuse /proc/mounts; stat -c %U /data/below/file; "
+                                 "touch /data/x || echo up; sleep 1")
+    running.await_text("up")
+    servers = cluster.processes("node01", "fuse")
+    equal(len(servers), 2, "servers")
+    equal({os.stat(f"/proc/{server}").st_uid for server in servers}, {2001}, "whose they are")
+    done = running.end()
+    done.good("data\ndata\n2\nalice\nup")
+    expect("Read-only file system" in done.err, "it can be written to", done)
+    cluster.must_be_quiet(within=2)
+
+
+@test
+def a_file_of_data_needs_not_be_there_with_nofail_and_must_be_a_squashfs(cluster):
+    cluster.bash("test ! -e /data", "--container-mounts=/no/such.sqsh:/data:sqsh+nofail+silent").good()
+    for what, why in (("/etc/issue", "it is no squashfs"), ("/etc", "it is no file"), ("/dev/zero", "it is no file"), ("/no/such", "no such file")):
+        done = cluster.srun(f"--container-mounts={what}:/data:sqsh", "true")
+        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+        expect(f'open mount source "{what}": {why}' in done.errors()[0], "not refused for its content", done)
+    cluster.must_be_quiet(within=2)
+
+
+@test
+def a_damaged_file_of_data_harms_only_its_readers(cluster):
+    path = data_file(cluster)
+    with open(path, "r+b") as file:
+        file.seek(96)
+        file.write(b"\xff" * 200)
+    done = cluster.srun("--container-mounts=/home/alice/data.sqsh:/data:sqsh", "ls", "/data/below")
+    expect(done.rc != 0, "it can be read", done)
+    cluster.must_be_quiet(within=2)
+
+
+@test
+def a_server_of_data_that_is_killed_is_an_error_of_the_read(cluster):
+    data_file(cluster)
+    running = cluster.start_srun("-w", "node01", "--container-mounts=/home/alice/data.sqsh:/data:sqsh", "bash", "-c",
+                                 "echo up; sleep 1; cat /data/below/file; ls / | grep -c etc")
+    running.await_text("up")
+    kill_all(cluster.processes("node01", "fuse"))
+    done = running.end()
+    done.good("up\n1")
+    expect("not connected" in done.err, "the reader saw no error", done)
+    cluster.must_be_quiet(within=2)
