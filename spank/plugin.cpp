@@ -8,8 +8,9 @@
 //   user_init              starts the agent: in the step's device and memory cgroup. A failure here would be exit code 0
 //                          or a drained node, so it is remembered
 //   task_init_privileged   keeps what entering needs
-//   task_init              enters, and reports every error of all the others: here alone an error ends the task with
-//                          exit code 1 and nothing worse, and waiting is not limited in time
+//   task_init              enters, having run the site's TaskProlog if config.toml says so, and reports every error of all
+//                          the others: here alone an error ends the task with exit code 1 and nothing worse, and waiting is
+//                          not limited in time
 //   exit                   kills the agent
 #include "user_side.hpp"
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "across_nodes.hpp"
+#include "task_prolog.hpp"
 
 namespace spank_container {
 namespace {
@@ -113,6 +114,13 @@ const char* batch_script_of(spank_t spank) {
 }
 
 void set_variable(const char* name, const char* value, void* spank) { spank_setenv(static_cast<spank_t>(spank), name, value, 1); }
+/// On the host, when the container is ready.
+TaskProlog prolog;
+void run_task_prolog(void* spank) {
+  char** variables = nullptr;
+  if (spank_get_item(static_cast<spank_t>(spank), S_JOB_ENV, &variables) == ESPANK_SUCCESS) prolog.run_on_host(variables);
+}
+
 void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<spank_t>(spank), name); }
 
 }  // namespace
@@ -166,7 +174,6 @@ void enter_or_end_task(spank_t spank) {
     spc_task_stay_outside(state.runtime);
     return;
   }
-  if (request.options.explain == SPC_YES && !tells_progress) ::_exit(0);  // one container is enough to explain
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
   char** variables = nullptr;
   if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not give the job's environment");
@@ -176,14 +183,10 @@ void enter_or_end_task(spank_t spank) {
   environment.set = set_variable;
   environment.unset = unset_variable;
   environment.arg = spank;
-  int words = 0;
-  char** command = nullptr;
-  spank_get_item(spank, S_JOB_ARGV, &words, &command);
-  const auto enter = [&](spc_options options) {
-    options.command = command;
-    return spc_task_enter(state.runtime, &options, &environment);
-  };
+  environment.before_entering = run_task_prolog;
+  const auto enter = [&](const spc_options& options) { return spc_task_enter(state.runtime, &options, &environment); };
   if (with_options(request.options, batch_script_of(spank), enter) != SPC_OK) refuse_task(spc_error_message(state.runtime));
+  prolog.apply(spank);
 }
 
 }  // namespace spank_container

@@ -30,7 +30,7 @@ constexpr ConfigKey kKeys[] = {
     {"container_scope", "global, job", "global", "whether containers with a name outlive the job"},
     {"messages", "own, pyxis", "own", "whose words messages use"},
     {"error_report", "yes or no", "true", "whether srun gathers the errors of all nodes"},
-    {"task_prolog_on_host", "yes or no", "false", "whether TaskProlog runs on the host; needs Slurm 23.11"},
+    {"task_prolog_on_host", "yes or no", "false", "whether TaskProlog runs on the host instead of inside"},
     {"mounts", "list of mounts", "", "as for `--container-mounts`; in every container"},
     {"env", "list of NAME=VALUE", "",
      "variables of every container; they count more than the image's and the job's unless these are kept"},

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +26,7 @@ struct LaunchRequest {
   std::optional<PullPolicy> pull;    ///< when the registry is asked; empty: the site's default
   std::optional<Platform> platform;  ///< empty: the node's
   bool verbose = false;              ///< say where the time of an import went
-  EnvironmentWishes environment;
+  std::set<std::string> keep_environment;
   std::string name;                      ///< of the container; empty: it has none
   std::string save;                      ///< the file that the container becomes; empty: none
   std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
@@ -42,15 +44,15 @@ struct LaunchRequest {
 
 /// What a task needs to be executed inside, where it already is.
 struct TaskEntry {
-  bool explained = false;  ///< --container-explain: all has been said, and nothing is to be executed
   EnvironmentChange environment;
   std::string timing;  ///< one line for people: where the time of the start went
 };
 
 /// Takes the calling task into the step's container; the first task of the node prepares it. The process must already be
 /// the user, have kept its privilege to enter (keep_privilege_to_enter) and be single-threaded. `common` is the tasks' end
-/// of the step's channel. Progress goes to `log`. However it ends, the process has no privilege left.
+/// of the step's channel. Progress goes to `log`.
+/// `before_entering`, if it is not empty, is called on the host when everything is ready. However it ends, the process has no privilege left.
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
-                         Log& log);
+                         Log& log, const std::function<void()>& before_entering);
 
 }  // namespace spc

@@ -166,6 +166,18 @@ own_tmp_is_still_private() {
     same '' "$(contained -N1 ls -A /tmp)"
 }
 
+# From 23.11 on Slurm could not run it inside: its launcher's libraries are not there.
+task_prolog_runs_on_the_host() {
+    # shellcheck disable=SC2016
+    cluster exec head sh -c '
+        printf "#!/bin/sh\ntest -e /workspace/file || echo export PROLOG=outside\n" >/etc/slurm/task_prolog
+        chmod 755 /etc/slurm/task_prolog
+        echo TaskProlog=/etc/slurm/task_prolog >>/etc/slurm/slurm.conf
+        sed -i "1i task_prolog_on_host = true" /etc/spank-container/config.toml' &&
+        cluster restart head && cluster restart node01 && cluster restart node02 && within 10 nodes_are_idle &&
+        same outside "$(contained -w node01 sh -c 'echo $PROLOG')"
+}
+
 # run_checks VERSION SITE
 run_checks() {
     start_silent_registry
@@ -188,4 +200,5 @@ run_checks() {
         check own_tmp_is_still_private own_tmp_is_still_private
     fi
     check leaves_nothing leaves_nothing
+    check task_prolog_runs_on_the_host task_prolog_runs_on_the_host
 }

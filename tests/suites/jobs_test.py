@@ -11,6 +11,7 @@ import termios
 import time
 
 from cluster import PROGRAM, await_true
+from errors_test import Config
 from site_test import Slurm
 from harness import Failed, equal, expect, test
 
@@ -235,6 +236,38 @@ def a_task_epilog_runs_on_the_host(cluster):
     os.chmod(path, 0o755)
     cluster.srun("--task-epilog=/home/alice/epilog", "true").good()
     equal(open(said).read(), "outside\n", "where it ran")
+
+
+PROLOG = """#!/bin/sh
+test -e /workspace/file && where=inside || where=outside
+echo export  FROM_PROLOG=$where of $SLURM_PROCID
+echo export BASE=of the prolog
+echo unset GONE
+echo print hello from $SLURM_SCRIPT_CONTEXT
+echo this means nothing
+exit ${PROLOG_STATUS-0}
+"""
+
+
+@test
+def the_sites_task_prolog_runs_on_the_host(cluster):
+    show = ("-l", "-n2", "sh", "-c", "echo $FROM_PROLOG, $BASE, ${GONE-gone}, $SLURM_SCRIPT_CONTEXT")
+    with Slurm(cluster, ["TaskProlog=/etc/slurm/task_prolog.sh"]), Config(cluster, "task_prolog_on_host = true\n"):
+        path = os.path.join(cluster.etc, "slurm/task_prolog.sh")
+        with open(path, "w") as file:
+            file.write(PROLOG)
+        os.chmod(path, 0o755)
+        try:
+            outside, inside = both(cluster, *show, env=["GONE=1"])
+            equal(sorted(inside.out.splitlines()), sorted(outside.out.splitlines()), "output", inside)
+            expect("1: outside of 1, of the prolog, gone, prolog_task" in inside.out.splitlines(), "it did not run", inside)
+            outside, inside = both(cluster, "-n1", "true", env=["PROLOG_STATUS=7"])
+            equal((inside.rc, inside.err), (outside.rc, outside.err), "exit code and messages", inside)
+            expect(inside.rc == 7, "the status is lost", inside)
+            done = cluster.batch(f"#!/bin/sh\n#SBATCH {IMAGE}\necho $FROM_PROLOG\n")
+            equal(done.good().splitlines(), ["hello from prolog_task", "outside of 0"], "output of the batch job", done)
+        finally:
+            os.unlink(path)
 
 
 @test

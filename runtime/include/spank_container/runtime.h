@@ -95,6 +95,7 @@ struct spc_environment {
   void (*set)(const char *name, const char *value, void *arg);
   void (*unset)(const char *name, void *arg);
   void *arg;
+  void (*before_entering)(void *arg); /* or NULL; called on the host when everything is ready */
 };
 
 /* A handle; free it with spc_close(). `log` may be NULL. */
