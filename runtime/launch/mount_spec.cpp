@@ -203,6 +203,7 @@ Result<MountSpec> parse_mount(const MountWords& words) {
     return refuse(item, "mount source must be a relative path (beginning with .), an absolute path, \"tmpfs\" or \"umount\"");
   }
   if (!is_path(target)) return refuse(item, "mount target must be a relative path (beginning with .) or an absolute path");
+  if (mount.kind == MountSpec::Kind::removal) mount.source.clear();
   mount.target = inside(target);
   if (is_root(mount.target)) {
     return refuse(item, mount.kind == MountSpec::Kind::removal ? "cannot unmount the container's root"

@@ -1,4 +1,9 @@
 """--container-private: each task has a container of its own over the same image."""
+import os
+import subprocess
+import time
+
+from cluster import HERE, await_true, kill_all
 from harness import equal, expect, test
 from images import with_probe
 from private_images_test import DOCKER, PRIVATE, in_home
@@ -75,3 +80,35 @@ def a_task_that_fails_to_start_ends_the_step_and_leaves_nothing(cluster):
     done = cluster.srun("-n3", "-N1", "--container-private", "--container-mounts=/no/such:/mnt", "true")
     equal((done.rc, len(set(done.errors()))), (1, 1), "exit code and different lines", done)
     cluster.must_be_quiet(within=2)
+
+
+@test
+def scancel_at_any_moment_of_many_starts_leaves_nothing(cluster):
+    open(os.path.join(cluster.home, "alice/private.sqsh"), "wb").close()
+    subprocess.run(["mksquashfs", HERE, os.path.join(cluster.home, "alice/private.sqsh"), "-quiet", "-no-progress", "-noappend"], check=True,
+                   stdout=subprocess.DEVNULL)
+    for moment in range(6):
+        running = cluster.start_srun("-J", "cancelled", "-n12", "--overcommit", "-w", "node01", "--container-private",
+                                     "--container-mounts=/home/alice/private.sqsh:/data:sqsh,tmpfs:/t:size=1M", "sleep", "60")
+        await_true(lambda: cluster.processes("node01", "agent"), 10, "no agent starts")
+        time.sleep(moment * 0.012)
+        cluster.run("scancel", "-n", "cancelled")
+        running.end()
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def the_agent_that_is_killed_between_two_tasks_fails_the_step(cluster):
+    running = cluster.start_srun("-n12", "--overcommit", "-w", "node01", "--container-private", "sleep", "1")
+    await_true(lambda: cluster.processes("node01", "agent"), 10, "no agent starts")
+    kill_all(cluster.processes("node01", "agent"))
+    done = running.end()
+    expect(done.rc in (0, 1), "neither in time nor refused", done)
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def as_root_inside_each_task_has_its_own_too(cluster):
+    done = cluster.bash("echo $SLURM_PROCID >/root/mine; id -u; cat /root/mine; stat -f -c %T /root", "-n2", "-N1", "--container-private",
+                        "--container-remap-root", "--container-contain")
+    equal(lines(done), ["0", "0", "0", "1", "tmpfs", "tmpfs"], "what they found", done)

@@ -80,6 +80,7 @@ TEST_CASE("a place can be emptied of what is mounted there") {
   for (const char* text : {"umount:/tmp", "umount:/tmp:x-detach", "tmpfs:/tmp:x-detach", "/x:/tmp:x-detach"}) {
     const auto mount = parse_mounts(text).value()[0];
     CHECK(mount.kind == MountSpec::Kind::removal);
+    CHECK(mount.source.empty());
     CHECK(mount.target == "/tmp");
   }
 }
