@@ -174,6 +174,7 @@ void enter_or_end_task(spank_t spank) {
     spc_task_stay_outside(state.runtime);
     return;
   }
+  if (request.options.explain == SPC_YES && !tells_progress) ::_exit(0);  // one container is enough to explain
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
   char** variables = nullptr;
   if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not give the job's environment");
@@ -184,7 +185,13 @@ void enter_or_end_task(spank_t spank) {
   environment.unset = unset_variable;
   environment.arg = spank;
   environment.before_entering = run_task_prolog;
-  const auto enter = [&](const spc_options& options) { return spc_task_enter(state.runtime, &options, &environment); };
+  int words = 0;
+  char** command = nullptr;
+  spank_get_item(spank, S_JOB_ARGV, &words, &command);
+  const auto enter = [&](spc_options options) {
+    options.command = command;
+    return spc_task_enter(state.runtime, &options, &environment);
+  };
   if (with_options(request.options, batch_script_of(spank), enter) != SPC_OK) refuse_task(spc_error_message(state.runtime));
   prolog.apply(spank);
 }

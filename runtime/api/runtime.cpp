@@ -80,32 +80,6 @@ class CallbackLog final : public Log {
 
 std::optional<bool> tristate(int value) { return value == SPC_UNSET ? std::nullopt : std::optional(value != SPC_NO); }
 
-/// A variable that can be meant: everything else is a mistake of typing.
-bool is_name(std::string_view text) {
-  for (const char c : text) {
-    if (c <= 0x20 || c >= 0x7f || c == '=') return false;
-  }
-  return !text.empty() && (text[0] < '0' || text[0] > '9');
-}
-
-Result<std::set<std::string>> parse_names(const char* const* lists) {
-  std::set<std::string> names;
-  for (; lists != nullptr && *lists != nullptr; ++lists) {
-    std::string_view rest = *lists;
-    for (;;) {
-      const auto end = rest.find(',');
-      const std::string_view name = rest.substr(0, end);
-      if (!is_name(name)) {
-        return Error(ErrorKind::invalid, "--container-env: " + quoted(*lists) + ": invalid format").hint("NAME[,NAME...]");
-      }
-      names.emplace(name);
-      if (end == std::string_view::npos) break;
-      rest.remove_prefix(end + 1);
-    }
-  }
-  return names;
-}
-
 Result<LaunchRequest> parse_options(const spc_options* given) {
   const auto options = SPC_TRY(adopt(given, spc_options{.size = 0,
                                                         .image = nullptr,
@@ -147,7 +121,9 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
     request.workdir = options.workdir;
     if (request.workdir.empty()) return Error(ErrorKind::invalid, "--container-workdir: argument required");
   }
-  request.keep_environment = SPC_TRY(parse_names(options.env));
+  for (auto list = options.env; list != nullptr && *list != nullptr; ++list) {
+    SPC_TRY_DURING("--container-env", request.environment.add(*list));
+  }
   if (options.pull != nullptr) {
     request.pull = parse_pull_policy(options.pull);
     if (!request.pull) {
@@ -260,6 +236,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     std::function<void()> before;
     if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
     const auto entry = SPC_TRY(launch(request, as_map(environment.variables), rt->channel.tasks.get(), log, before));
+    if (entry.explained) ::_exit(0);
     for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
     for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
     log.write(LogLevel::debug, entry.timing);

@@ -145,6 +145,17 @@ Result<std::vector<std::string>> texts_member(const Json& object, const char* ke
   return texts;
 }
 
+/// The keys of an object that stands for a set; nothing acts upon them, so what is malformed is left out.
+std::vector<std::string> names_member(const Json& object, const char* key) {
+  std::vector<std::string> names;
+  const Json* set = find_member(object, key);
+  if (set == nullptr || !set->is_object()) return names;
+  for (const auto& item : set->items()) {
+    if (item.key().find('\0') == std::string::npos) names.push_back(item.key());
+  }
+  return names;
+}
+
 Result<ImageConfig> config_of(const Json& document) {
   ImageConfig config;
   config.platform.os = SPC_TRY(text_member(document, "os")).value_or("");
@@ -169,6 +180,8 @@ Result<ImageConfig> config_of(const Json& document) {
     config.cmd = SPC_TRY(texts_member(*run, "Cmd"));
     config.workdir = SPC_TRY(text_member(*run, "WorkingDir")).value_or("");
     config.user = SPC_TRY(text_member(*run, "User")).value_or("");
+    config.volumes = names_member(*run, "Volumes");
+    config.ports = names_member(*run, "ExposedPorts");
   }
   return config;
 }

@@ -53,6 +53,8 @@ struct ImageConfig {
   std::vector<std::string> cmd;
   std::string workdir;
   std::string user;
+  std::vector<std::string> volumes;  ///< told, never acted upon, as the next
+  std::vector<std::string> ports;
 };
 Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what);
 

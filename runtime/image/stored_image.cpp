@@ -21,6 +21,8 @@ std::string settings_of(const ImageConfig& config) {
   for (const auto& argument : config.entrypoint) add("entrypoint", argument);
   for (const auto& argument : config.cmd) add("cmd", argument);
   if (!config.user.empty()) add("user", config.user);
+  for (const auto& volume : config.volumes) add("volume", volume);
+  for (const auto& port : config.ports) add("port", port);
   return out;
 }
 

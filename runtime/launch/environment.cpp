@@ -15,49 +15,89 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     if (key == "env") settings.environment.emplace_back(value);
     if (key == "workdir") settings.workdir = value;
     if (key == "settings") settings.in_files = value == "files";
+    if (key == "entrypoint") settings.entrypoint.emplace_back(value);
+    if (key == "cmd") settings.command.emplace_back(value);
+    if (key == "user") settings.user = value;
+    if (key == "volume") settings.volumes.emplace_back(value);
+    if (key == "port") settings.ports.emplace_back(value);
   }
   return settings;
 }
 
-EnvironmentChange merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
-                                    const std::set<std::string>& keep, const UserIdentity& user, std::string_view workdir) {
-  EnvironmentChange change;
-  const auto kept = [&](const std::string& name) { return keep.contains(name) && job.contains(name); };
-  const auto set = [&](const std::string& name, std::string value) {
-    if (!kept(name)) change.set[name] = std::move(value);
+const char* name_of(Origin origin) {
+  switch (origin) {
+    case Origin::job: return "job";
+    case Origin::slurm: return "slurm";
+    case Origin::login: return "login";
+    case Origin::image: return "image";
+    case Origin::pytorch: return "pytorch";
+    case Origin::site: return "site";
+    case Origin::kept: return "job, kept";
+    case Origin::option: return "--container-env";
+    case Origin::entrypoint: return "entrypoint";
+  }
+  return "";
+}
+
+Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
+                              const EnvironmentWishes& site, const EnvironmentWishes& user_wishes, const UserIdentity& user,
+                              std::string_view workdir) {
+  Environment merged;
+  for (const auto& [name, value] : job) {
+    Origin origin = name.starts_with("SLURM_") ? Origin::slurm : Origin::job;
+    if (user_wishes.keeps(name) || site.keeps(name)) origin = Origin::kept;
+    merged[name] = {value, origin};
+  }
+  const auto kept = [&](const std::string& name) {
+    const auto found = merged.find(name);
+    return found != merged.end() && found->second.origin == Origin::kept;
+  };
+  const auto set = [&](const std::string& name, std::string value, Origin origin) {
+    if (!kept(name)) merged[name] = {std::move(value), origin};
   };
   for (const char* name : {"LANG", "LANGUAGE", "LC_ALL"}) {
-    if (!kept(name)) change.unset.insert(name);
+    if (!kept(name)) merged.erase(name);
   }
 
   // A login's defaults first, so that the image can override them.
-  set("PATH", kDefaultPath);
-  set("HOME", user.home);
-  set("SHELL", user.shell);
+  set("PATH", kDefaultPath, Origin::login);
+  set("HOME", user.home, Origin::login);
+  set("SHELL", user.shell, Origin::login);
   if (!user.name.empty()) {
-    set("USER", user.name);
-    set("LOGNAME", user.name);
+    set("USER", user.name, Origin::login);
+    set("LOGNAME", user.name, Origin::login);
   }
-  set("PWD", std::string(workdir));
-  if (!job.contains("TERM")) set("TERM", "dumb");
+  set("PWD", std::string(workdir), Origin::login);
+  if (!job.contains("TERM")) set("TERM", "dumb", Origin::login);
 
   for (const std::string& variable : image.environment) {
     const auto equals = variable.find('=');
     if (equals == std::string::npos || equals == 0) continue;
-    const std::string name = variable.substr(0, equals);
-    if (kept(name)) continue;
-    change.unset.erase(name);
-    change.set[name] = variable.substr(equals + 1);
+    set(variable.substr(0, equals), variable.substr(equals + 1), Origin::image);
   }
 
-  const bool pytorch = change.set.contains("PYTORCH_VERSION") || job.contains("PYTORCH_VERSION");
   const auto from_slurm = [&](const char* name, const char* slurm_name) {
     const auto found = job.find(slurm_name);
-    if (found != job.end()) set(name, found->second);
+    if (found != job.end()) set(name, found->second, Origin::pytorch);
   };
-  if (pytorch) {
+  if (merged.contains("PYTORCH_VERSION")) {
     from_slurm("RANK", "SLURM_PROCID");
     from_slurm("LOCAL_RANK", "SLURM_LOCALID");
+  }
+
+  for (const auto& [name, value] : site.values) set(name, value, Origin::site);
+  for (const auto& [name, value] : user_wishes.values) merged[name] = {value, Origin::option};
+  return merged;
+}
+
+EnvironmentChange change_to(const Environment& environment, const std::map<std::string, std::string>& job) {
+  EnvironmentChange change;
+  for (const auto& [name, variable] : environment) {
+    const auto old = job.find(name);
+    if (old == job.end() || old->second != variable.value) change.set[name] = variable.value;
+  }
+  for (const auto& [name, value] : job) {
+    if (!environment.contains(name)) change.unset.insert(name);
   }
   return change;
 }

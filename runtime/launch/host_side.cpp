@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <ctime>
 
@@ -17,7 +18,7 @@ namespace {
 
 /// Opens what the user named, with his rights alone: root_squash, FUSE and private directories need nothing more.
 Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
-                        const std::string& shown_as) {
+                        const std::string& shown_as, const char* asked_by) {
   UniqueFd path(::open(source.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!path || ::fstat(path.get(), &status) != 0) {
@@ -90,19 +91,40 @@ Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::s
 
 }  // namespace
 
+std::vector<MountPlan> HostSide::mounts() const {
+  std::vector<MountPlan> plans;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    char path[PATH_MAX];
+    const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(), path, sizeof path);
+    const std::string source = size > 0 ? std::string(path, static_cast<std::size_t>(size)) : "tmpfs";
+    plans.push_back({source, furniture.placements[i].target, sources[i].flags, sources[i].asked_by});
+  }
+  return plans;
+}
+
+void HostSide::added_for(const char* whom) {
+  for (OpenedSource& source : sources) {
+    if (source.asked_by.empty()) source.asked_by = whom;
+  }
+}
+
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
                         const std::map<std::string, std::string>& environment, Log& log) {
   HostSide side;
   SPC_TRY(add_host_files(side));
+  side.added_for("every container");
   if (request.contain) {
     if (home.starts_with('/') && home != "/") add_tmpfs(side, home, 0, 0, {}, home);
   } else if (!home.empty()) {
     SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
   }
+  side.added_for(request.contain ? "--container-contain" : "--container-mount-home");
   if (!request.batch_script.empty()) {
     SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
   }
+  side.added_for("batch script");
   if (request.slurm) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
+  side.added_for("--container-slurm");
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment);
     if (!added && mount.optional) {
@@ -111,6 +133,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
     }
     SPC_TRY_DURING("--container-mounts", std::move(added));
   }
+  side.added_for("--container-mounts");
   return side;
 }
 
@@ -125,6 +148,7 @@ void add_display(HostSide& side, const std::map<std::string, std::string>& job_e
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) return;
   // Without it programs say that they may not use the display: no reason to refuse the step.
   [[maybe_unused]] const auto added = add_source(side, path, path, TaskMessage::source_read_only, path);
+  side.added_for("srun --x11");
 }
 
 void move_placement(Furniture& furniture, const std::string& from, const std::string& to) {

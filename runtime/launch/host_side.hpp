@@ -12,17 +12,30 @@
 
 namespace spc {
 
+/// Something of the host, or a new file system, and where it appears.
+struct MountPlan {
+  std::string source;
+  std::string target;
+  std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
+  std::string asked_by;     ///< an option, a key of config.toml, "every container"
+};
+
 /// A file or directory of the host, opened as the user, or a tmpfs, to be mounted.
 struct OpenedSource {
   UniqueFd path;            ///< of a tmpfs: none
   std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
   std::uint64_t size = 0;   ///< tmpfs: bytes; 0: as large as the writable layer may be
+  std::string asked_by;     ///< as for MountPlan
 };
 
 /// What the leading task gathers on the host as the user: the sources, and what to make of them inside.
 struct HostSide {
   std::vector<OpenedSource> sources;
   Furniture furniture;
+
+  /// Says who asked for the sources that came since it was said last.
+  void added_for(const char* whom);
+  [[nodiscard]] std::vector<MountPlan> mounts() const;
 };
 /// `home`: the user's home directory if it shall be mounted (or, with --container-contain, covered), else empty. `environment`: the
 /// job's. A mount that may be missing, and is, makes a warning in `log`.

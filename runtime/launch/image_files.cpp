@@ -274,7 +274,7 @@ ShellAssignments parse_shell_assignments(std::string_view script, const std::map
 
 void read_image_files(const std::map<std::string, std::string>& job, ImageSettings& settings, Log* log) {
   const auto scripts = apptainer_scripts();
-  const char* const start_script = scripts ? "/.singularity.d/runscript" : "/etc/rc";
+  const char* const start_script = scripts ? "/.singularity.d/runscript" : kEnrootScript;
   if (::access(start_script, R_OK) == 0) settings.start_script = start_script;
   if (scripts) {
     // What scripts may refer to: PATH is the container's in any case, the rest is the job's.

@@ -10,6 +10,9 @@
 
 namespace spc {
 
+/// The script that runs the entrypoint of an image of enroot.
+inline constexpr char kEnrootScript[] = "/etc/rc";
+
 /// The settings of an image that is a mere file system, from the files that enroot and Apptainer leave in it. To be called
 /// inside, as the user, by every task. Adds to `settings`; nothing in an image is an error. What is left out goes to `log`, if there is one.
 ///

@@ -8,13 +8,13 @@
 
 #include "base/clock.hpp"
 #include "base/file.hpp"
-#include "base/image_record.hpp"
 #include "base/socket.hpp"
 #include "container/task/enter.hpp"
 #include "container/task/fake_root.hpp"
 #include "container/task/visit.hpp"
 #include "image/location.hpp"
 #include "image/request.hpp"
+#include "launch/container_spec.hpp"
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
@@ -52,6 +52,7 @@ Result<UniqueFd> join_step(int common) {
 
 /// What the agent makes the container from. The two descriptors go with the message; `user_source` stays here.
 struct ImageOrder {
+  ContainerSpec::From from{};
   std::uint32_t flags = 0;
   Digest manifest;
   std::uint64_t offset = 0;
@@ -96,6 +97,7 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
   if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
   if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image, earlier);
   ImageOrder order;
+  order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
   order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;
   order.offset = local.offset;
   order.first = SPC_TRY(record_of_local_image());
@@ -121,16 +123,20 @@ Result<std::uint64_t> upper_size(const LaunchRequest& request, const PolicyRecor
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                                  const PolicyRecord& policy, const Digest& earlier, int agent, UserIdentity& user,
+                                  const PolicyRecord& policy, const Digest& earlier, int agent, ContainerSpec& spec,
                                   UserSource& user_source, Log& log) {
   const auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
   auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, earlier, log)
                                                                : order_for_store(request, policy, image, earlier));
   const bool mount_home = !request.contain && request.mount_home.value_or(policy.mount_home != 0);
   const bool needs_home = mount_home || request.contain;
-  if (needs_home) user = UserIdentity::of_this_process();
-  auto side = SPC_TRY(gather(request, needs_home ? user.home : "", job_environment, log));
+  if (needs_home) spec.user = UserIdentity::of_this_process();
+  auto side = SPC_TRY(gather(request, needs_home ? spec.user.home : "", job_environment, log));
   if (!request.contain) add_display(side, job_environment);
+  spec.image = image.canonical();
+  spec.from = order.from;
+  spec.mounts = side.mounts();
+  spec.writable = request.writable.value_or(policy.writable != 0);
 
   TaskMessage message;
   message.kind = TaskMessageKind::source;
@@ -144,11 +150,11 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   message = TaskMessage{};
   message.kind = TaskMessageKind::start;
   message.start_flags = order.flags;
-  if (!request.writable.value_or(policy.writable != 0)) message.start_flags |= TaskMessage::start_read_only;
+  if (!spec.writable) message.start_flags |= TaskMessage::start_read_only;
   if (request.private_layer) message.start_flags |= TaskMessage::start_private;
   message.manifest = order.manifest;
   message.offset = order.offset;
-  message.namespaces = namespaces_of(request);
+  spec.namespaces = message.namespaces = namespaces_of(request);
   const bool as_root = (message.namespaces & own_user) != 0;
   message.upper_size = SPC_TRY(upper_size(request, policy, job_environment));
   const int passed[] = {order.first.get(), order.second.get()};
@@ -156,7 +162,8 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   user_source.prepare(std::move(order.user_source), image, job_environment);
 
   // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
-  if (!needs_home) user = UserIdentity::of_this_process();
+  if (!needs_home) spec.user = UserIdentity::of_this_process();
+  const UserIdentity& user = spec.user;
   Furniture furniture = std::move(side.furniture);
   furniture.passwd_entry = user.passwd_entry();
   furniture.group_entries = user.group_entries;
@@ -174,36 +181,6 @@ Result<void> report_failure(int agent, const Error& error) {
   message.kind = TaskMessageKind::failed;
   std::snprintf(message.text, sizeof message.text, "%s", error.message().c_str());
   return send_struct(agent, message);
-}
-
-Result<ImageSettings> read_settings(int record) {
-  ImageRecordHeader header;
-  constexpr std::uint64_t kSane = 4 << 20;
-  if (::pread(record, &header, sizeof header, 0) != sizeof header || header.settings.size > kSane) {
-    return Error(ErrorKind::corrupt, "read the image's settings: unexpected record");
-  }
-  std::string records(header.settings.size, '\0');
-  if (::pread(record, records.data(), records.size(), static_cast<off_t>(header.settings.offset)) !=
-      static_cast<ssize_t>(records.size())) {
-    return Error(ErrorKind::corrupt, "read the image's settings: truncated record");
-  }
-  return ImageSettings::parse(records);
-}
-
-std::string workdir_of(const LaunchRequest& request, const ImageSettings& image) {
-  const std::string& workdir = request.workdir.empty() ? image.workdir : request.workdir;
-  if (workdir.empty()) return "/";
-  return workdir[0] == '/' ? workdir : "/" + workdir;
-}
-
-Result<void> change_directory(const std::string& path, bool asked_by_user) {
-  const UniqueFd directory = open_inside(path.c_str(), O_PATH | O_DIRECTORY);
-  if (!directory || ::fchdir(directory.get()) != 0) {
-    auto error = Error::from_errno(errno, "couldn't chdir to " + quoted(path));
-    return std::move(error).hint(asked_by_user ? "--container-workdir must exist in the image or be a mount"
-                                               : "it is the image's work directory; choose another with --container-workdir");
-  }
-  return {};
 }
 
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds) {
@@ -230,10 +207,9 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
                          Log& log, const std::function<void()>& before_entering) {
   const std::uint64_t begin = now_us();
   const UniqueFd agent = SPC_TRY(join_step(common));
-  UserIdentity user;
+  ContainerSpec spec;
   Furniture furniture;
   UserSource user_source;
-  ImageSettings image;
   Site site = Site::read();  // as the step began, or nearly so; the lead is given what the agent has
   bool inside = false;
 
@@ -260,7 +236,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
         site = SPC_TRY(Site::of(descriptors->front().get()));
         auto ordered =
-            order_container(request, job_environment, message.policy, message.manifest, agent.get(), user, user_source, log);
+            order_container(request, job_environment, message.policy, message.manifest, agent.get(), spec, user_source, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -273,11 +249,11 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
         user_source.stop();  // before anything of the image is entered
         leave_host();
-        image = SPC_TRY(read_settings((*descriptors)[1].get()));
+        SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
         auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
         const auto furnish_inside = [&] {
-          if (image.in_files) read_image_files(job_environment, image, &log);
-          if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, image));
+          if (spec.settings.in_files) read_image_files(job_environment, spec.settings, &log);
+          if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, spec.settings));
           const auto furnished = furnish(furniture, agent.get());
           return furnished ? Result<void>() : report_failure(agent.get(), furnished.error());
         };
@@ -298,22 +274,27 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (descriptors->size() < 2) return Error(ErrorKind::internal, "no namespace to enter");
         leave_host();
         if (!inside) {
-          image = SPC_TRY(read_settings((*descriptors)[1].get()));
-          user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
+          SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
+          spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
           const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2));
           SPC_TRY(enter_container(namespaces));
-          if (image.in_files) read_image_files(job_environment, image, nullptr);  // the first task has said what is to be said
+          // The first task has said what is to be said.
+          if (spec.settings.in_files) read_image_files(job_environment, spec.settings, nullptr);
         }
         if ((message.namespaces & own_user) != 0) {
-          user = user.as_root();
+          spec.user = spec.user.as_root();
           SPC_TRY(fake_root_calls());
         }
-        // Programs that open a shell look at SHELL; many images have no other than sh.
-        if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
-        const std::string workdir = workdir_of(request, image);
-        SPC_TRY(change_directory(workdir, !request.workdir.empty()));
-        return TaskEntry{.environment = merge_environment(job_environment, image, request.keep_environment, user, workdir),
-                         .timing = timing_line(message, now_us() - begin)};
+        decide(spec, request, site, job_environment);
+        SPC_TRY(enter_workdir(spec, request));
+        TaskEntry entry;
+        entry.explained = request.explain;
+        if (request.explain) {
+          for (const std::string& line : explain(spec, request)) log.write(LogLevel::info, line);
+        }
+        entry.environment = change_to(spec.environment, job_environment);
+        entry.timing = timing_line(message, now_us() - begin);
+        return entry;
       }
 
       case TaskMessageKind::failed: return with_advice(Error(ErrorKind::system, message.text), request.image);

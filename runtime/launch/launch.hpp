@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,7 @@ struct LaunchRequest {
   std::optional<PullPolicy> pull;    ///< when the registry is asked; empty: the site's default
   std::optional<Platform> platform;  ///< empty: the node's
   bool verbose = false;              ///< say where the time of an import went
-  std::set<std::string> keep_environment;
+  EnvironmentWishes environment;
   std::string name;                      ///< of the container; empty: it has none
   std::string save;                      ///< the file that the container becomes; empty: none
   std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
@@ -44,6 +43,7 @@ struct LaunchRequest {
 
 /// What a task needs to be executed inside, where it already is.
 struct TaskEntry {
+  bool explained = false;  ///< --container-explain: all has been said, and nothing is to be executed
   EnvironmentChange environment;
   std::string timing;  ///< one line for people: where the time of the start went
 };

@@ -162,9 +162,9 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   SPC_TRY(change_directory(workdir));
 
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
-  const auto change = merge_environment(environment, settings, request.keep_environment, user, workdir);
-  for (const auto& name : change.unset) environment.erase(name);
-  for (const auto& [name, value] : change.set) environment[name] = value;
+  const auto merged = merge_environment(environment, settings, {}, request.environment, user, workdir);
+  environment.clear();
+  for (const auto& [name, variable] : merged) environment[name] = variable.value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
   if (map == RootMap::root) SPC_TRY(fake_root_calls());
   return settings;

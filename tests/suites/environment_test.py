@@ -36,6 +36,19 @@ def container_env_of_a_variable_the_job_has_not_changes_nothing(cluster):
 
 
 @test
+def container_env_takes_patterns(cluster):
+    equal(variable(cluster, "GREETER", "--container-env=OTHER,GR??T*", env=["GREETER=job"]), "job", "GREETER")
+
+
+@test
+def container_env_sets_variables(cluster):
+    option = '--container-env=GREETER=mine,LIST="1,2",ESCAPED=1\\,2,HOME=/elsewhere'
+    done = cluster.bash("echo $GREETER $LIST $ESCAPED $HOME", option, "--container-env=GREETER", env=["GREETER=job"])
+    done.good("mine 1,2 1,2 /elsewhere")
+    equal(variable(cluster, "GREETER", env=["SCONTAINER_ENV=GREETER=twin"]), "twin", "GREETER of the twin")
+
+
+@test
 def locale_variables_of_the_job_are_dropped(cluster):
     given = ["LANG=de_DE.UTF-8", "LANGUAGE=de", "LC_ALL=C.UTF-8"]
     cluster.bash("echo ${LANG-unset} ${LANGUAGE-unset} ${LC_ALL-unset}", env=given).good("unset unset unset")

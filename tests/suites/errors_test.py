@@ -52,7 +52,7 @@ EARLY = {
     "a_mount_with_half_a_quote": [IMAGE, "--container-mounts=\"/home/shared:/mnt"],
     "a_mount_that_is_to_be_moved": [IMAGE, "--container-mounts=/home/shared:/mnt:x-move"],
     "a_list_of_variables_with_an_empty_name": [IMAGE, "--container-env=A,,B"],
-    "a_variable_with_a_value": [IMAGE, "--container-env=A=b"],
+    "a_pattern_with_a_value": [IMAGE, "--container-env=A*=b"],
     "an_empty_work_directory": [IMAGE, "--container-workdir="],
     "writable_and_read_only_together": [IMAGE, "--container-writable", "--container-readonly"],
     "home_and_no_home_together": [IMAGE, "--container-mount-home", "--no-container-mount-home"],

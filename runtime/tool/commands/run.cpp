@@ -25,8 +25,7 @@ Error contradiction(const char* a, const char* b) {
 /// The same options as a job's, as far as they make sense without Slurm.
 struct RunOptions {
   LaunchRequest request;
-  std::map<std::string, std::string> variables;  ///< --env=NAME=VALUE
-  std::string changes;                           ///< directory that keeps what is written
+  std::string changes;  ///< directory that keeps what is written
   std::string name;
   RootMap map = RootMap::self;
 };
@@ -38,16 +37,11 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   }
   options.request.workdir = arguments.value("workdir");
   for (const std::string& text : arguments.values("env")) {
+    // Unlike a job's option this one takes a single NAME=VALUE as it is, commas and all.
     if (const auto equals = text.find('='); equals != std::string::npos && equals > 0) {
-      options.variables[text.substr(0, equals)] = text.substr(equals + 1);
-      continue;
-    }
-    for (std::size_t at = 0; at <= text.size();) {
-      const std::size_t end = std::min(text.find(',', at), text.size());
-      if (end == at)
-        return Error(ErrorKind::invalid, "--env: " + quoted(text) + ": invalid format").hint("NAME[,NAME...] or NAME=VALUE");
-      options.request.keep_environment.insert(text.substr(at, end - at));
-      at = end + 1;
+      options.request.environment.values[text.substr(0, equals)] = text.substr(equals + 1);
+    } else {
+      SPC_TRY_DURING("--env", options.request.environment.add(text));
     }
   }
   if (arguments.has("writable") && arguments.has("readonly")) return contradiction("--writable", "--readonly");
@@ -96,7 +90,7 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
     report_error(entered.error().message());
     return kNoContainer;
   }
-  for (const auto& [name, value] : options.variables) environment[name] = value;
+  for (const auto& [name, value] : options.request.environment.values) environment[name] = value;
   if (commands.front().empty()) {
     report_error("the image names no command (hint: write one behind the image)");
     return kNoContainer;
@@ -158,7 +152,7 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
   step_options.image = name;
   step_options.mounts = arguments.values("mounts");
   step_options.workdir = options.request.workdir;
-  for (const auto& kept : options.request.keep_environment) step_options.env.push_back(kept);
+  step_options.env = options.request.environment.keep;
   if (options.request.writable) step_options.writable = *options.request.writable ? 1 : 0;
   if (options.request.mount_home) step_options.mount_home = *options.request.mount_home ? 1 : 0;
   if (wanted.pull) step_options.pull = name_of(*wanted.pull);

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+/// One piece of an option's argument, up to a separator.
+struct Piece {
+  std::string text;
+  char end = '\0';  ///< the separator behind it; '\0': it was the last one
+};
+
+/// Takes the next piece off `rest`; there is always one, if an empty one. A backslash takes its meaning from a separator, a
+/// double quote or a backslash that follows, and is itself anywhere else. A piece that begins with a double quote ends at the
+/// next one, and separators in it are text.
+Result<Piece> next_piece(std::string_view& rest, std::string_view separators);
+
+}  // namespace spc
