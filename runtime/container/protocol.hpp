@@ -23,7 +23,7 @@ namespace spc {
 ///   builder ── furnish (namespace) ──►     lead         the root exists; nothing is attached to it yet
 ///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
-///   lead   ── furnished ──►                builder
+///   lead   ── furnished (notes) ──►        builder
 ///   agent  ── ready (namespace, record) or failed ──►  every task
 enum class TaskMessageKind : std::uint32_t {
   join = 1,

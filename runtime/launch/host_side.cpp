@@ -18,7 +18,7 @@ namespace {
 
 /// Opens what the user named, with his rights alone: root_squash, FUSE and private directories need nothing more.
 Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
-                        const std::string& shown_as, const char* asked_by) {
+                        const std::string& shown_as) {
   UniqueFd path(::open(source.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!path || ::fstat(path.get(), &status) != 0) {

@@ -15,6 +15,7 @@
 #include "image/location.hpp"
 #include "image/request.hpp"
 #include "launch/container_spec.hpp"
+#include "launch/entrypoint.hpp"
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
@@ -210,7 +211,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   ContainerSpec spec;
   Furniture furniture;
   UserSource user_source;
-  Site site = Site::read();  // as the step began, or nearly so; the lead is given what the agent has
+  Site site;  // the lead is given it; the others read it later, when it is the same
+  std::optional<Entrypoint> entrypoint;
   bool inside = false;
 
   bool left_host = false;
@@ -250,6 +252,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         user_source.stop();  // before anything of the image is entered
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
+        entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
+        furniture.notes = SPC_TRY(entrypoint->notes_for_others());
         auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
         const auto furnish_inside = [&] {
           if (spec.settings.in_files) read_image_files(job_environment, spec.settings, &log);
@@ -271,12 +275,14 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
       }
 
       case TaskMessageKind::ready: {
-        if (descriptors->size() < 2) return Error(ErrorKind::internal, "no namespace to enter");
+        if (descriptors->size() < 2U + message.has_notes) return Error(ErrorKind::internal, "no namespace to enter");
         leave_host();
         if (!inside) {
           SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
           spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
-          const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2));
+          const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2U + message.has_notes));
+          site = Site::read();
+          if (!entrypoint) entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
           SPC_TRY(enter_container(namespaces));
           // The first task has said what is to be said.
           if (spec.settings.in_files) read_image_files(job_environment, spec.settings, nullptr);
@@ -292,6 +298,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (request.explain) {
           for (const std::string& line : explain(spec, request)) log.write(LogLevel::info, line);
         }
+        SPC_TRY(entrypoint->run(request, message.has_notes ? std::move(descriptors->at(2)) : UniqueFd(), spec, log));
         entry.environment = change_to(spec.environment, job_environment);
         entry.timing = timing_line(message, now_us() - begin);
         return entry;

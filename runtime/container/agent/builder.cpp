@@ -171,7 +171,7 @@ Result<void> pivot_into(int root) {
 
 /// The leading task, inside as the user, opens each target in turn; only its descriptors are used here.
 Result<void> furnish_with(int lead, std::span<const int> container, HostTrees host, std::vector<DetachedMount> sources,
-                          TaskMessage& ready) {
+                          UniqueFd& notes, TaskMessage& ready) {
   TaskMessage message;
   message.kind = TaskMessageKind::furnish;
   SPC_TRY(send_struct(lead, message, container));
@@ -179,6 +179,7 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
     auto descriptors = SPC_TRY_DURING("furnishing the container", receive_struct(lead, message));
     if (message.kind == TaskMessageKind::furnished) {
       std::memcpy(ready.text, message.text, sizeof message.text);
+      if (descriptors.size() == 1) notes = std::move(descriptors.front());
       return {};
     }
     if (message.kind == TaskMessageKind::failed) {
@@ -235,8 +236,9 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   SPC_TRY(pivot_into(root.get()));
   lap(Phase::pivot);
 
+  UniqueFd notes;
   const int container[] = {mount_namespace.get(), image.record.get()};
-  SPC_TRY(furnish_with(lead.socket.get(), container, std::move(host), std::move(sources), ready));
+  SPC_TRY(furnish_with(lead.socket.get(), container, std::move(host), std::move(sources), notes, ready));
   if (order.read_only) {
     const auto finished = SPC_TRY(open_path(AT_FDCWD, "/"));
     SPC_TRY(make_read_only(finished.get()));
@@ -249,6 +251,8 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   } else {
     namespaces.push_back(std::move(mount_namespace));
   }
+  ready.has_notes = notes.operator bool();
+  if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));
   lap(Phase::furnish);
   return namespaces;
 }

@@ -44,9 +44,10 @@ struct BuildOrder {
   std::uint64_t upper_size = 0;  ///< bytes; 0: the site's limit
 };
 
-/// Builds the container's root, furnishes it together with the leading task, and gives back its namespaces: mount, then
-/// those of `order.namespaces` in the order of the enum; `ready` is filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do nothing
-/// afterwards but hand over the result and exit.
+/// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace, the notes
+/// that the lead has for the other tasks (if it has), and the namespaces of `order.namespaces` in the order of the enum; `ready`
+/// is filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do
+/// nothing afterwards but hand over the result and exit.
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
 }  // namespace spc

@@ -212,7 +212,7 @@ Result<void> furnish(const Furniture& furniture, int builder) {
   TaskMessage message;
   message.kind = TaskMessageKind::furnished;
   furniture.for_other_tasks.copy(message.text, sizeof message.text - 1);
-  return send_struct(builder, message);
+  return send_struct(builder, message, std::span(&furniture.notes, furniture.notes >= 0 ? 1 : 0));
 }
 
 }  // namespace spc

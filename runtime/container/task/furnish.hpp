@@ -36,6 +36,7 @@ struct Furniture {
   std::vector<std::string> system_users;  ///< lines for passwd of users that the image does not have
   std::vector<TextFile> files;            ///< written anew
   std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds
+  int notes = -1;                         ///< a descriptor that goes to them, too; -1: none
 };
 
 /// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is

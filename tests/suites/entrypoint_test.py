@@ -1,0 +1,275 @@
+"""--container-entrypoint: what images run before the command, and what it may change for the tasks."""
+import functools
+import os
+import subprocess
+import tempfile
+import time
+
+import local_files
+from cluster import await_true, kill_all
+from images import Image, with_probe
+from harness import equal, expect, test
+
+ON = ("-w", "node01", "--container-entrypoint")
+COUNT = "/home/shared/entrypoint-runs"
+
+
+def with_entrypoint(cluster, name, script, *arguments, **config):
+    """The base image with this script of sh as its entrypoint."""
+    config = {"Entrypoint": ["/entry", *arguments], **config}
+    return Image(f"suites/entry-{name}", [[("entry", f"#!/bin/sh\n{script}\n".encode())]], config, below=cluster.base_layout)
+
+
+def counting(cluster):
+    path = os.path.join(cluster.shared, "entrypoint-runs")
+    open(path, "w").close()
+    os.chmod(path, 0o666)
+    return path
+
+
+WRAP = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+  setenv("OF_WRAP", "1", 1);
+  printf("wrapped %d\n", argc);
+  fflush(stdout);
+  if (chdir("/there") != 0) return 1;
+  execv(argv[1], argv + 1);
+  return 9;
+}
+"""
+
+
+@functools.cache
+def static(source):
+    with tempfile.TemporaryDirectory() as directory:
+        text, program = os.path.join(directory, "x.c"), os.path.join(directory, "x")
+        with open(text, "w") as file:
+            file.write(source)
+        subprocess.run(["cc", "-static", "-Os", "-s", "-o", program, text], check=True)
+        return open(program, "rb").read()
+
+
+def said(done):
+    """Our lines but those of a pull."""
+    return [line for line in done.messages() if not line.startswith("pulling ")]
+
+
+class Configured:
+    """Lines at the beginning of config.toml for a while."""
+
+    def __init__(self, cluster, *lines):
+        self.path, self.lines = os.path.join(cluster.etc, "spank-container/config.toml"), lines
+
+    def __enter__(self):
+        self.before = open(self.path).read()
+        self._write("\n".join([*self.lines, self.before]))
+
+    def __exit__(self, *_):
+        self._write(self.before)
+
+    def _write(self, text):
+        with open(self.path, "w") as file:
+            file.write(text)
+
+
+@test
+def it_runs_on_request_once_on_each_node(cluster):
+    count = counting(cluster)
+    image = with_entrypoint(cluster, "count", f'echo run >>{COUNT}; export OF_ENTRY="two words" GREETER=entry; exec "$@"')
+    options = ["-N2", "-n4", "--container-mounts=/home/shared"]
+    command = ["sh", "-c", "echo $OF_ENTRY $GREETER"]
+    cluster.srun(*options, *command, image=image).good("base\n" * 4)
+    equal(open(count).read(), "", "runs without the option")
+    cluster.srun(*options, "--container-entrypoint", *command, image=image).good("two words entry\n" * 4)
+    equal(open(count).read(), "run\n" * 2, "runs")
+
+
+@test
+def it_runs_in_each_task_if_the_site_says_so(cluster):
+    count = counting(cluster)
+    image = with_entrypoint(cluster, "count-tasks", f'echo run >>{COUNT}; export OF_ENTRY=$SLURM_PROCID; exec "$@"')
+    with Configured(cluster, 'entrypoint = "task"'):
+        step = ["-n3", "--container-mounts=/home/shared"]
+        out = cluster.srun(*step, "sh", "-c", "echo $OF_ENTRY", image=image).good()
+        equal(sorted(out.split()), ["0", "1", "2"], "output")
+        equal(open(count).read(), "run\n" * 3, "runs")
+        cluster.srun(*step, "--no-container-entrypoint", "true", image=image).good()
+        equal(open(count).read(), "run\n" * 3, "runs with the opposite option")
+
+
+@test
+def what_is_of_one_task_stays_with_it(cluster):
+    image = with_entrypoint(cluster, "ranks", 'export SEEN=${SLURM_PROCID-none}; exec "$@"')
+    out = cluster.srun(*ON, "-n2", "sh", "-c", "echo $SEEN $SLURM_PROCID", image=image).good()
+    equal(sorted(out.splitlines()), ["none 0", "none 1"], "output")
+
+
+@test
+def its_directory_counts_unless_another_is_chosen(cluster):
+    image = with_entrypoint(cluster, "cd", 'mkdir -p /made; cd /made; exec "$@"')
+    cluster.srun(*ON, "-n2", "sh", "-c", "pwd; echo $PWD", image=image).good("/made\n" * 4)
+    cluster.srun(*ON, "--container-workdir=/etc", "sh", "-c", "pwd; echo $PWD", image=image).good("/etc\n" * 2)
+
+
+@test
+def a_variable_that_it_unsets_goes_and_container_env_is_stronger(cluster):
+    image = with_entrypoint(cluster, "unset", 'unset GREETER OF_JOB KEPT; export MINE=entry; exec "$@"')
+    options = [*ON, "--container-env=KEPT,MINE=1"]
+    command = ["sh", "-c", "echo ${GREETER-unset} ${OF_JOB-unset} $KEPT $MINE"]
+    cluster.srun(*options, *command, image=image, env=["OF_JOB=1", "KEPT=job"]).good("unset unset job 1")
+
+
+@test
+def its_arguments_are_its_own_and_the_probes(cluster):
+    image = with_entrypoint(cluster, "arguments", 'export FIRST="$1" COUNT=$#; shift; exec "$@"', "a b", Cmd=["/never", "run"])
+    cluster.srun(*ON, "sh", "-c", "echo $FIRST $COUNT", image=image).good("a b 3")
+
+
+@test
+def one_that_does_not_execute_its_arguments_changes_nothing(cluster):
+    image = with_entrypoint(cluster, "ends", "export OF_ENTRY=1; cd /; echo unseen; exit 0")
+    done = cluster.srun(*ON, "-n2", "sh", "-c", "echo ${OF_ENTRY-unset}; pwd", image=image)
+    equal(sorted(done.good().split()), ["/workspace", "/workspace", "unset", "unset"], "output", done)
+    equal(said(done), [], "messages", done)
+
+
+@test
+def its_output_is_shown_on_request(cluster):
+    image = with_entrypoint(cluster, "log", 'echo hello; printf "\\033[31mred" >&2; exec "$@"')
+    done = cluster.srun(*ON, "-n3", "--container-entrypoint-log", "true", image=image)
+    done.good("")
+    equal(said(done), ["entrypoint: hello", "entrypoint: \\x1b[31mred"], "messages", done)
+    equal(cluster.srun(*ON, "true", image=image).err, "", "messages without the option")
+
+
+@test
+def one_that_fails_is_told_once_with_what_it_said(cluster):
+    image = with_entrypoint(cluster, "fails", "seq 30; echo no licence; exit 3")
+    done = cluster.srun(*ON, "-n4", "true", image=image)
+    equal(done.rc, 1, "exit code", done)
+    errors = [line for line in said(done) if not line.startswith("entrypoint: ")]
+    equal(errors, ['run the image\'s entrypoint "/entry": ended with status 3, and printed last "no licence" '
+                   '(hint: --no-container-entrypoint runs the command without it)'], "errors", done)
+    lines = [line for line in done.messages() if line.startswith("entrypoint: ")]
+    equal(lines[-1:] + [str(len(lines))], ["entrypoint: no licence", "20"], "lines of it", done)
+
+
+def refusal_of(cluster, name, entrypoint, *entries):
+    image = Image(f"suites/entry-{name}", [[*entries, ("marker", b"")]], {"Entrypoint": entrypoint}, below=cluster.base_layout)
+    done = cluster.srun(*ON, "-n2", "true", image=image)
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and errors", done)
+    return done.errors()[0]
+
+
+@test
+def one_that_cannot_be_executed_is_named_with_the_reason(cluster):
+    start = 'run the image\'s entrypoint "'
+    text = refusal_of(cluster, "missing", ["not-there"])
+    expect(text.startswith(start + 'not-there": no such file or directory (hint: '), f"missing: {text}")
+    text = refusal_of(cluster, "directory", ["/etc"])
+    expect(text.startswith(start + '/etc": permission denied (hint: '), f"a directory: {text}")
+    text = refusal_of(cluster, "interpreter", ["/e"], ("e", b"#!/not/there\n"))
+    expect(text.startswith(start + '/e": no such file or directory'), f"interpreter: {text}")
+    text = refusal_of(cluster, "format", ["/e"], ("e", b"\x7fELF junk"))
+    expect(text.startswith(start + '/e": exec format error'), f"format: {text}")
+    text = refusal_of(cluster, "long", ["/e", "x" * (1 << 20)], ("e", b"#!/bin/sh\n"))
+    expect(text.startswith(start + '/e": argument list too long'), f"long: {text}")
+
+
+@test
+def one_that_does_not_end_is_ended_with_all_it_has_started(cluster):
+    image = with_entrypoint(cluster, "endless", "setsid sleep 555 & echo waiting for a server; sleep 556")
+    with Configured(cluster, "entrypoint_timeout = 1"):
+        done = cluster.srun(*ON, "-n2", "true", image=image)
+    equal(done.rc, 1, "exit code", done)
+    expect('did not end within 1 s, and printed last "waiting for a server"' in done.errors()[-1], "no cause", done)
+    cluster.must_be_quiet()
+
+
+@test
+def one_that_fails_leaves_nothing_it_has_started(cluster):
+    image = with_entrypoint(cluster, "children", "(trap '' HUP TERM; setsid sleep 555 & sleep 556) & exit 4")
+    done = cluster.srun(*ON, "-n2", "--kill-on-bad-exit=0", "true", image=image)
+    equal(done.rc, 1, "exit code", done)
+    cluster.must_be_quiet()
+
+
+@test
+def what_it_has_started_lives_as_long_as_the_step(cluster):
+    script = '(while echo tick; do sleep 0.05; done) & echo $! >/server; exec "$@"'
+    image = with_entrypoint(cluster, "server", script)
+    begin = time.monotonic()
+    cluster.srun(*ON, "-n2", "sh", "-c", "sleep 0.3; kill -0 $(cat /server) && echo alive", image=image).good("alive\n" * 2)
+    expect(time.monotonic() - begin < 15, "the server held the step up")
+    cluster.must_be_quiet()
+
+
+def start_hanging(cluster, name):
+    step = cluster.start_srun(*ON, "-n4", "-J", name, "true", image=with_entrypoint(cluster, "hanging", "setsid sleep 555 & sleep 556"))
+    await_true(lambda: len(cluster.processes("node01", "sleep")) == 2, 15, "the entrypoint was not run")
+    return step
+
+
+@test
+def scancel_ends_it_at_once(cluster):
+    step = start_hanging(cluster, "entry-cancel")
+    cluster.run("scancel", "-n", "entry-cancel").good()
+    expect(step.end(15).rc != 0, "the cancelled step succeeded")
+    cluster.must_be_quiet()
+
+
+@test
+def a_supervisor_or_task_that_is_killed_leaves_nothing_and_nobody_waiting(cluster):
+    step = start_hanging(cluster, "entry-kill")
+    kill_all(cluster.processes("node01", "sleep"))
+    done = step.end(15)
+    equal(done.rc, 1, "exit code", done)
+    expect("ended by signal 9" in done.errors()[-1] or "ended with status 137" in done.errors()[-1], "no cause", done)
+    cluster.must_be_quiet()
+    step = start_hanging(cluster, "entry-kill-all")
+    parents = {int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in cluster.processes("node01", "sleep")}
+    kill_all(pid for pid in cluster.processes("node01") if pid in parents)
+    expect(step.end(15).rc != 0, "the step succeeded without its entrypoint")
+    cluster.must_be_quiet()
+
+
+@test
+def an_image_without_a_shell_can_have_one(cluster):
+    image = with_probe("entry-static", [("wrap", static(WRAP)), ("there", None)], Entrypoint=["/wrap"])
+    done = cluster.srun(*ON, "--container-entrypoint-log", "/probe", "/wrap", image=image)
+    expect(done.good().endswith("in /there"), "not in its directory", done)
+    equal(said(done), ["entrypoint: wrapped 3"], "messages", done)
+    done = cluster.srun("--container-readonly", *ON, "/probe", image=image)
+    expect(done.good().endswith("in /there"), "not in its directory, read-only", done)
+
+
+@test
+def the_script_of_enroots_squashfs_is_one(cluster):
+    root = local_files.tree(cluster)
+    here, there = local_files.shared(cluster, "entry.sqsh")
+    before = open(f"{root}/etc/rc").read()
+    local_files.put(f"{root}/etc/rc", "cd /etc || exit 1\nexport OF_RC=$#\nexec \"$@\"\n", 0o755)
+    try:
+        local_files.mksquashfs(root, here)
+    finally:
+        local_files.put(f"{root}/etc/rc", before, 0o755)
+    cluster.srun(*ON, "-n2", "sh", "-c", "echo $OF_RC; pwd", image=there).good("2\n/etc\n" * 2)
+
+
+@test
+def an_image_without_one_runs_as_without_the_option(cluster):
+    done = cluster.srun(*ON, "-n2", "cat", "replaced")
+    done.good("upper\n" * 2)
+    equal(done.err, "", "messages", done)
+
+
+@test
+def it_is_explained(cluster):
+    image = with_entrypoint(cluster, "explained", 'exec "$@"', "x y")
+    done = cluster.srun("--container-explain", "--container-entrypoint", "true", image=image)
+    expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", once on each node') for line in done.messages()), "not told", done)
+    done = cluster.srun("--container-explain", "true", image=image)
+    expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", which is not run') for line in done.messages()), "not told", done)
