@@ -39,6 +39,10 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
 }  // namespace
 
 bool variable_of_job(const char* name, std::string& value, void* spank) {
+  char few[1024];
+  const spank_err_t found = spank_getenv(static_cast<spank_t>(spank), name, few, sizeof few);
+  if (found == ESPANK_SUCCESS) value = few;
+  if (found != ESPANK_NOSPACE) return found == ESPANK_SUCCESS;
   std::vector<char> buffer(128 * 1024);
   if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS)
     return false;
@@ -113,10 +117,11 @@ std::string take_own_component(spank_t spank, bool& is_component) {
   return "it is not certain which component of the heterogeneous step this is (hint: start one srun for each component)";
 }
 
-std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
+std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank, bool asks) {
   std::string variable, nodes;
   if (!variable_of_job(kReportVariable, variable, spank)) return std::nullopt;
   spank_unsetenv(spank, kReportVariable);
+  if (!asks) return std::nullopt;
   SrunThatListens srun;
   const auto address = ReportAddress::parse(variable);
   // On a single node there is nothing to gather.

@@ -36,7 +36,8 @@ std::string take_own_component(spank_t spank, bool& is_component);
 /// The srun of a step on several nodes.
 class SrunThatListens {
  public:
-  static std::optional<SrunThatListens> of_this_step(spank_t spank);
+  /// `asks`: this task has something to say if it fails; of the others only the variable is taken away.
+  static std::optional<SrunThatListens> of_this_step(spank_t spank, bool asks);
   /// Hands it the error of this node. False if it has not taken it, and so will not print it.
   [[nodiscard]] bool takes(const char* error) const;
 

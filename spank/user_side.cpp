@@ -162,7 +162,7 @@ void enter_or_end_task(spank_t spank) {
   tells_progress = task == 0 && node == 0;
   let_signals_end_the_task();
 
-  srun = SrunThatListens::of_this_step(spank);
+  srun = SrunThatListens::of_this_step(spank, tells_errors);
   bool is_component = false;
   const std::string lost = take_own_component(spank, is_component);
   if (!lost.empty()) refuse_task(lost.c_str());
