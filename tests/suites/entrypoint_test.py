@@ -207,9 +207,14 @@ def what_it_has_started_lives_as_long_as_the_step(cluster):
     cluster.must_be_quiet()
 
 
+def sleepers(cluster):
+    """What the hanging entrypoint has started; Slurm has a sleep of its own in each job."""
+    return [pid for pid in cluster.processes("node01", "sleep") if b"\x0055" in open(f"/proc/{pid}/cmdline", "rb").read()]
+
+
 def start_hanging(cluster, name):
     step = cluster.start_srun(*ON, "-n4", "-J", name, "true", image=with_entrypoint(cluster, "hanging", "setsid sleep 555 & sleep 556"))
-    await_true(lambda: len(cluster.processes("node01", "sleep")) == 2, 15, "the entrypoint was not run")
+    await_true(lambda: len(sleepers(cluster)) == 2, 15, "the entrypoint was not run")
     return step
 
 
@@ -224,13 +229,13 @@ def scancel_ends_it_at_once(cluster):
 @test
 def a_supervisor_or_task_that_is_killed_leaves_nothing_and_nobody_waiting(cluster):
     step = start_hanging(cluster, "entry-kill")
-    kill_all(cluster.processes("node01", "sleep"))
+    kill_all(sleepers(cluster))
     done = step.end(15)
     equal(done.rc, 1, "exit code", done)
     expect("ended by signal 9" in done.errors()[-1] or "ended with status 137" in done.errors()[-1], "no cause", done)
     cluster.must_be_quiet()
     step = start_hanging(cluster, "entry-kill-all")
-    parents = {int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in cluster.processes("node01", "sleep")}
+    parents = {int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in sleepers(cluster)}
     kill_all(pid for pid in cluster.processes("node01") if pid in parents)
     expect(step.end(15).rc != 0, "the step succeeded without its entrypoint")
     cluster.must_be_quiet()

@@ -78,6 +78,16 @@ def mounts_given_twice_and_in_several_options_accumulate(cluster):
 
 
 @test
+def mounts_of_several_options_accumulate_in_every_kind_of_job(cluster):
+    first, second = share_directory(cluster, "first", "f"), share_directory(cluster, "second", "s")
+    options = [mounts(f"{first}:/x"), mounts(f"{second}:/y")]
+    cluster.srun("-N2", *options, "ls", "/x", "/y").good("/x:\nf\n\n/y:\ns\n" * 2)
+    step = "srun --container-image=registry:5000/suites/base:1 sh -c 'test ! -e /x && echo apart'"
+    cluster.batch("#!/bin/sh\nls /x /y\n", "--container-image=registry:5000/suites/base:1", *options).good("/x:\nf\n\n/y:\ns")
+    cluster.run("salloc", "-N1", "--container-image=registry:5000/suites/base:1", *options, "sh", "-c", step).good("apart")
+
+
+@test
 def a_target_that_is_a_link_of_the_image_leads_inside(cluster):
     source, file = share_directory(cluster, "plain", "a"), share(cluster, "file")
     cluster.bash("cat /usr/lib/x/a /workspace/file; test -L /lib; test -L /workspace/symbolic-link",
