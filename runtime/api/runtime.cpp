@@ -234,7 +234,8 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     CallbackLog log(*rt);
     std::function<void()> before;
-    if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
+    if (environment.before_entering != nullptr && !request.explain)
+      before = [&] { environment.before_entering(environment.arg); };
     const auto entry = SPC_TRY(launch(request, as_map(environment.variables), rt->channel.tasks.get(), log, before));
     if (entry.explained) ::_exit(0);
     for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
