@@ -26,6 +26,7 @@ std::string flags_of(const MountPlan& mount) {
   if ((mount.flags & TaskMessage::source_not_recursive) != 0) text += "+bind";
   if ((mount.flags & TaskMessage::source_no_exec) != 0) text += "+noexec";
   if ((mount.flags & TaskMessage::source_squashfs) != 0) text += "+sqsh";
+  if ((mount.flags & TaskMessage::source_private) != 0) text += "+private";
   return text;
 }
 
@@ -95,6 +96,10 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line("hooks", "none");
   page.line_unless_empty("command", words(request.command));
   for (const MountPlan& mount : spec.mounts) {
+    if (mount.source.empty()) {
+      page.line("no mount", "at " + quoted(mount.target) + " (umount)");
+      continue;
+    }
     page.line("mount",
               quoted(mount.source) + " at " + quoted(mount.target) + ", " + flags_of(mount) + " (" + mount.asked_by + ")");
   }

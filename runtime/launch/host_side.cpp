@@ -42,6 +42,8 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   SPC_TRY(add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
   const bool directory = side.furniture.placements.back().directory;
   if (mount.create == MountSpec::Create::as_source || directory == (mount.create == MountSpec::Create::directory)) return {};
+  side.sources.pop_back();
+  side.furniture.placements.pop_back();
   return Error(ErrorKind::invalid,
                "mount " + quoted(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
       .hint("without x-create the target becomes what the source is");
@@ -93,12 +95,20 @@ Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::s
 
 std::vector<MountPlan> HostSide::mounts() const {
   std::vector<MountPlan> plans;
+  auto removal = furniture.removals.begin();
+  const auto add_removals = [&](std::size_t after) {
+    for (; removal != furniture.removals.end() && removal->after <= after; ++removal)
+      plans.push_back({"", removal->target, 0, ""});
+  };
   for (std::size_t i = 0; i < sources.size(); ++i) {
+    add_removals(i);
     char path[PATH_MAX];
     const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(), path, sizeof path);
-    const std::string source = size > 0 ? std::string(path, static_cast<std::size_t>(size)) : "tmpfs";
+    const std::string source = size > 0 ? std::string(path, static_cast<std::size_t>(size))
+                                        : "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
     plans.push_back({source, furniture.placements[i].target, sources[i].flags, sources[i].asked_by});
   }
+  add_removals(sources.size());
   return plans;
 }
 

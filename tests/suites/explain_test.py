@@ -53,6 +53,12 @@ def it_tells_mounts_and_who_asked_for_them(cluster):
     mounts = said(done, "mount")
     expect('"/home/shared" at "/shown", ro (--container-mounts)' in mounts, "not the mount", done)
     expect('"/home/alice" at "/home/alice", rw (--container-mount-home)' in mounts, "not the home", done)
+    done = explain(cluster, "--container-mounts=tmpfs:/new:size=1M+ro,/home/shared:/home/shared:private,umount:/new,umount:/tmp", "--container-contain")
+    mounts = said(done, "mount")
+    expect('"tmpfs:size=1048576" at "/new", ro (--container-mounts)' in mounts, "not the tmpfs", done)
+    expect('"tmpfs" at "/home/alice", rw (--container-contain)' in mounts, "not the home", done)
+    expect('"/home/shared" at "/home/shared", rw+private (--container-mounts)' in mounts, "not the flag", done)
+    equal(said(done, "no mount"), ['at "/new" (umount)', 'at "/tmp" (umount)'], "what is taken away", done)
 
 
 @test

@@ -75,8 +75,9 @@ def names_with_commas_colons_and_spaces_can_be_mounted(cluster):
 
 @test
 def a_mount_that_may_be_missing_is_skipped_with_a_warning_or_silently(cluster):
-    done = cluster.bash("test ! -e /mnt/a; test ! -e /mnt/b; ls /mnt/c | wc -l",
-                        "--container-mounts=/no/such:/mnt/a:nofail,/nor/this:/mnt/b:nofail+silent,/etc/apt:/mnt/c:nofail,umount:/opt/x:nofail")
+    done = cluster.bash("test ! -e /mnt/a; test ! -e /mnt/b; test ! -e /mnt/d; ls /mnt/c | wc -l",
+                        "--container-mounts=/no/such:/mnt/a:nofail,/nor/this:/mnt/b:nofail+silent,/etc/apt:/mnt/c:nofail,umount:/opt/x:nofail,"
+                        "/etc:/mnt/d:x-create=file+nofail+silent")
     done.good()
     equal([line for line in done.messages() if line.startswith("warning: ")],
           ['warning: --container-mounts: open mount source "/no/such": no such file or directory (hint: the source must exist on every node of the step)'],
