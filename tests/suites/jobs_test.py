@@ -13,6 +13,7 @@ import time
 from cluster import PROGRAM, await_true
 from errors_test import Config
 from site_test import Slurm
+from images import with_probe
 from harness import Failed, equal, expect, test
 
 BASE = "registry:5000/suites/base:1"
@@ -283,3 +284,17 @@ def a_job_that_is_requeued_runs_again(cluster):
     os.unlink(mark)
     equal(fields["JobState"], "COMPLETED", "state")
     expect("run 1" in open(os.path.join(cluster.home, f"alice/{job}.out")).read().splitlines(), "there was no second run")
+
+
+@test
+def a_job_that_is_requeued_while_it_pulls_runs_again(cluster):
+    name, layers = cluster.faulty.publish(with_probe("requeued-pull", [("data", os.urandom(1 << 20))]))
+    gate, store = cluster.faulty.hold(layers[0]), cluster.stores()
+    job = cluster.submit("#!/probe\n", f"--container-image={name}", "-w", "node01", "--requeue", "--open-mode=append")
+    await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+    cluster.run("scontrol", "requeue", str(job)).good()
+    cluster.must_be_quiet(within=3, store=store)
+    gate.set()
+    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now", user="root").good()
+    fields = cluster.await_job(job)
+    equal((fields["JobState"], fields["Restarts"]), ("COMPLETED", "1"), "state and number of restarts")

@@ -81,6 +81,19 @@ def different_components_are_refused_where_slurm_keeps_them_together(cluster):
         equal((done.rc, len([line for line in done.errors() if "components" in line])), (1, 1), "exit code and error lines", done)
 
 
+@test
+def a_user_who_says_himself_what_srun_tells_the_nodes_harms_nobody(cluster):
+    """--export gets past our side of srun. What is said there is refused by the tasks, or does nothing."""
+    for value in ("junk", "0", "0;1", "0,container-image=%", "0,container-image=x;" * 2000, "9" * 5000):
+        done = cluster.run("srun", "-N2", "-n4", f"--export=ALL,SLURM_SCONTAINER_COMPONENTS={value}", "true")
+        equal(done.rc, 1, f"exit code with {value[:20]!r}", done)
+        expect("which component of the heterogeneous step" in done.err, "no reason", done)
+    for value in ("", "junk", "1:" + "f" * 32, "70000:" + "f" * 32, "x" * 9000):
+        image = UNKNOWN.replace("--container-image", "SCONTAINER_IMAGE")  # srun sees none, and listens to nobody
+        done = cluster.run("srun", "-N2", f"--export=ALL,{image},SLURM_SCONTAINER_REPORT={value}", "true")
+        equal((done.rc, len(done.errors())), (1, 2), f"exit code and error lines with {value[:20]!r}", done)
+
+
 # --- errors of several nodes -----------------------------------------------------------------------------------------
 
 @test
