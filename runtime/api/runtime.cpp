@@ -15,6 +15,7 @@
 #include "container/task/step_agent.hpp"
 #include "image/location.hpp"
 #include "launch/launch.hpp"
+#include "launch/namespaces.hpp"
 #include "launch/site.hpp"
 
 using namespace spc;
@@ -133,6 +134,9 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   if (options.platform != nullptr) request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
   request.writable = tristate(options.writable);
   request.mount_home = tristate(options.mount_home);
+  for (auto list = options.unshare; list != nullptr && *list != nullptr; ++list) {
+    request.namespaces |= SPC_TRY(parse_namespaces(*list));
+  }
   request.verbose = options.verbose == SPC_YES;
   request.remap_root = tristate(options.remap_root);
   request.entrypoint = tristate(options.entrypoint);

@@ -42,8 +42,9 @@ enum class TaskMessageKind : std::uint32_t {
   named,
 };
 
-/// Trees that the builder takes from the host by itself; the lead only says where they go.
-enum class HostTree : std::uint32_t { proc, sys, dev, tmp, count };
+/// Trees that the builder takes from the host, or makes, by itself; the lead only says where they go. The last two are there
+/// for a container with own_ipc only.
+enum class HostTree : std::uint32_t { proc, sys, dev, tmp, shm, mqueue, count };
 
 /// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them. In `user` the user has
 /// id 0 and nobody else exists; nobody gets in before all mounts are in place, in a mount namespace that belongs to it.

@@ -156,8 +156,8 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   message.manifest = order.manifest;
   message.offset = order.offset;
   spec.namespaces = message.namespaces = namespaces_of(request);
-  const bool as_root = (message.namespaces & own_user) != 0;
   message.upper_size = SPC_TRY(upper_size(request, policy, job_environment));
+  const std::uint32_t namespaces = message.namespaces;
   const int passed[] = {order.first.get(), order.second.get()};
   SPC_TRY(send_struct(agent, message, passed));
   user_source.prepare(std::move(order.user_source), image, job_environment);
@@ -169,8 +169,8 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   furniture.passwd_entry = user.passwd_entry();
   furniture.group_entries = user.group_entries;
   furniture.for_other_tasks = user.for_other_tasks();
-  furniture.for_root = as_root;
-  const std::string home = as_root ? user.as_root().home : user.home;
+  furniture.namespaces = namespaces;
+  const std::string home = (namespaces & own_user) != 0 ? user.as_root().home : user.home;
   if (needs_home) move_placement(furniture, user.home, home);
   if (!mount_home && home != "/") furniture.directories.push_back(home);  // programs expect that HOME exists
   return furniture;
@@ -262,7 +262,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
           return furnished ? Result<void>() : report_failure(agent.get(), furnished.error());
         };
         // There is more to enter when the container is ready, and once inside this process has nothing left to enter with.
-        if (furniture.for_root) {
+        if (furniture.namespaces != 0) {
           if (auto visited = visit_container(namespaces, furnish_inside); !visited) {
             SPC_TRY(report_failure(agent.get(), visited.error()));
           }

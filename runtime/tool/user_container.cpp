@@ -96,7 +96,7 @@ Furniture furniture_of(HostSide side, const UserIdentity& user, RootMap map, boo
     furniture.passwd_entry = user.passwd_entry();
     furniture.group_entries = user.group_entries;
   }
-  furniture.for_root = map == RootMap::root;
+  furniture.namespaces = map == RootMap::root ? own_user : 0U;
   if (!mounts_home && user.home != "/") furniture.directories.push_back(user.home);
   furniture.directories.push_back(workdir);
   return furniture;
@@ -155,7 +155,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     furniture.passwd_entry.clear();
     furniture.group_entries.clear();
     furniture.directories.clear();
-    furniture.for_root = false;
+    furniture.namespaces = 0;
     SPC_TRY(furnish(furniture, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());

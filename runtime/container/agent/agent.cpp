@@ -1,6 +1,7 @@
 #include "container/agent/agent.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -249,7 +250,7 @@ Result<void> Agent::start_builder() {
   }
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const auto import_us = static_cast<std::uint32_t>(now_us() - began_);
-  const pid_t child = SPC_TRY(fork_child());
+  const pid_t child = SPC_TRY(fork_child((order_.namespaces & own_pid) != 0 ? CLONE_NEWPID : 0));
   if (child > 0) {
     builder_ = {child, std::move(ours)};
     order_.image.served.clear();
@@ -269,12 +270,21 @@ Result<void> Agent::start_builder() {
   std::vector<int> namespaces;
   if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
   [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
+  if (built && (order_.namespaces & own_pid) != 0) {
+    ours.reset();
+    stay_as_init(theirs.get(), order_.uid, order_.gid);
+  }
   ::_exit(0);
 }
 
 void Agent::on_builder() {
   TaskMessage report;
   auto descriptors = receive_struct(builder_.socket.get(), report);
+  if (descriptors && report.kind == TaskMessageKind::ready && (report.namespaces & own_pid) != 0) {
+    helpers_.push_back(builder_.pid);  // stays until we end
+    inits_.push_back(std::move(builder_.socket));
+    builder_.pid = -1;
+  }
   reap(builder_);
   report.text[sizeof report.text - 1] = '\0';
   if (!descriptors) return fail(Error(ErrorKind::unavailable, "prepare the container: the builder ended unexpectedly"));

@@ -62,6 +62,7 @@ class Agent {
   std::uint64_t began_ = 0;
 
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
+  std::vector<UniqueFd> inits_;        ///< their end tells the first processes of pid namespaces to end
   std::vector<UniqueFd> namespaces_;   ///< of the container: mount, then those of `answer_`
 };
 

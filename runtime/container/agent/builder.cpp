@@ -8,9 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "base/clock.hpp"
 #include "base/fuse_protocol.hpp"
@@ -34,12 +36,32 @@ Result<void> join_task_namespace(int mount_namespace) {
   return check(::setns(mount_namespace, CLONE_NEWNS), "join the task's mount namespace");
 }
 
-/// /proc is a copy of the host's, not a new one: that keeps the site's hidepid.
-Result<HostTrees> copy_host_trees() {
+/// Net, ipc and uts. They belong to the container's user namespace if it has one: its root can administer them.
+Result<std::vector<UniqueFd>> enter_own_namespaces(std::uint32_t bits, int proc, int user) {
+  int flags = 0;
+  std::vector<const char*> names;
+  for (const auto& [bit, flag, name] : kNamespaceKinds) {
+    if ((bits & bit & (own_net | own_ipc | own_uts)) == 0) continue;
+    flags |= flag;
+    names.push_back(name);
+  }
+  std::vector<UniqueFd> entered;
+  if (flags != 0) entered = SPC_TRY(new_namespaces(proc, user, flags, names));
+  for (const UniqueFd& space : entered) SPC_TRY(check(::setns(space.get(), 0), "enter the container's namespaces"));
+  return entered;
+}
+
+/// /proc is a copy of the host's, not a new one: that keeps the site's hidepid. What shows a namespace must be new where the
+/// container has its own.
+Result<HostTrees> copy_host_trees(std::uint32_t namespaces) {
   constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
   HostTrees trees;
-  tree_of(trees, HostTree::proc) = SPC_TRY(clone_tree(AT_FDCWD, "/proc", true, kQuiet));
-  tree_of(trees, HostTree::sys) = SPC_TRY(clone_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY));
+  tree_of(trees, HostTree::proc) =
+      SPC_TRY((namespaces & own_pid) != 0 ? new_kernel_view("proc") : clone_tree(AT_FDCWD, "/proc", true, kQuiet));
+  tree_of(trees, HostTree::sys) =
+      SPC_TRY((namespaces & own_net) != 0 ? new_kernel_view("sysfs", MOUNT_ATTR_RDONLY)
+                                          : clone_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY));
+  if ((namespaces & own_ipc) != 0) tree_of(trees, HostTree::mqueue) = SPC_TRY(new_kernel_view("mqueue"));
   tree_of(trees, HostTree::dev) = SPC_TRY(clone_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID));
   return trees;
 }
@@ -215,7 +237,9 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   ImageFiles& image = order.image;
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
-  auto host = SPC_TRY(copy_host_trees());
+  const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
+  auto entered = SPC_TRY(enter_own_namespaces(order.namespaces, proc.get(), user));
+  auto host = SPC_TRY(copy_host_trees(order.namespaces));
   const std::string size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
   auto sources = SPC_TRY(mount_sources(order, size));
   auto lower = SPC_TRY(copy_directory(image.directory.get()));
@@ -230,7 +254,10 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   lap(Phase::layers);
 
   const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get()));
-  tree_of(host, HostTree::tmp) = SPC_TRY(new_tmpfs(size, order.uid, order.gid, "1777"));
+  for (const HostTree which : {HostTree::tmp, HostTree::shm}) {
+    if (which == HostTree::shm && (order.namespaces & own_ipc) == 0) continue;
+    tree_of(host, which) = SPC_TRY(new_tmpfs(size, order.uid, order.gid, "1777"));
+  }
   lap(Phase::overlay);
 
   SPC_TRY(pivot_into(root.get()));
@@ -245,11 +272,15 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   }
   ready.namespaces = order.namespaces;
   std::vector<UniqueFd> namespaces;
-  if ((order.namespaces & own_user) != 0) {
+  if (user >= 0) {
     // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
-    namespaces = SPC_TRY(new_namespaces(proc.get(), tools.id_map.get(), CLONE_NEWNS, {"mnt", "user"}));
+    namespaces = SPC_TRY(new_namespaces(proc.get(), user, CLONE_NEWNS, {"mnt", "user"}));
   } else {
     namespaces.push_back(std::move(mount_namespace));
+  }
+  std::ranges::move(entered, std::back_inserter(namespaces));
+  if ((order.namespaces & own_pid) != 0) {
+    namespaces.push_back(SPC_TRY(own(::openat(proc.get(), "self/ns/pid", O_RDONLY | O_CLOEXEC), "open the pid namespace")));
   }
   ready.has_notes = notes.operator bool();
   if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));

@@ -26,6 +26,9 @@ Result<void> make_read_only(int mount);
 /// Attaches at the directory or file that `target` (O_PATH) stands for.
 Result<void> attach(DetachedMount tree, int target);
 
+/// A file system of the kernel's that shows the namespaces of the caller: proc, sysfs, mqueue; nosuid, nodev, noexec and more.
+Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes = 0);
+
 /// A tmpfs of at most `size` (tmpfs syntax: bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; its root directory has
 /// this owner and mode (octal).
 Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0);

@@ -60,7 +60,7 @@ Result<void> keep_needed_privileges() {
 }
 
 Result<pid_t> fork_child(unsigned long namespaces) {
-  const pid_t parent = ::getpid();
+  const pid_t parent = (namespaces & CLONE_NEWPID) != 0 ? 0 : ::getpid();  // as the child sees it
   // A raw clone without a stack behaves like fork.
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   if (child < 0) return Error::from_errno(errno, "fork");
@@ -118,6 +118,18 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   char* const environment[] = {nullptr};
   ::execve(program, arguments, environment);
   ::_exit(126);
+}
+
+void stay_as_init(int agent, uid_t uid, gid_t gid) {
+  ::signal(SIGCHLD, SIG_IGN);  // the kernel reaps then
+  ::dup2(agent, 3);
+  ::close_range(4, ~0U, 0);
+  char end = 0;
+  if (::setresgid(gid, gid, gid) == 0 && ::setresuid(uid, uid, uid) == 0) {
+    while (::read(3, &end, sizeof end) < 0 && errno == EINTR) {
+    }
+  }
+  ::_exit(0);
 }
 
 void end_child(pid_t child) {

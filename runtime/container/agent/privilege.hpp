@@ -18,6 +18,10 @@ Result<void> keep_needed_privileges();
 /// Like fork, and the child is killed when the caller ends; `namespaces` are CLONE_NEW* flags for it.
 Result<pid_t> fork_child(unsigned long namespaces = 0);
 
+/// For the first process of a container's pid namespace: becomes the user, without any privilege or descriptor, reaps what is
+/// left to it, and ends, and with it every process of the namespace, when `agent`'s other end does.
+[[noreturn]] void stay_as_init(int agent, uid_t uid, gid_t gid);
+
 /// Kills a child, if it has not ended, and reaps it.
 void end_child(pid_t child);
 

@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <initializer_list>
 
+#include "container/task/loopback.hpp"
+#include "container/task/stand_in.hpp"
+
 namespace spc {
 namespace {
 
@@ -47,21 +50,22 @@ Result<void> give_up_privilege() {
 
 Result<void> enter_container(const ContainerNamespaces& namespaces) {
   const UniqueFd& user = namespaces.own[0];
-  auto raised = set_capabilities({CAP_SYS_ADMIN, CAP_SYS_CHROOT});
+  const bool network = namespaces.has(own_net);
+  auto raised = network ? set_capabilities({CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_NET_ADMIN})
+                        : set_capabilities({CAP_SYS_ADMIN, CAP_SYS_CHROOT});
   bool entered = raised.has_value();
   for (std::size_t i = 1; entered && i < namespaces.own.size(); ++i) {
     entered = !namespaces.own[i] || ::setns(namespaces.own[i].get(), kNamespaceKinds[i].flag) == 0;
   }
+  entered = entered && (!network || start_loopback());
   // Entering the user namespace leaves no capability in any other, and the mount namespace belongs to it.
   entered = entered && (!user || ::setns(user.get(), CLONE_NEWUSER) == 0);
   entered = entered && ::setns(namespaces.mounts.get(), CLONE_NEWNS) == 0;
   const int failed = entered ? 0 : errno;
-  if (entered && user) return forgo_privilege();
-
-  SPC_TRY(give_up_privilege());
+  SPC_TRY(entered && user ? forgo_privilege() : give_up_privilege());
   if (!raised) return std::move(raised).error().during("enter the container");
   if (failed != 0) return Error::from_errno(failed, "enter the container");
-  return {};
+  return namespaces.has(own_pid) ? leave_stand_in() : Result<void>();
 }
 
 }  // namespace spc

@@ -92,22 +92,24 @@ Result<void> rewrite(const std::string& path, const Edit& edit) {
   return {};
 }
 
-/// An entry for id 0 unless there is one.
-std::string with_root(std::string text, const char* entry) {
-  const bool known = text.starts_with("root:") || text.find("\nroot:") != std::string::npos;
-  return known ? text : text + entry;
-}
-
 /// What root expects. apt would fetch as the user _apt, whom nobody can become where only root exists.
 Result<void> furnish_for_root() {
-  SPC_TRY(rewrite("/etc/passwd", [](std::string text) { return with_root(std::move(text), "root:x:0:0:root:/root:/bin/sh\n"); }));
-  SPC_TRY(rewrite("/etc/group", [](std::string text) { return with_root(std::move(text), "root:x:0:\n"); }));
+  SPC_TRY(rewrite("/etc/passwd",
+                  [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh"); }));
+  SPC_TRY(rewrite("/etc/group", [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:"); }));
   if (::access("/etc/apt", F_OK) != 0) return {};
   return rewrite("/etc/apt/apt.conf.d/90spank-container",
                  [](std::string_view) { return std::string("APT::Sandbox::User \"root\";\n"); });
 }
 
-constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys", "/dev", "/tmp"};
+constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys",     "/dev",
+                                                                                             "/tmp",  "/dev/shm", "/dev/mqueue"};
+
+/// Not every container has all of them, nor every node message queues.
+bool has_tree(const Furniture& furniture, HostTree which) {
+  if (which != HostTree::shm && which != HostTree::mqueue) return true;
+  return (furniture.namespaces & own_ipc) != 0 && (which == HostTree::shm || ::access("/dev/mqueue", F_OK) == 0);
+}
 
 /// Of the host trees, which come first, and of the placements.
 Result<std::vector<bool>> mounts_to_make(const Furniture& furniture) {
@@ -171,7 +173,7 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
   const auto made = SPC_TRY(mounts_to_make(furniture));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
-    if (!made[i]) continue;
+    if (!made[i] || !has_tree(furniture, static_cast<HostTree>(i))) continue;
     const auto target = SPC_TRY(open_target(kHostTargets[i], true));
     SPC_TRY(attach(sources + i, target, kHostTargets[i]));
   }
@@ -194,7 +196,7 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
       return text;
     }));
   }
-  if (furniture.for_root) SPC_TRY(furnish_for_root());
+  if ((furniture.namespaces & own_user) != 0) SPC_TRY(furnish_for_root());
   for (std::uint32_t i = 0; i < sources; ++i) {
     if (!made[kHostTargets.size() + i]) continue;
     const Placement& placement = furniture.placements[i];

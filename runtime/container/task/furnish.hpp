@@ -32,7 +32,7 @@ struct Furniture {
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
-  bool for_root = false;  ///< the user is root inside (--container-remap-root): what root and apt then need is made
+  std::uint32_t namespaces = 0;           ///< NamespaceBits of the container; with own_user, what root and apt need is made
   std::vector<std::string> system_users;  ///< lines for passwd of users that the image does not have
   std::vector<TextFile> files;            ///< written anew
   std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds

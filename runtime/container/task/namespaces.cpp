@@ -2,6 +2,13 @@
 
 namespace spc {
 
+bool ContainerNamespaces::has(NamespaceBits bit) const {
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (kNamespaceKinds[i].bit == bit) return bool(own[i]);
+  }
+  return false;
+}
+
 Result<ContainerNamespaces> ContainerNamespaces::take(std::vector<UniqueFd>& passed, std::uint32_t bits, std::size_t first) {
   ContainerNamespaces namespaces;
   namespaces.mounts = std::move(passed.at(0));

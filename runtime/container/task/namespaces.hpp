@@ -15,6 +15,7 @@ struct ContainerNamespaces {
   UniqueFd mounts;
   std::array<UniqueFd, kNamespaceKinds.size()> own;  ///< in the order of kNamespaceKinds; empty: the host's
 
+  [[nodiscard]] bool has(NamespaceBits bit) const;
   /// Takes those of `bits` from `passed`, where they stand one after the other from `first` on.
   static Result<ContainerNamespaces> take(std::vector<UniqueFd>& passed, std::uint32_t bits, std::size_t first);
 };
