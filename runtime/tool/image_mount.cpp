@@ -141,6 +141,14 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
 
 }  // namespace
 
+Result<void> add_data(MountedImage& image, UniqueFd file) {
+  const SquashfsFile data{.file = std::move(file)};
+  const std::string place = image.place + "/data" + std::to_string(image.data);
+  image.servers.push_back(SPC_TRY(mount_layer(data, place)));
+  ++image.data;
+  return {};
+}
+
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& wanted) {
   MountedImage image;
   WritableLayer writable = wanted;

@@ -35,7 +35,8 @@ struct MountedImage {
   std::string place;  ///< in it, `root` is the image and `tmp` an empty directory
   UniqueFd root;      ///< O_PATH, for the process that mounted it: a copied mount namespace has its own
   bool writable = true;
-  std::vector<HelperProgram> servers;  ///< of the layers: they end with their mounts
+  std::uint32_t data = 0;              ///< how many files of data
+  std::vector<HelperProgram> servers;  ///< of the layers and of files of data: they end with their mounts
   UniqueFd lock;                       ///< on the directory that keeps what is written: one container at a time
 };
 
@@ -43,5 +44,8 @@ struct MountedImage {
 /// have entered a user namespace (tool/user_namespace.hpp). `place` is a directory that a tmpfs can be mounted on.
 /// Where the kernel cannot write without privilege (Linux before 6.12), `writable` says so.
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& writable);
+
+/// Mounts a squashfs file of data, by a `fuse` of its own, as `data0`, `data1` and so on in the image's place.
+Result<void> add_data(MountedImage& image, UniqueFd file);
 
 }  // namespace spc

@@ -63,21 +63,23 @@ Result<HostTrees> copy_host_trees(const MountedImage& image) {
   return trees;
 }
 
-Result<std::vector<UniqueFd>> copy_sources(const HostSide& side) {
+Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedImage& image) {
   std::vector<UniqueFd> trees;
+  std::uint32_t data = 0;
   for (const OpenedSource& source : side.sources) {
     if ((source.flags & TaskMessage::source_tmpfs) != 0) {
       trees.push_back(SPC_TRY(new_tmpfs(source)));
       continue;
     }
-    if ((source.flags & TaskMessage::source_squashfs) != 0) {
-      return Error(ErrorKind::invalid, "--mounts: squashfs files can be mounted in jobs only");
-    }
+    // What is in a file of data has been mounted before, in this order.
+    const bool is_data = (source.flags & TaskMessage::source_squashfs) != 0;
+    if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file has changed meanwhile");
+    const std::string place = is_data ? image.place + "/data" + std::to_string(data++) : "";
     std::uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
     if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
-    trees.push_back(
-        SPC_TRY(copy_tree(source.path.get(), "", (source.flags & TaskMessage::source_not_recursive) == 0, attributes)));
+    const bool recursive = (source.flags & TaskMessage::source_not_recursive) == 0;
+    trees.push_back(SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), recursive, attributes)));
   }
   return trees;
 }
@@ -134,7 +136,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   auto host = SPC_TRY(copy_host_trees(image));
-  auto sources = SPC_TRY(copy_sources(side));
+  auto sources = SPC_TRY(copy_sources(side, image));
   SPC_TRY(pivot_into(image.place + "/root"));
 
   if (settings.in_files) read_image_files(environment, settings, &log);

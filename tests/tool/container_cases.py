@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 
 import machine
 from machine import base, home, image, start, user, wait_for
@@ -67,6 +68,23 @@ def test_a_killed_scontainer_takes_its_container_along():
     process.wait(10)
     wait_for("the command is gone", lambda: not os.path.exists(f"/proc/{inside}"))
     user("exec", "killed", "true").fails(125, "no running container")  # and the note of it is taken away
+
+
+def test_mounts_of_every_kind():
+    sh("stat -c '%a %u' /new; head -c 2M /dev/zero > /new/file || ls -A /etc/apt; test ! -e /etc/hosts && stat -f -c %T /etc/apt",
+       "--mounts=tmpfs:/new:size=1M+mode=0700,tmpfs:/etc/apt:ro,umount:/etc/hosts,/no/such:/x:nofail+silent").succeeds(f"700 {machine.UID}\n", "tmpfs\n")
+    user("run", "-q", "--mounts=umount:/no/such", base(), "true").fails(125, "nothing is mounted there")
+
+
+def test_files_of_data_are_mounted():
+    tree = os.path.join(home, "tree")
+    os.makedirs(tree)
+    for number in (1, 2):
+        open(os.path.join(tree, "file"), "w").write(f"data {number}\n")
+        subprocess.run(["mksquashfs", tree, os.path.join(home, f"data{number}.sqsh"), "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
+    sh("cat /one/file /two/file; stat -c %u /one/file; touch /one/x || test ! -e /three",
+       "--mounts=data1.sqsh:/one:sqsh,/no/such:/three:sqsh+nofail+silent,./data2.sqsh:/two:sqsh").succeeds(f"data 1\ndata 2\n{machine.UID}\n")
+    user("run", "-q", "--mounts=/etc/passwd:/data:sqsh", base(), "true").fails(125, "it is no squashfs")
 
 
 def test_mounts_work_directory_and_variables_are_as_in_a_job():

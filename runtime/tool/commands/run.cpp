@@ -1,3 +1,4 @@
+#include "launch/data_file.hpp"
 #include "launch/launch.hpp"
 
 #include <unistd.h>
@@ -98,6 +99,18 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
   return execute(commands, environment);
 }
 
+/// Those that may be missing and are, are left out again when the container is furnished.
+Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& mounts) {
+  for (const MountSpec& mount : mounts) {
+    if (mount.kind != MountSpec::Kind::squashfs) continue;
+    auto file = open_data_file(mount.source);
+    if (!file && mount.optional) continue;
+    if (!file) return std::move(file).error();
+    SPC_TRY(add_data(image, *std::move(file)));
+  }
+  return {};
+}
+
 Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
   const auto config = SPC_TRY(read_config(places.config));
   const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
@@ -112,7 +125,8 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
       .wanted = true, .size = config.upper_size, .directory = options.changes, .keep = *options.request.writable};
 
   SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
-  const auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
+  auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
+  SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
   if (!mounted.writable && *options.request.writable) {
     report_error("warning: the container is read-only: this kernel cannot make it writable without privilege");
   }
