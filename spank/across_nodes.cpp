@@ -23,20 +23,6 @@ ErrorGathering& gathering() {
   return one;
 }
 
-/// Slurm carries only the last value of an option that was given several times.
-bool accumulates(const std::vector<GivenOption>& given) {
-  for (const GivenOption& one : given) {
-    for (const GivenOption& other : given) {
-      if (one.row == other.row && one.value != other.value) return true;
-    }
-  }
-  return false;
-}
-
-bool tell_nodes(const std::vector<Component>& components) {
-  return ::setenv(kComponentsVariable, write_components(components).c_str(), 1) == 0;
-}
-
 /// As Slurm names nodes in its own messages: node[01-03].
 void print_gathered(const std::vector<std::string>& nodes, const std::string& text) {
   const auto list = slurm_hostlist_create(nullptr);
@@ -46,7 +32,7 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   for (const auto& node : nodes) size += node.size() + 3;
   std::vector<char> names(size);
   const bool named = slurm_hostlist_ranged_string(list, size, names.data()) >= 0;
-  slurm_spank_log("%s%s: %s", kPrefix, named ? names.data() : "some nodes", text.c_str());
+  slurm_spank_log("%s%s: %s", state.prefix, named ? names.data() : "some nodes", text.c_str());
   slurm_hostlist_destroy(list);
 }
 
@@ -80,7 +66,7 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
   components.push_back({.group = 0, .given = given});
   bool differ = false;
   for (const Component& one : components) differ = differ || one.given != components.front().given;
-  if (!differ) return !accumulates(given) || tell_nodes({components.front()}) ? "" : "out of memory";
+  if (!differ) return {};
   if (spank_context() == S_CTX_ALLOCATOR) {
     return "the components of a heterogeneous job have different --container options, and Slurm keeps only those of the first "
            "(hint: give all the same, or give them to srun in the job)";
@@ -95,7 +81,8 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
            "(hint: start one srun for each component)";
   }
   for (size_t index = 0; index < components.size(); ++index) components[index].group = groups[index];
-  return tell_nodes(components) ? "" : "out of memory";
+  if (::setenv(kComponentsVariable, write_components(components).c_str(), 1) != 0) return "out of memory";
+  return {};
 }
 
 void offer_to_gather_errors() {
@@ -119,13 +106,7 @@ std::string take_own_component(spank_t spank, bool& is_component) {
   spank_unsetenv(spank, kComponentsVariable);
   uint32_t job = 0;  // each component is a job with a number of its own
   spank_get_item(spank, S_JOB_ID, &job);
-  const auto components = read_components(text);
-  if (components.size() == 1) {  // the same for all
-    is_component = false;
-    state.given = components.front().given;
-    return {};
-  }
-  for (const Component& component : components) {
+  for (const Component& component : read_components(text)) {
     for (const char* name : {"SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_"}) {
       const std::string variable = name + std::to_string(component.group);
       if (!variable_of_job(variable.c_str(), number, spank) || number != std::to_string(job)) continue;

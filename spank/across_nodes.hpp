@@ -20,8 +20,7 @@ bool variable_of_job(const char* name, std::string& value, void* spank);
 /// What the options read since the last call were: srun asks once for each component of a heterogeneous step.
 std::vector<GivenOption> given_to_this_component();
 
-/// Where components have different options the nodes are told what each has, and where an option was given several times all
-/// its values, of which Slurm carries the last. Returns why that cannot be, or an empty text.
+/// Where components have different options the nodes are told what each has. Returns why that cannot be, or an empty text.
 std::string keep_components_apart(const std::vector<GivenOption>& given);
 
 /// Tells the nodes where srun will listen for their errors. Before the step's environment is made: once it is, what is set

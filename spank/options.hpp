@@ -49,9 +49,11 @@ std::span<const OptionRow> option_table();
 /// takes its own again. The name begins with SLURM because --export=NONE removes all others.
 inline constexpr char kComponentsVariable[] = "SLURM_SCONTAINER_COMPONENTS";
 
-/// Row 0 of the table is --container-image: without it there is no container.
+/// Without one of these two there is no container.
 inline constexpr size_t kImageRow = 0;
-inline constexpr const char* kImageVariables[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAINER_IMAGE", kComponentsVariable};
+inline constexpr size_t kNameRow = 1;
+inline constexpr const char* kContainerVariables[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAINER_IMAGE", "SCONTAINER_NAME",
+                                                      "PYXIS_CONTAINER_NAME", kComponentsVariable};
 
 /// An option as Slurm hands it over. Slurm may do so twice, from the environment and from the command line.
 struct GivenOption {
@@ -61,11 +63,13 @@ struct GivenOption {
   bool operator==(const GivenOption&) const = default;
 };
 
+/// Reads a variable; false: it is not set.
+using GetVariable = bool (*)(const char* name, std::string& value, void* arg);
+
 /// Applies what was given, in order. Returns why one is refused, or an empty text.
 std::string apply_given(Options& options, std::span<const GivenOption> given);
 
-/// Applies the environment twins of options that are not set yet. `get` returns false when the variable is not set.
-/// Returns why one is refused, or an empty text.
-std::string apply_twins(Options& options, bool (*get)(const char* name, std::string& value, void* arg), void* arg);
+/// Applies the environment twins of options that are not set yet. Returns why one is refused, or an empty text.
+std::string apply_twins(Options& options, GetVariable get, void* arg);
 
 }  // namespace spank_container

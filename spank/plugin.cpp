@@ -60,10 +60,10 @@ bool wants_container(spank_t spank) {
   spank_get_item(spank, S_JOB_STEPID, &step);
   if (step == SLURM_EXTERN_CONT) return false;
   for (const GivenOption& given : state.given) {
-    if (given.row == kImageRow) return true;
+    if (given.row == kImageRow || given.row == kNameRow) return true;
   }
   char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
-  for (const char* twin : kImageVariables) {
+  for (const char* twin : kContainerVariables) {
     if (spank_getenv(spank, twin, probe, sizeof probe) != ESPANK_ENV_NOEXIST) return true;
   }
   return false;
@@ -75,15 +75,15 @@ bool wants_container(spank_t spank) {
 extern "C" {
 
 int slurm_spank_init(spank_t spank, int argc, char** argv) {
-  if (argc > 0) {
-    slurm_error("%splugstack.conf: unknown argument \"%s\": settings belong into config.toml", kPrefix, argv[0]);
-    return -1;
-  }
+  state.settings.assign(argv, argv + argc);
   switch (spank_context()) {
+    case S_CTX_ALLOCATOR: return has_options_in_allocator() ? register_options(spank) : 0;
     case S_CTX_LOCAL:
-    case S_CTX_ALLOCATOR:
     case S_CTX_REMOTE: return register_options(spank);
     case S_CTX_SLURMD: {
+      for (const auto& word : state.settings) {
+        if (const auto remark = remark_about(word); !remark.empty()) slurm_info("%s%s", kPrefix, remark.c_str());
+      }
       spc_runtime* runtime = nullptr;
       if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return 0;
       if (spc_node_setup(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));

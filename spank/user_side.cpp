@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "across_nodes.hpp"
+#include "given.hpp"
+#include "oci_hint.hpp"
 #include "task_prolog.hpp"
 
 namespace spank_container {
@@ -31,11 +34,28 @@ bool from_process(const char* name, std::string& value, void*) {
   return found != nullptr;
 }
 
-Request read_request(const std::vector<GivenOption>& given, bool (*get)(const char*, std::string&, void*), void* arg) {
+Request read_request(std::span<const GivenOption> given, GetVariable get, void* arg) {
   Request request;
   request.refused = apply_given(request.options, given);
   if (request.refused.empty()) request.refused = apply_twins(request.options, get, arg);
   return request;
+}
+
+/// The site's wish may become known while a task waits for its container.
+const char* prefix() {
+  if (state.runtime != nullptr) state.prefix = spc_message_prefix(state.runtime);
+  return state.prefix;
+}
+
+/// Tells the library what plugstack.conf says. Returns what is wrong with it, or an empty text.
+std::string configure(spc_runtime* runtime) {
+  const Settings settings = read_settings(state.settings);
+  std::vector<const char*> texts;
+  for (const auto& text : settings.site) texts.push_back(text.c_str());
+  texts.push_back(nullptr);
+  if (spc_configure(runtime, texts.data()) != SPC_OK) return spc_error_message(runtime);
+  state.prefix = spc_message_prefix(runtime);
+  return settings.refused;
 }
 
 std::vector<const char*> as_vector(const std::vector<std::string>& texts) {
@@ -75,23 +95,30 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   options.private_layer = given.private_layer;
   options.slurm = given.slurm;
   options.explain = given.explain;
+  options.batch = text(given.batch);
   return use(options);
 }
 
-/// Options that do nothing without an image: said once each, and the job runs on the host as before.
-void say_what_is_ignored(const std::vector<GivenOption>& all_given) {
-  std::vector<size_t> said;
-  for (const GivenOption& given : all_given) {
-    if (std::find(said.begin(), said.end(), given.row) != said.end()) continue;
-    said.push_back(given.row);
-    slurm_error("%signoring --%s because --container-image is not set", kPrefix, option_table()[given.row].name);
+/// Options that do nothing without a container: said once each, and the job runs on the host as before.
+void say_what_is_ignored(const std::vector<GivenOption>& given) {
+  std::vector<std::string> said;
+  for (const GivenOption& option : given) {
+    std::string name = option_table()[option.row].name;
+    for (const char* choice : {"container-mount-home", "container-remap-root", "container-entrypoint"}) {
+      if (name == choice || name == std::string("no-") + choice) name = std::string("[no-]") + choice;
+    }
+    if (std::find(said.begin(), said.end(), name) != said.end()) continue;
+    said.push_back(name);
+    slurm_error("%signoring --%s because neither --container-image nor --container-name is set", state.prefix, name.c_str());
   }
 }
 
 /// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two lines about the plugin
 /// stack for every task.
 [[noreturn]] void refuse_task(const char* why) {
-  if (tells_errors && !(srun && srun->takes(why))) slurm_spank_log("%s%s", kPrefix, why);
+  // Who looks for lines of pyxis looks for one from each node.
+  const bool may_be_gathered = prefix() == std::string_view(kPrefix);
+  if (tells_errors && !(may_be_gathered && srun && srun->takes(why))) slurm_spank_log("%s%s", prefix(), why);
   ::_exit(1);
 }
 
@@ -126,30 +153,39 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 }  // namespace
 
 void tell_user(int level, const char* line, void*) {
-  if (!tells_progress || (level == SPC_LOG_DEBUG && !verbose)) return;
-  slurm_spank_log("%s%s%s", kPrefix, level == SPC_LOG_WARNING ? "warning: " : "", line);
+  const bool is_for_us = level == SPC_LOG_NOTICE ? tells_errors : tells_progress;
+  if (!is_for_us || (level == SPC_LOG_DEBUG && !verbose)) return;
+  slurm_spank_log("%s%s%s", prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
 }
 
+bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
+
 int refuse_early() {
-  const auto given = given_to_this_component();
+  spc_runtime* runtime = nullptr;
+  if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return -1;
+  const std::string unusable = configure(runtime);
+  const auto handed_over = given_to_this_component();
+  const auto given = without_beaten(handed_over, from_process, nullptr);
   Request request = read_request(given, from_process, nullptr);
   if (request.refused.empty()) request.refused = keep_components_apart(given);
-  if (request.refused.empty() && request.options.image.empty()) {
+  const bool wants_container = !request.options.image.empty() || !request.options.name.empty();
+  if (request.refused.empty() && !wants_container) {
     say_what_is_ignored(given);
-    return 0;
-  }
-  if (request.refused.empty()) {
-    spc_runtime* runtime = nullptr;
-    if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return -1;
+    if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
+  } else if (request.refused.empty()) {
+    request.refused = unusable;
     const auto check = [&](const spc_options& options) { return spc_check(runtime, &options); };
-    if (with_options(request.options, nullptr, check) != SPC_OK) request.refused = spc_error_message(runtime);
-    spc_close(runtime);
+    if (request.refused.empty() && with_options(request.options, nullptr, check) != SPC_OK) {
+      request.refused = spc_error_message(runtime);
+    }
+    if (request.refused.empty()) send_beside(given, handed_over);
   }
+  spc_close(runtime);
   if (request.refused.empty()) {
-    if (spank_context() == S_CTX_LOCAL) offer_to_gather_errors();
+    if (wants_container && spank_context() == S_CTX_LOCAL) offer_to_gather_errors();
     return 0;
   }
-  slurm_error("%s%s", kPrefix, request.refused.c_str());
+  slurm_error("%s%s", state.prefix, request.refused.c_str());
   return -1;
 }
 
@@ -163,14 +199,17 @@ void enter_or_end_task(spank_t spank) {
   let_signals_end_the_task();
 
   srun = SrunThatListens::of_this_step(spank, tells_errors);
+  const std::string unusable = state.runtime == nullptr ? "" : configure(state.runtime);
   bool is_component = false;
   const std::string lost = take_own_component(spank, is_component);
   if (!lost.empty()) refuse_task(lost.c_str());
-  const Request request = read_request(state.given, variable_of_job, spank);
+  const Request request =
+      read_request(is_component ? state.given : whole_given(state.given, variable_of_job, spank), variable_of_job, spank);
   verbose = request.options.verbose == SPC_YES;
   if (verbose) srun.reset();
+  if (!unusable.empty()) refuse_task(unusable.c_str());
   if (!request.refused.empty()) refuse_task(request.refused.c_str());
-  if (is_component && request.options.image.empty()) {
+  if (is_component && request.options.image.empty() && request.options.name.empty()) {
     spc_task_stay_outside(state.runtime);
     return;
   }

@@ -14,20 +14,26 @@ extern "C" {
 #include <vector>
 
 #include "options.hpp"
+#include "settings.hpp"
 #include "spank_container/runtime.h"
 
 namespace spank_container {
 
-/// Before every line for the user.
+/// Before every line in Slurm's log, and for the user unless the site wants that of pyxis.
 inline constexpr char kPrefix[] = "spank-container: ";
 
 /// What one process (srun, sbatch, slurmd, slurmstepd, a task) keeps between callbacks.
 struct State {
-  std::vector<GivenOption> given;  ///< slurmstepd, which is root, keeps the texts and looks at none
-  std::string step_error;          ///< why there is no agent; told to the user from task_init
+  std::vector<GivenOption> given;     ///< slurmstepd, which is root, keeps the texts and looks at none
+  std::vector<std::string> settings;  ///< plugstack.conf's words behind the plugin's name, as they are
+  std::string step_error;             ///< why there is no agent; told to the user from task_init
   spc_runtime* runtime = nullptr;
+  const char* prefix = kPrefix;  ///< before every line for the user
 };
 inline State state;
+
+/// Whether the site wants the options in sbatch and salloc, too.
+bool has_options_in_allocator();
 
 /// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. 0, or -1 after
 /// saying why.

@@ -26,6 +26,8 @@ struct spc_runtime {
   std::string error;
   StepChannel channel;
   StepAgent agent;
+  std::vector<std::string> settings;  ///< that plugstack.conf overrides
+  MessageStyle style = MessageStyle::own;
   pid_t opened_by = 0;  ///< the process that will fork the tasks
 };
 
@@ -104,7 +106,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .contain = SPC_UNSET,
                                                         .private_layer = SPC_UNSET,
                                                         .slurm = SPC_UNSET,
-                                                        .explain = SPC_UNSET}));
+                                                        .explain = SPC_UNSET,
+                                                        .batch = nullptr}));
   if (options.image == nullptr || *options.image == '\0') {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
@@ -162,6 +165,10 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                          " cannot be combined: each task has a container of its own");
   }
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
+  if (options.batch != nullptr) request.batch = options.batch;
+  if (!request.batch.empty() && request.batch != "script" && request.batch != "steps") {
+    return Error(ErrorKind::invalid, "--container-batch: " + quoted(request.batch) + " is not allowed").hint("script or steps");
+  }
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   return request;
 }
@@ -185,6 +192,19 @@ void spc_close(spc_runtime* rt) {
 }
 
 const char* spc_error_message(const spc_runtime* rt) { return rt == nullptr ? "no handle" : rt->error.c_str(); }
+
+int spc_configure(spc_runtime* rt, const char* const* settings) {
+  return guard(rt, [&]() -> Result<void> {
+    rt->settings.clear();
+    for (; settings != nullptr && *settings != nullptr; ++settings) rt->settings.emplace_back(*settings);
+    Site site = Site::read();
+    site.override_with(rt->settings);
+    rt->style = message_style(site);
+    return {};
+  });
+}
+
+const char* spc_message_prefix(const spc_runtime* rt) { return message_prefix(rt == nullptr ? MessageStyle::own : rt->style); }
 
 int spc_check(spc_runtime* rt, const spc_options* options) {
   return guard(rt, [&]() -> Result<void> {
@@ -234,7 +254,9 @@ int spc_task_keep_privilege(spc_runtime* rt) {
 int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_environment* given) {
   const int entered = guard(rt, [&]() -> Result<void> {
     const auto environment = SPC_TRY(adopt(given, spc_environment{}));
-    const auto request = SPC_TRY(parse_options(options));
+    auto request = SPC_TRY(parse_options(options));
+    request.style = &rt->style;
+    request.overrides = rt->settings;
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     CallbackLog log(*rt);
     std::function<void()> before;
@@ -244,7 +266,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     if (entry.explained) ::_exit(0);
     for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
     for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
-    log.write(LogLevel::debug, entry.timing);
+    if (!entry.timing.empty()) log.write(LogLevel::debug, entry.timing);
     return {};
   });
   if (entered != SPC_OK) [[maybe_unused]]

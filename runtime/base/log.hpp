@@ -4,7 +4,8 @@
 
 namespace spc {
 
-enum class LogLevel { debug, info, warning };
+/// A notice is what each node says, not only the first.
+enum class LogLevel { debug, info, warning, notice };
 
 /// Where a module tells of progress and decisions. Errors are returned, not logged.
 class Log {

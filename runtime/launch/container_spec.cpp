@@ -81,9 +81,10 @@ Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& reque
   const UniqueFd directory = open_inside(spec.workdir.c_str(), O_PATH | O_DIRECTORY);
   if (!directory || ::fchdir(directory.get()) != 0) {
     auto error = Error::from_errno(errno, "couldn't chdir to " + quoted(spec.workdir));
-    return std::move(error).hint(request.workdir.empty()
-                                     ? "it is the image's work directory; choose another with --container-workdir"
-                                     : "--container-workdir must exist in the image or be a mount");
+    return in_words(request.style, Event::no_workdir, spec.workdir,
+                    std::move(error).hint(request.workdir.empty()
+                                              ? "it is the image's work directory; choose another with --container-workdir"
+                                              : "--container-workdir must exist in the image or be a mount"));
   }
   return {};
 }

@@ -141,6 +141,9 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
       if (!mount.silent) log.write(LogLevel::warning, "--container-mounts: " + added.error().message());
       continue;
     }
+    if (!added && added.error().sys_errno() == ENOENT && mount.kind == MountSpec::Kind::bind) {
+      added = in_words(request.style, Event::no_mount_source, mount.source, std::move(added).error());
+    }
     SPC_TRY_DURING("--container-mounts", std::move(added));
   }
   side.added_for("--container-mounts");

@@ -20,10 +20,18 @@
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
 #include "launch/site.hpp"
+#include "launch/site_importer.hpp"
 #include "launch/user_source.hpp"
 
 namespace spc {
 namespace {
+
+/// As far as this process can know; plugstack.conf wins.
+Site site_now(const LaunchRequest& request) {
+  Site site = Site::read();
+  site.override_with(request.overrides);
+  return site;
+}
 
 PullPolicy pull_of(const PolicyRecord& policy) {
   switch (policy.pull) {
@@ -108,7 +116,7 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
 
 /// NamespaceBits that the container shall have. Root is root anyway.
 std::uint32_t namespaces_of(const LaunchRequest& request) {
-  const bool remap_root = request.remap_root ? *request.remap_root : Site::read().flag("remap_root", false);
+  const bool remap_root = request.remap_root ? *request.remap_root : site_now(request).flag("remap_root", false);
   return request.namespaces | (remap_root && ::geteuid() != 0 ? own_user : 0U);
 }
 
@@ -125,8 +133,12 @@ Result<std::uint64_t> upper_size(const LaunchRequest& request, const PolicyRecor
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
                                   const PolicyRecord& policy, const Digest& earlier, int agent, ContainerSpec& spec,
-                                  UserSource& user_source, Log& log) {
-  const auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
+                                  UserSource& user_source, SiteImporter& site_importer, Log& log) {
+  auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
+  if (site_importer.brings(image)) {
+    image.path = SPC_TRY(site_importer.get(request.image, log));
+    image.kind = ImageLocation::Kind::path;
+  }
   auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, earlier, log)
                                                                : order_for_store(request, policy, image, earlier));
   const bool mount_home = !request.contain && request.mount_home.value_or(policy.mount_home != 0);
@@ -202,6 +214,22 @@ Error with_advice(Error error, const std::string& image) {
   return advice.empty() ? std::move(error) : std::move(error).hint(advice);
 }
 
+/// Whether this is the script of a batch job of which only the steps run in containers.
+bool stays_outside(const LaunchRequest& request, const Site& site) {
+  if (request.batch_script.empty()) return false;
+  return (request.batch.empty() ? site.text("batch") : request.batch) == "steps";
+}
+
+/// The lines about an import that pyxis writes; ours say how far it is instead.
+void say_import(const LaunchRequest& request, Event event, const std::map<std::string, std::string>& job_environment, Log& log) {
+  const auto location = ImageLocation::parse(request.image);
+  if (*request.style == MessageStyle::own || !location || location->kind == ImageLocation::Kind::path) return;
+  const auto tasks = job_environment.find("SLURM_STEP_NUM_TASKS");
+  const bool alone = !request.batch_script.empty() || (tasks != job_environment.end() && tasks->second == "1");
+  if (event == Event::import_begins && !alone) return;
+  log.write(LogLevel::notice, in_words_of_pyxis(event, request.image));
+}
+
 }  // namespace
 
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
@@ -211,6 +239,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   ContainerSpec spec;
   Furniture furniture;
   UserSource user_source;
+  SiteImporter site_importer(job_environment);
   Site site;  // the lead is given it; the others read it later, when it is the same
   std::optional<Entrypoint> entrypoint;
   bool inside = false;
@@ -226,10 +255,13 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
     SPC_TRY(user_source.wait_for(agent.get()));
     auto descriptors = receive_struct(agent.get(), message);
     if (!descriptors) return agent_has_ended();
+    if (!inside && message.kind != TaskMessageKind::lead) *request.style = message_style(site_now(request));
     message.text[sizeof message.text - 1] = '\0';
 
     switch (message.kind) {
       case TaskMessageKind::progress:
+        if (*request.style == MessageStyle::pyxis) break;  // a step of pyxis says two lines, and scripts count on it
+        [[fallthrough]];
       case TaskMessageKind::warning:
         log.write(message.kind == TaskMessageKind::warning ? LogLevel::warning : LogLevel::info, message.text);
         break;
@@ -237,8 +269,16 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
       case TaskMessageKind::lead: {
         if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
         site = SPC_TRY(Site::of(descriptors->front().get()));
-        auto ordered =
-            order_container(request, job_environment, message.policy, message.manifest, agent.get(), spec, user_source, log);
+        site.override_with(request.overrides);
+        *request.style = message_style(site);
+        if (stays_outside(request, site)) {
+          SPC_TRY(stay_outside());
+          return TaskEntry{};
+        }
+        site_importer.set_program(site.text("importer"));
+        say_import(request, Event::import_begins, job_environment, log);
+        auto ordered = order_container(request, job_environment, message.policy, message.manifest, agent.get(), spec, user_source,
+                                       site_importer, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -249,7 +289,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
 
       case TaskMessageKind::furnish: {
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
-        user_source.stop();  // before anything of the image is entered
+        user_source.stop();       // before anything of the image is entered
+        site_importer.release();  // the image is open
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
         entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
@@ -281,7 +322,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
           SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
           spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
           const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2U + message.has_notes));
-          site = Site::read();
+          site = site_now(request);
           if (!entrypoint) entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
           SPC_TRY(enter_container(namespaces));
           // The first task has said what is to be said.
@@ -291,6 +332,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
           spec.user = spec.user.as_root();
           SPC_TRY(fake_root_calls());
         }
+        say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;
@@ -304,7 +346,11 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         return entry;
       }
 
-      case TaskMessageKind::failed: return with_advice(Error(ErrorKind::system, message.text), request.image);
+      case TaskMessageKind::failed:
+        if (std::string_view(message.text).starts_with("import image ")) {
+          say_import(request, Event::import_fails, job_environment, log);
+        }
+        return with_advice(Error(ErrorKind::system, message.text), request.image);
 
       default: return Error(ErrorKind::internal, "unexpected message of the agent");
     }

@@ -11,6 +11,7 @@
 #include "container/protocol.hpp"
 #include "image/request.hpp"
 #include "launch/environment.hpp"
+#include "launch/messages.hpp"
 #include "launch/mount_spec.hpp"
 
 namespace spc {
@@ -33,15 +34,18 @@ struct LaunchRequest {
   std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;
-  bool contain = false;              ///< nothing of the user's inside
-  bool private_layer = false;        ///< each task has its own container
-  bool slurm = false;                ///< Slurm's commands work inside
-  bool explain = false;              ///< say what would be executed, and do not
-  std::vector<std::string> command;  ///< of the task, to be explained
-  std::string batch_script;          ///< of a batch step: Slurm's copy of the script, shown inside at the same place
+  bool contain = false;                ///< nothing of the user's inside
+  bool private_layer = false;          ///< each task has its own container
+  bool slurm = false;                  ///< Slurm's commands work inside
+  bool explain = false;                ///< say what would be executed, and do not
+  std::vector<std::string> command;    ///< of the task, to be explained
+  std::string batch;                   ///< script, steps, or empty: the site's default
+  MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings as soon as the agent has them
+  std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE
+  std::string batch_script;            ///< of a batch step: Slurm's copy of the script, shown inside at the same place
 };
 
-/// What a task needs to be executed inside, where it already is.
+/// What a task needs to be executed inside, where it already is; nothing if it stays outside.
 struct TaskEntry {
   bool explained = false;  ///< --container-explain: all has been said, and nothing is to be executed
   EnvironmentChange environment;

@@ -44,6 +44,13 @@ Site Site::parse(std::string_view records) {
   return site;
 }
 
+void Site::override_with(const std::vector<std::string>& settings) {
+  for (const std::string& setting : settings) {
+    const auto equals = setting.find('=');
+    if (equals != std::string::npos) records_.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+}
+
 std::string Site::text(std::string_view key, std::string_view otherwise) const {
   std::string found(otherwise);
   for (const auto& [name, value] : records_) {

@@ -20,6 +20,8 @@ class Site {
   /// For the other tasks and for whoever only wants to know: as the policy is now; empty when it cannot be read.
   static Site read();
   static Site parse(std::string_view records);
+  /// What plugstack.conf sets: KEY=VALUE texts, which win.
+  void override_with(const std::vector<std::string>& settings);
 
   /// The last value of a key, or what is given.
   [[nodiscard]] std::string text(std::string_view key, std::string_view otherwise = "") const;

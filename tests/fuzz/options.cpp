@@ -1,5 +1,5 @@
-// What a user writes behind the options: the first line is --container-mounts, the others --container-image, -workdir, -env
-// and -pull.
+// What a user writes behind the options: the lines are the values of the options with one, in the order of `Line`, and at last
+// words of plugstack.conf.
 
 #include <array>
 #include <filesystem>
@@ -42,19 +42,42 @@ void check_platform(std::string_view text) {
   must(platform->str() == text, "a platform is written as it was");
 }
 
-void check_all(const std::array<std::string, 5>& lines) {
+enum Line { mounts, image, workdir, env, pull, name, save, unshare, tmpfs_size, batch, platform, script, settings, count };
+using Lines = std::array<std::string, count>;
+
+void check_all(const Lines& lines) {
   spc_runtime* rt = nullptr;
   must(spc_open(nullptr, nullptr, &rt) == SPC_OK, "a handle can be had");
-  const char* const mounts[] = {lines[0].c_str(), nullptr};
-  const char* const env[] = {lines[3].c_str(), nullptr};
+  const auto text = [&](Line line) { return lines[line].empty() ? nullptr : lines[line].c_str(); };
+  const auto list = [&](Line line) { return std::array<const char*, 2>{text(line), nullptr}; };
+  const auto given_mounts = list(mounts);
+  const auto given_env = list(env);
+  const auto given_unshare = list(unshare);
+  const auto given_settings = list(settings);
+  must(spc_configure(rt, given_settings.data()) == SPC_OK, "settings are taken as they are");
   spc_options options{};
   options.size = sizeof options;
-  options.image = lines[1].c_str();
-  options.mounts = lines[0].empty() ? nullptr : mounts;
-  options.workdir = lines[2].empty() ? nullptr : lines[2].c_str();
-  options.env = lines[3].empty() ? nullptr : env;
-  options.pull = lines[4].empty() ? nullptr : lines[4].c_str();
-  options.writable = options.mount_home = SPC_UNSET;
+  options.image = lines[image].c_str();
+  options.mounts = given_mounts.data();
+  options.workdir = text(workdir);
+  options.env = given_env.data();
+  options.pull = text(pull);
+  options.name = text(name);
+  options.save = text(save);
+  options.unshare = given_unshare.data();
+  options.tmpfs_size = text(tmpfs_size);
+  options.batch = text(batch);
+  options.platform = text(platform);
+  options.batch_script = text(script);
+  int* const switches[] = {&options.writable,      &options.mount_home,     &options.remap_root,
+                           &options.entrypoint,    &options.entrypoint_log, &options.contain,
+                           &options.private_layer, &options.slurm,          &options.explain};
+  std::size_t bits = 0;
+  for (const std::string& line : lines) bits = bits * 31 + line.size();
+  for (int* one : switches) {
+    *one = static_cast<int>(bits % 3) - 1;
+    bits /= 3;
+  }
   const int rc = spc_check(rt, &options);
   must(rc == SPC_OK || rc == SPC_E_INVALID, "options are right or wrong, and nothing else");
   if (rc != SPC_OK) must(*spc_error_message(rt) != '\0' && is_printable(spc_error_message(rt)), "a refusal says why");
@@ -65,7 +88,7 @@ void check_all(const std::array<std::string, 5>& lines) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view rest = text_of(data, size);
-  std::array<std::string, 5> lines;
+  Lines lines;
   for (auto& line : lines) {
     const auto end = std::min(rest.find('\n'), rest.size());
     line = rest.substr(0, end);

@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
 from tarball import Tar  # noqa: E402
+import hostile_strings  # noqa: E402
 
 A = "sha256:" + "a" * 64
 
@@ -25,13 +26,22 @@ def image_name():
             "a\nb", "a\x1b[31mb", "a\0b", "\xff\xfe", "a" * 5000, "", "#", "@", ":", "a@", "a#b#c", "::1/x", "a.b", "a..b/c", "a___b", "1.2.3.4:5/x"]
 
 
+def hostile_lines(count):
+    """Each with one good image or none, and hostile values otherwise."""
+    found = hostile_strings.values(13 * count)
+    kept = [value.replace(b"\n", b"") for value in found]
+    return [b"\n".join([kept[13 * i], b"ubuntu" if i % 4 else kept[13 * i + 1], *kept[13 * i + 2:13 * i + 13]]) for i in range(count)]
+
+
 def options():
     def lines(*texts):
         return "\n".join(texts)
     return [lines("/a:/b:ro+bind,./c", "ubuntu", "/w", "A,B", "newer"), lines("/a:/b:rw+rbind+noexec+nosuid+x-create=dir", "x"), lines("", "x:1", "", "A=b", "always"),
-            lines("/a:/b:ro:x"), lines(":/b"), lines("/a:"), lines("data"), lines("/a:b"), lines("/a:/"), lines("/a:."), lines("/a:/.."), lines("/a:././"),
+            *hostile_lines(1000), lines("/a:/b:ro:x"), lines(":/b"), lines("/a:"), lines("data"), lines("/a:b"), lines("/a:/"), lines("/a:."), lines("/a:/.."), lines("/a:././"),
             lines("/a://"), lines("/a:/./x/.."), lines("tmpfs:/x:size=1G+mode=1777"), lines("tmpfs:/x:size=18446744073709551616"), lines("umount:/x"),
             lines("/a:ro,/b:rw"), lines("d.sqsh:/x:sqsh"), lines("\"/a,b:c\":/x\\ y:nofail+silent"), lines("\"/a\"b"), lines("/a:/b:x-detach+x-create=dir"), lines("/a,,/b"), lines("/a b\\:/c\x1b"), lines("/a", "x", "../x", ",", "sometimes"),
+            lines("", "x", "", "", "", "n:exec", "./s.sqsh", "net,ipc,uts,pid", "10%", "steps", "linux/amd64", "/s", "messages=pyxis"),
+            lines("", "x", "", "", "", "12.3", "oci-archive:%N", "net,,x", "1g"), lines("", "", "", "", "", "a/b:replace"), lines("", "x", "", "", "", ":"),
             lines("", "x", "", "1A"), lines("", "x", "", "A\tB,LD_PRELOAD"), "linux/amd64", "linux/arm64/v8", "linux", "linux/amd64/v3/x", "LINUX/AMD64"]
 
 

@@ -82,9 +82,9 @@ def mounts_of_several_options_accumulate_in_every_kind_of_job(cluster):
     first, second = share_directory(cluster, "first", "f"), share_directory(cluster, "second", "s")
     options = [mounts(f"{first}:/x"), mounts(f"{second}:/y")]
     cluster.srun("-N2", *options, "ls", "/x", "/y").good("/x:\nf\n\n/y:\ns\n" * 2)
-    step = "srun --container-image=registry:5000/suites/base:1 sh -c 'test ! -e /x && echo apart'"
+    step = "srun --container-image=registry:5000/suites/base:1 sh -c 'test -e /x/f -a -e /y/s && echo both'"
     cluster.batch("#!/bin/sh\nls /x /y\n", "--container-image=registry:5000/suites/base:1", *options).good("/x:\nf\n\n/y:\ns")
-    cluster.run("salloc", "-N1", "--container-image=registry:5000/suites/base:1", *options, "sh", "-c", step).good("apart")
+    cluster.run("salloc", "-N1", "--container-image=registry:5000/suites/base:1", *options, "sh", "-c", step).good("both")
 
 
 @test

@@ -1,9 +1,11 @@
 """Every option on srun, sbatch and salloc, its environment twins, and which of them wins."""
 import os
 
+from errors_test import Config
 from images import Image, with_probe
 from harness import add, equal, expect, test
 from functools import partial
+from plugstack import plugstack
 
 BASE = "registry:5000/suites/base:1"
 IN_BASE = "test -e /workspace/file && echo inside || echo outside"
@@ -124,6 +126,66 @@ def a_step_can_join_a_running_job(cluster):
         cluster.srun(f"--jobid={job}", "--overlap", "sh", "-c", IN_BASE, timeout=15).good("inside")
     finally:
         cluster.run("scancel", str(job))
+
+
+# --- given twice, and handed on ---------------------------------------------------------------------------------------
+
+@test
+def an_option_with_a_list_can_be_given_several_times(cluster):
+    options = ["--container-mounts=/home/shared:/one", "--container-mounts=/home/shared:/two,/home/shared:/three", "--container-env=A", "--container-env=B"]
+    for more in ([], ["--export=NONE"]):
+        cluster.bash("test -d /one -a -d /two -a -d /three", *options, *more).good()
+    cluster.bash("echo $GREETER $SUITE", "--container-env=GREETER", "--container-env=SUITE", env=["GREETER=job", "SUITE=job"]).good("job job")
+    out = cluster.batch("#!/bin/bash\nls -d /one /two /three\n", f"--container-image={BASE}", *options).good()
+    equal(out.split(), ["/one", "/three", "/two"], "mounts in the script")
+
+
+INHERITED = ["container-batch=steps", f"container-image={BASE}", "container-mounts=/home/shared:/one", "container-mounts=/home/shared:/two",
+             "container-workdir=/etc", "container-readonly", "no-container-mount-home"]
+
+
+@test
+def every_srun_of_a_batch_job_has_the_options_of_sbatch(cluster):
+    script = "#!/bin/bash\n" + "".join(f"#SBATCH --{line}\n" for line in INHERITED) + f"""{IN_BASE}; pwd
+srun bash -c 'pwd; ls -d /one /two; touch /new 2>/dev/null || echo read-only'\n"""
+    out = cluster.batch(script).good().splitlines()
+    equal(out, ["outside", "/home/alice", "/etc", "/one", "/two", "read-only"], "output")
+
+
+@test
+def an_srun_of_a_batch_job_can_have_other_options(cluster):
+    other = cluster.push(with_probe("other", []))
+    script = "#!/bin/bash\n" + "".join(f"#SBATCH --{line}\n" for line in INHERITED) + f"""
+srun --container-workdir=/usr --container-writable --container-mount-home bash -c 'pwd; touch /new && echo written; grep -o " /home/alice " /proc/self/mountinfo'
+srun --container-mounts=/home/shared:/three bash -c 'ls -d /[ot][nwh][eor]*'
+srun --container-image={other} /probe
+srun --container-image={BASE} --container-image={other} /probe || echo refused\n"""
+    out = [line.strip() for line in cluster.batch(script).good().splitlines() if "pulling" not in line]
+    equal(out[:4], ["/usr", "written", "/home/alice", "/three"], "output")
+    expect("in /etc" in out[4] and out[-1] == "refused" and "specified multiple times" in " ".join(out[5:]), f"output: {out}")
+
+
+# --- the script of a batch job -------------------------------------------------------------------------------------------
+
+@test
+def only_the_steps_of_a_batch_job_can_be_in_containers(cluster):
+    script = f"#!/bin/bash\n{IN_BASE}; grep -c 'NoNewPrivs:.0' /proc/self/status; srun bash -c '{IN_BASE}'\n"
+    wanted = "outside\n1\ninside"
+    cluster.batch(script, f"--container-image={BASE}", "--container-batch=steps").good(wanted)
+    cluster.batch(script, env=[f"SCONTAINER_IMAGE={BASE}", "SCONTAINER_BATCH=steps"]).good(wanted)
+    with Config(cluster, 'batch = "steps"\n'):
+        cluster.batch(script, f"--container-image={BASE}").good(wanted)
+        cluster.batch(f"#!/bin/sh\n{IN_BASE}\n", f"--container-image={BASE}", "--container-batch=script").good("inside")
+    with plugstack(cluster, "batch=steps"):
+        cluster.batch(script, f"--container-image={BASE}").good(wanted)
+
+
+@test
+def an_srun_of_a_script_in_a_container_is_a_step_in_a_container_of_its_own(cluster):
+    """It has the image without being told."""
+    script = "#!/bin/sh\necho one >/mark; srun sh -c 'test -e /workspace/file -a ! -e /mark && echo inside'\n"
+    out = cluster.batch(script, f"--container-image={BASE}", "--container-slurm").good()
+    equal(out.splitlines()[-1], "inside", f"last line of {out!r}")  # before it Slurm says that /workspace is not on the host
 
 
 # --- twins ---------------------------------------------------------------------------------------------------------

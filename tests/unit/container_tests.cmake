@@ -5,6 +5,8 @@ spc_unit_test(local_image_test
   SOURCES image_sif_test.cpp launch_image_files_test.cpp launch_local_image_test.cpp
   LIBS spc_launch spc_container_task spc_image_reference spc_image_local spc_base)
 spc_unit_test(furnish_test SOURCES container_furnish_test.cpp LIBS spc_container_task spc_base)
-spc_unit_test(options_test SOURCES spank_options_test.cpp ${PROJECT_SOURCE_DIR}/spank/options.cpp)
+spc_unit_test(options_test SOURCES spank_options_test.cpp spank_words_test.cpp
+  ${PROJECT_SOURCE_DIR}/spank/given.cpp ${PROJECT_SOURCE_DIR}/spank/oci_hint.cpp ${PROJECT_SOURCE_DIR}/spank/options.cpp
+  ${PROJECT_SOURCE_DIR}/spank/settings.cpp)
 target_include_directories(options_test PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime/include)
 spc_unit_test(api_test SOURCES api_test.cpp LIBS spank_container)

@@ -63,17 +63,39 @@ TEST_CASE("opposite switches are refused, the same one twice is not") {
   Options options;
   CHECK(row("container-writable").apply(options, "").empty());
   CHECK(row("container-writable").apply(options, "").empty());
-  CHECK_FALSE(row("container-readonly").apply(options, "").empty());
-  CHECK(row("container-mount-home").apply(options, "").empty());
-  CHECK_FALSE(row("no-container-mount-home").apply(options, "").empty());
+  CHECK(row("container-readonly").apply(options, "") == "both --container-writable and --container-readonly were specified");
+  for (const std::string name : {"mount-home", "remap-root", "entrypoint"}) {
+    CHECK(row("no-container-" + name).apply(options, "").empty());
+    CHECK(row("container-" + name).apply(options, "") ==
+          "both --container-" + name + " and --no-container-" + name + " were specified");
+  }
 }
 
-TEST_CASE("mounts accumulate, the image is replaced") {
+TEST_CASE("every option with a value needs one, and those that are no lists have only one") {
+  for (const OptionRow& one : option_table()) {
+    if (one.argument == nullptr) continue;
+    Options options;
+    CHECK(one.apply(options, "") == "--" + std::string(one.name) + ": argument required");
+    CHECK(one.apply(options, "a").empty());
+    CHECK(one.apply(options, "a").empty());
+    const std::string name = one.name;
+    const bool is_list = name == "container-mounts" || name == "container-env" || name == "container-unshare";
+    CHECK(one.apply(options, "b") == (is_list ? "" : "--" + name + " specified multiple times"));
+  }
+}
+
+TEST_CASE("mounts accumulate, duplicates are dropped") {
   Options options;
   for (const char* mount : {"/a", "/b", "/a"}) CHECK(row("container-mounts").apply(options, mount).empty());
   CHECK(options.mounts == std::vector<std::string>{"/a", "/b"});
-  CHECK(row("container-image").apply(options, "x").empty());
-  CHECK(row("container-image").apply(options, "y").empty());
-  CHECK(options.image == "y");
-  CHECK(row("container-image").apply(options, "") == "--container-image: argument required");
+}
+
+TEST_CASE("a container is not saved to a directory") {
+  Options options;
+  CHECK(row("container-save").apply(options, "/home/alice/") == "--container-save: target is a directory");
+}
+
+TEST_CASE("the rows that root looks for are where it looks") {
+  CHECK(option_table()[kImageRow].name == std::string("container-image"));
+  CHECK(option_table()[kNameRow].name == std::string("container-name"));
 }

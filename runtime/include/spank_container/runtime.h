@@ -10,7 +10,7 @@
  *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
- * In srun, sbatch and salloc: spc_open, spc_check, spc_close.
+ * In srun, sbatch and salloc: spc_open, spc_check, spc_close. spc_configure belongs before spc_check and spc_task_enter.
  *
  * Functions return SPC_OK or a negative code; the text of the last failure of a handle is spc_error_message().
  * Nothing is thrown, no signal handler is set, no descriptor is left open across exec. All strings are borrowed for the
@@ -44,7 +44,8 @@ enum {
   SPC_E_INTERNAL = -8     /* a mistake of ours */
 };
 
-enum { SPC_LOG_DEBUG = 0, SPC_LOG_INFO = 1, SPC_LOG_WARNING = 2 };
+/* A notice is what every node of the step says: to be told by one of its tasks. */
+enum { SPC_LOG_DEBUG = 0, SPC_LOG_INFO = 1, SPC_LOG_WARNING = 2, SPC_LOG_NOTICE = 3 };
 
 /* Gets one line without a line end; may be called during any function below. */
 typedef void (*spc_log_fn)(int level, const char *line, void *arg);
@@ -78,6 +79,7 @@ struct spc_options {
   int private_layer;         /* SPC_YES: each task has a writable layer and /tmp of its own */
   int slurm;                 /* SPC_YES: Slurm's commands work inside */
   int explain;               /* SPC_YES: say through the log what would be executed, then end the process with status 0 */
+  const char *batch;         /* script or steps: of a batch step, the latter leaves the script outside; or NULL: the site's default */
 };
 
 struct spc_step {
@@ -105,6 +107,11 @@ SPC_API void spc_close(spc_runtime *rt);
 /* Why the last call on this handle failed: one line; valid until the next call on it. */
 SPC_API const char *spc_error_message(const spc_runtime *rt);
 
+/* What plugstack.conf overrides: KEY=VALUE with keys of config.toml, NULL-terminated. For all later calls on this handle. */
+SPC_API int spc_configure(spc_runtime *rt, const char *const *settings);
+/* What every line for the user begins with, "spank-container: " or "pyxis: ", as the site has it. Static. */
+SPC_API const char *spc_message_prefix(const spc_runtime *rt);
+
 /* Checks the form of the options, without touching anything. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
 
@@ -118,7 +125,8 @@ SPC_API int spc_step_start(spc_runtime *rt, const struct spc_step *step);
 
 /* As root in the task's process: keeps, unused, the privilege that spc_task_enter needs. */
 SPC_API int spc_task_keep_privilege(spc_runtime *rt);
-/* As the user in the task's process, shortly before exec: enters the container, preparing it if this task is the first.
+/* As the user in the task's process, shortly before exec: enters the container, preparing it if this task is the first; or
+ * leaves it outside, if it is a batch script that is to stay there.
  * May take as long as fetching the image takes. Afterwards, also after a failure, the process has no privilege. */
 SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);
 

@@ -1,0 +1,76 @@
+#include "settings.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+namespace spank_container {
+namespace {
+
+struct Key {
+  std::string_view name;
+  std::string_view values;  ///< allowed ones, between bars; "": any
+  std::string_view remark;  ///< of pyxis, and without meaning here
+};
+constexpr std::string_view kBool = "|1|true|yes|y|0|false|no|n|";
+constexpr Key kKeys[] = {
+    {"messages", "|own|pyxis|", ""},
+    {"container_scope", "|global|job|", ""},
+    {"entrypoint", "|no|node|task|", ""},
+    {"batch", "|script|steps|", ""},
+    {"slurm", kBool, ""},
+    {"remap_root", kBool, ""},
+    {"importer", "", ""},
+    {"execute_entrypoint", kBool, ""},
+    {"sbatch_support", kBool, ""},
+    {"runtime_path", "", "nothing is unpacked: what is kept until the next boot is in /run/spank-container"},
+    {"use_enroot_load", kBool, "an image is always stored by its layers, and nothing is unpacked"},
+    {"use_squashfuse", kBool, "an image file is always served as it is"},
+};
+
+std::string_view value_in(std::string_view word) { return word.substr(std::min(word.find('=') + 1, word.size())); }
+
+/// nullptr: there is no such key, or the value is not allowed.
+const Key* key_of(std::string_view word) {
+  const std::string_view name = word.substr(0, word.find('='));
+  for (const Key& key : kKeys) {
+    const std::string allowed = "|" + std::string(value_in(word)) + "|";
+    if (key.name != name || name.size() == word.size()) continue;
+    const bool is_one_of_them = word.find('|') == std::string_view::npos && key.values.find(allowed) != std::string_view::npos;
+    return key.values.empty() || is_one_of_them ? &key : nullptr;
+  }
+  return nullptr;
+}
+
+bool is_true(std::string_view value) { return value == "1" || value.starts_with('t') || value.starts_with('y'); }
+
+}  // namespace
+
+std::string remark_about(const std::string& word) {
+  const Key* key = key_of(word);
+  if (key == nullptr) return "plugstack.conf: unknown argument \"" + word + "\": no container starts until it is corrected";
+  return key->remark.empty() ? "" : "plugstack.conf: " + word + " has no effect: " + std::string(key->remark);
+}
+
+Settings read_settings(std::span<const std::string> words) {
+  Settings settings;
+  for (const std::string& word : words) {
+    const Key* key = key_of(word);
+    const bool is_on = is_true(value_in(word));
+    if (key == nullptr) {
+      settings.refused = "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator has to correct it)";
+      return settings;
+    }
+    if (key->name == "sbatch_support") {
+      settings.in_allocator = is_on;
+    } else if (key->name == "execute_entrypoint") {
+      settings.site.push_back(is_on ? "entrypoint=node" : "entrypoint=no");
+    } else if (key->values == kBool && key->remark.empty()) {
+      settings.site.push_back(std::string(key->name) + (is_on ? "=true" : "=false"));
+    } else if (key->remark.empty()) {
+      settings.site.push_back(word);
+    }
+  }
+  return settings;
+}
+
+}  // namespace spank_container
