@@ -188,6 +188,20 @@ def all_namespaces_at_once_and_root_inside(cluster):
 
 
 @test
+def private_containers_have_namespaces_of_their_own(cluster):
+    out = cluster.bash("readlink /proc/self/ns/pid /proc/self/ns/net; sleep 0.5; ls -d /proc/[0-9]* | wc -l", *ON, "-n3", ALL, "--container-private").good().split()
+    equal((len(out), len(set(out))), (9, 7), f"lines and different lines of three tasks: {out}")
+
+
+@test
+def pmi2_works_in_a_pid_namespace(cluster):
+    talk = 'echo "cmd=init pmi_version=2 pmi_subversion=0" >&$PMI_FD; read -r answer <&$PMI_FD; echo "$answer"'
+    plain, own = (cluster.srun("--mpi=pmi2", *options, "bash", "-c", talk) for options in ((), (PID,)))
+    expect("cmd=response_to_init rc=0" in own.good(), "PMI2 does not answer", own)
+    equal(own.out, plain.out, "its answer", own)
+
+
+@test
 def an_agent_that_is_killed_takes_a_pid_namespace_with_it(cluster):
     running = running_job(cluster, "orphaned", "echo up; sleep 60", ALL, "-n2")
     kill_all(cluster.processes("node01", "agent"))

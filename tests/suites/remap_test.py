@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 
 from cluster import BUILD_IMAGE, await_true, kill_all
+from entrypoint_test import Configured
 from container_test import MOUNT, MS_REMOUNT_BIND, UMOUNT
 from images import Image, with_probe
 from harness import Skipped, equal, expect, test
@@ -215,6 +216,21 @@ def no_remap_root_wins_over_the_twin_and_roots_job_needs_none(cluster):
     cluster.bash("id -u", "--no-container-remap-root", env=twin).good("2001")
     cluster.bash("id -u; readlink /proc/self/ns/user", REMAP, "-w", "node01", user="root").good(
         f"0\n{own_namespace(cluster)}")
+
+
+@test
+def the_site_can_make_it_the_default(cluster):
+    with Configured(cluster, "remap_root = true"):
+        cluster.bash("id -u").good("0")
+        cluster.bash("id -u", "--no-container-remap-root").good("2001")
+
+
+@test
+def it_goes_together_with_contained_and_private_containers(cluster):
+    out = cluster.bash("touch ~/x; df --output=fstype ~ | tail -n 1; echo x >/etc/$SLURM_PROCID; ls -d /etc/[0-9]; id -u; readlink /proc/self/ns/user; sleep 0.2",
+                       REMAP, "--container-contain", "--container-private", "-w", "node01", "-n2").good().split()
+    equal((out.count("tmpfs"), out.count("0"), out.count("/etc/0"), out.count("/etc/1")), (2, 2, 1, 1), f"what two tasks print: {out}")
+    equal(len({line for line in out if line.startswith("user:")}), 1, "user namespaces")
 
 
 @test
