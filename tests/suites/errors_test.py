@@ -55,6 +55,9 @@ EARLY = {
     "a_pattern_with_a_value": [IMAGE, "--container-env=A*=b"],
     "an_empty_work_directory": [IMAGE, "--container-workdir="],
     "writable_and_read_only_together": [IMAGE, "--container-writable", "--container-readonly"],
+    "a_size_that_is_none": [IMAGE, "--container-tmpfs-size=lots"],
+    "home_in_a_contained_container": [IMAGE, "--container-contain", "--container-mount-home"],
+    "private_containers_with_a_name": [IMAGE, "--container-private", "--container-name=x"],
     "home_and_no_home_together": [IMAGE, "--container-mount-home", "--no-container-mount-home"],
 }
 
