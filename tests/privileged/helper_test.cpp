@@ -108,7 +108,8 @@ TEST_CASE("the agent keeps the capabilities that it needs and can get no other")
     cap_t set = ::cap_get_proc();
     const std::string text = ::cap_to_text(set, nullptr);
     const std::string wanted =
-        "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_sys_chroot,cap_sys_admin=ep";
+        "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_sys_chroot,cap_sys_admin,"
+        "cap_setfcap=ep";
     if (text != wanted) ::_exit(11);
     if (::cap_get_bound(CAP_NET_ADMIN) != 0 || ::cap_get_bound(CAP_SYS_MODULE) != 0) ::_exit(12);
     if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) ::_exit(13);

@@ -119,6 +119,8 @@ def test_readonly_leaves_tmp():
 def test_remapped_root_is_root_of_the_image():
     sh("id -u; echo $HOME $USER; touch /root/x; stat -c %u:%g /root/x /etc/passwd", "--remap-root").succeeds(
         "0\n/root root\n0:0\n0:0\n")
+    sh("touch /x; chown 1:1 /x && stat -c %u /x; grep -c ^root: /etc/passwd; cat /etc/apt/apt.conf.d/90*", "--remap-root").succeeds(
+        '0\n1\nAPT::Sandbox::User "root";\n')
     os.makedirs(f"{home}/mine", exist_ok=True)
     os.chown(f"{home}/mine", machine.UID, machine.UID)
     sh("touch /mine/by-root", "--remap-root", f"--mounts={home}/mine:/mine").succeeds()
