@@ -25,12 +25,12 @@ def running_job(cluster, name, script, *options):
 
 @test
 def a_list_that_cannot_be_meant_is_refused_at_submission(cluster):
-    for given, said in (("net,,ipc", "empty namespace argument"), ("net,", "empty namespace argument"), ("user", 'unknown namespace "user"'),
-                        ("Net", 'unknown namespace "Net"'), ("mnt", 'unknown namespace "mnt"')):
+    for given, said in (("net,,ipc", "empty namespace argument"), ("net,", "empty namespace argument"), ("user", "unknown namespace 'user'"),
+                        ("Net", "unknown namespace 'Net'"), ("mnt", "unknown namespace 'mnt'")):
         done = cluster.srun(f"--container-unshare={given}", "true")
         expect(done.rc != 0 and any(said in line for line in done.errors()), f"{given} is not refused with {said!r}", done)
     done = cluster.srun("true", env=["PYXIS_CONTAINER_UNSHARE=host"])
-    expect(done.rc != 0 and 'unknown namespace "host"' in done.err, "a wrong twin is not refused", done)
+    expect(done.rc != 0 and "unknown namespace 'host'" in done.err, "a wrong twin is not refused", done)
 
 
 @test

@@ -44,6 +44,8 @@ REFUSED = {
     "entrypoint_and_no_entrypoint": [IMAGE, "--container-entrypoint", "--no-container-entrypoint"],
     "no_mount": [IMAGE, "--container-mounts="],
     "no_namespace": [IMAGE, "--container-unshare="],
+    "a_namespace_without_a_name": [IMAGE, "--container-unshare=net,,ipc"],
+    "an_unknown_namespace": [IMAGE, "--container-unshare=net,user"],
     "an_empty_variable": [IMAGE, "--container-env=A,,B"],
     # On the node:
     "an_unknown_image": ["--container-image=registry:5000/suites/nothing:1"],
