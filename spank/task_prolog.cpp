@@ -1,10 +1,13 @@
 #include "task_prolog.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -73,9 +76,28 @@ void obey(std::string_view line, spank_t spank) {
   }
 }
 
+/// The descriptor of slurmstepd through which Slurm will start a user's --task-prolog inside: of `script-launcher` instead.
+void replace_slurms_launcher() {
+  struct stat ours {};
+  DIR* const descriptors = ::opendir("/proc/self/fd");
+  const int launcher = ::open(SPC_LIBEXECDIR "/script-launcher", O_PATH | O_CLOEXEC);
+  if (descriptors != nullptr && launcher >= 0 && ::stat("/proc/self/exe", &ours) == 0) {
+    while (const dirent* entry = ::readdir(descriptors)) {
+      const int found = std::atoi(entry->d_name);
+      struct stat status {};
+      if (found <= STDERR_FILENO || ::fstat(found, &status) != 0) continue;
+      if (status.st_dev != ours.st_dev || status.st_ino != ours.st_ino || (::fcntl(found, F_GETFL) & O_PATH) == 0) continue;
+      ::dup3(launcher, found, O_CLOEXEC);
+    }
+  }
+  if (launcher >= 0) ::close(launcher);
+  if (descriptors != nullptr) ::closedir(descriptors);
+}
+
 }  // namespace
 
 void TaskProlog::run_on_host(const char* const* variables) {
+  if (SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)) replace_slurms_launcher();
   if (&slurm_conf == nullptr || slurm_conf.task_prolog == nullptr || spc_site_flag("task_prolog_on_host", 0) == 0) return;
   const char* const path = slurm_conf.task_prolog;
   slurm_conf.task_prolog = nullptr;  // ours and nobody else's: slurmstepd's is another process

@@ -6,9 +6,9 @@
 
 namespace spank_container {
 
-/// The site's TaskProlog for a task that is about to enter its container. Slurm would run it after us, inside, where its path
-/// must exist, and from 23.11 on the libraries of slurmstepd, too. So, where the site wants that, the task runs it before it
-/// enters, and Slurm's copy of its configuration in this process forgets it.
+/// The task prologs of a task that is about to enter its container. Slurm would run the site's after us, inside, where its path
+/// must exist. So, where the site wants that, the task runs it before it enters, and Slurm's copy of its configuration in this
+/// process forgets it. What else Slurm runs inside, it can: from 23.11 on with a launcher of ours (script_launcher.cpp).
 class TaskProlog {
  public:
   /// On the host, as the user. `variables` is the job's environment.

@@ -166,7 +166,13 @@ own_tmp_is_still_private() {
     same '' "$(contained -N1 ls -A /tmp)"
 }
 
-# From 23.11 on Slurm could not run it inside: its launcher's libraries are not there.
+# From 23.11 on Slurm starts it through a program of its own, whose libraries are not there.
+task_prolog_of_the_user_runs_inside() {
+    alice sh -c 'printf "#!/bin/sh\ntest -e /workspace/file && echo export PROLOG=inside\n" >prolog; chmod 755 prolog'
+    # shellcheck disable=SC2016
+    same inside "$(contained -N1 --container-mount-home --task-prolog=/home/alice/prolog sh -c 'echo $PROLOG')"
+}
+
 task_prolog_runs_on_the_host() {
     # shellcheck disable=SC2016
     cluster exec head sh -c '
@@ -190,6 +196,7 @@ run_checks() {
     check user_error_is_one_line user_error_is_one_line
     check nodes_that_fail_alike_share_a_line nodes_that_fail_alike_share_a_line
     check components_have_their_own_containers components_have_their_own_containers
+    check task_prolog_of_the_user_runs_inside task_prolog_of_the_user_runs_inside
     check missing_agent_is_told missing_agent_is_told
     check killed_agent_is_noticed killed_agent_is_noticed
     check agent_lives_as_long_as_the_step agent_lives_as_long_as_the_step
