@@ -170,6 +170,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
     return Error(ErrorKind::invalid, "--container-batch: " + quoted(request.batch) + " is not allowed").hint("script or steps");
   }
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
+  if (request.explain) request.save.clear();  // nothing will have been run
   return request;
 }
 

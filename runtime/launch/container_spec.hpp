@@ -27,6 +27,7 @@ struct ContainerSpec {
   From from{};
   std::optional<Digest> manifest;  ///< of an image of the store
   std::uint32_t layers = 0;
+  bool by_fuse = false;  ///< the site wants the layers to be served by FUSE
   ImageSettings settings;
   std::vector<MountPlan> mounts;  ///< in the order in which they are attached
   bool writable = true;

@@ -47,6 +47,7 @@ std::string file_system_of(const ContainerSpec& spec) {
     case ContainerSpec::From::file: text = "a squashfs of yours, served by FUSE"; break;
     case ContainerSpec::From::directory: text = "a directory of yours"; break;
   }
+  if (spec.from == ContainerSpec::From::store && spec.by_fuse) text += ", served by FUSE";
   return text + (spec.writable ? "; writable, changes go with the step" : "; read-only");
 }
 
@@ -85,7 +86,8 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   if (spec.manifest) page.line("manifest", spec.manifest->str());
   page.line("file system", file_system_of(spec));
   page.line("user", printable(spec.user.name) + " (" + std::to_string(spec.user.uid) + ":" + std::to_string(spec.user.gid) +
-                        "), home " + quoted(spec.user.home) + ", no privilege");
+                        "), home " + quoted(spec.user.home) +
+                        ((spec.namespaces & own_user) != 0 ? ", root in here and the user outside" : ", no privilege"));
   page.line_unless_empty("image's user", spec.settings.user.empty() ? "" : quoted(spec.settings.user) + ", which is not obeyed");
   page.line("namespaces", namespaces_of(spec.namespaces));
   page.line("workdir", quoted(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));

@@ -148,6 +148,7 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   if (!request.contain) add_display(side, job_environment);
   spec.image = image.canonical();
   spec.from = order.from;
+  spec.by_fuse = policy.squashfs == PolicyRecord::by_fuse;
   spec.mounts = side.mounts();
   spec.writable = request.writable.value_or(policy.writable != 0);
 
@@ -196,14 +197,15 @@ Result<void> report_failure(int agent, const Error& error) {
   return send_struct(agent, message);
 }
 
-std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds) {
+std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint) {
   const auto ms = [&](Phase phase) { return ready.times[static_cast<std::size_t>(phase)] / 1000.0; };
   char line[400];
   std::snprintf(line, sizeof line,
                 "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared) %.2f, overlay %.2f, pivot %.2f, furnish %.2f",
                 static_cast<double>(microseconds) / 1000.0, ms(Phase::import), ms(Phase::sources), ready.layers,
                 ready.layers_shared, ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::furnish));
-  return line;
+  if (entrypoint == 0) return line;
+  return line + (", entrypoint " + std::to_string(entrypoint / 1000));
 }
 
 /// What a task says that can still see the user's files. The text may have a hint of its own, which then comes first.
@@ -277,12 +279,15 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         }
         site_importer.set_program(site.text("importer"));
         say_import(request, Event::import_begins, job_environment, log);
-        auto ordered = order_container(request, job_environment, message.policy, message.manifest, agent.get(), spec, user_source,
-                                       site_importer, log);
+        auto prepared = Entrypoint::prepare(request, site);
+        auto ordered = !prepared ? Result<Furniture>(prepared.error())
+                                 : order_container(request, job_environment, message.policy, message.manifest, agent.get(), spec,
+                                                   user_source, site_importer, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
         }
+        entrypoint = *std::move(prepared);
         furniture = *std::move(ordered);
         break;
       }
@@ -293,7 +298,6 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         site_importer.release();  // the image is open
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
-        entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
         furniture.notes = SPC_TRY(entrypoint->notes_for_others());
         auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
         const auto furnish_inside = [&] {
@@ -340,9 +344,11 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         if (request.explain) {
           for (const std::string& line : explain(spec, request)) log.write(LogLevel::info, line);
         }
+        const std::uint64_t before_entrypoint = now_us();
         SPC_TRY(entrypoint->run(request, message.has_notes ? std::move(descriptors->at(2)) : UniqueFd(), spec, log));
         entry.environment = change_to(spec.environment, job_environment);
-        entry.timing = timing_line(message, now_us() - begin);
+        const std::uint64_t end = now_us();
+        entry.timing = timing_line(message, end - begin, spec.entrypoint.empty() ? 0 : end - before_entrypoint);
         return entry;
       }
 

@@ -101,6 +101,26 @@ def it_runs_in_each_task_if_the_site_says_so(cluster):
 
 
 @test
+def each_private_container_has_its_own_run(cluster):
+    image = with_entrypoint(cluster, "private", 'test ! -e /mine; touch /mine; exec "$@"')
+    cluster.srun(*ON, "-n2", "--container-private", "sh", "-c", "ls /mine", image=image).good("/mine\n" * 2)
+
+
+@test
+def it_runs_as_root_of_the_container(cluster):
+    image = with_entrypoint(cluster, "root", 'export WHO=$(id -u); chown 5 /entry; exec "$@"')
+    cluster.srun(*ON, "-n2", "--container-remap-root", "sh", "-c", "echo $WHO", image=image).good("0\n" * 2)
+
+
+@test
+def verbose_says_how_long_it_took(cluster):
+    image = with_entrypoint(cluster, "timed", 'sleep 0.3; exec "$@"')
+    done = cluster.srun(*ON, "--container-verbose", "true", image=image)
+    timing = [line for line in said(done) if line.startswith("start ")]
+    expect(300 <= int(timing[0].rpartition(", entrypoint ")[2]) < 5000, "not told", done)
+
+
+@test
 def what_is_of_one_task_stays_with_it(cluster):
     image = with_entrypoint(cluster, "ranks", 'export SEEN=${SLURM_PROCID-none}; exec "$@"')
     out = cluster.srun(*ON, "-n2", "sh", "-c", "echo $SEEN $SLURM_PROCID", image=image).good()
