@@ -36,6 +36,7 @@ class Binaries:
         self.library = only(stage, f"usr/lib*/**/{LIBRARY}")
         self.plugin = only(stage, f"usr/lib*/**/{PLUGIN}")
         self.agent = only(stage, "usr/lib*/spank-container/agent")
+        self.probe = only(stage, "usr/lib*/spank-container/entrypoint-probe")
         self.slurm = only(Path("/"), "usr/lib*/*/slurm*/libslurmfull.so")
 
 
@@ -118,10 +119,14 @@ def failure_of(command, environment=None):
         yield from done.stdout.splitlines()
 
 
-def agent_problems(agent):
-    if "INTERP" in output_of("readelf", "-lW", agent):
+def static_problems(program):
+    if "INTERP" in output_of("readelf", "-lW", program):
         yield "it asks for a dynamic loader"
-    yield from (f"it needs {library}" for library in dynamic_entries(agent, "NEEDED"))
+    yield from (f"it needs {library}" for library in dynamic_entries(program, "NEEDED"))
+
+
+def agent_problems(agent):
+    yield from static_problems(agent)
     symbols = [line.split(" ", 2)[-1] for line in output_of("nm", "-C", "--defined-only", agent).splitlines()]
     if "main" not in symbols:
         yield "it has no symbols to look at"
@@ -143,3 +148,4 @@ def check(report, stage):
     report.check("what the plugin calls exists in Slurm and in the library", undefined_problems(binaries))
     report.check("the plugin loads with every symbol resolved", load_problems(binaries))
     report.check("the agent is static and holds no parser of images", agent_problems(binaries.agent))
+    report.check("the entrypoint's probe runs in images without libraries", static_problems(binaries.probe))

@@ -65,7 +65,7 @@ def plain(page):
 def documented_options(page):
     """name -> (argument, twin) of each paragraph with a tag that is an option."""
     options = {}
-    for tag, body in re.findall(r"^\.TP\n--(.*)\n((?:[^.\n].*\n)*)", plain(page), re.M):
+    for tag, body in re.findall(r"^\.TP\n--(.*)\n((?:(?:[^.\n].*|\.IP)\n)*)", plain(page), re.M):
         name, _, argument = tag.partition("=")
         twin = re.search(r"Environment: SCONTAINER_(\w+)\.", body)
         options[name] = (argument or None, twin[1] if twin else None)
