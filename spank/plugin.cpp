@@ -14,6 +14,9 @@
 //   exit                   kills the agent
 #include "user_side.hpp"
 
+#include <algorithm>
+#include <string_view>
+
 #pragma GCC visibility push(default)
 extern "C" {
 // Constants would be invisible outside of a C++ file unless they are declared first.
@@ -76,6 +79,8 @@ extern "C" {
 
 int slurm_spank_init(spank_t spank, int argc, char** argv) {
   state.settings.assign(argv, argv + argc);
+  // slurmstepd, too, says something to the user, and looks at nothing else of these.
+  if (std::find(argv, argv + argc, std::string_view("messages=pyxis")) != argv + argc) state.prefix = "pyxis: ";
   switch (spank_context()) {
     case S_CTX_ALLOCATOR: return has_options_in_allocator() ? register_options(spank) : 0;
     case S_CTX_LOCAL:

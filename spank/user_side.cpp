@@ -43,8 +43,8 @@ Request read_request(std::span<const GivenOption> given, GetVariable get, void* 
 
 /// The site's wish may become known while a task waits for its container.
 const char* prefix() {
-  if (state.runtime != nullptr) state.prefix = spc_message_prefix(state.runtime);
-  return state.prefix;
+  const char* known = spc_message_prefix(state.runtime);
+  return known == std::string_view(kPrefix) ? state.prefix : known;
 }
 
 /// Tells the library what plugstack.conf says. Returns what is wrong with it, or an empty text.
@@ -54,7 +54,7 @@ std::string configure(spc_runtime* runtime) {
   for (const auto& text : settings.site) texts.push_back(text.c_str());
   texts.push_back(nullptr);
   if (spc_configure(runtime, texts.data()) != SPC_OK) return spc_error_message(runtime);
-  state.prefix = spc_message_prefix(runtime);
+  state.prefix = spc_message_prefix(runtime);  // "own" in plugstack.conf, or nothing there: as config.toml has it
   return settings.refused;
 }
 

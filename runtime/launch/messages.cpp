@@ -20,7 +20,6 @@ constexpr Wording kPyxis[] = {
     {Event::import_fails, "failed to import docker image: {}"},
     {Event::no_mount_source, "source path does not exist: {}"},
     {Event::no_workdir, "couldn't chdir to {}: []"},
-    {Event::saved, "exported container {} to []"},
 };
 
 }  // namespace

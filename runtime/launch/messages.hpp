@@ -24,10 +24,9 @@ enum class Event {
   import_fails,
   no_mount_source,  ///< the path
   no_workdir,       ///< the path
-  saved,            ///< the container's name; detail: the file
 };
 
-/// What pyxis says; `detail` is a file or why something failed.
+/// What pyxis says; `detail` is why something failed.
 std::string in_words_of_pyxis(Event event, std::string_view object, std::string_view detail = "");
 
 /// Our error, or pyxis's words for it. What failed by a system call says why in both. No style: our words.
