@@ -116,7 +116,9 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
 
 /// NamespaceBits that the container shall have. Root is root anyway.
 std::uint32_t namespaces_of(const LaunchRequest& request) {
-  const bool remap_root = request.remap_root ? *request.remap_root : site_now(request).flag("remap_root", false);
+  // Slurm's commands would take themselves for root's, which munge knows better.
+  const bool by_default = !request.slurm && site_now(request).flag("remap_root", false);
+  const bool remap_root = request.remap_root.value_or(by_default);
   return request.namespaces | (remap_root && ::geteuid() != 0 ? own_user : 0U);
 }
 
