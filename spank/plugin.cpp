@@ -12,6 +12,7 @@
 //                          the others: here alone an error ends the task with exit code 1 and nothing worse, and waiting is
 //                          not limited in time
 //   exit                   kills the agent
+//   job_epilog             removes the job's own containers. Never fails: that would drain the node
 #include "user_side.hpp"
 
 #include <algorithm>
@@ -145,6 +146,18 @@ int slurm_spank_exit(spank_t, int, char**) {
   if (spank_context() == S_CTX_LOCAL) end_gathering();
   spc_close(state.runtime);
   state.runtime = nullptr;
+  return 0;
+}
+
+int slurm_spank_job_epilog(spank_t spank, int, char**) {
+  uid_t uid = 0;
+  uint32_t job = 0;
+  spc_runtime* runtime = nullptr;
+  if (spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
+    return 0;
+  if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return 0;
+  if (spc_job_epilog(runtime, uid, job) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
+  spc_close(runtime);
   return 0;
 }
 

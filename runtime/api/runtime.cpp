@@ -108,12 +108,14 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .slurm = SPC_UNSET,
                                                         .explain = SPC_UNSET,
                                                         .batch = nullptr}));
-  if (options.image == nullptr || *options.image == '\0') {
+  LaunchRequest request;
+  if (options.name != nullptr) request.name = SPC_TRY(ContainerName::parse(options.name));
+  if (options.image != nullptr) request.image = options.image;
+  if (!request.image.empty()) {
+    SPC_TRY_DURING("--container-image", ImageLocation::parse(request.image));
+  } else if (!request.name) {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
-  LaunchRequest request;
-  request.image = options.image;
-  SPC_TRY_DURING("--container-image", ImageLocation::parse(request.image));
   for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
     for (auto& spec : SPC_TRY(parse_mounts(*mount))) {
       if (std::find(request.mounts.begin(), request.mounts.end(), spec) == request.mounts.end())
@@ -228,6 +230,10 @@ int spc_node_setup(spc_runtime* rt) {
   });
 }
 
+int spc_job_epilog(spc_runtime* rt, uid_t uid, uint32_t job_id) {
+  return guard(rt, [&]() -> Result<void> { return clean_up_after_job(uid, job_id); });
+}
+
 int spc_step_open(spc_runtime* rt) {
   return guard(rt, [&]() -> Result<void> {
     rt->channel = SPC_TRY(StepChannel::open());
@@ -240,7 +246,8 @@ int spc_step_start(spc_runtime* rt, const spc_step* given) {
   return guard(rt, [&]() -> Result<void> {
     const auto step = SPC_TRY(adopt(given, spc_step{}));
     if (!rt->channel.parked_agent) return Error(ErrorKind::internal, "start the agent: the step has no channel");
-    rt->agent = SPC_TRY(StepAgent::start(std::move(rt->channel.parked_agent), step.uid, step.gid, rt->opened_by));
+    rt->agent = SPC_TRY(
+        StepAgent::start(std::move(rt->channel.parked_agent), {step.uid, step.gid, step.job_id, step.step_id}, rt->opened_by));
     return {};
   });
 }

@@ -42,6 +42,14 @@ enum class TaskMessageKind : std::uint32_t {
   named,
 };
 
+/// Whose step, and which, in Slurm's numbers. Job 0: none of Slurm's.
+struct StepId {
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::uint32_t job = 0;
+  std::uint32_t step = 0;
+};
+
 /// Trees that the builder takes from the host, or makes, by itself; the lead only says where they go. The last two are there
 /// for a container with own_ipc only.
 enum class HostTree : std::uint32_t { proc, sys, dev, tmp, shm, mqueue, count };
@@ -96,10 +104,12 @@ struct TaskMessage {
     start_save = 128,     ///< `ready` for the lead has one more descriptor: the container's root without anything mounted in it
   };
   std::uint32_t start_flags = 0;
-  Digest manifest;           ///< lead, of a private container: the image that the step's earlier ones have
+  /// lead, of a private container: the image that the step's earlier ones have; furnish and ready: of the image, if it is one
+  /// of the store
+  Digest manifest;
   std::uint64_t offset = 0;  ///< bytes
 
-  std::uint32_t namespaces = 0;  ///< start: NamespaceBits that the container shall have; ready: that it has
+  std::uint32_t namespaces = 0;  ///< start: NamespaceBits that the container shall have; ready and named: that it has
   std::uint64_t upper_size = 0;  ///< bytes that can be written, in the container and in its /tmp each; 0: the site's limit
 
   // name: who keeps its files and where it is found is decided by these alone (nobody's text); named: which of these it is
@@ -109,9 +119,11 @@ struct TaskMessage {
     name_replace = 4,  ///< what is stored under this name goes first, unless it is running
   };
   std::uint32_t name_flags = 0;
-  Digest container;  ///< SHA-256 of the name
+  Digest container;  ///< made of the name: launch/container_name.hpp
   enum NamedState : std::uint32_t { named_new = 0, named_stored = 1, named_running = 2 };
-  std::uint32_t named_state = 0;  ///< with one descriptor, unless it is the step's: the container's notes, see launch/
+  /// Of a container with a name one descriptor comes along, its notes, which are empty when it is new: see launch/. From the
+  /// agent of a running one to another agent: three, its lock, its socket and its notes.
+  std::uint32_t named_state = 0;
 
   // target: a source in the order sent, or count of sources + a HostTree; attached: errno, 0 = done
   std::uint32_t index = 0;

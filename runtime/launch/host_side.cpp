@@ -119,9 +119,9 @@ void HostSide::added_for(const char* whom) {
 }
 
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
-                        const std::map<std::string, std::string>& environment, Log& log) {
+                        const std::map<std::string, std::string>& environment, Log& log, ContainerState state) {
   HostSide side;
-  SPC_TRY(add_host_files(side));
+  if (state == ContainerState::is_new) SPC_TRY(add_host_files(side));
   side.added_for("every container");
   if (request.contain) {
     if (home.starts_with('/') && home != "/") add_tmpfs(side, home, 0, 0, {}, home);

@@ -37,10 +37,13 @@ struct HostSide {
   void added_for(const char* whom);
   [[nodiscard]] std::vector<MountPlan> mounts() const;
 };
+enum class ContainerState { is_new, runs };
+/// To a container that runs already only what the step asks for is added.
 /// `home`: the user's home directory if it shall be mounted (or, with --container-contain, covered), else empty. `environment`: the
 /// job's. A mount that may be missing, and is, makes a warning in `log`.
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
-                        const std::map<std::string, std::string>& environment, Log& log);
+                        const std::map<std::string, std::string>& environment, Log& log,
+                        ContainerState state = ContainerState::is_new);
 
 /// Where Slurm forwards the user's display (srun --x11): the file that lets programs in, which lies where the container has a
 /// /tmp or a home of its own.

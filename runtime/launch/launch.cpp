@@ -19,6 +19,7 @@
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
+#include "launch/named_container.hpp"
 #include "launch/site.hpp"
 #include "launch/site_importer.hpp"
 #include "launch/user_source.hpp"
@@ -98,11 +99,14 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   return order;
 }
 
+std::string home_for(const ImageLocation& image) {
+  return image.path.starts_with("~/") ? UserIdentity::of_this_process().home : "";
+}
+
 /// For a path; what turns out to be an archive goes to the store.
 Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
                                   const Digest& earlier, Log& log) {
-  const std::string home = image.path.starts_with("~/") ? UserIdentity::of_this_process().home : "";
-  auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home));
+  auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home_for(image)));
   if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
   if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image, earlier);
   ImageOrder order;
@@ -131,24 +135,74 @@ Result<std::uint64_t> upper_size(const LaunchRequest& request, const PolicyRecor
   return bytes_of({.percent = policy.upper_percent}, memory_of_job(job_environment), "");
 }
 
-/// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
-/// to furnish the container; `user_source` will answer what `import` asks.
-Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                                  const PolicyRecord& policy, const Digest& earlier, int agent, ContainerSpec& spec,
-                                  UserSource& user_source, SiteImporter& site_importer, Log& log) {
-  auto image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
-  if (site_importer.brings(image)) {
-    image.path = SPC_TRY(site_importer.get(request.image, log));
+/// The lines about an import that pyxis writes; ours say how far it is instead.
+void say_import(const LaunchRequest& request, Event event, const std::map<std::string, std::string>& job_environment, Log& log) {
+  const auto location = ImageLocation::parse(request.image);
+  if (*request.style == MessageStyle::own || !location || location->kind == ImageLocation::Kind::path) return;
+  const auto tasks = job_environment.find("SLURM_STEP_NUM_TASKS");
+  const bool alone = !request.batch_script.empty() || (tasks != job_environment.end() && tasks->second == "1");
+  if (event == Event::import_begins && !alone) return;
+  log.write(LogLevel::notice, in_words_of_pyxis(event, request.image));
+}
+
+/// What the image that this step names is called, as far as that is known without a registry.
+WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy) {
+  WantedImage wanted;
+  if (request.image.empty()) return wanted;
+  wanted.image = known_as(image, home_for(image));
+  if (image.kind != ImageLocation::Kind::registry) return wanted;
+  if (image.name.digest) wanted.digest = image.name.digest->str();
+  const auto ref_file = ref_file_of(image.name, request.platform.value_or(Platform{}));
+  if (const auto known = ref_file ? known_manifest(*ref_file, true, PullPolicy::missing, policy) : std::nullopt) {
+    wanted.digest = known->str();
+  }
+  return wanted;
+}
+
+/// From an image, which the container of a name then keeps, or of what there is under that name already.
+Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, ImageLocation image,
+                               const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log) {
+  if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
+  if (named.plan() == NamePlan::reuse && !named.needs_file()) return ImageOrder{.flags = TaskMessage::start_stored};
+  const bool reuses = named.plan() == NamePlan::reuse;
+  if (reuses) image = SPC_TRY(ImageLocation::parse(named.notes().image, policy.default_registry));
+  const std::string known = known_as(image, home_for(image));
+  const bool brought = site_importer.brings(image);
+  if (brought) {
+    image.path = SPC_TRY(site_importer.get(reuses ? known : request.image, log));
     image.kind = ImageLocation::Kind::path;
   }
   auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, earlier, log)
                                                                : order_for_store(request, policy, image, earlier));
-  const bool mount_home = !request.contain && request.mount_home.value_or(policy.mount_home != 0);
-  const bool needs_home = mount_home || request.contain;
+  if (!request.name) return order;
+  const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
+  const std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
+  if (reuses) {
+    SPC_TRY(named.must_be_the_same(file));
+  } else {
+    named.will_be(known, file);
+  }
+  return order;
+}
+
+/// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
+/// to furnish the container; `user_source` will answer what `import` asks.
+Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
+                                  const PolicyRecord& policy, const Digest& earlier, int agent, NamedStart& named,
+                                  ContainerSpec& spec, UserSource& user_source, SiteImporter& site_importer, Log& log) {
+  ImageLocation image;
+  if (!request.image.empty()) image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
+  if (request.name) SPC_TRY(named.decide(wanted_image(request, image, policy)));
+  if (named.plan() == NamePlan::make) say_import(request, Event::import_begins, job_environment, log);
+  auto order = SPC_TRY(order_image(request, policy, image, earlier, named, site_importer, log));
+  const bool joins = (order.flags & TaskMessage::start_join) != 0;
+  const bool mount_home = !request.contain && request.mount_home.value_or(policy.mount_home != 0 && !joins);
+  const bool needs_home = mount_home || (request.contain && !joins);
   if (needs_home) spec.user = UserIdentity::of_this_process();
-  auto side = SPC_TRY(gather(request, needs_home ? spec.user.home : "", job_environment, log));
+  auto side = SPC_TRY(gather(request, needs_home ? spec.user.home : "", job_environment, log,
+                             joins ? ContainerState::runs : ContainerState::is_new));
   if (!request.contain) add_display(side, job_environment);
-  spec.image = image.canonical();
+  spec.image = request.image.empty() ? named.notes().image : image.canonical();
   spec.from = order.from;
   spec.by_fuse = policy.squashfs == PolicyRecord::by_fuse;
   spec.mounts = side.mounts();
@@ -174,16 +228,19 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   message.upper_size = SPC_TRY(upper_size(request, policy, job_environment));
   const std::uint32_t namespaces = message.namespaces;
   const int passed[] = {order.first.get(), order.second.get()};
-  SPC_TRY(send_struct(agent, message, passed));
-  user_source.prepare(std::move(order.user_source), image, job_environment);
+  SPC_TRY(send_struct(agent, message, std::span(passed, order.first ? 2 : 0)));
+  if (order.user_source) user_source.prepare(std::move(order.user_source), image, job_environment);
 
   // Asked while the builder works. Not later: inside, the answer would come from the image's name service.
   if (!needs_home) spec.user = UserIdentity::of_this_process();
   const UserIdentity& user = spec.user;
   Furniture furniture = std::move(side.furniture);
+  furniture.for_other_tasks = user.for_other_tasks();
+  furniture.container_runs = joins;
+  furniture.namespaces = named.namespaces();
+  if (joins) return furniture;
   furniture.passwd_entry = user.passwd_entry();
   furniture.group_entries = user.group_entries;
-  furniture.for_other_tasks = user.for_other_tasks();
   furniture.namespaces = namespaces;
   const std::string home = (namespaces & own_user) != 0 ? user.as_root().home : user.home;
   if (needs_home) move_placement(furniture, user.home, home);
@@ -224,16 +281,6 @@ bool stays_outside(const LaunchRequest& request, const Site& site) {
   return (request.batch.empty() ? site.text("batch") : request.batch) == "steps";
 }
 
-/// The lines about an import that pyxis writes; ours say how far it is instead.
-void say_import(const LaunchRequest& request, Event event, const std::map<std::string, std::string>& job_environment, Log& log) {
-  const auto location = ImageLocation::parse(request.image);
-  if (*request.style == MessageStyle::own || !location || location->kind == ImageLocation::Kind::path) return;
-  const auto tasks = job_environment.find("SLURM_STEP_NUM_TASKS");
-  const bool alone = !request.batch_script.empty() || (tasks != job_environment.end() && tasks->second == "1");
-  if (event == Event::import_begins && !alone) return;
-  log.write(LogLevel::notice, in_words_of_pyxis(event, request.image));
-}
-
 }  // namespace
 
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
@@ -246,6 +293,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   SiteImporter site_importer(job_environment);
   Site site;  // the lead is given it; the others read it later, when it is the same
   std::optional<Entrypoint> entrypoint;
+  TaskMessage leading;  // what the agent told the lead
+  NamedStart named;
   bool inside = false;
 
   bool left_host = false;
@@ -270,7 +319,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         log.write(message.kind == TaskMessageKind::warning ? LogLevel::warning : LogLevel::info, message.text);
         break;
 
-      case TaskMessageKind::lead: {
+      case TaskMessageKind::lead:
         if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
         site = SPC_TRY(Site::of(descriptors->front().get()));
         site.override_with(request.overrides);
@@ -280,11 +329,22 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
           return TaskEntry{};
         }
         site_importer.set_program(site.text("importer"));
-        say_import(request, Event::import_begins, job_environment, log);
+        leading = message;
+        if (request.name) {
+          SPC_TRY(named.ask(*request.name, site.text("container_scope") == "job", agent.get()));
+          break;
+        }
+        [[fallthrough]];
+      case TaskMessageKind::named: {
+        if (request.name) {
+          auto answered = named.take_answer(message, *std::move(descriptors), agent.get());
+          if (!answered) SPC_TRY(report_failure(agent.get(), answered.error()));
+          if (!answered || !*answered) break;
+        }
         auto prepared = Entrypoint::prepare(request, site);
         auto ordered = !prepared ? Result<Furniture>(prepared.error())
-                                 : order_container(request, job_environment, message.policy, message.manifest, agent.get(), spec,
-                                                   user_source, site_importer, log);
+                                 : order_container(request, job_environment, leading.policy, leading.manifest, agent.get(), named,
+                                                   spec, user_source, site_importer, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -305,8 +365,11 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         const auto furnish_inside = [&] {
           if (spec.settings.in_files) read_image_files(job_environment, spec.settings, &log);
           if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, spec.settings));
-          const auto furnished = furnish(furniture, agent.get());
-          return furnished ? Result<void>() : report_failure(agent.get(), furnished.error());
+          auto furnished = named.write(message.manifest);
+          if (furnished) furnished = furnish(furniture, agent.get());
+          if (furnished) return furnished;
+          named.take_back();
+          return report_failure(agent.get(), furnished.error());
         };
         // There is more to enter when the container is ready, and once inside this process has nothing left to enter with.
         if (furniture.namespaces != 0) {
@@ -338,7 +401,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
           spec.user = spec.user.as_root();
           SPC_TRY(fake_root_calls());
         }
-        say_import(request, Event::import_ends, job_environment, log);
+        if (!request.name || named.plan() == NamePlan::make) say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;

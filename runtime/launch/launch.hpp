@@ -10,6 +10,7 @@
 #include "base/result.hpp"
 #include "container/protocol.hpp"
 #include "image/request.hpp"
+#include "launch/container_name.hpp"
 #include "launch/environment.hpp"
 #include "launch/messages.hpp"
 #include "launch/mount_spec.hpp"
@@ -18,7 +19,7 @@ namespace spc {
 
 /// What the user asked for, checked for form only.
 struct LaunchRequest {
-  std::string image;
+  std::string image;  ///< may be empty where there is a name
   std::vector<MountSpec> mounts;
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default
@@ -27,7 +28,7 @@ struct LaunchRequest {
   std::optional<Platform> platform;  ///< empty: the node's
   bool verbose = false;              ///< say where the time of an import went
   EnvironmentWishes environment;
-  std::string name;                      ///< of the container; empty: it has none
+  std::optional<ContainerName> name;
   std::string save;                      ///< the file that the container becomes; empty: none
   std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
   std::optional<MemorySize> tmpfs_size;  ///< of each part that can be written; empty: the site's limit

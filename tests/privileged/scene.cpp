@@ -33,7 +33,7 @@ Step::Step(const std::function<void(AgentTools&)>& change) {
   tools.id_map = std::move(describe_id_map(kUser, kUser)).value();
   tools.policy_file.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   change(tools);
-  Agent agent(kUser, kUser, std::move(theirs), std::move(tools));
+  Agent agent({.uid = kUser, .gid = kUser}, std::move(theirs), std::move(tools));
   agent.run();
   ::_exit(0);
 }

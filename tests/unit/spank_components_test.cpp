@@ -15,9 +15,9 @@ std::vector<int> groups(std::vector<std::string> words) {
 
 TEST_CASE("components are read as they were written") {
   const std::vector<Component> components{
-      {.group = 0, .given = {{kImageRow, "docker://me@registry:5000/a/b:1"}, {1, "/a b,c;d=%25:/x:ro\n\"\xc3\xa4"}, {6, ""}}},
+      {.group = 0, .given = {{0, "docker://me@registry:5000/a/b:1"}, {1, "/a b,c;d=%25:/x:ro\n\"\xc3\xa4"}, {6, ""}}},
       {.group = 1, .given = {}},
-      {.group = 127, .given = {{kImageRow, "oci:dir"}}}};
+      {.group = 127, .given = {{0, "oci:dir"}}}};
   const std::string text = write_components(components);
   CHECK(text.find('\n') == std::string::npos);
   CHECK(read_components(text) == components);

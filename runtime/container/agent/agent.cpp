@@ -35,29 +35,49 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
 
 }  // namespace
 
-Agent::Agent(uid_t uid, gid_t gid, UniqueFd common, Result<AgentTools> tools)
-    : common_(std::move(common)), tools_(std::move(tools)), order_{.uid = uid, .gid = gid} {
-  if (!tools_) fail(tools_.error());
+Agent::Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools)
+    : step_(step), common_(std::move(common)), tools_(std::move(tools)), order_{.uid = step.uid, .gid = step.gid} {
+  if (!tools_) {
+    fail(tools_.error());
+  } else if (step.job != 0) {
+    const auto steps = open_steps();
+    auto socket = steps ? listen_at(steps->get(), step_name(step.uid, step.job, step.step)) : Result(UniqueFd());
+    if (socket) steps_socket_ = *std::move(socket);  // without it the step runs, and nobody can join it
+  }
 }
 
 void Agent::run() {
   for (;;) {
     const int lead = !tasks_.empty() && !answer_ && builder_.pid < 0 ? tasks_.front().socket.get() : -1;
-    pollfd events[] = {
-        {common_.get(), POLLIN, 0}, {lead, POLLIN, 0}, {import_.socket.get(), POLLIN, 0}, {builder_.socket.get(), POLLIN, 0}};
-    if (::poll(events, std::size(events), -1) < 0 && errno != EINTR) return;
+    const bool ready = answer_ && answer_->kind == TaskMessageKind::ready;  // until then those who want to join wait
+    pollfd events[] = {{common_.get(), POLLIN, 0},
+                       {lead, POLLIN, 0},
+                       {import_.socket.get(), POLLIN, 0},
+                       {builder_.socket.get(), POLLIN, 0},
+                       {holder_.get(), POLLIN, 0},
+                       {ready ? steps_socket_.get() : -1, POLLIN, 0},
+                       {ready && named_ ? named_->listener.get() : -1, POLLIN, 0}};
+    constexpr int kMoment = 10;  // milliseconds
+    const int count = ::poll(events, std::size(events), looking_ && !holder_ ? kMoment : -1);
+    if (count < 0 && errno != EINTR) return;
     std::erase_if(helpers_, [](pid_t helper) { return ::waitpid(helper, nullptr, WNOHANG) == helper; });
     // One event a turn: each may change what the others mean.
     if (events[3].revents != 0) {
       on_builder();
     } else if (events[2].revents != 0) {
       on_import();
+    } else if (events[4].revents != 0) {
+      on_holder();
     } else if (events[1].revents != 0) {
       on_lead();
+    } else if ((events[5].revents | events[6].revents) != 0) {
+      on_peer((events[5].revents != 0 ? events[5] : events[6]).fd);
     } else if ((events[0].revents & POLLIN) != 0) {
       on_join();
     } else if (events[0].revents != 0) {
       return;  // slurmstepd has ended the step
+    } else if (count == 0) {
+      if (auto looked = look(); !looked) fail(looked.error());
     }
   }
 }
@@ -98,6 +118,8 @@ void Agent::on_lead() {
                : std::move(descriptors).error();
   } else if (message.kind == TaskMessageKind::source) {
     done = add_source(message, *std::move(descriptors));
+  } else if (message.kind == TaskMessageKind::name) {
+    done = find(message);
   } else if (message.kind == TaskMessageKind::start) {
     done = start(message, *std::move(descriptors));
   } else if (message.kind == TaskMessageKind::failed) {
@@ -120,14 +142,23 @@ Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd>
 }
 
 Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  if (descriptors.size() != 2 || began_ != 0) return Error(ErrorKind::internal, "a start without its image");
+  if (looking_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "a start too much");
   order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
   order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
   order_.upper_size = message.upper_size;
   private_ = (message.start_flags & TaskMessage::start_private) != 0;
+  if (private_) steps_socket_.reset();  // there is no container of the step
   began_ = now_us();
+  if ((message.start_flags & TaskMessage::start_join) != 0) return join_running();
+  if (joined_ || (named_ && !named_->lock)) return Error(ErrorKind::internal, "a start of what is running");
+  if ((message.start_flags & TaskMessage::start_stored) != 0) {
+    if (!named_) return Error(ErrorKind::internal, "nothing is stored");
+    return use(Digest{}, SPC_TRY(named_->open_image()));
+  }
+  if (descriptors.size() != 2) return Error(ErrorKind::internal, "a start without its image");
   if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
     order_.image.record = std::move(descriptors[0]);
+    if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
     if ((message.start_flags & TaskMessage::start_squashfs) != 0) {
       order_.image.served.push_back(SPC_TRY(serve(descriptors[1].get(), message.offset)));
       return start_builder();
@@ -158,6 +189,7 @@ Result<void> Agent::start_import(int request, int user_source) {
 Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   image_ = manifest;
   order_.image = std::move(image);
+  if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
   if (tools_->policy.squashfs == PolicyRecord::by_fuse) {
     for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));
     order_.image.layers.clear();
@@ -259,7 +291,10 @@ Result<void> Agent::start_builder() {
   }
 
   common_.reset();  // else slurmstepd's end of the step would stay unseen
-  TaskMessage report;
+  TaskMessage report = joined_.value_or(TaskMessage{});
+  report.named_state = 0;
+  report.manifest = joined_ ? joined_->manifest : image_;
+  report.times = {};
   report.times[static_cast<std::size_t>(Phase::import)] = import_us;
   const auto built = build_container(order_, *tools_, tasks_.front(), report);
   report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
@@ -294,16 +329,21 @@ void Agent::on_builder() {
     return again ? void() : fail(again.error());
   }
   if (report.kind != TaskMessageKind::ready || descriptors->empty()) return fail(Error(ErrorKind::system, report.text));
-  namespaces_ = *std::move(descriptors);
+  if (!joined_) namespaces_ = *std::move(descriptors);
   answer_all(report);
+}
+
+/// What `ready` passes.
+std::vector<int> Agent::container() const {
+  std::vector<int> passed;
+  std::ranges::transform(namespaces_, std::back_inserter(passed), &UniqueFd::get);
+  passed.insert(passed.begin() + 1, order_.image.record.get());
+  return passed;
 }
 
 void Agent::tell(const Task& task) {
   std::vector<int> passed;
-  if (answer_->kind == TaskMessageKind::ready) {
-    std::ranges::transform(namespaces_, std::back_inserter(passed), &UniqueFd::get);
-    passed.insert(passed.begin() + 1, order_.image.record.get());
-  }
+  if (answer_->kind == TaskMessageKind::ready) passed = container();
   // A task that has ended needs no answer, and one that was stopped must not stop the others.
   [[maybe_unused]] const auto sent = send_struct(task.socket.get(), *answer_, passed, WhenFull::fail);
 }
@@ -318,6 +358,10 @@ void Agent::tell_all(TaskMessageKind kind, const char* text) {
 void Agent::fail(const Error& error) {
   reap(import_);
   reap(builder_);
+  named_.reset();  // who waits to join looks elsewhere
+  steps_socket_.reset();
+  holder_.reset();
+  looking_ = false;
   TaskMessage answer;
   answer.kind = TaskMessageKind::failed;
   std::snprintf(answer.text, sizeof answer.text, "%s", error.message().c_str());

@@ -9,6 +9,7 @@
 #include "base/import_protocol.hpp"
 #include "container/agent/builder.hpp"
 #include "container/agent/image_store.hpp"
+#include "container/agent/named_container.hpp"
 #include "container/protocol.hpp"
 
 namespace spc {
@@ -18,7 +19,7 @@ namespace spc {
 class Agent {
  public:
   /// `tools` may be an Error: then it is what every task is told.
-  Agent(uid_t uid, gid_t gid, UniqueFd common, Result<AgentTools> tools);
+  Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools);
   void run();
 
  private:
@@ -31,9 +32,16 @@ class Agent {
   void on_lead();
   void on_import();
   void on_builder();
+  void on_holder();
+  void on_peer(int listener);
 
   Result<void> add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> start(const TaskMessage& message, std::vector<UniqueFd> descriptors);
+  Result<void> find(const TaskMessage& message);
+  Result<void> look();
+  Result<void> say_found(std::uint32_t state);
+  Result<void> join_running();
+  [[nodiscard]] std::vector<int> container() const;
   Result<void> start_import(int request, int user_source);
   Result<void> handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> publish(const Digest& blob, UniqueFd file);
@@ -49,7 +57,9 @@ class Agent {
   void fail(const Error& error);
   void reap(Child& child);
 
+  StepId step_;
   UniqueFd common_;
+  UniqueFd steps_socket_;  ///< where those come who know the step's numbers
   Result<AgentTools> tools_;
 
   std::vector<Task> tasks_;  ///< waiting; the first one leads
@@ -60,6 +70,12 @@ class Agent {
   Child builder_;
   std::vector<pid_t> helpers_;  ///< servers and publishers: they end by themselves
   std::uint64_t began_ = 0;
+
+  std::optional<NamedContainer> named_;
+  bool replace_ = false;               ///< what is stored under the name does not count
+  bool looking_ = false;               ///< the container is somebody else's, and how it stands not yet known
+  UniqueFd holder_;                    ///< who has it, and will answer when it is ready
+  std::optional<TaskMessage> joined_;  ///< the answer
 
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
   std::vector<UniqueFd> inits_;        ///< their end tells the first processes of pid namespaces to end

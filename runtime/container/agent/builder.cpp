@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <iterator>
 
 #include "base/clock.hpp"
@@ -140,14 +141,20 @@ Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode
 
 /// A tmpfs in our namespace that holds the writable layer and the places where the layers are mounted. Overlayfs before
 /// 6.13 takes only attached layers, so they are attached here; the pivot takes them out of sight.
-Result<UniqueFd> make_workspace(const BuildOrder& order, const std::string& size) {
+Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept, const std::string& size) {
   auto tmpfs = SPC_TRY(new_tmpfs(size, 0, 0, "0700"));
   auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
-  for (const char* name : {"root", "up", "work"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
+  SPC_TRY(make_directory(workspace.get(), "root", 0755));
+  const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0755));
+  if (kept) {
+    SPC_TRY(attach(std::move(kept), writable.get()));
+    return workspace;
+  }
+  for (const char* name : {"up", "work"}) SPC_TRY(make_directory(writable.get(), name, 0755));
   // The owner of the container's /.
-  SPC_TRY(check(::fchownat(workspace.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "give away directory up"));
+  SPC_TRY(check(::fchownat(writable.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "give away directory up"));
   return workspace;
 }
 
@@ -169,7 +176,9 @@ Result<void> attach_lower(std::vector<DetachedMount> lower, int workspace) {
 
 /// One overlay over all layers, by names relative to the workspace: no user's string and no length limit in sight.
 /// redirect_dir: without it rename(2) of a directory of the image fails with EXDEV, and dpkg, pip and mv with it.
-Result<UniqueFd> mount_overlay(std::size_t layers, int workspace) {
+/// index, of what is kept: makes the kernel refuse an upper directory that another overlay has, whatever has become of its
+/// agents; that one may just be ending.
+Result<UniqueFd> mount_overlay(std::size_t layers, int workspace, bool kept) {
   std::string options = "lowerdir=";
   // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
   if (layers == 0) {
@@ -178,9 +187,20 @@ Result<UniqueFd> mount_overlay(std::size_t layers, int workspace) {
   }
   while (layers-- > 0) options += std::to_string(layers) + ":";
   options.back() = ',';
-  options += "upperdir=up,workdir=work,redirect_dir=on,metacopy=off,index=off";
+  options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off,index=";
+  options += kept ? "on" : "off";
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
-  SPC_TRY(check(::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()), "mount overlay"));
+  for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
+    const int failed = errno;
+    const timespec moment{0, 20'000'000};
+    if (failed == EBUSY && attempt < 100) {
+      ::nanosleep(&moment, nullptr);
+      continue;
+    }
+    auto error = Error::from_errno(failed, "mount overlay");
+    if (failed == EBUSY) return std::move(error).hint("processes of a step that lost its agent still use the container");
+    return kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);
+  }
   return open_path(workspace, "root");
 }
 
@@ -196,6 +216,7 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
                           UniqueFd& notes, TaskMessage& ready) {
   TaskMessage message;
   message.kind = TaskMessageKind::furnish;
+  message.manifest = ready.manifest;
   SPC_TRY(send_struct(lead, message, container));
   for (;;) {
     auto descriptors = SPC_TRY_DURING("furnishing the container", receive_struct(lead, message));
@@ -225,6 +246,19 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
   }
 }
 
+/// The sources are copied where they were opened, and attached where the container is.
+Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead, const std::string& size, TaskMessage& ready) {
+  SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
+  auto sources = SPC_TRY(mount_sources(order, size));
+  SPC_TRY(check(::setns(order.join, CLONE_NEWNS), "join the container"));
+  UniqueFd notes;  // the other tasks have those that the container has
+  const int container[] = {order.join, order.image.record.get()};
+  SPC_TRY(furnish_with(lead.socket.get(), container, {}, std::move(sources), notes, ready));
+  std::vector<UniqueFd> namespaces;
+  namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
+  return namespaces;
+}
+
 }  // namespace
 
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
@@ -234,26 +268,29 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
     ready.times[static_cast<std::size_t>(phase)] = static_cast<std::uint32_t>(moment - began);
     began = moment;
   };
+  const std::string size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
+  if (order.join >= 0) return add_to_running(order, lead, size, ready);
   ImageFiles& image = order.image;
+  DetachedMount kept;
+  if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", false, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
   auto entered = SPC_TRY(enter_own_namespaces(order.namespaces, proc.get(), user));
   auto host = SPC_TRY(copy_host_trees(order.namespaces));
-  const std::string size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
   auto sources = SPC_TRY(mount_sources(order, size));
   auto lower = SPC_TRY(copy_directory(image.directory.get()));
   auto mount_namespace = SPC_TRY(leave_host_mounts());
   lap(Phase::sources);
 
-  const auto workspace = SPC_TRY(make_workspace(order, size));
+  const auto workspace = SPC_TRY(make_workspace(order, std::move(kept), size));
   for (ServedLayer& layer : image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (const LayerFile& layer : image.layers) lower.push_back(SPC_TRY(mount_layer(layer, tools, ready.layers_shared)));
   ready.layers = static_cast<std::uint32_t>(lower.size());
   SPC_TRY(attach_lower(std::move(lower), workspace.get()));
   lap(Phase::layers);
 
-  const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get()));
+  const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get(), order.kept.operator bool()));
   for (const HostTree which : {HostTree::tmp, HostTree::shm}) {
     if (which == HostTree::shm && (order.namespaces & own_ipc) == 0) continue;
     tree_of(host, which) = SPC_TRY(new_tmpfs(size, order.uid, order.gid, "1777"));

@@ -22,13 +22,11 @@ Result<UniqueFd> open_directory(int parent, const char* name) {
   return fd;
 }
 
-std::string file_name(const Digest& layer) { return layer.hex() + ".sqsh"; }
-
 std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
   constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  auto file = SPC_TRY(own(::openat(layers, file_name(digest).c_str(), kHow), "open layer " + digest.str()));
+  auto file = SPC_TRY(own(::openat(layers, layer_file_name(digest).c_str(), kHow), "open layer " + digest.str()));
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat layer " + digest.str()));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
@@ -57,6 +55,8 @@ Result<void> prove_no_writer(int file) {
 
 }  // namespace
 
+std::string layer_file_name(const Digest& layer) { return layer.hex() + ".sqsh"; }
+
 Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
   store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -73,25 +73,29 @@ Result<ImageStore> ImageStore::open(const char* directory) {
 }
 
 Result<ImageFiles> ImageStore::open_image(const Digest& manifest, Audience audience) const {
-  ImageFiles image;
   constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  image.record = SPC_TRY(own(::openat(images_.get(), manifest.hex().c_str(), kHow), "open image " + manifest.str()));
+  auto record = SPC_TRY(own(::openat(images_.get(), manifest.hex().c_str(), kHow), "open image " + manifest.str()));
+  return SPC_TRY_DURING("image " + manifest.str(), open_files(std::move(record), layers_.get(), audience));
+}
+
+Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers, Audience audience) {
+  ImageFiles image{.record = std::move(record)};
   ImageRecordHeader header;
   if (::pread(image.record.get(), &header, sizeof header, 0) != sizeof header ||
       std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
       header.layer_count > ImageRecordHeader::kMaxLayers) {
-    return Error(ErrorKind::not_found, "image " + manifest.str() + ": no record of this version");
+    return Error(ErrorKind::not_found, "no record of this version");
   }
   if (audience == Audience::everyone && header.public_until <= ::time(nullptr)) {
-    return Error(ErrorKind::refused, "image " + manifest.str() + ": not known to be public");
+    return Error(ErrorKind::refused, "not known to be public");
   }
   for (std::uint32_t i = 0; i < header.layer_count; ++i) {
     Digest digest;
     const auto offset = static_cast<off_t>(sizeof header + i * sizeof digest);
     if (::pread(image.record.get(), digest.bytes.data(), digest.bytes.size(), offset) != sizeof digest) {
-      return Error(ErrorKind::not_found, "image " + manifest.str() + ": truncated record");
+      return Error(ErrorKind::not_found, "truncated record");
     }
-    image.layers.push_back(SPC_TRY(open_layer(layers_.get(), digest)));
+    image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
   }
   // By its age import finds what has not been used for long; noatime must not hide it.
   const timespec used[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
@@ -120,7 +124,7 @@ Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
 }
 
 Result<void> ImageStore::publish(int frozen, const Digest& blob) const {
-  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), file_name(blob).c_str(), AT_SYMLINK_FOLLOW);
+  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), layer_file_name(blob).c_str(), AT_SYMLINK_FOLLOW);
   if (failed != 0 && errno == EEXIST) return {};
   return check(failed, "publish layer " + blob.str());
 }
@@ -130,7 +134,11 @@ Result<void> ImageStore::evict(const Digest& blob) const {
   if (::flock(layer.file.get(), LOCK_EX | LOCK_NB) != 0) {
     return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": it is in use");
   }
-  return check(::unlinkat(layers_.get(), file_name(blob).c_str(), 0), "evict layer " + blob.str());
+  struct stat status {};
+  if (::fstat(layer.file.get(), &status) == 0 && status.st_nlink > 1) {  // to unlink it here would free nothing
+    return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": a container with a name is made of it");
+  }
+  return check(::unlinkat(layers_.get(), layer_file_name(blob).c_str(), 0), "evict layer " + blob.str());
 }
 
 }  // namespace spc

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/digest.hpp"
@@ -30,6 +31,9 @@ struct ImageFiles {
 
 enum class Audience { everyone, whoever_import_admitted };
 
+/// The name of a layer in a directory of them.
+std::string layer_file_name(const Digest& layer);
+
 /// The agent's view of the store: it opens objects by digest and gives finished files their names. It reads no image byte.
 class ImageStore {
  public:
@@ -44,6 +48,9 @@ class ImageStore {
   /// Opens the image and all its layers. ErrorKind::not_found when it or a layer is not there, ErrorKind::refused when
   /// it is not public (any more) and the audience is everyone.
   [[nodiscard]] Result<ImageFiles> open_image(const Digest& manifest, Audience audience) const;
+
+  /// The same for a record and a directory of layers.
+  static Result<ImageFiles> open_files(UniqueFd record, int layers, Audience audience);
 
   /// A new layer file without a name; it vanishes with its last descriptor unless it is published.
   [[nodiscard]] Result<UniqueFd> new_layer() const;

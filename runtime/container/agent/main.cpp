@@ -1,6 +1,7 @@
 // /usr/libexec/spank-container/agent
-//   agent step UID GID    the root side of one step, on descriptor 3; started by the plugin in slurmstepd
-//   agent setup UID GID   makes the node's directories; UID and GID are the service user's; started by slurmd
+//   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin in slurmstepd
+//   agent setup UID GID           makes the node's directories; UID and GID are the service user's; started by slurmd
+//   agent epilog UID JOB          removes what belongs to a job that has ended; started by slurmd
 
 #include <fcntl.h>
 #include <signal.h>
@@ -11,9 +12,11 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "container/agent/agent.hpp"
 #include "container/agent/loop_device.hpp"
+#include "container/agent/named_container.hpp"
 #include "container/agent/policy.hpp"
 #include "container/agent/privilege.hpp"
 #include "container/agent/setup.hpp"
@@ -37,20 +40,21 @@ bool parse_id(const char* text, unsigned& id) {
   return problem == std::errc() && *end == '\0' && id != ~0U;
 }
 
-int run_step(uid_t uid, gid_t gid) {
+int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
   if (::chdir("/") != 0) return 1;
   auto reduced = keep_needed_privileges();
   auto tools = reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error());
   // Not earlier: /proc/PID/ns of a child that cannot be dumped is closed to us without SYS_PTRACE.
   ::prctl(PR_SET_DUMPABLE, 0);
   // A failure so far is told to the tasks, who can tell the user.
-  Agent agent(uid, gid, UniqueFd(kAgentSocket), std::move(tools));
+  Agent agent({.uid = uid, .gid = gid, .job = job, .step = step}, UniqueFd(kAgentSocket), std::move(tools));
   agent.run();
   return 0;
 }
 
 int run_setup(uid_t uid, gid_t gid) {
-  const auto done = set_up_node(uid, gid);
+  auto done = set_up_node(uid, gid);
+  if (done) done = sweep_containers();
   if (!done) std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
   return done ? 0 : 1;
 }
@@ -59,15 +63,20 @@ int run_setup(uid_t uid, gid_t gid) {
 }  // namespace spc
 
 int main(int argc, char** argv) {
-  unsigned uid = 0;
-  unsigned gid = 0;
+  unsigned ids[4] = {};
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);  // ignored, it would take the verifier's verdict away; exec leaves it so
   ::umask(022);
-  if (argc == 4 && spc::parse_id(argv[2], uid) && spc::parse_id(argv[3], gid)) {
-    if (std::strcmp(argv[1], "step") == 0) return spc::run_step(uid, gid);
-    if (std::strcmp(argv[1], "setup") == 0) return spc::run_setup(uid, gid);
-  }
-  std::fputs("usage: agent step UID GID | agent setup UID GID (started by spank_container.so, not by hand)\n", stderr);
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  const int count = argc - 2;
+  bool good = count >= 0 && count <= 4;
+  for (int i = 0; good && i < count; ++i) good = spc::parse_id(argv[i + 2], ids[i]);
+  if (good && command == "step" && count == 4) return spc::run_step(ids[0], ids[1], ids[2], ids[3]);
+  if (good && command == "setup" && count == 2) return spc::run_setup(ids[0], ids[1]);
+  if (good && command == "epilog" && count == 2) return spc::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
+  std::fputs(
+      "usage: agent step UID GID JOB STEP | agent setup UID GID | agent epilog UID JOB (started by spank_container.so, not by "
+      "hand)\n",
+      stderr);
   return 2;
 }

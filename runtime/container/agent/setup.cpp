@@ -35,6 +35,8 @@ Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers/sha256", 0, service_gid, 0750));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/images", service_uid, service_gid, 0700));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/refs", service_uid, service_gid, 0755));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/containers", 0, 0, 0700));
+  SPC_TRY(ensure_directory(SPC_RUN_DIR "/steps", 0, 0, 0700));
   constexpr int kHow = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   const auto locks = SPC_TRY(own(::open(SPC_STORE_DIR "/locks", kHow, 0600), "create the lock file of the store"));
   return check(::fchown(locks.get(), service_uid, service_gid), "set the owner of the lock file");

@@ -173,7 +173,7 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
   const auto made = SPC_TRY(mounts_to_make(furniture));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
-    if (!made[i] || !has_tree(furniture, static_cast<HostTree>(i))) continue;
+    if (furniture.container_runs || !made[i] || !has_tree(furniture, static_cast<HostTree>(i))) continue;
     const auto target = SPC_TRY(open_target(kHostTargets[i], true));
     SPC_TRY(attach(sources + i, target, kHostTargets[i]));
   }

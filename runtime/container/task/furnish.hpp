@@ -29,6 +29,7 @@ struct TextFile {
 struct Furniture {
   std::vector<Placement> placements;     ///< in the order their sources were sent
   std::vector<Removal> removals;         ///< `after` counts the placements
+  bool container_runs = false;           ///< it has what comes from the host; only the placements are added
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;

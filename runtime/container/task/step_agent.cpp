@@ -12,10 +12,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "base/socket.hpp"
-#include "container/protocol.hpp"
 
 namespace spc {
 namespace {
@@ -56,15 +57,45 @@ void keep_only(int socket) {
   ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
 }
 
-[[noreturn]] void execute(const char* command, const char* uid, const char* gid) {
+/// What follows `agent`, made before the fork.
+class Arguments {
+ public:
+  Arguments(const char* command, std::initializer_list<std::uint32_t> numbers) : texts_{"agent", command} {
+    for (const std::uint32_t number : numbers) texts_.push_back(std::to_string(number));
+    for (std::string& text : texts_) pointers_.push_back(text.data());
+    pointers_.push_back(nullptr);
+  }
+  [[nodiscard]] char* const* get() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<char*> pointers_;
+};
+
+[[noreturn]] void execute(const Arguments& arguments) {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  char* const arguments[] = {const_cast<char*>("agent"), const_cast<char*>(command), const_cast<char*>(uid),
-                             const_cast<char*>(gid), nullptr};
   char* const environment[] = {nullptr};
-  ::execve(kAgent, arguments, environment);
+  ::execve(kAgent, arguments.get(), environment);
   ::_exit(127);
+}
+
+Result<void> run_agent(const Arguments& arguments, const std::string& what) {
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "fork the agent");
+  if (child == 0) {
+    keep_only(-1);
+    execute(arguments);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, "wait for the agent");
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it by hand to see why");
+  }
+  return {};
 }
 
 }  // namespace
@@ -77,13 +108,13 @@ Result<StepChannel> StepChannel::open() {
   return StepChannel{std::move(tasks), std::move(parking)};
 }
 
-Result<StepAgent> StepAgent::start(UniqueFd parked_end, uid_t uid, gid_t gid, pid_t stepd) {
+Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
   if (::access(kAgent, X_OK) != 0) {
     return Error::from_errno(errno, "start " + quoted(kAgent)).hint("install spank-container on this node");
   }
-  const std::string uid_text = std::to_string(uid);
-  const std::string gid_text = std::to_string(gid);
+  const Arguments arguments("step", {step.uid, step.gid, step.job, step.step});
   StepAgent agent;
+  agent.step_ = step;
   agent.pid_ = ::fork();
   if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
   if (agent.pid_ > 0) return agent;
@@ -98,7 +129,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, uid_t uid, gid_t gid, pi
   const int agent_end = take_parked(parked_end.get());
   if (agent_end < 0) ::_exit(127);
   keep_only(agent_end);
-  execute("step", uid_text.c_str(), gid_text.c_str());
+  execute(arguments);
 }
 
 void StepAgent::stop() {
@@ -110,26 +141,18 @@ void StepAgent::stop() {
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
+  // Where other steps of the user's find this one; the agent, killed, has left it.
+  const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
+  ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
   pid_ = -1;
 }
 
 Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {
-  const std::string uid_text = std::to_string(service_uid);
-  const std::string gid_text = std::to_string(service_gid);
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "fork the agent");
-  if (child == 0) {
-    keep_only(-1);
-    execute("setup", uid_text.c_str(), gid_text.c_str());
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return Error::from_errno(errno, "wait for the agent");
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Error(ErrorKind::system, std::string("set up the node: ") + kAgent + " failed").hint("run it by hand to see why");
-  }
-  return {};
+  return run_agent(Arguments("setup", {service_uid, service_gid}), "set up the node");
+}
+
+Result<void> clean_up_after_job(uid_t uid, std::uint32_t job) {
+  return run_agent(Arguments("epilog", {uid, job}), "clean up after job " + std::to_string(job));
 }
 
 }  // namespace spc

@@ -2,8 +2,11 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "container/protocol.hpp"
 
 namespace spc {
 
@@ -24,19 +27,23 @@ class StepAgent {
   StepAgent(StepAgent&&) = default;
   StepAgent& operator=(StepAgent&&) = default;
 
-  /// Forks and executes the agent for this user. Safe in slurmstepd with its threads, with its effective ids dropped
+  /// Forks and executes the agent for this step. Safe in slurmstepd with its threads, with its effective ids dropped
   /// (user_init) and inside the temporary clone of contain_spank: only raw system calls in the child. `stepd` is the
   /// process that the agent must not outlive.
-  static Result<StepAgent> start(UniqueFd parked_end, uid_t uid, gid_t gid, pid_t stepd);
+  static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
   /// Kills the agent and reaps it; never waits for what it was doing. Needs the privilege to signal a process of root.
   void stop();
 
  private:
+  StepId step_;
   pid_t pid_ = -1;
 };
 
 /// Runs `agent setup` to its end: directories of the node. As root, when slurmd starts.
 Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid);
+
+/// Runs `agent epilog` to its end: what belongs to a job that has ended is taken away. As root.
+Result<void> clean_up_after_job(uid_t uid, std::uint32_t job);
 
 }  // namespace spc

@@ -57,7 +57,7 @@ enum { SPC_UNSET = -1, SPC_NO = 0, SPC_YES = 1 };
 /* What the user asked for. Members are only ever added at the end. */
 struct spc_options {
   size_t size;               /* sizeof as the caller compiled it */
-  const char *image;         /* [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST], oci:DIR, ./PATH, ... */
+  const char *image;         /* NULL or empty only with a name; [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST], oci:DIR, ./PATH, ... */
   const char *const *mounts; /* NULL-terminated; each SRC[:DST[:FLAGS]][,...]; or NULL */
   const char *workdir;       /* or NULL: the image's */
   const char *const *env;    /* NULL-terminated names that keep the job's value, each may be a comma list; or NULL */
@@ -117,6 +117,9 @@ SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
 
 /* As root, when slurmd starts: makes the directories of the node. */
 SPC_API int spc_node_setup(spc_runtime *rt);
+
+/* As root, when a job has ended: removes the containers that had a name within it. */
+SPC_API int spc_job_epilog(spc_runtime *rt, uid_t uid, uint32_t job_id);
 
 /* Makes the channel that the tasks will inherit; in the process that forks them. */
 SPC_API int spc_step_open(spc_runtime *rt);

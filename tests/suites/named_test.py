@@ -1,0 +1,215 @@
+"""Containers with a name: kept from step to step, joined while they run, and nobody else's."""
+import os
+
+from cluster import await_true, kill_all
+from images import Image
+import local_files
+from harness import equal, expect, same_as_golden, test
+
+ON = ("-w", "node01", "--overlap")
+
+
+def run(cluster, name, script, *options, image=None, user="alice", **how):
+    """A step on node01 in the container of this name."""
+    given = [f"--container-image={cluster.name_of(image)}"] if image else []
+    return cluster.run("srun", *ON, f"--container-name={name}", *given, *options, "bash", "-euc", script, user=user, **how)
+
+
+def start(cluster, name, script, *options, image=None, user="alice"):
+    given = [f"--container-image={cluster.name_of(image)}"] if image else []
+    return cluster.start("srun", *ON, f"--container-name={name}", *given, *options, "bash", "-euc", script, user=user)
+
+
+def containers(cluster, node="node01"):
+    """The directories of root for them: USER/KEY."""
+    top = os.path.join(cluster.store(node), "containers")
+    return sorted(f"{user}/{key}" for user in os.listdir(top) if user != "trash" for key in os.listdir(os.path.join(top, user)))
+
+
+@test
+def a_container_with_a_name_keeps_its_changes_for_later_jobs(cluster):
+    run(cluster, "kept", "echo changed >/etc/issue; rm -r /usr/share/perl5; perl -e 'rename(\"/etc/apt\", \"/etc/moved\") or die $!'", image="base").good()
+    run(cluster, "kept", "cat /etc/issue; test ! -e /usr/share/perl5; test -d /etc/moved").good("changed")
+    run(cluster, "kept", "echo more >>/etc/issue", image="base").good()
+    run(cluster, "kept", "cat /etc/issue").good("changed\nmore")
+    run(cluster, "other", "grep -c Debian /etc/issue", image="base").good("1")
+
+
+@test
+def a_running_container_is_joined_and_outlives_the_step_that_made_it(cluster):
+    first = start(cluster, "shared", "readlink /proc/self/ns/mnt; echo one >/made; sleep 60", "-J", "first", image="base")
+    first.await_text("mnt:")
+    second = start(cluster, "shared", "readlink /proc/self/ns/mnt; cat /made; echo two >>/made; while test ! -e /end; do sleep 0.1; done")
+    second.await_text("one")
+    expect(first.said().split()[0] == second.said().split()[0], f"two namespaces: {first.said()} and {second.said()}")
+    cluster.run("scancel", "-n", "first").good()
+    first.end()
+    run(cluster, "shared", "cat /made; touch /end").good("one\ntwo")
+    second.end().good()
+    cluster.must_be_quiet()
+    run(cluster, "shared", "cat /made; test -e /end").good("one\ntwo")
+
+
+@test
+def mounts_are_added_to_a_running_container(cluster):
+    os.makedirs(os.path.join(cluster.shared, "extra"), exist_ok=True)
+    open(os.path.join(cluster.shared, "extra", "file"), "w").write("added")
+    first = start(cluster, "mounted", "echo up; while test ! -e /extra/file; do sleep 0.1; done; cat /extra/file", image="base")
+    first.await_text("up")
+    done = run(cluster, "mounted", "cat /extra/file", "--container-mounts=/home/shared/extra:/extra:ro")
+    done.good("added")
+    first.end().good("up\nadded")
+
+
+@test
+def a_step_is_joined_by_its_numbers(cluster):
+    first = cluster.start_srun(*ON, "bash", "-c", "echo $SLURM_JOB_ID; echo here >/here; sleep 60")
+    first.await_text("\n")
+    job = first.said().split()[-1]
+    run(cluster, f"{job}.0", "cat /here").good("here")
+    run(cluster, f"{job}.0:exec", "cat /here").good("here")
+    stranger = run(cluster, f"{job}.0", "true", user="bob")
+    equal(stranger.errors(), [f'a container with name "{job}.0" does not exist, and --container-image is not set'], "bob's error", stranger)
+    cluster.run("scancel", job).good()
+    first.end()
+    gone = run(cluster, f"{job}.0:exec", "true")
+    equal(gone.errors(), [f'--container-name: "exec" flag was passed: the container "{job}.0" is not running'], "error", gone)
+
+
+@test
+def nobody_joins_or_sees_another_users_container(cluster):
+    first = start(cluster, "mine", "readlink /proc/self/ns/mnt; sleep 60", "-J", "mine", image="base")
+    first.await_text("mnt:")
+    other = run(cluster, "mine", "readlink /proc/self/ns/mnt; ls /var/lib/spank-container 2>&1 || true", image="base", user="bob")
+    expect(other.good().split()[0] != first.said().split()[0], "bob is in alice's container", other)
+    for path in ("/var/lib/spank-container/containers", "/run/spank-container/steps"):
+        refused = cluster.run("srun", *ON, "ls", path, user="bob")
+        expect(refused.rc != 0 and "Permission denied" in refused.err, f"bob can list {path}", refused)
+    cluster.run("scancel", "-n", "mine").good()
+    first.end()
+
+
+@test
+def each_flag_does_what_it_says(cluster):
+    said = []
+
+    def refused(name, *options, image=None):
+        done = run(cluster, name, "true", *options, image=image)
+        expect(done.rc == 1, "it was not refused", done)
+        said.extend([f"{name}:"] + done.errors())
+
+    second = cluster.name_of(Image("named-other", [[("file", b"other")]]))
+    refused("flags")
+    refused("flags:exec", image="base")
+    run(cluster, "flags:create", "echo 1 >/one", image="base").good()
+    refused("flags:create", image="base")
+    run(cluster, "flags:no_exec", "cat /one").good("1")
+    refused("flags", image=second)
+    running = start(cluster, "flags", "echo up; sleep 60", "-J", "flags")
+    running.await_text("up")
+    run(cluster, "flags:exec", "cat /one").good("1")
+    run(cluster, "flags:auto", "cat /one", image="base").good("1")
+    refused("flags:no_exec")
+    refused("flags:create", image="base")
+    refused("flags:replace", image="base")
+    refused("flags", image=second)
+    cluster.run("scancel", "-n", "flags").good()
+    running.end()
+    refused("flags:replace")
+    run(cluster, "flags:replace", "test ! -e /one", image="base").good()
+    run(cluster, "flags", "test ! -e /one").good()
+    for wrong in ("", ":auto", "x:y", "a/b", "a b", "x" * 65):
+        done = run(cluster, wrong, "true", image="base")
+        expect(done.rc == 1, "it was not refused", done)
+        said.extend([f"{wrong}:"] + done.errors())
+    twin = cluster.run("srun", *ON, "cat", "/one", env=["SCONTAINER_NAME=flags"])
+    expect("No such file" in twin.err and not twin.errors(), "the twin did not lead into the container", twin)
+    same_as_golden("names", "\n".join(said) + "\n")
+
+
+@test
+def fifty_steps_over_five_names_share_five_containers(cluster):
+    job = cluster.submit("""#!/bin/bash
+for i in $(seq 50); do
+    srun --overlap -n1 -N1 --mem=0 --container-name=many$((i % 5)) --container-image=IMAGE bash -c 'echo $0 >>/steps' $i &
+done
+wait
+for i in 0 1 2 3 4; do
+    srun --overlap -n1 -N1 --container-name=many$i sort -n /steps | xargs echo
+done
+""".replace("IMAGE", cluster.name_of("base")), "-w", "node01")
+    cluster.await_job(job, 90)
+    lines = open(os.path.join(cluster.home, "alice", f"{job}.out")).read().splitlines()
+    wanted = [" ".join(str(i) for i in range(1, 51) if i % 5 == rest) for rest in range(5)]
+    equal([line for line in lines if "spank-container: pulling" not in line], wanted, "what the steps left")
+
+
+@test
+def a_killed_agent_leaves_the_container_usable(cluster):
+    first = start(cluster, "killed", "echo up >/up; echo up; sleep 60", "-J", "killed", image="base")
+    first.await_text("up")
+    kill_all(cluster.processes("node01", "agent"))
+    late = run(cluster, "killed", "true")
+    expect(late.rc == 1 and "still use the container" in late.err, "a second overlay was mounted", late)
+    cluster.run("scancel", "-n", "killed").good()
+    first.end()
+    cluster.must_be_quiet()
+    run(cluster, "killed", "cat /up").good("up")
+
+
+@test
+def steps_cancelled_while_they_start_leave_the_container_usable(cluster):
+    for processes in (1, 2):  # the agent, and it and its builder
+        step = start(cluster, "broken", "echo x | tee -a /x; sleep 60", "-J", "broken", image="base")
+        await_true(lambda: len(cluster.processes("node01", "agent")) >= processes or "x" in step.said(), 10, "no agent")
+        kill_all(cluster.processes("node01", "agent"))
+        cluster.run("scancel", "-n", "broken")
+        step.end()
+    run(cluster, "broken", "echo fine >/fine", image="base").good()
+    run(cluster, "broken", "cat /fine").good("fine")
+
+
+@test
+def the_jobs_own_containers_end_with_it(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    before = open(config).read()
+    kept = containers(cluster)
+    try:
+        open(config, "w").write('container_scope = "job"\n' + before)
+        done = cluster.batch(f"""#!/bin/bash
+srun --container-name=ours --container-image={cluster.name_of("base")} bash -c 'mkdir -p /a/b/c; chmod 0 /a/b; echo 1 >/one; rm -r /usr/share/perl5'
+srun --container-name=ours cat /one
+""", "-w", "node01")
+        done.good("1")
+        alone = run(cluster, "ours", "true")
+        expect(alone.rc == 1, "another job found it", alone)
+    finally:
+        open(config, "w").write(before)
+    trash = os.path.join(cluster.store("node01"), "containers/trash")
+    await_true(lambda: containers(cluster) == kept and not os.listdir(trash), 10, "the job's container is left")
+
+
+@test
+def a_name_that_cannot_be_removed_does_not_cost_the_node(cluster):
+    away = os.path.join(cluster.store("node01"), "containers")
+    os.rename(away, away + ".away")
+    try:
+        cluster.run("srun", *ON, "true").good()
+        cluster.await_idle()
+        done = run(cluster, "none", "true", image="base")
+        expect(done.rc == 1 and done.errors() and "restart slurmd" in done.errors()[0], "no error", done)
+        cluster.await_idle()
+    finally:
+        os.rename(away + ".away", away)
+    cluster.must_be_well()
+
+
+@test
+def the_file_that_a_container_was_made_from_must_stay_as_it_is(cluster):
+    image = local_files.squashfs(cluster, "named.sqsh")
+    run(cluster, "file", "cat /data/one; echo new >/new", "--chdir=/home/shared", image="./named.sqsh").good("one")
+    run(cluster, "file", "cat /new /data/two").good("new\ntwo")
+    run(cluster, "file", "cat /new", image=image).good("new")
+    os.utime(local_files.shared(cluster, "named.sqsh")[0], (1, 1))
+    done = run(cluster, "file", "true")
+    same_as_golden("name_of_changed_file", "\n".join(done.errors()) + "\n", done)
