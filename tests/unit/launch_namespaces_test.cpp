@@ -15,6 +15,6 @@ TEST_CASE("a list of namespaces with an empty or unknown name is refused") {
   }
   // user is not for this option: see --container-remap-root.
   for (const char* list : {"user", "mnt", "NET", "net ", "net;ipc", "cgroup"}) {
-    REQUIRE(parse_namespaces(list).error().message().find("--container-unshare: unknown namespace \"") == 0);
+    REQUIRE(parse_namespaces(list).error().message().find("--container-unshare: unknown namespace '") == 0);
   }
 }
