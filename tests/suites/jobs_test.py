@@ -157,9 +157,9 @@ def sattach_shows_and_feeds_a_contained_step(cluster):
 
 @test
 def every_program_of_multi_prog_is_in_the_container(cluster):
-    with open(os.path.join(cluster.shared, "programs"), "w") as file:
+    with open(os.path.join(cluster.shared, "multi-prog.conf"), "w") as file:
         file.write("0 greet %t\n1 cat /workspace/replaced\n2 printenv SLURM_NTASKS\n")
-    done = cluster.srun("-n3", "-l", "--multi-prog", "/home/shared/programs")
+    done = cluster.srun("-n3", "-l", "--multi-prog", "/home/shared/multi-prog.conf")
     equal(sorted(done.good().splitlines()), ["0: hello from base in /workspace: 0", "1: upper", "2: 3"], "output", done)
 
 
