@@ -153,6 +153,7 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 }  // namespace
 
 void tell_user(int level, const char* line, void*) {
+  if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
   const bool is_for_us = level == SPC_LOG_NOTICE ? tells_errors : tells_progress;
   if (!is_for_us || (level == SPC_LOG_DEBUG && !verbose)) return;
   slurm_spank_log("%s%s%s", prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
@@ -174,7 +175,10 @@ int refuse_early() {
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
   } else if (request.refused.empty()) {
     request.refused = unusable;
-    const auto check = [&](const spc_options& options) { return spc_check(runtime, &options); };
+    const auto check = [&](const spc_options& options) {
+      const int of_form = spc_check(runtime, &options);
+      return of_form == SPC_OK ? spc_check_site(runtime, &options) : of_form;
+    };
     if (request.refused.empty() && with_options(request.options, nullptr, check) != SPC_OK) {
       request.refused = spc_error_message(runtime);
     }

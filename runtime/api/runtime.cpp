@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "api/used_features.hpp"
 #include "container/task/enter.hpp"
 #include "container/task/step_agent.hpp"
 #include "image/location.hpp"
 #include "launch/launch.hpp"
 #include "launch/namespaces.hpp"
 #include "launch/site.hpp"
+#include "launch/submit_check.hpp"
 
 using namespace spc;
 
@@ -116,6 +118,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   } else if (!request.name) {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
+  request.features = used_features(options);
   for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
     for (auto& spec : SPC_TRY(parse_mounts(*mount))) {
       if (std::find(request.mounts.begin(), request.mounts.end(), spec) == request.mounts.end())
@@ -214,6 +217,10 @@ int spc_check(spc_runtime* rt, const spc_options* options) {
     SPC_TRY(parse_options(options));
     return {};
   });
+}
+
+int spc_check_site(spc_runtime* rt, const spc_options* options) {
+  return guard(rt, [&]() -> Result<void> { return check_at_submission(SPC_TRY(parse_options(options))); });
 }
 
 int spc_node_setup(spc_runtime* rt) {

@@ -4,8 +4,8 @@
 
 namespace spc {
 
-/// A notice is what each node says, not only the first.
-enum class LogLevel { debug, info, warning, notice };
+/// A notice is what each node says, not only the first. A record is for the administrator, not for the user.
+enum class LogLevel { debug, info, warning, notice, record };
 
 /// Where a module tells of progress and decisions. Errors are returned, not logged.
 class Log {

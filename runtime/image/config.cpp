@@ -131,7 +131,8 @@ std::string first_reason(std::string_view what) {
     if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
   };
   skip("[error] ");
-  return printable(what.substr(0, what.find('\n')));
+  const std::string_view reason = what.substr(0, what.find('\n'));
+  return reason.ends_with(": ") ? "this is no value of TOML" : printable(reason);
 }
 
 }  // namespace
@@ -149,6 +150,12 @@ bool Config::allows(std::string_view host) const {
     return parse_registry(allowed).value() == host;
   };
   return allowed_registries.empty() || std::any_of(allowed_registries.begin(), allowed_registries.end(), fits);
+}
+
+Result<void> check_allowed(const Config& config, std::string_view registry) {
+  if (config.allows(registry)) return {};
+  return Error(ErrorKind::refused, "this site does not allow registry " + spc::quoted(registry))
+      .hint("push the image to a registry that is allowed, or ask the administrator");
 }
 
 Result<void> add_config(Config& config, const std::string& text, const std::string& name) {

@@ -62,6 +62,9 @@ struct Config {
   [[nodiscard]] bool allows(std::string_view host) const;
 };
 
+/// Refuses a registry that this site does not allow.
+Result<void> check_allowed(const Config& config, std::string_view registry);
+
 /// Reads a configuration file, `config.toml`, and after it the files `*.toml` of the directory `config.d` beside it in the
 /// order of their names: a key or a list in a later file replaces that of an earlier one, tables are joined. What is missing
 /// has its default. Files and directories must belong to root (or to `owner`) and nobody else may be able to write them or

@@ -117,10 +117,7 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
 }
 
 Result<Digest> import_from_registry(const Import& import, const ImageReference& reference, UserSourceLink& user) {
-  if (!import.config.allows(reference.registry)) {
-    return Error(ErrorKind::refused, "this site does not allow registry " + quoted(reference.registry))
-        .hint("push the image to a registry that is allowed, or ask the administrator");
-  }
+  SPC_TRY(check_allowed(import.config, reference.registry));
   const std::string& whose = import.request.registry_user;
   ImageReference asked = reference;
   asked.user = whose;

@@ -19,7 +19,9 @@ std::optional<Digest> digest_in_name(int record) {
   char path[PATH_MAX];
   const auto size = ::readlink(("/proc/self/fd/" + std::to_string(record)).c_str(), path, sizeof path);
   if (size <= 0) return std::nullopt;
-  const std::string_view name(path, static_cast<std::size_t>(size));
+  std::string_view name(path, static_cast<std::size_t>(size));
+  constexpr std::string_view kGone = " (deleted)";  // a newer record has taken its place meanwhile
+  if (name.ends_with(kGone)) name.remove_suffix(kGone.size());
   auto digest = Digest::parse("sha256:" + std::string(name.substr(name.rfind('/') + 1)));
   return digest ? std::optional(*digest) : std::nullopt;
 }

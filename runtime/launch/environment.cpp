@@ -35,6 +35,7 @@ const char* name_of(Origin origin) {
     case Origin::kept: return "job, kept";
     case Origin::option: return "--container-env";
     case Origin::entrypoint: return "entrypoint";
+    case Origin::container: return "container";
   }
   return "";
 }

@@ -112,7 +112,7 @@ std::vector<MountPlan> HostSide::mounts() const {
   return plans;
 }
 
-void HostSide::added_for(const char* whom) {
+void HostSide::added_for(const std::string& whom) {
   for (OpenedSource& source : sources) {
     if (source.asked_by.empty()) source.asked_by = whom;
   }
@@ -138,15 +138,15 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment);
     if (!added && mount.optional) {
-      if (!mount.silent) log.write(LogLevel::warning, "--container-mounts: " + added.error().message());
+      if (!mount.silent) log.write(LogLevel::warning, mount.origin + ": " + added.error().message());
       continue;
     }
     if (!added && added.error().sys_errno() == ENOENT && mount.kind == MountSpec::Kind::bind) {
       added = in_words(request.style, Event::no_mount_source, mount.source, std::move(added).error());
     }
-    SPC_TRY_DURING("--container-mounts", std::move(added));
+    SPC_TRY_DURING(mount.origin, std::move(added));
+    side.added_for(mount.origin);
   }
-  side.added_for("--container-mounts");
   return side;
 }
 

@@ -34,7 +34,7 @@ struct HostSide {
   Furniture furniture;
 
   /// Says who asked for the sources that came since it was said last.
-  void added_for(const char* whom);
+  void added_for(const std::string& whom);
   [[nodiscard]] std::vector<MountPlan> mounts() const;
 };
 enum class ContainerState { is_new, runs };

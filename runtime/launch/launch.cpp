@@ -15,13 +15,17 @@
 #include "image/location.hpp"
 #include "image/request.hpp"
 #include "launch/container_spec.hpp"
+#include "launch/enroot_compat.hpp"
 #include "launch/entrypoint.hpp"
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
 #include "launch/local_image.hpp"
 #include "launch/named_container.hpp"
+#include "launch/policy_rules.hpp"
 #include "launch/site.hpp"
 #include "launch/site_importer.hpp"
+#include "launch/site_request.hpp"
+#include "launch/start_record.hpp"
 #include "launch/user_source.hpp"
 
 namespace spc {
@@ -104,11 +108,12 @@ std::string home_for(const ImageLocation& image) {
 }
 
 /// For a path; what turns out to be an archive goes to the store.
-Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
-                                  const Digest& earlier, Log& log) {
+Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const Site& site,
+                                  const ImageLocation& image, const Digest& earlier, Log& log) {
   auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home_for(image)));
   if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
   if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image, earlier);
+  SPC_TRY(check_opened_place(local.file.get(), image.path, site));
   ImageOrder order;
   order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
   order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;
@@ -120,10 +125,7 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
 
 /// NamespaceBits that the container shall have. Root is root anyway.
 std::uint32_t namespaces_of(const LaunchRequest& request) {
-  // Slurm's commands would take themselves for root's, which munge knows better.
-  const bool by_default = !request.slurm && site_now(request).flag("remap_root", false);
-  const bool remap_root = request.remap_root.value_or(by_default);
-  return request.namespaces | (remap_root && ::geteuid() != 0 ? own_user : 0U);
+  return request.namespaces | (request.remap_root.value_or(false) && ::geteuid() != 0 ? own_user : 0U);
 }
 
 /// What can be written in each place; 0: what the site allows. Without anything of the user's inside, what he writes has
@@ -160,7 +162,7 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
 }
 
 /// From an image, which the container of a name then keeps, or of what there is under that name already.
-Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, ImageLocation image,
+Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const Site& site, ImageLocation image,
                                const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log) {
   if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
   if (named.plan() == NamePlan::reuse && !named.needs_file()) return ImageOrder{.flags = TaskMessage::start_stored};
@@ -171,9 +173,13 @@ Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord&
   if (brought) {
     image.path = SPC_TRY(site_importer.get(reuses ? known : request.image, log));
     image.kind = ImageLocation::Kind::path;
+  } else {
+    SPC_TRY(check_place(image, site));
   }
-  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path ? order_for_path(request, policy, image, earlier, log)
-                                                               : order_for_store(request, policy, image, earlier));
+  const Site no_rules;  // what the site's own program has brought lies where that program wants it
+  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path
+                           ? order_for_path(request, policy, brought ? no_rules : site, image, earlier, log)
+                           : order_for_store(request, policy, image, earlier));
   if (!request.name) return order;
   const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
   const std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
@@ -187,16 +193,20 @@ Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord&
 
 /// The leading task's first part, on the host: tells the agent what to build and finds out who the user is. Gives back how
 /// to furnish the container; `user_source` will answer what `import` asks.
-Result<Furniture> order_container(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                                  const PolicyRecord& policy, const Digest& earlier, int agent, NamedStart& named,
-                                  ContainerSpec& spec, UserSource& user_source, SiteImporter& site_importer, Log& log) {
+Result<Furniture> order_container(LaunchRequest request, const std::map<std::string, std::string>& job_environment,
+                                  const PolicyRecord& policy, const Site& site, const Digest& earlier, int agent,
+                                  NamedStart& named, ContainerSpec& spec, UserSource& user_source, SiteImporter& site_importer,
+                                  Log& log) {
   ImageLocation image;
   if (!request.image.empty()) image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
   if (request.name) SPC_TRY(named.decide(wanted_image(request, image, policy)));
   if (named.plan() == NamePlan::make) say_import(request, Event::import_begins, job_environment, log);
-  auto order = SPC_TRY(order_image(request, policy, image, earlier, named, site_importer, log));
+  auto order = SPC_TRY(order_image(request, policy, site, image, earlier, named, site_importer, log));
   const bool joins = (order.flags & TaskMessage::start_join) != 0;
-  const bool mount_home = !request.contain && request.mount_home.value_or(policy.mount_home != 0 && !joins);
+  if (joins)
+    std::erase_if(request.mounts, [](const MountSpec& mount) { return mount.origin != MountSpec().origin; });  // has them
+  const bool mount_home =
+      !request.contain && request.mount_home.value_or(site.flag("mount_home", policy.mount_home != 0) && !joins);
   const bool needs_home = mount_home || (request.contain && !joins);
   if (needs_home) spec.user = UserIdentity::of_this_process();
   auto side = SPC_TRY(gather(request, needs_home ? spec.user.home : "", job_environment, log,
@@ -206,7 +216,7 @@ Result<Furniture> order_container(const LaunchRequest& request, const std::map<s
   spec.from = order.from;
   spec.by_fuse = policy.squashfs == PolicyRecord::by_fuse;
   spec.mounts = side.mounts();
-  spec.writable = request.writable.value_or(policy.writable != 0);
+  spec.writable = request.writable.value_or(true);
 
   TaskMessage message;
   message.kind = TaskMessageKind::source;
@@ -256,17 +266,6 @@ Result<void> report_failure(int agent, const Error& error) {
   return send_struct(agent, message);
 }
 
-std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint) {
-  const auto ms = [&](Phase phase) { return ready.times[static_cast<std::size_t>(phase)] / 1000.0; };
-  char line[400];
-  std::snprintf(line, sizeof line,
-                "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared) %.2f, overlay %.2f, pivot %.2f, furnish %.2f",
-                static_cast<double>(microseconds) / 1000.0, ms(Phase::import), ms(Phase::sources), ready.layers,
-                ready.layers_shared, ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::furnish));
-  if (entrypoint == 0) return line;
-  return line + (", entrypoint " + std::to_string(entrypoint / 1000));
-}
-
 /// What a task says that can still see the user's files. The text may have a hint of its own, which then comes first.
 Error with_advice(Error error, const std::string& image) {
   const auto location = ImageLocation::parse(image);
@@ -283,7 +282,7 @@ bool stays_outside(const LaunchRequest& request, const Site& site) {
 
 }  // namespace
 
-Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
+Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string, std::string>& job_environment, int common,
                          Log& log, const std::function<void()>& before_entering) {
   const std::uint64_t begin = now_us();
   const UniqueFd agent = SPC_TRY(join_step(common));
@@ -291,11 +290,22 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
   Furniture furniture;
   UserSource user_source;
   SiteImporter site_importer(job_environment);
-  Site site;  // the lead is given it; the others read it later, when it is the same
+  Site site;                      // the lead is given it; the others read it later, when it is the same
+  LaunchRequest request = asked;  // the lead completes it
   std::optional<Entrypoint> entrypoint;
   TaskMessage leading;  // what the agent told the lead
   NamedStart named;
   bool inside = false;
+  std::optional<UserIdentity> leader;  // as the host knows him
+
+  const auto hear_site = [&](int policy_file, const PolicyRecord& policy) -> Result<void> {
+    site = SPC_TRY(Site::of(policy_file));
+    SPC_TRY(add_enroot_files(site, job_environment, &log));
+    site.override_with(asked.overrides);
+    *request.style = message_style(site);
+    request = SPC_TRY(fit_to_site(asked, policy, site));
+    return {};
+  };
 
   bool left_host = false;
   const auto leave_host = [&] {
@@ -321,9 +331,10 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
 
       case TaskMessageKind::lead:
         if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
-        site = SPC_TRY(Site::of(descriptors->front().get()));
-        site.override_with(request.overrides);
-        *request.style = message_style(site);
+        if (auto heard = hear_site(descriptors->front().get(), message.policy); !heard) {
+          SPC_TRY(report_failure(agent.get(), heard.error()));
+          break;
+        }
         if (stays_outside(request, site)) {
           SPC_TRY(stay_outside());
           return TaskEntry{};
@@ -343,14 +354,14 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         }
         auto prepared = Entrypoint::prepare(request, site);
         auto ordered = !prepared ? Result<Furniture>(prepared.error())
-                                 : order_container(request, job_environment, leading.policy, leading.manifest, agent.get(), named,
-                                                   spec, user_source, site_importer, log);
+                                 : order_container(request, job_environment, leading.policy, site, leading.manifest, agent.get(),
+                                                   named, spec, user_source, site_importer, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
         }
-        entrypoint = *std::move(prepared);
         furniture = *std::move(ordered);
+        if (leading.manifest == Digest()) leader = spec.user;  // else a container of one task, after the first
         break;
       }
 
@@ -392,6 +403,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
           spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
           const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2U + message.has_notes));
           site = site_now(request);
+          SPC_TRY(add_enroot_files(site, job_environment, nullptr));
           if (!entrypoint) entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
           SPC_TRY(enter_container(namespaces));
           // The first task has said what is to be said.
@@ -403,6 +415,7 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         }
         if (!request.name || named.plan() == NamePlan::make) say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
+        tell_image(asked.image, spec);
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;
         entry.explained = request.explain;
@@ -414,6 +427,8 @@ Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::strin
         entry.environment = change_to(spec.environment, job_environment);
         const std::uint64_t end = now_us();
         entry.timing = timing_line(message, end - begin, spec.entrypoint.empty() ? 0 : end - before_entrypoint);
+        if (leader && !request.explain)
+          log.write(LogLevel::record, start_record(spec.image, *leader, spec, message, end - begin, job_environment));
         return entry;
       }
 

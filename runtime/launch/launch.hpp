@@ -19,7 +19,8 @@ namespace spc {
 
 /// What the user asked for, checked for form only.
 struct LaunchRequest {
-  std::string image;  ///< may be empty where there is a name
+  std::string image;                  ///< may be empty where there is a name
+  std::vector<std::string> features;  ///< options that are used, for the site's rules about them
   std::vector<MountSpec> mounts;
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default

@@ -28,9 +28,10 @@ struct MountSpec {
   std::optional<MemorySize> size;  ///< tmpfs; empty: as the container's other writable parts
   std::optional<unsigned> mode;    ///< tmpfs: of its root directory
   Create create = Create::as_source;
-  bool optional = false;  ///< what is not there is no error
-  bool silent = false;    ///< and is not worth a warning
-  std::string shown_as;   ///< what the user typed
+  bool optional = false;                      ///< what is not there is no error
+  bool silent = false;                        ///< and is not worth a warning
+  std::string shown_as;                       ///< what the user typed
+  std::string origin = "--container-mounts";  ///< who wants it: an option, a file
 
   bool operator==(const MountSpec&) const = default;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/trusted_file.hpp"
 #include "base/unique_fd.hpp"
 #include "container/task/enter.hpp"
 
@@ -84,6 +85,8 @@ bool SiteImporter::brings(const ImageLocation& image) const {
 
 Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
   const std::string uri = image.find("://") == std::string::npos ? "docker://" + image : image;
+  // It is run as each user in turn, so nobody but root may decide what it is.
+  SPC_TRY(open_trusted_file(program_, "importer"));
   asked_ = true;
   const std::string printed = SPC_TRY_DURING("import image " + quoted(image), run("get", uri.c_str(), &log));
   std::string path = printed.substr(0, printed.find('\n'));

@@ -14,6 +14,7 @@
 #include "image/config.hpp"
 #include "image/http.hpp"
 #include "image/reference.hpp"
+#include "launch/site_mounts.hpp"
 #include "tool/doctor.hpp"
 #include "tool/terminal.hpp"
 
@@ -166,6 +167,8 @@ std::vector<Finding> examine_node() {
 Finding examine_config(const std::string& path) {
   const auto config = read_config(path);
   if (!config) return {"config.toml", Verdict::failed, config.error().message(), "correct it: spank-container.conf(5)"};
+  const auto mounts = site_mounts(Site::parse(site_records(config->site)), UsersMounts::yes);
+  if (!mounts) return {"config.toml", Verdict::failed, mounts.error().message(), "correct it: spank-container.conf(5)"};
   return {"config.toml", Verdict::ok, ::access(path.c_str(), F_OK) == 0 ? path : path + " is not there: defaults", ""};
 }
 

@@ -5,9 +5,13 @@
 
 #include <csignal>
 #include <exception>
+#include <span>
+#include <string_view>
 
+#include "base/submit_protocol.hpp"
 #include "tool/command.hpp"
 #include "tool/options.hpp"
+#include "tool/submit_check.hpp"
 #include "tool/supervise.hpp"
 #include "tool/terminal.hpp"
 
@@ -47,6 +51,8 @@ int main(int argc, char** argv) {
   ::umask(022);
   std::signal(SIGPIPE, SIG_IGN);
   try {
+    const std::span words(argv, static_cast<std::size_t>(argc));
+    if (argc > 1 && std::string_view(argv[1]) == kSubmitCheck) return run_submit_check(words.subspan(2));
     return run_command_line(argc, argv);
   } catch (const std::exception& error) {  // out of memory
     report_error(error.what());

@@ -82,7 +82,7 @@ def option_problems():
 
 def mentioned_option_problems():
     table = option_table()
-    twins = {twin for _, twin in table.values()}
+    twins = {twin for _, twin in table.values()} | {"IMAGE_NAME", "IMAGE_DIGEST"}  # what every task is told
     for page in (OPTIONS_PAGE, SETTINGS_PAGE, ROOT / "README.md"):
         for name in set(re.findall(r"--((?:no-)?container-[a-z-]+)", plain(page))) - set(table):
             yield f"{relative(page)}: there is no option --{name}"

@@ -174,8 +174,8 @@ class Importer:
         os.makedirs(self.directory)
         os.chmod(self.directory, 0o777)
         self.image = squashfs(self.cluster)
-        program = os.path.join(self.directory, "get")
-        with open(program, "w") as file:
+        self.program = os.path.join(self.cluster.etc, "importer-of-the-site")
+        with open(self.program, "w") as file:
             file.write(f"""#!/bin/sh
 cd /home/shared/importer
 echo "$* as $(id -u) in job $SLURM_JOB_ID" >>calls
@@ -183,14 +183,15 @@ echo "a word about it" >&2
 test "$1" = release && rm -f $SLURM_JOB_ID.sqsh && exit 0
 {self.get}
 """)
-        os.chmod(program, 0o755)
-        return "importer=/home/shared/importer/get"
+        os.chmod(self.program, 0o755)
+        return "importer=/etc/importer-of-the-site"
 
     def calls(self):
         path = os.path.join(self.directory, "calls")
         return re.sub(r"job \d+", "job N", open(path).read()).splitlines() if os.path.exists(path) else []
 
     def __exit__(self, *_):
+        os.unlink(self.program)
         shutil.rmtree(self.directory)
 
 
@@ -218,3 +219,13 @@ def an_importer_that_fails_is_shown_and_told(cluster):
             expect(word in done.err, f"no {word!r}", done)
             expect(("importer: a word about it" in done.err) == ("exit code" in word or "signal" in word), "its own words", done)
             equal(importer.calls(), ["get docker://ubuntu as 2001 in job N", "release as 2001 in job N"], "calls")
+
+
+@test
+def an_importer_that_others_can_write_is_not_run(cluster):
+    importer = Importer(cluster, "echo $PWD/nothing.sqsh")
+    with importer as setting, plugstack(cluster, setting):
+        os.chmod(importer.program, 0o775)
+        done = cluster.srun("true", image="ubuntu")
+        expect(done.rc == 1 and 'importer "/etc/importer-of-the-site": can be written by others than its owner' in done.err, "it is not refused", done)
+        equal(importer.calls(), [], "calls")

@@ -11,3 +11,7 @@ spc_unit_test(options_test SOURCES spank_options_test.cpp spank_words_test.cpp
   ${PROJECT_SOURCE_DIR}/spank/settings.cpp)
 target_include_directories(options_test PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime/include)
 spc_unit_test(api_test SOURCES api_test.cpp LIBS spank_container)
+spc_unit_test(site_test
+  SOURCES launch_enroot_text_test.cpp launch_rules_test.cpp ${PROJECT_SOURCE_DIR}/runtime/api/used_features.cpp
+  LIBS spc_launch spc_container_task spc_image_reference spc_image_local spc_base)
+target_include_directories(site_test PRIVATE ${PROJECT_SOURCE_DIR}/runtime/include)

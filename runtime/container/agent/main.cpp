@@ -27,9 +27,7 @@ namespace {
 Result<AgentTools> prepare_tools(uid_t uid, gid_t gid) {
   AgentTools tools;
   tools.store = SPC_TRY(ImageStore::open(SPC_STORE_DIR));
-  auto policy = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid()));
-  tools.policy = policy.record;
-  tools.policy_file = std::move(policy.file);
+  tools.policy_file = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid(), tools.policy));
   tools.loop_table = SPC_TRY(open_loop_table(SPC_RUN_DIR "/loops"));
   if (uid != 0) tools.id_map = SPC_TRY(describe_id_map(uid, gid));
   return tools;

@@ -29,12 +29,8 @@ std::uint64_t stamp_of_config() {
   const auto add = [&sum](int directory, const char* name) {
     struct stat status {};
     if (::fstatat(directory, name, &status, 0) != 0) return;
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (const auto word : {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_ctim.tv_sec),
-                            static_cast<std::uint64_t>(status.st_ctim.tv_nsec)}) {
-      hash = (hash ^ word) * 0x100000001b3;
-    }
-    sum += hash;
+    const auto changed = static_cast<std::uint64_t>(status.st_ctim.tv_sec * 1'000'000'000 + status.st_ctim.tv_nsec);
+    sum += (status.st_ino * 0x9e3779b97f4a7c15) ^ changed;
   };
   add(AT_FDCWD, SPC_CONFIG_FILE);
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(SPC_CONFIG_DIR), ::closedir);
@@ -65,14 +61,11 @@ Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
 
 }  // namespace
 
-Result<KeptPolicy> current_policy(uid_t service_uid, gid_t service_gid) {
-  KeptPolicy policy;
+Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyRecord& policy) {
   const auto stamp = stamp_of_config();
-  policy.file.reset(::open(kKept, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (policy.file && ::read(policy.file.get(), &policy.record, sizeof policy.record) == sizeof policy.record &&
-      plausible(policy.record) && policy.record.stamp == stamp) {
-    return policy;
-  }
+  UniqueFd kept(::open(kKept, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (kept && ::read(kept.get(), &policy, sizeof policy) == sizeof policy && plausible(policy) && policy.stamp == stamp)
+    return kept;
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
   theirs.reset();
@@ -82,13 +75,10 @@ Result<KeptPolicy> current_policy(uid_t service_uid, gid_t service_gid) {
   if (!texts) return std::move(texts).error().during("read " + quoted(SPC_CONFIG_FILE));
   answer.error[sizeof answer.error - 1] = '\0';
   if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));
-  if (!plausible(answer.policy) || texts->size() != 1) {
-    return Error(ErrorKind::internal, "read " + quoted(SPC_CONFIG_FILE) + ": unexpected answer");
-  }
-  policy.record = answer.policy;
-  policy.record.stamp = stamp;
-  policy.file = SPC_TRY_DURING("keep the site's policy", keep(policy.record, texts->front().get()));
-  return policy;
+  if (!plausible(answer.policy) || texts->size() != 1) return Error(ErrorKind::internal, "read the policy: unexpected answer");
+  policy = answer.policy;
+  policy.stamp = stamp;
+  return keep(policy, texts->front().get());
 }
 
 std::string upper_size(const PolicyRecord& policy) {

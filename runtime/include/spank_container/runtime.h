@@ -44,8 +44,9 @@ enum {
   SPC_E_INTERNAL = -8     /* a mistake of ours */
 };
 
-/* A notice is what every node of the step says: to be told by one of its tasks. */
-enum { SPC_LOG_DEBUG = 0, SPC_LOG_INFO = 1, SPC_LOG_WARNING = 2, SPC_LOG_NOTICE = 3 };
+/* A notice is what every node of the step says: to be told by one of its tasks. A record is for the administrator: one line of
+ * key=value for each start on a node. */
+enum { SPC_LOG_DEBUG = 0, SPC_LOG_INFO = 1, SPC_LOG_WARNING = 2, SPC_LOG_NOTICE = 3, SPC_LOG_RECORD = 4 };
 
 /* Gets one line without a line end; may be called during any function below. */
 typedef void (*spc_log_fn)(int level, const char *line, void *arg);
@@ -114,6 +115,9 @@ SPC_API const char *spc_message_prefix(const spc_runtime *rt);
 
 /* Checks the form of the options, without touching anything. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
+/* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what the configuration of this machine
+ * does not allow, or an image that its registry does not have if the site wants to know (`check_at_submit`). */
+SPC_API int spc_check_site(spc_runtime *rt, const struct spc_options *options);
 
 /* As root, when slurmd starts: makes the directories of the node. */
 SPC_API int spc_node_setup(spc_runtime *rt);

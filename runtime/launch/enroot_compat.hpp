@@ -1,0 +1,23 @@
+#pragma once
+
+#include "base/log.hpp"
+#include "base/result.hpp"
+#include "launch/enroot_text.hpp"
+#include "launch/site.hpp"
+
+namespace spc {
+
+/// Where `enroot_compat` is set: adds what /etc/enroot and the user's own directory of enroot (ENROOT_CONFIG_PATH, by default
+/// ~/.config/enroot) say, as if config.toml said it. In the task, as the user, on the host:
+///
+///   enroot.conf, enroot.conf.d/*.conf   ENROOT_ROOTFS_WRITABLE, _REMAP_ROOT, _MOUNT_HOME, _UNSHARE_*: keys writable, remap_root,
+///                                       mount_home, unshare; the job's variables of these names count more, as for enroot
+///   mounts.d/*.fstab                    keys enroot_mounts, enroot_mounts_of_user: `FILE, line N`, a tab, and the mount as for
+///                                       --container-mounts
+///   environ.d/*.env                     the key env
+///
+/// Files below /etc/enroot must be root's, as config.toml must; `job` is what ${NAME} in all of them stands for. What means
+/// nothing here is said to `log`; nullptr: to nobody.
+Result<void> add_enroot_files(Site& site, const Variables& job, Log* log);
+
+}  // namespace spc

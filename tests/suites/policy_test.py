@@ -1,0 +1,204 @@
+"""What an administrator decides in config.toml and config.d, and that users cannot get around it."""
+import json
+import os
+
+import local_files
+from errors_test import answered
+from functools import partial
+from harness import add, equal, expect, test
+from site_files import Files, rules
+
+IMAGE = "--container-image=registry:5000/suites/base:1"
+
+
+# --- options that are off --------------------------------------------------------------------------------------------
+
+@test
+def an_option_that_is_off_is_refused_however_it_is_given(cluster):
+    with rules(cluster, 'features_off = ["container-mounts", "container-mount-home"]\n'):
+        answered("an_option_that_is_off", cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true"))
+        answered("an_option_that_is_off", cluster.run("srun", IMAGE, "true", env=["SCONTAINER_MOUNTS=/home/shared:/mnt"]))
+        answered("an_option_that_is_off", cluster.run("srun", IMAGE, "true", env=["PYXIS_CONTAINER_MOUNTS=/home/shared:/mnt"]))
+        # srun cannot see what only the task's environment has.
+        done = cluster.run("srun", "--export=ALL,SCONTAINER_MOUNTS=/home/shared:/mnt", IMAGE, "true")
+        answered("an_option_that_is_off", done)
+        expect("task 0: Exited" in done.err, "it is not the task that refused it", done)
+        done = cluster.run("srun", "--export=ALL,PYXIS_CONTAINER_MOUNT_HOME=1", IMAGE, "true")
+        expect("--container-mount-home: this site does not allow it" in done.err, "it is not refused", done)
+        cluster.run("srun", IMAGE, "--no-container-mount-home", "--container-workdir=/tmp", "true").good()
+        done = cluster.batch("#!/bin/sh\necho ran\n", IMAGE, "--export=ALL,SCONTAINER_MOUNTS=/home/shared:/mnt")
+        expect(done.rc == 1 and "ran\n" not in done.out, "a batch job got around it", done)
+    cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true").good()
+
+
+# --- where images that are files may lie -----------------------------------------------------------------------------
+
+@test
+def images_that_are_files_lie_where_the_site_allows_it(cluster):
+    local_files.squashfs(cluster)
+    allowed = os.path.join(cluster.shared, "allowed")
+    os.makedirs(allowed, exist_ok=True)
+    os.path.exists(f"{allowed}/good.sqsh") or os.link(f"{cluster.shared}/base.sqsh", f"{allowed}/good.sqsh")
+    os.path.lexists(f"{allowed}/link.sqsh") or os.symlink("../base.sqsh", f"{allowed}/link.sqsh")
+    with rules(cluster, 'allowed_paths = ["/nowhere", "/home/shared/allowed/"]\n'):
+        def srun(image, **how):
+            return cluster.run("srun", "-w", "node01", f"--container-image={image}", "true", **how)
+        srun("/home/shared/allowed/good.sqsh").good()
+        srun("/home/shared/../shared/allowed/good.sqsh").good()
+        srun(IMAGE.split("=")[1]).good()
+        answered("an_image_file_elsewhere", srun("/home/shared/base.sqsh"))
+        answered("a_link_to_an_image_file_elsewhere", srun("/home/shared/allowed/link.sqsh"))
+        answered("an_image_archive_elsewhere", srun("oci-archive:/home/shared/base.sqsh"))
+        answered("an_image_directory_elsewhere", srun("/usr"))
+        answered("an_image_of_podman_where_places_are_set", srun("podman://base"))
+        answered("an_image_file_elsewhere", cluster.run("srun", "-w", "node01", "true", env=["SCONTAINER_IMAGE=/home/shared/base.sqsh"]))
+
+
+# --- mounts and defaults ---------------------------------------------------------------------------------------------
+
+@test
+def the_sites_mounts_are_in_every_container(cluster):
+    local_files.put(os.path.join(cluster.shared, "site/file"), "of the site\n")
+    with rules(cluster, 'mounts = ["/home/shared/site:/opt/site:ro", "/home/missing:/x:nofail"]\n'):
+        cluster.run("srun", IMAGE, "cat", "/opt/site/file").good("of the site")
+        done = cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/opt/site", "cat", "/opt/site/site/file")
+        done.good("of the site")
+    with rules(cluster, 'mounts = ["/home/missing:/x"]\n'):
+        answered("a_mount_of_the_site_whose_source_is_missing", cluster.run("srun", IMAGE, "true"))
+    with rules(cluster, 'mounts = ["/home/shared:/x:rp"]\n'):
+        answered("a_mount_of_the_site_with_an_unknown_flag", cluster.run("srun", IMAGE, "true"))
+
+
+@test
+def the_sites_environment_is_in_every_container(cluster):
+    with rules(cluster, 'env = ["OF_THE_SITE=two words", "GREETER=site"]\nkeep_env = ["KEPT_*"]\n'):
+        script = 'echo "$OF_THE_SITE/$GREETER/$KEPT_HERE"'
+        done = cluster.run("srun", "-n2", IMAGE, "sh", "-c", script, env=["KEPT_HERE=job", "GREETER=job"])
+        done.good("two words/site/job\ntwo words/site/job")
+        done = cluster.run("srun", IMAGE, "--container-env=GREETER", "sh", "-c", script, env=["GREETER=job"])
+        done.good("two words/job/")
+
+
+# --- drop-ins --------------------------------------------------------------------------------------------------------
+
+@test
+def a_drop_in_counts_from_the_next_step_on_and_as_long_as_it_is_there(cluster):
+    step = ["srun", "-w", "node01", IMAGE, "sh", "-c", "touch /usr/x 2> /dev/null && echo writable || echo read-only"]
+    cluster.run(*step).good("writable")
+    with Files(cluster, {"spank-container/config.d/10-a.toml": "writable = false\n"}) as files:
+        cluster.run(*step).good("read-only")
+        files.write("spank-container/config.d/20-b.toml", "writable = true\n")
+        cluster.run(*step).good("writable")
+        files.write("spank-container/config.d/20-b.toml", "writable = not\n")
+        answered("config_with_a_syntax_error_in_a_drop_in", cluster.run(*step))
+        os.rename(files.path("spank-container/config.d/20-b.toml"), files.path("spank-container/config.d/20-b.toml.off"))
+        cluster.run(*step).good("read-only")
+    cluster.run(*step).good("writable")
+
+
+# --- owners and modes ------------------------------------------------------------------------------------------------
+
+def loosen(path, mode=None, owner=None):
+    """Returns what undoes it."""
+    before = os.stat(path)
+    if mode is not None:
+        os.chmod(path, mode)
+    if owner is not None:
+        os.chown(path, owner, -1)
+    return lambda: (os.chown(path, before.st_uid, before.st_gid), os.chmod(path, before.st_mode & 0o7777))
+
+
+LOOSE = {
+    "a_configuration_that_its_group_can_write": ("spank-container/config.toml", {"mode": 0o664}),
+    "a_configuration_of_another_user": ("spank-container/config.toml", {"owner": 2001}),
+    "a_drop_in_that_all_can_write": ("spank-container/config.d/50-test.toml", {"mode": 0o666}),
+    "a_directory_of_drop_ins_that_all_can_write": ("spank-container/config.d", {"mode": 0o777}),
+    "a_directory_of_drop_ins_of_another_user": ("spank-container/config.d", {"owner": 2001}),
+    "a_directory_above_the_configuration_that_its_group_can_write": ("spank-container", {"mode": 0o775}),
+}
+
+
+def refused_if_loose(title, name, change, cluster):
+    with rules(cluster, "tag_ttl = 0\n") as files:
+        undo = loosen(files.path(name), **change)
+        try:
+            answered(title, cluster.run("srun", "-w", "node01", IMAGE, "true"))
+        finally:
+            undo()
+        cluster.run("srun", "-w", "node01", IMAGE, "true").good()
+
+
+for title, (name, change) in LOOSE.items():
+    add(__name__, f"{title}_is_refused", partial(refused_if_loose, title, name, change))
+
+
+@test
+def a_directory_further_up_that_others_can_write_is_refused(cluster):
+    undo = loosen(cluster.etc, mode=0o775)
+    try:
+        with rules(cluster, "tag_ttl = 0\n"):  # what has been read and not changed since is not read again
+            answered("a_directory_further_up_that_others_can_write", cluster.run("srun", "-w", "node01", IMAGE, "true"))
+    finally:
+        undo()
+
+
+@test
+def the_policy_that_is_kept_is_roots_and_can_be_read_by_all(cluster):
+    cluster.run("srun", "-w", "node01", IMAGE, "true").good()
+    status = os.stat(cluster.inside("node01", "/run/spank-container/policy"))
+    equal((status.st_uid, status.st_mode & 0o777), (0, 0o644), "owner and mode")
+
+
+# --- at submission ---------------------------------------------------------------------------------------------------
+
+def submitted(cluster):
+    """The number of the next job tells whether there was one."""
+    return int(cluster.run("sh", "-c", "sbatch --parsable -o /dev/null --wrap=true").good())
+
+
+@test
+def what_config_toml_does_not_allow_is_refused_at_submission(cluster):
+    with rules(cluster, 'features_off = ["container-mounts"]\n[registries."registry:5999"]\nblocked = true\n'):
+        before = submitted(cluster)
+        answered("an_option_that_is_off", cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true"))
+        for command in (["sbatch", "-o", "/dev/null"], ["salloc"]):
+            done = cluster.run(*command, IMAGE, "--container-mounts=/home/shared:/mnt", stdin="#!/bin/sh\n")
+            expect(done.rc == 1 and done.errors() == done.messages() and len(done.errors()) == 1, "it is not refused with one line", done)
+        answered("a_blocked_registry", cluster.run("srun", "--container-image=registry:5999/base", "true"))
+        equal(submitted(cluster), before + 1, "the number of the next job")
+
+
+@test
+def an_image_that_its_registry_does_not_have_is_refused_at_submission(cluster):
+    unknown = "--container-image=registry:5000/suites/base:nothing"
+    with rules(cluster, "check_at_submit = true\n"):
+        before = submitted(cluster)
+        answered("an_unknown_tag", cluster.run("srun", unknown, "true"))
+        done = cluster.run("sbatch", "-o", "/dev/null", unknown, stdin="#!/bin/sh\n")
+        expect(done.rc == 1 and len(done.errors()) == 1, "sbatch does not refuse it", done)
+        equal(submitted(cluster), before + 1, "the number of the next job")
+        cluster.run("srun", IMAGE, "true").good()
+        # What a node may have and the registry not is the node's affair, and so is a registry that cannot be reached from here.
+        done = cluster.run("srun", unknown, "--container-pull=never", "true")
+        expect(done.rc == 1 and "get manifest" not in done.err, "the registry was asked", done)
+
+
+# --- what is known afterwards ----------------------------------------------------------------------------------------
+
+@test
+def tasks_and_the_log_know_the_digest_of_the_image(cluster):
+    index = json.load(open(os.path.join(cluster.base_layout, "index.json")))
+    digest = index["manifests"][0]["digest"]
+    done = cluster.run("srun", "-N2", "-n4", IMAGE, "sh", "-c", 'echo "$SCONTAINER_IMAGE_NAME $SCONTAINER_IMAGE_DIGEST $SLURM_JOB_ID"')
+    name, told, job = done.good().splitlines()[0].split()
+    equal(done.out.splitlines(), [f"registry:5000/suites/base:1 {digest} {job}"] * 4, "output", done)
+    expect("digest" not in done.err, "the user is told what is for the log", done)
+    for node in ("node01", "node02"):
+        log = cluster.program("logs", node).good()
+        lines = [line for line in log.splitlines() if f"start job={job} " in line]
+        equal(len(lines), 1, f"lines about the start in the log of {node}")
+        for part in ("step=0", f"node={node}", "user=alice", 'image="registry:5000/suites/base:1"', f"digest={digest}", "import_ms=", "start_ms="):
+            expect(f" {part}" in lines[0], f"the line lacks {part}: {lines[0]}")
+    local_files.squashfs(cluster)
+    cluster.run("srun", "-w", "node01", "--container-image=/home/shared/base.sqsh", "sh", "-c", "echo ${SCONTAINER_IMAGE_DIGEST-unset}",
+                env=["SCONTAINER_IMAGE_DIGEST=of-another"]).good("unset")
