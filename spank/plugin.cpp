@@ -11,9 +11,13 @@
 //   task_init              enters, having run the site's TaskProlog if config.toml says so, and reports every error of all
 //                          the others: here alone an error ends the task with exit code 1 and nothing worse, and waiting is
 //                          not limited in time
+//   task_exit              after the last one: waits while the container is saved
 //   exit                   kills the agent
 //   job_epilog             removes the job's own containers. Never fails: that would drain the node
 #include "user_side.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <string_view>
@@ -139,6 +143,21 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
 
 int slurm_spank_local_user_init(spank_t spank, int, char**) {
   gather_errors(spank);
+  return 0;
+}
+
+int slurm_spank_task_exit(spank_t spank, int, char**) {
+  uint32_t tasks = 0;
+  int status = 0;
+  spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks);
+  spank_get_item(spank, S_TASK_EXIT_STATUS, &status);
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
+  if (signal == SIGTERM || signal == SIGKILL) ++state.killed;
+  if (++state.ended != tasks || state.runtime == nullptr) return 0;
+  state.tells_progress = true;
+  if (spc_step_finish(state.runtime, tasks, state.killed) != SPC_OK) {
+    slurm_spank_log("%s%s", state.prefix, spc_error_message(state.runtime));
+  }
   return 0;
 }
 

@@ -21,8 +21,7 @@ struct Request {
   std::string refused;
 };
 
-/// This task tells the user about progress (the first of the first node) or errors (the first of its node).
-bool tells_progress = false;
+/// This task tells the user about errors: the first of its node.
 bool tells_errors = false;
 bool verbose = false;
 
@@ -154,9 +153,10 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 
 void tell_user(int level, const char* line, void*) {
   if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
-  const bool is_for_us = level == SPC_LOG_NOTICE ? tells_errors : tells_progress;
+  const bool is_for_us = level == SPC_LOG_NOTICE ? tells_errors : state.tells_progress;
   if (!is_for_us || (level == SPC_LOG_DEBUG && !verbose)) return;
-  slurm_spank_log("%s%s%s", prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
+  // What slurmstepd passes on has its prefix.
+  slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
 }
 
 bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
@@ -199,7 +199,7 @@ void enter_or_end_task(spank_t spank) {
   spank_get_item(spank, S_TASK_ID, &task);
   spank_get_item(spank, S_JOB_NODEID, &node);
   tells_errors = task == 0;
-  tells_progress = task == 0 && node == 0;
+  state.tells_progress = task == 0 && node == 0;
   let_signals_end_the_task();
 
   srun = SrunThatListens::of_this_step(spank, tells_errors);
@@ -217,7 +217,7 @@ void enter_or_end_task(spank_t spank) {
     spc_task_stay_outside(state.runtime);
     return;
   }
-  if (request.options.explain == SPC_YES && !tells_progress) ::_exit(0);  // one container is enough to explain
+  if (request.options.explain == SPC_YES && !state.tells_progress) ::_exit(0);  // one container is enough to explain
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
   char** variables = nullptr;
   if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not give the job's environment");

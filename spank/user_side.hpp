@@ -29,6 +29,9 @@ struct State {
   std::string step_error;             ///< why there is no agent; told to the user from task_init
   spc_runtime* runtime = nullptr;
   const char* prefix = kPrefix;  ///< before every line for the user
+  uint32_t ended = 0;            ///< tasks of this node
+  uint32_t killed = 0;           ///< of those, by SIGTERM or SIGKILL
+  bool tells_progress = false;   ///< this process tells the user how it goes: slurmstepd, the first task of the first node
 };
 inline State state;
 

@@ -17,6 +17,7 @@
 #include "image/location.hpp"
 #include "launch/launch.hpp"
 #include "launch/namespaces.hpp"
+#include "launch/save_path.hpp"
 #include "launch/site.hpp"
 #include "launch/submit_check.hpp"
 
@@ -163,7 +164,10 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
         .hint("Slurm would see root, and munge the user");
   }
   request.explain = options.explain == SPC_YES;
-  if (options.save != nullptr) request.save = options.save;
+  if (options.save != nullptr) {
+    request.save = options.save;
+    SPC_TRY_DURING("--container-save", check_save_path(request.save));
+  }
   const bool has_name = options.name != nullptr && *options.name != '\0';
   if (request.private_layer && (has_name || !request.save.empty())) {
     return Error(ErrorKind::invalid, std::string("--container-private and --container-") + (has_name ? "name" : "save") +
@@ -277,7 +281,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     std::function<void()> before;
     if (environment.before_entering != nullptr && !request.explain)
       before = [&] { environment.before_entering(environment.arg); };
-    const auto entry = SPC_TRY(launch(request, as_map(environment.variables), rt->channel.tasks.get(), log, before));
+    const auto entry = SPC_TRY(launch(request, as_map(environment.variables), rt->channel, log, before));
     if (entry.explained) ::_exit(0);
     for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
     for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
@@ -293,8 +297,12 @@ int spc_task_stay_outside(spc_runtime* rt) {
   return guard(rt, [&]() -> Result<void> { return stay_outside(); });
 }
 
-int spc_step_finish(spc_runtime* rt) {
-  return guard(rt, [&]() -> Result<void> { return {}; });
+int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
+  return guard(rt, [&]() -> Result<void> {
+    return rt->channel.finish(tasks, killed, [&](const char* line) {
+      if (rt->log != nullptr) rt->log(SPC_LOG_INFO, line, rt->log_arg);
+    });
+  });
 }
 
 int spc_site_flag(const char* key, int otherwise) {

@@ -24,6 +24,7 @@ namespace spc {
 ///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
 ///   lead   ── furnished (notes) ──►        builder
+///   builder ── to_save (the root) ──►      lead         only if it asked for it
 ///   agent  ── ready (namespace, record) or failed ──►  every task
 enum class TaskMessageKind : std::uint32_t {
   join = 1,
@@ -40,6 +41,7 @@ enum class TaskMessageKind : std::uint32_t {
   failed,
   name,
   named,
+  to_save,
 };
 
 /// Whose step, and which, in Slurm's numbers. Job 0: none of Slurm's.
@@ -101,7 +103,7 @@ struct TaskMessage {
     start_private = 16,   ///< this container is for the lead alone; each task gets one of its own
     start_stored = 32,    ///< the image is what the container of this name has; the descriptors are not looked at
     start_join = 64,      ///< enter the running container of this name; only sources and targets are added
-    start_save = 128,     ///< `ready` for the lead has one more descriptor: the container's root without anything mounted in it
+    start_save = 128,     ///< the lead gets the container's root, open, without what is mounted in it
   };
   std::uint32_t start_flags = 0;
   /// lead, of a private container: the image that the step's earlier ones have; furnish and ready: of the image, if it is one
@@ -129,8 +131,8 @@ struct TaskMessage {
   std::uint32_t index = 0;
   std::int32_t error = 0;
 
-  // ready, with the mount namespace, the image's record, the notes that the lead sent with `furnished` (if it did), one
-  // descriptor for each of `namespaces`, and the tree to save
+  // ready, with the mount namespace, the image's record, the notes that the lead sent with `furnished` (if it did) and one
+  // descriptor for each of `namespaces`
   bool has_notes = false;
   PhaseTimes times{};
   std::uint32_t layers = 0;

@@ -60,4 +60,7 @@ class ImageOrigins {
   std::vector<ImageOrigin> all_;
 };
 
+/// Values of records (of ImageRecord::settings, for example) `key=value\0`, in their order.
+std::vector<std::string> setting_values(const std::string& settings, std::string_view key);
+
 }  // namespace spc

@@ -22,6 +22,8 @@
 #include "launch/local_image.hpp"
 #include "launch/named_container.hpp"
 #include "launch/policy_rules.hpp"
+#include "launch/save_path.hpp"
+#include "launch/saver.hpp"
 #include "launch/site.hpp"
 #include "launch/site_importer.hpp"
 #include "launch/site_request.hpp"
@@ -195,8 +197,8 @@ Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord&
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(LaunchRequest request, const std::map<std::string, std::string>& job_environment,
                                   const PolicyRecord& policy, const Site& site, const Digest& earlier, int agent,
-                                  NamedStart& named, ContainerSpec& spec, UserSource& user_source, SiteImporter& site_importer,
-                                  Log& log) {
+                                  const Saver& saver, NamedStart& named, ContainerSpec& spec, UserSource& user_source,
+                                  SiteImporter& site_importer, Log& log) {
   ImageLocation image;
   if (!request.image.empty()) image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
   if (request.name) SPC_TRY(named.decide(wanted_image(request, image, policy)));
@@ -232,6 +234,7 @@ Result<Furniture> order_container(LaunchRequest request, const std::map<std::str
   message.start_flags = order.flags;
   if (!spec.writable) message.start_flags |= TaskMessage::start_read_only;
   if (request.private_layer) message.start_flags |= TaskMessage::start_private;
+  if (saver) message.start_flags |= TaskMessage::start_save;
   message.manifest = order.manifest;
   message.offset = order.offset;
   spec.namespaces = message.namespaces = namespaces_of(request);
@@ -282,11 +285,14 @@ bool stays_outside(const LaunchRequest& request, const Site& site) {
 
 }  // namespace
 
-Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string, std::string>& job_environment, int common,
-                         Log& log, const std::function<void()>& before_entering) {
+Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string, std::string>& job_environment,
+                         const StepChannel& step, Log& log, const std::function<void()>& before_entering) {
   const std::uint64_t begin = now_us();
-  const UniqueFd agent = SPC_TRY(join_step(common));
+  const UniqueFd agent = SPC_TRY(join_step(step.tasks.get()));
   ContainerSpec spec;
+  const auto save_path = asked.save.empty() || asked.explain ? std::nullopt : save_path_here(asked.save, job_environment);
+  Saver saver;
+  UniqueFd to_save;  // what it will save
   Furniture furniture;
   UserSource user_source;
   SiteImporter site_importer(job_environment);
@@ -339,6 +345,14 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           SPC_TRY(stay_outside());
           return TaskEntry{};
         }
+        if (save_path) {
+          auto started = Saver::start(step, *save_path, request.name ? request.name->text : "", *request.style, job_environment);
+          if (!started) {
+            SPC_TRY(report_failure(agent.get(), std::move(started).error().during("--container-save")));
+            break;
+          }
+          saver = *std::move(started);
+        }
         site_importer.set_program(site.text("importer"));
         leading = message;
         if (request.name) {
@@ -355,7 +369,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         auto prepared = Entrypoint::prepare(request, site);
         auto ordered = !prepared ? Result<Furniture>(prepared.error())
                                  : order_container(request, job_environment, leading.policy, site, leading.manifest, agent.get(),
-                                                   named, spec, user_source, site_importer, log);
+                                                   saver, named, spec, user_source, site_importer, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -395,9 +409,15 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         break;
       }
 
+      case TaskMessageKind::to_save: {
+        if (descriptors->size() == 1) to_save = std::move(descriptors->front());
+        break;
+      }
+
       case TaskMessageKind::ready: {
         if (descriptors->size() < 2U + message.has_notes) return Error(ErrorKind::internal, "no namespace to enter");
         leave_host();
+        if (to_save) SPC_TRY(saver.give(to_save.get(), (*descriptors)[1].get(), spec.settings));
         if (!inside) {
           SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
           spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
@@ -429,6 +449,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         entry.timing = timing_line(message, end - begin, spec.entrypoint.empty() ? 0 : end - before_entrypoint);
         if (leader && !request.explain)
           log.write(LogLevel::record, start_record(spec.image, *leader, spec, message, end - begin, job_environment));
+        if (save_path) tell_saver_of_task(step);
         return entry;
       }
 

@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "container/protocol.hpp"
+#include "container/task/step_agent.hpp"
 #include "image/request.hpp"
 #include "launch/container_name.hpp"
 #include "launch/environment.hpp"
@@ -55,10 +56,10 @@ struct TaskEntry {
 };
 
 /// Takes the calling task into the step's container; the first task of the node prepares it. The process must already be
-/// the user, have kept its privilege to enter (keep_privilege_to_enter) and be single-threaded. `common` is the tasks' end
-/// of the step's channel. Progress goes to `log`.
-/// `before_entering`, if it is not empty, is called on the host when everything is ready. However it ends, the process has no privilege left.
-Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment, int common,
-                         Log& log, const std::function<void()>& before_entering);
+/// the user, have kept its privilege to enter (keep_privilege_to_enter) and be single-threaded. Progress goes to `log`.
+/// `before_entering`, if it is not empty, is called on the host when everything is ready. However it ends, the process has no
+/// privilege left.
+Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
+                         const StepChannel& step, Log& log, const std::function<void()>& before_entering);
 
 }  // namespace spc

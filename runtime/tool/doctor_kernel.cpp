@@ -12,7 +12,7 @@
 #include <functional>
 
 #include "tool/doctor.hpp"
-#include "tool/user_namespace.hpp"
+#include "base/user_namespace.hpp"
 
 namespace spc {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "tool/image_tree.hpp"
+#include "image/export/image_tree.hpp"
 
 namespace spc {
 namespace {

@@ -41,7 +41,7 @@ struct MountedImage {
 };
 
 /// Mounts an image without privilege: each layer by a `fuse` of its own, one overlay over them. The calling process must
-/// have entered a user namespace (tool/user_namespace.hpp). `place` is a directory that a tmpfs can be mounted on.
+/// have entered a user namespace (base/user_namespace.hpp). `place` is a directory that a tmpfs can be mounted on.
 /// Where the kernel cannot write without privilege (Linux before 6.12), `writable` says so.
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& writable);
 

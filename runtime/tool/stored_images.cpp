@@ -108,19 +108,6 @@ Result<bool> remove_layer(int store, const Digest& layer) {
   return true;
 }
 
-std::vector<std::string> setting_values(const std::string& settings, std::string_view key) {
-  std::vector<std::string> values;
-  for (std::size_t at = 0; at < settings.size();) {
-    const std::size_t end = std::min(settings.find('\0', at), settings.size());
-    const std::string_view record = std::string_view(settings).substr(at, end - at);
-    if (record.size() > key.size() && record.substr(0, key.size()) == key && record[key.size()] == '=') {
-      values.emplace_back(record.substr(key.size() + 1));
-    }
-    at = end + 1;
-  }
-  return values;
-}
-
 Result<std::vector<ListedImage>> list_images(int store) {
   std::map<Digest, ListedImage> images;
   const auto refs = SPC_TRY(names_in(store, "refs"));

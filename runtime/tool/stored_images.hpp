@@ -51,7 +51,4 @@ std::string ref_file(const std::string& name);
 /// Takes a layer out of the store unless a container uses it (false).
 Result<bool> remove_layer(int store, const Digest& layer);
 
-/// Values of records `key=value\0`, in their order.
-std::vector<std::string> setting_values(const std::string& settings, std::string_view key);
-
 }  // namespace spc

@@ -8,7 +8,7 @@
 #include "launch/launch.hpp"
 #include "launch/user_identity.hpp"
 #include "tool/image_mount.hpp"
-#include "tool/user_namespace.hpp"
+#include "base/user_namespace.hpp"
 
 namespace spc {
 

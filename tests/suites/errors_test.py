@@ -54,6 +54,7 @@ EARLY = {
     "a_list_of_variables_with_an_empty_name": [IMAGE, "--container-env=A,,B"],
     "a_pattern_with_a_value": [IMAGE, "--container-env=A*=b"],
     "an_empty_work_directory": [IMAGE, "--container-workdir="],
+    "a_save_path_that_is_a_directory": [IMAGE, "--container-save=/home/shared/"],
     "writable_and_read_only_together": [IMAGE, "--container-writable", "--container-readonly"],
     "a_size_that_is_none": [IMAGE, "--container-tmpfs-size=lots"],
     "home_in_a_contained_container": [IMAGE, "--container-contain", "--container-mount-home"],

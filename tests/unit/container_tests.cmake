@@ -2,6 +2,9 @@ spc_unit_test(launch_test
   SOURCES launch_entrypoint_test.cpp launch_environment_test.cpp launch_mounts_test.cpp launch_name_test.cpp
           launch_namespaces_test.cpp launch_slurm_client_test.cpp
   LIBS spc_launch spc_container_task spc_image_reference spc_image_local spc_base)
+spc_unit_test(save_test
+  SOURCES launch_save_path_test.cpp
+  LIBS spc_launch spc_container_task spc_image_export spc_image_store spc_image_registry spc_layer_process spc_image_reference spc_image_local spc_base)
 spc_unit_test(local_image_test
   SOURCES image_sif_test.cpp launch_image_files_test.cpp launch_local_image_test.cpp
   LIBS spc_launch spc_container_task spc_image_reference spc_image_local spc_base)

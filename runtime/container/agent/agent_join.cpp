@@ -73,7 +73,7 @@ void Agent::on_holder() {
 
 Result<void> Agent::join_running() {
   if (!joined_) return Error(ErrorKind::internal, "nothing to join");
-  if (order_.sources.empty()) {
+  if (order_.sources.empty() && !order_.save) {
     TaskMessage answer = *joined_;
     answer.named_state = 0;
     answer.times = {};
@@ -82,8 +82,8 @@ Result<void> Agent::join_running() {
   }
   // What is attached there later is not locked: root of that user namespace could take its flags off.
   if ((joined_->namespaces & own_user) != 0) {
-    return Error(ErrorKind::refused, "mount something into a running container whose root is remapped: not possible")
-        .hint("mount it in the step that starts the container");
+    return Error(ErrorKind::refused, "mount something into or save a running container whose root is remapped: not possible")
+        .hint("ask for it in the step that starts the container");
   }
   order_.join = namespaces_.front().get();
   return start_builder();

@@ -246,6 +246,20 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
   }
 }
 
+/// For the user to read when the tasks have ended: the root without what is mounted in it. It is attached, in a namespace
+/// that nobody else is in: from a detached mount a user could make one without nosuid and nodev.
+Result<void> give_bare_root(int lead) {
+  auto bare = SPC_TRY(clone_tree(AT_FDCWD, "/", false, 0));
+  SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
+  const auto place = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  SPC_TRY(attach(std::move(bare), place.get()));
+  const auto root = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  TaskMessage message;
+  message.kind = TaskMessageKind::to_save;
+  const int passed[] = {root.get()};
+  return send_struct(lead, message, passed);
+}
+
 /// The sources are copied where they were opened, and attached where the container is.
 Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead, const std::string& size, TaskMessage& ready) {
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
@@ -254,6 +268,7 @@ Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead
   UniqueFd notes;  // the other tasks have those that the container has
   const int container[] = {order.join, order.image.record.get()};
   SPC_TRY(furnish_with(lead.socket.get(), container, {}, std::move(sources), notes, ready));
+  if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
   std::vector<UniqueFd> namespaces;
   namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
   return namespaces;
@@ -321,6 +336,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   }
   ready.has_notes = notes.operator bool();
   if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));
+  if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
   lap(Phase::furnish);
   return namespaces;
 }

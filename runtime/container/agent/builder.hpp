@@ -44,6 +44,7 @@ struct BuildOrder {
   std::uint64_t upper_size = 0;  ///< bytes; 0: the site's limit
   UniqueFd kept;                 ///< of a container with a name: the directory with its `up` and `work`; else they are in memory
   int join = -1;                 ///< the mount namespace of a container that runs already: only `sources` are added to it
+  bool save = false;
 };
 
 /// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace, the notes

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/save_protocol.hpp"
 #include "base/socket.hpp"
 
 namespace spc {
@@ -102,10 +103,36 @@ Result<void> run_agent(const Arguments& arguments, const std::string& what) {
 
 Result<StepChannel> StepChannel::open() {
   auto [tasks, agent] = SPC_TRY(socket_pair());
+  auto [step, save] = SPC_TRY(socket_pair());
   auto [parking, entrance] = SPC_TRY(socket_pair());
   const int passed[] = {agent.get()};
   SPC_TRY(send_struct(entrance.get(), char{}, passed));
-  return StepChannel{std::move(tasks), std::move(parking)};
+  return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save)};
+}
+
+Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, const std::function<void(const char*)>& tell_user) {
+  // What is told and srun has not read must fit into a pipe: nobody may hold slurmstepd up by talking.
+  constexpr int kMostLines = 80;
+  SaveMessage message;
+  pollfd events[] = {{step.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  if (::poll(events, 1, 0) <= 0) return {};  // nobody has said that he is here
+  const auto saver = SPC_TRY(receive_struct(step.get(), message));
+  message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed};
+  [[maybe_unused]] const auto sent = send_struct(step.get(), message, {}, WhenFull::fail);
+  events[1].fd = saver.empty() ? -1 : saver.front().get();
+  for (int lines = 0;;) {
+    if (::poll(events, 2, -1) < 0) continue;
+    if (events[1].revents != 0) break;
+    if (events[0].revents == 0) continue;
+    SPC_TRY(receive_struct(step.get(), message));
+    message.text[sizeof message.text - 1] = '\0';
+    if (message.text[0] != '\0' && lines++ < kMostLines) tell_user(printable(message.text).c_str());
+    if (message.kind != SaveMessageKind::done) continue;
+    step.reset();
+    return {};
+  }
+  return Error(ErrorKind::unavailable, "save the container: the process that saves it has ended")
+      .hint("if it was not cancelled, it may need more memory: see --mem");
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {

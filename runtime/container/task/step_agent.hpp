@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
@@ -10,14 +11,20 @@
 
 namespace spc {
 
-/// The two ends of a step's common socket, made before slurmstepd forks the tasks.
+/// The ends of a step's two sockets, made before slurmstepd forks the tasks.
 struct StepChannel {
   UniqueFd tasks;         ///< inherited by every task
   UniqueFd parked_agent;  ///< a socket in which a message with the agent's end waits
+  UniqueFd step, save;    ///< slurmstepd's and `save`'s end (base/save_protocol.hpp), inherited by every task
 
   /// The agent's end is nobody's descriptor until the agent takes it: only then do the tasks see that it has died, as with
   /// contain_spank slurmstepd cannot close anything before they start.
   static Result<StepChannel> open();
+
+  /// In slurmstepd, when the last of this node's tasks has `ended`: if a `save` was started, tells it so, passes on what it
+  /// says, and returns when it is done or gone. It is the user's process, in the step: what ends the step ends it. `ended`,
+  /// `killed`: how many tasks, and how many of them by SIGTERM or SIGKILL.
+  Result<void> finish(std::uint32_t ended, std::uint32_t killed, const std::function<void(const char* line)>& tell_user);
 };
 
 /// slurmstepd's hold on the step's agent.

@@ -82,8 +82,8 @@ Error died(int status) {
 
 Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& limits, const std::string& program) {
   const std::string path = program.empty() ? find_program() : program;
-  std::array<std::string, 4> words{"layer-writer", std::to_string(limits.tar_bytes), std::to_string(limits.image_bytes),
-                                   std::to_string(limits.entries)};
+  std::array<std::string, 5> words{"layer-writer", std::to_string(limits.tar_bytes), std::to_string(limits.image_bytes),
+                                   std::to_string(limits.entries), std::to_string(limits.workers)};
   std::array<char*, words.size() + 1> arguments{};
   for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
 

@@ -21,6 +21,8 @@ struct LayerLimits {
   /// The image file grows no further (RLIMIT_FSIZE).
   std::uint64_t image_bytes = std::uint64_t{1} << 40;
   std::uint64_t entries = 4'000'000;
+  /// Threads that compress; 0: as many as one thread can feed that inflates.
+  std::uint32_t workers = 0;
 };
 
 /// `layer-writer` is started with these descriptors; 1 and 2 are /dev/null or a log.

@@ -1,4 +1,4 @@
-// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES`: converts one layer in a sandbox; `import` starts it with the
+// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES [WORKERS]`: converts one layer in a sandbox; `import` starts it with the
 // descriptors of layer_report.hpp.
 
 #include <malloc.h>
@@ -19,11 +19,15 @@
 namespace spc {
 namespace {
 
+constexpr unsigned kMostWorkers = 16;  // more blocks are not on their way at a time
+
 /// One thread inflates as fast as two to three compress. More threads cost no more CPU time, only a few hundred KiB each.
-unsigned worker_count() { return std::clamp(std::thread::hardware_concurrency(), 2U, 4U); }
+unsigned worker_count(unsigned wanted) {
+  return wanted != 0 ? std::min(wanted, kMostWorkers) : std::clamp(std::thread::hardware_concurrency(), 2U, 4U);
+}
 
 Result<ConvertedLayer> convert(const LayerLimits& limits) {
-  auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(), limits));
+  auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers), limits));
   SPC_TRY_DURING("entering the sandbox", enter_sandbox(limits.image_bytes));
   // From here on the bytes of the layer are read.
   return converter.run();
@@ -58,7 +62,7 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
 
 int main(int argc, char** argv) {
   struct stat output {};
-  if (argc != 4 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
+  if (argc < 4 || argc > 5 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
     constexpr char kUsage[] = "layer-writer is started by import and is of no use by itself\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
@@ -66,7 +70,8 @@ int main(int argc, char** argv) {
   ::mallopt(M_ARENA_MAX, 1);  // an arena for each thread would keep what was freed
   const spc::LayerLimits limits{.tar_bytes = std::strtoull(argv[1], nullptr, 10),
                                 .image_bytes = std::strtoull(argv[2], nullptr, 10),
-                                .entries = std::strtoull(argv[3], nullptr, 10)};
+                                .entries = std::strtoull(argv[3], nullptr, 10),
+                                .workers = argc < 5 ? 0 : static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10))};
   const spc::LayerReport report = spc::report_of(spc::guarded(limits));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
   ::_exit(sent && report.failed == 0 ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids

@@ -140,9 +140,10 @@ SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, c
 /* Instead, for a task that is to have no container: it stays on the host, without what spc_task_keep_privilege kept. */
 SPC_API int spc_task_stay_outside(spc_runtime *rt);
 
-/* As root in slurmstepd, when the last task of the node has ended: waits for what is still done for the user (saving his
- * container), in processes of the step that end with it at the latest when it is killed. Progress goes to the log. */
-SPC_API int spc_step_finish(spc_runtime *rt);
+/* As root in slurmstepd, when the last of this node's `tasks` has ended, of which `killed` were ended by SIGTERM or SIGKILL:
+ * waits for what is still done for the user (saving his container), in processes of the step that end with it at the latest
+ * when it is killed. Progress goes to the log. */
+SPC_API int spc_step_finish(spc_runtime *rt, uint32_t tasks, uint32_t killed);
 
 /* A setting of the node's config.toml that is true or false; `otherwise` where it is not set. On the host, as anybody. */
 SPC_API int spc_site_flag(const char *key, int otherwise);

@@ -10,7 +10,7 @@
 #include "tool/places.hpp"
 #include "tool/stored_images.hpp"
 #include "tool/terminal.hpp"
-#include "tool/user_namespace.hpp"
+#include "base/user_namespace.hpp"
 
 namespace spc {
 namespace {

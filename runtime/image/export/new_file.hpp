@@ -15,6 +15,11 @@ class NewFile {
  public:
   /// A directory at `path`, or a file that may not be replaced, is refused at once.
   static Result<NewFile> create(const std::string& path, Replace replace);
+  /// The same, but for the file itself: make() does that.
+  static Result<NewFile> plan(const std::string& path, Replace replace);
+  Result<void> make();
+  /// Takes back what make() did.
+  void unmake();
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();

@@ -1,11 +1,12 @@
-#include "tool/new_file.hpp"
+#include "image/export/new_file.hpp"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
+#include <cstdint>
 #include <utility>
 
 namespace spc {
@@ -16,11 +17,16 @@ std::string directory_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string hidden_name(const std::string& name) { return "." + name + "." + std::to_string(::getpid()); }
+/// Nobody else's, on no other node either.
+std::string hidden_name(const std::string& name) {
+  std::uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) < 0) number = static_cast<std::uint64_t>(::getpid());
+  return "." + name + "." + std::to_string(number);
+}
 
 }  // namespace
 
-Result<NewFile> NewFile::create(const std::string& path, Replace replace) {
+Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
   const std::string step = "write " + quoted(path);
   struct stat status {};
   if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": that is a directory");
@@ -33,15 +39,34 @@ Result<NewFile> NewFile::create(const std::string& path, Replace replace) {
   file.shown_as_ = path;
   file.name_ = path.substr(path.rfind('/') + 1);
   file.replace_ = replace;
-  file.directory_ = UniqueFd(::open(directory_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  file.directory_ = UniqueFd(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!file.directory_) return Error::from_errno(errno, step);
-  const int directory = file.directory_.get();
-  file.file_ = UniqueFd(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
-  if (!file.file_ && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    file.hidden_ = hidden_name(file.name_);
-    file.file_ = UniqueFd(::openat(directory, file.hidden_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  return file;
+}
+
+Result<void> NewFile::make() {
+  const std::string step = "write " + quoted(shown_as_);
+  file_ = UniqueFd(::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
+  if (!file_ && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    hidden_ = hidden_name(name_);
+    file_ = UniqueFd(::openat(directory_.get(), hidden_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    const int err = errno;
+    if (!file_) hidden_.clear();
+    errno = err;
   }
-  if (!file.file_) return Error::from_errno(errno, step);
+  if (!file_) return Error::from_errno(errno, step);
+  return {};
+}
+
+void NewFile::unmake() {
+  if (!hidden_.empty()) ::unlinkat(directory_.get(), hidden_.c_str(), 0);
+  hidden_.clear();
+  file_.reset();
+}
+
+Result<NewFile> NewFile::create(const std::string& path, Replace replace) {
+  auto file = SPC_TRY(plan(path, replace));
+  SPC_TRY(file.make());
   return file;
 }
 
@@ -53,9 +78,7 @@ NewFile::NewFile(NewFile&& other) noexcept
       replace_(other.replace_),
       file_(std::move(other.file_)) {}
 
-NewFile::~NewFile() {
-  if (!hidden_.empty()) ::unlinkat(directory_.get(), hidden_.c_str(), 0);
-}
+NewFile::~NewFile() { unmake(); }
 
 Result<void> NewFile::publish() {
   const std::string step = "write " + quoted(shown_as_);

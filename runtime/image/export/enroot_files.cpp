@@ -1,7 +1,7 @@
-#include "tool/enroot_files.hpp"
+#include "image/export/enroot_files.hpp"
 
 #include "image/json.hpp"
-#include "tool/stored_images.hpp"
+#include "image/record.hpp"
 
 namespace spc {
 namespace {

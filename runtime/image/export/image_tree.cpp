@@ -1,4 +1,4 @@
-#include "tool/image_tree.hpp"
+#include "image/export/image_tree.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "tool/user_namespace.hpp"
+#include "base/user_namespace.hpp"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tool/archive.hpp"
+#include "image/export/archive.hpp"
 
 namespace spc {
 

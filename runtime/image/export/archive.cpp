@@ -1,4 +1,4 @@
-#include "tool/archive.hpp"
+#include "image/export/archive.hpp"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -13,8 +13,10 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
-#include "tool/image_tree.hpp"
+#include "image/export/image_tree.hpp"
 
 namespace spc {
 namespace {
@@ -46,16 +48,28 @@ class Writer {
     return checked(::archive_write_data(archive_.get(), bytes, size) == static_cast<la_ssize_t>(size) ? ARCHIVE_OK
                                                                                                       : ARCHIVE_FATAL);
   }
-  /// `size` bytes of `file`, from its present position; a file that has become shorter is an error.
-  Result<void> content(int file, std::uint64_t size, const std::string& path) {
+  /// `size` bytes of `file` at `offset`; a file that has become shorter is an error.
+  Result<void> content(int file, std::uint64_t offset, std::uint64_t size, const std::string& path) {
     static thread_local std::array<char, 1 << 18> buffer;
     while (size > 0) {
-      const ssize_t got = ::read(file, buffer.data(), std::min<std::uint64_t>(size, buffer.size()));
+      const auto count = std::min<std::uint64_t>(size, buffer.size());
+      const ssize_t got = ::pread(file, buffer.data(), count, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::from_errno(errno, "read " + quoted("/" + path));
       if (got == 0) return Error(ErrorKind::corrupt, "read " + quoted("/" + path) + ": it is shorter than it says");
       SPC_TRY(data(buffer.data(), static_cast<std::size_t>(got)));
+      offset += static_cast<std::uint64_t>(got);
       size -= static_cast<std::uint64_t>(got);
+    }
+    return {};
+  }
+  /// A hole that the entry's header names: libarchive counts the bytes and writes none.
+  Result<void> hole(std::uint64_t size) {
+    static const std::array<char, 1 << 18> zeros{};
+    while (size > 0) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(size, zeros.size()));
+      SPC_TRY(data(zeros.data(), count));
+      size -= count;
     }
     return {};
   }
@@ -90,7 +104,52 @@ Result<void> write_text(Writer& writer, const AddedFile& file, std::int64_t mtim
   return writer.data(file.text.data(), file.text.size());
 }
 
-Result<void> write_one(Writer& writer, const TreeEntry& found, std::map<ino_t, std::string>& linked) {
+struct Extent {
+  std::uint64_t offset, size;
+};
+
+/// Where a file with holes has data; nothing for a file that has none, or whose file system does not say.
+std::vector<Extent> data_of(int file, const struct stat& status) {
+  std::vector<Extent> extents;
+  if (status.st_blocks * 512 >= status.st_size) return extents;
+  off_t at = 0;
+  while (at < status.st_size) {
+    const off_t begin = ::lseek(file, at, SEEK_DATA);
+    if (begin < 0 && errno != ENXIO) return {};
+    if (begin < 0) break;  // only a hole is left
+    const off_t end = std::min(::lseek(file, begin, SEEK_HOLE), status.st_size);
+    if (end <= begin) return {};
+    extents.push_back({static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end - begin)});
+    at = end;
+  }
+  if (extents.empty()) extents.push_back({static_cast<std::uint64_t>(status.st_size), 0});
+  return extents;
+}
+
+Result<void> write_regular(Writer& writer, const TreeEntry& found, archive_entry* entry) {
+  const UniqueFd file(::openat(found.directory, found.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file) return Error::from_errno(errno, "read " + quoted("/" + found.path));
+  const auto size = static_cast<std::uint64_t>(found.status.st_size);
+  ::archive_entry_set_size(entry, found.status.st_size);
+  const auto extents = data_of(file.get(), found.status);
+  for (const Extent& extent : extents) {
+    ::archive_entry_sparse_add_entry(entry, static_cast<la_int64_t>(extent.offset), static_cast<la_int64_t>(extent.size));
+  }
+  SPC_TRY(writer.begin(entry));
+  if (extents.empty()) return writer.content(file.get(), 0, size, found.path);
+  std::uint64_t at = 0;
+  for (const Extent& extent : extents) {
+    SPC_TRY(writer.hole(extent.offset - at));
+    SPC_TRY(writer.content(file.get(), extent.offset, extent.size, found.path));
+    at = extent.offset + extent.size;
+  }
+  return writer.hole(size - at);
+}
+
+/// By both numbers: overlayfs shows a device for each layer, and files of different layers have the same inode number.
+using Linked = std::map<std::pair<dev_t, ino_t>, std::string>;
+
+Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked) {
   const struct stat& status = found.status;
   const auto entry = new_entry(found.path, status.st_mode, status.st_mtim.tv_sec);
   if (S_ISDIR(status.st_mode) || S_ISFIFO(status.st_mode)) return writer.begin(entry.get());
@@ -104,17 +163,13 @@ Result<void> write_one(Writer& writer, const TreeEntry& found, std::map<ino_t, s
   }
   if (!S_ISREG(status.st_mode)) return {};
   if (status.st_nlink > 1) {
-    const auto [first, fresh] = linked.emplace(status.st_ino, found.path);
+    const auto [first, fresh] = linked.emplace(std::pair(status.st_dev, status.st_ino), found.path);
     if (!fresh) {
       ::archive_entry_set_hardlink(entry.get(), first->second.c_str());
       return writer.begin(entry.get());
     }
   }
-  const UniqueFd file(::openat(found.directory, found.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "open " + quoted("/" + found.path) + " of the image");
-  ::archive_entry_set_size(entry.get(), status.st_size);
-  SPC_TRY(writer.begin(entry.get()));
-  return writer.content(file.get(), static_cast<std::uint64_t>(status.st_size), found.path);
+  return write_regular(writer, found, entry.get());
 }
 
 }  // namespace
@@ -123,7 +178,7 @@ Result<void> write_tree(int root, const std::vector<AddedFile>& added, const Byt
   Writer writer(sink);
   std::set<std::string> replaced;
   for (const auto& file : added) replaced.insert(file.path);
-  std::map<ino_t, std::string> linked;
+  Linked linked;
   bool has_etc = false;
   SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
     has_etc = has_etc || entry.path == "etc";
@@ -132,21 +187,6 @@ Result<void> write_tree(int root, const std::vector<AddedFile>& added, const Byt
   }));
   if (!has_etc && !added.empty()) SPC_TRY(writer.begin(new_entry("etc", S_IFDIR | 0755, 0).get()));
   for (const auto& file : added) SPC_TRY(write_text(writer, file, ::time(nullptr)));
-  return writer.finish();
-}
-
-Result<void> write_members(const std::vector<ArchiveMember>& members, const ByteSink& sink) {
-  Writer writer(sink);
-  for (const auto& member : members) {
-    if (member.file < 0) {
-      SPC_TRY(write_text(writer, {.path = member.path, .text = member.text}, 0));
-      continue;
-    }
-    const auto entry = new_entry(member.path, S_IFREG | 0644, 0);
-    ::archive_entry_set_size(entry.get(), static_cast<la_int64_t>(member.size));
-    SPC_TRY(writer.begin(entry.get()));
-    SPC_TRY(writer.content(member.file, member.size, member.path));
-  }
   return writer.finish();
 }
 

@@ -23,13 +23,4 @@ using ByteSink = std::function<Result<void>(const void* bytes, std::size_t size)
 /// to root, sockets and devices are left out.
 Result<void> write_tree(int root, const std::vector<AddedFile>& added, const ByteSink& sink);
 
-/// A tar archive of a few files, one of which may be large: an open file of `size` bytes, read from its beginning.
-struct ArchiveMember {
-  std::string path;
-  std::string text;
-  int file = -1;
-  std::uint64_t size = 0;  ///< of `file`
-};
-Result<void> write_members(const std::vector<ArchiveMember>& members, const ByteSink& sink);
-
 }  // namespace spc

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace spc {
+
+// A tar archive by its parts, for one whose first member is written before its name is known.
+
+inline constexpr std::uint64_t kTarHeaderBytes = 512;
+
+/// The header of a regular file of `size` bytes that anybody may read; `path` has at most 99 characters. Sizes of 8 GiB and
+/// more are written in binary, as GNU tar does.
+std::string tar_header(const std::string& path, std::uint64_t size);
+
+/// What fills the last block behind `size` bytes of content.
+std::string tar_padding(std::uint64_t size);
+
+}  // namespace spc

@@ -1,0 +1,114 @@
+#include "image/export/write_image.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/file.hpp"
+#include "image/export/tar_member.hpp"
+#include "image/json.hpp"
+#include "image/layer/layer_process.hpp"
+#include "image/record.hpp"
+#include "image/request.hpp"
+#include "image/sha256.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::string_view kOciArchive = "oci-archive:";
+
+Json descriptor(const char* type, const Digest& digest, std::uint64_t size) {
+  return {{"mediaType", type}, {"digest", digest.str()}, {"size", size}};
+}
+
+std::string blob_path(const Digest& digest) { return "blobs/sha256/" + digest.hex(); }
+
+/// How an image is run, from records `key=value\0`.
+Json config_of(const std::string& settings) {
+  Json run = Json::object();
+  const auto add = [&](const char* member, const char* key) {
+    if (const auto values = setting_values(settings, key); !values.empty()) run[member] = values;
+  };
+  add("Env", "env");
+  add("Entrypoint", "entrypoint");
+  add("Cmd", "cmd");
+  for (const auto& workdir : setting_values(settings, "workdir")) run["WorkingDir"] = workdir;
+  return {{"config", run}};
+}
+
+/// The image's configuration, for one layer with this content.
+Json config_for(const std::string& text, const std::string& settings, const Digest& diff_id) {
+  const auto parsed = parse_json_object(text, "the image's configuration");
+  Json config = parsed ? *parsed : config_of(settings);
+  if (!config.contains("architecture")) config["architecture"] = Platform::host().architecture;
+  if (!config.contains("os")) config["os"] = "linux";
+  config["rootfs"] = {{"type", "layers"}, {"diff_ids", {diff_id.str()}}};
+  config.erase("history");
+  return config;
+}
+
+}  // namespace
+
+ImageTarget parse_image_target(const std::string& text) {
+  if (text.starts_with(kOciArchive)) return {.path = text.substr(kOciArchive.size()), .oci = true};
+  return {.path = text, .oci = text.ends_with(".tar")};
+}
+
+Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int file, unsigned workers,
+                            const std::string& layer_writer, const WriteProgress& progress) {
+  const LayerLimits limits{.workers = workers};
+  auto converter = SPC_TRY(LayerProcess::start(file, limits, layer_writer));
+  std::uint64_t total = 0;
+  const auto written = write_tree(root, added, [&](const void* bytes, std::size_t size) {
+    if (progress) progress(total += size);
+    return write_all(converter.input(), std::span(static_cast<const std::byte*>(bytes), size));
+  });
+  // What could not be read is the better reason, unless the converter has given up: then it knows.
+  if (!written && written.error().sys_errno() != EPIPE) return written;
+  SPC_TRY(converter.finish());
+  return written;
+}
+
+Result<void> write_oci_archive(int root, const std::string& image_config, const std::string& settings, const std::string& name,
+                               int file, const WriteProgress& progress) {
+  // The layer goes where it will stay, and its header, which has the digest, is written when that is known.
+  if (::lseek(file, static_cast<off_t>(kTarHeaderBytes), SEEK_SET) < 0) return Error::from_errno(errno, "write the archive");
+  Sha256 hash;
+  std::uint64_t size = 0;
+  SPC_TRY(write_tree(root, {}, [&](const void* bytes, std::size_t count) {
+    const auto piece = std::span(static_cast<const std::byte*>(bytes), count);
+    hash.update(piece);
+    size += count;
+    if (progress) progress(size);
+    return write_all(file, piece);
+  }));
+  const Digest layer = hash.finish();
+  SPC_TRY(write_all(file, tar_padding(size)));
+  const std::string header = tar_header(blob_path(layer), size);
+  if (::pwrite(file, header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) {
+    return Error::from_errno(errno, "write the archive");
+  }
+
+  const std::string config = config_for(image_config, settings, layer).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const Digest config_digest = Sha256::of(config);
+  constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
+  const Json manifest{{"schemaVersion", 2},
+                      {"mediaType", kManifest},
+                      {"config", descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size())},
+                      {"layers", {descriptor("application/vnd.oci.image.layer.v1.tar", layer, size)}}};
+  const std::string manifest_text = manifest.dump();
+  Json entry = descriptor(kManifest, Sha256::of(manifest_text), manifest_text.size());
+  entry["annotations"] = {{"org.opencontainers.image.ref.name", name}};
+  const Json index{{"schemaVersion", 2}, {"manifests", {entry}}};
+  const std::pair<std::string, std::string> members[] = {{blob_path(config_digest), config},
+                                                         {blob_path(Sha256::of(manifest_text)), manifest_text},
+                                                         {"index.json", index.dump()},
+                                                         {"oci-layout", R"({"imageLayoutVersion":"1.0.0"})"}};
+  for (const auto& [path, text] : members) {
+    SPC_TRY(write_all(file, tar_header(path, text.size()) + text + tar_padding(text.size())));
+  }
+  return write_all(file, std::string(2 * kTarHeaderBytes, '\0'));
+}
+
+}  // namespace spc

@@ -1,0 +1,198 @@
+// `save FILE NAME CPUS PREFIX`: waits beside a step until its tasks have ended, then writes its container to FILE. Started by the
+// first task (launch/saver.hpp), as the user, with the descriptors and messages of base/save_protocol.hpp.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "base/save_protocol.hpp"
+#include "base/socket.hpp"
+#include "image/save/save.hpp"
+
+namespace spc {
+namespace {
+
+constexpr int kFirstProgress = 5'000;  // milliseconds
+constexpr int kLastProgress = 60'000;
+constexpr int kSoon = 300;
+
+/// Before every line for the user: the words of pyxis, or ours.
+const char* prefix = "";
+
+/// Scripts that look for lines of pyxis count on no other.
+bool says_progress() { return std::string_view(prefix) != "pyxis: "; }
+
+void say(int socket, SaveMessageKind kind, const std::string& text) {
+  SaveMessage message;
+  message.kind = kind;
+  const bool is_for_user = socket == kSaveSocket && !text.empty();
+  std::snprintf(message.text, sizeof message.text, "%s%s", is_for_user ? prefix : "", text.c_str());
+  [[maybe_unused]] const auto sent = send_struct(socket, message, {}, WhenFull::fail);
+}
+
+/// Signals for the step's tasks are none of ours. SIGTERM is noted: with it a step's cancellation begins, but also what a job
+/// wants to be told before its time is over.
+UniqueFd note_signals() {
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPIPE, SIGCONT, SIGXCPU, SIGTSTP,
+                           SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGIO}) {
+    ::signal(number, SIG_IGN);
+  }
+  sigset_t noted;
+  ::sigemptyset(&noted);
+  ::sigaddset(&noted, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &noted, nullptr);
+  return UniqueFd(::signalfd(-1, &noted, SFD_CLOEXEC));
+}
+
+/// What there is to know when all tasks have ended.
+struct Ending {
+  std::optional<SavedTree> tree;  ///< nothing: the step did not come as far as that
+  std::uint32_t tasks = 0, entered = 0, killed = 0;
+  bool terminated = false;  ///< SIGTERM came meanwhile
+};
+
+/// Nothing when slurmstepd is gone.
+std::optional<Ending> wait_for_the_end(int signals) {
+  Ending ending;
+  UniqueFd first_task(kSaveTaskSocket);
+  for (;;) {
+    // In this order: what came first must not be overlooked for what came last.
+    pollfd events[] = {{kSaveSocket, POLLIN, 0}, {first_task.get(), POLLIN, 0}, {signals, POLLIN, 0}};
+    if (::poll(events, 3, -1) < 0 && errno != EINTR) return std::nullopt;
+    SaveMessage message;
+    if (events[2].revents != 0) {
+      signalfd_siginfo info;
+      ending.terminated = ::read(signals, &info, sizeof info) == sizeof info || ending.terminated;
+    }
+    if (events[1].revents != 0) {
+      auto passed = receive_struct(first_task.get(), message);
+      first_task.reset();
+      if (passed && message.kind == SaveMessageKind::tree && passed->size() >= 2) {
+        auto tree = read_saved_tree(std::move((*passed)[0]), (*passed)[1].get(), passed->size() > 2 ? (*passed)[2].get() : -1);
+        if (tree) ending.tree = *std::move(tree);
+      }
+    }
+    if (events[0].revents == 0) continue;
+    if (!receive_struct(kSaveSocket, message)) return std::nullopt;
+    if (message.kind == SaveMessageKind::entered) ++ending.entered;
+    if (message.kind == SaveMessageKind::save) {
+      ending.tasks = message.tasks;
+      ending.killed = message.killed;
+      return ending;
+    }
+  }
+}
+
+/// Whether SIGTERM has come, or comes within so many milliseconds.
+bool is_cancelled(int signals, int milliseconds) {
+  pollfd event{signals, POLLIN, 0};
+  return ::poll(&event, 1, milliseconds) > 0;
+}
+
+/// Why nothing is saved; nothing if all is as it should be.
+std::optional<std::string> obstacle(const Ending& ending, int signals) {
+  if (!ending.tree || ending.entered == 0) return "";  // the tasks have told why
+  // The tasks get it first.
+  if (ending.killed > 0 && (ending.terminated || is_cancelled(signals, kSoon)))
+    return "the container is not saved: the step was cancelled";
+  if (ending.entered < ending.tasks) {
+    return "the container is not saved: " + std::to_string(ending.tasks - ending.entered) + " of " +
+           std::to_string(ending.tasks) + " tasks of the node were not started";
+  }
+  return std::nullopt;
+}
+
+/// The last word has been said; slurmstepd takes its time to read it.
+[[noreturn]] void end_with_slurmstepd() {
+  SaveMessage message;
+  while (receive_struct(kSaveSocket, message)) {
+  }
+  ::_exit(0);
+}
+
+/// Beside the writing: ends the process as soon as slurmstepd or the user wants that, and tells how far it is.
+void watch(Save& save, const std::string& path, int signals) {
+  for (int pause = kFirstProgress;;) {
+    pollfd events[] = {{kSaveSocket, POLLIN, 0}, {signals, POLLIN, 0}};
+    const int ready = ::poll(events, 2, pause);
+    if (ready == 0) {
+      if (!says_progress()) continue;
+      say(kSaveSocket, SaveMessageKind::progress, "saving the container to " + path + ": " + save.progress());
+      pause = std::min(2 * pause, kLastProgress);
+      continue;
+    }
+    if (ready < 0 && errno == EINTR) continue;
+    SaveMessage message;
+    if (events[1].revents == 0 && receive_struct(kSaveSocket, message)) continue;
+    save.abandon();
+    say(kSaveSocket, SaveMessageKind::done, "the container is not saved to " + path + ": it was cancelled");
+    end_with_slurmstepd();
+  }
+}
+
+Result<void> save_container(Save& save, const SavedTree& tree, const std::string& path, unsigned cpus, int signals) {
+  SPC_TRY(save.prepare());
+  std::thread([&save, path, signals] { watch(save, path, signals); }).detach();
+  auto done = save.run(tree, cpus);
+  // The converter gets the same signals and may be gone before the watching thread has noticed.
+  while (!done && is_cancelled(signals, 0)) ::pause();
+  return done;
+}
+
+[[noreturn]] void run(const std::string& file, const std::string& name, unsigned cpus) {
+  const UniqueFd signals = note_signals();
+  const ImageTarget target = parse_image_target(file);
+  const std::string path = printable(target.path);
+  auto planned = NewFile::plan(target.path, Replace::yes);
+  auto tried = planned ? planned->make() : std::move(planned).error();
+  if (tried) planned->unmake();  // until then nothing of it can be seen, on no file system
+  say(kSaveTaskSocket, tried ? SaveMessageKind::opened : SaveMessageKind::failed, tried ? "" : tried.error().message());
+
+  const auto ending = wait_for_the_end(signals.get());
+  if (!ending) ::_exit(0);
+  if (const auto why = obstacle(*ending, signals.get())) {
+    say(kSaveSocket, SaveMessageKind::done, *why);
+    end_with_slurmstepd();
+  }
+  Save save(target, *std::move(planned));
+  const std::uint64_t begin = now_us();
+  const auto saved = save_container(save, *ending->tree, path, cpus, signals.get());
+  const auto milliseconds = static_cast<int>((now_us() - begin) / 1000);
+  if (!saved) {
+    const std::string step = "save the container to " + path + ": ";
+    say(kSaveSocket, SaveMessageKind::done, step + saved.error().message());
+  } else {
+    if (milliseconds > kFirstProgress && says_progress()) {
+      say(kSaveSocket, SaveMessageKind::progress, save.summary(static_cast<unsigned>(milliseconds / 1000)));
+    }
+    say(kSaveSocket, SaveMessageKind::done, "exported container " + name + " to " + path);
+  }
+  for (;;) ::pause();  // the watching thread ends the process
+}
+
+}  // namespace
+}  // namespace spc
+
+int main(int argc, char** argv) {
+  if (argc != 5) {
+    std::fprintf(stderr, "save is started by the first task of a step and is of no use by itself\n");
+    return 2;
+  }
+  spc::prefix = argv[4];
+  try {
+    spc::run(argv[1], argv[2], static_cast<unsigned>(std::strtoul(argv[3], nullptr, 10)));
+  } catch (const std::exception& exception) {
+    spc::say(spc::kSaveSocket, spc::SaveMessageKind::failed, std::string("save the container: ") + exception.what());
+    ::_exit(1);
+  }
+}

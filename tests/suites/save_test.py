@@ -1,0 +1,310 @@
+"""--container-save: what a step leaves in its container becomes an image file, once, whole or not at all."""
+import os
+import signal
+import subprocess
+
+from cluster import NODES, await_true, kill_all
+from harness import equal, expect, same_as_golden, test
+from images import Image, with_probe
+
+ON = ("-w", "node01")
+
+
+def place(cluster, name):
+    """A file that is not there yet, here and for users."""
+    here = os.path.join(cluster.shared, name)
+    if os.path.exists(here):
+        os.unlink(here)
+    return here, f"/home/shared/{name}"
+
+
+def below(cluster):
+    """The base image with settings, and files to be changed."""
+    return Image("suites/save", [[("data", None), ("data/kept", b"of the image\n"), ("data/deleted", b"x\n"), ("data/changed", b"before\n"),
+                                  ("data/tree", None), ("data/tree/leaf", b"leaf\n"), ("data/gone", None), ("data/gone/x", b"x\n")],
+                                 [("data/upper", b"second layer\n")]],
+                 {"Env": ["PATH=/usr/bin:/bin", "FROM_IMAGE=two words"], "WorkingDir": "/data/work dir"}, below=cluster.base_layout)
+
+
+def small():
+    """An image of one program: it is saved at once."""
+    return with_probe("save-small", [("data/one", b"one\n")])
+
+
+def listing(file):
+    return subprocess.run(["unsquashfs", "-lls", file], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def names_in(directory):
+    return sorted(os.listdir(directory))
+
+
+def saved(done, name, lines=1):
+    """The step succeeded and says where the container went."""
+    done.good()
+    said = [line for line in done.messages() if line.startswith("exported container ")]
+    expect(len(said) == lines and said[0].endswith(f" to {name}"), f"it did not say {lines} times that the container went to {name}", done)
+
+
+CHANGES = """
+    test "$PWD" = "/data/work dir"
+    rm deleted 2>/dev/null || rm ../deleted; rm -r ../gone; mkdir ../gone; echo new >../gone/new
+    echo after >../changed; mv ../tree ../renamed; echo more >../renamed/more
+    echo after >../linked; ln ../linked ../hard; ln -s changed ../soft; ln -s /data/renamed ../away
+    truncate -s 3G ../sparse; echo end >>../sparse
+    echo secret >../shut; chmod 0 ../shut; mkdir ../shutdir; echo x >../shutdir/x; chmod 0 ../shutdir
+    mkfifo ../fifo; echo x >../.odd' name'
+    echo not kept >/tmp/file; echo not kept >/dev/shm/save-test; rm /dev/shm/save-test
+    printf 'OF_FILE=kept\\n' >>/etc/environment"""
+
+CHECKS = """
+    test "$PWD" = "/data/work dir"; test "$FROM_IMAGE" = "two words"; test "$OF_FILE" = kept; test "$PATH" = /usr/bin:/bin
+    cd /data; cat kept upper changed hard soft renamed/leaf renamed/more away/more gone/new shut
+    test ! -e deleted; test ! -e tree; test ! -e gone/x; test -p fifo; test -f '.odd name'
+    test linked -ef hard; test "$(stat -c %a shut shutdir)" = "$(printf '0\\n0')"
+    test $(stat -c %s sparse) = 3221225476; test "$(tail -c 4 sparse)" = end
+    test -z "$(ls -A /tmp)"; test -d /proc/self; grep -q "^$(id -un):" /etc/passwd"""
+CONTENT = "of the image\nsecond layer\nafter\nafter\nafter\nleaf\nmore\nmore\nnew\nsecret"
+
+
+@test
+def a_container_starts_again_as_it_was_left(cluster):
+    here, there = place(cluster, "save.sqsh")
+    saved(cluster.bash(CHANGES, *ON, f"--container-save={there}", image=below(cluster), timeout=60), there)
+    cluster.bash("chmod 600 /data/shut; " + CHECKS.replace("0\\n0", "600\\n0"), *ON, image=there, timeout=60).good(CONTENT)
+    text = listing(here)
+    for name in ("etc/rc", "etc/environment", "etc/fstab"):
+        expect(f"squashfs-root/{name}\n" in text, f"there is no /{name} for enroot")
+    for directory in ("proc", "sys", "dev", "tmp", "data/deleted"):
+        expect(f"squashfs-root/{directory}/" not in text and "squashfs-root/data/deleted" not in text, f"/{directory} has something in it")
+    expect(os.path.getsize(here) < 1 << 30, "holes take room in the file")
+    cluster.must_be_quiet()
+
+
+@test
+def an_oci_archive_can_be_imported_again(cluster):
+    _, there = place(cluster, "save.tar")
+    saved(cluster.bash(CHANGES, *ON, f"--container-save=oci-archive:{there}", image=below(cluster), timeout=60), there)
+    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "")  # a file like any other
+    cluster.bash("chmod 600 /data/shut; " + checks.replace("0\\n0", "600\\n0"), *ON, image=f"oci-archive:{there}", timeout=60).good(CONTENT)
+
+
+@test
+def a_file_is_replaced_at_once_and_its_reader_keeps_the_old_one(cluster):
+    here, there = place(cluster, "replaced.sqsh")
+    with open(here, "w") as file:
+        file.write("old")
+    os.chown(here, 2001, 2001)
+    with open(here) as reader:
+        saved(cluster.srun(*ON, f"--container-save={there}", "/probe", image=small()), there)
+        equal(reader.read(), "old", "what the reader of the old file sees")
+    cluster.srun(*ON, "/probe", "/data/one", image=there).good()
+    equal([name for name in names_in(cluster.shared) if name.startswith(".")], [], "hidden files")
+
+
+@test
+def a_relative_path_begins_in_the_jobs_directory(cluster):
+    here, _ = place(cluster, "relative.sqsh")
+    saved(cluster.srun(*ON, "--chdir=/home/shared", "--container-save=relative.sqsh", "/probe", image=small()), "relative.sqsh")
+    expect("probe" in listing(here), "it is not there")
+
+
+@test
+def a_path_that_cannot_be_written_is_refused_before_the_tasks_run(cluster):
+    os.makedirs(os.path.join(cluster.shared, "a-directory"), exist_ok=True)
+    for title, path in {"a_directory": "/home/shared/a-directory", "a_missing_directory": "/home/shared/missing/x.sqsh",
+                        "a_directory_of_another": "/home/bob/x.sqsh", "no_file": "/dev/null"}.items():
+        done = cluster.bash("touch /home/shared/ran", *ON, "--container-mounts=/home/shared", f"--container-save={path}", "-n2")
+        equal((done.rc, len(done.errors())), (1, 1), f"exit code and error lines for {path}", done)
+        same_as_golden(f"save_to_{title}", done.errors()[0] + "\n", done)
+        expect(not os.path.exists(os.path.join(cluster.shared, "ran")), "the task ran", done)
+    cluster.must_be_quiet()
+
+
+@test
+def the_first_node_writes_unless_the_name_tells_the_nodes_apart(cluster):
+    here, there = place(cluster, "nodes.sqsh")
+    saved(cluster.srun("-N2", "-n4", f"--container-save={there}", "/probe", image=small()), there)
+    paths = [place(cluster, f"nodes-{number}-{node}-%-%z.sqsh")[0] for number, node in enumerate(NODES)]
+    done = cluster.srun("-N2", "-n4", "--container-save=/home/shared/nodes-%n-%N-%%-%z.sqsh", "/probe", image=small()).good
+    done()
+    for path in (here, *paths):
+        expect("probe" in listing(path), f"{path} is not there")
+
+
+@test
+def a_batch_job_is_saved(cluster):
+    here, there = place(cluster, "batch-%j.sqsh")
+    script = f"#!/bin/sh\n#SBATCH --container-image=registry:5000/suites/base:1\n#SBATCH --container-save={there}\n#SBATCH -w node01\necho of the script >/saved\n"
+    job = cluster.submit(script)
+    equal(cluster.await_job(job)["JobState"], "COMPLETED", "state of the job")
+    path = here.replace("%j", str(job))
+    cluster.srun(*ON, "cat", "/saved", image=there.replace("%j", str(job))).good("of the script")
+    os.unlink(path)
+
+
+@test
+def an_image_that_is_a_file_keeps_what_it_says_itself(cluster):
+    import local_files
+    _, first = place(cluster, "again.sqsh")
+    saved(cluster.bash("echo new >/data/new; echo ADDED=by_the_step >>/etc/environment", *ON, f"--container-save={first}",
+                       image=local_files.squashfs(cluster)), first)
+    cluster.bash("pwd; echo $FROM_FILE $QUOTED $ADDED; cat /data/new /data/one", *ON, image=first).good("/data/sub\nenroot two words by_the_step\nnew\none")
+    _, archive = place(cluster, "again.tar")
+    saved(cluster.bash("true", *ON, "--container-readonly", f"--container-save={archive}", image=first), archive)
+    cluster.bash("pwd; echo $FROM_FILE $QUOTED $ADDED; cat /data/new", *ON, image=f"oci-archive:{archive}").good("/data/sub\nenroot two words by_the_step\nnew")
+
+
+@test
+def the_container_of_a_task_that_fails_is_saved_and_the_exit_code_is_the_tasks(cluster):
+    here, there = place(cluster, "failed.sqsh")
+    done = cluster.bash("trap 'sleep 1; exit 3' TERM; echo x >/changed; kill -TERM $$; sleep 5", *ON, f"--container-save={there}")
+    equal(done.rc, 3, "exit code", done)
+    expect("squashfs-root/changed" in listing(here), "it is not saved", done)
+
+
+@test
+def nothing_is_saved_if_a_task_was_not_started(cluster):
+    here, there = place(cluster, "unstarted.sqsh")
+    done = cluster.srun(*ON, "-n2", "--container-workdir=/no/such", f"--container-save={there}", "true")
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    expect("couldn't chdir" in done.errors()[0], "the error is another one", done)
+    expect(not os.path.exists(here), "it is saved", done)
+
+
+@test
+def a_task_sees_nothing_of_the_process_that_will_save_it(cluster):
+    _, there = place(cluster, "unseen.sqsh")
+    script = "ls /proc/self/fd | wc -l; exec perl -e 'print wait() == -1 ? \"no child\" : \"a child\"'"
+    plain = cluster.bash(script, *ON).good()
+    expect("no child" in plain, "the test is void")
+    equal(cluster.bash(script, *ON, f"--container-save={there}").good(), plain, "descriptors and children")
+
+
+@test
+def a_full_disk_is_told_with_one_line_and_leaves_nothing(cluster):
+    cluster.root("node01", "mkdir", "-p", "/run/small").good()
+    cluster.root("node01", "mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", "/run/small").good()
+    try:
+        done = cluster.bash("head -c 8M /dev/urandom >/random", *ON, "--container-save=/run/small/x.sqsh")
+        equal((done.rc, len(done.errors())), (0, 1), "exit code and error lines", done)
+        same_as_golden("save_to_a_full_disk", done.errors()[0] + "\n", done)
+        equal(os.listdir(cluster.inside("node01", "/run/small")), [], "files left")
+    finally:
+        cluster.root("node01", "umount", "/run/small").good()
+        cluster.root("node01", "rmdir", "/run/small")
+    cluster.must_be_quiet()
+
+
+def saving(cluster, title, there):
+    """A step whose container is being saved, and whose saving will take for ever."""
+    step = cluster.start_srun(*ON, "-J", title, f"--container-save={there}", "bash", "-c", "echo up; sleep 0.5")
+    step.await_text("up")
+    await_true(lambda: cluster.processes("node01", "layer-writer"), 20, "the save did not begin")
+    kill_all(cluster.processes("node01", "layer-writer"), signal.SIGSTOP)
+    return step
+
+
+@test
+def scancel_ends_a_save_at_once_and_leaves_nothing(cluster):
+    store, (here, there) = cluster.stores(), place(cluster, "cancelled.sqsh")
+    before = names_in(cluster.shared)
+    step = saving(cluster, "save-scancel", there)
+    cluster.run("scancel", "-n", "save-scancel").good()
+    cluster.must_be_quiet(within=2, store=store)
+    done = step.end(10)
+    equal([line for line in done.errors() if "not saved" in line], [f"the container is not saved to {there}: it was cancelled"], "what is said", done)
+    equal(names_in(cluster.shared), before, "files")
+
+
+@test
+def a_kill_ends_a_save_at_once_and_leaves_nothing(cluster):
+    store, (here, there) = cluster.stores(), place(cluster, "killed.sqsh")
+    before = names_in(cluster.shared)
+    step = saving(cluster, "save-kill", there)
+    cluster.run("scancel", "--signal=KILL", "-n", "save-kill").good()
+    cluster.must_be_quiet(within=2, store=store)
+    step.end(10)
+    equal(names_in(cluster.shared), before, "files")
+
+
+@test
+def a_step_that_is_cancelled_is_not_saved(cluster):
+    store, (here, there) = cluster.stores(), place(cluster, "cancelled.sqsh")
+    step = cluster.start_srun(*ON, "-J", "save-never", f"--container-save={there}", "sh", "-c", "echo up; sleep 60")
+    step.await_text("up")
+    cluster.run("scancel", "-n", "save-never").good()
+    cluster.must_be_quiet(within=2, store=store)
+    done = step.end(10)
+    expect("the container is not saved: the step was cancelled" in done.errors(), "it does not say so", done)
+    expect(not os.path.exists(here), "it is saved", done)
+
+
+@test
+def signals_for_the_tasks_do_not_end_the_process_that_will_save(cluster):
+    here, there = place(cluster, "signals.sqsh")
+    step = cluster.start_srun(*ON, "-J", "save-signals", f"--container-save={there}", "bash", "-c",
+                              "trap 'echo one' USR1; trap 'echo end; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    step.await_text("up")
+    cluster.run("scancel", "--signal=USR1", "-n", "save-signals").good()
+    step.await_text("one")
+    cluster.run("scancel", "--signal=TERM", "-n", "save-signals").good()
+    saved(step.end(), there)
+    expect(os.path.exists(here), "it is not there")
+
+
+@test
+def a_saver_that_is_killed_is_told_with_one_line(cluster):
+    store, (here, there) = cluster.stores(), place(cluster, "saver.sqsh")
+    step = cluster.start_srun(*ON, f"--container-save={there}", "sh", "-c", "echo up; sleep 1")
+    step.await_text("up")
+    kill_all(cluster.processes("node01", "save"))
+    done = step.end()
+    equal((done.rc, len(done.errors())), (0, 1), "exit code and error lines", done)
+    same_as_golden("save_by_a_killed_process", done.errors()[0] + "\n", done)
+    expect(not os.path.exists(here), "it is saved", done)
+    step = saving(cluster, "save-killed", there)
+    kill_all(cluster.processes("node01", "save"))
+    equal(len(step.end(10).errors()), 1, "error lines")
+    cluster.must_be_quiet(within=2, store=store)
+
+
+@test
+def slurmstepd_that_is_killed_ends_the_process_that_would_save(cluster):
+    step = cluster.start_srun(*ON, "-J", "save-stepd", "--container-save=/home/shared/never.sqsh", "sh", "-c", "echo up; sleep 60")
+    step.await_text("up")
+    parents = {int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in cluster.processes("node01", "agent")}
+    kill_all(parents)
+    await_true(lambda: not cluster.processes("node01", "save"), 2, "it survives slurmstepd")
+    cluster.run("scancel", "-n", "save-stepd").good()
+    kill_all(cluster.strangers("node01"))
+    step.end(60)
+    for node in NODES:
+        cluster.run("scontrol", "update", f"nodename={node}", "state=resume", user="root")
+    cluster.await_idle()
+    
+
+@test
+def root_inside_and_a_container_with_namespaces_of_its_own_are_saved(cluster):
+    here, there = place(cluster, "namespaces.sqsh")
+    for options in (["--container-remap-root"], ["--container-unshare=net,ipc,uts,pid"]):
+        saved(cluster.bash("echo x >/saved; ls /proc >/dev/null", *ON, *options, f"--container-save={there}"), there)
+        text = listing(here)
+        expect("squashfs-root/saved" in text and "squashfs-root/proc/" not in text, f"with {options}, it is not what it was")
+    cluster.must_be_quiet()
+
+
+@test
+def a_container_with_a_name_is_saved_under_it_when_it_is_made_and_when_it_is_used_again(cluster):
+    here, there = place(cluster, "named.sqsh")
+    name = ("--container-name=save-named", f"--container-save={there}")
+    done = cluster.bash("echo one >/first", *ON, *name)
+    saved(done, there)
+    expect(f"exported container save-named to {there}" in done.messages(), "it is not called by its name", done)
+    saved(cluster.bash("echo two >/second", *ON, *name), there)
+    cluster.bash("cat /first /second", *ON, image=there).good("one\ntwo")
+    running = cluster.start_srun(*ON, "--container-name=save-named", "sh", "-c", "echo three >/third; echo up; sleep 4")
+    running.await_text("up")
+    saved(cluster.bash("cat /third", *ON, *name, "--overlap"), there)
+    running.end().good()
+    expect("squashfs-root/third" in listing(here), "what the running step has written is not there")
