@@ -190,8 +190,8 @@ def groups_of_the_user_still_give_access(cluster):
 
 @test
 def home_is_mounted_on_roots(cluster):
-    cluster.bash("touch ~/made; test -e /root/made; ! test -e /home/alice; pwd", REMAP, "--container-mount-home", "--container-workdir=/root").good("/root")
-    path = os.path.join(cluster.home, "alice/made")
+    cluster.bash("touch ~/made-as-root; test -e /root/made-as-root; ! test -e /home/alice; pwd", REMAP, "--container-mount-home", "--container-workdir=/root").good("/root")
+    path = os.path.join(cluster.home, "alice/made-as-root")
     equal(os.stat(path).st_uid, 2001, "owner of a file in the home directory")
     os.unlink(path)
 
