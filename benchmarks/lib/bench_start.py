@@ -38,6 +38,7 @@ class StartBenchmark:
         for name in ("base", "pytorch", "layers-40"):
             self.image[name] = registry.push(test_image(name), name)
             agent_side.import_image(self.image[name])
+        node.allow_registry(registry.ADDRESS, ask_again=False)
         self.image["one"] = f"{registry.ADDRESS}/one:latest"
         node.add_image_of_lowest_layer(self.image["base"], self.image["one"])
         node.check_store()
