@@ -158,8 +158,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
     request.tmpfs_size = SPC_TRY_DURING("--container-tmpfs-size", MemorySize::parse(options.tmpfs_size));
   }
   request.private_layer = options.private_layer == SPC_YES;
-  request.slurm = options.slurm == SPC_YES;
-  if (request.slurm && request.remap_root.value_or(false)) {
+  request.slurm = tristate(options.slurm);
+  if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
     return Error(ErrorKind::invalid, "--container-slurm: not together with --container-remap-root")
         .hint("Slurm would see root, and munge the user");
   }

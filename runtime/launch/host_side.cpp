@@ -133,7 +133,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
     SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
   }
   side.added_for("batch script");
-  if (request.slurm) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
+  if (request.slurm.value_or(false)) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
   side.added_for("--container-slurm");
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment);

@@ -199,6 +199,8 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
     site.override_with(asked.overrides);
     *request.style = message_style(site);
     request = SPC_TRY(fit_to_site(asked, policy, site));
+    // Explaining takes no container away.
+    if (request.explain && request.name && request.name->use == ContainerName::Use::replace) request.name.reset();
     return {};
   };
 
@@ -330,6 +332,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         entry.explained = request.explain;
         if (request.explain) {
           for (const std::string& line : explain(spec, request)) log.write(LogLevel::info, line);
+          named.take_back();  // nothing is kept under a name that did not exist
         }
         const std::uint64_t before_entrypoint = now_us();
         SPC_TRY(entrypoint->run(request, message.has_notes ? std::move(descriptors->at(2)) : UniqueFd(), spec, log));

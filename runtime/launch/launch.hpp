@@ -39,7 +39,7 @@ struct LaunchRequest {
   bool entrypoint_log = false;
   bool contain = false;                ///< nothing of the user's inside
   bool private_layer = false;          ///< each task has its own container
-  bool slurm = false;                  ///< Slurm's commands work inside
+  std::optional<bool> slurm;           ///< Slurm's commands work inside; empty: the site's default
   bool explain = false;                ///< say what would be executed, and do not
   std::vector<std::string> command;    ///< of the task, to be explained
   std::string batch;                   ///< script, steps, or empty: the site's default

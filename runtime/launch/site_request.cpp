@@ -28,9 +28,9 @@ Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& pol
   request.mounts = std::move(mounts);
   if (request.mounts.size() > kMaxMounts) return too_many_mounts();
   if (!request.writable) request.writable = site.flag("writable", policy.writable != 0);
-  request.slurm = request.slurm || site.flag("slurm", false);
+  if (!request.slurm) request.slurm = site.flag("slurm", false);
   // Slurm's commands would take themselves for root's, which munge knows better.
-  if (!request.remap_root) request.remap_root = !request.slurm && site.flag("remap_root", false);
+  if (!request.remap_root) request.remap_root = !*request.slurm && site.flag("remap_root", false);
   request.namespaces |= namespaces_of(site);
   return request;
 }

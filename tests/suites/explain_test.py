@@ -115,3 +115,14 @@ def its_twin_counts(cluster):
     done = cluster.srun("echo", "ran", env=["SCONTAINER_EXPLAIN=1"])
     done.good("")
     equal(len(said(done, "image")), 1, "explanations", done)
+
+
+@test
+def it_makes_and_takes_away_no_container_of_a_name(cluster):
+    first = ("-w", "node01", "--container-name=explained")
+    cluster.srun(*first, "--container-explain", "true").good()
+    done = cluster.run("srun", *first, "true")
+    expect("does not exist" in done.err, "the name exists after it was explained", done)
+    cluster.srun(*first, "touch", "/kept").good()
+    cluster.srun("-w", "node01", "--container-name=explained:replace", "--container-explain", "true").good()
+    cluster.run("srun", *first, "test", "-e", "/kept").good()

@@ -1,6 +1,7 @@
 """--container-slurm: Slurm's commands work inside, whatever libraries the image has."""
 from harness import equal, expect, same_as_golden, test
 from images import with_probe
+from site_files import rules
 
 BASE = "registry:5000/suites/base:1"
 
@@ -65,3 +66,11 @@ def as_root_inside_it_is_refused(cluster):
     done = cluster.srun("--container-slurm", "--container-remap-root", "true")
     equal(done.rc, 1, "exit code", done)
     same_as_golden("slurm_and_remap_root", "\n".join(done.errors()) + "\n", done)
+
+
+@test
+def the_sites_default_can_be_refused(cluster):
+    bare = with_probe("bare", [])
+    with rules(cluster, "slurm = true\n"):
+        cluster.srun("squeue", "-h", image=bare).good()
+        equal(cluster.srun("squeue", "-h", image=bare, env=["SCONTAINER_SLURM=0"]).rc, 2, "exit code")
