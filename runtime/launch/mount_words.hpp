@@ -21,8 +21,7 @@ struct MountWords {
   bool last = false;
 };
 
-/// Takes the first mount and the comma behind it from the list. It is split at colons. A backslash takes the meaning from a comma, colon, quote, blank or backslash behind it and is
-/// an ordinary character before any other; a part that begins with a quote ends with one.
+/// Takes the first mount and the comma behind it from the list. It is split at colons; quoting as in launch/quoted_text.hpp.
 Result<MountWords> take_mount(std::string_view& list);
 
 }  // namespace spc

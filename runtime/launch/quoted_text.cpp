@@ -7,7 +7,7 @@ Result<Piece> next_piece(std::string_view& rest, std::string_view separators) {
   const bool in_quotes = rest.starts_with('"');
   bool open = in_quotes;
   if (in_quotes) rest.remove_prefix(1);
-  const auto special = [&](char c) { return c == '"' || c == '\\' || (!open && separators.find(c) != std::string_view::npos); };
+  const auto special = [&](char c) { return c == '"' || c == '\\' || c == ' ' || separators.find(c) != std::string_view::npos; };
   while (!rest.empty()) {
     char c = rest[0];
     rest.remove_prefix(1);
@@ -19,14 +19,14 @@ Result<Piece> next_piece(std::string_view& rest, std::string_view separators) {
       piece.end = c;
       return piece;
     }
-    if (in_quotes && !open) return Error(ErrorKind::invalid, "there is text behind a closing double quote");
+    if (in_quotes && !open) return Error(ErrorKind::invalid, "there is text behind the second quote");
     if (c == '\\' && !rest.empty() && special(rest[0])) {
       c = rest[0];
       rest.remove_prefix(1);
     }
     piece.text += c;
   }
-  if (open) return Error(ErrorKind::invalid, "a double quote is not closed");
+  if (open) return Error(ErrorKind::invalid, "the second quote is missing");
   return piece;
 }
 

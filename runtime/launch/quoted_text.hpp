@@ -14,8 +14,8 @@ struct Piece {
 };
 
 /// Takes the next piece off `rest`; there is always one, if an empty one. A backslash takes its meaning from a separator, a
-/// double quote or a backslash that follows, and is itself anywhere else. A piece that begins with a double quote ends at the
-/// next one, and separators in it are text.
+/// blank, a quote or a backslash that follows, and is itself anywhere else. A piece that begins with a quote (") ends at the next
+/// one, and separators in it are text.
 Result<Piece> next_piece(std::string_view& rest, std::string_view separators);
 
 }  // namespace spc

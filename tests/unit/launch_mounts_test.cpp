@@ -105,7 +105,7 @@ TEST_CASE("what separates mounts and parts can be quoted") {
   CHECK(refusal("/a:\"ro\"").find("mount target") != std::string::npos);
   CHECK(refusal("\"/a:/b") ==
         "--container-mounts: \"\\\"/a:/b\": the second quote is missing (hint: \\\" is a quote that means itself)");
-  CHECK(refusal("\"/a\"b:/c").find("a comma or colon is missing behind the second quote") != std::string::npos);
+  CHECK(refusal("\"/a\"b:/c").find("there is text behind the second quote") != std::string::npos);
 }
 
 TEST_CASE("of mounts in other places the last that is there is removed, with what lies below") {
