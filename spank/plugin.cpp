@@ -33,9 +33,27 @@ SPANK_PLUGIN(spank_container, 1)
 }
 #pragma GCC visibility pop
 
+namespace spank_container {
+
+const char* prefix() {
+  const char* known = spc_message_prefix(state.runtime);
+  return known == std::string_view(kPrefix) ? state.prefix : known;
+}
+
+}  // namespace spank_container
+
 namespace {
 
 using namespace spank_container;
+
+/// The runtime library's log: what the waiting user is told (spc_log_fn). In slurmstepd, while a container is saved.
+void tell_user(int level, const char* line, void*) {
+  if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
+  const bool is_for_us = level == SPC_LOG_NOTICE ? state.tells_errors : state.tells_progress;
+  if (!is_for_us || (level == SPC_LOG_DEBUG && !state.verbose)) return;
+  // What slurmstepd passes on has its prefix.
+  slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
+}
 
 int on_option(int row, const char* value, int /*remote*/) {
   // For an option without a value that came through a batch job's environment, Slurm says "(null)".

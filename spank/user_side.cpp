@@ -21,10 +21,6 @@ struct Request {
   std::string refused;
 };
 
-/// This task tells the user about errors: the first of its node.
-bool tells_errors = false;
-bool verbose = false;
-
 std::optional<SrunThatListens> srun;  ///< for this task's error; without one the task prints it itself
 
 bool from_process(const char* name, std::string& value, void*) {
@@ -38,12 +34,6 @@ Request read_request(std::span<const GivenOption> given, GetVariable get, void* 
   request.refused = apply_given(request.options, given);
   if (request.refused.empty()) request.refused = apply_twins(request.options, get, arg);
   return request;
-}
-
-/// The site's wish may become known while a task waits for its container.
-const char* prefix() {
-  const char* known = spc_message_prefix(state.runtime);
-  return known == std::string_view(kPrefix) ? state.prefix : known;
 }
 
 /// Tells the library what plugstack.conf says. Returns what is wrong with it, or an empty text.
@@ -117,7 +107,7 @@ void say_what_is_ignored(const std::vector<GivenOption>& given) {
 [[noreturn]] void refuse_task(const char* why) {
   // Who looks for lines of pyxis looks for one from each node.
   const bool may_be_gathered = prefix() == std::string_view(kPrefix);
-  if (tells_errors && !(may_be_gathered && srun && srun->takes(why))) slurm_spank_log("%s%s", prefix(), why);
+  if (state.tells_errors && !(may_be_gathered && srun && srun->takes(why))) slurm_spank_log("%s%s", prefix(), why);
   ::_exit(1);
 }
 
@@ -150,14 +140,6 @@ void run_task_prolog(void* spank) {
 void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<spank_t>(spank), name); }
 
 }  // namespace
-
-void tell_user(int level, const char* line, void*) {
-  if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
-  const bool is_for_us = level == SPC_LOG_NOTICE ? tells_errors : state.tells_progress;
-  if (!is_for_us || (level == SPC_LOG_DEBUG && !verbose)) return;
-  // What slurmstepd passes on has its prefix.
-  slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
-}
 
 bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
 
@@ -198,19 +180,19 @@ void enter_or_end_task(spank_t spank) {
   uint32_t node = 0;
   spank_get_item(spank, S_TASK_ID, &task);
   spank_get_item(spank, S_JOB_NODEID, &node);
-  tells_errors = task == 0;
+  state.tells_errors = task == 0;
   state.tells_progress = task == 0 && node == 0;
   let_signals_end_the_task();
 
-  srun = SrunThatListens::of_this_step(spank, tells_errors);
+  srun = SrunThatListens::of_this_step(spank, state.tells_errors);
   const std::string unusable = state.runtime == nullptr ? "" : configure(state.runtime);
   bool is_component = false;
   const std::string lost = take_own_component(spank, is_component);
   if (!lost.empty()) refuse_task(lost.c_str());
   const Request request =
       read_request(is_component ? state.given : whole_given(state.given, variable_of_job, spank), variable_of_job, spank);
-  verbose = request.options.verbose == SPC_YES;
-  if (verbose) srun.reset();
+  state.verbose = request.options.verbose == SPC_YES;
+  if (state.verbose) srun.reset();
   if (!unusable.empty()) refuse_task(unusable.c_str());
   if (!request.refused.empty()) refuse_task(request.refused.c_str());
   if (is_component && request.options.image.empty() && request.options.name.empty()) {

@@ -31,9 +31,14 @@ struct State {
   const char* prefix = kPrefix;  ///< before every line for the user
   uint32_t ended = 0;            ///< tasks of this node
   uint32_t killed = 0;           ///< of those, by SIGTERM or SIGKILL
-  bool tells_progress = false;   ///< this process tells the user how it goes: slurmstepd, the first task of the first node
+  bool tells_errors = false;     ///< the first task of its node
+  bool verbose = false;
+  bool tells_progress = false;  ///< this process tells the user how it goes: slurmstepd, the first task of the first node
 };
 inline State state;
+
+/// What stands before a line for the user. The site's wish may become known while a task waits for its container.
+const char* prefix();
 
 /// Whether the site wants the options in sbatch and salloc, too.
 bool has_options_in_allocator();
@@ -48,8 +53,5 @@ void end_gathering();
 
 /// In a task, as the user: takes it into the container, or says why not and ends it with exit code 1.
 void enter_or_end_task(spank_t spank);
-
-/// The runtime library's log: what the waiting user is told (spc_log_fn).
-void tell_user(int level, const char* line, void*);
 
 }  // namespace spank_container
