@@ -266,6 +266,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           break;
         }
         furniture = *std::move(ordered);
+        entrypoint = *std::move(prepared);
         if (leading.manifest == Digest()) leader = spec.user;  // else a container of one task, after the first
         break;
       }
