@@ -24,6 +24,8 @@ std::string hidden_name(const std::string& name) {
   return "." + name + "." + std::to_string(number);
 }
 
+constexpr char kWhereItCanBe[] = "its directory must exist, and you must be allowed to write there";
+
 }  // namespace
 
 Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
@@ -32,7 +34,8 @@ Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
   if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": that is a directory");
   if (::stat(path.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) return Error(ErrorKind::invalid, step + ": that is a directory").hint("name a file in it");
-    if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, step + ": that is no ordinary file");
+    if (!S_ISREG(status.st_mode))
+      return Error(ErrorKind::invalid, step + ": that is no ordinary file").hint("name a file that is to be made or replaced");
     if (replace == Replace::no) return Error(ErrorKind::refused, step + ": it exists already").hint("--force replaces it");
   }
   NewFile file;
@@ -40,7 +43,7 @@ Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
   file.name_ = path.substr(path.rfind('/') + 1);
   file.replace_ = replace;
   file.directory_ = UniqueFd(::open(directory_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!file.directory_) return Error::from_errno(errno, step);
+  if (!file.directory_) return Error::from_errno(errno, step).hint(kWhereItCanBe);
   return file;
 }
 
@@ -54,7 +57,7 @@ Result<void> NewFile::make() {
     if (!file_) hidden_.clear();
     errno = err;
   }
-  if (!file_) return Error::from_errno(errno, step);
+  if (!file_) return Error::from_errno(errno, step).hint(kWhereItCanBe);
   return {};
 }
 
