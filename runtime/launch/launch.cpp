@@ -193,8 +193,16 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
   bool inside = false;
   std::optional<UserIdentity> leader;  // as the host knows him
 
+  // Read once: many tasks wait on a node, and each hears of every progress.
+  std::optional<Site> known_site;
+  const auto site_as_known = [&]() -> const Site& {
+    if (!known_site) known_site = site_now(asked);
+    return *known_site;
+  };
   const auto hear_site = [&](int policy_file, const PolicyRecord& policy) -> Result<void> {
     site = SPC_TRY(Site::of(policy_file));
+    known_site = site;
+    known_site->override_with(asked.overrides);
     SPC_TRY(add_enroot_files(site, job_environment, &log));
     site.override_with(asked.overrides);
     *request.style = message_style(site);
@@ -215,7 +223,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
     SPC_TRY(user_source.wait_for(agent.get()));
     auto descriptors = receive_struct(agent.get(), message);
     if (!descriptors) return agent_has_ended();
-    if (!inside && message.kind != TaskMessageKind::lead) *request.style = message_style(site_now(request));
+    if (!inside && message.kind != TaskMessageKind::lead) *request.style = message_style(site_as_known());
     message.text[sizeof message.text - 1] = '\0';
 
     switch (message.kind) {
@@ -314,7 +322,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
           spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
           const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2U + message.has_notes));
-          site = site_now(request);
+          site = site_as_known();
           SPC_TRY(add_enroot_files(site, job_environment, nullptr));
           if (!entrypoint) entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
           SPC_TRY(enter_container(namespaces));
