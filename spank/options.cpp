@@ -27,6 +27,7 @@ struct Opposites {
 constexpr Opposites kWritable{"--container-writable", "--container-readonly"};
 constexpr Opposites kMountHome{"--container-mount-home", "--no-container-mount-home"};
 constexpr Opposites kRemapRoot{"--container-remap-root", "--no-container-remap-root"};
+constexpr Opposites kGpu{"--container-gpu", "--no-container-gpu"};
 constexpr Opposites kEntrypoint{"--container-entrypoint", "--no-container-entrypoint"};
 
 /// `value` is empty on the command line, where the option has none, and a boolean in an environment twin.
@@ -101,6 +102,14 @@ constexpr OptionRow kTable[] = {
      [](Options& o, const std::string& value) { return switch_on(o.private_layer, "--container-private", value); }},
     {"container-slurm", nullptr, "[container] srun, squeue and the other commands of Slurm work inside", "SLURM",
      [](Options& o, const std::string& value) { return switch_on(o.slurm, "--container-slurm", value); }},
+    {"container-gpu", nullptr, "[container] make the GPUs of the step work inside; so it is anyway where the step has any", "GPU",
+     [](Options& o, const std::string& value) { return switch_to(o.gpu, SPC_YES, kGpu, value); }},
+    {"no-container-gpu", nullptr, "[container] add no GPU's driver and files to the container", nullptr,
+     [](Options& o, const std::string& value) { return switch_to(o.gpu, SPC_NO, kGpu, value); }},
+    {"container-device", "VENDOR/CLASS=NAME[,...]", "[container] add these devices, as CDI files of the node describe them", "DEVICE",
+     [](Options& o, const std::string& value) { return add_once(o.devices, "--container-device", value); }},
+    {"container-mpi", "image|host", "[container] use the image's MPI, or put the node's in its place", "MPI",
+     [](Options& o, const std::string& value) { return set_once(o.mpi, "--container-mpi", value); }},
     {"container-batch", "script|steps",
      "[container] of a batch job: script runs the script in the image, steps only what srun starts in it", "BATCH",
      [](Options& o, const std::string& value) { return set_once(o.batch, "--container-batch", value); }},
@@ -131,6 +140,9 @@ bool is_set(const Options& options, const std::string& twin) {
   if (twin == "TMPFS_SIZE") return !options.tmpfs_size.empty();
   if (twin == "PRIVATE") return options.private_layer != SPC_UNSET;
   if (twin == "SLURM") return options.slurm != SPC_UNSET;
+  if (twin == "GPU") return options.gpu != SPC_UNSET;
+  if (twin == "DEVICE") return !options.devices.empty();
+  if (twin == "MPI") return !options.mpi.empty();
   if (twin == "BATCH") return !options.batch.empty();
   if (twin == "EXPLAIN") return options.explain != SPC_UNSET;
   if (twin == "VERBOSE") return options.verbose != SPC_UNSET;

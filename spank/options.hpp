@@ -20,6 +20,9 @@ struct Options {
   std::string name, save, tmpfs_size;
   std::vector<std::string> unshare;
   std::string batch;  ///< script or steps; empty: script
+  std::vector<std::string> devices;
+  std::string mpi;  ///< image or host
+  int gpu = SPC_UNSET;
   int writable = SPC_UNSET;
   int mount_home = SPC_UNSET;
   int remap_root = SPC_UNSET;

@@ -85,6 +85,10 @@ int with_options(const Options& given, const char* batch_script, const Use& use)
   options.slurm = given.slurm;
   options.explain = given.explain;
   options.batch = text(given.batch);
+  const auto devices = as_vector(given.devices);
+  options.gpu = given.gpu;
+  options.devices = devices.data();
+  options.mpi = text(given.mpi);
   return use(options);
 }
 
@@ -93,7 +97,7 @@ void say_what_is_ignored(const std::vector<GivenOption>& given) {
   std::vector<std::string> said;
   for (const GivenOption& option : given) {
     std::string name = option_table()[option.row].name;
-    for (const char* choice : {"container-mount-home", "container-remap-root", "container-entrypoint"}) {
+    for (const char* choice : {"container-mount-home", "container-remap-root", "container-entrypoint", "container-gpu"}) {
       if (name == choice || name == std::string("no-") + choice) name = std::string("[no-]") + choice;
     }
     if (std::find(said.begin(), said.end(), name) != said.end()) continue;

@@ -86,6 +86,21 @@ class CallbackLog final : public Log {
 
 std::optional<bool> tristate(int value) { return value == SPC_UNSET ? std::nullopt : std::optional(value != SPC_NO); }
 
+/// VENDOR/CLASS=NAME[,...]; whether there is such a device the node knows.
+Result<void> add_devices(std::vector<std::string>& devices, std::string_view list) {
+  for (;;) {
+    const std::string name(list.substr(0, list.find(',')));
+    const auto slash = name.find('/');
+    const auto equals = name.find('=');
+    if (slash == 0 || slash == std::string::npos || equals == std::string::npos || equals < slash + 2 || equals + 1 == name.size()) {
+      return Error(ErrorKind::invalid, quoted(name) + " is no name of a device").hint("VENDOR/CLASS=NAME, such as nvidia.com/gpu=all");
+    }
+    if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
+    if (list.find(',') == std::string_view::npos) return {};
+    list.remove_prefix(name.size() + 1);
+  }
+}
+
 Result<LaunchRequest> parse_options(const spc_options* given) {
   const auto options = SPC_TRY(adopt(given, spc_options{.size = 0,
                                                         .image = nullptr,
@@ -110,7 +125,10 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
                                                         .private_layer = SPC_UNSET,
                                                         .slurm = SPC_UNSET,
                                                         .explain = SPC_UNSET,
-                                                        .batch = nullptr}));
+                                                        .batch = nullptr,
+                                                        .gpu = SPC_UNSET,
+                                                        .devices = nullptr,
+                                                        .mpi = nullptr}));
   LaunchRequest request;
   if (options.name != nullptr) request.name = SPC_TRY(ContainerName::parse(options.name));
   if (options.image != nullptr) request.image = options.image;
@@ -177,6 +195,14 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   if (options.batch != nullptr) request.batch = options.batch;
   if (!request.batch.empty() && request.batch != "script" && request.batch != "steps") {
     return Error(ErrorKind::invalid, "--container-batch: " + quoted(request.batch) + " is not allowed").hint("script or steps");
+  }
+  request.gpu = tristate(options.gpu);
+  for (auto list = options.devices; list != nullptr && *list != nullptr; ++list) {
+    SPC_TRY_DURING("--container-device", add_devices(request.devices, *list));
+  }
+  if (options.mpi != nullptr) request.mpi = options.mpi;
+  if (!request.mpi.empty() && request.mpi != "image" && request.mpi != "host") {
+    return Error(ErrorKind::invalid, "--container-mpi: " + quoted(options.mpi) + " is not allowed").hint("image or host");
   }
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   if (request.explain) request.save.clear();  // nothing will have been run

@@ -30,6 +30,9 @@ constexpr Use kUses[] = {
     {"container-tmpfs-size", [](const spc_options& o) { return is_given(o.tmpfs_size); }},
     {"container-private", [](const spc_options& o) { return o.private_layer == SPC_YES; }},
     {"container-slurm", [](const spc_options& o) { return o.slurm == SPC_YES; }},
+    {"container-gpu", [](const spc_options& o) { return o.gpu == SPC_YES; }},
+    {"container-device", [](const spc_options& o) { return is_given(o.devices); }},
+    {"container-mpi", [](const spc_options& o) { return is_given(o.mpi); }},
     {"container-explain", [](const spc_options& o) { return o.explain == SPC_YES; }},
     {"container-verbose", [](const spc_options& o) { return o.verbose == SPC_YES; }},
 };

@@ -16,6 +16,12 @@ constexpr std::array<std::string_view, 2> kBatch{"script", "steps"};
 constexpr std::array<std::string_view, 2> kScope{"global", "job"};
 constexpr std::array<std::string_view, 2> kMessages{"own", "pyxis"};
 
+constexpr std::array<std::string_view, 2> kGpu{"auto", "off"};
+constexpr std::array<std::string_view, 2> kGpuDevices{"allocated", "accessible"};
+constexpr std::array<std::string_view, 2> kMpi{"image", "host"};
+constexpr std::array<std::string_view, 3> kMpiAbi{"major", "full", "strict"};
+constexpr std::array<std::string_view, 3> kFabric{"auto", "off", "require"};
+
 bool is_line(const std::string& text) {
   return !text.empty() && std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
@@ -42,6 +48,8 @@ bool is_assignment(const std::string& text) {
 }
 
 bool is_name_or_pattern(const std::string& text) { return is_name(text, "*?"); }
+
+bool is_hook(const std::string& text) { return is_line(text) && text.find('/') == std::string::npos; }
 
 /// Empty means none.
 bool is_limit(const std::string& text) { return text.empty() || is_upper_size(text); }
@@ -94,6 +102,22 @@ Result<void> read_site(const TableReader& reader, SiteConfig& site) {
   SPC_TRY(reader.read_words("features_off", site.features_off, kFeatures));
   SPC_TRY(reader.read("max_tmpfs_size", site.max_tmpfs_size, is_limit, kUpperSizeRule));
   SPC_TRY(reader.read("importer", site.importer, is_program, "needs the absolute path of a program"));
+  SPC_TRY(reader.read_word("gpu", site.gpu, kGpu));
+  SPC_TRY(reader.read_word("gpu_devices", site.gpu_devices, kGpuDevices));
+  SPC_TRY(reader.read("driver_root", site.driver_root, is_program, "needs the absolute path of a directory"));
+  SPC_TRY(reader.read("prefer_cdi", site.prefer_cdi));
+  SPC_TRY(reader.read_word("mpi", site.mpi, kMpi));
+  SPC_TRY(reader.read_word("mpi_abi", site.mpi_abi, kMpiAbi));
+  SPC_TRY(reader.read("mpi_libraries", site.mpi_libraries, is_absolute, "needs the absolute path of a library"));
+  SPC_TRY(reader.read("mpi_dependencies", site.mpi_dependencies, is_absolute, "needs the absolute path of a library"));
+  SPC_TRY(reader.read("mpi_mounts", site.mpi_mounts, is_mount, "needs SRC[:DST[:FLAGS]] with an absolute path of the node"));
+  SPC_TRY(reader.read_word("fabric", site.fabric, kFabric));
+  SPC_TRY(reader.read("fabric_libraries", site.fabric_libraries, is_absolute, "needs the absolute path of a library"));
+  SPC_TRY(reader.read("frameworks", site.frameworks));
+  SPC_TRY(reader.read("python_user_base", site.python_user_base));
+  SPC_TRY(reader.read("hooks_off", site.hooks_off, is_hook, "needs the name of a hook, such as 50-nccl"));
+  SPC_TRY(reader.read("hook_timeout", site.hook_timeout, kDay));
+  SPC_TRY(reader.read("user_hooks", site.user_hooks));
   SPC_TRY(reader.read("enroot_compat", site.enroot_compat));
   return reader.read("check_at_submit", site.check_at_submit);
 }
@@ -116,6 +140,22 @@ std::string site_records(const SiteConfig& site) {
   records.add("features_off", site.features_off);
   if (!site.max_tmpfs_size.empty()) records.add("max_tmpfs_size", std::string_view(site.max_tmpfs_size));
   if (!site.importer.empty()) records.add("importer", std::string_view(site.importer));
+  records.add("gpu", std::string_view(site.gpu));
+  records.add("gpu_devices", std::string_view(site.gpu_devices));
+  if (!site.driver_root.empty()) records.add("driver_root", std::string_view(site.driver_root));
+  records.add("prefer_cdi", site.prefer_cdi);
+  records.add("mpi", std::string_view(site.mpi));
+  records.add("mpi_abi", std::string_view(site.mpi_abi));
+  records.add("mpi_libraries", site.mpi_libraries);
+  records.add("mpi_dependencies", site.mpi_dependencies);
+  records.add("mpi_mounts", site.mpi_mounts);
+  records.add("fabric", std::string_view(site.fabric));
+  records.add("fabric_libraries", site.fabric_libraries);
+  records.add("frameworks", site.frameworks);
+  records.add("python_user_base", site.python_user_base);
+  records.add("hooks_off", site.hooks_off);
+  records.add("hook_timeout", std::string_view(std::to_string(site.hook_timeout)));
+  records.add("user_hooks", site.user_hooks);
   records.add("enroot_compat", site.enroot_compat);
   records.add("check_at_submit", site.check_at_submit);
   return records.take();

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/digest.hpp"
@@ -37,6 +38,7 @@ struct ContainerSpec {
   EntrypointMode entrypoint_mode = EntrypointMode::no;
   std::vector<std::string> entrypoint;  ///< what is run before the tasks; empty: nothing
   Environment environment;
+  std::vector<std::pair<std::string, std::string>> hooks;  ///< what they did, or why not: name and words
 };
 
 /// Adds what the image says about itself: `record` has the form of base/image_record.hpp.

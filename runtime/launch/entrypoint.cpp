@@ -13,6 +13,7 @@
 
 #include "base/file.hpp"
 #include "launch/entrypoint_process.hpp"
+#include "launch/task_notes.hpp"
 
 namespace spc {
 namespace {
@@ -111,7 +112,7 @@ bool lock(int file, short kind, int command) {
 Result<EntrypointOutcome> wait_for_outcome(const UniqueFd& notes) {
   if (!notes) return Error(ErrorKind::internal, "wait for the image's entrypoint: no notes");
   if (!lock(notes.get(), F_RDLCK, F_SETLKW)) return Error::from_errno(errno, "wait for the image's entrypoint");
-  return EntrypointOutcome::parse(SPC_TRY(read_file(notes.get(), kMostNotes)));
+  return EntrypointOutcome::parse(SPC_TRY(read_entrypoint_part(notes.get())));
 }
 
 std::string shown(std::string_view line) { return "entrypoint: " + printable(line); }
@@ -201,14 +202,15 @@ Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const Site&
   return entrypoint;
 }
 
-Result<int> Entrypoint::notes_for_others() {
-  if (mode_ != EntrypointMode::node) return -1;
-  notes_.reset(::memfd_create("spank-container entrypoint", MFD_CLOEXEC));
-  if (!notes_ || !lock(notes_.get(), F_WRLCK, F_SETLK)) return Error::from_errno(errno, "make the entrypoint's notes");
-  return notes_.get();
+Result<void> Entrypoint::write_down_in(UniqueFd notes) {
+  if (mode_ == EntrypointMode::node && !lock(notes.get(), F_WRLCK, F_SETLK)) {
+    return Error::from_errno(errno, "lock the entrypoint's notes");
+  }
+  notes_ = std::move(notes);
+  return {};
 }
 
-Result<void> Entrypoint::run(const LaunchRequest& request, UniqueFd notes, ContainerSpec& spec, Log& log) {
+Result<void> Entrypoint::run(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log) {
   if (mode_ == EntrypointMode::no) return {};
   EntrypointOutcome outcome;
   const bool waits = mode_ == EntrypointMode::node && !notes_;

@@ -50,11 +50,11 @@ class Entrypoint {
   /// Outside, before anything is entered; opens what will be needed inside.
   static Result<Entrypoint> prepare(const LaunchRequest& request, const Site& site);
 
-  /// For the leading task, inside: the memory file that goes to the others; -1 if they need none.
-  Result<int> notes_for_others();
+  /// For the leading task: its notes for the others, where the outcome will stand. They are locked until then.
+  Result<void> write_down_in(UniqueFd notes);
   /// Inside, in the work directory: runs the entrypoint, or waits for the task that does, and changes `spec` accordingly.
   /// `notes`: what the leading task has sent, if this is another one.
-  Result<void> run(const LaunchRequest& request, UniqueFd notes, ContainerSpec& spec, Log& log);
+  Result<void> run(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log);
 
  private:
   Result<EntrypointOutcome> execute(const ContainerSpec& spec, Log* log) const;
@@ -62,7 +62,7 @@ class Entrypoint {
   EntrypointMode mode_ = EntrypointMode::no;
   std::chrono::seconds limit_{0};
   UniqueFd probe_;
-  UniqueFd notes_;  ///< of the leading task
+  UniqueFd notes_;  ///< of the leading task, in mode node
 };
 
 }  // namespace spc

@@ -34,6 +34,7 @@ const char* name_of(Origin origin) {
     case Origin::site: return "site";
     case Origin::kept: return "job, kept";
     case Origin::option: return "--container-env";
+    case Origin::hook: return "hook";
     case Origin::entrypoint: return "entrypoint";
     case Origin::container: return "container";
   }

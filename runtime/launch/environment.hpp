@@ -31,7 +31,7 @@ struct ImageSettings {
 inline constexpr char kDefaultPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where a variable's value comes from.
-enum class Origin { job, slurm, login, image, pytorch, site, kept, option, entrypoint, container };
+enum class Origin { job, slurm, login, image, pytorch, site, kept, option, hook, entrypoint, container };
 const char* name_of(Origin origin);
 
 /// A task's environment, and why it is as it is.

@@ -14,9 +14,7 @@
 #include "launch/slurm_client.hpp"
 
 namespace spc {
-namespace {
 
-/// Opens what the user named, with his rights alone: root_squash, FUSE and private directories need nothing more.
 Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
                         const std::string& shown_as) {
   UniqueFd path(::open(source.c_str(), O_PATH | O_CLOEXEC));
@@ -37,6 +35,8 @@ void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, s
   side.sources.push_back({.path = {}, .flags = flags | TaskMessage::source_tmpfs, .size = size});
   side.furniture.placements.push_back({target, true, shown_as, mode});
 }
+
+namespace {
 
 Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   SPC_TRY(add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
@@ -119,7 +119,8 @@ void HostSide::added_for(const std::string& whom) {
 }
 
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
-                        const std::map<std::string, std::string>& environment, Log& log, ContainerState state) {
+                        const std::map<std::string, std::string>& environment, Log& log, ContainerState state,
+                        const std::function<Result<void>(HostSide&)>& before_mounts) {
   HostSide side;
   if (state == ContainerState::is_new) SPC_TRY(add_host_files(side));
   side.added_for("every container");
@@ -135,6 +136,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   side.added_for("batch script");
   if (request.slurm.value_or(false)) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
   side.added_for("--container-slurm");
+  if (before_mounts) SPC_TRY(before_mounts(side));
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment);
     if (!added && mount.optional) {

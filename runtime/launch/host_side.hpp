@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,12 +40,22 @@ struct HostSide {
   [[nodiscard]] std::vector<MountPlan> mounts() const;
 };
 enum class ContainerState { is_new, runs };
+
+/// Opens what is at `source` with the user's rights alone: root_squash, FUSE and private directories need nothing more.
+Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
+                        const std::string& shown_as);
+/// A new file system of `size` bytes; 0: as large as the writable layer may be.
+void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size, std::optional<unsigned> mode,
+               const std::string& shown_as);
+
 /// To a container that runs already only what the step asks for is added.
 /// `home`: the user's home directory if it shall be mounted (or, with --container-contain, covered), else empty. `environment`: the
-/// job's. A mount that may be missing, and is, makes a warning in `log`.
+/// job's. A mount that may be missing, and is, makes a warning in `log`. `before_mounts` adds what the mounts that were asked
+/// for may cover.
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
                         const std::map<std::string, std::string>& environment, Log& log,
-                        ContainerState state = ContainerState::is_new);
+                        ContainerState state = ContainerState::is_new,
+                        const std::function<Result<void>(HostSide&)>& before_mounts = {});
 
 /// Where Slurm forwards the user's display (srun --x11): the file that lets programs in, which lies where the container has a
 /// /tmp or a home of its own.

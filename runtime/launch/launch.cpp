@@ -29,6 +29,8 @@
 #include "launch/site_importer.hpp"
 #include "launch/site_request.hpp"
 #include "launch/start_record.hpp"
+#include "launch/step_edits.hpp"
+#include "launch/task_notes.hpp"
 #include "launch/user_source.hpp"
 
 namespace spc {
@@ -86,7 +88,7 @@ void say_import(const LaunchRequest& request, Event event, const std::map<std::s
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(LaunchRequest request, const std::map<std::string, std::string>& job_environment,
                                   const PolicyRecord& policy, const Site& site, const Digest& earlier, int agent,
-                                  const Saver& saver, NamedStart& named, ContainerSpec& spec, UserSource& user_source,
+                                  const Saver& saver, NamedStart& named, HookedStart& hooked, ContainerSpec& spec, UserSource& user_source,
                                   SiteImporter& site_importer, Log& log) {
   ImageLocation image;
   if (!request.image.empty()) image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
@@ -100,8 +102,11 @@ Result<Furniture> order_container(LaunchRequest request, const std::map<std::str
       !request.contain && request.mount_home.value_or(site.flag("mount_home", policy.mount_home != 0) && !joins);
   const bool needs_home = mount_home || (request.contain && !joins);
   if (needs_home) spec.user = UserIdentity::of_this_process();
+  const auto run_hooks = [&](HostSide& so_far) {
+    return joins ? Result<void>() : hooked.prepare(HookedStart::context_of(request, job_environment, site), so_far);
+  };
   auto side = SPC_TRY(gather(request, needs_home ? spec.user.home : "", job_environment, log,
-                             joins ? ContainerState::runs : ContainerState::is_new));
+                             joins ? ContainerState::runs : ContainerState::is_new, run_hooks));
   if (!request.contain) add_display(side, job_environment);
   spec.image = request.image.empty() ? named.notes().image : image.canonical();
   spec.from = order.from;
@@ -188,6 +193,8 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
   Site site;                      // the lead is given it; the others read it later, when it is the same
   LaunchRequest request = asked;  // the lead completes it
   std::optional<Entrypoint> entrypoint;
+  HookedStart hooked;
+  int own_notes = -1;  ///< of the lead: the entrypoint has them
   TaskMessage leading;  // what the agent told the lead
   NamedStart named;
   bool inside = false;
@@ -268,7 +275,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         auto prepared = Entrypoint::prepare(request, site);
         auto ordered = !prepared ? Result<Furniture>(prepared.error())
                                  : order_container(request, job_environment, leading.policy, site, leading.manifest, agent.get(),
-                                                   saver, named, spec, user_source, site_importer, log);
+                                                   saver, named, hooked, spec, user_source, site_importer, log);
         if (!ordered) {
           SPC_TRY(report_failure(agent.get(), ordered.error()));
           break;
@@ -285,12 +292,16 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         site_importer.release();  // the image is open
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
-        furniture.notes = SPC_TRY(entrypoint->notes_for_others());
+        auto notes = SPC_TRY(make_task_notes());
+        furniture.notes = own_notes = notes.get();
+        SPC_TRY(entrypoint->write_down_in(std::move(notes)));
         auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
         const auto furnish_inside = [&] {
           if (spec.settings.in_files) read_image_files(job_environment, spec.settings, &log);
           if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, spec.settings));
           auto furnished = named.write(message.manifest);
+          if (furnished) furnished = hooked.create(spec, furniture, log);
+          if (furnished) furnished = write_hook_part(own_notes, hooked.for_tasks().serialize());
           if (furnished) furnished = furnish(furniture, agent.get());
           if (furnished) return furnished;
           named.take_back();
@@ -336,6 +347,11 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         if (!request.name || named.plan() == NamePlan::make) say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
         tell_image(asked.image, spec);
+        const UniqueFd notes = message.has_notes ? std::move(descriptors->at(2)) : UniqueFd();
+        const int hook_notes = own_notes >= 0 ? own_notes : notes.get();
+        TaskEdits edits;
+        if (hook_notes >= 0) edits = TaskEdits::parse(SPC_TRY(read_hook_part(hook_notes)));
+        SPC_TRY(apply_to_task(edits, request, job_environment, site, spec, log));
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;
         entry.explained = request.explain;
@@ -344,7 +360,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           named.take_back();  // nothing is kept under a name that did not exist
         }
         const std::uint64_t before_entrypoint = now_us();
-        SPC_TRY(entrypoint->run(request, message.has_notes ? std::move(descriptors->at(2)) : UniqueFd(), spec, log));
+        SPC_TRY(entrypoint->run(request, notes, spec, log));
         entry.environment = change_to(spec.environment, job_environment);
         const std::uint64_t end = now_us();
         entry.timing = timing_line(message, end - begin, spec.entrypoint.empty() ? 0 : end - before_entrypoint);

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,10 @@ struct LaunchRequest {
   bool explain = false;                ///< say what would be executed, and do not
   std::vector<std::string> command;    ///< of the task, to be explained
   std::string batch;                   ///< script, steps, or empty: the site's default
+  std::optional<bool> gpu;             ///< what makes GPUs work inside; empty: if the step has any and the site lets
+  std::vector<std::string> devices;    ///< names of CDI
+  std::string mpi;                     ///< whose MPI: image, host, or empty: the site's default
+  std::optional<std::set<std::string>> granted_devices;  ///< nodes that the step may open, if they were looked for in its cgroup
   MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings as soon as the agent has them
   std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE
   std::string batch_script;            ///< of a batch step: Slurm's copy of the script, shown inside at the same place

@@ -29,6 +29,9 @@ class Site {
   /// All values of a key, of a list for example.
   [[nodiscard]] std::vector<std::string> all(std::string_view key) const;
 
+  /// All keys with their values, in order.
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& records() const { return records_; }
+
   /// Another value of a key, behind those that there are.
   void add(std::string_view key, std::string_view value) { records_.emplace_back(key, value); }
 

@@ -13,6 +13,7 @@
 #include "container/task/fake_root.hpp"
 #include "container/task/furnish.hpp"
 #include "launch/host_side.hpp"
+#include "launch/step_edits.hpp"
 #include "launch/image_files.hpp"
 
 namespace spc {
@@ -133,7 +134,11 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   const bool mounts_home = request.mount_home.value_or(false);
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
-  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log));
+  HookedStart hooked;
+  const Site site = Site::read();
+  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
+    return hooked.prepare(HookedStart::context_of(request, environment, site), so_far);
+  }));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
@@ -150,7 +155,14 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     return {};
   };
   auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
+  ContainerSpec spec;
+  spec.image = request.image;
+  spec.settings = settings;
+  spec.user = user;
+  TaskEdits edits;
   if (image.writable) {
+    SPC_TRY(hooked.create(spec, furniture, log));
+    edits = hooked.for_tasks();
     SPC_TRY(furnish(furniture, attach));
   } else {
     // Nothing can be made: what the image has must do.
@@ -158,15 +170,17 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     furniture.group_entries.clear();
     furniture.directories.clear();
     furniture.namespaces = 0;
+    hooked.leave_out(furniture);
     SPC_TRY(furnish(furniture, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
   SPC_TRY(change_directory(workdir));
 
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
-  const auto merged = merge_environment(environment, settings, {}, request.environment, user, workdir);
+  spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
+  SPC_TRY(apply_to_task(edits, request, environment, site, spec, log));
   environment.clear();
-  for (const auto& [name, variable] : merged) environment[name] = variable.value;
+  for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
   if (map == RootMap::root) SPC_TRY(fake_root_calls());
   return settings;

@@ -4,7 +4,7 @@ import re
 
 from report import ROOT, data_lines, relative, sources, text_files
 
-MOST_ROOT_LINES = 2760
+MOST_ROOT_LINES = 2840
 MOST_LINES_OF_A_FILE = 450
 LONGER_BY_NATURE = {"LICENSE", "tests/catalogue", "packaging/man/spank-container.7"}
 
@@ -54,7 +54,7 @@ def includes(path):
 
 def resolve(path, name):
     """The file that a quoted include means, as the compiler finds it."""
-    for directory in (path.parent, ROOT / "runtime", ROOT / "runtime/include"):
+    for directory in (path.parent, ROOT / "runtime", ROOT, ROOT / "runtime/include"):
         if (directory / name).is_file():
             return directory / name
     return None
@@ -99,7 +99,7 @@ class Modules:
 
 
 def include_problems(modules):
-    for path in sources("spank", "runtime", "packaging/compat"):
+    for path in sources("spank", "runtime", "hooks", "packaging/compat"):
         for number, included in includes(path):
             problem = modules.problem(path, included)
             if problem:
@@ -108,7 +108,7 @@ def include_problems(modules):
 
 def module_problems(modules):
     """The data file itself: every module has files, and every arrow leads somewhere."""
-    used = {modules.of(path) for path in sources("spank", "runtime", "packaging/compat")}
+    used = {modules.of(path) for path in sources("spank", "runtime", "hooks", "packaging/compat")}
     for module, allowed in modules.allowed.items():
         if module not in used:
             yield f"tests/architecture/modules: no file belongs to {module}"
@@ -209,7 +209,7 @@ def check(report):
     counts = {path: code_lines(path, user_names) for path, user_names in root.items()}
     promise = f"code that runs as root has {sum(counts.values())} lines, at most {MOST_ROOT_LINES}"
     report.check(promise, root_size_problems(counts))
-    everywhere = set(sources("spank", "runtime", "packaging/compat"))
+    everywhere = set(sources("spank", "runtime", "hooks", "packaging/compat"))
     report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
     report.check("the agent makes no call that is banned for it", banned(with_base(agent_files()), BANNED_IN_AGENT))
     report.check("code that runs as root names no shell", shells(root))

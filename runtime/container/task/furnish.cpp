@@ -75,7 +75,7 @@ Result<void> hand_over(int builder, std::uint32_t index, const UniqueFd& target,
 /// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file of sane size counts as
 /// empty and makes way: an image may bring a FIFO or a device of terabytes under this name.
 template <typename Edit>
-Result<void> rewrite(const std::string& path, const Edit& edit) {
+Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 0644) {
   std::string text;
   const UniqueFd old = open_inside(path.c_str(), O_RDONLY | O_NONBLOCK);
   struct stat status {};
@@ -86,9 +86,18 @@ Result<void> rewrite(const std::string& path, const Edit& edit) {
   if (!text.empty() && text.back() != '\n') text += '\n';
   SPC_TRY(make_directories(parent_of(path)));
   ::unlink(path.c_str());
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!file) return Error::from_errno(errno, "write " + quoted(path) + " in the container");
   SPC_TRY_DURING("write " + quoted(path) + " in the container", write_all(file.get(), edit(text)));
+  return {};
+}
+
+Result<void> make_link(const Link& link) {
+  SPC_TRY(make_directories(parent_of(link.path)));
+  struct stat status {};
+  if (::lstat(link.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
+  ::unlink(link.path.c_str());
+  if (::symlink(link.target.c_str(), link.path.c_str()) != 0) return Error::from_errno(errno, "make link " + quoted(link.path));
   return {};
 }
 
@@ -188,8 +197,9 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
     }));
   }
   for (const TextFile& file : furniture.files) {
-    SPC_TRY(rewrite(file.path, [&](std::string_view) { return file.text; }));
+    SPC_TRY(rewrite(file.path, [&](std::string_view) { return file.text; }, file.mode));
   }
+  for (const Link& link : furniture.links) SPC_TRY(make_link(link));
   if (!furniture.group_entries.empty()) {
     SPC_TRY(rewrite("/etc/group", [&](std::string text) {
       for (const std::string& entry : furniture.group_entries) text = with_entry(text, entry);
@@ -198,8 +208,8 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   }
   if ((furniture.namespaces & own_user) != 0) SPC_TRY(furnish_for_root());
   for (std::uint32_t i = 0; i < sources; ++i) {
-    if (!made[kHostTargets.size() + i]) continue;
     const Placement& placement = furniture.placements[i];
+    if (!made[kHostTargets.size() + i] || !placement.wanted) continue;
     const auto target = SPC_TRY_DURING("--container-mounts", open_target(placement.target, placement.directory));
     SPC_TRY_DURING("--container-mounts", attach(i, target, placement.shown_as));
     if (placement.mode) SPC_TRY_DURING("--container-mounts", set_mode(placement.target, *placement.mode));

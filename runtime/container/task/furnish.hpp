@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,11 +20,18 @@ struct Placement {
   bool directory = false;
   std::string shown_as;          ///< what the user typed, for errors
   std::optional<unsigned> mode;  ///< of its root directory, which is the user's; empty: as it is
+  bool wanted = true;            ///< false: what was sent for it is dropped
 };
 
 struct TextFile {
   std::string path;
   std::string text;
+  mode_t mode = 0644;
+};
+
+struct Link {
+  std::string path;
+  std::string target;  ///< as it stands in the link
 };
 
 /// What the first task adds to the container's root before the others come in.
@@ -36,6 +45,7 @@ struct Furniture {
   std::uint32_t namespaces = 0;           ///< NamespaceBits of the container; with own_user, what root and apt need is made
   std::vector<std::string> system_users;  ///< lines for passwd of users that the image does not have
   std::vector<TextFile> files;            ///< written anew
+  std::vector<Link> links;                ///< made anew; a directory in the way stays
   std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds
   int notes = -1;                         ///< a descriptor that goes to them, too; -1: none
 };

@@ -81,6 +81,9 @@ struct spc_options {
   int slurm;                 /* SPC_YES: Slurm's commands work inside */
   int explain;               /* SPC_YES: say through the log what would be executed, then end the process with status 0 */
   const char *batch;         /* script or steps: of a batch step, the latter leaves the script outside; or NULL: the site's default */
+  int gpu;                   /* SPC_UNSET: GPUs work inside if the step has any and the site lets */
+  const char *const *devices; /* NULL-terminated names of CDI, VENDOR/CLASS=NAME, each may be a comma list; or NULL */
+  const char *mpi;           /* image or host: whose MPI; or NULL: the site's default */
 };
 
 struct spc_step {

@@ -1,0 +1,51 @@
+#include "hooks/hook.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.hpp"
+
+namespace spc {
+
+std::string HookContext::setting(std::string_view key, std::string_view otherwise) const {
+  const auto [begin, end] = settings.equal_range(key);
+  return begin == end ? std::string(otherwise) : std::prev(end)->second;
+}
+
+bool HookContext::flag(std::string_view key, bool otherwise) const {
+  return setting(key, otherwise ? "true" : "false") == "true";
+}
+
+std::vector<std::string> HookContext::settings_of(std::string_view key) const {
+  std::vector<std::string> values;
+  const auto [begin, end] = settings.equal_range(key);
+  for (auto it = begin; it != end; ++it) values.push_back(it->second);
+  return values;
+}
+
+const std::string* HookContext::of_job(std::string_view name) const {
+  const auto found = job.find(std::string(name));
+  return found == job.end() ? nullptr : &found->second;
+}
+
+const std::string* HookContext::of_image(std::string_view name) const {
+  const auto found = image.find(std::string(name));
+  return found == image.end() ? nullptr : &found->second;
+}
+
+bool HookContext::may_open(const std::string& node) const {
+  if (granted_devices) return granted_devices->contains(node);
+  return ::faccessat(AT_FDCWD, (host_root + node).c_str(), R_OK | W_OK, AT_EACCESS) == 0;
+}
+
+std::optional<std::string> HookContext::image_file(const char* path, std::size_t most) const {
+  if (!open_in_image) return std::nullopt;
+  const UniqueFd file = open_in_image(path, O_RDONLY);
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  auto text = read_file(file.get(), most);
+  return text ? std::optional(*std::move(text)) : std::nullopt;
+}
+
+}  // namespace spc

@@ -1,0 +1,283 @@
+#include "launch/step_edits.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+#include <set>
+
+#include "container/task/furnish.hpp"
+#include "hooks/loader/loader.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kDeniedNode[] = SPC_RUN_DIR "/denied";  ///< a file that nobody can open
+
+std::string origin_of(const std::string& hook) { return "hook " + hook; }
+
+std::uint32_t flags_of(const MountEdit& mount) {
+  return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U) |
+         (mount.recursive ? 0U : TaskMessage::source_not_recursive);
+}
+
+/// The index of the placement, or -1 for an optional source that cannot be opened.
+Result<int> add_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
+  if (mount.source.empty()) {
+    add_tmpfs(side, mount.target, flags_of(mount), mount.size, {}, mount.target);
+  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, flags_of(mount), mount.target); !added) {
+    if (mount.optional) return -1;
+    return std::move(added).error();
+  }
+  return static_cast<int>(side.furniture.placements.size()) - 1;
+}
+
+Result<void> add_devices(HostSide& side, const HookContext& context, const Edits& edits) {
+  for (const DeviceEdit& device : edits.devices) {
+    const std::string source = device.source.empty() ? device.path : device.source;
+    if (source == device.path && context.host_root.empty()) continue;  // /dev is the host's
+    auto added = add_source(side, context.host_root + source, device.path, 0, device.path);
+    if (!added && !device.optional) return std::move(added).error();
+  }
+  for (const std::string& node : edits.denied_devices) {
+    if (::access((context.host_root + node).c_str(), F_OK) != 0) continue;
+    SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
+  }
+  return {};
+}
+
+void add_records(std::string& records, std::string_view key, std::string_view value) {
+  records.append(key).append("=").append(value) += '\0';
+}
+
+void add_pairs(std::string& records, std::string_view key, const std::map<std::string, std::string>& pairs) {
+  for (const auto& [name, value] : pairs) add_records(records, key, name + "=" + value);
+}
+
+struct Limit {
+  std::string_view name;
+  int resource;
+};
+constexpr std::array<Limit, 8> kLimits{{{"memlock", RLIMIT_MEMLOCK},
+                                        {"nofile", RLIMIT_NOFILE},
+                                        {"stack", RLIMIT_STACK},
+                                        {"core", RLIMIT_CORE},
+                                        {"nproc", RLIMIT_NPROC},
+                                        {"as", RLIMIT_AS},
+                                        {"data", RLIMIT_DATA},
+                                        {"fsize", RLIMIT_FSIZE}}};
+
+/// As far as the hard limit lets.
+void set_limit(const LimitEdit& edit) {
+  for (const auto& [name, resource] : kLimits) {
+    rlimit limit{};
+    if (name != edit.name || ::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) continue;
+    limit.rlim_cur = std::min<rlim_t>(edit.soft == UINT64_MAX ? RLIM_INFINITY : edit.soft, limit.rlim_max);
+    ::setrlimit(static_cast<__rlimit_resource>(resource), &limit);
+  }
+}
+
+/// What the user has given, or kept, with --container-env is his; of the rest the hook's word counts.
+bool is_free(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() || (found->second.origin != Origin::kept && found->second.origin != Origin::option);
+}
+
+void change(Environment& environment, const Edits::Environment& edits) {
+  for (const std::string& name : edits.unset) {
+    if (is_free(environment, name)) environment.erase(name);
+  }
+  for (const auto& [name, value] : edits.set) {
+    if (is_free(environment, name)) environment[name] = {value, Origin::hook};
+  }
+  for (const auto& [name, value] : edits.prepend) {
+    if (!is_free(environment, name)) continue;
+    const std::string& old = environment[name].value;
+    environment[name] = {old.empty() ? value : value + ":" + old, Origin::hook};
+  }
+  for (const auto& [name, value] : edits.defaults) {
+    if (!environment.contains(name)) environment[name] = {value, Origin::hook};
+  }
+}
+
+HookContext::Variables values_of(const Environment& environment) {
+  HookContext::Variables values;
+  for (const auto& [name, variable] : environment) values[name] = variable.value;
+  return values;
+}
+
+/// What image and task have to do with each other.
+void add_image(HookContext& context, const ContainerSpec& spec) {
+  for (const std::string& variable : spec.settings.environment) {
+    const auto equals = variable.find('=');
+    if (equals != std::string::npos && equals != 0) context.image[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  context.image_name = spec.image;
+  if (spec.manifest) context.image_digest = spec.manifest->str();
+  context.user = spec.user.name;
+  context.home = spec.user.home;
+  context.open_in_image = [](const char* path, int flags) { return open_inside(path, flags | O_NONBLOCK); };
+}
+
+void add_to(Furniture& furniture, Edits edits) {
+  for (SymlinkEdit& link : edits.symlinks) furniture.links.push_back({std::move(link.path), std::move(link.target)});
+  for (FileEdit& file : edits.files) furniture.files.push_back({std::move(file.path), std::move(file.content), file.mode});
+  std::ranges::move(edits.directories, std::back_inserter(furniture.directories));
+}
+
+}  // namespace
+
+std::string TaskEdits::serialize() const {
+  std::string records;
+  for (const auto& [hook, edits] : of_hooks) {
+    add_records(records, "hook", hook);
+    for (const std::string& name : edits.environment.unset) add_records(records, "unset", name);
+    add_pairs(records, "set", edits.environment.set);
+    add_pairs(records, "prepend", edits.environment.prepend);
+    add_pairs(records, "default", edits.environment.defaults);
+    for (const LimitEdit& limit : edits.limits) add_records(records, "limit", limit.name + "=" + std::to_string(limit.soft));
+    for (const std::string& note : edits.notes) add_records(records, "note", note);
+  }
+  return records;
+}
+
+TaskEdits TaskEdits::parse(std::string_view records) {
+  TaskEdits task;
+  while (!records.empty()) {
+    const std::string_view record = records.substr(0, records.find('\0'));
+    records.remove_prefix(std::min(record.size() + 1, records.size()));
+    const auto equals = std::min(record.find('='), record.size());
+    const std::string_view key = record.substr(0, equals);
+    const std::string value(record.substr(std::min(equals + 1, record.size())));
+    if (key == "hook") task.of_hooks.push_back({value, {}});
+    if (task.of_hooks.empty()) continue;
+    Edits& edits = task.of_hooks.back().second;
+    if (key == "unset") edits.environment.unset.insert(value);
+    if (key == "note") edits.notes.push_back(value);
+    const auto inner = value.find('=');
+    if (inner == std::string::npos) continue;
+    const std::string name = value.substr(0, inner);
+    const std::string rest = value.substr(inner + 1);
+    if (key == "set") edits.environment.set[name] = rest;
+    if (key == "prepend") edits.environment.prepend[name] = rest;
+    if (key == "default") edits.environment.defaults[name] = rest;
+    if (key == "limit") {
+      std::uint64_t soft = 0;
+      std::from_chars(rest.data(), rest.data() + rest.size(), soft);
+      edits.limits.push_back({name, soft});
+    }
+  }
+  return task;
+}
+
+HookContext HookedStart::context_of(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
+                                    const Site& site) {
+  HookContext context;
+  context.job = job_environment;
+  for (const auto& [key, value] : site.records()) context.settings.emplace(key, value);
+  context.uid = ::geteuid();
+  context.gid = ::getegid();
+  context.gpu = request.gpu;
+  context.devices = request.devices;
+  context.mpi = request.mpi;
+  context.remap_root = request.remap_root.value_or(false);
+  context.own_net = (request.namespaces & own_net) != 0;
+  context.own_ipc = (request.namespaces & own_ipc) != 0;
+  context.own_pid = (request.namespaces & own_pid) != 0;
+  context.own_uts = (request.namespaces & own_uts) != 0;
+  context.writable = request.writable.value_or(true);
+  context.mounts_home = !request.contain && request.mount_home.value_or(false);
+  context.granted_devices = request.granted_devices;
+  return context;
+}
+
+Result<void> HookedStart::prepare(HookContext context, HostSide& side) {
+  context_ = std::move(context);
+  hooks_ = SPC_TRY(StepHooks::find(context_));
+  outcomes_ = SPC_TRY(hooks_->prepare(context_));
+  for (const auto& [hook, edits] : outcomes_) {
+    auto& indices = placements_.emplace_back();
+    for (const MountEdit& mount : edits.mounts) {
+      indices.push_back(SPC_TRY_DURING(origin_of(hook), add_mount(side, context_, mount)));
+    }
+    SPC_TRY_DURING(origin_of(hook), add_devices(side, context_, edits));
+    side.added_for(origin_of(hook));
+  }
+  return {};
+}
+
+Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture, Log& log) {
+  if (!hooks_) return {};
+  add_image(context_, spec);
+  SPC_TRY(hooks_->create(context_, outcomes_));
+  std::vector<LibraryEdit> libraries;
+  std::vector<LibraryDirectoryEdit> directories;
+  for (std::size_t i = 0; i < outcomes_.size(); ++i) {
+    Edits& edits = outcomes_[i].edits;
+    for (std::size_t mount = 0; mount < placements_[i].size() && mount < edits.mounts.size(); ++mount) {
+      if (placements_[i][mount] < 0) continue;
+      Placement& placement = furniture.placements[static_cast<std::size_t>(placements_[i][mount])];
+      placement.wanted = !edits.mounts[mount].target.empty();
+      placement.target = placement.shown_as = edits.mounts[mount].target;
+    }
+    std::ranges::move(edits.libraries, std::back_inserter(libraries));
+    std::ranges::move(edits.library_directories, std::back_inserter(directories));
+    for (const std::string& warning : edits.warnings) {
+      log.write(LogLevel::warning, origin_of(outcomes_[i].hook) + ": " + printable(warning));
+    }
+    add_to(furniture, edits);
+  }
+  if (!libraries.empty() || !directories.empty()) {
+    add_to(furniture, SPC_TRY_DURING("tell the loader about libraries", loader_edits(context_, libraries, directories)));
+  }
+  return {};
+}
+
+void HookedStart::leave_out(Furniture& furniture) const {
+  for (const auto& indices : placements_) {
+    for (const int index : indices) {
+      if (index >= 0) furniture.placements[static_cast<std::size_t>(index)].wanted = false;
+    }
+  }
+}
+
+TaskEdits HookedStart::for_tasks() const {
+  TaskEdits task;
+  for (const auto& [hook, edits] : outcomes_) {
+    Edits kept;
+    kept.environment = edits.environment;
+    kept.limits = edits.limits;
+    kept.notes = edits.notes;
+    if (kept != Edits()) task.of_hooks.emplace_back(hook, std::move(kept));
+  }
+  return task;
+}
+
+Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
+                           const std::map<std::string, std::string>& job_environment, const Site& site, ContainerSpec& spec,
+                           Log& log) {
+  const auto apply = [&](const std::string& hook, const Edits& of_hook) {
+    change(spec.environment, of_hook.environment);
+    for (const LimitEdit& limit : of_hook.limits) set_limit(limit);
+    for (const std::string& note : of_hook.notes) spec.hooks.emplace_back(hook, note);
+  };
+  for (const auto& [hook, of_hook] : edits.of_hooks) apply(hook, of_hook);
+
+  HookContext context = HookedStart::context_of(request, job_environment, site);
+  add_image(context, spec);
+  context.environment = values_of(spec.environment);
+  auto hooks = SPC_TRY(StepHooks::find(context));
+  for (const auto& [hook, of_hook] : SPC_TRY(hooks.task(context))) {
+    for (const std::string& warning : of_hook.warnings) {
+      log.write(LogLevel::warning, origin_of(hook) + ": " + printable(warning));
+    }
+    apply(hook, of_hook);
+  }
+  return {};
+}
+
+}  // namespace spc
