@@ -117,10 +117,10 @@ struct Edits {
 struct HookContext {
   using Variables = std::map<std::string, std::string>;
 
-  Variables job;                            ///< the environment of the job, in task() of that task
-  Variables image;                          ///< the variables that the image sets; known from `create` on
-  Variables environment;                    ///< task() only: what the task would be given without hooks
-  std::string image_name, image_digest;     ///< from `create` on; the digest of an image that is a file: empty
+  Variables job;                         ///< the environment of the job, in task() of that task
+  Variables image;                       ///< the variables that the image sets; known from `create` on
+  Variables environment;                 ///< task() only: what the task would be given without hooks
+  std::string image_name, image_digest;  ///< from `create` on; the digest of an image that is a file: empty
   std::multimap<std::string, std::string, std::less<>> settings;  ///< of config.toml: KEY, or several of a list
 
   uid_t uid = 0;

@@ -9,9 +9,7 @@ class BuiltIn final : public StepHook {
  public:
   explicit BuiltIn(const Hook& hook) : StepHook(hook.name), hook_(hook) {}
   [[nodiscard]] std::string from() const override { return "built in"; }
-  [[nodiscard]] bool wanted(const HookContext& context) const override {
-    return hook_.when == nullptr || hook_.when(context);
-  }
+  [[nodiscard]] bool wanted(const HookContext& context) const override { return hook_.when == nullptr || hook_.when(context); }
   Result<Edits> prepare(const HookContext& context) override {
     return hook_.prepare == nullptr ? Result<Edits>(Edits()) : hook_.prepare(context);
   }
@@ -41,8 +39,7 @@ Result<StepHooks> StepHooks::find(const HookContext& context) {
   for (const Hook* hook : builtin_hooks()) {
     if (std::find(off.begin(), off.end(), hook->name) == off.end()) found.hooks_.push_back(std::make_unique<BuiltIn>(*hook));
   }
-  std::stable_sort(found.hooks_.begin(), found.hooks_.end(),
-                   [](const auto& a, const auto& b) { return a->name() < b->name(); });
+  std::stable_sort(found.hooks_.begin(), found.hooks_.end(), [](const auto& a, const auto& b) { return a->name() < b->name(); });
   return found;
 }
 

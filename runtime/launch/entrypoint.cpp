@@ -112,7 +112,7 @@ bool lock(int file, short kind, int command) {
 Result<EntrypointOutcome> wait_for_outcome(const UniqueFd& notes) {
   if (!notes) return Error(ErrorKind::internal, "wait for the image's entrypoint: no notes");
   if (!lock(notes.get(), F_RDLCK, F_SETLKW)) return Error::from_errno(errno, "wait for the image's entrypoint");
-  return EntrypointOutcome::parse(SPC_TRY(read_entrypoint_part(notes.get())));
+  return EntrypointOutcome::parse(SPC_TRY(read_behind_notes(notes.get())));
 }
 
 std::string shown(std::string_view line) { return "entrypoint: " + printable(line); }

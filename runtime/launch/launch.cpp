@@ -88,8 +88,8 @@ void say_import(const LaunchRequest& request, Event event, const std::map<std::s
 /// to furnish the container; `user_source` will answer what `import` asks.
 Result<Furniture> order_container(LaunchRequest request, const std::map<std::string, std::string>& job_environment,
                                   const PolicyRecord& policy, const Site& site, const Digest& earlier, int agent,
-                                  const Saver& saver, NamedStart& named, HookedStart& hooked, ContainerSpec& spec, UserSource& user_source,
-                                  SiteImporter& site_importer, Log& log) {
+                                  const Saver& saver, NamedStart& named, HookedStart& hooked, ContainerSpec& spec,
+                                  UserSource& user_source, SiteImporter& site_importer, Log& log) {
   ImageLocation image;
   if (!request.image.empty()) image = SPC_TRY(ImageLocation::parse(request.image, policy.default_registry));
   if (request.name) SPC_TRY(named.decide(wanted_image(request, image, policy)));
@@ -194,13 +194,13 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
   LaunchRequest request = asked;  // the lead completes it
   std::optional<Entrypoint> entrypoint;
   HookedStart hooked;
-  int own_notes = -1;  ///< of the lead: the entrypoint has them
+  int own_notes = -1;   ///< of the lead: the entrypoint has them
   TaskMessage leading;  // what the agent told the lead
   NamedStart named;
   bool inside = false;
   std::optional<UserIdentity> leader;  // as the host knows him
 
-  // Read once: many tasks wait on a node, and each hears of every progress.
+  // Read once: many tasks wait on a node, and each hears of every progress. The notes of the lead have it, too.
   std::optional<Site> known_site;
   const auto site_as_known = [&]() -> const Site& {
     if (!known_site) known_site = site_now(asked);
@@ -230,7 +230,9 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
     SPC_TRY(user_source.wait_for(agent.get()));
     auto descriptors = receive_struct(agent.get(), message);
     if (!descriptors) return agent_has_ended();
-    if (!inside && message.kind != TaskMessageKind::lead) *request.style = message_style(site_as_known());
+    if (!inside && message.kind != TaskMessageKind::lead && message.kind != TaskMessageKind::ready) {
+      *request.style = message_style(site_as_known());
+    }
     message.text[sizeof message.text - 1] = '\0';
 
     switch (message.kind) {
@@ -292,7 +294,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         site_importer.release();  // the image is open
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
-        auto notes = SPC_TRY(make_task_notes());
+        auto notes = SPC_TRY(TaskNotes::make_file());
         furniture.notes = own_notes = notes.get();
         SPC_TRY(entrypoint->write_down_in(std::move(notes)));
         auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
@@ -301,7 +303,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, spec.settings));
           auto furnished = named.write(message.manifest);
           if (furnished) furnished = hooked.create(spec, furniture, log);
-          if (furnished) furnished = write_hook_part(own_notes, hooked.for_tasks().serialize());
+          if (furnished) furnished = TaskNotes{TaskNotes::step_of(job_environment), site, hooked.for_tasks()}.write(own_notes);
           if (furnished) furnished = furnish(furniture, agent.get());
           if (furnished) return furnished;
           named.take_back();
@@ -329,12 +331,22 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         if (descriptors->size() < 2U + message.has_notes) return Error(ErrorKind::internal, "no namespace to enter");
         leave_host();
         if (to_save) SPC_TRY(saver.give(to_save.get(), (*descriptors)[1].get(), spec.settings));
+        const UniqueFd notes_file = message.has_notes ? std::move(descriptors->at(2)) : UniqueFd();
+        TaskNotes notes;
+        if (own_notes >= 0 || notes_file) {
+          notes = SPC_TRY(TaskNotes::read(own_notes >= 0 ? own_notes : notes_file.get()));
+        }
         if (!inside) {
           SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
           spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
           const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2U + message.has_notes));
-          site = site_as_known();
-          SPC_TRY(add_enroot_files(site, job_environment, nullptr));
+          if (notes.step == TaskNotes::step_of(job_environment)) {
+            site = notes.site;
+          } else {
+            site = site_as_known();
+            SPC_TRY(add_enroot_files(site, job_environment, nullptr));
+          }
+          *request.style = message_style(site);
           if (!entrypoint) entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
           SPC_TRY(enter_container(namespaces));
           // The first task has said what is to be said.
@@ -347,11 +359,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         if (!request.name || named.plan() == NamePlan::make) say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
         tell_image(asked.image, spec);
-        const UniqueFd notes = message.has_notes ? std::move(descriptors->at(2)) : UniqueFd();
-        const int hook_notes = own_notes >= 0 ? own_notes : notes.get();
-        TaskEdits edits;
-        if (hook_notes >= 0) edits = TaskEdits::parse(SPC_TRY(read_hook_part(hook_notes)));
-        SPC_TRY(apply_to_task(edits, request, job_environment, site, spec, log));
+        SPC_TRY(apply_to_task(notes.edits, request, job_environment, site, spec, log));
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;
         entry.explained = request.explain;
@@ -360,7 +368,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           named.take_back();  // nothing is kept under a name that did not exist
         }
         const std::uint64_t before_entrypoint = now_us();
-        SPC_TRY(entrypoint->run(request, notes, spec, log));
+        SPC_TRY(entrypoint->run(request, notes_file, spec, log));
         entry.environment = change_to(spec.environment, job_environment);
         const std::uint64_t end = now_us();
         entry.timing = timing_line(message, end - begin, spec.entrypoint.empty() ? 0 : end - before_entrypoint);

@@ -38,15 +38,15 @@ struct LaunchRequest {
   std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;
-  bool contain = false;                ///< nothing of the user's inside
-  bool private_layer = false;          ///< each task has its own container
-  std::optional<bool> slurm;           ///< Slurm's commands work inside; empty: the site's default
-  bool explain = false;                ///< say what would be executed, and do not
-  std::vector<std::string> command;    ///< of the task, to be explained
-  std::string batch;                   ///< script, steps, or empty: the site's default
-  std::optional<bool> gpu;             ///< what makes GPUs work inside; empty: if the step has any and the site lets
-  std::vector<std::string> devices;    ///< names of CDI
-  std::string mpi;                     ///< whose MPI: image, host, or empty: the site's default
+  bool contain = false;              ///< nothing of the user's inside
+  bool private_layer = false;        ///< each task has its own container
+  std::optional<bool> slurm;         ///< Slurm's commands work inside; empty: the site's default
+  bool explain = false;              ///< say what would be executed, and do not
+  std::vector<std::string> command;  ///< of the task, to be explained
+  std::string batch;                 ///< script, steps, or empty: the site's default
+  std::optional<bool> gpu;           ///< what makes GPUs work inside; empty: if the step has any and the site lets
+  std::vector<std::string> devices;  ///< names of CDI
+  std::string mpi;                   ///< whose MPI: image, host, or empty: the site's default
   std::optional<std::set<std::string>> granted_devices;  ///< nodes that the step may open, if they were looked for in its cgroup
   MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings as soon as the agent has them
   std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE

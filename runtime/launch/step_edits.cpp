@@ -29,7 +29,8 @@ std::uint32_t flags_of(const MountEdit& mount) {
 Result<int> add_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
   if (mount.source.empty()) {
     add_tmpfs(side, mount.target, flags_of(mount), mount.size, {}, mount.target);
-  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, flags_of(mount), mount.target); !added) {
+  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, flags_of(mount), mount.target);
+             !added) {
     if (mount.optional) return -1;
     return std::move(added).error();
   }

@@ -1,6 +1,6 @@
 spc_unit_test(launch_test
   SOURCES launch_entrypoint_test.cpp launch_environment_test.cpp launch_mounts_test.cpp launch_name_test.cpp
-          launch_namespaces_test.cpp launch_slurm_client_test.cpp
+          launch_namespaces_test.cpp launch_slurm_client_test.cpp launch_task_notes_test.cpp
   LIBS spc_launch spc_hook spc_hooks spc_container_task spc_image_reference spc_image_local spc_base)
 spc_unit_test(save_test
   SOURCES launch_save_path_test.cpp
