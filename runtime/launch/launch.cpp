@@ -295,7 +295,8 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
         auto notes = SPC_TRY(TaskNotes::make_file());
-        furniture.notes = own_notes = notes.get();
+        furniture.notes = notes.get();
+        if (!furniture.container_runs) own_notes = notes.get();  // else those count that its first step has written
         SPC_TRY(entrypoint->write_down_in(std::move(notes)));
         auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, 0, 2));
         const auto furnish_inside = [&] {
@@ -303,7 +304,8 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, spec.settings));
           auto furnished = named.write(message.manifest);
           if (furnished) furnished = hooked.create(spec, furniture, log);
-          if (furnished) furnished = TaskNotes{TaskNotes::step_of(job_environment), site, hooked.for_tasks()}.write(own_notes);
+          if (furnished)
+            furnished = TaskNotes{TaskNotes::step_of(job_environment), site, hooked.for_tasks()}.write(furniture.notes);
           if (furnished) furnished = furnish(furniture, agent.get());
           if (furnished) return furnished;
           named.take_back();
