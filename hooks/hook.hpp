@@ -58,9 +58,10 @@ struct FileEdit {
 
 /// A shared library that the loader shall find by its soname: an entry of /etc/ld.so.cache, and the link beside the file.
 struct LibraryEdit {
-  std::string soname;  ///< libcuda.so.1
-  std::string path;    ///< inside: /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15
-  bool before = true;  ///< wins over a library of the image with the same soname; false: only where it has none
+  std::string soname;         ///< libcuda.so.1
+  std::string path;           ///< inside: /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15
+  bool before = true;         ///< wins over a library of the image with the same soname; false: only where it has none
+  std::uint16_t machine = 0;  ///< its e_machine (loader/elf.hpp); 0: that of the node
 
   bool operator==(const LibraryEdit&) const = default;
 };
@@ -106,9 +107,10 @@ struct Edits {
   std::vector<LibraryDirectoryEdit> library_directories;
   std::vector<LimitEdit> limits;
 
-  std::vector<std::string> notes;     ///< for --container-explain: what was found, and why something is not done
-  std::vector<std::string> warnings;  ///< told to the user, once a step and node
-  std::string refusal;                ///< the step cannot run: why, with a hint. Empty: it can
+  std::vector<std::string> notes;                 ///< for --container-explain: what was found, and why something is not done
+  std::vector<std::string> warnings;              ///< told to the user, once a step and node
+  std::map<std::string, std::string> remembered;  ///< what prepare() found out for create(); nobody else looks at it
+  std::string refusal;                            ///< the step cannot run: why, with a hint. Empty: it can
 
   bool operator==(const Edits&) const = default;
 };
