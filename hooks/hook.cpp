@@ -8,6 +8,10 @@
 
 namespace spc {
 
+bool is_gpu_node(std::string_view node) {
+  return node.starts_with("/dev/nvidia") || node.starts_with("/dev/dri/") || node == "/dev/kfd";
+}
+
 std::string HookContext::setting(std::string_view key, std::string_view otherwise) const {
   const auto [begin, end] = settings.equal_range(key);
   return begin == end ? std::string(otherwise) : std::prev(end)->second;
@@ -35,7 +39,7 @@ const std::string* HookContext::of_image(std::string_view name) const {
 }
 
 bool HookContext::may_open(const std::string& node) const {
-  if (granted_devices) return granted_devices->contains(node);
+  if (granted_devices && is_gpu_node(node)) return granted_devices->contains(node);
   return ::faccessat(AT_FDCWD, (host_root + node).c_str(), R_OK | W_OK, AT_EACCESS) == 0;
 }
 

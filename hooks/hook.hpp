@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -112,8 +113,13 @@ struct Edits {
   std::map<std::string, std::string> remembered;  ///< what prepare() found out for create(); nobody else looks at it
   std::string refusal;                            ///< the step cannot run: why, with a hint. Empty: it can
 
+  std::shared_ptr<const void> found;  ///< what a built-in's `prepare` tells its own `create`, which cannot see the host
+
   bool operator==(const Edits&) const = default;
 };
+
+/// Whether granted_devices would say it: /dev/nvidia*, /dev/kfd, /dev/dri/*.
+bool is_gpu_node(std::string_view node);
 
 /// What a hook may know. Everything in it is data: nothing of the image or the job is executed or believed.
 struct HookContext {
@@ -137,7 +143,8 @@ struct HookContext {
   bool mounts_home = false;
 
   std::string host_root;  ///< before every path of the host; empty but in tests and for drivers in a place of their own
-  /// Device nodes that the step may open (read and write), found in its cgroup; empty: ask may_open().
+  /// Nodes of GPUs (is_gpu_node) that the step may open for reading and writing, found in its cgroup, which can be wider than
+  /// this task's; empty: they were not looked for. may_open() knows both.
   std::optional<std::set<std::string>> granted_devices;
 
   /// Opens a file of the image, in `create` and `task`; links are followed inside, those of /proc that lead out are not.

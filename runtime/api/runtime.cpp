@@ -8,11 +8,14 @@
 #include <cstring>
 #include <functional>
 #include <new>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "api/used_features.hpp"
 #include "container/task/enter.hpp"
+#include "container/task/granted_devices.hpp"
 #include "container/task/step_agent.hpp"
 #include "image/location.hpp"
 #include "launch/launch.hpp"
@@ -31,7 +34,8 @@ struct spc_runtime {
   StepAgent agent;
   std::vector<std::string> settings;  ///< that plugstack.conf overrides
   MessageStyle style = MessageStyle::own;
-  pid_t opened_by = 0;  ///< the process that will fork the tasks
+  std::optional<std::set<std::string>> granted;  ///< GPUs' nodes that the step may open
+  pid_t opened_by = 0;                           ///< the process that will fork the tasks
 };
 
 namespace {
@@ -92,8 +96,10 @@ Result<void> add_devices(std::vector<std::string>& devices, std::string_view lis
     const std::string name(list.substr(0, list.find(',')));
     const auto slash = name.find('/');
     const auto equals = name.find('=');
-    if (slash == 0 || slash == std::string::npos || equals == std::string::npos || equals < slash + 2 || equals + 1 == name.size()) {
-      return Error(ErrorKind::invalid, quoted(name) + " is no name of a device").hint("VENDOR/CLASS=NAME, such as nvidia.com/gpu=all");
+    if (slash == 0 || slash == std::string::npos || equals == std::string::npos || equals < slash + 2 ||
+        equals + 1 == name.size()) {
+      return Error(ErrorKind::invalid, quoted(name) + " is no name of a device")
+          .hint("VENDOR/CLASS=NAME, such as nvidia.com/gpu=all");
     }
     if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
     if (list.find(',') == std::string_view::npos) return {};
@@ -285,6 +291,7 @@ int spc_step_start(spc_runtime* rt, const spc_step* given) {
     if (!rt->channel.parked_agent) return Error(ErrorKind::internal, "start the agent: the step has no channel");
     rt->agent = SPC_TRY(
         StepAgent::start(std::move(rt->channel.parked_agent), {step.uid, step.gid, step.job_id, step.step_id}, rt->opened_by));
+    rt->granted = granted_gpu_nodes();
     return {};
   });
 }
@@ -302,6 +309,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     auto request = SPC_TRY(parse_options(options));
     request.style = &rt->style;
     request.overrides = rt->settings;
+    request.granted_devices = rt->granted;
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     CallbackLog log(*rt);
     std::function<void()> before;

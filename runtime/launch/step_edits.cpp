@@ -44,11 +44,14 @@ Result<void> add_devices(HostSide& side, const HookContext& context, const Edits
     auto added = add_source(side, context.host_root + source, device.path, 0, device.path);
     if (!added && !device.optional) return std::move(added).error();
   }
-  for (const std::string& node : edits.denied_devices) {
-    if (::access((context.host_root + node).c_str(), F_OK) != 0) continue;
-    SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
-  }
   return {};
+}
+
+/// The index of the placement, or -1 if there is no such node.
+Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
+  if (::access((context.host_root + node).c_str(), F_OK) != 0) return -1;
+  SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
+  return static_cast<int>(side.furniture.placements.size()) - 1;
 }
 
 void add_records(std::string& records, std::string_view key, std::string_view value) {
@@ -206,6 +209,10 @@ Result<void> HookedStart::prepare(HookContext context, HostSide& side) {
       indices.push_back(SPC_TRY_DURING(origin_of(hook), add_mount(side, context_, mount)));
     }
     SPC_TRY_DURING(origin_of(hook), add_devices(side, context_, edits));
+    for (const std::string& node : edits.denied_devices) {
+      const int placement = SPC_TRY_DURING(origin_of(hook), deny_device(side, context_, node));
+      if (placement >= 0) denied_.push_back({placements_.size() - 1, placement});
+    }
     side.added_for(origin_of(hook));
   }
   return {};
@@ -215,6 +222,11 @@ Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture
   if (!hooks_) return {};
   add_image(context_, spec);
   SPC_TRY(hooks_->create(context_, outcomes_));
+  for (const auto& [outcome, index] : denied_) {
+    const auto& still = outcomes_[outcome].edits.denied_devices;
+    Placement& placement = furniture.placements[static_cast<std::size_t>(index)];
+    placement.wanted = std::ranges::find(still, placement.target) != still.end();
+  }
   std::vector<LibraryEdit> libraries;
   std::vector<LibraryDirectoryEdit> directories;
   for (std::size_t i = 0; i < outcomes_.size(); ++i) {

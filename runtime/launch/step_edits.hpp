@@ -46,6 +46,7 @@ class HookedStart {
   std::optional<StepHooks> hooks_;
   std::vector<StepHooks::Outcome> outcomes_;
   std::vector<std::vector<int>> placements_;  ///< for each outcome, of its mounts: index in the furniture, -1: it is not there
+  std::vector<std::pair<std::size_t, int>> denied_;  ///< outcome and index in the furniture of each node that nobody shall open
 };
 
 /// In each task, inside, when the environment is decided: what the hooks have said for all, and what they say for this task.
