@@ -3,18 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "base/result.hpp"
+#include "doctor/finding.hpp"
 #include "tool/places.hpp"
 
 namespace spc {
-
-/// One thing that was looked at, and what to do about it.
-struct Finding {
-  enum class Verdict { ok, warning, failed };
-  std::string what;
-  Verdict verdict = Verdict::ok;
-  std::string detail;  ///< what was found
-  std::string cure;    ///< empty: nothing is to be done
-};
 
 /// What the kernel can do, tried out in processes of their own.
 std::vector<Finding> examine_kernel();
@@ -25,5 +18,8 @@ std::vector<Finding> examine_node();
 /// The registry HOST[:PORT], asked by HTTP as `import` would ask it.
 Finding examine_registry(const std::string& config_path, const std::string& registry);
 Finding examine_config(const std::string& path);
+
+/// Prints which known failures a file (- is standard input) names, with cause and cure; whether there were any.
+Result<bool> explain_log(const std::string& path, bool as_json);
 
 }  // namespace spc

@@ -38,7 +38,8 @@ constexpr Command kCommands[] = {
     {"logout", "[REGISTRY]", "forget the credentials for a registry", "", kNoOptions, 0, 1, false, 1, run_logout},
     {"version", "", "print the version", "", kNoOptions, 0, 0, false, 1, run_version},
     {"info", "", "show where images and settings are", "", kInfoOptions, 0, 0, false, 1, run_info},
-    {"doctor", "", "look for what this machine lacks, and say the cure", kDoctorHelp, kDoctorOptions, 0, 0, false, 1, run_doctor},
+    {"doctor", "[FILE|-]", "explain what a failed job wrote, or look for what this machine lacks", kDoctorHelp, kDoctorOptions, 0, 1,
+     false, 2, run_doctor},
     {"completion", "SHELL", "print the completion script for a shell", kCompletionHelp, kNoOptions, 1, 1, false, 1,
      run_completion},
 };

@@ -138,8 +138,14 @@ inline constexpr OptionRow kDoctorOptions[] = {
     {"--registry", "HOST[:PORT]", "the registry to be reached, instead of the default one"},
 };
 inline constexpr char kDoctorHelp[] =
-    "One line for each check: ok, warning (something is missing that not everybody needs) or failed, with the cure.\n"
-    "The exit status is 1 if a check failed.\n";
+    "With FILE (- is standard input), what a job wrote: the failures of CUDA, NVML, NCCL, MPI, PMIx and UCX that it names, each with\n"
+    "its cause, its cure and what to look at. Without: one line for each check of this machine: ok, warning (something is missing\n"
+    "that not everybody needs) or failed, with the cure.\n\n"
+    "The exit status is 0 if nothing is wrong, or FILE has nothing in it that is known; 1 if a check failed or a failure was\n"
+    "recognised; 2 if FILE could not be read.\n\n"
+    "examples:\n"
+    "  scontainer doctor slurm-4711.out\n"
+    "  srun --label ... 2>&1 | tee job.log; scontainer doctor job.log\n";
 
 inline constexpr char kCompletionHelp[] =
     "SHELL is bash.\n\n"

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -200,9 +201,21 @@ def sif():
               for value in (b"\xff" * 8, b"\xff" * 7 + b"\x7f", bytes(8), b"\1" + bytes(7)))]
 
 
+def diagnose():
+    """The real lines of the unit test, one by one, all together, labelled, and cut where a line is."""
+    source = (Path(__file__).resolve().parent.parent / "unit/doctor_diagnose_test.cpp").read_text()
+    table = source[source.index("kLines{"):source.index("return kLines")]
+    rows = re.findall(r'\{((?:"(?:[^"\\]|\\.)*"\s*)+),\s*\{"', table)
+    lines = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', row)).replace('\\"', '"') for row in rows]
+    assert len(lines) > 40
+    return [*lines, "\n".join(lines), "".join(f"{number:2}: {line}\r\n" for number, line in enumerate(lines)),
+            "".join(f"\x1b[31m{line}\x1b[0m\r" for line in lines), "x" * 8180 + lines[0] + "\n", *("a" * (8192 - at) + lines[3] for at in (1, 20, 90)),
+            "\0" * 9000, "\n" * 300, "\xff\xfe" + lines[5], "99999999999: " + lines[7]]
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000, "diagnose": 20000}.get(target, 8192)
 
 
 def of(target):

@@ -7,6 +7,7 @@ import pty
 import select
 import signal
 import subprocess
+import tempfile
 import time
 
 import machine
@@ -302,6 +303,38 @@ def test_doctor_says_one_line_for_each_check():
         assert "failed  config.toml: " in user("doctor", name).out
     finally:
         machine.write("/etc/spank-container/config.toml", machine.settings)
+
+
+LOG = """\
+0: Starting epoch 1
+1: node01:412:498 [1] NCCL WARN Error: failed to extend /dev/shm/nccl-9q3Iqs to 33030532 bytes, error: No space left on device (28)
+0: node01:411:490 [0] NCCL WARN socketProgress: Connection closed by remote peer node01<51312>
+3: node02:411:490 [0] NCCL WARN socketProgress: Connection closed by remote peer node01<51312>
+"""
+
+
+def test_doctor_explains_what_a_job_wrote():
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        path = os.path.join(directory, "job.log")
+        machine.write(path, LOG)
+        done = user("doctor", path)
+        assert done.status == 1 and not done.err, done
+        golden("doctor-log.txt", done.out)
+        assert user("doctor", "-", stdin=LOG).out == done.out
+        found = json.loads(user("doctor", "--json", path).out)
+        assert [(one["failure"], one["line"], one["times"], one["task"], one["consequence"]) for one in found] == [
+            ("shm-small", 2, 1, "1", False), ("nccl-peer", 3, 2, "0", True)], found
+        assert all(one[key] for one in found for key in ("says", "text", "cause", "cure", "look", "checks")), found
+
+
+def test_doctor_says_when_a_log_has_nothing_known():
+    assert user("doctor", "-", stdin="all is well\n").succeeds().out == "1 line, and no failure in it that is known here\n"
+    assert user("doctor", "--json", "-", stdin="").json() == []
+    user("doctor", "/nowhere.log").fails(2, "/nowhere.log", "no such file")
+    user("doctor", "/tmp").fails(2, "directory")
+    user("doctor", "--registry=x", "-").fails(2, "--registry")
+    user("doctor", "a", "b").fails(2, "usage")
 
 
 def test_helps_teach():

@@ -38,6 +38,13 @@ void print(const Finding& finding) {
 }  // namespace
 
 Result<int> run_doctor(const Arguments& arguments) {
+  if (!arguments.words.empty()) {
+    if (arguments.has("registry")) {
+      return Error(ErrorKind::invalid, "doctor FILE explains a log and takes no --registry").hint("scontainer doctor --help");
+    }
+    const bool found = SPC_TRY(explain_log(arguments.words[0], arguments.has("json")));
+    return found ? 1 : 0;
+  }
   std::vector<Finding> findings = examine_kernel();
   const auto add = [&](std::vector<Finding> more) {
     for (auto& finding : more) findings.push_back(std::move(finding));
