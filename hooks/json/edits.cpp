@@ -1,0 +1,286 @@
+#include "hooks/json/edits.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "hooks/json/edits_object.hpp"
+
+namespace spc {
+namespace {
+
+using Json = StrictObject::Json;
+
+/// Those of setrlimit(2) that the engine sets.
+constexpr std::array<std::string_view, 8> kLimits{"memlock", "nofile", "stack", "core", "nproc", "as", "data", "fsize"};
+
+template <typename Value>
+void put(Json& object, const char* key, const Value& value) {
+  if (value != Value()) object[key] = value;
+}
+
+void put(Json& object, const char* key, bool value, bool at_rest) {
+  if (value != at_rest) object[key] = value;
+}
+
+template <typename List, typename ToJson>
+void put_each(Json& object, const char* key, const List& list, const ToJson& to_json) {
+  for (const auto& element : list) object[key].push_back(to_json(element));
+}
+
+Json json_of(const Edits::Environment& environment) {
+  Json object = Json::object();
+  put(object, "unset", environment.unset);
+  put(object, "set", environment.set);
+  put(object, "prepend", environment.prepend);
+  put(object, "default", environment.defaults);
+  return object;
+}
+
+Json json_of(const MountEdit& mount) {
+  Json object{{"target", mount.target}};
+  put(object, "source", mount.source);
+  put(object, "readOnly", mount.read_only, true);
+  put(object, "noExec", mount.no_exec, false);
+  put(object, "recursive", mount.recursive, true);
+  put(object, "optional", mount.optional, false);
+  put(object, "size", mount.size);
+  return object;
+}
+
+Json json_of(const DeviceEdit& device) {
+  Json object{{"path", device.path}};
+  put(object, "source", device.source);
+  put(object, "optional", device.optional, false);
+  return object;
+}
+
+Json json_of(const FileEdit& file) {
+  char mode[16];
+  std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(file.mode));
+  Json object{{"path", file.path}, {"content", file.content}};
+  if (file.mode != FileEdit().mode) object["mode"] = mode;
+  return object;
+}
+
+Json json_of(const LibraryEdit& library) {
+  Json object{{"soname", library.soname}, {"path", library.path}};
+  put(object, "before", library.before, true);
+  return object;
+}
+
+Json json_of(const LibraryDirectoryEdit& directory) {
+  Json object{{"path", directory.path}};
+  put(object, "before", directory.before, true);
+  return object;
+}
+
+Json json_of(const LimitEdit& limit) {
+  Json object{{"name", limit.name}, {"soft", limit.soft}};
+  if (limit.soft == UINT64_MAX) object["soft"] = "unlimited";
+  return object;
+}
+
+Result<void> check_name(const StrictObject& object, const char* key, const std::string& name) {
+  if (!name.empty() && name.find('=') == std::string::npos) return {};
+  return object.problem(key, spc::quoted(name) + " is no name of a variable");
+}
+
+Result<void> read_environment(StrictObject& edits, Edits::Environment& environment) {
+  const Json* member = edits.take_any("environment");
+  if (member == nullptr) return {};
+  auto object = SPC_TRY(StrictObject::of(*member, edits.name_of("environment")));
+  SPC_TRY(object.take("unset", environment.unset));
+  SPC_TRY(object.take("set", environment.set));
+  SPC_TRY(object.take("prepend", environment.prepend));
+  SPC_TRY(object.take("default", environment.defaults));
+  for (const std::string& name : environment.unset) SPC_TRY(check_name(object, "unset", name));
+  for (const auto& [name, value] : environment.set) SPC_TRY(check_name(object, "set", name));
+  for (const auto& [name, value] : environment.prepend) SPC_TRY(check_name(object, "prepend", name));
+  for (const auto& [name, value] : environment.defaults) SPC_TRY(check_name(object, "default", name));
+  return object.nothing_left();
+}
+
+Result<void> read_mount(StrictObject& object, MountEdit& mount) {
+  SPC_TRY(object.take_path("source", mount.source));
+  SPC_TRY(object.take("target", mount.target));
+  // Empty: it is not mounted after all, which only `create` can say.
+  if (const std::string why = problem_of_path(mount.target); !mount.target.empty() && !why.empty()) {
+    return object.problem("target", why);
+  }
+  if (mount.target == "/") return object.problem("target", "cannot be the root");
+  SPC_TRY(object.take("readOnly", mount.read_only));
+  SPC_TRY(object.take("noExec", mount.no_exec));
+  SPC_TRY(object.take("recursive", mount.recursive));
+  SPC_TRY(object.take("optional", mount.optional));
+  return object.take("size", mount.size);
+}
+
+Result<void> read_device(StrictObject& object, DeviceEdit& device) {
+  SPC_TRY(object.take_path("path", device.path));
+  if (device.path.empty()) return object.problem("path", "is missing");
+  SPC_TRY(object.take_path("source", device.source));
+  return object.take("optional", device.optional);
+}
+
+Result<void> read_symlink(StrictObject& object, SymlinkEdit& link) {
+  SPC_TRY(object.take_path("path", link.path));
+  SPC_TRY(object.take("target", link.target));
+  if (link.path.empty() || link.target.empty()) return object.problem(link.path.empty() ? "path" : "target", "is missing");
+  return {};
+}
+
+Result<void> read_file_edit(StrictObject& object, FileEdit& file) {
+  SPC_TRY(object.take_path("path", file.path));
+  if (file.path.empty()) return object.problem("path", "is missing");
+  SPC_TRY(object.take("content", file.content));
+  std::string mode;
+  SPC_TRY(object.take("mode", mode));
+  if (mode.empty()) return {};
+  const bool is_octal = mode.size() <= 4 && mode.find_first_not_of("01234567") == std::string::npos;
+  if (!is_octal || (mode.size() == 4 && mode[0] != '0'))
+    return object.problem("mode", spc::quoted(mode) + " is not between \"0000\" and \"0777\"");
+  file.mode = static_cast<mode_t>(std::stoul(mode, nullptr, 8));
+  return {};
+}
+
+Result<void> read_library(StrictObject& object, LibraryEdit& library) {
+  SPC_TRY(object.take("soname", library.soname));
+  if (library.soname.empty() || library.soname.find('/') != std::string::npos) {
+    return object.problem("soname", spc::quoted(library.soname) + " is no name of a library");
+  }
+  SPC_TRY(object.take_path("path", library.path));
+  if (library.path.empty()) return object.problem("path", "is missing");
+  return object.take("before", library.before);
+}
+
+Result<void> read_library_directory(StrictObject& object, LibraryDirectoryEdit& directory) {
+  SPC_TRY(object.take_path("path", directory.path));
+  if (directory.path.empty()) return object.problem("path", "is missing");
+  return object.take("before", directory.before);
+}
+
+Result<void> read_limit(StrictObject& object, LimitEdit& limit) {
+  SPC_TRY(object.take("name", limit.name));
+  if (std::find(kLimits.begin(), kLimits.end(), limit.name) == kLimits.end()) {
+    return object.problem("name",
+                          spc::quoted(limit.name) + " is no limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
+  }
+  const Json* soft = object.take_any("soft");
+  if (soft == nullptr) return object.problem("soft", "is missing");
+  if (!soft->is_string()) return object.take("soft", limit.soft);
+  if (*soft != "unlimited") return object.problem("soft", "is neither a number nor \"unlimited\"");
+  limit.soft = UINT64_MAX;
+  return {};
+}
+
+/// Reads an array of objects into a list of edits.
+template <typename Edit, typename Read>
+Result<void> read_list(StrictObject& edits, const char* key, std::vector<Edit>& list, const Read& read) {
+  return edits.take_each(key, [&](StrictObject& element) -> Result<void> {
+    Edit edit;
+    SPC_TRY(read(element, edit));
+    list.push_back(std::move(edit));
+    return {};
+  });
+}
+
+/// For a comparison of what stays when a mount is moved.
+MountEdit without_target(MountEdit mount) {
+  mount.target.clear();
+  return mount;
+}
+
+}  // namespace
+
+Json edits_object(const Edits& edits) {
+  Json object = Json::object();
+  put(object, "environment", json_of(edits.environment));
+  if (object.contains("environment") && object["environment"].empty()) object.erase("environment");
+  const auto to_json = [](const auto& edit) { return json_of(edit); };
+  put_each(object, "mounts", edits.mounts, to_json);
+  put_each(object, "devices", edits.devices, to_json);
+  put(object, "deniedDevices", edits.denied_devices);
+  put_each(object, "symlinks", edits.symlinks, [](const auto& link) {
+    return Json{{"path", link.path}, {"target", link.target}};
+  });
+  put_each(object, "files", edits.files, to_json);
+  put(object, "directories", edits.directories);
+  put_each(object, "libraries", edits.libraries, to_json);
+  put_each(object, "libraryDirectories", edits.library_directories, to_json);
+  put_each(object, "limits", edits.limits, to_json);
+  put(object, "notes", edits.notes);
+  put(object, "warnings", edits.warnings);
+  put(object, "remembered", edits.remembered);
+  put(object, "refusal", edits.refusal);
+  return object;
+}
+
+Result<Edits> edits_of_object(const Json& value, const std::string& where) {
+  auto object = SPC_TRY(StrictObject::of(value, where));
+  Edits edits;
+  SPC_TRY(read_environment(object, edits.environment));
+  SPC_TRY(read_list(object, "mounts", edits.mounts, read_mount));
+  SPC_TRY(read_list(object, "devices", edits.devices, read_device));
+  SPC_TRY(object.take_paths("deniedDevices", edits.denied_devices));
+  SPC_TRY(read_list(object, "symlinks", edits.symlinks, read_symlink));
+  SPC_TRY(read_list(object, "files", edits.files, read_file_edit));
+  SPC_TRY(object.take_paths("directories", edits.directories));
+  SPC_TRY(read_list(object, "libraries", edits.libraries, read_library));
+  SPC_TRY(read_list(object, "libraryDirectories", edits.library_directories, read_library_directory));
+  SPC_TRY(read_list(object, "limits", edits.limits, read_limit));
+  SPC_TRY(object.take("notes", edits.notes));
+  SPC_TRY(object.take("warnings", edits.warnings));
+  SPC_TRY(object.take("remembered", edits.remembered));
+  SPC_TRY(object.take("refusal", edits.refusal));
+  SPC_TRY(object.nothing_left());
+  return edits;
+}
+
+Result<std::string> edits_to_json(const Edits& edits) {
+  try {
+    return edits_object(edits).dump(1);
+  } catch (const nlohmann::detail::exception&) {
+    return Error(ErrorKind::invalid, "write edits as JSON: a text in them is not UTF-8");
+  }
+}
+
+Result<Edits> edits_from_json(std::string_view text) {
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return Edits();
+  const Json document = SPC_TRY(StrictObject::parse(text));
+  return edits_of_object(document, "");
+}
+
+Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits& prepared) {
+  const auto refuse = [](const std::string& why) { return Error(ErrorKind::invalid, why); };
+  if (stage == "prepare") {
+    for (std::size_t i = 0; i < edits.mounts.size(); ++i) {
+      if (edits.mounts[i].target.empty()) return refuse("mounts[" + std::to_string(i) + "].target: is missing");
+    }
+    return {};
+  }
+  if (stage == "create") {
+    const bool same_mounts =
+        std::equal(edits.mounts.begin(), edits.mounts.end(), prepared.mounts.begin(), prepared.mounts.end(),
+                   [](const MountEdit& a, const MountEdit& b) { return without_target(a) == without_target(b); });
+    if (!same_mounts) {
+      return refuse("mounts: are not those of stage prepare").hint("in create a target may change or be empty, nothing else");
+    }
+    if (edits.devices != prepared.devices) return refuse("devices: are not those of stage prepare");
+    const auto was_denied = [&](const std::string& node) {
+      return std::find(prepared.denied_devices.begin(), prepared.denied_devices.end(), node) != prepared.denied_devices.end();
+    };
+    if (std::all_of(edits.denied_devices.begin(), edits.denied_devices.end(), was_denied)) return {};
+    return refuse("deniedDevices: not all were denied in stage prepare");
+  }
+  Edits allowed;
+  allowed.environment = edits.environment;
+  allowed.limits = edits.limits;
+  allowed.notes = edits.notes;
+  allowed.warnings = edits.warnings;
+  allowed.refusal = edits.refusal;
+  if (edits == allowed) return {};
+  return refuse("in stage " + std::string(stage) + " there are only environment, limits, notes, warnings and refusal");
+}
+
+}  // namespace spc

@@ -1,0 +1,111 @@
+// The built-in hooks as programs of their own: builtin-hook NAME, or a link to it called NAME. They read a context as JSON and
+// print edits as JSON, like the hooks of a site, so each can be tried and debugged by itself, and used by other runtimes.
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "hooks/hook.hpp"
+#include "hooks/json/context.hpp"
+#include "hooks/json/edits.hpp"
+
+using namespace spc;
+
+namespace {
+
+constexpr std::size_t kMostInput = 64 << 20;
+
+int say(const std::string& why) {
+  std::fprintf(stderr, "builtin-hook: %s\n", why.c_str());
+  return 1;
+}
+
+const Hook* find(std::string_view name) {
+  for (const Hook* hook : builtin_hooks()) {
+    if (name == hook->name) return hook;
+  }
+  return nullptr;
+}
+
+std::string stages_of(const Hook& hook) {
+  std::string text;
+  if (hook.prepare != nullptr) text += " prepare";
+  if (hook.create != nullptr) text += " create";
+  if (hook.task != nullptr) text += " task";
+  return text.empty() ? text : text.substr(1);
+}
+
+void help(const Hook* hook) {
+  if (hook != nullptr) {
+    std::printf("%s: %s\nstages: %s\n\n", hook->name, hook->says, stages_of(*hook).c_str());
+  } else {
+    std::printf("usage: builtin-hook NAME < CONTEXT.json > EDITS.json\n\nhooks:\n");
+    for (const Hook* known : builtin_hooks()) {
+      std::printf("  %-18s %s (%s)\n", known->name, known->says, stages_of(*known).c_str());
+    }
+    std::printf("\n");
+  }
+  std::printf(
+      "Reads a context as JSON and prints what the hook wants to be different. A small context:\n"
+      "  {\"stage\": \"task\", \"job\": {\"SLURM_STEP_NUM_TASKS\": \"4\"}}\n"
+      "An image's files are read below image.root, those of the host below hostRoot if it is there.\n"
+      "In stage create, \"prepared\" is what the hook printed in stage prepare. spank-container-hooks(7) has all of it.\n");
+}
+
+/// All of standard input.
+Result<std::string> read_input() {
+  std::string text;
+  char buffer[64 * 1024];
+  for (;;) {
+    const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (size < 0) return Error::from_errno(errno, "read standard input");
+    if (size == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(size));
+    if (text.size() > kMostInput) return Error(ErrorKind::invalid, "standard input is too long");
+  }
+}
+
+/// What the hook says in this call; nothing if it does not take part.
+Result<Edits> run(const Hook& hook, HookCall& call) {
+  if (hook.when != nullptr && !hook.when(call.context)) return Edits();
+  if (call.stage == "prepare" && hook.prepare != nullptr) return hook.prepare(call.context);
+  if (call.stage == "task" && hook.task != nullptr) return hook.task(call.context);
+  if (call.stage != "create") return Edits();
+  // What `prepare` tells `create` beside its edits does not outlive a process.
+  if (hook.prepare != nullptr) call.prepared.found = SPC_TRY(hook.prepare(call.context)).found;
+  if (hook.create != nullptr) SPC_TRY(hook.create(call.context, call.prepared));
+  return std::move(call.prepared);
+}
+
+Result<std::string> answer(const Hook& hook) {
+  const auto input = SPC_TRY(read_input());
+  auto call = SPC_TRY_DURING("context", context_from_json(input));
+  return edits_to_json(SPC_TRY(run(hook, call)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view path = argc > 0 ? argv[0] : "";
+  const std::string_view own_name = path.substr(path.rfind('/') + 1);
+  const Hook* hook = find(own_name);
+  const int first = hook == nullptr ? 1 : 0;  // where the hook's name is
+  if (hook == nullptr && argc > 1) hook = find(argv[1]);
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0) return help(hook), 0;
+  }
+  if (hook == nullptr && argc == 2 && std::strcmp(argv[1], "--names") == 0) {  // for what installs the links
+    for (const Hook* known : builtin_hooks()) std::printf("%s\n", known->name);
+    return 0;
+  }
+  if (hook == nullptr && argc > 1) return say("there is no hook " + quoted(argv[1]) + " (hint: builtin-hook --help lists them)");
+  if (hook == nullptr || argc > first + 1) return say("it takes the name of one hook (hint: builtin-hook --help)");
+  const auto text = answer(*hook);
+  if (!text) return say(std::string(hook->name) + ": " + text.error().message());
+  std::printf("%s\n", text->c_str());
+  return std::fflush(stdout) == 0 ? 0 : say("write standard output");
+}
