@@ -244,8 +244,11 @@ Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture
     }
     add_to(furniture, edits);
   }
-  if (!libraries.empty() || !directories.empty()) {
-    add_to(furniture, SPC_TRY_DURING("tell the loader about libraries", loader_edits(context_, libraries, directories)));
+  Edits edits = SPC_TRY_DURING("tell the loader about libraries", loader_edits(context_, libraries, directories));
+  add_to(furniture, edits);
+  if (edits != Edits()) {
+    outcomes_.push_back({"loader", std::move(edits)});
+    placements_.emplace_back();
   }
   return {};
 }

@@ -1,3 +1,3 @@
 spc_unit_test(loader_test
-  SOURCES loader_elf_test.cpp
+  SOURCES loader_cache_test.cpp loader_edits_test.cpp loader_elf_test.cpp
   LIBS spc_hooks spc_base ${CMAKE_DL_LIBS})

@@ -1,0 +1,267 @@
+#include "hooks/loader/ld_cache.hpp"
+
+#include <elf.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include "base/file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::string_view kOldMagic = "ld.so-1.7.0";
+constexpr std::string_view kMagic = "glibc-ld.so.cache1.1";
+constexpr std::size_t kHeaderSize = 48;
+constexpr std::size_t kEntrySize = 24;
+constexpr std::size_t kOldHeaderSize = 16;
+constexpr std::size_t kOldEntrySize = 12;
+constexpr std::uint32_t kExtensionMagic = 0xeaa42174;
+enum ExtensionTag : std::uint32_t { tag_generator = 0, tag_glibc_hwcaps = 1 };
+
+constexpr std::size_t kMostBytes = 16 << 20;  ///< a machine with everything installed has one or two
+constexpr std::size_t kLongestText = 4096;    ///< a path, PATH_MAX
+constexpr std::size_t kMostHwcaps = 256;
+
+Error damaged(const char* what) { return {ErrorKind::invalid, std::string("read ld.so.cache: ") + what}; }
+
+std::uint32_t number_at(std::string_view bytes, std::size_t offset) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+template <typename T>
+void append(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+/// The text at this offset of the file, which must end within it.
+std::optional<std::string_view> text_at(std::string_view file, std::size_t offset) {
+  if (offset >= file.size()) return std::nullopt;
+  const std::size_t most = std::min(kLongestText, file.size() - offset);
+  const void* end = std::memchr(file.data() + offset, '\0', most);
+  if (end == nullptr) return std::nullopt;
+  return file.substr(offset, static_cast<std::size_t>(static_cast<const char*>(end) - file.data()) - offset);
+}
+
+/// The part with the current format, to whose beginning all offsets relate.
+std::string_view current_part(std::string_view file) {
+  if (file.starts_with(kMagic)) return file;
+  if (!file.starts_with(kOldMagic) || file.size() < kOldHeaderSize) return {};
+  const std::size_t end = kOldHeaderSize + std::size_t{number_at(file, 12)} * kOldEntrySize;
+  for (const std::size_t alignment : {8U, 4U}) {  // four where the compiler of 32 bits made ldconfig
+    const std::size_t begin = (end + alignment - 1) & ~(alignment - 1);
+    if (begin < file.size() && file.substr(begin).starts_with(kMagic)) return file.substr(begin);
+  }
+  return {};
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// As the loader reads it: in 32 bits, wherever that leads.
+std::int32_t take_number(std::string_view& text) {
+  std::uint32_t value = 0;
+  for (; !text.empty() && is_digit(text[0]); text.remove_prefix(1))
+    value = value * 10 + static_cast<std::uint32_t>(text[0] - '0');
+  return static_cast<std::int32_t>(value);
+}
+
+bool comes_before(const LdCache::Entry& a, const LdCache::Entry& b) { return compare_as_loader(a.soname, b.soname) > 0; }
+
+std::vector<LdCache::Entry> sorted(std::vector<LdCache::Entry> entries) {
+  std::stable_sort(entries.begin(), entries.end(), comes_before);
+  return entries;
+}
+
+}  // namespace
+
+int compare_as_loader(std::string_view a, std::string_view b) {
+  while (!a.empty() && !b.empty()) {
+    const bool digits = is_digit(a[0]);
+    if (digits != is_digit(b[0])) return digits ? 1 : -1;
+    if (digits) {
+      const auto left = take_number(a);
+      const auto right = take_number(b);
+      if (left != right) return left < right ? -1 : 1;
+    } else if (a[0] != b[0]) {
+      return a[0] < b[0] ? -1 : 1;
+    } else {
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return static_cast<int>(!a.empty()) - static_cast<int>(!b.empty());
+}
+
+std::optional<std::uint32_t> cache_flags_of(std::uint16_t machine) {
+  switch (machine) {
+    case EM_X86_64: return 0x0303;
+    case EM_AARCH64: return 0x0a03;
+    case EM_386: return 0x0003;
+    case EM_ARM: return 0x0903;  // hard float
+    case EM_PPC64: return 0x0503;
+    default: return std::nullopt;
+  }
+}
+
+Result<LdCache> LdCache::read(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return Error::from_errno(errno, "read ld.so.cache");
+  if (!S_ISREG(status.st_mode)) return damaged("it is no regular file");
+  if (status.st_size > static_cast<off_t>(kMostBytes)) return damaged("it is too large");
+  return parse(SPC_TRY(read_file(fd, kMostBytes)));
+}
+
+Result<LdCache> LdCache::parse(std::string bytes) {
+  if (bytes.size() > kMostBytes) return damaged("it is too large");
+  LdCache cache;
+  cache.bytes_ = std::make_unique<const std::string>(std::move(bytes));
+  const std::string_view file = current_part(*cache.bytes_);
+  if (file.size() < kHeaderSize) return damaged("it has no table of a known format");
+  // Releases before 2.33 say nothing of the byte order (0), others 2 for little-endian.
+  constexpr unsigned kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3;
+  const unsigned order = static_cast<unsigned char>(file[28]) & 3U;
+  if (order != 0 && order != kOwnOrder) return damaged("it is of another byte order");
+  const std::size_t count = number_at(file, 20);
+  if (count > (file.size() - kHeaderSize) / kEntrySize) return damaged("it ends among its entries");
+
+  std::size_t all_texts = 0;
+  cache.entries_.reserve(count);
+  for (std::size_t at = kHeaderSize; at < kHeaderSize + count * kEntrySize; at += kEntrySize) {
+    const auto soname = text_at(file, number_at(file, at + 4));
+    const auto path = text_at(file, number_at(file, at + 8));
+    if (!soname || !path) return damaged("a name lies outside");
+    // Many entries may share one long text.
+    all_texts += soname->size() + path->size();
+    if (all_texts > kMostBytes) return damaged("its names are too long");
+    Entry entry{*soname, *path, number_at(file, at), number_at(file, at + 12), 0};
+    std::memcpy(&entry.hwcap, file.data() + at + 16, sizeof entry.hwcap);
+    cache.entries_.push_back(entry);
+  }
+  if (!std::is_sorted(cache.entries_.begin(), cache.entries_.end(), comes_before))
+    cache.entries_ = sorted(std::move(cache.entries_));
+  SPC_TRY(cache.parse_extensions(file));
+  return cache;
+}
+
+/// A directory of sections: u32 magic, u32 count, then for each u32 tag, flags, offset, size.
+Result<void> LdCache::parse_extensions(std::string_view file) {
+  const std::size_t begin = number_at(file, 32);
+  if (begin == 0) return {};
+  if (begin > file.size() || file.size() - begin < 8 || number_at(file, begin) != kExtensionMagic)
+    return damaged("odd extensions");
+  const std::size_t count = number_at(file, begin + 4);
+  if (count > 64 || file.size() - begin - 8 < count * 16) return damaged("it ends among its extensions");
+  for (std::size_t at = begin + 8; at < begin + 8 + count * 16; at += 16) {
+    const std::size_t offset = number_at(file, at + 8);
+    const std::size_t size = number_at(file, at + 12);
+    if (offset > file.size() || size > file.size() - offset) return damaged("an extension lies outside");
+    if (number_at(file, at) == tag_generator) generator_ = file.substr(offset, std::min(size, kLongestText));
+    if (number_at(file, at) != tag_glibc_hwcaps) continue;
+    if (size / 4 > kMostHwcaps) return damaged("it has too many kinds of processors");
+    for (std::size_t name = offset; name + 4 <= offset + size; name += 4) {
+      const auto text = text_at(file, number_at(file, name));
+      if (!text) return damaged("a name lies outside");
+      hwcaps_.emplace_back(*text);
+    }
+  }
+  return {};
+}
+
+std::span<const LdCache::Entry> LdCache::of_soname(std::string_view soname) const {
+  const auto [begin, end] = std::equal_range(entries_.begin(), entries_.end(), Entry{soname, {}}, comes_before);
+  return {begin, end};
+}
+
+const LdCache::Entry* LdCache::find(std::string_view soname, std::uint32_t flags) const {
+  const auto entries = of_soname(soname);
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.flags == flags; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+void LdCache::remove_if(const std::function<bool(const Entry&)>& condition) {
+  entries_.erase(std::remove_if(entries_.begin(), entries_.end(), condition), entries_.end());
+}
+
+LdCache::Entry LdCache::owned(std::string soname, std::string path, std::uint32_t flags) {
+  const std::string& own_soname = added_texts_.emplace_back(std::move(soname));
+  const std::string& own_path = added_texts_.emplace_back(std::move(path));
+  return {own_soname, own_path, flags};
+}
+
+void LdCache::add_first(std::string soname, std::string path, std::uint32_t flags) {
+  first_.push_back(owned(std::move(soname), std::move(path), flags));
+}
+
+void LdCache::add_last(std::string soname, std::string path, std::uint32_t flags) {
+  last_.push_back(owned(std::move(soname), std::move(path), flags));
+}
+
+std::string LdCache::serialize() const {
+  std::vector<Entry> with_first, all;
+  with_first.reserve(first_.size() + entries_.size());
+  const auto first = sorted(first_);
+  const auto last = sorted(last_);
+  // Of equal ones those of the first range come first.
+  std::merge(first.begin(), first.end(), entries_.begin(), entries_.end(), std::back_inserter(with_first), comes_before);
+  all.reserve(with_first.size() + last.size());
+  std::merge(with_first.begin(), with_first.end(), last.begin(), last.end(), std::back_inserter(all), comes_before);
+
+  std::string entries, texts;
+  entries.reserve(all.size() * kEntrySize);
+  texts.reserve(all.size() * 64);
+  const std::size_t texts_begin = kHeaderSize + all.size() * kEntrySize;
+  const auto put = [&](std::string_view text) {
+    const auto offset = static_cast<std::uint32_t>(texts_begin + texts.size());
+    texts.append(text) += '\0';
+    return offset;
+  };
+  for (const Entry& entry : all) {
+    const std::uint32_t path = put(entry.path);
+    // Most paths end in the soname, which then needs no text of its own.
+    const auto inside = static_cast<std::uint32_t>(entry.path.size() - entry.soname.size());
+    const std::uint32_t soname = entry.path.ends_with(entry.soname) ? path + inside : put(entry.soname);
+    append(entries, entry.flags);
+    append(entries, soname);
+    append(entries, path);
+    append(entries, entry.os_version);
+    append(entries, entry.hwcap);
+  }
+
+  std::vector<std::uint32_t> hwcaps;
+  for (const std::string& name : hwcaps_) hwcaps.push_back(put(name));
+  const auto texts_size = static_cast<std::uint32_t>(texts.size());
+  std::uint32_t extensions_begin = 0;
+  if (!hwcaps.empty() || !generator_.empty()) {
+    texts.resize((texts_begin + texts.size() + 3) / 4 * 4 - texts_begin);
+    extensions_begin = static_cast<std::uint32_t>(texts_begin + texts.size());
+    std::string directory;
+    append(directory, kExtensionMagic);
+    append(directory, std::uint32_t{2});
+    const std::uint32_t hwcaps_begin = extensions_begin + 8 + 2 * 16;
+    const auto hwcaps_size = static_cast<std::uint32_t>(4 * hwcaps.size());
+    for (const std::uint32_t value :
+         {std::uint32_t{tag_generator}, 0U, hwcaps_begin + hwcaps_size, static_cast<std::uint32_t>(generator_.size()),
+          std::uint32_t{tag_glibc_hwcaps}, 0U, hwcaps_begin, hwcaps_size}) {
+      append(directory, value);
+    }
+    for (const std::uint32_t name : hwcaps) append(directory, name);
+    texts += directory + generator_;
+  }
+
+  std::string file;
+  file.reserve(texts_begin + texts.size());
+  file += kMagic;
+  append(file, static_cast<std::uint32_t>(all.size()));
+  append(file, texts_size);
+  append(file, std::uint32_t{__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3 << 24});
+  append(file, extensions_begin);
+  file.resize(kHeaderSize);
+  return file + entries + texts;
+}
+
+}  // namespace spc
