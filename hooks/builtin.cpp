@@ -1,3 +1,4 @@
+#include "hooks/cdi/cdi.hpp"
 #include "hooks/frameworks/frameworks.hpp"
 #include "hooks/hook.hpp"
 
@@ -6,6 +7,7 @@ namespace spc {
 const std::vector<const Hook*>& builtin_hooks() {
   static const std::vector<const Hook*> hooks{
       &frameworks_hook,
+      &cdi_hook,
   };
   return hooks;
 }

@@ -1,0 +1,296 @@
+#include "hooks/cdi/inject.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "hooks/cdi/verbs.hpp"
+#include "hooks/loader/elf.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMostLibraries = 4096;
+
+std::string normal(const std::string& path) {
+  std::string text = std::filesystem::path(path).lexically_normal();
+  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+std::string directory_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+bool lies_in(const std::string& path, const std::string& directory) {
+  return path.size() > directory.size() && path.starts_with(directory) && path[directory.size()] == '/';
+}
+
+/// /dev, /proc and /sys are the host's: nothing need be made there, or could.
+bool is_of_host(const std::string& path) {
+  constexpr std::array<const char*, 3> kTrees{"/dev", "/proc", "/sys"};
+  return std::any_of(kTrees.begin(), kTrees.end(), [&](const char* tree) { return lies_in(path, tree); });
+}
+
+class Injection {
+ public:
+  Injection(const HookContext& context, std::string files) : context_(context), files_(std::move(files)) {}
+
+  Result<Edits> run(const CdiEdits& wanted) && {
+    for (const std::string& variable : wanted.env) {
+      const auto equals = variable.find('=');
+      edits_.environment.set[variable.substr(0, equals)] = variable.substr(equals + 1);
+    }
+    for (const CdiDeviceNode& node : wanted.device_nodes) SPC_TRY(add_node(node));
+    for (const CdiMount& mount : wanted.mounts) SPC_TRY(add_mount(mount));
+    for (const CdiHook& hook : wanted.hooks) SPC_TRY(add_hook(hook));
+    if (!wanted.net_devices.empty()) {
+      return Error(ErrorKind::invalid,
+                   "network interface " + spc::quoted(wanted.net_devices.front()) + ": interfaces are not moved")
+          .hint("containers have the node's network, where it is already");
+    }
+    if (wanted.intel_rdt) edits_.notes.push_back("intelRdt is left out: what a step may use of the processor is Slurm's to say");
+    add_groups(wanted.additional_gids);
+    return std::move(edits_);
+  }
+
+ private:
+  Error stale(Error error) const {
+    return std::move(error).hint("the CDI file " + files_ + " names it; make it anew if the driver has changed");
+  }
+
+  [[nodiscard]] Result<struct stat> host_file(const std::string& path, const std::string& what) const {
+    struct stat status {};
+    if (::stat((context_.host_root + path).c_str(), &status) == 0) return status;
+    return stale(Error::from_errno(errno, what + " " + spc::quoted(path)));
+  }
+
+  Result<void> add_node(const CdiDeviceNode& node) {
+    const std::string path = normal(node.path);
+    const std::string source = node.host_path.empty() ? path : normal(node.host_path);
+    if (!lies_in(source, "/dev")) {
+      return Error(ErrorKind::invalid, "device node " + spc::quoted(source) + ": lies outside of /dev")
+          .hint("the CDI file " + files_ + " names it");
+    }
+    SPC_TRY(host_file(source, "device node"));
+    edits_.devices.push_back({.path = path, .source = source == path ? std::string() : source});
+    unsigned minor = 0;
+    constexpr std::string_view kGpu = "/dev/nvidia";
+    const char* const end = path.data() + path.size();
+    if (path.starts_with(kGpu) && std::from_chars(path.data() + kGpu.size(), end, minor).ptr == end && minor < 64) {
+      gpu_mask_ |= std::uint64_t{1} << minor;
+    }
+    return {};
+  }
+
+  Result<void> add_mount(const CdiMount& mount) {
+    MountEdit edit;
+    edit.target = normal(mount.container_path);
+    const std::string what = "mount " + spc::quoted(mount.container_path);
+    if (edit.target == "/") {
+      return Error(ErrorKind::invalid, what + ": this is the image's root").hint("the CDI file " + files_ + " asks for it");
+    }
+    const bool tmpfs = mount.type == "tmpfs";
+    constexpr std::array<std::string_view, 4> kBind{"", "bind", "rbind", "none"};
+    if (!tmpfs && std::find(kBind.begin(), kBind.end(), mount.type) == kBind.end()) {
+      return Error(ErrorKind::invalid, what + ": file systems of type " + spc::quoted(mount.type) + " are not mounted")
+          .hint("the CDI file " + files_ + " asks for it");
+    }
+    if (!tmpfs) {
+      edit.source = normal(mount.host_path);
+      if (!mount.host_path.starts_with('/') || edit.source == "/") {
+        return Error(ErrorKind::invalid,
+                     what + ": of " + spc::quoted(mount.host_path) + ", which is no single file or directory of the node")
+            .hint("the CDI file " + files_ + " asks for it");
+      }
+      if (edit.source == edit.target && lies_in(edit.target, "/dev"))
+        return {};  // it is there: the container has the host's /dev
+      SPC_TRY(host_file(edit.source, "mount source"));
+    }
+    edit.read_only = false;
+    edit.recursive = true;
+    for (const std::string& option : mount.options) add_option(edit, option, tmpfs);
+    edits_.mounts.push_back(std::move(edit));
+    return {};
+  }
+
+  void add_option(MountEdit& edit, const std::string& option, bool tmpfs) {
+    // nosuid and nodev hold for every mount, propagation and times of access need nobody's care.
+    static const std::set<std::string_view> kNothingToDo{
+        "rw",     "rbind",   "nosuid",   "nodev",   "exec",       "private",  "rprivate",    "slave",      "rslave",
+        "shared", "rshared", "relatime", "noatime", "nodiratime", "defaults", "strictatime", "unbindable", "runbindable"};
+    if (option == "ro") edit.read_only = true;
+    if (option == "noexec") edit.no_exec = true;
+    if (option == "bind") edit.recursive = false;
+    std::uint64_t size = 0;
+    if (tmpfs && option.starts_with("size=") && parse_size(option.substr(5), size)) {
+      edit.size = size;
+      return;
+    }
+    if (option == "ro" || option == "noexec" || option == "bind" || kNothingToDo.contains(option)) return;
+    if (tmpfs && option.starts_with("mode=")) return;  // the user's own in any case
+    edits_.notes.push_back("mount " + spc::quoted(edit.target) + ": option " + spc::quoted(option) + " is left out");
+  }
+
+  static bool parse_size(std::string_view text, std::uint64_t& bytes) {
+    constexpr std::string_view kUnits = "kmg";
+    unsigned shift = 0;
+    if (!text.empty()) {
+      const auto unit = kUnits.find(static_cast<char>(text.back() | 0x20));
+      if (unit != std::string_view::npos) {
+        shift = static_cast<unsigned>(10 * (unit + 1));
+        text.remove_suffix(1);
+      }
+    }
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+    if (error != std::errc() || end != text.data() + text.size() || bytes > (UINT64_MAX >> shift)) return false;
+    bytes <<= shift;
+    return true;
+  }
+
+  Result<void> add_hook(const CdiHook& hook) {
+    const auto verb = verb_of(hook);
+    if (verb && verb->name == "create-symlinks") return add_links(*verb);
+    if (verb && verb->name == "update-ldcache") return add_libraries(*verb);
+    if (verb && verb->name == "enable-cuda-compat") {
+      // Decided in `create`, when the image can be read.
+      edits_.library_directories.push_back({.path = kCudaCompatDirectory, .before = true});
+      return {};
+    }
+    if (verb && verb->name == "update-application-profile") {
+      add_application_profile();
+      return {};
+    }
+    // Nobody inside can make device nodes, and directories have the mode that the image gives them.
+    if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
+    return Error(ErrorKind::refused, "hook " + spc::quoted(hook.path) + (verb ? " " + spc::quoted(verb->name) : "") +
+                                         ": it is not known what it would do")
+        .hint("the CDI file " + files_ + " wants it executed; only hooks of nvidia-cdi-hook are done");
+  }
+
+  Result<void> add_links(const CdiVerb& verb) {
+    for (const std::string& link : verb.values_of("link")) {
+      const auto colons = link.find("::");
+      if (colons == std::string::npos || colons == 0 || colons + 2 == link.size()) {
+        return Error(ErrorKind::invalid, "create-symlinks: " + spc::quoted(link) + " is not TARGET::LINK");
+      }
+      const std::string path = normal("/" + link.substr(colons + 2));
+      if (!is_of_host(path)) edits_.symlinks.push_back({.path = path, .target = link.substr(0, colons)});
+    }
+    return {};
+  }
+
+  /// The libraries that these mounts bring into the folders; what else lies there is the image's, whose loader knows it.
+  Result<void> add_libraries(const CdiVerb& verb) {
+    std::set<std::string> folders;
+    for (const std::string& folder : verb.values_of("folder")) folders.insert(normal(folder));
+    for (const MountEdit& mount : edits_.mounts) {
+      if (mount.source.empty()) continue;
+      if (folders.contains(directory_of(mount.target))) add_library(mount.source, mount.target);
+      for (const std::string& folder : folders) {
+        if (folder != mount.target && !lies_in(folder, mount.target)) continue;
+        const std::string below = folder.substr(mount.target.size());
+        for (const std::string& file : files_in(mount.source + below)) {
+          add_library(mount.source + below + "/" + file, folder + "/" + file);
+        }
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::vector<std::string> files_in(const std::string& directory) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir((context_.host_root + directory).c_str()), ::closedir);
+    std::vector<std::string> files;
+    while (listing && files.size() < kMostLibraries) {
+      const dirent* entry = ::readdir(listing.get());
+      if (entry == nullptr) break;
+      if (std::string_view(entry->d_name).find(".so") != std::string_view::npos) files.emplace_back(entry->d_name);
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+  }
+
+  void add_library(const std::string& source, const std::string& target) {
+    if (target.find(".so", target.rfind('/')) == std::string::npos || edits_.libraries.size() >= kMostLibraries) return;
+    const UniqueFd file(::open((context_.host_root + source).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    if (!file) return;
+    const auto soname = soname_of(file.get());
+    if (!soname || soname->find('/') != std::string::npos) return;
+    const auto same = [&](const LibraryEdit& library) { return library.path == target; };
+    if (std::none_of(edits_.libraries.begin(), edits_.libraries.end(), same)) {
+      edits_.libraries.push_back({.soname = *soname, .path = target, .before = true});
+    }
+  }
+
+  /// As libnvidia-container does it: graphics programs shall see the GPUs of the container only.
+  void add_application_profile() {
+    if (gpu_mask_ == 0) return;
+    std::array<char, 16> digits{};
+    const char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), gpu_mask_, 16).ptr;
+    edits_.files.push_back({.path = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf",
+                            .content = R"({"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x)" +
+                                       std::string(digits.data(), static_cast<std::size_t>(end - digits.data())) +
+                                       R"(]}],"rules":[{"pattern":[],"profile":"_container_"}]})"
+                                       "\n",
+                            .mode = 0444});
+  }
+
+  void add_groups(const std::vector<std::uint64_t>& gids) {
+    std::vector<gid_t> own(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+    if (!own.empty()) own.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(own.size()), own.data()))));
+    own.push_back(context_.gid);
+    for (const std::uint64_t gid : gids) {
+      if (std::find(own.begin(), own.end(), gid) != own.end()) continue;
+      edits_.warnings.push_back("the device asks for the group " + std::to_string(gid) +
+                                ", which you are not in: groups come from the node (hint: ask the administrator to add you)");
+    }
+  }
+
+  const HookContext& context_;
+  std::string files_;  ///< for hints
+  Edits edits_;
+  std::uint64_t gpu_mask_ = 0;  ///< by minor number
+};
+
+/// What a device has of its own, but display nodes, whose modes are another matter.
+std::vector<std::string> decisive_nodes(const CdiDevice& device) {
+  std::vector<std::string> all;
+  std::vector<std::string> decisive;
+  for (const CdiDeviceNode& node : device.edits.device_nodes) {
+    all.push_back(node.host_path.empty() ? node.path : node.host_path);
+    if (!lies_in(all.back(), "/dev/dri")) decisive.push_back(all.back());
+  }
+  return decisive.empty() ? all : decisive;
+}
+
+}  // namespace
+
+Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>& devices) {
+  std::string files;
+  std::set<std::string> seen;
+  for (const CdiEntry& entry : devices) {
+    if (seen.insert(entry.file->path).second) files += (files.empty() ? "" : " or ") + entry.file->path;
+  }
+  auto edits = SPC_TRY(Injection(context, files).run(cdi_edits_of(devices)));
+  for (const CdiEntry& entry : devices) {
+    edits.notes.push_back(entry.name() + " as " + entry.file->path + " describes it");
+    const auto nodes = decisive_nodes(*entry.device);
+    const auto may_open = [&](const std::string& node) { return context.may_open(node); };
+    if (!nodes.empty() && std::none_of(nodes.begin(), nodes.end(), may_open)) {
+      edits.warnings.push_back("device " + spc::quoted(entry.name()) + ": this step may not open " + spc::quoted(nodes.front()) +
+                               " (hint: ask Slurm for the device, too: --gres or --gpus)");
+    }
+  }
+  return edits;
+}
+
+}  // namespace spc

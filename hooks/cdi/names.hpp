@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+/// VENDOR/CLASS=NAME, as the Container Device Interface writes it: `nvidia.com/gpu=0`.
+struct CdiName {
+  std::string kind;  ///< VENDOR/CLASS
+  std::string name;
+
+  static Result<CdiName> parse(std::string_view text);
+  [[nodiscard]] std::string str() const { return kind + "=" + name; }
+  bool operator==(const CdiName&) const = default;
+};
+
+/// What `kind` of a CDI file must be: VENDOR/CLASS, each of letters, digits, `.`, `_` and `-`, beginning with a letter and
+/// ending with a letter or digit.
+bool is_cdi_kind(std::string_view kind);
+/// Letters, digits, `.`, `_`, `:` and `-`, beginning and ending with a letter or digit.
+bool is_cdi_device_name(std::string_view name);
+
+}  // namespace spc

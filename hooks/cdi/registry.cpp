@@ -1,0 +1,183 @@
+#include "hooks/cdi/registry.hpp"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/file.hpp"
+#include "base/trusted_file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMostFiles = 256;   // of a directory
+constexpr std::size_t kMostListed = 12;   // devices in a hint
+constexpr std::size_t kMostProblems = 3;  // in an error
+
+struct Directory {
+  const char* path;
+  unsigned priority;
+};
+// The last is a link to the one before it nearly everywhere; what is one directory is read once.
+constexpr Directory kDirectories[] = {{"/etc/cdi", 0}, {"/run/cdi", 1}, {"/var/run/cdi", 1}};
+
+/// Sorted, so that nothing depends on the order of the directory.
+std::vector<std::string> spec_files(int directory) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(directory), ::closedir);
+  std::vector<std::string> names;
+  while (listing) {
+    const dirent* entry = ::readdir(listing.get());
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name.ends_with(".json") || name.ends_with(".yaml")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::ptrdiff_t depth(const CdiMount& mount) {
+  const std::string path = std::filesystem::path(mount.container_path).lexically_normal();
+  return std::count(path.begin(), path.end(), '/');
+}
+
+using Candidates = std::map<std::string, std::vector<CdiEntry>>;
+
+/// Under each name the devices of the highest priority that has it.
+Candidates candidates_of(const std::vector<CdiFile>& files) {
+  Candidates found;
+  for (const CdiFile& file : files) {
+    for (const CdiDevice& device : file.spec.devices) {
+      auto& entries = found[file.spec.kind + "=" + device.name];
+      if (!entries.empty() && entries.front().file->priority < file.priority) entries.clear();
+      if (entries.empty() || entries.front().file->priority == file.priority) entries.push_back({&file, &device});
+    }
+  }
+  return found;
+}
+
+std::string listed(const std::vector<CdiEntry>& devices) {
+  std::string text;
+  for (std::size_t i = 0; i < devices.size() && i < kMostListed; ++i) text += (i == 0 ? "" : ", ") + devices[i].name();
+  if (devices.size() > kMostListed) text += " and " + std::to_string(devices.size() - kMostListed) + " more";
+  return text;
+}
+
+}  // namespace
+
+CdiRegistry CdiRegistry::read(const std::string& host_root, uid_t owner) {
+  CdiRegistry registry;
+  for (const auto& [path, priority] : kDirectories) registry.read_directory(host_root, path, priority, owner);
+  return registry;
+}
+
+CdiRegistry CdiRegistry::of(std::vector<CdiFile> files) {
+  CdiRegistry registry;
+  registry.files_ = std::move(files);
+  return registry;
+}
+
+void CdiRegistry::read_directory(const std::string& host_root, const std::string& directory, unsigned priority, uid_t owner) {
+  auto opened = open_trusted_directory(host_root + directory, "CDI directory", owner);
+  if (!opened) {
+    if (opened.error().kind() != ErrorKind::not_found) problems_.push_back(opened.error().message());
+    return;
+  }
+  struct stat status {};
+  if (::fstat(opened->get(), &status) != 0) return;
+  const std::pair identity(status.st_dev, status.st_ino);
+  if (std::find(seen_.begin(), seen_.end(), identity) != seen_.end()) return;
+  seen_.push_back(identity);
+  auto names = spec_files(opened->release());
+  if (names.size() > kMostFiles) {
+    problems_.push_back("CDI directory " + spc::quoted(directory) + ": has more than " + std::to_string(kMostFiles) + " files");
+    names.resize(kMostFiles);
+  }
+  for (const std::string& name : names) read_file(host_root, directory + "/" + name, priority, owner);
+}
+
+void CdiRegistry::read_file(const std::string& host_root, const std::string& path, unsigned priority, uid_t owner) {
+  const auto read = [&]() -> Result<CdiSpec> {
+    const auto file = SPC_TRY(open_trusted_file(host_root + path, "CDI file", owner));
+    const std::string what = "CDI file " + spc::quoted(path);
+    const auto text = SPC_TRY_DURING(what, spc::read_file(file.get(), kCdiMostBytes));
+    return SPC_TRY_DURING(what, parse_cdi_spec(text));
+  };
+  if (auto spec = read()) {
+    files_.push_back({path, priority, *std::move(spec)});
+  } else {
+    problems_.push_back(spec.error().message());
+  }
+}
+
+std::vector<CdiEntry> CdiRegistry::devices() const {
+  std::vector<CdiEntry> devices;
+  for (const auto& [name, entries] : candidates_of(files_)) {
+    if (entries.size() == 1) devices.push_back(entries.front());
+  }
+  return devices;
+}
+
+std::vector<CdiEntry> CdiRegistry::devices_of(std::string_view kind) const {
+  const auto candidates = candidates_of(files_);
+  std::vector<CdiEntry> devices;
+  for (const CdiFile& file : files_) {
+    if (file.spec.kind != kind) continue;
+    for (const CdiDevice& device : file.spec.devices) {
+      const CdiEntry entry{&file, &device};
+      const auto& entries = candidates.at(entry.name());
+      if (entries.size() == 1 && entries.front().device == &device) devices.push_back(entry);
+    }
+  }
+  return devices;
+}
+
+std::vector<std::string> CdiRegistry::conflict(const CdiName& name) const {
+  std::vector<std::string> files;
+  const auto candidates = candidates_of(files_);
+  const auto found = candidates.find(name.str());
+  if (found == candidates.end() || found->second.size() < 2) return files;
+  for (const CdiEntry& entry : found->second) files.push_back(entry.file->path);
+  return files;
+}
+
+Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
+  const std::string what = "device " + spc::quoted(name.str());
+  if (const auto files = conflict(name); !files.empty()) {
+    std::string list;
+    for (const std::string& file : files) list += (list.empty() ? "" : " and ") + spc::quoted(file);
+    return Error(ErrorKind::invalid, what + ": " + list + " both describe it").hint("one of these CDI files must go");
+  }
+  const auto of_kind = devices_of(name.kind);
+  for (const CdiEntry& entry : of_kind) {
+    if (entry.device->name == name.name) return std::vector{entry};
+  }
+  if (name.name == "all" && !of_kind.empty()) return of_kind;
+  // It may be in one that is left out.
+  std::string why = what + ": no CDI file of this node has it";
+  for (std::size_t i = 0; i < problems_.size() && i < kMostProblems; ++i) why += "; " + problems_[i];
+  auto error = Error(ErrorKind::not_found, std::move(why));
+  const auto there = of_kind.empty() ? devices() : of_kind;
+  if (!there.empty()) return std::move(error).hint("there are " + listed(there));
+  return std::move(error).hint("/etc/cdi and /run/cdi have none; the vendor's tool makes them, such as nvidia-ctk cdi generate");
+}
+
+CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices) {
+  CdiEdits edits;
+  std::set<const CdiFile*> files;
+  std::set<const CdiDevice*> done;
+  for (const CdiEntry& entry : devices) {
+    if (!done.insert(entry.device).second) continue;
+    if (files.insert(entry.file).second) edits.append(entry.file->spec.edits);
+    edits.append(entry.device->edits);
+  }
+  std::stable_sort(edits.mounts.begin(), edits.mounts.end(),
+                   [](const CdiMount& a, const CdiMount& b) { return depth(a) < depth(b); });
+  return edits;
+}
+
+}  // namespace spc

@@ -1,0 +1,269 @@
+#include "hooks/cdi/spec.hpp"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <set>
+
+#include "hooks/cdi/names.hpp"
+
+namespace spc {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<std::string_view, 8> kVersions{"0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"};
+
+/// By place in kVersions.
+enum Since : std::size_t { v03, v04, v05, v06, v07, v08, v10, v11 };
+
+Error wrong(const std::string& where, const std::string& why) { return Error(ErrorKind::corrupt, where + ": " + why); }
+
+/// Goes over a document, and remembers which version has all that it meets.
+class Reader {
+ public:
+  explicit Reader(bool from_yaml) : from_yaml_(from_yaml) {}
+
+  Result<CdiSpec> spec(const Json& tree) {
+    SPC_TRY(members(tree, "the file", {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}));
+    CdiSpec spec;
+    spec.version = SPC_TRY(text(tree, "cdiVersion", "the file"));
+    if (spec.version.starts_with('v')) spec.version.erase(0, 1);
+    const auto version = std::find(kVersions.begin(), kVersions.end(), spec.version);
+    if (version == kVersions.end()) {
+      return wrong("cdiVersion",
+                   spec.version.empty() ? "is missing" : spc::quoted(spec.version) + " is not known (0.3.0 to 1.1.0 are)");
+    }
+    spec.kind = SPC_TRY(text(tree, "kind", "the file"));
+    if (!is_cdi_kind(spec.kind)) return wrong("kind", spc::quoted(spec.kind) + " is not VENDOR/CLASS");
+    if (spec.kind.find('.', spec.kind.find('/')) != std::string::npos) needs(v06, "a dot in the class");
+    SPC_TRY(annotations(tree, "the file"));
+    spec.edits = SPC_TRY(edits_of(tree, "containerEdits"));
+    const Json* devices = SPC_TRY(list(tree, "devices", "the file"));
+    for (const Json& device : *devices) spec.devices.push_back(SPC_TRY(device_of(device)));
+    std::set<std::string_view> names;
+    for (const CdiDevice& device : spec.devices) {
+      if (!names.insert(device.name).second) return wrong("devices", spc::quoted(device.name) + " is there twice");
+    }
+    if (static_cast<std::size_t>(version - kVersions.begin()) < needed_) {
+      return wrong("cdiVersion",
+                   spec.version + " does not have " + needed_for_ + ": " + std::string(kVersions[needed_]) + " does");
+    }
+    return spec;
+  }
+
+ private:
+  void needs(std::size_t version, const std::string& what) {
+    if (version <= needed_) return;
+    needed_ = version;
+    needed_for_ = what;
+  }
+
+  static Result<void> members(const Json& object, const std::string& where, std::initializer_list<std::string_view> known) {
+    if (!object.is_object()) return wrong(where, "is not a map");
+    for (const auto& [key, value] : object.items()) {
+      if (std::find(known.begin(), known.end(), key) == known.end()) return wrong(where, "unknown member " + spc::quoted(key));
+    }
+    return {};
+  }
+
+  [[nodiscard]] Result<std::string> as_text(const Json& value, const std::string& what) const {
+    if (value.is_number_integer() && from_yaml_) return std::to_string(value.get<std::int64_t>());
+    if (!value.is_string()) return wrong(what, "is not a text");
+    const auto& text = value.get_ref<const std::string&>();
+    if (text.find('\0') != std::string::npos) return wrong(what, "contains a NUL character");
+    return text;
+  }
+
+  /// Empty if it is not there.
+  [[nodiscard]] Result<std::string> text(const Json& object, const char* key, const std::string& where) const {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null()) return std::string();
+    return as_text(*found, where + ": " + key);
+  }
+
+  static Result<const Json*> list(const Json& object, const char* key, const std::string& where) {
+    static const Json kEmpty = Json::array();
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null()) return &kEmpty;
+    if (!found->is_array()) return wrong(where + ": " + key, "is not a list");
+    return &*found;
+  }
+
+  [[nodiscard]] Result<std::vector<std::string>> texts(const Json& object, const char* key, const std::string& where) const {
+    std::vector<std::string> values;
+    const Json* items = SPC_TRY(list(object, key, where));
+    for (const Json& item : *items) values.push_back(SPC_TRY(as_text(item, where + ": " + key)));
+    return values;
+  }
+
+  static Result<std::optional<std::uint64_t>> number(const Json& object, const char* key, const std::string& where) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null()) return std::optional<std::uint64_t>();
+    if (!found->is_number_integer() || (!found->is_number_unsigned() && found->get<std::int64_t>() < 0)) {
+      return wrong(where + ": " + key, "is not a number from 0 on");
+    }
+    return std::optional(found->get<std::uint64_t>());
+  }
+
+  Result<void> annotations(const Json& object, const std::string& where) {
+    const auto found = object.find("annotations");
+    if (found == object.end() || found->is_null()) return {};
+    if (!found->is_object()) return wrong(where + ": annotations", "is not a map");
+    if (!found->empty()) needs(v06, "annotations");
+    for (const auto& [key, value] : found->items()) SPC_TRY(as_text(value, where + ": annotation " + spc::quoted(key)));
+    return {};
+  }
+
+  Result<CdiDevice> device_of(const Json& tree) {
+    SPC_TRY(members(tree, "a device", {"name", "annotations", "containerEdits"}));
+    CdiDevice device;
+    device.name = SPC_TRY(text(tree, "name", "a device"));
+    const std::string where = "device " + spc::quoted(device.name);
+    if (!is_cdi_device_name(device.name)) return wrong(where, "this is no name of a device");
+    if (device.name[0] >= '0' && device.name[0] <= '9') needs(v05, "names that begin with a digit");
+    SPC_TRY(annotations(tree, where));
+    device.edits = SPC_TRY(edits_of(tree, where + ": containerEdits"));
+    if (device.edits == CdiEdits()) return wrong(where, "has no containerEdits");
+    return device;
+  }
+
+  Result<CdiEdits> edits_of(const Json& owner, const std::string& where) {
+    CdiEdits edits;
+    const auto found = owner.find("containerEdits");
+    if (found == owner.end() || found->is_null()) return edits;
+    const Json& tree = *found;
+    SPC_TRY(members(tree, where, {"env", "deviceNodes", "netDevices", "mounts", "hooks", "additionalGids", "intelRdt"}));
+    edits.env = SPC_TRY(texts(tree, "env", where));
+    SPC_TRY(check_variables(edits.env, where));
+    const Json* nodes = SPC_TRY(list(tree, "deviceNodes", where));
+    for (const Json& node : *nodes) edits.device_nodes.push_back(SPC_TRY(node_of(node, where + ": device node")));
+    const Json* mounts = SPC_TRY(list(tree, "mounts", where));
+    for (const Json& mount : *mounts) edits.mounts.push_back(SPC_TRY(mount_of(mount, where + ": mount")));
+    const Json* hooks = SPC_TRY(list(tree, "hooks", where));
+    for (const Json& hook : *hooks) edits.hooks.push_back(SPC_TRY(hook_of(hook, where + ": hook")));
+    const Json* gids = SPC_TRY(list(tree, "additionalGids", where));
+    for (const Json& gid : *gids) {
+      needs(v07, "additionalGids");
+      if (!gid.is_number_unsigned() && !(gid.is_number_integer() && gid.get<std::int64_t>() >= 0)) {
+        return wrong(where + ": additionalGids", "is not a list of numbers");
+      }
+      if (gid.get<std::uint64_t>() != 0) edits.additional_gids.push_back(gid.get<std::uint64_t>());
+    }
+    const Json* interfaces = SPC_TRY(list(tree, "netDevices", where));
+    for (const Json& interface : *interfaces) {
+      needs(v11, "netDevices");
+      SPC_TRY(members(interface, where + ": net device", {"hostInterfaceName", "name"}));
+      edits.net_devices.push_back(SPC_TRY(text(interface, "hostInterfaceName", where + ": net device")));
+      if (edits.net_devices.back().empty()) return wrong(where + ": net device", "has no hostInterfaceName");
+    }
+    if (const auto rdt = tree.find("intelRdt"); rdt != tree.end() && !rdt->is_null()) {
+      if (!rdt->is_object()) return wrong(where + ": intelRdt", "is not a map");
+      needs(v07, "intelRdt");
+      edits.intel_rdt = true;
+    }
+    return edits;
+  }
+
+  static Result<void> check_variables(const std::vector<std::string>& variables, const std::string& where) {
+    for (const std::string& variable : variables) {
+      const auto equals = variable.find('=');
+      if (equals == 0 || equals == std::string::npos) return wrong(where + ": env", spc::quoted(variable) + " is not NAME=VALUE");
+    }
+    return {};
+  }
+
+  Result<CdiDeviceNode> node_of(const Json& tree, const std::string& kind) {
+    SPC_TRY(members(tree, kind, {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}));
+    CdiDeviceNode node;
+    node.path = SPC_TRY(text(tree, "path", kind));
+    const std::string where = kind + " " + spc::quoted(node.path);
+    node.host_path = SPC_TRY(text(tree, "hostPath", where));
+    if (!node.host_path.empty()) needs(v05, "hostPath of device nodes");
+    if (!node.path.starts_with('/')) return wrong(where, "the path is not absolute");
+    if (!node.host_path.empty() && !node.host_path.starts_with('/')) return wrong(where, "hostPath is not absolute");
+    const std::string type = SPC_TRY(text(tree, "type", where));
+    if (!type.empty() && type != "b" && type != "c" && type != "u" && type != "p") {
+      return wrong(where, "type " + spc::quoted(type) + " is not known");
+    }
+    // Numbers, modes and owners are those of the host's node, which is the one that appears inside.
+    for (const char* key : {"major", "minor", "fileMode", "uid", "gid"}) SPC_TRY(number(tree, key, where));
+    const std::string permissions = SPC_TRY(text(tree, "permissions", where));
+    if (permissions != "none" && permissions.find_first_not_of("rwm") != std::string::npos) {
+      return wrong(where, "permissions " + spc::quoted(permissions) + " are not of r, w and m");
+    }
+    return node;
+  }
+
+  Result<CdiMount> mount_of(const Json& tree, const std::string& kind) {
+    SPC_TRY(members(tree, kind, {"hostPath", "containerPath", "options", "type"}));
+    CdiMount mount;
+    mount.container_path = SPC_TRY(text(tree, "containerPath", kind));
+    const std::string where = kind + " " + spc::quoted(mount.container_path);
+    mount.host_path = SPC_TRY(text(tree, "hostPath", where));
+    mount.options = SPC_TRY(texts(tree, "options", where));
+    mount.type = SPC_TRY(text(tree, "type", where));
+    if (!mount.type.empty()) needs(v04, "type of mounts");
+    if (!mount.container_path.starts_with('/')) return wrong(where, "containerPath is not absolute");
+    if (mount.host_path.empty()) return wrong(where, "hostPath is missing");
+    return mount;
+  }
+
+  Result<CdiHook> hook_of(const Json& tree, const std::string& kind) {
+    SPC_TRY(members(tree, kind, {"hookName", "path", "args", "env", "timeout"}));
+    CdiHook hook;
+    hook.path = SPC_TRY(text(tree, "path", kind));
+    const std::string where = kind + " " + spc::quoted(hook.path);
+    hook.stage = SPC_TRY(text(tree, "hookName", where));
+    hook.args = SPC_TRY(texts(tree, "args", where));
+    hook.env = SPC_TRY(texts(tree, "env", where));
+    hook.timeout = SPC_TRY(number(tree, "timeout", where));
+    constexpr std::array<std::string_view, 6> kStages{"prestart",       "createRuntime", "createContainer",
+                                                      "startContainer", "poststart",     "poststop"};
+    if (std::find(kStages.begin(), kStages.end(), hook.stage) == kStages.end()) {
+      return wrong(where, "hookName " + spc::quoted(hook.stage) + " is not known");
+    }
+    if (!hook.path.starts_with('/')) return wrong(where, "the path is not absolute");
+    SPC_TRY(check_variables(hook.env, where));
+    return hook;
+  }
+
+  bool from_yaml_;
+  std::size_t needed_ = v03;
+  std::string needed_for_;
+};
+
+/// `more` behind `all`, in place of what has the same key.
+template <typename T, typename Key>
+void replace(std::vector<T>& all, const std::vector<T>& more, Key T::*key) {
+  for (const T& one : more) {
+    std::erase_if(all, [&](const T& old) { return old.*key == one.*key; });
+    all.push_back(one);
+  }
+}
+
+template <typename T>
+void add(std::vector<T>& all, const std::vector<T>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+void CdiEdits::append(const CdiEdits& more) {
+  add(env, more.env);
+  replace(device_nodes, more.device_nodes, &CdiDeviceNode::path);
+  replace(mounts, more.mounts, &CdiMount::container_path);
+  add(hooks, more.hooks);
+  add(additional_gids, more.additional_gids);
+  add(net_devices, more.net_devices);
+  intel_rdt = intel_rdt || more.intel_rdt;
+}
+
+Result<CdiSpec> read_cdi_spec(const CdiDocument& document) { return Reader(document.from_yaml).spec(document.tree); }
+
+Result<CdiSpec> parse_cdi_spec(std::string_view text) {
+  const auto document = SPC_TRY(parse_cdi_document(text));
+  return read_cdi_spec(document);
+}
+
+}  // namespace spc
