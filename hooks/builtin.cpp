@@ -1,13 +1,19 @@
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/frameworks/frameworks.hpp"
+#include "hooks/frameworks/python_user_base.hpp"
 #include "hooks/hook.hpp"
+#include "hooks/node/node.hpp"
 
 namespace spc {
 
 const std::vector<const Hook*>& builtin_hooks() {
   static const std::vector<const Hook*> hooks{
-      &frameworks_hook,
-      &cdi_hook,
+      &aptfix_hook,            //
+      &localtime_hook,         //
+      &shadow_hook,            //
+      &python_user_base_hook,  //
+      &frameworks_hook,        //
+      &cdi_hook,               //
   };
   return hooks;
 }

@@ -1,20 +1,146 @@
 #include "hooks/frameworks/frameworks.hpp"
 
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/file.hpp"
+#include "hooks/frameworks/host_list.hpp"
+
 namespace spc {
 namespace {
 
+constexpr std::uint32_t kFirstPort = 61000;
+constexpr std::uint32_t kPorts = 4536;      ///< to 65535
+constexpr std::uint32_t kStepApart = 1009;  ///< has no divisor in common with kPorts: steps go through all of them
+constexpr std::uint32_t kJaxApart = kPorts / 2;
+
+std::optional<std::uint32_t> number_of(const HookContext& context, const char* name) {
+  const std::string* text = context.of_job(name);
+  return text == nullptr ? std::nullopt : decimal(*text);
+}
+
+/// What Slurm says about a task of a step. In a heterogeneous step, Slurm speaks of all components together and of the leader's job.
+struct TaskOfStep {
+  std::uint32_t job = 0, step = 0;
+  std::uint32_t tasks = 0, rank = 0;
+  std::uint32_t node = 0, local_rank = 0;
+  std::optional<std::uint32_t> local_tasks;
+  std::string first_host;
+
+  /// Nothing for what is no step (the script of a batch job) or a step that cannot be understood.
+  static std::optional<TaskOfStep> of(const HookContext& context) {
+    const auto job = number_of(context, "SLURM_JOB_ID");
+    const auto step = number_of(context, "SLURM_STEP_ID");
+    const auto tasks = number_of(context, "SLURM_STEP_NUM_TASKS");
+    const auto rank = number_of(context, "SLURM_PROCID");
+    const auto node = number_of(context, "SLURM_NODEID");
+    const auto local_rank = number_of(context, "SLURM_LOCALID");
+    const std::string* nodes = context.of_job("SLURM_STEP_NODELIST");
+    if (!job || !step || !tasks || !rank || !node || !local_rank || nodes == nullptr) return std::nullopt;
+    auto first = spc::first_host(*nodes);
+    if (!first) return std::nullopt;
+    TaskOfStep task{.job = *job,
+                    .step = *step,
+                    .tasks = *tasks,
+                    .rank = *rank,
+                    .node = *node,
+                    .local_rank = *local_rank,
+                    .local_tasks = {},
+                    .first_host = *std::move(first)};
+    const std::string* counts = context.of_job("SLURM_STEP_TASKS_PER_NODE");
+    if (counts != nullptr) task.local_tasks = tasks_on_node(*counts, task.node);
+    return task;
+  }
+};
+
+/// Of a task among several; every value only where nobody has set the variable.
+std::map<std::string, std::string> variables_of(const TaskOfStep& task) {
+  const std::uint32_t port = master_port(task.job, task.step);
+  const std::uint32_t jax_port = kFirstPort + (port - kFirstPort + kJaxApart) % kPorts;
+  std::map<std::string, std::string> variables{
+      {"MASTER_ADDR", task.first_host},
+      {"MASTER_PORT", std::to_string(port)},
+      {"WORLD_SIZE", std::to_string(task.tasks)},
+      {"RANK", std::to_string(task.rank)},
+      {"LOCAL_RANK", std::to_string(task.local_rank)},
+      {"NODE_RANK", std::to_string(task.node)},
+      // Without it, two steps of a job would have the same one.
+      {"JAX_COORDINATOR_ADDRESS", task.first_host + ":" + std::to_string(jax_port)},
+  };
+  if (task.local_tasks) variables["LOCAL_WORLD_SIZE"] = std::to_string(*task.local_tasks);
+  return variables;
+}
+
+/// The ports that the kernel gives to whoever asks for any; empty if it does not say.
+std::string why_not_safe(const HookContext& context, std::uint32_t port) {
+  const UniqueFd file(::open((context.host_root + "/proc/sys/net/ipv4/ip_local_port_range").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto text = file ? read_file(file.get(), 256) : Result<std::string>(std::string());
+  if (!text) return {};
+  char* end = nullptr;
+  const unsigned long first = std::strtoul(text->c_str(), &end, 10);
+  const unsigned long last = std::strtoul(end, nullptr, 10);
+  if (port < first || port > last) return {};
+  return "the port " + std::to_string(port) + " lies in net.ipv4.ip_local_port_range (" + std::to_string(first) + " to " +
+         std::to_string(last) + "), so another program may have it by chance";
+}
+
+bool is_taken(std::uint16_t port) {
+  const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  return probe && ::bind(probe.get(), generic, sizeof address) != 0 && errno == EADDRINUSE;
+}
+
+/// Where the first task will listen it is looked at whether it can.
+void look_at_port(const HookContext& context, const TaskOfStep& task, Edits& edits) {
+  if (task.rank != 0 || context.environment.contains("MASTER_PORT")) return;
+  const std::uint16_t port = master_port(task.job, task.step);
+  if (auto why = why_not_safe(context, port); !why.empty()) edits.notes.push_back(std::move(why));
+  if (is_taken(port)) {
+    edits.warnings.push_back("the port " + std::to_string(port) +
+                             ", which MASTER_PORT names, is in use on this node (hint: set MASTER_PORT to another)");
+  }
+}
+
 Result<Edits> variables_of_task(const HookContext& context) {
   Edits edits;
-  const auto from_slurm = [&](const char* name, const char* slurm_name) {
-    if (const std::string* value = context.of_job(slurm_name)) edits.environment.defaults[name] = *value;
-  };
-  from_slurm("WORLD_SIZE", "SLURM_STEP_NUM_TASKS");
+  const bool torch = context.environment.contains("PYTORCH_VERSION");
+  const auto task = TaskOfStep::of(context);
+  if (task && task->tasks > 1) {
+    edits.environment.defaults = variables_of(*task);
+    edits.notes.push_back("rank " + std::to_string(task->rank) + " of " + std::to_string(task->tasks) + ", the first is on " +
+                          task->first_host);
+    look_at_port(context, *task, edits);
+    // A program of another kind may count on all its CPUs.
+    if (torch && task->local_tasks > 1) {
+      const std::string* cpus = context.of_job("SLURM_CPUS_PER_TASK");
+      edits.environment.defaults["OMP_NUM_THREADS"] = cpus != nullptr && decimal(*cpus) ? *cpus : "1";
+    }
+  }
+  // As pyxis does it: in such images whatever the job says, and in scripts and steps of one task, too.
+  if (torch) {
+    if (const std::string* rank = context.of_job("SLURM_PROCID")) edits.environment.set["RANK"] = *rank;
+    if (const std::string* rank = context.of_job("SLURM_LOCALID")) edits.environment.set["LOCAL_RANK"] = *rank;
+  }
   return edits;
 }
 
+bool is_on(const HookContext& context) { return context.flag("frameworks", true); }
+
 }  // namespace
 
+std::uint16_t master_port(std::uint32_t job, std::uint32_t step) {
+  const std::uint64_t key = job + std::uint64_t{step} * kStepApart;
+  return static_cast<std::uint16_t>(kFirstPort + key % kPorts);
+}
+
 const Hook frameworks_hook{
-    .name = "50-slurm-pytorch", .says = "rank and world of PyTorch, Lightning, Horovod and JAX", .task = variables_of_task};
+    .name = "50-slurm-pytorch", .says = "rank and world of PyTorch, Lightning and JAX", .when = is_on, .task = variables_of_task};
 
 }  // namespace spc

@@ -30,7 +30,6 @@ const char* name_of(Origin origin) {
     case Origin::slurm: return "slurm";
     case Origin::login: return "login";
     case Origin::image: return "image";
-    case Origin::pytorch: return "pytorch";
     case Origin::site: return "site";
     case Origin::kept: return "job, kept";
     case Origin::option: return "--container-env";
@@ -76,15 +75,6 @@ Environment merge_environment(const std::map<std::string, std::string>& job, con
     const auto equals = variable.find('=');
     if (equals == std::string::npos || equals == 0) continue;
     set(variable.substr(0, equals), variable.substr(equals + 1), Origin::image);
-  }
-
-  const auto from_slurm = [&](const char* name, const char* slurm_name) {
-    const auto found = job.find(slurm_name);
-    if (found != job.end()) set(name, found->second, Origin::pytorch);
-  };
-  if (merged.contains("PYTORCH_VERSION")) {
-    from_slurm("RANK", "SLURM_PROCID");
-    from_slurm("LOCAL_RANK", "SLURM_LOCALID");
   }
 
   for (const auto& [name, value] : site.values) set(name, value, Origin::site);

@@ -31,7 +31,7 @@ struct ImageSettings {
 inline constexpr char kDefaultPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where a variable's value comes from.
-enum class Origin { job, slurm, login, image, pytorch, site, kept, option, hook, entrypoint, container };
+enum class Origin { job, slurm, login, image, site, kept, option, hook, entrypoint, container };
 const char* name_of(Origin origin);
 
 /// A task's environment, and why it is as it is.
@@ -42,9 +42,9 @@ struct Variable {
 using Environment = std::map<std::string, Variable>;
 
 /// The rules that users of pyxis rely on: HOME, USER, LOGNAME, SHELL and PATH are the container's; the host's language settings
-/// go; the image's variables win over the job's; a job variable that the image does not know stays; PyTorch images also get
-/// RANK and LOCAL_RANK. The site's values win over the image's, those that the site and then the user want to keep from the job
-/// over these, and the user's (--container-env=NAME=VALUE) over all.
+/// go; the image's variables win over the job's; a job variable that the image does not know stays. The site's values win over
+/// the image's, those that the site and then the user want to keep from the job over these, and the user's
+/// (--container-env=NAME=VALUE) over all.
 Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
                               const EnvironmentWishes& site, const EnvironmentWishes& user_wishes, const UserIdentity& user,
                               std::string_view workdir);

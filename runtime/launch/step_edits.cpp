@@ -12,6 +12,7 @@
 
 #include "container/task/furnish.hpp"
 #include "hooks/loader/loader.hpp"
+#include "hooks/node/node.hpp"
 
 namespace spc {
 namespace {
@@ -182,6 +183,9 @@ HookContext HookedStart::context_of(const LaunchRequest& request, const std::map
                                     const Site& site) {
   HookContext context;
   context.job = job_environment;
+  // A script that was submitted by a task of a step has that step's variables, and is none of it.
+  if (!request.batch_script.empty())
+    std::erase_if(context.job, [](const auto& variable) { return variable.first.starts_with("SLURM_STEP"); });
   for (const auto& [key, value] : site.records()) context.settings.emplace(key, value);
   context.uid = ::geteuid();
   context.gid = ::getegid();
@@ -222,6 +226,11 @@ Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture
   if (!hooks_) return {};
   add_image(context_, spec);
   SPC_TRY(hooks_->create(context_, outcomes_));
+  const auto is_shadow = [](const StepHooks::Outcome& outcome) { return outcome.hook == shadow_hook.name; };
+  if (std::ranges::none_of(outcomes_, is_shadow)) {
+    furniture.passwd_entry.clear();
+    furniture.group_entries.clear();
+  }
   for (const auto& [outcome, index] : denied_) {
     const auto& still = outcomes_[outcome].edits.denied_devices;
     Placement& placement = furniture.placements[static_cast<std::size_t>(index)];
@@ -241,6 +250,9 @@ Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture
     std::ranges::move(edits.library_directories, std::back_inserter(directories));
     for (const std::string& warning : edits.warnings) {
       log.write(LogLevel::warning, origin_of(outcomes_[i].hook) + ": " + printable(warning));
+    }
+    for (const std::string& note : edits.notes) {
+      log.write(LogLevel::debug, origin_of(outcomes_[i].hook) + ": " + printable(note));
     }
     add_to(furniture, edits);
   }

@@ -9,7 +9,7 @@
 namespace spc {
 namespace {
 
-/// The names of more groups than this are not looked up: each may be a question to a server.
+/// The names of more groups than these are not looked up: each may be a question to a server.
 constexpr std::size_t kMaxNamedGroups = 64;
 
 std::string without_separators(const char* text) {
@@ -46,8 +46,9 @@ UserIdentity UserIdentity::of_this_process() {
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
   if (!groups.empty())
     groups.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
-  if (std::find(groups.begin(), groups.end(), user.gid) == groups.end()) groups.insert(groups.begin(), user.gid);
-  if (groups.size() > kMaxNamedGroups) groups = {user.gid};
+  std::erase(groups, user.gid);
+  groups.insert(groups.begin(), user.gid);
+  if (groups.size() > kMaxNamedGroups) groups.resize(kMaxNamedGroups);
   for (const gid_t gid : groups) {
     if (auto line = group_entry(gid, user.name); !line.empty()) user.group_entries.push_back(std::move(line));
   }

@@ -13,8 +13,8 @@
 #include "container/task/fake_root.hpp"
 #include "container/task/furnish.hpp"
 #include "launch/host_side.hpp"
-#include "launch/step_edits.hpp"
 #include "launch/image_files.hpp"
+#include "launch/step_edits.hpp"
 
 namespace spc {
 namespace {
@@ -136,9 +136,12 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
   HookedStart hooked;
   const Site site = Site::read();
-  auto side = SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
-    return hooked.prepare(HookedStart::context_of(request, environment, site), so_far);
-  }));
+  auto side =
+      SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
+        HookContext context = HookedStart::context_of(request, environment, site);
+        context.remap_root = map == RootMap::root;
+        return hooked.prepare(std::move(context), so_far);
+      }));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));

@@ -65,14 +65,6 @@ TEST_CASE("HOME, USER, SHELL, PATH and PWD are the container's") {
   CHECK(applied({}, image_with({"PATH=/image/bin"}))["PATH"] == "/image/bin");
 }
 
-TEST_CASE("a PyTorch image gets its ranks from Slurm") {
-  const Variables job{{"SLURM_PROCID", "5"}, {"SLURM_LOCALID", "1"}};
-  auto task = applied(job, image_with({"PYTORCH_VERSION=1.13"}));
-  CHECK(task["RANK"] == "5");
-  CHECK(task["LOCAL_RANK"] == "1");
-  CHECK_FALSE(applied(job, image_with({})).contains("RANK"));
-}
-
 TEST_CASE("a malformed variable of the image is left out") {
   CHECK(applied({}, image_with({"=x", "novalue"})).contains("novalue") == false);
 }
@@ -139,13 +131,12 @@ TEST_CASE("the site's wishes are stronger than the image's and weaker than the u
 
 TEST_CASE("every variable knows where it comes from") {
   const Variables job{{"OF_JOB", "1"}, {"SLURM_PROCID", "0"}, {"KEPT", "1"}, {"LANG", "de"}};
-  const auto task = merged(job, image_with({"OF_IMAGE=1", "KEPT=2", "PYTORCH_VERSION=2"}), "KEPT,MINE=1", "OF_SITE=1");
+  const auto task = merged(job, image_with({"OF_IMAGE=1", "KEPT=2"}), "KEPT,MINE=1", "OF_SITE=1");
   CHECK(task.at("OF_JOB").origin == Origin::job);
   CHECK(task.at("SLURM_PROCID").origin == Origin::slurm);
   CHECK(task.at("KEPT").origin == Origin::kept);
   CHECK(task.at("OF_IMAGE").origin == Origin::image);
   CHECK(task.at("HOME").origin == Origin::login);
-  CHECK(task.at("RANK").origin == Origin::pytorch);
   CHECK(task.at("OF_SITE").origin == Origin::site);
   CHECK(task.at("MINE").origin == Origin::option);
   CHECK_FALSE(task.contains("LANG"));

@@ -101,14 +101,11 @@ Result<void> make_link(const Link& link) {
   return {};
 }
 
-/// What root expects. apt would fetch as the user _apt, whom nobody can become where only root exists.
+/// What root expects.
 Result<void> furnish_for_root() {
   SPC_TRY(rewrite("/etc/passwd",
                   [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh"); }));
-  SPC_TRY(rewrite("/etc/group", [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:"); }));
-  if (::access("/etc/apt", F_OK) != 0) return {};
-  return rewrite("/etc/apt/apt.conf.d/90spank-container",
-                 [](std::string_view) { return std::string("APT::Sandbox::User \"root\";\n"); });
+  return rewrite("/etc/group", [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:"); });
 }
 
 constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys",     "/dev",

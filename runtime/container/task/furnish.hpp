@@ -42,7 +42,7 @@ struct Furniture {
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
-  std::uint32_t namespaces = 0;           ///< NamespaceBits of the container; with own_user, what root and apt need is made
+  std::uint32_t namespaces = 0;           ///< NamespaceBits of the container; with own_user, what root needs is made
   std::vector<std::string> system_users;  ///< lines for passwd of users that the image does not have
   std::vector<TextFile> files;            ///< written anew
   std::vector<Link> links;                ///< made anew; a directory in the way stays
