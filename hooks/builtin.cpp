@@ -2,6 +2,7 @@
 #include "hooks/frameworks/frameworks.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
 #include "hooks/hook.hpp"
+#include "hooks/mpi/mpi_abi.hpp"
 #include "hooks/node/node.hpp"
 
 namespace spc {
@@ -14,6 +15,7 @@ const std::vector<const Hook*>& builtin_hooks() {
       &python_user_base_hook,  //
       &frameworks_hook,        //
       &cdi_hook,               //
+      &mpi_abi_hook,           //
   };
   return hooks;
 }

@@ -82,7 +82,7 @@ UniqueFd open_below(const std::string& root, const char* path, int flags) {
   const UniqueFd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return {};
   open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | O_NONBLOCK);
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));  // the kernel takes no more beside O_PATH
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
   return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory.get(), path, &how, sizeof how)));
 }

@@ -66,6 +66,7 @@ Json json_of(const FileEdit& file) {
 Json json_of(const LibraryEdit& library) {
   Json object{{"soname", library.soname}, {"path", library.path}};
   put(object, "before", library.before, true);
+  if (library.machine != 0) object["machine"] = library.machine;
   return object;
 }
 
@@ -151,6 +152,10 @@ Result<void> read_library(StrictObject& object, LibraryEdit& library) {
   }
   SPC_TRY(object.take_path("path", library.path));
   if (library.path.empty()) return object.problem("path", "is missing");
+  std::uint64_t machine = 0;
+  SPC_TRY(object.take("machine", machine));
+  if (machine > UINT16_MAX) return object.problem("machine", "is no e_machine of ELF");
+  library.machine = static_cast<std::uint16_t>(machine);
   return object.take("before", library.before);
 }
 

@@ -38,7 +38,7 @@ UniqueFd regular_file(const HookContext& context, const std::string& path) {
   return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
 }
 
-std::set<std::string> names_in(const HookContext& context, const std::string& directory) {
+std::set<std::string> names_in(const HookContext& context, const std::string& directory, std::string_view prefix) {
   std::set<std::string> names;
   UniqueFd opened = context.open_in_image(directory.c_str(), O_RDONLY | O_DIRECTORY);
   if (!opened) return names;
@@ -49,7 +49,7 @@ std::set<std::string> names_in(const HookContext& context, const std::string& di
     const dirent* entry = ::readdir(stream);
     if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
-    if (name.find(".so") != std::string_view::npos) names.emplace(name);
+    if (name.starts_with(prefix) && name.find(".so") != std::string_view::npos) names.emplace(name);
   }
   ::closedir(stream);
   return names;
@@ -84,9 +84,9 @@ const std::vector<std::string>& default_library_directories(std::uint16_t machin
   return found == directories.end() ? otherwise : found->second;
 }
 
-std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory) {
+std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory, std::string_view prefix) {
   std::map<std::pair<std::uint16_t, std::string>, std::string> found;
-  for (const std::string& name : names_in(context, directory)) {
+  for (const std::string& name : names_in(context, directory, prefix)) {
     const UniqueFd file = regular_file(context, directory + "/" + name);
     if (!file) continue;
     const auto elf = read_elf(file.get());

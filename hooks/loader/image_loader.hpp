@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hooks/hook.hpp"
@@ -32,7 +33,7 @@ struct ImageLibrary {
 };
 
 /// The libraries in a directory of the image, as ldconfig would list them; links are followed inside. At most the first 4096
-/// names are looked at.
-std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory);
+/// names are looked at, and of them those that begin with `prefix`.
+std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory, std::string_view prefix = {});
 
 }  // namespace spc

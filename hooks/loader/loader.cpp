@@ -13,7 +13,6 @@ namespace spc {
 namespace {
 
 constexpr char kCache[] = "/etc/ld.so.cache";
-constexpr char kOurs[] = "/usr/lib/spank-container/";  ///< entries below it are ours, whoever wrote them
 constexpr char kFirst[] = "/usr/lib/spank-container/first";
 constexpr char kLast[] = "/usr/lib/spank-container/last";
 // ldconfig reads them in the order of their names, and of equal sonames keeps the first.
@@ -89,7 +88,8 @@ class Plan {
     }
     cache_ = *std::move(read);
     const auto earlier = added_earlier(context_);
-    cache_.remove_if([&](const LdCache::Entry& entry) { return entry.path.starts_with(kOurs) || earlier.contains(entry.path); });
+    cache_.remove_if(
+        [&](const LdCache::Entry& entry) { return entry.path.starts_with(kNodeLibraries) || earlier.contains(entry.path); });
   }
 
   void add_directory(const LibraryDirectoryEdit& directory) {
@@ -156,7 +156,7 @@ class Plan {
     if (auto text = context_.image_file(loader.musl_path.c_str(), 64 << 10)) {
       image.clear();
       const auto is_ours = [&](std::string_view directory) {
-        return directory.starts_with(kOurs) ||
+        return directory.starts_with(kNodeLibraries) ||
                std::any_of(directories_.begin(), directories_.end(), [&](const auto& added) { return added.path == directory; });
       };
       for (std::string_view rest = *text; !rest.empty();) {

@@ -6,6 +6,9 @@
 
 namespace spc {
 
+/// Inside: what lies below was brought by a start of the container, and entries of the cache that lead there are ours.
+constexpr char kNodeLibraries[] = "/usr/lib/spank-container/";
+
 /// What it takes inside for the image's loader to find libraries that the host brings. In `create`; nothing of the image is
 /// executed, and its files are only read.
 ///

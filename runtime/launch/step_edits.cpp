@@ -125,7 +125,9 @@ void add_image(HookContext& context, const ContainerSpec& spec) {
   if (spec.manifest) context.image_digest = spec.manifest->str();
   context.user = spec.user.name;
   context.home = spec.user.home;
-  context.open_in_image = [](const char* path, int flags) { return open_inside(path, flags | O_NONBLOCK); };
+  context.open_in_image = [](const char* path, int flags) {
+    return open_inside(path, (flags & O_PATH) != 0 ? flags : flags | O_NONBLOCK);  // the kernel takes no more beside O_PATH
+  };
 }
 
 void add_to(Furniture& furniture, Edits edits) {

@@ -1,0 +1,126 @@
+#include "hooks/mpi/host_library.hpp"
+
+#include <elf.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+
+#include "base/unique_fd.hpp"
+#include "hooks/loader/elf.hpp"
+
+namespace spc {
+namespace {
+
+template <typename Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<unsigned> library_version(std::string_view file_name) {
+  std::vector<unsigned> version;
+  const auto extension = file_name.rfind(".so.");
+  if (extension == std::string_view::npos) return version;
+  for (std::string_view rest = file_name.substr(extension + 4); !rest.empty();) {
+    const std::string_view part = rest.substr(0, rest.find('.'));
+    const auto number = number_of<unsigned>(part);
+    if (!number) break;
+    version.push_back(*number);
+    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+  }
+  return version;
+}
+
+std::string linker_name(std::string_view soname) {
+  const auto extension = soname.rfind(".so");
+  return std::string(extension == std::string_view::npos ? soname : soname.substr(0, extension + 3));
+}
+
+std::string version_text(const std::vector<unsigned>& version) {
+  std::string text;
+  for (const unsigned part : version) text.append(text.empty() ? "" : ".").append(std::to_string(part));
+  return text;
+}
+
+AbiLevel abi_level_of(std::string_view word) {
+  if (word == "major") return AbiLevel::major;
+  return word == "strict" ? AbiLevel::strict : AbiLevel::full;
+}
+
+AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& image, AbiLevel level) {
+  if (host.empty() || image.empty()) return level == AbiLevel::strict && host != image ? AbiFit::no : AbiFit::fits;
+  if (host[0] != image[0]) return AbiFit::no;
+  if (level == AbiLevel::strict) return host == image ? AbiFit::fits : AbiFit::no;
+  if (host.size() < 2 || image.size() < 2 || host[1] >= image[1]) return AbiFit::fits;
+  return level == AbiLevel::major ? AbiFit::older : AbiFit::no;
+}
+
+std::string HostLibrary::file_name() const { return source.substr(source.rfind('/') + 1); }
+
+Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::string& path) {
+  const std::string at = host_root + path;
+  char resolved[PATH_MAX];
+  if (::realpath(at.c_str(), resolved) == nullptr)
+    return Error::from_errno(errno, "find library " + quoted(path) + " of the node");
+  const UniqueFd file(::open(resolved, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return Error::from_errno(errno, "open library " + quoted(path) + " of the node");
+  auto elf = SPC_TRY_DURING("library " + quoted(path) + " of the node", read_elf(file.get()));
+  if (elf.type != ET_DYN || elf.soname.empty())
+    return Error(ErrorKind::invalid, quoted(path) + " of the node is no shared library");
+  HostLibrary library;
+  library.source = resolved;
+  char root[PATH_MAX];
+  if (!host_root.empty() && ::realpath(host_root.c_str(), root) != nullptr && library.source.starts_with(root)) {
+    library.source.erase(0, std::string_view(root).size());
+  }
+  library.soname = std::move(elf.soname);
+  library.machine = elf.machine;
+  library.searches = !elf.rpath.empty() || !elf.runpath.empty();
+  library.needed = std::move(elf.needed);
+  library.version_needs = std::move(elf.version_needs);
+  library.version_definitions = std::move(elf.version_definitions);
+  return library;
+}
+
+std::string HostLibrary::serialize() const {
+  std::string text = "source " + source + "\nsoname " + soname + "\nmachine " + std::to_string(machine) + "\n";
+  if (dependency) text += "dependency yes\n";
+  if (searches) text += "searches yes\n";
+  for (const std::string& name : needed) text += "needs " + name + "\n";
+  for (const auto& [file, versions] : version_needs) {
+    text += "of " + file + "\n";
+    for (const std::string& version : versions) text += "version " + version + "\n";
+  }
+  for (const std::string& version : version_definitions) text += "defines " + version + "\n";
+  return text;
+}
+
+HostLibrary HostLibrary::parse(std::string_view text) {
+  HostLibrary library;
+  std::string file;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::string_view key = line.substr(0, line.find(' '));
+    const std::string value(line.substr(std::min(key.size() + 1, line.size())));
+    if (key == "source") library.source = value;
+    if (key == "soname") library.soname = value;
+    if (key == "machine") library.machine = number_of<std::uint16_t>(value).value_or(0);
+    if (key == "dependency") library.dependency = true;
+    if (key == "searches") library.searches = true;
+    if (key == "needs") library.needed.push_back(value);
+    if (key == "of") file = value;
+    if (key == "version") library.version_needs[file].insert(value);
+    if (key == "defines") library.version_definitions.insert(value);
+  }
+  return library;
+}
+
+}  // namespace spc

@@ -1,0 +1,210 @@
+#include "hooks/mpi/mpi_abi.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "hooks/loader/elf.hpp"
+#include "hooks/loader/image_loader.hpp"
+#include "hooks/mpi/host_library.hpp"
+#include "hooks/mpi/image_libraries.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kDirectory[] = "/usr/lib/spank-container/mpi/";
+constexpr char kRemembered[] = "library ";  ///< before the number of one
+constexpr char kImagesOwn[] = "--container-mpi=image keeps the image's MPI";
+
+bool wanted(const HookContext& context) {
+  return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
+}
+
+/// SRC[:DST[:FLAGS]] as in `mounts`, with the flags ro and nofail.
+MountEdit mount_of(std::string_view text) {
+  const auto take = [&](char separator) {
+    const std::string part(text.substr(0, text.find(separator)));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    return part;
+  };
+  MountEdit mount;
+  mount.source = take(':');
+  mount.target = text.starts_with('/') ? take(':') : mount.source;
+  mount.read_only = false;
+  while (!text.empty()) {
+    const std::string flag = take('+');
+    if (flag == "ro") mount.read_only = true;
+    if (flag == "nofail") mount.optional = true;
+  }
+  return mount;
+}
+
+Result<Edits> prepare(const HookContext& context) {
+  Edits edits;
+  const auto libraries = context.settings_of("mpi_libraries");
+  if (libraries.empty()) {
+    edits.refusal = std::string("the node's MPI is asked for, and this site does not say what that is (hint: ") + kImagesOwn +
+                    "; an administrator can set mpi_libraries in config.toml)";
+    return edits;
+  }
+  const auto add = [&](const std::string& path, bool dependency) -> Result<void> {
+    auto library = SPC_TRY(HostLibrary::read(context.host_root, path));
+    library.dependency = dependency;
+    const std::string target = kDirectory + library.file_name();
+    const auto is_it = [&](const MountEdit& mount) { return mount.target == target; };
+    if (std::any_of(edits.mounts.begin(), edits.mounts.end(), is_it)) return {};
+    edits.remembered[kRemembered + std::to_string(edits.mounts.size())] = library.serialize();
+    edits.mounts.push_back({library.source, target});
+    return {};
+  };
+  for (const std::string& path : libraries) SPC_TRY_DURING("mpi_libraries", add(path, false));
+  for (const std::string& path : context.settings_of("mpi_dependencies")) SPC_TRY_DURING("mpi_dependencies", add(path, true));
+  for (const std::string& text : context.settings_of("mpi_mounts")) edits.mounts.push_back(mount_of(text));
+  return edits;
+}
+
+/// What decides whether the node's libraries can be used in this image, and says why not.
+class Judge {
+ public:
+  Judge(const HookContext& context, const std::vector<HostLibrary>& libraries)
+      : level_(abi_level_of(context.setting("mpi_abi", "full"))),
+        libraries_(libraries),
+        image_(context),
+        more_mounts_(!context.settings_of("mpi_mounts").empty()) {}
+
+  /// The first reason against it; empty: there is none.
+  std::string reason_against(Edits& edits) {
+    for (const HostLibrary& library : libraries_) {
+      if (!image_.has_loader(library.machine)) {
+        return "the node's " + library.soname + " is for " + machine_name(library.machine) + ", and the image is not";
+      }
+      std::string reason = library.dependency ? "" : against_abi(library, edits);
+      if (reason.empty()) reason = against_needs(library, edits);
+      if (!reason.empty()) return reason;
+    }
+    return "";
+  }
+
+ private:
+  std::string against_abi(const HostLibrary& library, Edits& edits) {
+    const std::string name = linker_name(library.soname);
+    const auto of_image = image_.by_linker_name(name, library.machine);
+    if (of_image.empty()) {
+      edits.notes.push_back("the image has no " + name + ", the node's " + library.soname + " is added");
+      return "";
+    }
+    const auto same =
+        std::find_if(of_image.begin(), of_image.end(), [&](const auto& one) { return one.soname == library.soname; });
+    if (same == of_image.end()) {
+      return "the node's " + library.soname + " cannot take the place of the image's " + of_image.front().soname +
+             ": they are of different ABIs (hint: " + kImagesOwn + "; Wi4MPI and mpixlate translate between ABIs)";
+    }
+    const std::string real = image_.file_name(same->path);
+    const auto host_version = library_version(library.file_name());
+    const auto image_version = library_version(real);
+    switch (abi_fit(host_version, image_version, level_)) {
+      case AbiFit::no:
+        return "the node's " + library.file_name() + " does not fit the image's " + real + " as mpi_abi = " + word() +
+               " asks for (hint: " + kImagesOwn + ")";
+      case AbiFit::older:
+        edits.warnings.push_back("the node's " + library.file_name() + " is older than the image's " + real +
+                                 ": programs that need what it lacks may fail");
+        break;
+      case AbiFit::fits: break;
+    }
+    for (const ImageLibrary& other : of_image) {
+      if (other.soname != library.soname)
+        edits.notes.push_back("programs for " + other.soname + " keep the image's " + other.path);
+    }
+    edits.notes.push_back("the node's " + library.source + " takes the place of the image's " + same->path + " (" + real + ")");
+    return "";
+  }
+
+  /// Symbols by their versions, which the loader would miss when a program starts.
+  std::string against_needs(const HostLibrary& library, Edits& edits) {
+    for (const std::string& name : library.needed) {
+      const auto ours = std::find_if(libraries_.begin(), libraries_.end(), [&](const auto& one) { return one.soname == name; });
+      if (ours != libraries_.end()) continue;
+      const ElfFile* of_image = image_.library(name, library.machine);
+      if (of_image == nullptr) {
+        if (name == "libc.so.6") {
+          return "the node's " + library.soname + " needs glibc, and the image's C library is " + image_.libc(library.machine) +
+                 " (hint: " + kImagesOwn + ")";
+        }
+        if (library.searches || more_mounts_) continue;
+        return "the node's " + library.soname + " needs " + name +
+               ", which neither the image nor mpi_dependencies has (hint: " + kImagesOwn + ")";
+      }
+      const auto needs = library.version_needs.find(name);
+      if (needs == library.version_needs.end()) continue;
+      std::set<std::string> missing;
+      std::set_difference(needs->second.begin(), needs->second.end(), of_image->version_definitions.begin(),
+                          of_image->version_definitions.end(), std::inserter(missing, missing.end()));
+      if (missing.empty()) continue;
+      if (const std::string glibc = highest_glibc(missing); !glibc.empty()) {
+        return "the node's " + library.soname + " needs GLIBC_" + glibc + ", and the image's C library is " +
+               image_.libc(library.machine) + " (hint: " + kImagesOwn + "; or take an image of a newer distribution)";
+      }
+      return "the node's " + library.soname + " needs " + *missing.rbegin() + " of " + name +
+             ", which the image's has not (hint: " + kImagesOwn + "; an administrator can add the node's " + name +
+             " to mpi_dependencies)";
+    }
+    if (library.dependency) note_newer(library, edits);
+    return "";
+  }
+
+  /// The image's own programs get this library, too.
+  void note_newer(const HostLibrary& library, Edits& edits) {
+    const ElfFile* of_image = image_.library(library.soname, library.machine);
+    if (of_image == nullptr) return;
+    std::set<std::string> lost;
+    std::set_difference(of_image->version_definitions.begin(), of_image->version_definitions.end(),
+                        library.version_definitions.begin(), library.version_definitions.end(), std::inserter(lost, lost.end()));
+    if (lost.empty()) return;
+    edits.warnings.push_back("the node's " + library.soname + " is older than the image's: programs that need its " +
+                             *lost.rbegin() + " do not start");
+  }
+
+  [[nodiscard]] const char* word() const {
+    if (level_ == AbiLevel::major) return "major";
+    return level_ == AbiLevel::full ? "full" : "strict";
+  }
+
+  AbiLevel level_;
+  const std::vector<HostLibrary>& libraries_;
+  ImageLibraries image_;
+  bool more_mounts_;
+};
+
+Result<void> create(const HookContext& context, Edits& edits) {
+  std::vector<HostLibrary> libraries;
+  for (std::size_t i = 0;; ++i) {
+    const auto found = edits.remembered.find(kRemembered + std::to_string(i));
+    if (found == edits.remembered.end()) break;
+    libraries.push_back(HostLibrary::parse(found->second));
+  }
+  edits.refusal = printable(Judge(context, libraries).reason_against(edits));
+  // Names of the image's files are in them.
+  for (std::string& note : edits.notes) note = printable(note);
+  if (!edits.refusal.empty()) return {};
+  for (const HostLibrary& library : libraries) {
+    edits.libraries.push_back({library.soname, kDirectory + library.file_name(), true, library.machine});
+  }
+  // The loader looks there before it looks into the cache.
+  if (const std::string* path = context.of_image("LD_LIBRARY_PATH"); path != nullptr && !path->empty()) {
+    edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kDirectory, sizeof kDirectory - 2);
+  }
+  return {};
+}
+
+}  // namespace
+
+const Hook mpi_abi_hook{
+    .name = "70-mpi-abi",
+    .says = "the node's MPI in the place of the image's",
+    .when = wanted,
+    .prepare = prepare,
+    .create = create,
+};
+
+}  // namespace spc
