@@ -20,7 +20,9 @@ namespace spc {
 ///   agent  ── named (state, notes) ──►     lead         as soon as it is known; not while somebody else prepares it
 ///   lead   ── source …, start ──►          agent        which host directories, which image
 ///   agent  ── progress, warning … ──►      every task
-///   builder ── furnish (namespace) ──►     lead         the root exists; nothing is attached to it yet
+///   builder ── hooks (namespace, root) ──► lead         only if it asked for it: the root exists, and the host is still in sight;
+///                                                       then target … furnished as below, and targets with their sources
+///   builder ── furnish (namespace) ──►     lead         the root exists; nothing else is attached to it yet
 ///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
 ///   lead   ── furnished (notes) ──►        builder
@@ -42,6 +44,7 @@ enum class TaskMessageKind : std::uint32_t {
   name,
   named,
   to_save,
+  hooks,
 };
 
 /// Whose step, and which, in Slurm's numbers. Job 0: none of Slurm's.
@@ -104,6 +107,7 @@ struct TaskMessage {
     start_stored = 32,    ///< the image is what the container of this name has; the descriptors are not looked at
     start_join = 64,      ///< enter the running container of this name; only sources and targets are added
     start_save = 128,     ///< the lead gets the container's root, open, without what is mounted in it
+    start_hooks = 256,    ///< it wants to work on the root before the host is out of sight
   };
   std::uint32_t start_flags = 0;
   /// lead, of a private container: the image that the step's earlier ones have; furnish and ready: of the image, if it is one
@@ -127,7 +131,8 @@ struct TaskMessage {
   /// agent of a running one to another agent: three, its lock, its socket and its notes.
   std::uint32_t named_state = 0;
 
-  // target: a source in the order sent, or count of sources + a HostTree; attached: errno, 0 = done
+  // target: a source in the order sent, or count of sources + a HostTree; while hooks run also something that is opened only
+  // now, as a second descriptor or, a tmpfs, without one: source_flags and size as for source. attached: errno, 0 = done
   std::uint32_t index = 0;
   std::int32_t error = 0;
 

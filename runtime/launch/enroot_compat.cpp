@@ -96,6 +96,25 @@ Result<Variables> settings_of(const Variables& job, Log* log) {
   return settings;
 }
 
+}  // namespace
+
+Result<Variables> enroot_settings(const Variables& job) { return settings_of(job, nullptr); }
+
+std::string enroot_directory_of_user(const Variables& settings, const Variables& job) {
+  const auto value = [](const Variables& variables, const char* name) {
+    const auto found = variables.find(name);
+    return found != variables.end() && found->second.starts_with('/') ? found->second : std::string();
+  };
+  if (auto path = value(settings, "ENROOT_CONFIG_PATH"); !path.empty()) return path;
+  if (auto path = value(job, "XDG_CONFIG_HOME"); !path.empty()) return path + "/enroot";
+  const std::string home = value(job, "HOME");
+  return home.empty() ? "" : home + "/.config/enroot";
+}
+
+bool is_on_for_enroot(std::string_view value) { return is_on(value); }
+
+namespace {
+
 void add_settings(Site& site, const Variables& settings) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"ENROOT_ROOTFS_WRITABLE", "writable"}, {"ENROOT_REMAP_ROOT", "remap_root"}, {"ENROOT_MOUNT_HOME", "mount_home"}};
@@ -107,17 +126,6 @@ void add_settings(Site& site, const Variables& settings) {
   for (const auto& [name, space] : kNamespaces) {
     if (const auto found = settings.find(name); found != settings.end() && is_on(found->second)) site.add("unshare", space);
   }
-}
-
-std::string directory_of_user(const Variables& settings, const Variables& job) {
-  const auto value = [](const Variables& variables, const char* name) {
-    const auto found = variables.find(name);
-    return found != variables.end() && found->second.starts_with('/') ? found->second : std::string();
-  };
-  if (auto path = value(settings, "ENROOT_CONFIG_PATH"); !path.empty()) return path;
-  if (auto path = value(job, "XDG_CONFIG_HOME"); !path.empty()) return path + "/enroot";
-  const std::string home = value(job, "HOME");
-  return home.empty() ? "" : home + "/.config/enroot";
 }
 
 Result<void> add_directory(Site& site, const std::string& directory, Whose whose, const Variables& job, Log* log) {
@@ -144,7 +152,7 @@ Result<void> add_enroot_files(Site& site, const Variables& job, Log* log) {
   const Variables settings = SPC_TRY(settings_of(job, log));
   add_settings(site, settings);
   SPC_TRY(add_directory(site, kSystem, Whose::site, job, log));
-  if (const std::string users = directory_of_user(settings, job); !users.empty()) {
+  if (const std::string users = enroot_directory_of_user(settings, job); !users.empty()) {
     SPC_TRY(add_directory(site, users, Whose::user, job, log));
   }
   for (const std::string& variable : own) site.add("env", variable);  // config.toml counts more

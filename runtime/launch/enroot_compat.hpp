@@ -20,4 +20,12 @@ namespace spc {
 /// nothing here is said to `log`; nullptr: to nobody.
 Result<void> add_enroot_files(Site& site, const Variables& job, Log* log);
 
+/// ENROOT_* as enroot.conf and the job's variables set them; values that take a shell are left out.
+Result<Variables> enroot_settings(const Variables& job);
+/// Whether such a value means yes.
+bool is_on_for_enroot(std::string_view value);
+
+/// ENROOT_CONFIG_PATH, or where it is by default; empty: nowhere.
+std::string enroot_directory_of_user(const Variables& settings, const Variables& job);
+
 }  // namespace spc

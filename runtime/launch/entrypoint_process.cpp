@@ -12,11 +12,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/clock.hpp"
 #include "base/socket.hpp"
+#include "launch/descendants.hpp"
 
 namespace spc {
 namespace {
@@ -68,25 +68,6 @@ std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
   ::_exit(127);
 }
 
-/// The processes whose parent the calling one is; not to be had where /proc is that of other process numbers.
-std::vector<pid_t> children() {
-  std::vector<pid_t> found;
-  char self[32] = {};
-  if (::readlink("/proc/self", self, sizeof self - 1) <= 0 || std::atoi(self) != ::getpid()) return found;
-  const std::string path = "/proc/self/task/" + std::string(self) + "/children";
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::string text(64 * 1024, '\0');
-  const ssize_t size = ::read(file, text.data(), text.size() - 1);
-  ::close(file);
-  char* at = text.data();
-  for (char* end = at; size > 0; at = end) {
-    const long pid = std::strtol(at, &end, 10);
-    if (end == at) break;
-    found.push_back(static_cast<pid_t>(pid));
-  }
-  return found;
-}
-
 /// Looks after the entrypoint's process: passes on what it prints, watches the time, and clears up.
 class Keeper {
  public:
@@ -98,7 +79,6 @@ class Keeper {
   EntrypointEnd watch();
   void read_output(std::size_t most);
   void tell(std::string_view text);
-  void kill_all();
 
   const EntrypointProcess& process_;
   UniqueFd report_;
@@ -132,7 +112,7 @@ void Keeper::run() {
   if (!start()) ::_exit(1);
   const auto end = watch();
   const bool good = end.kind == EntrypointEnd::Kind::exited && end.number == 0;
-  if (!good) kill_all();
+  if (!good) end_descendants(pid_);
   read_output(kMostAfterEnd);
   if (!line_.empty()) tell(line_);
   Report report;
@@ -208,21 +188,6 @@ void Keeper::tell(std::string_view text) {
   report.kind = Report::line;
   report.size = text.copy(report.text, sizeof report.text);
   heard_ = send_struct(report_.get(), report).has_value() && heard_;
-}
-
-/// Processes that are killed leave their children to us, until there is none.
-void Keeper::kill_all() {
-  constexpr std::uint64_t kLongEnough = 5'000'000;
-  const std::uint64_t begin = now_us();
-  if (pid_ > 0) ::kill(-pid_, SIGKILL);
-  while (now_us() - begin < kLongEnough) {
-    for (const pid_t child : children()) ::kill(child, SIGKILL);
-    pid_t reaped = 0;
-    while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
-    }
-    if (reaped < 0 && errno == ECHILD) return;
-    ::poll(nullptr, 0, 1);
-  }
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include "launch/policy_rules.hpp"
 #include "launch/save_path.hpp"
 #include "launch/saver.hpp"
+#include "launch/shell_hooks.hpp"
 #include "launch/site.hpp"
 #include "launch/site_importer.hpp"
 #include "launch/site_request.hpp"
@@ -129,6 +130,7 @@ Result<Furniture> order_container(LaunchRequest request, const std::map<std::str
   if (!spec.writable) message.start_flags |= TaskMessage::start_read_only;
   if (request.private_layer) message.start_flags |= TaskMessage::start_private;
   if (saver) message.start_flags |= TaskMessage::start_save;
+  if (hooked.runs_shell_hooks()) message.start_flags |= TaskMessage::start_hooks;
   message.manifest = order.manifest;
   message.offset = order.offset;
   spec.namespaces = message.namespaces = namespaces_of(request);
@@ -285,6 +287,18 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         furniture = *std::move(ordered);
         entrypoint = *std::move(prepared);
         if (leading.manifest == Digest()) leader = spec.user;  // else a container of one task, after the first
+        break;
+      }
+
+      case TaskMessageKind::hooks: {
+        if (descriptors->size() != 3) return Error(ErrorKind::internal, "no namespace for hooks");
+        SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
+        const ShellHookStart start{request, job_environment, site, spec};
+        auto ran = run_shell_hooks_in_step(hooked.shell_hooks(), start, *descriptors, furniture, agent.get(), log);
+        if (ran)
+          hooked.add(*std::move(ran));
+        else
+          SPC_TRY(report_failure(agent.get(), ran.error()));
         break;
       }
 

@@ -13,6 +13,7 @@
 #include "container/task/furnish.hpp"
 #include "hooks/loader/loader.hpp"
 #include "hooks/node/node.hpp"
+#include "launch/enroot_compat.hpp"
 
 namespace spc {
 namespace {
@@ -140,6 +141,7 @@ void add_to(Furniture& furniture, Edits edits) {
 
 std::string TaskEdits::serialize() const {
   std::string records;
+  for (const std::string& name : off) add_records(records, "off", name);
   for (const auto& [hook, edits] : of_hooks) {
     add_records(records, "hook", hook);
     for (const std::string& name : edits.environment.unset) add_records(records, "unset", name);
@@ -160,6 +162,7 @@ TaskEdits TaskEdits::parse(std::string_view records) {
     const auto equals = std::min(record.find('='), record.size());
     const std::string_view key = record.substr(0, equals);
     const std::string value(record.substr(std::min(equals + 1, record.size())));
+    if (key == "off") task.off.push_back(value);
     if (key == "hook") task.of_hooks.push_back({value, {}});
     if (task.of_hooks.empty()) continue;
     Edits& edits = task.of_hooks.back().second;
@@ -207,6 +210,12 @@ HookContext HookedStart::context_of(const LaunchRequest& request, const std::map
 
 Result<void> HookedStart::prepare(HookContext context, HostSide& side) {
   context_ = std::move(context);
+  std::string users;
+  if (context_.flag("enroot_compat", false) && context_.flag("user_hooks", false)) {
+    users = enroot_directory_of_user(SPC_TRY(enroot_settings(context_.job)), context_.job);
+  }
+  shell_hooks_ = SPC_TRY(find_shell_hooks(context_, users));
+  for (const ShellHook& hook : shell_hooks_) context_.settings.emplace("hooks_off", hook.name);  // it takes the name
   hooks_ = SPC_TRY(StepHooks::find(context_));
   outcomes_ = SPC_TRY(hooks_->prepare(context_));
   for (const auto& [hook, edits] : outcomes_) {
@@ -275,8 +284,13 @@ void HookedStart::leave_out(Furniture& furniture) const {
   }
 }
 
+bool HookedStart::runs_shell_hooks() const {
+  return std::any_of(shell_hooks_.begin(), shell_hooks_.end(), [](const ShellHook& hook) { return hook.runs; });
+}
+
 TaskEdits HookedStart::for_tasks() const {
   TaskEdits task;
+  for (const ShellHook& hook : shell_hooks_) task.off.push_back(hook.name);
   for (const auto& [hook, edits] : outcomes_) {
     Edits kept;
     kept.environment = edits.environment;
@@ -284,6 +298,7 @@ TaskEdits HookedStart::for_tasks() const {
     kept.notes = edits.notes;
     if (kept != Edits()) task.of_hooks.emplace_back(hook, std::move(kept));
   }
+  task.of_hooks.insert(task.of_hooks.end(), of_shell_hooks_.of_hooks.begin(), of_shell_hooks_.of_hooks.end());
   return task;
 }
 
@@ -300,6 +315,7 @@ Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
   HookContext context = HookedStart::context_of(request, job_environment, site);
   add_image(context, spec);
   context.environment = values_of(spec.environment);
+  for (const std::string& name : edits.off) context.settings.emplace("hooks_off", name);
   auto hooks = SPC_TRY(StepHooks::find(context));
   for (const auto& [hook, of_hook] : SPC_TRY(hooks.task(context))) {
     for (const std::string& warning : of_hook.warnings) {

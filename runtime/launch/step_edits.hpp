@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/result.hpp"
+#include "hook/shell_hook.hpp"
 #include "hook/step_hook.hpp"
 #include "launch/container_spec.hpp"
 #include "launch/host_side.hpp"
@@ -19,6 +20,7 @@ namespace spc {
 /// What the hooks' edits come to for each task of the node, besides what is in the container by then: records `key=value\0`.
 struct TaskEdits {
   std::vector<std::pair<std::string, Edits>> of_hooks;  ///< environment, limits and notes only
+  std::vector<std::string> off;                         ///< names of built-in hooks that others have replaced
 
   [[nodiscard]] std::string serialize() const;
   static TaskEdits parse(std::string_view records);
@@ -38,12 +40,20 @@ class HookedStart {
   Result<void> create(const ContainerSpec& spec, Furniture& furniture, Log& log);
   /// Instead of `create`, where nothing can be made inside: without what they wanted mounted.
   void leave_out(Furniture& furniture) const;
+  /// Found by `prepare`: those of enroot's kind, which shell_hooks.hpp runs.
+  [[nodiscard]] const std::vector<ShellHook>& shell_hooks() const { return shell_hooks_; }
+  [[nodiscard]] bool runs_shell_hooks() const;
+  [[nodiscard]] const HookContext& context() const { return context_; }
+  /// What those have said.
+  void add(TaskEdits of_shell_hooks) { of_shell_hooks_ = std::move(of_shell_hooks); }
   /// After `create`: for the tasks.
   [[nodiscard]] TaskEdits for_tasks() const;
 
  private:
   HookContext context_;
   std::optional<StepHooks> hooks_;
+  std::vector<ShellHook> shell_hooks_;
+  TaskEdits of_shell_hooks_;
   std::vector<StepHooks::Outcome> outcomes_;
   std::vector<std::vector<int>> placements_;  ///< for each outcome, of its mounts: index in the furniture, -1: it is not there
   std::vector<std::pair<std::size_t, int>> denied_;  ///< outcome and index in the furniture of each node that nobody shall open

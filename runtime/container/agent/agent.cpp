@@ -149,6 +149,7 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
   private_ = (message.start_flags & TaskMessage::start_private) != 0;
   if (private_) steps_socket_.reset();  // there is no container of the step
   order_.save = (message.start_flags & TaskMessage::start_save) != 0;
+  order_.hooks = (message.start_flags & TaskMessage::start_hooks) != 0;
   began_ = now_us();
   if ((message.start_flags & TaskMessage::start_join) != 0) return join_running();
   if (joined_ || (named_ && !named_->lock)) return Error(ErrorKind::internal, "a start of what is running");

@@ -82,7 +82,7 @@ Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, 
 }
 
 /// Sources that lie on the file system of /dev keep their devices: they are in the container anyway.
-Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order, const std::string& size, dev_t dev) {
+Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order, const std::string& size) {
   const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
   unsigned attributes = MOUNT_ATTR_NOSUID;
   if (asks(TaskMessage::source_read_only)) attributes |= MOUNT_ATTR_RDONLY;
@@ -92,7 +92,7 @@ Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order,
   }
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
   struct stat status {};
-  if (::fstat(source.path.get(), &status) != 0 || status.st_dev != dev) attributes |= MOUNT_ATTR_NODEV;
+  if (::fstat(source.path.get(), &status) != 0 || status.st_dev != order.dev) attributes |= MOUNT_ATTR_NODEV;
   return clone_tree(source.path.get(), "", !asks(TaskMessage::source_not_recursive), attributes,
                     asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
 }
@@ -100,9 +100,17 @@ Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order,
 Result<std::vector<DetachedMount>> mount_sources(BuildOrder& order, const std::string& size) {
   struct stat dev {};
   SPC_TRY(check(::stat("/dev", &dev), "look at /dev"));
+  order.dev = dev.st_dev;
   std::vector<DetachedMount> trees;
-  for (MountSource& source : order.sources) trees.push_back(SPC_TRY(mount_source(source, order, size, dev.st_dev)));
+  for (MountSource& source : order.sources) trees.push_back(SPC_TRY(mount_source(source, order, size)));
   return trees;
+}
+
+/// What a hook wants mounted: opened by the user in the namespace in which it is attached, before it is the container's.
+Result<DetachedMount> mount_for_hook(const TaskMessage& message, UniqueFd opened, const BuildOrder& order,
+                                     const std::string& size) {
+  MountSource source{std::move(opened), message.source_flags & ~TaskMessage::source_squashfs, message.size, {}};
+  return mount_source(source, order, size);
 }
 
 /// An image that is a directory is the only lower layer of its container. Overlayfs reads it as root, so root must be able to.
@@ -140,14 +148,19 @@ Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode
 }
 
 /// A tmpfs in our namespace that holds the writable layer and the places where the layers are mounted. Overlayfs before
-/// 6.13 takes only attached layers, so they are attached here; the pivot takes them out of sight.
+/// 6.13 takes only attached layers, so they are attached here; the pivot takes them out of sight. Hooks see it before, and
+/// have `hooks` for their files.
 Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept, const std::string& size) {
-  auto tmpfs = SPC_TRY(new_tmpfs(size, 0, 0, "0700"));
+  auto tmpfs = SPC_TRY(new_tmpfs(size, 0, 0, order.hooks ? "0711" : "0700"));
   auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(make_directory(workspace.get(), "root", 0755));
-  const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0755));
+  const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0700));
+  if (order.hooks) {
+    SPC_TRY(make_directory(workspace.get(), "hooks", 0700));
+    SPC_TRY(check(::fchownat(workspace.get(), "hooks", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "give away directory hooks"));
+  }
   if (kept) {
     SPC_TRY(attach(std::move(kept), writable.get()));
     return workspace;
@@ -211,11 +224,13 @@ Result<void> pivot_into(int root) {
   return check(::umount2(".", MNT_DETACH), "leave the host's root");
 }
 
-/// The leading task, inside as the user, opens each target in turn; only its descriptors are used here.
-Result<void> furnish_with(int lead, std::span<const int> container, HostTrees host, std::vector<DetachedMount> sources,
-                          UniqueFd& notes, TaskMessage& ready) {
+/// The leading task, inside as the user, opens each target in turn; only its descriptors are used here. `kind`: furnish, or
+/// hooks, which may mount more; `size`: of what they mount.
+Result<void> furnish_with(TaskMessageKind kind, int lead, std::span<const int> container, HostTrees& host,
+                          std::vector<DetachedMount>& sources, UniqueFd& notes, TaskMessage& ready, const BuildOrder& order,
+                          const std::string& size) {
   TaskMessage message;
-  message.kind = TaskMessageKind::furnish;
+  message.kind = kind;
   message.manifest = ready.manifest;
   SPC_TRY(send_struct(lead, message, container));
   for (;;) {
@@ -229,16 +244,23 @@ Result<void> furnish_with(int lead, std::span<const int> container, HostTrees ho
       message.text[sizeof message.text - 1] = '\0';
       return Error(ErrorKind::invalid, message.text);
     }
+    Result<DetachedMount> of_hook = DetachedMount();
     DetachedMount* tree = nullptr;
-    if (message.kind == TaskMessageKind::target && descriptors.size() == 1) {
+    const bool is_new = descriptors.size() == 2 || (message.source_flags & TaskMessage::source_tmpfs) != 0;
+    if (message.kind == TaskMessageKind::target && kind == TaskMessageKind::hooks && is_new && !descriptors.empty()) {
+      of_hook = mount_for_hook(message, descriptors.size() == 2 ? std::move(descriptors[1]) : UniqueFd(), order, size);
+      tree = of_hook ? &*of_hook : nullptr;
+    } else if (message.kind == TaskMessageKind::target && descriptors.size() == 1) {
       if (message.index < sources.size()) {
         tree = &sources[message.index];
       } else if (message.index - sources.size() < host.size()) {
         tree = &host[message.index - sources.size()];
       }
     }
-    if (tree == nullptr || !*tree) return Error(ErrorKind::internal, "furnishing the container: unexpected message");
-    auto attached = attach(std::move(*tree), descriptors.front().get());
+    if (of_hook && (tree == nullptr || !*tree)) {
+      return Error(ErrorKind::internal, "furnishing the container: unexpected message");
+    }
+    auto attached = of_hook ? attach(std::move(*tree), descriptors.front().get()) : Result<void>(of_hook.error());
     message = TaskMessage{};
     message.kind = TaskMessageKind::attached;
     message.error = attached ? 0 : attached.error().sys_errno();
@@ -267,7 +289,8 @@ Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead
   SPC_TRY(check(::setns(order.join, CLONE_NEWNS), "join the container"));
   UniqueFd notes;  // the other tasks have those that the container has
   const int container[] = {order.join, order.image.record.get()};
-  SPC_TRY(furnish_with(lead.socket.get(), container, {}, std::move(sources), notes, ready));
+  HostTrees none;
+  SPC_TRY(furnish_with(TaskMessageKind::furnish, lead.socket.get(), container, none, sources, notes, ready, order, size));
   if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
   std::vector<UniqueFd> namespaces;
   namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
@@ -280,7 +303,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   std::uint64_t began = now_us();
   const auto lap = [&](Phase phase) {
     const std::uint64_t moment = now_us();
-    ready.times[static_cast<std::size_t>(phase)] = static_cast<std::uint32_t>(moment - began);
+    ready.times[static_cast<std::size_t>(phase)] += static_cast<std::uint32_t>(moment - began);
     began = moment;
   };
   const std::string size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
@@ -312,12 +335,19 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   }
   lap(Phase::overlay);
 
+  UniqueFd notes;
+  const int container[] = {mount_namespace.get(), image.record.get(), root.get()};
+  const auto furnish = [&](TaskMessageKind kind, std::size_t passed) {
+    return furnish_with(kind, lead.socket.get(), std::span(container, passed), host, sources, notes, ready, order, size);
+  };
+  if (order.hooks) {
+    SPC_TRY(furnish(TaskMessageKind::hooks, 3));
+    lap(Phase::furnish);
+  }
   SPC_TRY(pivot_into(root.get()));
   lap(Phase::pivot);
 
-  UniqueFd notes;
-  const int container[] = {mount_namespace.get(), image.record.get()};
-  SPC_TRY(furnish_with(lead.socket.get(), container, std::move(host), std::move(sources), notes, ready));
+  SPC_TRY(furnish(TaskMessageKind::furnish, 2));
   if (order.read_only) {
     const auto finished = SPC_TRY(open_path(AT_FDCWD, "/"));
     SPC_TRY(make_read_only(finished.get()));

@@ -38,6 +38,7 @@ struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<MountSource> sources;
+  dev_t dev = 0;  ///< the file system of /dev
   ImageFiles image;
   bool read_only = false;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
@@ -45,6 +46,7 @@ struct BuildOrder {
   UniqueFd kept;                 ///< of a container with a name: the directory with its `up` and `work`; else they are in memory
   int join = -1;                 ///< the mount namespace of a container that runs already: only `sources` are added to it
   bool save = false;
+  bool hooks = false;  ///< of enroot's kind: the lead works on the root before the pivot
 };
 
 /// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace, the notes

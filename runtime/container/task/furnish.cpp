@@ -175,13 +175,23 @@ std::string with_missing_entry(std::string text, const std::string& entry) {
   return text + entry + "\n";
 }
 
-Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
+Result<void> attach_host_trees(const Furniture& furniture, const OpenDirectory& open_directory, const AttachSource& attach) {
   const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
   const auto made = SPC_TRY(mounts_to_make(furniture));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
-    if (furniture.container_runs || !made[i] || !has_tree(furniture, static_cast<HostTree>(i))) continue;
-    const auto target = SPC_TRY(open_target(kHostTargets[i], true));
+    if (!made[i] || !has_tree(furniture, static_cast<HostTree>(i))) continue;
+    const auto target = SPC_TRY(open_directory(kHostTargets[i]));
     SPC_TRY(attach(sources + i, target, kHostTargets[i]));
+  }
+  return {};
+}
+
+Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
+  const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
+  const auto made = SPC_TRY(mounts_to_make(furniture));
+  if (!furniture.container_runs && !furniture.has_host_trees) {
+    SPC_TRY(attach_host_trees(
+        furniture, [](const std::string& path) { return open_target(path, true); }, attach));
   }
   for (const std::string& directory : furniture.directories) SPC_TRY(open_target(directory, true));
   if (!furniture.passwd_entry.empty()) {
@@ -194,7 +204,8 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
     }));
   }
   for (const TextFile& file : furniture.files) {
-    SPC_TRY(rewrite(file.path, [&](std::string_view) { return file.text; }, file.mode));
+    SPC_TRY(rewrite(
+        file.path, [&](std::string_view) { return file.text; }, file.mode));
   }
   for (const Link& link : furniture.links) SPC_TRY(make_link(link));
   if (!furniture.group_entries.empty()) {
@@ -214,10 +225,14 @@ Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
   return {};
 }
 
-Result<void> furnish(const Furniture& furniture, int builder) {
-  SPC_TRY(furnish(furniture, [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
+AttachSource attach_by(int builder) {
+  return [builder](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
     return hand_over(builder, index, target, shown_as);
-  }));
+  };
+}
+
+Result<void> furnish(const Furniture& furniture, int builder) {
+  SPC_TRY(furnish(furniture, attach_by(builder)));
   TaskMessage message;
   message.kind = TaskMessageKind::furnished;
   furniture.for_other_tasks.copy(message.text, sizeof message.text - 1);

@@ -39,6 +39,7 @@ struct Furniture {
   std::vector<Placement> placements;     ///< in the order their sources were sent
   std::vector<Removal> removals;         ///< `after` counts the placements
   bool container_runs = false;           ///< it has what comes from the host; only the placements are added
+  bool has_host_trees = false;           ///< attach_host_trees() has been called before
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
@@ -58,6 +59,12 @@ Result<void> furnish(const Furniture& furniture, int builder);
 using AttachSource = std::function<Result<void>(std::uint32_t index, const UniqueFd& target, const std::string& shown_as)>;
 /// The same, where the calling process can mount by itself.
 Result<void> furnish(const Furniture& furniture, const AttachSource& attach);
+
+/// What furnish() does first: mounts /proc, /sys, /dev, /tmp and the like where `open_directory` finds or makes these.
+using OpenDirectory = std::function<Result<UniqueFd>(const std::string& path)>;
+Result<void> attach_host_trees(const Furniture& furniture, const OpenDirectory& open_directory, const AttachSource& attach);
+/// The AttachSource of a step.
+AttachSource attach_by(int builder);
 
 /// Opens a path inside the container the calling process lives in. Links of the image are followed, those of /proc that
 /// lead to a process's files are not: they would lead out (CVE-2024-21626). errno tells why it is empty.
