@@ -3,6 +3,7 @@
 #include "hooks/frameworks/python_user_base.hpp"
 #include "hooks/hook.hpp"
 #include "hooks/mpi/mpi_abi.hpp"
+#include "hooks/mpi/slurm_pmi.hpp"
 #include "hooks/node/node.hpp"
 
 namespace spc {
@@ -13,6 +14,7 @@ const std::vector<const Hook*>& builtin_hooks() {
       &localtime_hook,         //
       &shadow_hook,            //
       &python_user_base_hook,  //
+      &slurm_pmi_hook,         //
       &frameworks_hook,        //
       &cdi_hook,               //
       &mpi_abi_hook,           //

@@ -139,6 +139,7 @@ struct HookContext {
   std::vector<std::string> devices;  ///< --container-device: names of CDI, VENDOR/CLASS=NAME
   std::string mpi;                   ///< --container-mpi: image, host, or empty
   bool remap_root = false, own_net = false, own_ipc = false, own_pid = false, own_uts = false;
+  bool own_container = false;  ///< each task has one of its own: --container-private
   bool writable = true;
   bool mounts_home = false;
 

@@ -72,6 +72,7 @@ Result<void> read_container(StrictObject& call, HookContext& context) {
   SPC_TRY(object.take("ownIpc", context.own_ipc));
   SPC_TRY(object.take("ownPid", context.own_pid));
   SPC_TRY(object.take("ownUts", context.own_uts));
+  SPC_TRY(object.take("ownContainer", context.own_container));
   SPC_TRY(object.take("writable", context.writable));
   SPC_TRY(object.take("mountsHome", context.mounts_home));
   return object.nothing_left();
@@ -100,7 +101,7 @@ std::string context_to_json(const HookCall& call) {
   object["devices"] = context.devices;
   object["mpi"] = context.mpi;
   object["container"] = {{"remapRoot", context.remap_root},  {"ownNet", context.own_net}, {"ownIpc", context.own_ipc},
-                         {"ownPid", context.own_pid},        {"ownUts", context.own_uts}, {"writable", context.writable},
+                         {"ownPid", context.own_pid},        {"ownUts", context.own_uts}, {"ownContainer", context.own_container}, {"writable", context.writable},
                          {"mountsHome", context.mounts_home}};
   if (!context.host_root.empty()) object["hostRoot"] = context.host_root;
   if (context.granted_devices) object["grantedDevices"] = *context.granted_devices;

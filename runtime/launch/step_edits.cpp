@@ -202,6 +202,7 @@ HookContext HookedStart::context_of(const LaunchRequest& request, const std::map
   context.own_ipc = (request.namespaces & own_ipc) != 0;
   context.own_pid = (request.namespaces & own_pid) != 0;
   context.own_uts = (request.namespaces & own_uts) != 0;
+  context.own_container = request.private_layer;
   context.writable = request.writable.value_or(true);
   context.mounts_home = !request.contain && request.mount_home.value_or(false);
   context.granted_devices = request.granted_devices;

@@ -1,0 +1,69 @@
+#include "hooks/mpi/image_mpi.hpp"
+
+#include <fcntl.h>
+
+#include <array>
+#include <string>
+
+namespace spc {
+namespace {
+
+constexpr std::array<const char*, 10> kDirectories{"/usr/lib/x86_64-linux-gnu",
+                                                   "/usr/lib/aarch64-linux-gnu",
+                                                   "/usr/lib64",
+                                                   "/usr/lib",
+                                                   "/usr/local/lib",
+                                                   "/usr/local/lib64",
+                                                   "/usr/local/mpi/lib",
+                                                   "/opt/hpcx/ompi/lib",
+                                                   "/usr/lib64/openmpi/lib",
+                                                   "/usr/lib64/mpich/lib"};
+
+bool is_there(const HookContext& context, const std::string& directory, std::string_view name) {
+  return static_cast<bool>(context.open_in_image((directory + "/" + std::string(name)).c_str(), O_PATH));
+}
+
+/// Names in the cache end with a zero byte; before them is another, or they are the end of a path.
+bool in_cache(std::string_view cache, std::string_view soname) {
+  const std::string name = std::string(soname) + '\0';
+  for (auto at = cache.find(name); at != std::string_view::npos; at = cache.find(name, at + 1)) {
+    if (at > 0 && (cache[at - 1] == '\0' || cache[at - 1] == '/')) return true;
+  }
+  return false;
+}
+
+bool image_has(const HookContext& context, const std::string& cache, std::string_view soname) {
+  if (in_cache(cache, soname)) return true;
+  for (const char* directory : kDirectories) {
+    if (is_there(context, directory, soname)) return true;
+  }
+  const std::string* listed = context.of_image("LD_LIBRARY_PATH");
+  std::string_view rest = listed == nullptr ? std::string_view() : std::string_view(*listed);
+  while (!rest.empty()) {
+    const std::string_view directory = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(directory.size() + 1, rest.size()));
+    if (directory.starts_with('/') && is_there(context, std::string(directory), soname)) return true;
+  }
+  return false;
+}
+
+std::string cache_of(const HookContext& context) { return context.image_file("/etc/ld.so.cache", 4 << 20).value_or(""); }
+
+}  // namespace
+
+bool image_has_library(const HookContext& context, std::string_view soname) {
+  return context.open_in_image && image_has(context, cache_of(context), soname);
+}
+
+ImageMpi ImageMpi::of(const HookContext& context) {
+  ImageMpi mpi;
+  if (!context.open_in_image) return mpi;
+  const std::string cache = cache_of(context);
+  mpi.open_mpi = image_has(context, cache, "libmpi.so.40");
+  mpi.mpich = image_has(context, cache, "libmpi.so.12") || image_has(context, cache, "libmpich.so.12");
+  mpi.pmix = image_has(context, cache, "libpmix.so.2");
+  mpi.pmi2 = image_has(context, cache, "libpmi2.so.0");
+  return mpi;
+}
+
+}  // namespace spc

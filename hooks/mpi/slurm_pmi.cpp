@@ -1,0 +1,220 @@
+#include "hooks/mpi/slurm_pmi.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "hooks/mpi/image_mpi.hpp"
+#include "hooks/mpi/slurm_conf.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kMungeDirectory[] = "/run/munge";
+constexpr char kMungeSocket[] = "/run/munge/munge.socket.2";
+
+std::string of_job(const HookContext& context, std::string_view name) {
+  const std::string* value = context.of_job(name);
+  return value == nullptr ? std::string() : *value;
+}
+
+bool is_pmix(const HookContext& context) {
+  return of_job(context, "SLURM_MPI_TYPE").starts_with("pmix") || context.of_job("PMIX_NAMESPACE") != nullptr;
+}
+
+bool is_pmi(const HookContext& context) { return context.of_job("PMI_FD") != nullptr || context.of_job("PMI_RANK") != nullptr; }
+
+bool is_pals(const HookContext& context) { return context.of_job("PALS_SPOOL_DIR") != nullptr; }
+
+bool has_mpi(const HookContext& context) { return is_pmix(context) || is_pmi(context) || is_pals(context); }
+
+long number_of(const HookContext& context, std::string_view name) { return std::atol(of_job(context, name).c_str()); }
+
+/// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every step.
+bool mpi_was_asked_for(const HookContext& context) {
+  const std::string usual = slurm_setting(slurm_file(context, "slurm.conf"), "MpiDefault");
+  return of_job(context, "SLURM_MPI_TYPE") != (usual.empty() ? "none" : usual);
+}
+
+/// Variables that are right for one task, or one step, only. An image that was saved from a running container may bring
+/// others; so may it bring them into a step without MPI, whose programs would then wait for a server that is not there.
+bool belongs_to_task(std::string_view name) {
+  constexpr std::array<std::string_view, 7> kPrefixes{"PMI_", "PMIX_", "PMI2_", "PALS_", "SLINGSHOT_", "SLURM_PMI", "FI_CXI_"};
+  constexpr std::array<std::string_view, 2> kNames{"SLURM_MPI_TYPE", "OMPI_MCA_orte_precondition_transports"};
+  if (name.starts_with("PMIX_MCA_")) return false;
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+         std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+MountEdit shared_directory(const std::string& path) {
+  return {.source = path, .target = path, .read_only = false, .no_exec = true, .recursive = false, .optional = true};
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+void replace_all(std::string& text, std::string_view what, const std::string& by) {
+  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
+    text.replace(at, what.size(), by);
+}
+
+/// Where the PMIx server of slurmstepd lets its clients have files of theirs. It tells them by a key (PMIX_NSDIR), not by a
+/// variable: slurm, src/plugins/mpi/pmix/pmixp_info.c. Empty: not known.
+std::string client_directory(const HookContext& context) {
+  constexpr std::string_view kOfSlurm = "slurm.pmix.";
+  const std::string names = of_job(context, "PMIX_NAMESPACE");  // slurm.pmix.JOB.STEP
+  if (!names.starts_with(kOfSlurm)) return {};
+  std::string base = of_job(context, "SLURM_PMIX_TMPDIR");
+  if (base.empty()) base = slurm_setting(slurm_file(context, "mpi.conf"), "PMIxCliTmpDirBase");
+  if (base.empty()) base = slurm_setting(slurm_file(context, "slurm.conf"), "TmpFS");
+  if (base.empty()) base = "/tmp";
+  const std::string node = of_job(context, "SLURMD_NODENAME");
+  replace_all(base, "%n", node);
+  replace_all(base, "%h", node);
+  if (!base.starts_with('/')) return {};
+  return without_slash(base) + "/spmix_appdir_" + std::to_string(context.uid) + "_" + names.substr(kOfSlurm.size());
+}
+
+/// With munge in the image and its socket inside, the server hears from munge who its client is, not from the client.
+bool can_use_munge(const HookContext& context) {
+  return of_job(context, "PMIX_SECURITY_MODE").find("munge") != std::string::npos &&
+         ::access((context.host_root + kMungeSocket).c_str(), F_OK) == 0;
+}
+
+bool server_asks_nobody(const HookContext& context) {
+  return of_job(context, "PMIX_SECURITY_MODE") == "none" || of_job(context, "PMIX_MCA_psec") == "none";
+}
+
+/// Refuses what was asked for, and warns of what the site does to every step: that one may well have no MPI in it.
+void say_no(const HookContext& context, Edits& edits, const std::string& why, const std::string& hint) {
+  if (mpi_was_asked_for(context)) {
+    edits.refusal = why + " (hint: " + hint + ")";
+  } else if (number_of(context, "SLURM_STEP_NUM_TASKS") > 1) {
+    edits.warnings.push_back(why + " (hint: " + hint + ")");
+  } else {
+    edits.notes.push_back(why);
+  }
+}
+
+void check_namespaces(const HookContext& context, Edits& edits) {
+  if (context.own_net && is_pmix(context)) {
+    say_no(context, edits, "PMIx talks over the node's network, which --container-unshare=net takes away: MPI cannot start",
+           "leave net out, or use --mpi=none where there is no MPI");
+  } else if (context.own_net && has_mpi(context) && number_of(context, "SLURM_STEP_NUM_NODES") > 1) {
+    say_no(context, edits, "with --container-unshare=net there is no network between the nodes: MPI cannot connect its ranks",
+           "leave net out, or use one node");
+  }
+  if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
+      number_of(context, "SLURM_STEP_NUM_TASKS") > std::max(1L, number_of(context, "SLURM_STEP_NUM_NODES"))) {
+    say_no(context, edits,
+           std::string("with --container-private and --container-unshare=") + (context.own_ipc ? "ipc" : "pid") +
+               " the tasks of a node cannot share memory, which MPI relies on: it would end or be slow",
+           "leave out one of the two");
+  }
+}
+
+void check_root(const HookContext& context, Edits& edits, bool munge) {
+  if (!context.remap_root || context.uid == 0 || !is_pmix(context) || munge || server_asks_nobody(context)) return;
+  say_no(
+      context, edits,
+      "PMIx compares user ids, and those of --container-remap-root are not those outside: MPI would not start, and say that it "
+      "\"was not built with SLURM's PMI support\"",
+      "leave out --container-remap-root, or have munge's library libmunge.so.2 in the image and munged on the node, or have "
+      "PMIxEnv=PMIX_MCA_psec=none in mpi.conf");
+}
+
+Result<Edits> prepare(const HookContext& context) {
+  Edits edits;
+  if (const std::string server = without_slash(of_job(context, "PMIX_SERVER_TMPDIR")); server.starts_with('/')) {
+    edits.mounts.push_back(shared_directory(server));
+  }
+  if (const std::string client = client_directory(context); !client.empty()) edits.mounts.push_back(shared_directory(client));
+  if (const std::string spool = without_slash(of_job(context, "PALS_SPOOL_DIR")); spool.starts_with('/')) {
+    edits.mounts.push_back(shared_directory(spool));
+  }
+  check_namespaces(context, edits);
+  if (context.remap_root && is_pmix(context) && can_use_munge(context)) {
+    auto munge = shared_directory(kMungeDirectory);
+    munge.read_only = true;
+    edits.mounts.push_back(std::move(munge));
+  } else {
+    check_root(context, edits, false);
+  }
+  return edits;
+}
+
+/// What the image's libraries say about the --mpi that was chosen.
+void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
+  const std::string type = of_job(context, "SLURM_MPI_TYPE");
+  const bool asked = mpi_was_asked_for(context);
+  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && !mpi.pmi2) {
+    edits.warnings.emplace_back(
+        "the image has Open MPI and no libpmi2.so.0: it does not understand --mpi=pmi2 (hint: --mpi=pmix)");
+  }
+  if (type.starts_with("pmix") && asked && mpi.mpich && !mpi.open_mpi && !mpi.pmix) {
+    edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: its ranks will not find each other (hint: --mpi=pmi2)");
+  }
+  if (has_mpi(context) || number_of(context, "SLURM_STEP_NUM_TASKS") < 2) return;
+  if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: for ranks that talk to each other use --mpi=pmix");
+  if (mpi.mpich && !mpi.open_mpi)
+    edits.notes.emplace_back("the image has MPICH or a relative: for ranks that talk use --mpi=pmi2");
+}
+
+Result<void> create(const HookContext& context, Edits& edits) {
+  compare(context, ImageMpi::of(context), edits);
+  for (const MountEdit& mount : edits.mounts) {
+    if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
+  }
+  return {};
+}
+
+void correct_variables(const HookContext& context, Edits& edits) {
+  for (const auto& [name, value] : context.environment) {
+    if (!belongs_to_task(name)) continue;
+    const std::string* right = context.of_job(name);
+    if (right == nullptr) {
+      edits.environment.unset.insert(name);
+    } else if (*right != value) {
+      edits.environment.set[name] = *right;
+    }
+  }
+}
+
+/// A list of components is an order to have them all, which the PMIx of an image rarely has as the node's; without one, server
+/// and client agree on what both know. `none` and `hash` are everywhere.
+void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kLists{
+      {{"PMIX_MCA_psec", "none"}, {"PMIX_MCA_gds", "hash"}, {"PMIX_MCA_ptl", ""}}};
+  for (const auto& [name, harmless] : kLists) {
+    const auto found = context.environment.find(std::string(name));
+    if (found != context.environment.end() && found->second != harmless) edits.environment.unset.emplace(name);
+  }
+  // Without the server's directory its shared memory cannot be used, and PMIx says so with an error for each rank.
+  const std::string server = of_job(context, "PMIX_SERVER_TMPDIR");
+  if (server.empty() || !context.open_in_image || context.open_in_image(server.c_str(), O_PATH | O_DIRECTORY)) return;
+  edits.environment.unset.erase("PMIX_MCA_gds");
+  edits.environment.defaults["PMIX_MCA_gds"] = "hash";
+  edits.notes.push_back(server + " is hidden: PMIx gets its data over TCP, which takes longer");
+}
+
+Result<Edits> task(const HookContext& context) {
+  Edits edits;
+  correct_variables(context, edits);
+  if (is_pmix(context)) leave_choice_to_pmix(context, edits);
+  return edits;
+}
+
+}  // namespace
+
+const Hook slurm_pmi_hook{.name = "50-slurm-pmi",
+                          .says = "PMIx, PMI and PALS of Slurm: their directories, and their variables for each task",
+                          .prepare = prepare,
+                          .create = create,
+                          .task = task};
+
+}  // namespace spc
