@@ -100,9 +100,10 @@ std::string context_to_json(const HookCall& call) {
   if (context.gpu) object["gpu"] = *context.gpu;
   object["devices"] = context.devices;
   object["mpi"] = context.mpi;
-  object["container"] = {{"remapRoot", context.remap_root},  {"ownNet", context.own_net}, {"ownIpc", context.own_ipc},
-                         {"ownPid", context.own_pid},        {"ownUts", context.own_uts}, {"ownContainer", context.own_container}, {"writable", context.writable},
-                         {"mountsHome", context.mounts_home}};
+  object["container"] = {{"remapRoot", context.remap_root}, {"ownNet", context.own_net},
+                         {"ownIpc", context.own_ipc},       {"ownPid", context.own_pid},
+                         {"ownUts", context.own_uts},       {"ownContainer", context.own_container},
+                         {"writable", context.writable},    {"mountsHome", context.mounts_home}};
   if (!context.host_root.empty()) object["hostRoot"] = context.host_root;
   if (context.granted_devices) object["grantedDevices"] = *context.granted_devices;
   if (call.prepared != Edits()) object["prepared"] = edits_object(call.prepared);

@@ -159,7 +159,8 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
   if (type.starts_with("pmix") && asked && mpi.mpich && !mpi.open_mpi && !mpi.pmix) {
     edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: its ranks will not find each other (hint: --mpi=pmi2)");
   }
-  if (has_mpi(context) || number_of(context, "SLURM_STEP_NUM_TASKS") < 2) return;
+  const bool without = !has_mpi(context) && (type.empty() || type == "none");
+  if (!without || number_of(context, "SLURM_STEP_NUM_TASKS") < 2) return;
   if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: for ranks that talk to each other use --mpi=pmix");
   if (mpi.mpich && !mpi.open_mpi)
     edits.notes.emplace_back("the image has MPICH or a relative: for ranks that talk use --mpi=pmi2");

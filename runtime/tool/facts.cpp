@@ -123,6 +123,13 @@ std::string mpi_of(int root, const Libraries& libraries, const std::map<std::str
   return "libmpi.so." + libraries.version("libmpi");
 }
 
+/// What srun must be told for ranks of this MPI to find each other: in the man page under MPI.
+std::string srun_option_for(const std::string& mpi, bool has_pmix) {
+  if (mpi.starts_with("Open MPI")) return "--mpi=pmix";
+  if (mpi.starts_with("MPICH") || mpi.starts_with("Intel MPI")) return has_pmix ? "--mpi=pmi2 or pmix" : "--mpi=pmi2";
+  return {};
+}
+
 std::string ucx_of(int root, const Libraries& libraries, const std::string& pkgconfig) {
   if (libraries.path("libucp").empty()) return {};
   const std::string text = pkgconfig.empty() ? "" : text_in_image(root, pkgconfig, 1 << 20);
@@ -155,13 +162,16 @@ Result<std::vector<Fact>> facts_of(int root) {
   };
   std::string release = text_in_image(root, "etc/os-release", 64 << 10);
   if (release.empty()) release = text_in_image(root, "usr/lib/os-release", 64 << 10);
+  const std::string mpi = mpi_of(root, libraries, packages);
+  const std::string pmix = either(first_package(packages, {"libpmix2", "libpmix"}), "libpmix");
   return std::vector<Fact>{
       {"os", value_of(release, "PRETTY_NAME")},
       {"libc", libc_of(root, libraries, musl)},
       {"cuda", libraries.version("libcudart")},
       {"cudnn", libraries.version("libcudnn")},
-      {"mpi", mpi_of(root, libraries, packages)},
-      {"pmix", either(first_package(packages, {"libpmix2", "libpmix"}), "libpmix")},
+      {"mpi", mpi},
+      {"pmix", pmix},
+      {"srun", srun_option_for(mpi, !pmix.empty())},
       {"ucx", ucx_pkgconfig.empty() ? either(first_package(packages, {"libucx0", "ucx"}), "libucp")
                                     : ucx_of(root, libraries, ucx_pkgconfig)},
       {"nccl", either(first_package(packages, {"libnccl2"}), "libnccl")},

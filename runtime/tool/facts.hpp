@@ -9,7 +9,7 @@ namespace spc {
 
 /// Something about an image that matters to who wants to run it: `{"cuda", "12.4.99"}`.
 struct Fact {
-  std::string what;   ///< os, libc, cuda, cudnn, mpi, pmix, ucx, nccl, python
+  std::string what;   ///< os, libc, cuda, cudnn, mpi, pmix, srun (what it must be told for this MPI), ucx, nccl, python
   std::string value;  ///< empty: there is none of it
 };
 

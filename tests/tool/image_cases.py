@@ -72,7 +72,7 @@ def test_inspect_says_what_is_in_an_image():
     user("pull", name).succeeds()
     found = user("inspect", "--json", name).json()
     assert found["facts"] == {"os": "Toy Linux 7", "libc": "glibc 2.36", "cuda": "12.4.99", "cudnn": None, "mpi": "Open MPI 4.1.4",
-                              "pmix": "4.2.2", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11"}, found["facts"]
+                              "pmix": "4.2.2", "srun": "--mpi=pmix", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11"}, found["facts"]
     assert found["config"]["config"]["WorkingDir"] == "/srv" and len(found["layers"]) == 2
     user("inspect", found["digest"][7:15]).succeeds("Toy Linux 7", "12.4.99", "/srv")
 

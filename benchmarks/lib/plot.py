@@ -1,0 +1,57 @@
+"""Pictures of comparisons, beside the tables: PNG, where the machine has matplotlib (packaging/install-deps bench)."""
+
+import statistics
+from pathlib import Path
+
+from compare import quartiles, ratio_interval
+from machine import say
+
+
+def canvas(columns, rows=1):
+    """(figure, axes) or None without matplotlib."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as pyplot
+    except ImportError:
+        say("no picture: there is no matplotlib (hint: packaging/install-deps bench)")
+        return None
+    figure, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 3.8 * rows), squeeze=False)
+    return figure, list(axes.flat)
+
+
+def save(figure, path, title):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.suptitle(title, fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    say(f"picture: {path}")
+    return path
+
+
+def ratios(comparison, path):
+    """Every pair's ratio with its interval, beside the line of no difference."""
+    drawn = canvas(1)
+    pairs = comparison.measured()
+    if drawn is None or not pairs:
+        return None
+    figure, (axis,) = drawn
+    for row, pair in enumerate(pairs):
+        low, high = ratio_interval(pair.ours, pair.reference)
+        axis.plot([low, high], [row, row], color="tab:blue", linewidth=2)
+        axis.plot([pair.ratio], [row], "o", color="tab:blue")
+    axis.axvspan(0.98, 1.02, color="0.9")
+    axis.axvline(1, color="0.4", linewidth=1)
+    axis.set_yticks(range(len(pairs)), [pair.name for pair in pairs])
+    axis.invert_yaxis()
+    axis.set_xlabel(f"{comparison.labels[1]} / {comparison.labels[0]}, 95 % interval; grey: 2 %")
+    return save(figure, path, comparison.title)
+
+
+def curve(axis, points, label, marker="o"):
+    """points: {x: values}. The median, and a band from the first to the third quartile."""
+    xs = sorted(points)
+    axis.plot(xs, [statistics.median(points[x]) for x in xs], marker=marker, markersize=3, label=label)
+    quarters = [quartiles(points[x]) for x in xs]
+    axis.fill_between(xs, [q[0] for q in quarters], [q[1] for q in quarters], alpha=0.2)
