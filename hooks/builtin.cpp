@@ -1,6 +1,7 @@
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/frameworks/frameworks.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/hook.hpp"
 #include "hooks/mpi/mpi_abi.hpp"
 #include "hooks/mpi/slurm_pmi.hpp"
@@ -18,6 +19,10 @@ const std::vector<const Hook*>& builtin_hooks() {
       &frameworks_hook,        //
       &cdi_hook,               //
       &mpi_abi_hook,           //
+      &gpu_hook,               //
+      &nvidia_hook,            //
+      &amd_hook,               //
+      &intel_hook,             //
   };
   return hooks;
 }

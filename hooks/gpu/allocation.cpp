@@ -1,0 +1,85 @@
+#include "hooks/gpu/allocation.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "hooks/gpu/node_files.hpp"
+
+namespace spc {
+namespace {
+
+/// Global numbers of the step's GPUs in ascending order; empty if Slurm says nothing that can be understood.
+std::set<int> numbers_in(std::string_view list) {
+  std::set<int> numbers;
+  for (const std::string& part : parts_of(list)) {
+    const int number = number_of(part);
+    if (number < 0) return {};
+    numbers.insert(number);
+  }
+  return numbers;
+}
+
+const std::string* list_of_slurm(const HookContext& context) {
+  const std::string* list = context.of_job("SLURM_STEP_GPUS");
+  return list != nullptr ? list : context.of_job("SLURM_JOB_GPUS");
+}
+
+}  // namespace
+
+std::vector<std::string> parts_of(std::string_view list, char separator) {
+  std::vector<std::string> parts;
+  while (!list.empty()) {
+    const std::string_view part = list.substr(0, list.find(separator));
+    list.remove_prefix(std::min(part.size() + 1, list.size()));
+    if (!part.empty()) parts.emplace_back(part);
+  }
+  return parts;
+}
+
+bool wants_gpus(const HookContext& context) { return context.gpu.value_or(context.setting("gpu", "auto") != "off"); }
+
+bool step_has_gpus(const HookContext& context) {
+  if (!context.granted_devices) return true;
+  return granted_nvidia_gpus(context) > 0 || std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
+           return node.starts_with("/dev/dri/renderD");
+         });
+}
+
+std::optional<std::set<std::size_t>> allocated_of(const HookContext& context, std::size_t accessible) {
+  if (context.setting("gpu_devices", "allocated") != "allocated") return std::nullopt;
+  const std::string* list = list_of_slurm(context);
+  if (list == nullptr) return std::nullopt;
+  const std::set<int> numbers = numbers_in(*list);
+  if (numbers.empty() || numbers.size() >= accessible || static_cast<std::size_t>(*numbers.rbegin()) >= accessible)
+    return std::nullopt;
+  return std::set<std::size_t>(numbers.begin(), numbers.end());
+}
+
+std::size_t granted_nvidia_gpus(const HookContext& context) {
+  if (!context.granted_devices) return 0;
+  constexpr std::string_view kPrefix = "/dev/nvidia";
+  return static_cast<std::size_t>(std::ranges::count_if(*context.granted_devices, [&](const std::string& node) {
+    return node.starts_with(kPrefix) && number_of(std::string_view(node).substr(kPrefix.size())) >= 0;
+  }));
+}
+
+bool has_mig_parts(const HookContext& context) {
+  // 1 and 2 are mig/config and mig/monitor.
+  constexpr std::string_view kPrefix = "/dev/nvidia-caps/nvidia-cap";
+  return context.granted_devices && std::ranges::any_of(*context.granted_devices, [&](const std::string& node) {
+           return node.starts_with(kPrefix) && number_of(std::string_view(node).substr(kPrefix.size())) > 2;
+         });
+}
+
+std::optional<std::string> renumbered(std::string_view visible, std::string_view step_gpus) {
+  const std::set<int> of_step = numbers_in(step_gpus);
+  std::string local;
+  for (const std::string& part : parts_of(visible)) {
+    const auto found = of_step.find(number_of(part));
+    if (found == of_step.end()) return std::nullopt;
+    local += (local.empty() ? "" : ",") + std::to_string(std::distance(of_step.begin(), found));
+  }
+  return local.empty() ? std::nullopt : std::optional(local);
+}
+
+}  // namespace spc

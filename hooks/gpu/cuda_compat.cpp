@@ -1,0 +1,116 @@
+#include "hooks/gpu/cuda_compat.hpp"
+
+#include <dirent.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "hooks/gpu/node_files.hpp"
+#include "hooks/loader/elf.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kDirectory[] = "/usr/local/cuda/compat";
+constexpr char kSection[] = ".note.cuda.fwd_compatibility";
+constexpr std::size_t kMostNames = 4096;
+
+/// Those of a directory of the image that are called libcuda.so.X.Y; of a larger directory than any real one: none.
+std::vector<std::string> libcudas(const HookContext& context) {
+  std::vector<std::string> names;
+  UniqueFd directory = context.open_in_image(kDirectory, O_RDONLY | O_DIRECTORY);
+  if (!directory) return names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::fdopendir(directory.get()), ::closedir);
+  if (!open) return names;
+  [[maybe_unused]] const int theirs = directory.release();
+  std::size_t seen = 0;
+  while (const dirent* entry = ::readdir(open.get())) {
+    if (++seen > kMostNames) return {};
+    const std::string_view name(entry->d_name);
+    if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos) names.emplace_back(name);
+  }
+  return names;
+}
+
+bool read_at(int fd, void* to, std::size_t size, std::uint64_t offset) {
+  return offset <= INT64_MAX && ::pread(fd, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
+}
+
+/// The text in the note of that section of a 64-bit library; nothing if it has none. All sizes are the file's word and limited.
+std::optional<std::string> note_of(int fd) {
+  constexpr std::uint64_t kMost = 64 << 10;
+  Elf64_Ehdr header{};
+  if (!read_at(fd, &header, sizeof header, 0) || !std::equal(header.e_ident, header.e_ident + SELFMAG, ELFMAG) ||
+      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shnum > 512 ||
+      header.e_shstrndx >= header.e_shnum)
+    return std::nullopt;
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff)) return std::nullopt;
+  const Elf64_Shdr& texts = sections[header.e_shstrndx];
+  if (texts.sh_size > kMost) return std::nullopt;
+  std::string names(texts.sh_size, '\0');
+  if (!read_at(fd, names.data(), names.size(), texts.sh_offset)) return std::nullopt;
+  for (const Elf64_Shdr& section : sections) {
+    if (section.sh_name >= names.size() || std::string_view(names.c_str() + section.sh_name) != kSection) continue;
+    if (section.sh_size > kMost || section.sh_size < sizeof(Elf64_Nhdr)) return std::nullopt;
+    std::string bytes(section.sh_size, '\0');
+    Elf64_Nhdr note{};
+    if (!read_at(fd, bytes.data(), bytes.size(), section.sh_offset)) return std::nullopt;
+    std::copy_n(bytes.data(), sizeof note, reinterpret_cast<char*>(&note));
+    const std::uint64_t begin = sizeof note + ((std::uint64_t{note.n_namesz} + 3) & ~std::uint64_t{3});
+    if (begin + note.n_descsz > bytes.size()) return std::nullopt;
+    return bytes.substr(begin, note.n_descsz);
+  }
+  return std::nullopt;
+}
+
+int major_of(std::string_view version) { return number_of(version.substr(0, version.find('.'))); }
+
+/// Whether the note names this major version of a driver; nothing if it cannot be read.
+std::optional<bool> is_for_driver(const std::string& note, int major) {
+  const auto json = nlohmann::json::parse(note.c_str(), nullptr, false);
+  if (!json.is_object() || !json.contains("Driver") || !json["Driver"].is_array()) return std::nullopt;
+  const auto names_it = [&](const nlohmann::json& entry) {
+    if (entry.is_number_integer()) return entry.get<std::int64_t>() == major;
+    return entry.is_string() && number_of(entry.get_ref<const std::string&>()) == major;
+  };
+  return std::any_of(json["Driver"].begin(), json["Driver"].end(), names_it);
+}
+
+}  // namespace
+
+CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version) {
+  CudaCompat compat;
+  if (!context.open_in_image) return compat;
+  const auto names = libcudas(context);
+  if (names.empty()) return compat;
+  if (names.size() > 1) {
+    compat.reason = std::string(kDirectory) + " of the image has several libcuda.so: it is not used";
+    return compat;
+  }
+  const std::string version = names.front().substr(sizeof "libcuda.so." - 1);
+  const std::string path = std::string(kDirectory) + "/" + names.front();
+  const UniqueFd file = context.open_in_image(path.c_str(), O_RDONLY);
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    compat.reason = path + " of the image is no file: it is not used";
+    return compat;
+  }
+  compat.version = version;
+  const auto note = note_of(file.get());
+  const auto named = note ? is_for_driver(*note, major_of(driver_version)) : std::nullopt;
+  const bool use = named ? *named && compare_versions(version, driver_version) > 0 : major_of(version) > major_of(driver_version);
+  if (use) compat.directory = kDirectory;
+  compat.reason = "libcuda " + version + " of the image " + (use ? "is used instead of" : "does not take the place of") +
+                  " the driver's " + std::string(driver_version);
+  return compat;
+}
+
+}  // namespace spc

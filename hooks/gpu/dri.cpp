@@ -1,0 +1,156 @@
+#include "hooks/gpu/dri.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "hooks/gpu/allocation.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
+#include "hooks/gpu/node_files.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kAmd[] = "0x1002";
+constexpr char kIntel[] = "0x8086";
+
+/// What `prepare` found, for `create`: those that the step can open, and which of them are its own.
+struct FoundGpus {
+  std::vector<DriGpu> accessible;
+  std::vector<std::size_t> of_step;  ///< indices into them
+};
+
+bool granted_render_node(const HookContext& context) {
+  return !context.granted_devices || std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
+    return node.starts_with("/dev/dri/renderD");
+  });
+}
+
+bool wanted(const HookContext& context) { return wants_gpus(context) && granted_render_node(context); }
+
+std::string in_words(const FoundGpus& found, const std::vector<std::size_t>& indices) {
+  std::string text;
+  for (const std::size_t index : indices) {
+    const DriGpu& gpu = found.accessible[index];
+    text += (text.empty() ? "" : ", ") + gpu.render_node + " (" + gpu.pci_address + ")";
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::vector<std::string> nodes_of(const DriGpu& gpu) {
+  return gpu.card_node.empty() ? std::vector{gpu.render_node} : std::vector{gpu.render_node, gpu.card_node};
+}
+
+Edits offer(const HookContext& context, std::string_view vendor) {
+  auto found = std::make_shared<FoundGpus>();
+  for (DriGpu& gpu : dri_gpus(context, vendor)) {
+    if (context.may_open(gpu.render_node)) found->accessible.push_back(std::move(gpu));
+  }
+  Edits edits;
+  if (found->accessible.empty()) return edits;
+  const auto allocated = allocated_of(context, found->accessible.size());
+  for (std::size_t i = 0; i < found->accessible.size(); ++i) {
+    if (!allocated || allocated->contains(i)) found->of_step.push_back(i);
+    for (const std::string& node : nodes_of(found->accessible[i])) {
+      if (context.may_open(node)) edits.denied_devices.push_back(node);
+    }
+  }
+  edits.found = std::move(found);
+  return edits;
+}
+
+/// Leaves those open that are at `shown`, of the offered ones.
+void show(const FoundGpus& found, const std::vector<std::size_t>& shown, Edits& edits) {
+  for (const std::size_t index : shown) {
+    for (const std::string& node : nodes_of(found.accessible[index])) {
+      if (std::erase(edits.denied_devices, node) != 0) edits.devices.push_back({.path = node, .source = {}, .optional = true});
+    }
+  }
+  edits.notes.push_back("GPUs: " + in_words(found, shown));
+}
+
+Result<Edits> prepare_amd(const HookContext& context) {
+  Edits edits = offer(context, kAmd);
+  if (edits.found && !context.may_open("/dev/kfd")) {
+    edits.warnings.emplace_back(
+        "/dev/kfd cannot be opened, without which ROCm finds no GPU (hint: its group is often render or video)");
+  }
+  return edits;
+}
+
+/// AMD_VISIBLE_DEVICES, of the job or else of the image: all, none, void, or numbers among the step's GPUs.
+Result<void> create_amd(const HookContext& context, Edits& edits) {
+  if (!edits.found) return {};
+  const auto& found = *static_cast<const FoundGpus*>(edits.found.get());
+  const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
+  if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
+  std::vector<std::size_t> shown;
+  std::string missing;
+  for (const std::string& word : parts_of(visible == nullptr ? "all" : *visible)) {
+    const int number = number_of(word);
+    if (word == "all") {
+      shown = found.of_step;
+    } else if (number >= 0 && static_cast<std::size_t>(number) < found.of_step.size()) {
+      shown.push_back(found.of_step[static_cast<std::size_t>(number)]);
+    } else if (word != "none" && word != "void") {
+      missing += (missing.empty() ? "" : ", ") + word;
+    }
+  }
+  if (!missing.empty()) {
+    const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " asks for " + missing +
+                            ", which this step does not have; it has " + in_words(found, found.of_step);
+    if (!shown.empty()) edits.warnings.push_back(why);
+    if (shown.empty()) edits.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
+  }
+  edits.devices.push_back({.path = "/dev/kfd", .source = {}, .optional = true});
+  show(found, shown, edits);
+  return {};
+}
+
+Result<Edits> prepare_intel(const HookContext& context) { return offer(context, kIntel); }
+
+Result<void> create_intel(const HookContext&, Edits& edits) {
+  if (!edits.found) return {};
+  const auto& found = *static_cast<const FoundGpus*>(edits.found.get());
+  show(found, found.of_step, edits);
+  return {};
+}
+
+Result<Edits> refuse_without_gpus(const HookContext& context) {
+  Edits edits;
+  const bool any = context.granted_devices ? step_has_gpus(context)
+                                           : context.may_open("/dev/nvidiactl") || !dri_gpus(context, kAmd).empty() ||
+                                                 !dri_gpus(context, kIntel).empty();
+  if (!any) edits.refusal = "--container-gpu: this step has no GPU on this node (hint: ask Slurm for one, for example --gpus=1)";
+  return edits;
+}
+
+}  // namespace
+
+std::vector<DriGpu> dri_gpus(const HookContext& context, std::string_view vendor) {
+  const NodeFiles node(context.host_root);
+  const std::string drm = "/sys/class/drm/";
+  std::vector<DriGpu> gpus;
+  for (const std::string& name : node.names(drm, "renderD")) {
+    if (!node.text(drm + name + "/device/vendor").starts_with(vendor)) continue;
+    const std::string address = node.link(drm + name + "/device");
+    DriGpu gpu{"/dev/dri/" + name, {}, address.substr(address.rfind('/') + 1)};
+    const auto cards = node.names(drm + name + "/device/drm", "card");
+    if (!cards.empty()) gpu.card_node = "/dev/dri/" + cards.front();
+    gpus.push_back(std::move(gpu));
+  }
+  std::ranges::stable_sort(gpus, {}, &DriGpu::pci_address);
+  return gpus;
+}
+
+const Hook gpu_hook{.name = "97-gpu",
+                    .says = "refuses --container-gpu where there is no GPU",
+                    .when = [](const HookContext& context) { return context.gpu.value_or(false); },
+                    .prepare = refuse_without_gpus};
+
+const Hook amd_hook{
+    .name = "98-amd", .says = "the AMD GPUs of the step", .when = wanted, .prepare = prepare_amd, .create = create_amd};
+
+const Hook intel_hook{
+    .name = "98-intel", .says = "the Intel GPUs of the step", .when = wanted, .prepare = prepare_intel, .create = create_intel};
+
+}  // namespace spc

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "hooks/gpu/driver.hpp"
+#include "hooks/hook.hpp"
+
+namespace spc {
+
+/// What `prepare` of 98-nvidia finds on the host for its `create`, which is inside and cannot see it any more.
+struct NvidiaNode {
+  NvidiaDriver driver;
+  std::set<std::string> accessible;  ///< nodes that the step may open
+  std::string mps_directory;         ///< by which programs reach the control daemon of MPS, if it runs
+};
+
+/// Which GPUs and what of the driver a container gets.
+struct NvidiaChoice {
+  bool nothing = false;              ///< not even the driver's files
+  std::uint32_t uses = 0;            ///< NvidiaUse
+  std::vector<std::string> devices;  ///< nodes, in order
+  std::vector<std::string> denied;   ///< nodes that the step could open, and shall not
+  std::vector<std::string> notes, warnings;
+  std::string refusal;
+};
+
+/// By the option, NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES of the job or else of the image, and what Slurm has
+/// allocated; never more than the step's cgroup lets.
+NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node);
+
+/// Nodes that choose_nvidia may deny.
+std::vector<std::string> deniable_nodes(const NvidiaNode& node);
+
+/// A variable of the job, or else of the image.
+const std::string* of_job_or_image(const HookContext& context, std::string_view name);
+
+}  // namespace spc
