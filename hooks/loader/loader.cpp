@@ -18,7 +18,7 @@ constexpr char kLast[] = "/usr/lib/spank-container/last";
 // ldconfig reads them in the order of their names, and of equal sonames keeps the first.
 constexpr char kFirstConfiguration[] = "/etc/ld.so.conf.d/00-spank-container.conf";
 constexpr char kLastConfiguration[] = "/etc/ld.so.conf.d/zz-spank-container.conf";
-constexpr std::string_view kAdded = "# added: ";  ///< before the path of an entry that we made, in kFirstConfiguration
+constexpr char kAdded[] = "/usr/lib/spank-container/added";  ///< what a start has added, a path a line
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 std::string beside(const std::string& path, const std::string& name) { return path.substr(0, path.rfind('/') + 1) + name; }
@@ -30,14 +30,14 @@ struct Wanted {
   bool before;
 };
 
-/// The paths that an earlier start of this container added to its cache.
+/// The paths that an earlier start of this container added to its cache or list of directories.
 std::set<std::string, std::less<>> added_earlier(const HookContext& context) {
   std::set<std::string, std::less<>> paths;
-  const auto text = context.image_file(kFirstConfiguration);
+  const auto text = context.image_file(kAdded);
   for (std::string_view rest = text ? std::string_view(*text) : std::string_view(); !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    if (line.starts_with(kAdded)) paths.emplace(line.substr(kAdded.size()));
+    paths.emplace(line);
   }
   return paths;
 }
@@ -45,18 +45,21 @@ std::set<std::string, std::less<>> added_earlier(const HookContext& context) {
 class Plan {
  public:
   Plan(const HookContext& context, const std::vector<LibraryDirectoryEdit>& directories)
-      : context_(context), loaders_(loaders_of_image(context)), directories_(directories) {}
+      : context_(context), loaders_(loaders_of_image(context)), directories_(directories), earlier_(added_earlier(context)) {}
 
   Result<Edits> make(const std::vector<LibraryEdit>& libraries) {
     read_cache();
     for (const LibraryDirectoryEdit& directory : directories_) add_directory(directory);
     for (const LibraryEdit& library : libraries) add_library(library);
-    if (has(&ImageLoader::glibc)) write_cache();
+    if (has(&ImageLoader::glibc)) {
+      write_cache();
+      write_configuration();
+    }
     for (const ImageLoader& loader : loaders_) {
       if (loader.musl) write_musl_path(loader);
     }
     if (loaders_.empty()) set_variable();
-    write_configuration();
+    if (!loaders_.empty()) remember();
     if (foreign_ > 0) {
       edits_.notes.push_back(std::to_string(foreign_) + " libraries are left out: the image's loader is not for their machine");
     }
@@ -73,6 +76,10 @@ class Plan {
     return found == loaders_.end() ? nullptr : &*found;
   }
 
+  [[nodiscard]] bool is_of_earlier_start(std::string_view path) const {
+    return path.starts_with(kNodeLibraries) || earlier_.contains(path);
+  }
+
   void read_cache() {
     if (!has(&ImageLoader::glibc)) return;
     const UniqueFd file = context_.open_in_image(kCache, O_RDONLY);
@@ -87,9 +94,7 @@ class Plan {
       return;
     }
     cache_ = *std::move(read);
-    const auto earlier = added_earlier(context_);
-    cache_.remove_if(
-        [&](const LdCache::Entry& entry) { return entry.path.starts_with(kNodeLibraries) || earlier.contains(entry.path); });
+    cache_.remove_if([&](const LdCache::Entry& entry) { return is_of_earlier_start(entry.path); });
   }
 
   void add_directory(const LibraryDirectoryEdit& directory) {
@@ -155,16 +160,15 @@ class Plan {
     std::string image = "/lib:/usr/local/lib:/usr/lib";
     if (auto text = context_.image_file(loader.musl_path.c_str(), 64 << 10)) {
       image.clear();
-      const auto is_ours = [&](std::string_view directory) {
-        return directory.starts_with(kNodeLibraries) ||
-               std::any_of(directories_.begin(), directories_.end(), [&](const auto& added) { return added.path == directory; });
-      };
       for (std::string_view rest = *text; !rest.empty();) {
         const std::string_view directory = rest.substr(0, rest.find_first_of(":\n"));
         rest.remove_prefix(std::min(directory.size() + 1, rest.size()));
-        if (directory.empty() || is_ours(directory)) continue;
+        if (directory.empty() || is_of_earlier_start(directory)) continue;
         image.append(image.empty() ? "" : ":").append(directory);
       }
+    }
+    for (const auto& directory : directories_) {
+      if ((":" + image + ":").find(":" + directory.path + ":") == std::string::npos) added_.push_back(directory.path);
     }
     edits_.files.push_back({loader.musl_path, list_with_ours(image) + "\n"});
   }
@@ -191,13 +195,19 @@ class Plan {
     if (!list.empty()) edits_.environment.prepend["LD_LIBRARY_PATH"] = list;
   }
 
-  /// What ldconfig inside will find again, and what the next start of this container takes away.
+  /// For the next start of this container.
+  void remember() {
+    std::sort(added_.begin(), added_.end());
+    added_.erase(std::unique(added_.begin(), added_.end()), added_.end());
+    std::string lines;
+    for (const std::string& path : added_) lines.append(path) += '\n';
+    edits_.files.push_back({kAdded, std::move(lines)});
+  }
+
+  /// What ldconfig inside will find again.
   void write_configuration() {
-    if (!has(&ImageLoader::glibc)) return;
     std::string first = "# Libraries of the node, new at each start of the container.\n";
     std::string last = first;
-    std::sort(added_.begin(), added_.end());
-    for (const std::string& path : added_) first.append(kAdded).append(path) += '\n';
     for (const auto& directory : directories_) (directory.before ? first : last).append(directory.path) += '\n';
     if (has_first_) first.append(kFirst) += '\n';
     if (has_last_) last.append(kLast) += '\n';
@@ -214,6 +224,7 @@ class Plan {
   const std::vector<LibraryDirectoryEdit>& directories_;
   LdCache cache_;
   Edits edits_;
+  std::set<std::string, std::less<>> earlier_;
   std::vector<std::string> added_;
   bool has_first_ = false, has_last_ = false;
   std::size_t foreign_ = 0;
@@ -224,7 +235,7 @@ class Plan {
 Result<Edits> loader_edits(const HookContext& context, const std::vector<LibraryEdit>& libraries,
                            const std::vector<LibraryDirectoryEdit>& directories) {
   if (!context.open_in_image) return Edits();
-  if (libraries.empty() && directories.empty() && !context.open_in_image(kFirstConfiguration, O_PATH)) return Edits();
+  if (libraries.empty() && directories.empty() && !context.open_in_image(kAdded, O_PATH)) return Edits();
   return Plan(context, directories).make(libraries);
 }
 

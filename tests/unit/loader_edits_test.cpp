@@ -185,11 +185,17 @@ TEST_CASE("musl is given directories") {
   edits = edits_for(root, {driver("libcuda.so.1", "550")});
   REQUIRE(file_of(edits, path) != nullptr);
 
+  CHECK(file_of(edits, path)->content == kFirst + ":/lib:/usr/local/lib:/usr/lib\n");
+
   root.put(path, "/opt/lib\n/lib:/usr/lib\n");
   root.apply(edits_for(root, {driver("libcuda.so.1", "550")}));
   CHECK(root.text(path) == kFirst + ":/opt/lib:/lib:/usr/lib\n");
-  root.apply(edits_for(root, {driver("libcuda.so.1", "550")}));
-  CHECK(root.text(path) == kFirst + ":/opt/lib:/lib:/usr/lib\n");
+  root.apply(edits_for(root, {driver("libcuda.so.1", "550")}, {{"/usr/lib", true}}));
+  CHECK(root.text(path) == "/usr/lib:" + kFirst + ":/opt/lib:/lib:/usr/lib\n");
+  root.put(path, "/opt/lib\n/lib:/usr/lib\n");
+  root.apply(edits_for(root, {}));
+  CHECK(root.text(path) == "/opt/lib:/lib:/usr/lib\n");
+  CHECK(file_of(edits_for(root, {}), kCache) == nullptr);
 }
 
 TEST_CASE("an image with both C libraries gets both") {
