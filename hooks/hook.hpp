@@ -137,6 +137,8 @@ struct HookContext {
 
   std::optional<bool> gpu;           ///< --container-gpu, --no-container-gpu
   std::vector<std::string> devices;  ///< --container-device: names of CDI, VENDOR/CLASS=NAME
+  std::vector<std::string> command;  ///< of the tasks, as far as it is known
+  bool has_bind_mounts = false;      ///< the user asked for files or directories of the host
   std::string mpi;                   ///< --container-mpi: image, host, or empty
   bool remap_root = false, own_net = false, own_ipc = false, own_pid = false, own_uts = false;
   bool own_container = false;  ///< each task has one of its own: --container-private

@@ -75,6 +75,7 @@ Result<void> read_container(StrictObject& call, HookContext& context) {
   SPC_TRY(object.take("ownContainer", context.own_container));
   SPC_TRY(object.take("writable", context.writable));
   SPC_TRY(object.take("mountsHome", context.mounts_home));
+  SPC_TRY(object.take("hasBindMounts", context.has_bind_mounts));
   return object.nothing_left();
 }
 
@@ -83,7 +84,8 @@ UniqueFd open_below(const std::string& root, const char* path, int flags) {
   const UniqueFd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return {};
   open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));  // the kernel takes no more beside O_PATH
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC |
+                                         ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));  // the kernel takes no more beside O_PATH
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
   return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory.get(), path, &how, sizeof how)));
 }
@@ -100,10 +102,11 @@ std::string context_to_json(const HookCall& call) {
   if (context.gpu) object["gpu"] = *context.gpu;
   object["devices"] = context.devices;
   object["mpi"] = context.mpi;
-  object["container"] = {{"remapRoot", context.remap_root}, {"ownNet", context.own_net},
-                         {"ownIpc", context.own_ipc},       {"ownPid", context.own_pid},
-                         {"ownUts", context.own_uts},       {"ownContainer", context.own_container},
-                         {"writable", context.writable},    {"mountsHome", context.mounts_home}};
+  object["command"] = context.command;
+  object["container"] = {
+      {"remapRoot", context.remap_root}, {"ownNet", context.own_net},         {"ownIpc", context.own_ipc},
+      {"ownPid", context.own_pid},       {"ownUts", context.own_uts},         {"ownContainer", context.own_container},
+      {"writable", context.writable},    {"mountsHome", context.mounts_home}, {"hasBindMounts", context.has_bind_mounts}};
   if (!context.host_root.empty()) object["hostRoot"] = context.host_root;
   if (context.granted_devices) object["grantedDevices"] = *context.granted_devices;
   if (call.prepared != Edits()) object["prepared"] = edits_object(call.prepared);
@@ -134,6 +137,7 @@ Result<HookCall> context_from_json(std::string_view text) {
   }
   SPC_TRY(object.take("devices", context.devices));
   SPC_TRY(object.take("mpi", context.mpi));
+  SPC_TRY(object.take("command", context.command));
   SPC_TRY(read_container(object, context));
   SPC_TRY(object.take_path("hostRoot", context.host_root));
   if (object.has("grantedDevices")) {

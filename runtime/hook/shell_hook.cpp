@@ -22,7 +22,7 @@ enum class Whose { site, user };
 Result<UniqueFd> open_directory(const std::string& path, Whose whose) {
   if (whose == Whose::user) return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (::access(path.c_str(), F_OK) != 0) return UniqueFd();
-  return open_trusted_directory(path, kWhat);
+  return open_trusted_directory(path, "directory of hooks");
 }
 
 Result<std::vector<std::string>> scripts_in(const std::string& path, Whose whose) {

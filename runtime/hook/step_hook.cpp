@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/clock.hpp"
+#include "hook/program_hook.hpp"
+
 namespace spc {
 namespace {
 
@@ -10,7 +13,7 @@ class BuiltIn final : public StepHook {
   explicit BuiltIn(const Hook& hook) : StepHook(hook.name), hook_(hook) {}
   [[nodiscard]] std::string from() const override { return "built in"; }
   [[nodiscard]] bool wanted(const HookContext& context) const override { return hook_.when == nullptr || hook_.when(context); }
-  Result<Edits> prepare(const HookContext& context) override {
+  Result<Edits> prepare(const HookContext& context, Log&) override {
     return hook_.prepare == nullptr ? Result<Edits>(Edits()) : hook_.prepare(context);
   }
   Result<void> create(const HookContext& context, Edits& edits) override {
@@ -28,30 +31,128 @@ std::string step_of(const std::string& hook) { return "hook " + hook; }
 
 Result<void> obey_refusal(const std::string& hook, const Edits& edits) {
   if (edits.refusal.empty()) return {};
-  return Error(ErrorKind::refused, step_of(hook) + ": " + edits.refusal);
+  return Error(ErrorKind::refused, step_of(hook) + ": " + printable(edits.refusal));
 }
+
+bool is_in(const std::vector<std::string>& list, const std::string& text) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+/// Counts the time until it goes away.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::uint64_t& sum) : sum_(sum), begin_(now_us()) {}
+  ~Stopwatch() { sum_ += now_us() - begin_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  std::uint64_t& sum_;
+  std::uint64_t begin_;
+};
 
 }  // namespace
 
-Result<StepHooks> StepHooks::find(const HookContext& context) {
-  StepHooks found;
-  const auto off = context.settings_of("hooks_off");
-  for (const Hook* hook : builtin_hooks()) {
-    if (std::find(off.begin(), off.end(), hook->name) == off.end()) found.hooks_.push_back(std::make_unique<BuiltIn>(*hook));
-  }
-  std::stable_sort(found.hooks_.begin(), found.hooks_.end(), [](const auto& a, const auto& b) { return a->name() < b->name(); });
+Result<StepHooks> StepHooks::find(const HookContext& context, Log& log, const Replaced& replaced) {
+  return find_in(SPC_HOOKS_DIR, context, log, replaced);
+}
+
+Result<StepHooks> StepHooks::find_in(const std::string& directory, const HookContext& context, Log& log,
+                                     const Replaced& replaced) {
+  StepHooks found(log);
+  const uid_t owner = owner_of_the_node();
+  const auto files = SPC_TRY(read_hook_directory(directory, owner));
+  found.add_builtins(context, files, replaced);
+  SPC_TRY(found.add_files(context, files, owner));
+  for (const auto& [name, file] : replaced) found.origins_.emplace_back(name, file);
+  const auto by_name = [](const auto& a, const auto& b) { return a->name() < b->name(); };
+  std::stable_sort(found.hooks_.begin(), found.hooks_.end(), by_name);
+  std::stable_sort(found.origins_.begin(), found.origins_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   return found;
+}
+
+void StepHooks::add_builtins(const HookContext& context, const std::vector<HookFile>& files, const Replaced& replaced) {
+  const auto off = context.settings_of("hooks_off");
+  const bool all_off = is_in(off, "all");
+  for (const Hook* hook : builtin_hooks()) {
+    const auto of_site = std::find_if(files.begin(), files.end(), [&](const HookFile& file) {
+      return file.stem == hook->name && file.kind == HookFile::Kind::program;
+    });
+    if (all_off || is_in(off, hook->name)) {
+      origins_.emplace_back(hook->name, "built in, off (hooks_off)");
+    } else if (of_site != files.end()) {
+      if (of_site->off) origins_.emplace_back(hook->name, "built in, off (" + of_site->path + ")");
+    } else if (!replaced.contains(hook->name)) {
+      hooks_.push_back(std::make_unique<BuiltIn>(*hook));
+      origins_.emplace_back(hook->name, "built in");
+    }
+  }
+}
+
+Result<void> StepHooks::add_files(const HookContext& context, const std::vector<HookFile>& files, uid_t owner) {
+  const auto off = context.settings_of("hooks_off");
+  for (const HookFile& file : files) {
+    if (file.kind != HookFile::Kind::program || file.off) continue;
+    if (is_in(off, file.stem) || is_in(off, "all")) {
+      origins_.emplace_back(file.stem, file.path + ", off (hooks_off)");
+      continue;
+    }
+    const auto twin = std::find_if(files.begin(), files.end(), [&](const HookFile& other) {
+      return !other.off && other.stem == file.stem && other.kind == file.kind && other.path != file.path;
+    });
+    if (twin != files.end()) {
+      return Error(ErrorKind::invalid,
+                   step_of(file.stem) + ": " + quoted(file.path) + " and " + quoted(twin->path) + " are two of one name")
+          .hint("the ending does not count");
+    }
+    origins_.emplace_back(file.stem, file.path);
+    const auto sidecar = std::find_if(files.begin(), files.end(), [&](const HookFile& other) {
+      return other.stem == file.stem && other.kind == HookFile::Kind::description && !other.off;
+    });
+    hooks_.push_back(
+        SPC_TRY_DURING(step_of(file.stem), ProgramHook::make(file, sidecar == files.end() ? "" : sidecar->path, owner)));
+  }
+  return {};
+}
+
+template <typename T>
+Result<T> StepHooks::run(const StepHook& hook, T otherwise, const std::function<Result<T>()>& function) {
+  const Stopwatch stopwatch(durations_[hook.name()]);
+  auto done = function();
+  if (done) return done;
+  auto error = std::move(done).error().during(step_of(hook.name()));
+  if (!hook.optional()) return error;
+  log_->write(LogLevel::warning, error.message());
+  return otherwise;
+}
+
+Result<void> StepHooks::run(const StepHook& hook, const std::function<Result<void>()>& function) {
+  auto done = run<bool>(hook, false, [&]() -> Result<bool> {
+    SPC_TRY(function());
+    return true;
+  });
+  return done ? Result<void>() : std::move(done).error();
 }
 
 Result<std::vector<StepHooks::Outcome>> StepHooks::prepare(const HookContext& context) {
   std::vector<Outcome> outcomes;
   for (const auto& hook : hooks_) {
     if (!hook->wanted(context)) continue;
-    auto edits = SPC_TRY_DURING(step_of(hook->name()), hook->prepare(context));
+    auto edits = SPC_TRY(run<Edits>(*hook, Edits(), [&] { return hook->prepare(context, *log_); }));
     SPC_TRY(obey_refusal(hook->name(), edits));
     outcomes.push_back({hook->name(), std::move(edits)});
   }
   return outcomes;
+}
+
+Result<void> StepHooks::create_on_host(const HookContext& context, const std::vector<Outcome>& prepared) {
+  for (const auto& hook : hooks_) {
+    const auto of_hook = [&](const Outcome& outcome) { return outcome.hook == hook->name(); };
+    const auto outcome = std::find_if(prepared.begin(), prepared.end(), of_hook);
+    if (outcome == prepared.end()) continue;
+    SPC_TRY(run(*hook, [&] { return hook->create_on_host(context, outcome->edits, *log_); }));
+  }
+  return {};
 }
 
 Result<void> StepHooks::create(const HookContext& context, std::vector<Outcome>& prepared) {
@@ -59,8 +160,15 @@ Result<void> StepHooks::create(const HookContext& context, std::vector<Outcome>&
     const auto of_hook = [&](const Outcome& outcome) { return outcome.hook == hook->name(); };
     auto outcome = std::find_if(prepared.begin(), prepared.end(), of_hook);
     if (outcome == prepared.end()) continue;
-    SPC_TRY_DURING(step_of(hook->name()), hook->create(context, outcome->edits));
+    SPC_TRY(run(*hook, [&] { return hook->create(context, outcome->edits); }));
     SPC_TRY(obey_refusal(hook->name(), outcome->edits));
+  }
+  return {};
+}
+
+Result<void> StepHooks::task_on_host(const HookContext& context) {
+  for (const auto& hook : hooks_) {
+    if (hook->wanted(context)) SPC_TRY(run(*hook, [&] { return hook->task_on_host(context, *log_); }));
   }
   return {};
 }
@@ -69,11 +177,18 @@ Result<std::vector<StepHooks::Outcome>> StepHooks::task(const HookContext& conte
   std::vector<Outcome> outcomes;
   for (const auto& hook : hooks_) {
     if (!hook->wanted(context)) continue;
-    auto edits = SPC_TRY_DURING(step_of(hook->name()), hook->task(context));
+    auto edits = SPC_TRY(run<Edits>(*hook, Edits(), [&] { return hook->task(context); }));
     SPC_TRY(obey_refusal(hook->name(), edits));
     if (edits != Edits()) outcomes.push_back({hook->name(), std::move(edits)});
   }
   return outcomes;
+}
+
+Result<void> StepHooks::start(const HookContext& context) {
+  for (const auto& hook : hooks_) {
+    if (hook->wanted(context)) SPC_TRY(run(*hook, [&] { return hook->start(context, *log_); }));
+  }
+  return {};
 }
 
 }  // namespace spc

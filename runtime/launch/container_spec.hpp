@@ -38,6 +38,8 @@ struct ContainerSpec {
   EntrypointMode entrypoint_mode = EntrypointMode::no;
   std::vector<std::string> entrypoint;  ///< what is run before the tasks; empty: nothing
   Environment environment;
+  std::vector<std::pair<std::string, std::string>>
+      hook_origins;                                        ///< all there are, in their order: name, and "built in" or the file
   std::vector<std::pair<std::string, std::string>> hooks;  ///< what they did, or why not: name and words
 };
 

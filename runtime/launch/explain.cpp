@@ -95,6 +95,7 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line_unless_empty("image's cmd", words(spec.settings.command));
   page.line_unless_empty("volumes", words(spec.settings.volumes));
   page.line_unless_empty("ports", words(spec.settings.ports));
+  for (const auto& [hook, origin] : spec.hook_origins) page.line("hook", hook + " (" + printable(origin) + ")");
   for (const auto& [hook, note] : spec.hooks) page.line("hook", hook + ": " + printable(note));
   if (spec.hooks.empty()) page.line("hooks", "none had anything to do");
   page.line_unless_empty("command", words(request.command));

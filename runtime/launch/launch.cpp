@@ -104,7 +104,7 @@ Result<Furniture> order_container(LaunchRequest request, const std::map<std::str
   const bool needs_home = mount_home || (request.contain && !joins);
   if (needs_home) spec.user = UserIdentity::of_this_process();
   const auto run_hooks = [&](HostSide& so_far) {
-    return joins ? Result<void>() : hooked.prepare(HookedStart::context_of(request, job_environment, site), so_far);
+    return joins ? Result<void>() : hooked.prepare(HookedStart::context_of(request, job_environment, site), so_far, log);
   };
   auto side = SPC_TRY(gather(request, needs_home ? spec.user.home : "", job_environment, log,
                              joins ? ContainerState::runs : ContainerState::is_new, run_hooks));
@@ -221,6 +221,9 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
     return {};
   };
 
+  const auto hooks_before_entering = [&](const TaskEdits& edits) {
+    return hooked.before_entering(HookedStart::context_of(request, job_environment, site), edits, spec, log);
+  };
   bool left_host = false;
   const auto leave_host = [&] {
     if (!left_host && before_entering) before_entering();
@@ -308,6 +311,11 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         site_importer.release();  // the image is open
         leave_host();
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
+        if (auto said = hooks_before_entering({}); !said) {
+          SPC_TRY(report_failure(agent.get(), said.error()));
+          break;
+        }
+        furniture.before_others = [&] { return request.explain ? Result<void>() : hooked.start(); };
         auto notes = SPC_TRY(TaskNotes::make_file());
         furniture.notes = notes.get();
         if (!furniture.container_runs) own_notes = notes.get();  // else those count that its first step has written
@@ -364,6 +372,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           }
           *request.style = message_style(site);
           if (!entrypoint) entrypoint = SPC_TRY(Entrypoint::prepare(request, site));
+          if (furniture.notes < 0) SPC_TRY(hooks_before_entering(notes.edits));
           SPC_TRY(enter_container(namespaces));
           // The first task has said what is to be said.
           if (spec.settings.in_files) read_image_files(job_environment, spec.settings, nullptr);
@@ -375,7 +384,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         if (!request.name || named.plan() == NamePlan::make) say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
         tell_image(asked.image, spec);
-        SPC_TRY(apply_to_task(notes.edits, request, job_environment, site, spec, log));
+        SPC_TRY(hooked.apply_to_task(notes.edits, request, job_environment, site, spec, log));
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;
         entry.explained = request.explain;
@@ -388,6 +397,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         entry.environment = change_to(spec.environment, job_environment);
         const std::uint64_t end = now_us();
         entry.timing = timing_line(message, end - begin, spec.entrypoint.empty() ? 0 : end - before_entrypoint);
+        if (const auto of_hooks = hooked.timing(notes.edits); !of_hooks.empty()) entry.timing += "; " + of_hooks;
         if (leader && !request.explain)
           log.write(LogLevel::record, start_record(spec.image, *leader, spec, message, end - begin, job_environment));
         if (save_path) tell_saver_of_task(step);

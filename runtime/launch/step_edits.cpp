@@ -151,6 +151,10 @@ std::string TaskEdits::serialize() const {
     for (const LimitEdit& limit : edits.limits) add_records(records, "limit", limit.name + "=" + std::to_string(limit.soft));
     for (const std::string& note : edits.notes) add_records(records, "note", note);
   }
+  for (const auto& [hook, microseconds] : took) {
+    add_records(records, "hook", hook);
+    add_records(records, "took", std::to_string(microseconds));
+  }
   return records;
 }
 
@@ -168,6 +172,7 @@ TaskEdits TaskEdits::parse(std::string_view records) {
     Edits& edits = task.of_hooks.back().second;
     if (key == "unset") edits.environment.unset.insert(value);
     if (key == "note") edits.notes.push_back(value);
+    if (key == "took") std::from_chars(value.data(), value.data() + value.size(), task.took[task.of_hooks.back().first]);
     const auto inner = value.find('=');
     if (inner == std::string::npos) continue;
     const std::string name = value.substr(0, inner);
@@ -197,6 +202,9 @@ HookContext HookedStart::context_of(const LaunchRequest& request, const std::map
   context.gpu = request.gpu;
   context.devices = request.devices;
   context.mpi = request.mpi;
+  context.command = request.command;
+  context.has_bind_mounts = std::ranges::any_of(request.mounts, [](const auto& m) { return m.kind == MountSpec::Kind::bind; });
+  context.image_name = request.image;
   context.remap_root = request.remap_root.value_or(false);
   context.own_net = (request.namespaces & own_net) != 0;
   context.own_ipc = (request.namespaces & own_ipc) != 0;
@@ -209,15 +217,17 @@ HookContext HookedStart::context_of(const LaunchRequest& request, const std::map
   return context;
 }
 
-Result<void> HookedStart::prepare(HookContext context, HostSide& side) {
+Result<void> HookedStart::prepare(HookContext context, HostSide& side, Log& log) {
   context_ = std::move(context);
   std::string users;
   if (context_.flag("enroot_compat", false) && context_.flag("user_hooks", false)) {
     users = enroot_directory_of_user(SPC_TRY(enroot_settings(context_.job)), context_.job);
   }
   shell_hooks_ = SPC_TRY(find_shell_hooks(context_, users));
-  for (const ShellHook& hook : shell_hooks_) context_.settings.emplace("hooks_off", hook.name);  // it takes the name
-  hooks_ = SPC_TRY(StepHooks::find(context_));
+  StepHooks::Replaced replaced;
+  for (const ShellHook& hook : shell_hooks_) replaced[hook.name] = hook.path;
+  hooks_ = SPC_TRY(StepHooks::find(context_, log, replaced));
+  prepared_ = true;
   outcomes_ = SPC_TRY(hooks_->prepare(context_));
   for (const auto& [hook, edits] : outcomes_) {
     auto& indices = placements_.emplace_back();
@@ -234,8 +244,20 @@ Result<void> HookedStart::prepare(HookContext context, HostSide& side) {
   return {};
 }
 
+Result<void> HookedStart::before_entering(HookContext context, const TaskEdits& edits, const ContainerSpec& spec, Log& log) {
+  if (!hooks_) {
+    context_ = std::move(context);
+    StepHooks::Replaced replaced;
+    for (const std::string& name : edits.off) replaced[name] = "";
+    hooks_ = SPC_TRY(StepHooks::find(context_, log, replaced));
+  }
+  add_image(context_, spec);
+  if (prepared_) SPC_TRY(hooks_->create_on_host(context_, outcomes_));
+  return hooks_->task_on_host(context_);
+}
+
 Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture, Log& log) {
-  if (!hooks_) return {};
+  if (!prepared_) return {};
   add_image(context_, spec);
   SPC_TRY(hooks_->create(context_, outcomes_));
   const auto is_shadow = [](const StepHooks::Outcome& outcome) { return outcome.hook == shadow_hook.name; };
@@ -300,12 +322,32 @@ TaskEdits HookedStart::for_tasks() const {
     if (kept != Edits()) task.of_hooks.emplace_back(hook, std::move(kept));
   }
   task.of_hooks.insert(task.of_hooks.end(), of_shell_hooks_.of_hooks.begin(), of_shell_hooks_.of_hooks.end());
+  if (hooks_) task.took = hooks_->durations();
   return task;
 }
 
-Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
-                           const std::map<std::string, std::string>& job_environment, const Site& site, ContainerSpec& spec,
-                           Log& log) {
+Result<void> HookedStart::start() { return hooks_ && prepared_ ? hooks_->start(context_) : Result<void>(); }
+
+std::string HookedStart::timing(const TaskEdits& edits) const {
+  auto took = edits.took;
+  for (const auto& [hook, microseconds] : hooks_->durations()) {
+    // What this process has counted is in what it wrote down, if it was the one that prepared.
+    took[hook] = prepared_ ? std::max(took[hook], microseconds) : took[hook] + microseconds;
+  }
+  std::uint64_t sum = 0;
+  std::pair<std::string, std::uint64_t> slowest;
+  for (const auto& [hook, microseconds] : took) {
+    sum += microseconds;
+    if (microseconds >= slowest.second) slowest = {hook, microseconds};
+  }
+  if (slowest.first.empty()) return "";
+  return "hooks took " + std::to_string(sum) + " us, the longest " + slowest.first + " with " + std::to_string(slowest.second) +
+         " us";
+}
+
+Result<void> HookedStart::apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
+                                        const std::map<std::string, std::string>& job_environment, const Site& site,
+                                        ContainerSpec& spec, Log& log) {
   const auto apply = [&](const std::string& hook, const Edits& of_hook) {
     change(spec.environment, of_hook.environment);
     for (const LimitEdit& limit : of_hook.limits) set_limit(limit);
@@ -313,12 +355,12 @@ Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
   };
   for (const auto& [hook, of_hook] : edits.of_hooks) apply(hook, of_hook);
 
-  HookContext context = HookedStart::context_of(request, job_environment, site);
+  if (!hooks_) return Error(ErrorKind::internal, "the hooks were not looked for before the container was entered");
+  spec.hook_origins = hooks_->origins();
+  HookContext context = context_of(request, job_environment, site);
   add_image(context, spec);
   context.environment = values_of(spec.environment);
-  for (const std::string& name : edits.off) context.settings.emplace("hooks_off", name);
-  auto hooks = SPC_TRY(StepHooks::find(context));
-  for (const auto& [hook, of_hook] : SPC_TRY(hooks.task(context))) {
+  for (const auto& [hook, of_hook] : SPC_TRY(hooks_->task(context))) {
     for (const std::string& warning : of_hook.warnings) {
       log.write(LogLevel::warning, origin_of(hook) + ": " + printable(warning));
     }

@@ -21,6 +21,7 @@ namespace spc {
 struct TaskEdits {
   std::vector<std::pair<std::string, Edits>> of_hooks;  ///< environment, limits and notes only
   std::vector<std::string> off;                         ///< names of built-in hooks that others have replaced
+  std::map<std::string, std::uint64_t> took;            ///< by each hook until then, in microseconds
 
   [[nodiscard]] std::string serialize() const;
   static TaskEdits parse(std::string_view records);
@@ -33,8 +34,12 @@ class HookedStart {
   static HookContext context_of(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
                                 const Site& site);
 
-  /// On the host, as the user: runs `prepare`, opens what they want mounted and puts it into `side`.
-  Result<void> prepare(HookContext context, HostSide& side);
+  /// On the host, as the user: runs `prepare`, opens what they want mounted and puts it into `side`. `log`, for what hooks say
+  /// to the user, must outlive this.
+  Result<void> prepare(HookContext context, HostSide& side, Log& log);
+  /// In each task, on the host, when the image is known: what programs of the site say to `create`, if the hooks of this
+  /// container were prepared here, and to `task`. Inside there is only the image. `edits`: of the task that prepared.
+  Result<void> before_entering(HookContext context, const TaskEdits& edits, const ContainerSpec& spec, Log& log);
   /// Inside, with nothing mounted yet: runs `create` and puts what comes of it into `furniture`, whose placements are those
   /// of the `side` above and may have got new ones behind. Warnings go to `log`.
   Result<void> create(const ContainerSpec& spec, Furniture& furniture, Log& log);
@@ -48,20 +53,24 @@ class HookedStart {
   void add(TaskEdits of_shell_hooks) { of_shell_hooks_ = std::move(of_shell_hooks); }
   /// After `create`: for the tasks.
   [[nodiscard]] TaskEdits for_tasks() const;
+  /// Inside, when everything is mounted, and before any task is let in.
+  Result<void> start();
+  /// In each task, inside, when the environment is decided: what the hooks have said for all, and what they say for this task.
+  Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
+                             const std::map<std::string, std::string>& job_environment, const Site& site, ContainerSpec& spec,
+                             Log& log);
+  /// How long hooks have taken and which the longest, in words; empty if none has. `edits`: of the task that prepared.
+  [[nodiscard]] std::string timing(const TaskEdits& edits) const;
 
  private:
   HookContext context_;
   std::optional<StepHooks> hooks_;
   std::vector<ShellHook> shell_hooks_;
   TaskEdits of_shell_hooks_;
+  bool prepared_ = false;  ///< here, and not in the step that has started the container, or in another task
   std::vector<StepHooks::Outcome> outcomes_;
   std::vector<std::vector<int>> placements_;  ///< for each outcome, of its mounts: index in the furniture, -1: it is not there
   std::vector<std::pair<std::size_t, int>> denied_;  ///< outcome and index in the furniture of each node that nobody shall open
 };
-
-/// In each task, inside, when the environment is decided: what the hooks have said for all, and what they say for this task.
-Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
-                           const std::map<std::string, std::string>& job_environment, const Site& site, ContainerSpec& spec,
-                           Log& log);
 
 }  // namespace spc

@@ -140,9 +140,14 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
       SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
         HookContext context = HookedStart::context_of(request, environment, site);
         context.remap_root = map == RootMap::root;
-        return hooked.prepare(std::move(context), so_far);
+        return hooked.prepare(std::move(context), so_far, log);
       }));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
+  ContainerSpec spec;
+  spec.image = request.image;
+  spec.settings = settings;
+  spec.user = user;
+  SPC_TRY(hooked.before_entering({}, {}, spec, log));
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
   SPC_TRY(pivot_into(image.place + "/root"));
@@ -158,15 +163,13 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     return {};
   };
   auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
-  ContainerSpec spec;
-  spec.image = request.image;
   spec.settings = settings;
-  spec.user = user;
   TaskEdits edits;
   if (image.writable) {
     SPC_TRY(hooked.create(spec, furniture, log));
     edits = hooked.for_tasks();
     SPC_TRY(furnish(furniture, attach));
+    SPC_TRY(hooked.start());
   } else {
     // Nothing can be made: what the image has must do.
     furniture.passwd_entry.clear();
@@ -181,7 +184,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
 
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
   spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
-  SPC_TRY(apply_to_task(edits, request, environment, site, spec, log));
+  SPC_TRY(hooked.apply_to_task(edits, request, environment, site, spec, log));
   environment.clear();
   for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");

@@ -45,6 +45,8 @@ HookCall full_call() {
   context.home = "/home/alice";
   context.gpu = false;
   context.devices = {"nvidia.com/gpu=all"};
+  context.command = {"python", "train.py"};
+  context.has_bind_mounts = true;
   context.mpi = "host";
   context.remap_root = context.own_net = context.own_ipc = context.own_pid = context.own_uts = context.own_container =
       context.mounts_home = true;
@@ -94,13 +96,14 @@ TEST_CASE("a context is the same when it is read as when it was written") {
   const auto read = context_from_json(text);
   REQUIRE(read);
   // A member that is new makes this not compile: write it and read it in hooks/json/context.cpp, and fill it above.
-  const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home, gpu, devices, mpi, remap_root,
-               own_net, own_ipc, own_pid, own_uts, own_container, writable, mounts_home, host_root, granted, open_in_image] =
-      read->context;
+  const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home, gpu, devices, command,
+               has_bind_mounts, mpi, remap_root, own_net, own_ipc, own_pid, own_uts, own_container, writable, mounts_home,
+               host_root, granted, open_in_image] = read->context;
   const HookContext& was = call.context;
   CHECK((job == was.job && image == was.image && environment == was.environment && settings == was.settings));
   CHECK((image_name == was.image_name && image_digest == was.image_digest && user == was.user && home == was.home));
   CHECK((uid == was.uid && gid == was.gid && gpu == was.gpu && devices == was.devices && mpi == was.mpi));
+  CHECK((command == was.command && has_bind_mounts));
   CHECK((remap_root && own_net && own_ipc && own_pid && own_uts && own_container && mounts_home && !writable));
   CHECK((host_root == was.host_root && granted == was.granted_devices && open_in_image != nullptr));
   CHECK((read->stage == "create" && read->prepared == call.prepared && read->image_root == "/image"));

@@ -233,6 +233,7 @@ AttachSource attach_by(int builder) {
 
 Result<void> furnish(const Furniture& furniture, int builder) {
   SPC_TRY(furnish(furniture, attach_by(builder)));
+  if (furniture.before_others) SPC_TRY(furniture.before_others());
   TaskMessage message;
   message.kind = TaskMessageKind::furnished;
   furniture.for_other_tasks.copy(message.text, sizeof message.text - 1);

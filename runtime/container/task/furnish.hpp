@@ -43,12 +43,13 @@ struct Furniture {
   std::vector<std::string> directories;  ///< made if absent, in order
   std::string passwd_entry;              ///< lines without the line end; empty: the image's file stays
   std::vector<std::string> group_entries;
-  std::uint32_t namespaces = 0;           ///< NamespaceBits of the container; with own_user, what root needs is made
-  std::vector<std::string> system_users;  ///< lines for passwd of users that the image does not have
-  std::vector<TextFile> files;            ///< written anew
-  std::vector<Link> links;                ///< made anew; a directory in the way stays
-  std::string for_other_tasks;            ///< passed on to them as it is; at most what TaskMessage::text holds
-  int notes = -1;                         ///< a descriptor that goes to them, too; -1: none
+  std::uint32_t namespaces = 0;                 ///< NamespaceBits of the container; with own_user, what root needs is made
+  std::vector<std::string> system_users;        ///< lines for passwd of users that the image does not have
+  std::vector<TextFile> files;                  ///< written anew
+  std::vector<Link> links;                      ///< made anew; a directory in the way stays
+  std::string for_other_tasks;                  ///< passed on to them as it is; at most what TaskMessage::text holds
+  std::function<Result<void>()> before_others;  ///< called when everything is mounted, before others are let in; may be empty
+  int notes = -1;                               ///< a descriptor that goes to them, too; -1: none
 };
 
 /// Furnishes the root in which the calling process already lives, as the user and without privilege: makes what is

@@ -1,0 +1,269 @@
+"""Hooks of the site: programs in /etc/spank-container/hooks.d, as an ordinary user meets them."""
+import contextlib
+import json
+import os
+import shutil
+
+from explain_test import said
+from harness import equal, expect, test
+from site_files import Files, rules
+
+DIRECTORY = "spank-container/hooks.d/"
+
+
+@contextlib.contextmanager
+def hooks(cluster, files):
+    """Files of hooks.d: name -> text of a shell script without its first line, or (text, mode)."""
+    with Files(cluster, {}) as site:
+        for name, text in files.items():
+            text, mode = text if isinstance(text, tuple) else (text, 0o755)
+            if mode & 0o111 and text:
+                text = "#!/bin/sh\n" + text
+            site.write(DIRECTORY + name, text)
+            os.chmod(site.path(DIRECTORY + name), mode)
+        yield site
+
+
+def says(edits):
+    """A script that prints these edits."""
+    return f"cat <<'END'\n{json.dumps(edits)}\nEND\n"
+
+
+def refused(cluster, *wanted, options=(), **how):
+    done = cluster.srun(*options, "true", **how)
+    expect(done.rc != 0, "it was not refused", done)
+    lines = [line for line in done.errors() if line != "hook 50-test: why it failed"]
+    text = "\n".join(lines)
+    for part in wanted:
+        expect(part in text, f"{part!r} was not said", done)
+    equal(len(lines), 1, "lines", done)
+
+
+@test
+def a_program_of_the_site_gives_variables_mounts_files_and_links(cluster):
+    edits = {"environment": {"set": {"OF_HOOK": "a b"}, "prepend": {"PATH": "/opt/hook"}, "default": {"IMAGE_ONLY": "no"}},
+             "mounts": [{"source": "/home/shared", "target": "/of/hook"}, {"target": "/new", "readOnly": False},
+                        {"source": "/nowhere", "target": "/x", "optional": True}],
+             "symlinks": [{"path": "/opt/link", "target": "/of/hook"}], "directories": ["/opt/made"],
+             "files": [{"path": "/etc/of_hook", "content": "text\n", "mode": "0600"}], "limits": [{"name": "core", "soft": 0}]}
+    with hooks(cluster, {"50-test": says(edits)}):
+        done = cluster.bash("echo $OF_HOOK $IMAGE_ONLY; echo $PATH | cut -d: -f1; readlink /opt/link; cat /etc/of_hook; stat -c %a /etc/of_hook; "
+                            "test -d /opt/made; touch /new/file; ! touch /of/hook/file 2>/dev/null; ulimit -c", "-n1")
+        done.good("a b from the image\n/opt/hook\n/of/hook\ntext\n600\n0")
+
+
+@test
+def a_program_runs_as_the_user_on_the_host_and_gets_nothing_of_the_image(cluster):
+    tells = """{ id -u; pwd; env | cut -d= -f1 | grep -v -E '^(SLURM_|PWD$|OLDPWD$|_$|SHLVL$)' | sort | tr '\\n' ' '; echo
+grep -E 'Cap(Inh|Prm|Eff|Amb)|NoNewPrivs' /proc/self/status | tr -d '\\t' | tr '\\n' ' '; ls /proc/self/fd | tr '\\n' ' '; echo
+test -e /etc/spank-container/hooks.d && echo host; } >/home/shared/told.$1
+cat >/home/shared/input.$1
+"""
+    description = json.dumps({"stages": ["prepare", "create", "task"], "hook": {"args": ["x", "all"]}})
+    script = "stage=$(sed -n 's/.*\"stage\": \"\\(.*\\)\".*/\\1/p' | head -1)\nset -- $stage\n" + tells
+    try:
+        with hooks(cluster, {"50-test": script, "50-test.json": (description, 0o644)}):
+            cluster.srun("-n1", "true", env=["LD_PRELOAD=", "LD_LIBRARY_PATH=/evil", "BASH_ENV=/evil", "SECRET=1"]).good()
+        uid = cluster.run("id", "-u").good()
+        for stage in ("prepare", "create", "task"):
+            lines = open(os.path.join(cluster.shared, f"told.{stage}")).read().splitlines()
+            equal(lines[:2], [uid, "/"], f"user and directory in {stage}")
+            equal(lines[2].split(), ["HOME", "LANG", "LOGNAME", "PATH", "USER"], f"variables in {stage}")
+            equal(lines[3].split(" ")[:5], ["CapInh:" + "0" * 16, "CapPrm:" + "0" * 16, "CapEff:" + "0" * 16, "CapAmb:" + "0" * 16, "NoNewPrivs:1"],
+                  f"rights in {stage}")
+            equal(lines[3].split(" ")[5:9], ["0", "1", "2", "3"], f"descriptors in {stage}")  # ls has the directory at 3
+            equal(lines[4], "host", f"what is seen in {stage}")
+    finally:
+        for name in os.listdir(cluster.shared):
+            if name.startswith(("told.", "input.")):
+                os.unlink(os.path.join(cluster.shared, name))
+
+
+@test
+def create_is_told_the_images_variables_and_can_move_a_mount(cluster):
+    script = """input=$(cat)
+case $input in
+*'"stage": "create"'*'"GREETER": "base"'* | *'"GREETER": "base"'*'"stage": "create"'*) target=/second note='"of create"' ;;
+*'"stage": "create"'*) exit 9 ;;
+*) target=/first note='"of prepare"' ;;
+esac
+echo '{"mounts": [{"source": "/home/shared", "target": "'$target'"}], "notes": ['$note']}'
+"""
+    with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["prepare", "create"]}), 0o644)}):
+        cluster.bash("test -d /second; ! test -e /first", "-n1").good()
+        cluster.bash("test -d /second; ! test -e /first", "-n1", "--container-remap-root").good()
+        expect("50-test: of create" in said(cluster.srun("--container-explain", "true"), "hook"), "no note")
+
+
+@test
+def the_stage_task_is_run_for_each_task(cluster):
+    script = """rank=$(sed -n 's/.*"SLURM_PROCID": "\\([0-9]*\\)".*/\\1/p' | head -1)
+echo '{"environment": {"set": {"MY_RANK": "'$rank'"}}}'
+"""
+    with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["task"]}), 0o644)}):
+        for options in ([], ["--container-remap-root"]):
+            done = cluster.srun("-N2", "-n4", *options, "sh", "-c", "test $MY_RANK = $SLURM_PROCID && echo $MY_RANK")
+            equal(sorted(done.good().split()), ["0", "1", "2", "3"], "ranks", done)
+
+
+@test
+def the_stage_start_is_run_inside_once_a_node_before_any_task(cluster):
+    script = "echo started >>/start.$(hostname 2>/dev/null || cat /proc/sys/kernel/hostname); cat >/dev/null\n"
+    with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["start"]}), 0o644)}):
+        done = cluster.srun("-N2", "-n4", "sh", "-c", "cat /start.*")
+        equal(done.good().split(), ["started"] * 4, "starts", done)
+        cluster.srun("-n1", "--container-remap-root", "sh", "-c", "cat /start.*").good("started")
+
+
+@test
+def a_hook_takes_part_only_when_its_conditions_hold(cluster):
+    when = {"when": {"env": {"WANTED": "^y"}, "commands": ["^sh$"]}}
+    with hooks(cluster, {"50-test": "touch /home/shared/ran\n" + says({"environment": {"set": {"RAN": "yes"}}}),
+                         "50-test.json": (json.dumps(when), 0o644)}):
+        ran = os.path.join(cluster.shared, "ran")
+        cluster.srun("-n1", "sh", "-c", "echo ${RAN-no}").good("no")
+        cluster.srun("-n1", "env", "sh", "-c", "echo ${RAN-no}", env=["WANTED=yes"]).good("no")
+        expect(not os.path.exists(ran), "it was started")
+        cluster.srun("-n1", "sh", "-c", "echo ${RAN-no}", env=["WANTED=yes"]).good("yes")
+        os.unlink(ran)
+
+
+@test
+def a_file_of_the_site_replaces_a_built_in_or_turns_it_off_and_explain_names_it(cluster):
+    name = "50-slurm-pytorch"
+
+    def hook_lines():
+        return [line for line in said(cluster.srun("--container-explain", "true"), "hook") if line.startswith(name + " (")]
+    equal(hook_lines(), [f"{name} (built in)"], "as delivered")
+    path = f"/etc/spank-container/hooks.d/{name}"
+    with hooks(cluster, {name: says({"environment": {"set": {"MINE": "1"}}})}):
+        equal(hook_lines(), [f"{name} ({path})"], "replaced")
+        cluster.srun("-n1", "sh", "-c", "echo $MINE").good("1")
+    with hooks(cluster, {name: ("", 0o755)}):
+        equal(hook_lines(), [f"{name} (built in, off ({path}))"], "empty")
+    with hooks(cluster, {name: ("text", 0o644)}):
+        equal(hook_lines(), [f"{name} (built in, off ({path}))"], "not executable")
+    with hooks(cluster, {"x": ("", 0o644)}) as site:
+        os.symlink("/dev/null", site.path(DIRECTORY + name))
+        equal(hook_lines(), [f"{name} (built in, off ({path}))"], "a link to /dev/null")
+    with rules(cluster, f'hooks_off = ["{name}"]\n'):
+        equal(hook_lines(), [f"{name} (built in, off (hooks_off))"], "hooks_off")
+
+
+@test
+def row_206_a_directory_that_is_none_or_that_others_can_write_is_refused_by_its_name(cluster):
+    path = "/etc/spank-container/hooks.d"
+    with hooks(cluster, {"50-test": says({})}) as site:
+        directory = site.path(DIRECTORY.rstrip("/"))
+        os.chmod(directory, 0o775)
+        refused(cluster, f'directory of hooks "{path}": ', "can be written by others than its owner", "chmod go-w")
+        os.chmod(directory, 0o755)
+        os.chown(directory, 12345, 0)
+        refused(cluster, f'directory of hooks "{path}": ', "does not belong to root")
+        os.chown(directory, 0, 0)
+        moved = directory + ".moved"
+        os.rename(directory, moved)
+        os.symlink("hooks.d.moved", directory)
+        try:
+            cluster.srun("true").good()  # a link of root's is as good
+        finally:
+            os.unlink(directory)
+            shutil.rmtree(moved)
+        os.mkdir(directory)
+        cluster.srun("true").good()
+        os.rmdir(directory)
+        with open(directory, "w") as file:
+            file.write("")
+        refused(cluster, f'directory of hooks "{path}": is not a directory')
+
+
+@test
+def row_206_a_hook_that_others_can_write_is_refused_by_its_name(cluster):
+    with hooks(cluster, {"50-test": ("true", 0o775)}) as site:
+        refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": can be written by others than its owner')
+        os.chmod(site.path(DIRECTORY + "50-test"), 0o755)
+        os.chown(site.path(DIRECTORY + "50-test"), 12345, 0)
+        refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": does not belong to root')
+
+
+@test
+def row_207_a_hook_that_fails_is_killed_or_hangs_refuses_the_step_with_its_name(cluster):
+    run = 'hook 50-test: run "/etc/spank-container/hooks.d/50-test": '
+    with hooks(cluster, {"50-test": "echo why it failed >&2; exit 3\n"}):
+        refused(cluster, run + 'ended with status 3, and said last "why it failed"', options=["-N2", "-n4"])
+    with hooks(cluster, {"50-test": "kill -SEGV $$\n"}):
+        refused(cluster, run + "ended by signal 11")
+    with rules(cluster, "hook_timeout = 1\n"), hooks(cluster, {"50-test": "sleep 1000 & sleep 1000\n"}):
+        refused(cluster, run + "did not end within 1 s")
+
+
+@test
+def row_207_what_a_hook_prints_is_capped_and_escaped(cluster):
+    with hooks(cluster, {"50-test": "yes\n"}):
+        refused(cluster, "printed more than 1 MiB")
+    with hooks(cluster, {"50-test": "head -c 100 /dev/urandom\n"}):
+        refused(cluster, "is not JSON")
+    with hooks(cluster, {"50-test": "printf '\\033[31mred\\n' >&2; yes | head -100000 >&2\n"}):
+        done = cluster.srun("-n1", "true")
+        done.good()
+        expect("hook 50-test: \\x1b[31mred" in done.messages(), "the first line is not there", done)
+        expect("\x1b" not in done.err, "an escape reached the terminal", done)
+        equal(len([line for line in done.messages() if line.startswith("hook 50-test: ")]), 201, "lines", done)
+
+
+@test
+def row_208_a_hook_without_its_interpreter_or_for_root_alone_refuses_the_step(cluster):
+    with hooks(cluster, {"50-test": ("#!/no/interpreter\n", 0o644)}) as site:
+        path = site.path(DIRECTORY + "50-test")
+        os.chmod(path, 0o755)
+        refused(cluster, 'hook 50-test: run "/etc/spank-container/hooks.d/50-test": no such file or directory', "interpreter")
+        os.chmod(path, 0o744)
+        refused(cluster, 'hook 50-test: run "/etc/spank-container/hooks.d/50-test": permission denied')
+
+
+@test
+def row_209_a_plan_with_garbage_is_refused_naming_hook_and_key(cluster):
+    printed = 'hook 50-test: what "/etc/spank-container/hooks.d/50-test" printed: '
+    for edits, why in (({"mount": []}, "mount: is not known here"),
+                       ({"mounts": [{"source": "a", "target": "/b"}]}, 'mounts[0].source: "a" is not an absolute path'),
+                       ({"environment": {"set": {"A": 1}}}, "environment.set.A: is not text")):
+        with hooks(cluster, {"50-test": says(edits)}):
+            refused(cluster, printed + why)
+
+
+@test
+def an_optional_hook_that_fails_is_a_warning(cluster):
+    with hooks(cluster, {"50-test": "exit 3\n", "50-test.json": ('{"optional": true}', 0o644)}):
+        done = cluster.srun("-n1", "true")
+        done.good()
+        expect(any(line.startswith("warning: hook 50-test: run ") for line in done.messages()), "no warning", done)
+
+
+@test
+def a_hook_can_refuse_a_step_and_warn(cluster):
+    with hooks(cluster, {"50-test": says({"warnings": ["take \u001b[31mcare"]})}):
+        done = cluster.srun("-n1", "true")
+        done.good()
+        expect("warning: hook 50-test: take \\x1b[31mcare" in done.messages(), "no warning", done)
+    with hooks(cluster, {"50-test": says({"refusal": "not on this node"})}):
+        refused(cluster, "hook 50-test: not on this node")
+
+
+@test
+def what_the_image_has_under_the_name_of_the_directory_is_no_hook(cluster):
+    script = "mkdir -p /etc/spank-container/hooks.d; printf '#!/bin/sh\\necho ran >/home/shared/ran\\n' >/etc/spank-container/hooks.d/50-evil; " \
+             "chmod 755 /etc/spank-container/hooks.d/50-evil"
+    for name, options in (("evil1", []), ("evil2", ["--container-remap-root"])):
+        cluster.bash(script, "-n1", f"--container-name={name}", *options, "--container-mounts=/home/shared").good()
+        done = cluster.srun("-n2", f"--container-name={name}", *options, "--container-mounts=/home/shared", "true")
+        done.good()
+        expect(not os.path.exists(os.path.join(cluster.shared, "ran")), "the image's hook was run", done)
+
+
+@test
+def verbose_says_how_long_hooks_took_and_names_the_slowest(cluster):
+    with hooks(cluster, {"50-test": "sleep 0.3\n"}):
+        done = cluster.srun("-n1", "--container-verbose", "true")
+        done.good()
+        line = next((line for line in done.messages() if "hooks took" in line), "")
+        expect("the longest 50-test with 3" in line, f"{line!r}", done)
