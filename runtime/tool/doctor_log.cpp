@@ -26,7 +26,8 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
     fd = opened.get();
     struct stat status {};
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kMostOfFile) {
-      if (::lseek(fd, status.st_size - kMostOfFile, SEEK_SET) < 0) return Error::from_errno(errno, "seek in " + spc::quoted(path));
+      if (::lseek(fd, status.st_size - kMostOfFile, SEEK_SET) < 0)
+        return Error::from_errno(errno, "seek in " + spc::quoted(path));
       std::fprintf(stderr, "%s: only the last %lld MiB are read, and lines are counted from there\n", printable(path).c_str(),
                    static_cast<long long>(kMostOfFile >> 20));
     }

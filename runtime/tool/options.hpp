@@ -134,6 +134,7 @@ inline constexpr OptionRow kInfoOptions[] = {
 };
 
 inline constexpr OptionRow kDoctorOptions[] = {
+    {"--job", nullptr, "look at what GPUs, NCCL and MPI need on this node; in a job, as a task: srun scontainer doctor --job"},
     {"--json", nullptr, "print JSON"},
     {"--registry", "HOST[:PORT]", "the registry to be reached, instead of the default one"},
 };
@@ -141,11 +142,15 @@ inline constexpr char kDoctorHelp[] =
     "With FILE (- is standard input), what a job wrote: the failures of CUDA, NVML, NCCL, MPI, PMIx and UCX that it names, each with\n"
     "its cause, its cure and what to look at. Without: one line for each check of this machine: ok, warning (something is missing\n"
     "that not everybody needs) or failed, with the cure.\n\n"
+    "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and the settings of NCCL. What a step may do\n"
+    "is known only in a step, so start it by srun, without container and with the options of the job that failed. It opens no\n"
+    "device and changes nothing.\n\n"
     "The exit status is 0 if nothing is wrong, or FILE has nothing in it that is known; 1 if a check failed or a failure was\n"
     "recognised; 2 if FILE could not be read.\n\n"
     "examples:\n"
     "  scontainer doctor slurm-4711.out\n"
-    "  srun --label ... 2>&1 | tee job.log; scontainer doctor job.log\n";
+    "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
+    "  srun --label --nodes=2 --ntasks-per-node=1 --gpus-per-task=1 --mpi=pmix scontainer doctor --job\n";
 
 inline constexpr char kCompletionHelp[] =
     "SHELL is bash.\n\n"

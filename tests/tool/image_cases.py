@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -334,7 +335,32 @@ def test_doctor_says_when_a_log_has_nothing_known():
     user("doctor", "/nowhere.log").fails(2, "/nowhere.log", "no such file")
     user("doctor", "/tmp").fails(2, "directory")
     user("doctor", "--registry=x", "-").fails(2, "--registry")
+    user("doctor", "--job", "-").fails(2, "--job")
     user("doctor", "a", "b").fails(2, "usage")
+
+
+def test_doctor_looks_at_a_job():
+    found = {one["check"]: one for one in json.loads(user("doctor", "--job", "--json").out)}
+    assert found["job"]["verdict"] == "warning" and "srun" in found["job"]["cure"], found["job"]
+    for check in ("GPU nodes", "driver", "/dev/shm", "locked memory", "PMIx", "MASTER_PORT", "InfiniBand", "NCCL settings"):
+        assert found[check]["verdict"] in ("ok", "warning", "failed") and found[check]["detail"], found[check]
+    lines = user("doctor", "--job").out.splitlines()
+    assert len(lines) == len(found) and all(line.split()[0] in ("ok", "warning", "failed") for line in lines), lines
+
+
+def test_doctor_tells_a_step_what_its_variables_lack():
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = user("doctor", "--job", **step, MASTER_PORT=str(port), NCCL_SOCKET_IFNAME="nowhere", PMIX_RANK="0",
+                    LD_LIBRARY_PATH="/usr/local/cuda/lib64/stubs")
+    assert done.status == 1, done
+    for line in ("ok      job: 7.0, task 0", f"failed  MASTER_PORT: {port}: Address already in use (cure: ",
+                 "failed  NCCL settings: NCCL_SOCKET_IFNAME=nowhere, ", "failed  PMIx: PMIX_NAMESPACE is not set",
+                 "failed  stub libraries: LD_LIBRARY_PATH has /usr/local/cuda/lib64/stubs", "warning MPI of the step: "):
+        assert line in done.out, f"{line!r} is not in the output of {done}"
 
 
 def test_helps_teach():

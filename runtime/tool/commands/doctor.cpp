@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "doctor/preflight.hpp"
+#include "image/config.hpp"
 #include "image/json.hpp"
 #include "tool/command.hpp"
 #include "tool/terminal.hpp"
@@ -35,16 +37,14 @@ void print(const Finding& finding) {
   std::puts(line.c_str());
 }
 
-}  // namespace
+/// What a job needs on this node, as the calling process finds it.
+std::vector<Finding> examine_job() {
+  // In jobs the site's settings count, not the user's own.
+  const auto config = read_config(SPC_CONFIG_FILE);
+  return preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
+}
 
-Result<int> run_doctor(const Arguments& arguments) {
-  if (!arguments.words.empty()) {
-    if (arguments.has("registry")) {
-      return Error(ErrorKind::invalid, "doctor FILE explains a log and takes no --registry").hint("scontainer doctor --help");
-    }
-    const bool found = SPC_TRY(explain_log(arguments.words[0], arguments.has("json")));
-    return found ? 1 : 0;
-  }
+std::vector<Finding> examine_machine(const std::string& registry) {
   std::vector<Finding> findings = examine_kernel();
   const auto add = [&](std::vector<Finding> more) {
     for (auto& finding : more) findings.push_back(std::move(finding));
@@ -58,18 +58,38 @@ Result<int> run_doctor(const Arguments& arguments) {
   }
   findings.push_back(examine_config(config));
   add(examine_node());
-  findings.push_back(examine_registry(config, arguments.value("registry")));
+  findings.push_back(examine_registry(config, registry));
+  return findings;
+}
 
+/// Whether none failed.
+bool report(const std::vector<Finding>& findings, bool as_json) {
   bool failed = false;
   Json list = Json::array();
   for (const Finding& finding : findings) {
     failed = failed || finding.verdict == Finding::Verdict::failed;
     list.push_back(
         {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"detail", finding.detail}, {"cure", finding.cure}});
-    if (!arguments.has("json")) print(finding);
+    if (!as_json) print(finding);
   }
-  if (arguments.has("json")) std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-  return failed ? 1 : 0;
+  if (as_json) std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  return !failed;
+}
+
+}  // namespace
+
+Result<int> run_doctor(const Arguments& arguments) {
+  const int asked = static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
+                    static_cast<int>(arguments.has("registry"));
+  if (asked > 1) {
+    return Error(ErrorKind::invalid, "doctor takes one of FILE, --job and --registry").hint("scontainer doctor --help");
+  }
+  const bool as_json = arguments.has("json");
+  if (!arguments.words.empty()) {
+    const bool recognised = SPC_TRY(explain_log(arguments.words[0], as_json));
+    return recognised ? 1 : 0;
+  }
+  return report(arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry")), as_json) ? 0 : 1;
 }
 
 }  // namespace spc

@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <cstring>
+
+#include "doctor/preflight.hpp"
+
+namespace spc {
+namespace {
+
+using Verdict = Finding::Verdict;
+
+Finding check_infiniband(const Surroundings& around) {
+  constexpr char kWhat[] = "InfiniBand";
+  const auto devices = around.names_in("/sys/class/infiniband");
+  if (devices.empty()) return {kWhat, Verdict::ok, "none", ""};
+  std::string list;
+  for (const std::string& device : devices) list += (list.empty() ? "" : " ") + device;
+  std::string open;
+  std::string denied;
+  for (const std::string& name : around.names_in("/dev/infiniband")) {
+    if (!name.starts_with("uverbs")) continue;
+    const int error = around.may_open("/dev/infiniband/" + name);
+    (error == 0 ? open : denied) += " " + name + (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")");
+  }
+  if (open.empty() && denied.empty()) {
+    return {kWhat, Verdict::failed, list + ", and there is no /dev/infiniband/uverbs0", "modprobe ib_uverbs on the node"};
+  }
+  if (open.empty())
+    return {kWhat, Verdict::failed, list + ", and these may not be opened:" + denied, "mode 0666 (udev's rules of rdma-core)"};
+  return {kWhat, Verdict::ok, list + ":" + open + (denied.empty() ? "" : "; not" + denied), ""};
+}
+
+Finding check_verbs_library(const Surroundings& around) {
+  constexpr char kWhat[] = "libibverbs";
+  if (around.names_in("/sys/class/infiniband").empty()) return {kWhat, Verdict::ok, "not needed: there is no InfiniBand", ""};
+  for (const char* directory : {"/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/lib64"}) {
+    const std::string path = std::string(directory) + "/libibverbs.so.1";
+    if (around.exists(path)) return {kWhat, Verdict::ok, path + " on the node; images need one of their own", ""};
+  }
+  return {kWhat, Verdict::warning, "the node has none", "images that have their own work; else install rdma-core"};
+}
+
+/// Value of `key` in NCCL's file of K=V lines.
+std::string nccl_setting(const std::string& text, std::string_view key) {
+  std::string value;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    const auto equals = line.find('=');
+    if (equals != std::string::npos && std::string_view(line).substr(0, equals) == key) value = line.substr(equals + 1);
+  }
+  return value;
+}
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) words.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+/// Whether NCCL_SOCKET_IFNAME leaves an interface: a list of beginnings, with = of whole names, with ^ of what is not wanted.
+bool leaves_an_interface(const Surroundings& around, std::string list) {
+  const bool unwanted = list.starts_with('^');
+  if (unwanted) list.erase(0, 1);
+  const bool whole = list.starts_with('=');
+  if (whole) list.erase(0, 1);
+  const auto words = words_of(list);
+  return std::any_of(around.interfaces.begin(), around.interfaces.end(), [&](const auto& interface) {
+    const bool named = std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+      return whole ? interface.name == word : interface.name.starts_with(word);
+    });
+    return named != unwanted;
+  });
+}
+
+/// NCCL's own order: environment, then the user's file or $NCCL_CONF_FILE, then /etc/nccl.conf.
+class NcclSettings {
+ public:
+  explicit NcclSettings(const Surroundings& around) : around_(around) {
+    const auto* home = around.variable("HOME");
+    const auto* file = around.variable("NCCL_CONF_FILE");
+    user_file_ = file != nullptr ? *file : home != nullptr ? *home + "/.nccl.conf" : "";
+    user_ = user_file_.empty() ? "" : around.text_of(user_file_);
+    site_ = around.text_of("/etc/nccl.conf");
+  }
+  [[nodiscard]] std::string value(const char* key) const {
+    if (const auto* set = around_.variable(key)) return *set;
+    const std::string mine = nccl_setting(user_, key);
+    return mine.empty() ? nccl_setting(site_, key) : mine;
+  }
+  [[nodiscard]] std::string files() const {
+    std::string list;
+    if (!site_.empty()) list = "/etc/nccl.conf";
+    if (!user_.empty()) list += (list.empty() ? "" : " ") + user_file_;
+    return list.empty() ? "no nccl.conf" : list;
+  }
+
+ private:
+  const Surroundings& around_;
+  std::string user_file_, user_, site_;
+};
+
+Finding check_nccl(const Surroundings& around) {
+  constexpr char kWhat[] = "NCCL settings";
+  const NcclSettings settings(around);
+  const auto* file = around.variable("NCCL_CONF_FILE");
+  if (file != nullptr && !around.exists(*file)) {
+    return {kWhat, Verdict::warning, "NCCL_CONF_FILE=" + *file + " is not there", "correct it or unset it"};
+  }
+  for (const char* key : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_TUNER_CONFIG_PATH"}) {
+    const std::string path = settings.value(key);
+    if (!path.empty() && !around.exists(path)) {
+      return {kWhat, Verdict::failed, std::string(key) + "=" + path + " is not there", "correct it, or take it out"};
+    }
+  }
+  const std::string interfaces = settings.value("NCCL_SOCKET_IFNAME");
+  if (!interfaces.empty() && !leaves_an_interface(around, interfaces)) {
+    return {kWhat, Verdict::failed, "NCCL_SOCKET_IFNAME=" + interfaces + ", and this node has no such interface with an address",
+            "take it out: NCCL's own choice is right on the node's network"};
+  }
+  return {kWhat, Verdict::ok, settings.files() + (interfaces.empty() ? "" : ", NCCL_SOCKET_IFNAME=" + interfaces), ""};
+}
+
+}  // namespace
+
+std::vector<Finding> check_fabric(const Surroundings& around) {
+  return {check_infiniband(around), check_verbs_library(around), check_nccl(around)};
+}
+
+std::vector<Finding> preflight(const Surroundings& around) {
+  std::vector<Finding> findings = check_job(around);
+  for (const auto part : {check_gpus, check_limits, check_mpi, check_fabric}) {
+    for (Finding& finding : part(around)) findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+}  // namespace spc

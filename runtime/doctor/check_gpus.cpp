@@ -1,0 +1,216 @@
+#include <algorithm>
+#include <cstring>
+
+#include "doctor/preflight.hpp"
+
+namespace spc {
+namespace {
+
+using Verdict = Finding::Verdict;
+
+bool has_driver(const Surroundings& around) { return !around.driver.version.empty() || !around.driver.gpus.empty(); }
+
+/// What Slurm has given the step (a list of numbers), or nullptr.
+const std::string* given_gpus(const Surroundings& around) {
+  for (const char* name : {"SLURM_STEP_GPUS", "SLURM_JOB_GPUS"}) {
+    const std::string* value = around.variable(name);
+    if (value != nullptr && !value->empty()) return value;
+  }
+  return nullptr;
+}
+
+bool is_nothing(const std::string& devices) { return devices.empty() || devices == "void" || devices == "none"; }
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string list;
+  for (const std::string& word : words) list += (list.empty() ? "" : " ") + word;
+  return list;
+}
+
+Finding check_nodes(const Surroundings& around) {
+  constexpr char kWhat[] = "GPU nodes";
+  constexpr char kLoad[] = "on the node, before slurmd starts: modprobe nvidia; nvidia-modprobe -c0 -u";
+  const bool given = given_gpus(around) != nullptr;
+  if (!has_driver(around)) {
+    if (given) return {kWhat, Verdict::failed, "Slurm gave the step GPUs, and NVIDIA's driver is not loaded", kLoad};
+    return {kWhat, Verdict::ok, "none, and no driver of NVIDIA is loaded", ""};
+  }
+  std::vector<std::string> open;
+  std::vector<std::string> denied;
+  for (const NvidiaGpu& gpu : around.driver.gpus) {
+    const int error = around.may_open(gpu.node);
+    if (error == 0) {
+      open.push_back(gpu.node);
+    } else {
+      denied.push_back(gpu.node + " (" + std::strerror(error) + ")");
+    }
+  }
+  if (open.empty() && denied.empty()) return {kWhat, Verdict::failed, "the driver is loaded and has no /dev/nvidia0", kLoad};
+  const std::string detail = (open.empty() ? "" : joined(open) + " may be opened") +
+                             (open.empty() || denied.empty() ? "" : "; ") + (denied.empty() ? "" : "not " + joined(denied));
+  if (const int error = around.may_open("/dev/nvidiactl"); error != 0 && !open.empty()) {
+    return {kWhat, Verdict::failed, detail + "; but not /dev/nvidiactl: " + std::strerror(error), kLoad};
+  }
+  if (!open.empty()) return {kWhat, Verdict::ok, detail, ""};
+  if (given) return {kWhat, Verdict::failed, detail, "the step has GPUs of Slurm: see gres.conf, and restart slurmd"};
+  return {kWhat, Verdict::warning, detail, "if the job needs a GPU: srun --gpus-per-task=1, in an allocation that has some"};
+}
+
+/// How many a list like 0,2-3 names; 0 if it is none.
+std::size_t count_of(const std::string& list) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string part = list.substr(at, end - at);
+    at = end + 1;
+    if (part.empty() || part.size() > 12 || part.find_first_not_of("0123456789-") != std::string::npos) return 0;
+    const auto dash = part.find('-');
+    if (dash == 0 || dash == part.size() - 1) return 0;
+    const unsigned long first = std::strtoul(part.c_str(), nullptr, 10);
+    const unsigned long last = dash == std::string::npos ? first : std::strtoul(part.c_str() + dash + 1, nullptr, 10);
+    if (last < first || last - first > 1024) return 0;
+    count += last - first + 1;
+  }
+  return count;
+}
+
+Finding check_step(const Surroundings& around) {
+  constexpr char kWhat[] = "GPUs of the step";
+  const std::string* given = given_gpus(around);
+  const std::string* visible = around.variable("CUDA_VISIBLE_DEVICES");
+  if (given == nullptr && visible == nullptr) return {kWhat, Verdict::ok, "Slurm gave none", ""};
+  const std::string detail = (given == nullptr ? "Slurm gave none" : "Slurm gave " + *given) +
+                             (visible == nullptr ? "" : ", CUDA_VISIBLE_DEVICES=" + *visible);
+  if (visible != nullptr && (visible->empty() || *visible == "-1" || *visible == "NoDevFiles")) {
+    return {kWhat, Verdict::warning, detail, "CUDA will see no GPU: ask for some, or unset CUDA_VISIBLE_DEVICES"};
+  }
+  const auto may = [&](const NvidiaGpu& gpu) { return around.may_open(gpu.node) == 0; };
+  const auto open = static_cast<std::size_t>(std::count_if(around.driver.gpus.begin(), around.driver.gpus.end(), may));
+  if (given != nullptr && open > 0 && count_of(*given) > open) {
+    return {kWhat, Verdict::failed, detail + "; only " + std::to_string(open) + " may be opened",
+            "gres.conf names other device files than this node has"};
+  }
+  return {kWhat, Verdict::ok, detail, ""};
+}
+
+Finding check_visible(const Surroundings& around) {
+  constexpr char kWhat[] = "NVIDIA_VISIBLE_DEVICES";
+  const std::string* devices = around.variable("NVIDIA_VISIBLE_DEVICES");
+  const std::string* uses = around.variable("NVIDIA_DRIVER_CAPABILITIES");
+  const std::string detail = (devices == nullptr ? "not set: the image's decides" : *devices) +
+                             (uses == nullptr ? "" : ", NVIDIA_DRIVER_CAPABILITIES=" + *uses);
+  if (has_driver(around) && devices != nullptr && is_nothing(*devices)) {
+    return {kWhat, Verdict::warning, detail.empty() ? "empty" : detail, "the job asks for no GPU: unset it, or --container-gpu"};
+  }
+  if (has_driver(around) && uses != nullptr && *uses != "all" && uses->find("compute") == std::string::npos) {
+    return {kWhat, Verdict::warning, detail, "CUDA needs compute: NVIDIA_DRIVER_CAPABILITIES=compute,utility"};
+  }
+  return {kWhat, Verdict::ok, detail, ""};
+}
+
+Finding check_driver(const Surroundings& around) {
+  constexpr char kWhat[] = "driver";
+  const NvidiaDriver& driver = around.driver;
+  if (!has_driver(around)) {
+    if (driver.library_version.empty()) return {kWhat, Verdict::ok, "none", ""};
+    return {kWhat, Verdict::warning, "libcuda " + driver.library_version + ", and its kernel module is not loaded",
+            "modprobe nvidia"};
+  }
+  if (driver.library_version.empty()) {
+    return {kWhat, Verdict::failed, "the kernel's is " + driver.version + ", and libcuda.so.1 was found nowhere",
+            "install the driver's libraries on the node, or set driver_root in config.toml to where they are"};
+  }
+  if (!driver.versions_agree()) {
+    return {kWhat, Verdict::failed, "the kernel's is " + driver.version + ", libcuda is " + driver.library_version,
+            "reload the module or reboot the node: the driver was updated"};
+  }
+  return {kWhat, Verdict::ok,
+          driver.version + (driver.library_directories.empty() ? "" : ", libraries in " + driver.library_directories[0]), ""};
+}
+
+Finding check_uvm(const Surroundings& around) {
+  constexpr char kWhat[] = "nvidia-uvm";
+  constexpr char kCure[] = "on the node: modprobe nvidia-uvm; nvidia-modprobe -u -c0, before slurmd starts";
+  if (!has_driver(around)) return {kWhat, Verdict::ok, "not needed: there is no driver", ""};
+  if (!around.exists("/dev/nvidia-uvm")) return {kWhat, Verdict::failed, "there is no /dev/nvidia-uvm", kCure};
+  if (const int error = around.may_open("/dev/nvidia-uvm"); error != 0) {
+    return {kWhat, Verdict::failed, std::string("/dev/nvidia-uvm: ") + std::strerror(error),
+            "its mode must be 0666, and gres.conf not name it"};
+  }
+  return {kWhat, Verdict::ok, "/dev/nvidia-uvm may be opened", ""};
+}
+
+Finding check_fabric_manager(const Surroundings& around) {
+  constexpr char kWhat[] = "fabric manager";
+  if (around.driver.nvswitch_nodes.empty()) return {kWhat, Verdict::ok, "not needed: there is no NVSwitch", ""};
+  for (const char* socket : {"/run/nvidia-fabricmanager/socket", "/var/run/nvidia-fabricmanager/socket"}) {
+    if (around.exists(socket)) return {kWhat, Verdict::ok, socket, ""};
+  }
+  return {kWhat, Verdict::failed, "the node has NVSwitches, and no socket of the fabric manager",
+          "systemctl start nvidia-fabricmanager; its version must be that of the driver"};
+}
+
+Finding check_imex(const Surroundings& around) {
+  constexpr char kWhat[] = "IMEX channels";
+  const auto& channels = around.driver.imex_channels;
+  if (channels.empty()) {
+    if (around.text_of("/proc/devices").find("nvidia-caps-imex-channels") == std::string::npos) {
+      return {kWhat, Verdict::ok, "not known to the driver", ""};
+    }
+    return {kWhat, Verdict::ok, "none: needed only for memory that is shared between nodes over NVLink", ""};
+  }
+  std::vector<std::string> denied;
+  for (const std::string& channel : channels) {
+    if (around.may_open(channel) != 0) denied.push_back(channel);
+  }
+  if (denied.size() == channels.size()) {
+    return {kWhat, Verdict::warning, joined(denied) + " may not be opened",
+            "SwitchType=switch/nvidia_imex in slurm.conf makes one for each job; or mode 0666"};
+  }
+  return {kWhat, Verdict::ok, std::to_string(channels.size() - denied.size()) + " may be opened", ""};
+}
+
+bool is_specification(const std::string& name) {
+  return name.ends_with(".json") || name.ends_with(".yaml") || name.ends_with(".yml");
+}
+
+Finding check_cdi(const Surroundings& around) {
+  constexpr char kWhat[] = "CDI";
+  std::vector<std::string> found;
+  for (const char* directory : {"/etc/cdi", "/var/run/cdi"}) {
+    for (const std::string& name : around.names_in(directory)) {
+      const std::string path = std::string(directory) + "/" + name;
+      if (!is_specification(name)) continue;
+      if (around.text_of(path).empty()) {
+        return {kWhat, Verdict::failed, path + " is empty or cannot be read",
+                "chmod 0644, or make it again: nvidia-ctk cdi generate"};
+      }
+      found.push_back(path);
+    }
+  }
+  return {kWhat, Verdict::ok, found.empty() ? "no specification: NVIDIA's driver is found without" : joined(found), ""};
+}
+
+Finding check_stubs(const Surroundings& around) {
+  constexpr char kWhat[] = "stub libraries";
+  const std::string* path = around.variable("LD_LIBRARY_PATH");
+  for (std::size_t at = 0; path != nullptr && at < path->size();) {
+    const std::size_t end = std::min(path->find(':', at), path->size());
+    std::string directory = path->substr(at, end - at);
+    while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+    if (directory.ends_with("/stubs")) {
+      return {kWhat, Verdict::failed, "LD_LIBRARY_PATH has " + directory, "take it out: its libcuda.so.1 is only for linking"};
+    }
+    at = end + 1;
+  }
+  return {kWhat, Verdict::ok, "LD_LIBRARY_PATH has none", ""};
+}
+
+}  // namespace
+
+std::vector<Finding> check_gpus(const Surroundings& around) {
+  return {check_nodes(around),          check_step(around), check_visible(around), check_driver(around), check_uvm(around),
+          check_fabric_manager(around), check_imex(around), check_cdi(around),     check_stubs(around)};
+}
+
+}  // namespace spc

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hooks/gpu/driver.hpp"
+
+namespace spc {
+
+/// What a process of a job has around it, as far as preflight() looks at it. Files are read below `host_root`.
+struct Surroundings {
+  struct Limit {
+    std::uint64_t soft = 0, hard = 0;  ///< UINT64_MAX: unlimited
+  };
+  struct Space {
+    std::uint64_t total = 0, free = 0;  ///< bytes
+  };
+  struct Interface {
+    std::string name;
+    bool loopback = false;
+  };
+
+  std::string host_root;  ///< before every path; empty but in tests
+  std::map<std::string, std::string, std::less<>> environment;
+  NvidiaDriver driver;
+  Limit locked_memory, open_files;
+  std::optional<Space> shared_memory;  ///< of /dev/shm; nothing if it is not there
+  std::vector<Interface> interfaces;   ///< those that are up and have an IPv4 or IPv6 address, each once
+  /// errno of opening this device node for reading and writing, 0 if it may be; it is asked for and not opened.
+  std::function<int(const std::string& node)> may_open;
+  /// errno of listening on this TCP port, 0 if it is free.
+  std::function<int(std::uint16_t port)> listen_on;
+
+  /// A variable's value; nullptr if it is not set.
+  [[nodiscard]] const std::string* variable(std::string_view name) const;
+  [[nodiscard]] bool exists(const std::string& path) const;
+  /// Up to 64 KiB of a file, or an empty text.
+  [[nodiscard]] std::string text_of(const std::string& path) const;
+  /// Names in a directory, sorted; without . and ..
+  [[nodiscard]] std::vector<std::string> names_in(const std::string& path) const;
+};
+
+/// Those of the calling process. `driver_root` is that of config.toml.
+Surroundings surroundings_of_this_process(const std::string& driver_root);
+
+}  // namespace spc
