@@ -13,6 +13,10 @@ class BenchmarkError(Exception):
     """Something that the caller of `run` can read and act on."""
 
 
+class Skipped(Exception):
+    """What a benchmark needs is not on this machine: it is not measured, and neither passed nor failed."""
+
+
 def say(text):
     print(f"benchmarks: {text}", file=sys.stderr, flush=True)
 

@@ -1,0 +1,48 @@
+"""Collectives of NCCL, without container and in one, with the same libnccl."""
+
+import gpu
+import on_cluster
+from compare import Comparison
+from machine import say, test_image
+from on_cluster import SHARED
+
+
+def measure(work, build, quick):
+    program = build / "benchmarks/bench-nccl"
+    library = gpu.find_nccl()
+    gpu.must_be_there([program, "--library", library, "--bytes", "8", "--iterations", "1"])
+    ranks = max(1, gpu.count())
+    comparison = Comparison(f"nccl: bus bandwidth of {ranks} rank{'s' if ranks > 1 else ''}, as nccl-tests count it")
+    if ranks == 1:
+        comparison.note("one rank: bus bandwidth means nothing, the algorithm's is shown")
+    with on_cluster.cluster(work, build, 1) as cluster:
+        image = cluster.push(test_image("base"), "bench/base:1")
+        (shared,) = cluster.share(program)
+        command = [shared, "--library", str(library), "--meeting", SHARED, "--bytes", "8", "--bytes", str(1 << 20), "--bytes", str(1 << 30)]
+        ways = gpu.ways(image, ranks, command, mounts=[str(library.parent)])
+        say("running the collectives")
+        allocation = [f"-n{ranks}", "--overcommit"]
+        cluster.turns("alice", allocation, ways, 1)
+        for said in cluster.turns("alice", allocation, ways, 3 if quick else 10):
+            for side, text in said.items():
+                for line in on_cluster.json_lines(text):
+                    add(comparison, side, line)
+    return comparison
+
+
+def add(comparison, side, line):
+    """Latency of what is small, bandwidth of the rest."""
+    name = f"{line['name']}.{size(line['bytes'])}"
+    if line["bytes"] < 1024:
+        pair, value = comparison.pair(name, "us", line["device"]), line["us"]
+    else:
+        pair = comparison.pair(name, "GB/s", line["device"], better="higher")
+        value = line["busbw"] if line["ranks"] > 1 else line["algbw"]
+    (pair.reference if side == "bare" else pair.ours).append(value)
+
+
+def size(count):
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{round(count / unit)}{name}"
+    return f"{count}B"

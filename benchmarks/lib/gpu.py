@@ -1,0 +1,43 @@
+"""What the benchmarks of GPUs share: whether there is one, and the two ways to run a program."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from machine import BenchmarkError, Skipped
+from on_cluster import SHARED
+
+SKIPPED = 77  # the programs' exit status without a GPU
+
+
+def count():
+    return len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+
+
+def must_be_there(program):
+    """Runs `program` for a moment; skips the benchmark with its reason if it finds no GPU."""
+    done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode == SKIPPED:
+        raise Skipped(done.stderr.strip().split("skipped: ", 1)[-1])
+    if done.returncode != 0:
+        raise BenchmarkError(f"{program[0]} failed: {done.stderr.strip()[-1000:]}")
+
+
+def ways(image, tasks, program, mounts=()):
+    """The same program by srun, without container and in one."""
+    srun = ["srun", f"-n{tasks}"]
+    mounted = ",".join(f"{path}:{path}" for path in (SHARED, *mounts))
+    return {"bare": [*srun, *program], "container": [*srun, f"--container-image={image}", "--container-gpu",
+                                                     f"--container-mounts={mounted}", *program]}
+
+
+def find_nccl():
+    """libnccl.so.2 of this machine: the loader's, or that of a toolkit."""
+    listed = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    for line in listed.splitlines():
+        if line.strip().startswith("libnccl.so.2 "):
+            return Path(line.split(" => ", 1)[1]).resolve()
+    for place in ("/usr/local/cuda/lib64", "/usr/local/cuda/lib"):
+        if Path(place, "libnccl.so.2").exists():
+            return Path(place, "libnccl.so.2").resolve()
+    raise Skipped("there is no libnccl.so.2 on this machine")
