@@ -21,6 +21,7 @@ const char* variable_of_list(size_t row) {
   const std::string_view name = option_table()[row].name;
   if (name == "container-mounts") return "SLURM_SPANK_SCONTAINER_MOUNTS";
   if (name == "container-env") return "SLURM_SPANK_SCONTAINER_ENV";
+  if (name == "container-device") return "SLURM_SPANK_SCONTAINER_DEVICE";
   if (name == "container-unshare") return "SLURM_SPANK_SCONTAINER_UNSHARE";
   return nullptr;
 }

@@ -1,19 +1,27 @@
 #include "hooks/cdi/cdi.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <set>
 
 #include "hooks/cdi/inject.hpp"
+#include "hooks/gpu/allocation.hpp"
+#include "hooks/gpu/cuda_compat.hpp"
 
 namespace spc {
 namespace {
 
 constexpr char kGpus[] = "nvidia.com/gpu";
 
-/// A file that a test has made is its own.
-uid_t trusted_owner(const HookContext& context) { return context.host_root.empty() ? 0 : ::geteuid(); }
+/// Root, as this process sees him: in a user namespace of the user (scontainer run) he and all others whom it does not map have one
+/// number, and the owner of / tells it. What such a container does, the user could do without CDI, too. A test's files are its own.
+uid_t trusted_owner(const HookContext& context) {
+  struct stat root {};
+  if (!context.host_root.empty()) return ::geteuid();
+  return ::stat("/", &root) == 0 ? root.st_uid : 0;
+}
 
 bool names_gpus(const HookContext& context) {
   return std::any_of(context.devices.begin(), context.devices.end(),
@@ -25,18 +33,23 @@ bool prefers_cdi(const HookContext& context) {
   return context.flag("prefer_cdi", false) && context.gpu.value_or(context.setting("gpu", "auto") != "off");
 }
 
+/// What of a GPU decides who may use it; a display node may be closed to a user who may compute.
+std::vector<std::string> nodes_of(const CdiEntry& gpu) {
+  std::vector<std::string> nodes;
+  for (const CdiDeviceNode& node : gpu.device->edits.device_nodes) {
+    const std::string& path = node.host_path.empty() ? node.path : node.host_path;
+    if (!path.starts_with("/dev/dri/")) nodes.push_back(path);
+  }
+  return nodes;
+}
+
 /// The GPUs whose nodes the step may open. A GPU has several names (index, UUID) in such a file; each is taken once.
 std::vector<CdiEntry> usable_gpus(const HookContext& context, const CdiRegistry& registry) {
   std::vector<CdiEntry> usable;
   std::set<std::string> covered;
   for (const CdiEntry& entry : registry.devices_of(kGpus)) {
     if (entry.device->name == "all") continue;
-    std::vector<std::string> nodes;
-    for (const CdiDeviceNode& node : entry.device->edits.device_nodes) {
-      const std::string& path = node.host_path.empty() ? node.path : node.host_path;
-      // A display node may be closed to a user who may compute.
-      if (!path.starts_with("/dev/dri/")) nodes.push_back(path);
-    }
+    const auto nodes = nodes_of(entry);
     const bool open = std::all_of(nodes.begin(), nodes.end(), [&](const std::string& node) { return context.may_open(node); });
     const bool known = std::all_of(nodes.begin(), nodes.end(), [&](const std::string& node) { return covered.contains(node); });
     if (!open || known) continue;
@@ -46,12 +59,33 @@ std::vector<CdiEntry> usable_gpus(const HookContext& context, const CdiRegistry&
   return usable;
 }
 
+/// Takes away those that Slurm has not allocated to the step; gives back their nodes, which it shall not open.
+std::vector<std::string> take_others(const HookContext& context, std::vector<CdiEntry>& gpus) {
+  std::vector<std::string> denied;
+  const auto allocated = has_mig_parts(context) ? std::nullopt : allocated_of(context, gpus.size());
+  if (!allocated) return denied;
+  std::vector<CdiEntry> kept;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    if (allocated->contains(i)) {
+      kept.push_back(gpus[i]);
+    } else {
+      for (std::string& node : nodes_of(gpus[i])) denied.push_back(std::move(node));
+    }
+  }
+  gpus = std::move(kept);
+  return denied;
+}
+
 bool wanted(const HookContext& context) { return !context.devices.empty() || prefers_cdi(context); }
 
 Result<Edits> prepare(const HookContext& context) {
   const auto registry = CdiRegistry::read(context.host_root, trusted_owner(context));
   std::vector<CdiEntry> devices;
-  if (prefers_cdi(context) && !names_gpus(context)) devices = usable_gpus(context, registry);
+  std::vector<std::string> denied;
+  if (prefers_cdi(context) && !names_gpus(context)) {
+    devices = usable_gpus(context, registry);
+    denied = take_others(context, devices);
+  }
   Edits edits;
   const bool matters = !context.devices.empty() || !devices.empty() || context.may_open("/dev/nvidiactl");
   for (const std::string& text : context.devices) {
@@ -60,14 +94,19 @@ Result<Edits> prepare(const HookContext& context) {
     devices.insert(devices.end(), found.begin(), found.end());
   }
   if (!devices.empty()) edits = SPC_TRY(edits_for(context, devices));
+  edits.denied_devices = std::move(denied);
   auto& problems = matters ? edits.warnings : edits.notes;
   problems.insert(problems.begin(), registry.problems().begin(), registry.problems().end());
   return edits;
 }
 
-/// What only the image can answer.
-Result<void> create(const HookContext&, Edits& edits) {
-  std::erase_if(edits.library_directories, [](const LibraryDirectoryEdit& it) { return it.path == kCudaCompatDirectory; });
+/// Whether CUDA libraries of the image take the place of the driver's only the image can say.
+Result<void> create(const HookContext& context, Edits& edits) {
+  const auto version = edits.remembered.find(kCdiDriverVersion);
+  if (version == edits.remembered.end() || !context.open_in_image) return {};
+  const CudaCompat compat = cuda_compat_of_image(context, version->second);
+  if (!compat.directory.empty()) edits.library_directories.push_back({.path = compat.directory, .before = true});
+  if (!compat.reason.empty()) edits.notes.push_back(compat.reason);
   return {};
 }
 

@@ -74,6 +74,14 @@ class Injection {
     return stale(Error::from_errno(errno, what + " " + spc::quoted(path)));
   }
 
+  /// In what the container has of the host only what is there can be mounted over.
+  [[nodiscard]] Result<void> can_be_made(const std::string& target, const std::string& what) const {
+    if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0) return {};
+    return Error(ErrorKind::invalid, what + " " + spc::quoted(target) + ": containers have the node's own " +
+                                         target.substr(0, target.find('/', 1)) + ", in which nothing can be made")
+        .hint("the CDI file " + files_ + " asks for it");
+  }
+
   Result<void> add_node(const CdiDeviceNode& node) {
     const std::string path = normal(node.path);
     const std::string source = node.host_path.empty() ? path : normal(node.host_path);
@@ -82,6 +90,7 @@ class Injection {
           .hint("the CDI file " + files_ + " names it");
     }
     SPC_TRY(host_file(source, "device node"));
+    if (path != source) SPC_TRY(can_be_made(path, "device node"));
     edits_.devices.push_back({.path = path, .source = source == path ? std::string() : source});
     unsigned minor = 0;
     constexpr std::string_view kGpu = "/dev/nvidia";
@@ -116,6 +125,7 @@ class Injection {
         return {};  // it is there: the container has the host's /dev
       SPC_TRY(host_file(edit.source, "mount source"));
     }
+    SPC_TRY(can_be_made(edit.target, "mount"));
     edit.read_only = false;
     edit.recursive = true;
     for (const std::string& option : mount.options) add_option(edit, option, tmpfs);
@@ -162,8 +172,8 @@ class Injection {
     if (verb && verb->name == "create-symlinks") return add_links(*verb);
     if (verb && verb->name == "update-ldcache") return add_libraries(*verb);
     if (verb && verb->name == "enable-cuda-compat") {
-      // Decided in `create`, when the image can be read.
-      edits_.library_directories.push_back({.path = kCudaCompatDirectory, .before = true});
+      const auto versions = verb->values_of("host-driver-version");
+      if (!versions.empty()) edits_.remembered[kCdiDriverVersion] = versions.back();  // decided in `create`, by the image
       return {};
     }
     if (verb && verb->name == "update-application-profile") {

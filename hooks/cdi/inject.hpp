@@ -7,8 +7,9 @@
 
 namespace spc {
 
-/// The directory of the image with the libraries of a newer CUDA than the node's driver has; enable-cuda-compat is about it.
-inline constexpr char kCudaCompatDirectory[] = "/usr/local/cuda/compat";
+/// In Edits::remembered: the version of NVIDIA's driver on the node, if CUDA libraries of the image may take the place of its own
+/// (enable-cuda-compat).
+inline constexpr char kCdiDriverVersion[] = "driver version";
 
 /// What these devices are to a step, on the host, as the user: device nodes, mounts, variables, and what their hooks are for.
 /// Refused is what cannot be done, or would show more than a device: mounts of or over `/`, file systems of other types than

@@ -136,6 +136,14 @@ std::vector<CdiEntry> CdiRegistry::devices_of(std::string_view kind) const {
   return devices;
 }
 
+std::vector<std::string> CdiRegistry::conflicts() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entries] : candidates_of(files_)) {
+    if (entries.size() > 1) names.push_back(name);
+  }
+  return names;
+}
+
 std::vector<std::string> CdiRegistry::conflict(const CdiName& name) const {
   std::vector<std::string> files;
   const auto candidates = candidates_of(files_);

@@ -47,6 +47,8 @@ class CdiRegistry {
   /// The device of this name; that of `all`, where no device is called so, is all of the kind. If there is none, the error
   /// says what there is instead.
   [[nodiscard]] Result<std::vector<CdiEntry>> find(const CdiName& name) const;
+  /// The names that two files of the same priority have.
+  [[nodiscard]] std::vector<std::string> conflicts() const;
   /// Which files give the device, if there are two of the same priority.
   [[nodiscard]] std::vector<std::string> conflict(const CdiName& name) const;
 

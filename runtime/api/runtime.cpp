@@ -18,6 +18,7 @@
 #include "container/task/granted_devices.hpp"
 #include "container/task/step_agent.hpp"
 #include "image/location.hpp"
+#include "launch/device_names.hpp"
 #include "launch/launch.hpp"
 #include "launch/namespaces.hpp"
 #include "launch/save_path.hpp"
@@ -89,23 +90,6 @@ class CallbackLog final : public Log {
 };
 
 std::optional<bool> tristate(int value) { return value == SPC_UNSET ? std::nullopt : std::optional(value != SPC_NO); }
-
-/// VENDOR/CLASS=NAME[,...]; whether there is such a device the node knows.
-Result<void> add_devices(std::vector<std::string>& devices, std::string_view list) {
-  for (;;) {
-    const std::string name(list.substr(0, list.find(',')));
-    const auto slash = name.find('/');
-    const auto equals = name.find('=');
-    if (slash == 0 || slash == std::string::npos || equals == std::string::npos || equals < slash + 2 ||
-        equals + 1 == name.size()) {
-      return Error(ErrorKind::invalid, quoted(name) + " is no name of a device")
-          .hint("VENDOR/CLASS=NAME, such as nvidia.com/gpu=all");
-    }
-    if (std::find(devices.begin(), devices.end(), name) == devices.end()) devices.push_back(name);
-    if (list.find(',') == std::string_view::npos) return {};
-    list.remove_prefix(name.size() + 1);
-  }
-}
 
 Result<LaunchRequest> parse_options(const spc_options* given) {
   const auto options = SPC_TRY(adopt(given, spc_options{.size = 0,
@@ -204,7 +188,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   }
   request.gpu = tristate(options.gpu);
   for (auto list = options.devices; list != nullptr && *list != nullptr; ++list) {
-    SPC_TRY_DURING("--container-device", add_devices(request.devices, *list));
+    SPC_TRY_DURING("--container-device", add_device_names(request.devices, *list));
   }
   if (options.mpi != nullptr) request.mpi = options.mpi;
   if (!request.mpi.empty() && request.mpi != "image" && request.mpi != "host") {

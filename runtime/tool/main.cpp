@@ -38,8 +38,10 @@ constexpr Command kCommands[] = {
     {"logout", "[REGISTRY]", "forget the credentials for a registry", "", kNoOptions, 0, 1, false, 1, run_logout},
     {"version", "", "print the version", "", kNoOptions, 0, 0, false, 1, run_version},
     {"info", "", "show where images and settings are", "", kInfoOptions, 0, 0, false, 1, run_info},
-    {"doctor", "[FILE|-]", "explain what a failed job wrote, or look for what this machine lacks", kDoctorHelp, kDoctorOptions, 0, 1,
-     false, 2, run_doctor},
+    {"doctor", "[FILE|-]", "explain what a failed job wrote, or look for what this machine lacks", kDoctorHelp, kDoctorOptions, 0,
+     1, false, 2, run_doctor},
+    {"cdi", "list|show|generate [DEVICE]", "devices that containers can be given, and files that describe them", kCdiHelp,
+     kCdiOptions, 1, 2, false, 1, run_cdi},
     {"completion", "SHELL", "print the completion script for a shell", kCompletionHelp, kNoOptions, 1, 1, false, 1,
      run_completion},
 };

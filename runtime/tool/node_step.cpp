@@ -71,12 +71,14 @@ Result<void> NodeStep::enter(const StepOptions& options, std::map<std::string, s
   const auto variable_pointers = as_pointers(variables);
   const auto mounts = as_pointers(options.mounts);
   const auto env = as_pointers(options.env);
+  const auto devices = as_pointers(options.devices);
   spc_options given{};
   given.size = sizeof given;
   given.image = options.image.c_str();
   given.mounts = mounts.data();
   given.workdir = options.workdir.empty() ? nullptr : options.workdir.c_str();
   given.env = env.data();
+  given.devices = devices.data();
   given.writable = options.writable;
   given.mount_home = options.mount_home;
   given.pull = options.pull.empty() ? nullptr : options.pull.c_str();

@@ -18,6 +18,7 @@ struct StepOptions {
   std::vector<std::string> mounts;
   std::string workdir;
   std::vector<std::string> env;
+  std::vector<std::string> devices;  ///< names of CDI
   int writable = -1;    ///< SPC_UNSET, SPC_NO, SPC_YES
   int mount_home = -1;  ///< the same
   std::string pull;

@@ -59,6 +59,7 @@ inline constexpr OptionRow kRunOptions[] = {
     {"--mounts", "SRC[:DST[:FLAGS]][,...]", "show a file or directory inside; FLAGS joined by +: ro, bind, noexec"},
     {"--workdir", "PATH", "start in this directory instead of the image's"},
     {"--env", "NAME[,NAME...]|NAME=VALUE", "variables that keep the value they have outside, or get this one"},
+    {"--device", "VENDOR/CLASS=NAME[,...]", "add these devices, as this machine's CDI files describe them"},
     {"--mount-home", nullptr, "show your home directory inside"},
     {"--no-mount-home", nullptr, "do not"},
     {"--writable", nullptr, "the container can be written to; what is written goes with it"},
@@ -139,8 +140,10 @@ inline constexpr OptionRow kDoctorOptions[] = {
     {"--registry", "HOST[:PORT]", "the registry to be reached, instead of the default one"},
 };
 inline constexpr char kDoctorHelp[] =
-    "With FILE (- is standard input), what a job wrote: the failures of CUDA, NVML, NCCL, MPI, PMIx and UCX that it names, each with\n"
-    "its cause, its cure and what to look at. Without: one line for each check of this machine: ok, warning (something is missing\n"
+    "With FILE (- is standard input), what a job wrote: the failures of CUDA, NVML, NCCL, MPI, PMIx and UCX that it names, each "
+    "with\n"
+    "its cause, its cure and what to look at. Without: one line for each check of this machine: ok, warning (something is "
+    "missing\n"
     "that not everybody needs) or failed, with the cure.\n\n"
     "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and the settings of NCCL. What a step may do\n"
     "is known only in a step, so start it by srun, without container and with the options of the job that failed. It opens no\n"
@@ -151,6 +154,26 @@ inline constexpr char kDoctorHelp[] =
     "  scontainer doctor slurm-4711.out\n"
     "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
     "  srun --label --nodes=2 --ntasks-per-node=1 --gpus-per-task=1 --mpi=pmix scontainer doctor --job\n";
+
+inline constexpr OptionRow kCdiOptions[] = {
+    {"--json", nullptr, "list, show: print JSON"},
+    {"-o,--output", "FILE", "generate: write this file instead of printing; its directory is /etc/cdi or /run/cdi"},
+    {"--format", "yaml|json", "generate: what to write; as FILE's name ends if not given, else yaml"},
+};
+inline constexpr char kCdiHelp[] =
+    "The Container Device Interface: a file in /etc/cdi or /run/cdi says for each device what of the node it needs in a "
+    "container:\n"
+    "nodes, libraries, variables. --container-device of srun and --device of run take the names.\n\n"
+    "list      the devices of this machine\n"
+    "show      what a container gets with DEVICE\n"
+    "generate  a file for this machine's NVIDIA GPUs, for podman, docker and Apptainer, too; jobs need none\n\n"
+    "Files must belong to root, like the directories above them; of two that describe a device the one in /run/cdi counts.\n"
+    "Other vendors' tools write files for their devices: amd-ctk cdi generate, intel-cdi-specs-generator.\n\n"
+    "examples:\n"
+    "  scontainer cdi list\n"
+    "  scontainer cdi show nvidia.com/gpu=0\n"
+    "  scontainer cdi generate --output=/etc/cdi/nvidia.yaml\n"
+    "  scontainer run --device=amd.com/gpu=all rocm/dev-ubuntu rocminfo\n";
 
 inline constexpr char kCompletionHelp[] =
     "SHELL is bash.\n\n"

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,6 +65,13 @@ Result<HostTrees> copy_host_trees(const MountedImage& image) {
   return trees;
 }
 
+/// What lies on the file system of /dev keeps its devices: they are in the container anyway.
+bool lies_on_dev(const OpenedSource& source) {
+  struct stat dev {
+  }, own{};
+  return source.path && ::stat("/dev", &dev) == 0 && ::fstat(source.path.get(), &own) == 0 && dev.st_dev == own.st_dev;
+}
+
 Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedImage& image) {
   std::vector<UniqueFd> trees;
   std::uint32_t data = 0;
@@ -76,7 +84,8 @@ Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedIm
     const bool is_data = (source.flags & TaskMessage::source_squashfs) != 0;
     if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file has changed meanwhile");
     const std::string place = is_data ? image.place + "/data" + std::to_string(data++) : "";
-    std::uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+    std::uint64_t attributes = MOUNT_ATTR_NOSUID;
+    if (!lies_on_dev(source)) attributes |= MOUNT_ATTR_NODEV;
     if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
     if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
     const bool recursive = (source.flags & TaskMessage::source_not_recursive) == 0;
@@ -170,6 +179,9 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     edits = hooked.for_tasks();
     SPC_TRY(furnish(furniture, attach));
     SPC_TRY(hooked.start());
+  } else if (!request.devices.empty()) {
+    return Error(ErrorKind::unavailable, "--device: this kernel cannot make the container writable, as devices need it")
+        .hint("scontainer doctor says more");
   } else {
     // Nothing can be made: what the image has must do.
     furniture.passwd_entry.clear();

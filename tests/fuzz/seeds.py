@@ -103,6 +103,11 @@ def request():
         whole, whole[:1], [*whole, "image=y"], [*whole, "other=1"], ["uid=4294967296"], ["uid=-1"], ["pull=now"], ["platform=x"], ["no equals"], ["image=\n\x1b"])] + ["image=cut"]
 
 
+def cdi():
+    files = sorted((Path(__file__).resolve().parent.parent / "unit/cdi").glob("*/*.[jy]*"))
+    return {f"{file.parent.name}-{file.name}": file.read_bytes() for file in files}
+
+
 def config():
     example = (Path(__file__).resolve().parent.parent.parent / "packaging/config.toml.example").read_text()
     plain = "\n".join(line.removeprefix("#") for line in example.splitlines() if line.startswith("#") and "=" in line or line.startswith("#["))

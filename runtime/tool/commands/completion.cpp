@@ -44,6 +44,13 @@ _scontainer() {
             mapfile -t COMPREPLY < <(compgen -W "$(scontainer images 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$current")
             declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$current"
             ;;
+        cdi)
+            if [[ ${COMP_WORDS[2]} == show && $COMP_CWORD -gt 2 ]]; then
+                mapfile -t COMPREPLY < <(compgen -W "$(scontainer cdi list 2>/dev/null | awk 'NR > 1 { print $1 }')" -- "$current")
+            else
+                mapfile -t COMPREPLY < <(compgen -W "list show generate" -- "$current")
+            fi
+            ;;
         help) mapfile -t COMPREPLY < <(compgen -W "$names" -- "$current") ;;
         completion) mapfile -t COMPREPLY < <(compgen -W bash -- "$current") ;;
         *) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;

@@ -1,4 +1,5 @@
 #include "launch/data_file.hpp"
+#include "launch/device_names.hpp"
 #include "launch/launch.hpp"
 
 #include <unistd.h>
@@ -44,6 +45,9 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
     } else {
       SPC_TRY_DURING("--env", options.request.environment.add(text));
     }
+  }
+  for (const std::string& text : arguments.values("device")) {
+    SPC_TRY_DURING("--device", add_device_names(options.request.devices, text));
   }
   if (arguments.has("writable") && arguments.has("readonly")) return contradiction("--writable", "--readonly");
   if (arguments.has("mount-home") && arguments.has("no-mount-home")) return contradiction("--mount-home", "--no-mount-home");
@@ -167,6 +171,7 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
   step_options.mounts = arguments.values("mounts");
   step_options.workdir = options.request.workdir;
   step_options.env = options.request.environment.keep;
+  step_options.devices = options.request.devices;
   if (options.request.writable) step_options.writable = *options.request.writable ? 1 : 0;
   if (options.request.mount_home) step_options.mount_home = *options.request.mount_home ? 1 : 0;
   if (wanted.pull) step_options.pull = name_of(*wanted.pull);

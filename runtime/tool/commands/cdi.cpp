@@ -1,0 +1,125 @@
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/file.hpp"
+#include "hook/step_hook.hpp"
+#include "hooks/cdi/generate.hpp"
+#include "hooks/cdi/inject.hpp"
+#include "hooks/cdi/write.hpp"
+#include "hooks/json/edits.hpp"
+#include "image/export/new_file.hpp"
+#include "image/json.hpp"
+#include "launch/site.hpp"
+#include "tool/command.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+namespace {
+
+void report_problems(const CdiRegistry& registry) {
+  for (const std::string& problem : registry.problems()) report_error("warning: " + problem);
+}
+
+Result<int> list(const Arguments& arguments) {
+  const auto registry = CdiRegistry::read();
+  const auto devices = registry.devices();
+  if (arguments.has("json")) {
+    Json entries = Json::array();
+    for (const CdiEntry& entry : devices) entries.push_back({{"name", entry.name()}, {"file", entry.file->path}});
+    const Json document{{"devices", entries}, {"conflicts", registry.conflicts()}, {"problems", registry.problems()}};
+    std::puts(document.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    return 0;
+  }
+  report_problems(registry);
+  for (const std::string& name : registry.conflicts()) {
+    const auto parsed = SPC_TRY(CdiName::parse(name));
+    report_error("warning: " + registry.find(parsed).error().message());
+  }
+  if (devices.empty()) {
+    report_error("there are no devices (hint: scontainer cdi --help)");
+    return 0;
+  }
+  std::size_t width = 8;
+  for (const CdiEntry& entry : devices) width = std::max(width, entry.name().size());
+  std::printf("%-*s  %s\n", static_cast<int>(width), "DEVICE", "FILE");
+  for (const CdiEntry& entry : devices) {
+    std::printf("%-*s  %s\n", static_cast<int>(width), entry.name().c_str(), printable(entry.file->path).c_str());
+  }
+  return 0;
+}
+
+void print(const char* what, const std::string& value) { std::printf("%-9s %s\n", what, printable(value).c_str()); }
+
+std::string described(const MountEdit& mount) {
+  std::string text = mount.source.empty() ? "tmpfs" : mount.source;
+  if (mount.source != mount.target) text += " at " + mount.target;
+  return text + (mount.read_only ? " (ro)" : "") + (mount.no_exec ? " (noexec)" : "");
+}
+
+Result<int> show(const Arguments& arguments) {
+  if (arguments.words.size() != 2) return Error(ErrorKind::invalid, "cdi show: which device?").hint("scontainer cdi list");
+  const auto name = SPC_TRY(CdiName::parse(arguments.words[1]));
+  const auto registry = CdiRegistry::read();
+  HookContext context;
+  context.uid = ::geteuid();
+  context.gid = ::getegid();
+  const auto devices = SPC_TRY(registry.find(name));
+  const auto edits = SPC_TRY(edits_for(context, devices));
+  if (arguments.has("json")) {
+    const std::string text = SPC_TRY(edits_to_json(edits));
+    std::puts(Json::parse(text).dump(2).c_str());
+    return 0;
+  }
+  report_problems(registry);
+  for (const std::string& note : edits.notes) print("note", note);
+  for (const auto& [variable, value] : edits.environment.set) print("variable", variable + "=" + value);
+  for (const DeviceEdit& device : edits.devices)
+    print("device", device.path + (device.source.empty() ? "" : " from " + device.source));
+  for (const MountEdit& mount : edits.mounts) print("mount", described(mount));
+  for (const LibraryEdit& library : edits.libraries) print("library", library.soname + " is " + library.path);
+  for (const SymlinkEdit& link : edits.symlinks) print("link", link.path + " to " + link.target);
+  for (const FileEdit& file : edits.files) print("file", file.path);
+  for (const std::string& warning : edits.warnings) report_error("warning: " + warning);
+  return 0;
+}
+
+Result<int> generate(const Arguments& arguments) {
+  const std::string output = arguments.value("output");
+  std::string format = arguments.value("format");
+  if (format.empty()) format = output.ends_with(".json") ? "json" : "yaml";
+  if (format != "json" && format != "yaml") {
+    return Error(ErrorKind::invalid, "--format: " + spc::quoted(format) + " is neither json nor yaml");
+  }
+  const bool to_file = !output.empty() && output != "-";
+  if (to_file && !output.ends_with(".json") && !output.ends_with(".yaml")) {
+    return Error(ErrorKind::invalid, "--output: " + spc::quoted(output) + ": CDI files are called *.json or *.yaml");
+  }
+  const std::string driver_root = Site::read().text("driver_root");
+  const NvidiaDriver driver = discover_nvidia("", driver_root);
+  if (driver.gpus.empty() || !driver.versions_agree()) {
+    std::string why = "cdi generate: there is no GPU of NVIDIA's that works here";
+    for (const std::string& note : driver.notes) why += "; " + note;
+    return Error(ErrorKind::not_found, why).hint("CDI files for other devices come with their vendors' tools");
+  }
+  const CdiSpec spec = nvidia_cdi_spec(driver, driver_root);
+  const std::string text = format == "json" ? cdi_to_json(spec) : cdi_to_yaml(spec);
+  if (!to_file) return std::fputs(text.c_str(), stdout) < 0 ? 1 : 0;
+  auto file = SPC_TRY(NewFile::create(output, Replace::yes));
+  SPC_TRY_DURING("write " + spc::quoted(output), write_all(file.file(), text));
+  SPC_TRY(file.publish());
+  return 0;
+}
+
+}  // namespace
+
+Result<int> run_cdi(const Arguments& arguments) {
+  const std::string& action = arguments.words[0];
+  if (action == "list") return list(arguments);
+  if (action == "show") return show(arguments);
+  if (action == "generate") return generate(arguments);
+  return Error(ErrorKind::invalid, "cdi: " + spc::quoted(action) + " is none of list, show and generate")
+      .hint("scontainer cdi --help");
+}
+
+}  // namespace spc

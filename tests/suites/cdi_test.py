@@ -1,0 +1,232 @@
+"""--container-device: devices as CDI files of the nodes describe them. What is real here is a directory, /dev/zero and a library;
+where a GPU is pretended, the test's name says fake."""
+import contextlib
+import json
+import os
+import shutil
+
+import local_files
+from harness import equal, expect, test
+from site_files import Files, rules
+
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libmunge.so.2"
+YAML = f"""cdiVersion: 0.5.0
+kind: example.org/data
+devices:
+- name: one
+  containerEdits:
+    env:
+    - DATA=/opt/data
+    mounts:
+    - hostPath: /home/shared/cdi
+      containerPath: /opt/data
+      options:
+      - ro
+      - rbind
+    hooks:
+    - hookName: createContainer
+      path: /usr/bin/nvidia-cdi-hook
+      args:
+      - nvidia-cdi-hook
+      - create-symlinks
+      - --link
+      - data/file::/opt/link
+"""
+
+
+def edits(**containerEdits):
+    return {"cdiVersion": "0.5.0", "kind": "example.org/x", "devices": [{"name": "one", "containerEdits": containerEdits}]}
+
+
+ZERO = edits(deviceNodes=[{"path": "/opt/zero", "hostPath": "/dev/zero"}], env=["OF=etc"])
+
+
+def files(cluster, **specs):
+    """CDI files in /etc of all machines: `a_json={...}`, `b_yaml="..."`."""
+    return Files(cluster, {"cdi/" + name.replace("_", "."): text if isinstance(text, str) else json.dumps(text) for name, text in specs.items()})
+
+
+@contextlib.contextmanager
+def run_file(cluster, name, spec):
+    directory = cluster.inside("node01", "/run/cdi")
+    os.makedirs(directory)
+    try:
+        with open(os.path.join(directory, name), "w") as file:
+            file.write(json.dumps(spec))
+        yield
+    finally:
+        shutil.rmtree(directory)
+
+
+def data(cluster):
+    local_files.put(os.path.join(cluster.shared, "cdi/file"), "of the node\n")
+
+
+def step(cluster, script, *devices, **how):
+    return cluster.bash(script, "-w", "node01", *(f"--container-device={device}" for device in devices), **how)
+
+
+def refused(cluster, device, *texts, **how):
+    done = step(cluster, "echo started", device, **how)
+    expect(done.rc == 1 and "started" not in done.out, "the step was not refused", done)
+    for text in texts:
+        expect(any(text in line for line in done.errors()), f"nothing says {text!r}", done)
+    return done
+
+
+@test
+def devices_come_by_json_and_by_yaml(cluster):
+    data(cluster)
+    with files(cluster, a_json=ZERO, b_yaml=YAML):
+        script = 'head -c 3 /opt/zero | wc -c; cat $DATA/file /opt/link; echo $OF; touch $DATA/x 2>/dev/null || echo read-only'
+        step(cluster, script, "example.org/x=one,example.org/data=one").good("3\nof the node\nof the node\netc\nread-only")
+        step(cluster, script, "example.org/data=one", "example.org/x=one").good("3\nof the node\nof the node\netc\nread-only")
+    step(cluster, "test ! -e /opt/zero; test ! -e /opt/data; echo ${DATA-none}").good("none")
+
+
+@test
+def each_task_on_each_node_has_the_device(cluster):
+    with files(cluster, a_json=ZERO):
+        done = cluster.bash("head -c 2 /opt/zero | wc -c", "-N2", "-n4", "--container-device=example.org/x=all")
+        done.good("2\n2\n2\n2")
+
+
+@test
+def the_option_can_be_given_by_its_variable(cluster):
+    with files(cluster, a_json=ZERO):
+        cluster.bash("echo $OF", "-w", "node01", env=["SCONTAINER_DEVICE=example.org/x=one"]).good("etc")
+
+
+@test
+def a_variable_of_the_user_wins_over_the_devices(cluster):
+    with files(cluster, a_json=ZERO):
+        cluster.bash("echo $OF", "-w", "node01", "--container-device=example.org/x=one", "--container-env=OF=mine").good("mine")
+
+
+@test
+def a_library_of_a_device_is_found_by_its_soname(cluster):
+    source = os.path.realpath(LIBRARY)
+    if not os.path.exists(source):
+        source = os.path.realpath("/usr/lib/x86_64-linux-gnu/libc.so.6")
+    soname = os.path.basename(LIBRARY) if "munge" in source else "libc.so.6"
+    spec = edits(mounts=[{"hostPath": source, "containerPath": "/opt/lib/the-library.so.9.9", "options": ["ro"]}],
+                 hooks=[{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook",
+                         "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", "/opt/lib"]}])
+    with files(cluster, a_json=spec):
+        done = step(cluster, "ldconfig -p 2>/dev/null || /sbin/ldconfig -p", "example.org/x=one")
+        expect(f"{soname} " in done.good(), "the loader does not know the library", done)
+
+
+@test
+def a_file_in_run_counts_more_than_one_in_etc(cluster):
+    with files(cluster, a_json=ZERO), run_file(cluster, "z.json", edits(env=["OF=run"])):
+        step(cluster, "echo $OF", "example.org/x=one").good("run")
+
+
+@test
+def a_device_that_two_files_describe_is_refused(cluster):
+    with files(cluster, a_json=ZERO, b_json=edits(env=["OF=b"])):
+        refused(cluster, "example.org/x=one", '"/etc/cdi/a.json" and "/etc/cdi/b.json" both describe it (hint: one of these CDI files must go)')
+        with run_file(cluster, "c.json", edits(env=["OF=run"])):
+            step(cluster, "echo $OF", "example.org/x=one").good("run")
+
+
+@test
+def a_malformed_file_is_told_and_takes_only_its_devices_away(cluster):
+    with files(cluster, a_json=ZERO, b_yaml="cdiVersion: &v 0.5.0\n", c_json="{", d_json="x" * (2 << 20)):
+        done = step(cluster, "echo $OF", "example.org/x=one")
+        done.good("etc")
+        warnings = [line for line in done.messages() if line.startswith("warning: ")]
+        for text in ('"/etc/cdi/b.yaml": line 1: unsupported YAML: an anchor', '"/etc/cdi/c.json": is not JSON', '"/etc/cdi/d.json"'):
+            expect(any(text in line for line in warnings), f"no warning says {text!r}", done)
+        refused(cluster, "example.org/y=one", "no CDI file of this node has it", "unsupported YAML")
+        step(cluster, "true").good()
+
+
+@test
+def mounts_of_the_root_and_programs_are_refused(cluster):
+    for spec, text in ((edits(mounts=[{"hostPath": "/", "containerPath": "/host"}]), "no single file or directory of the node"),
+                       (edits(mounts=[{"hostPath": "/etc", "containerPath": "/../"}]), "this is the image's root"),
+                       (edits(hooks=[{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", "touch /home/shared/ran"]}]),
+                        'hook "/bin/sh"'),
+                       (edits(deviceNodes=[{"path": "/dev/x", "hostPath": "/etc/shadow"}]), "lies outside of /dev"),
+                       (edits(deviceNodes=[{"path": "/dev/new", "hostPath": "/dev/zero"}]), "in which nothing can be made"),
+                       (edits(mounts=[{"hostPath": "/usr/lib/gone.so", "containerPath": "/usr/lib/gone.so"}]), "make it anew if the driver has changed")):
+        with files(cluster, a_json=spec):
+            refused(cluster, "example.org/x=one", text, "/etc/cdi/a.json")
+    expect(not os.path.exists(os.path.join(cluster.shared, "ran")), "the program was executed")
+
+
+@test
+def a_file_that_others_can_write_does_not_count(cluster):
+    with files(cluster, a_json=ZERO) as made:
+        os.chmod(made.path("cdi/a.json"), 0o666)
+        refused(cluster, "example.org/x=one", "can be written by others than its owner (hint: chmod go-w it)")
+        os.chmod(made.path("cdi/a.json"), 0o644)
+        os.chown(made.path("cdi/a.json"), 2001, 2001)
+        refused(cluster, "example.org/x=one", "does not belong to root")
+        os.chown(made.path("cdi/a.json"), 0, 0)
+        os.chmod(made.path("cdi"), 0o777)
+        refused(cluster, "example.org/x=one", "can be written by others")
+
+
+@test
+def a_wrong_name_is_refused_before_the_job_and_an_unknown_one_on_the_node(cluster):
+    with files(cluster, a_json=ZERO):
+        for name in ("gpu", "example.org/x", "example.org/x=", "example.org/x=a/b", "=x"):
+            done = step(cluster, "echo started", name)
+            expect(done.rc != 0 and "no name of a device" in done.err and "step" not in done.err.lower(), f"{name} was submitted", done)
+        refused(cluster, "example.org/x=two", 'device "example.org/x=two": no CDI file of this node has it (hint: there are example.org/x=one)')
+    refused(cluster, "example.org/x=one", "/etc/cdi and /run/cdi have none")
+
+
+@test
+def root_inside_has_the_device_too(cluster):
+    data(cluster)
+    with files(cluster, a_json=ZERO, b_yaml=YAML):
+        cluster.bash("id -u; head -c 3 /opt/zero | wc -c; cat /opt/link", "-w", "node01", "--container-remap-root",
+                     "--container-device=example.org/x=all,example.org/data=all").good("0\n3\nof the node")
+
+
+@test
+def a_read_only_container_has_the_device(cluster):
+    with files(cluster, a_json=ZERO):
+        cluster.bash("head -c 3 /opt/zero | wc -c", "-w", "node01", "--container-readonly", "--container-device=example.org/x=one").good("3")
+
+
+@test
+def a_site_can_turn_devices_off(cluster):
+    with files(cluster, a_json=ZERO), rules(cluster, 'features_off = ["container-device"]\n'):
+        refused(cluster, "example.org/x=one", "--container-device")
+
+
+@test
+def explaining_says_what_comes_with_a_device(cluster):
+    with files(cluster, a_json=ZERO):
+        done = cluster.bash("true", "-w", "node01", "--container-explain", "--container-device=example.org/x=one")
+        said = done.good() + done.err
+        for text in ("example.org/x=one as /etc/cdi/a.json describes it", "/opt/zero", 'OF="etc"'):
+            expect(text in said, f"nothing says {text!r}", done)
+
+
+GPUS = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
+        "devices": [{"name": str(i), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{i}"}], "env": [f"GPU{i}=yes"]}} for i in (0, 1)],
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": [{"path": "/dev/nvidiactl"}]}}
+
+
+@test
+def fake_gpus_of_the_step_come_by_cdi_where_the_site_prefers_it(cluster):
+    script = 'echo ${GPU0-no}${GPU1-no} ${NVIDIA_VISIBLE_DEVICES-none}'
+    with files(cluster, nvidia_json=GPUS), rules(cluster, "prefer_cdi = true\n"):
+        done = cluster.bash(script, "-w", "node01", "--gres=gpu:1")
+        expect(done.good() in ("yesno void", "noyes void"), "not one GPU", done)
+        cluster.bash(script, "-w", "node01", "--gres=gpu:2").good("yesyes void")
+        cluster.bash(script, "-w", "node01", "--no-container-gpu", "--gres=gpu:2").good("nono none")
+
+
+@test
+def a_fake_gpu_that_is_not_the_steps_is_told(cluster):
+    with files(cluster, nvidia_json=GPUS):
+        done = cluster.bash("echo $GPU0", "-w", "node01", "--container-device=nvidia.com/gpu=0", "--gres=gpu:0")
+        done.good("yes")
+        expect(any('this step may not open "/dev/nvidia0"' in line for line in done.messages()), "it is not told", done)

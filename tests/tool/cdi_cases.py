@@ -1,0 +1,92 @@
+"""Devices as CDI files describe them: scontainer cdi, and run --device, without root and with. What is real here is /dev/zero, a
+directory and variables."""
+
+import contextlib
+import json
+import os
+import shutil
+
+import machine
+from machine import base, root, run, user
+
+SPEC = {"cdiVersion": "0.5.0", "kind": "example.org/x",
+        "containerEdits": {"env": ["OF=all"]},
+        "devices": [{"name": "one", "containerEdits": {"deviceNodes": [{"path": "/opt/zero", "hostPath": "/dev/zero"}], "env": ["ONE=1"],
+                                                       "mounts": [{"hostPath": "/etc/cdi", "containerPath": "/opt/cdi", "options": ["ro"]}]}},
+                    {"name": "two", "containerEdits": {"env": ["TWO=2"]}}]}
+SCRIPT = "head -c 3 /opt/zero | wc -c; ls /opt/cdi; echo $OF$ONE${TWO-}"
+
+
+@contextlib.contextmanager
+def files(**specs):
+    os.makedirs("/etc/cdi")
+    try:
+        for name, spec in specs.items():
+            machine.write("/etc/cdi/" + name.replace("_", "."), spec if isinstance(spec, str) else json.dumps(spec))
+        yield
+    finally:
+        shutil.rmtree("/etc/cdi")
+
+
+def test_a_device_comes_without_root():
+    with files(a_json=SPEC):
+        assert user("run", "-q", "--device=example.org/x=one", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall1\n"
+        assert user("run", "-q", "--device=example.org/x=all", "--readonly", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall12\n"
+        assert user("run", "-q", "--device=example.org/x=two,example.org/x=one", "--remap-root", base(), "sh", "-c", "id -u;" + SCRIPT).succeeds().out == \
+            "0\n3\na.json\nall12\n"
+        assert user("run", "-q", "--device=example.org/x=two", "--device=example.org/x=one", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall12\n"
+        user("run", "-q", base(), "sh", "-c", "test ! -e /opt/zero && echo ${ONE-none}").succeeds("none")
+
+
+def test_a_device_comes_for_root():
+    with files(a_json=SPEC):
+        assert root("run", "-q", "--device=example.org/x=one", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall1\n"
+
+
+def test_devices_that_are_not_there_are_refused():
+    user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "no CDI file of this node has it")
+    with files(a_json=SPEC):
+        user("run", "-q", "--device=example.org/x=six", base(), "true").fails(125, "there are example.org/x=one, example.org/x=two")
+        user("run", "-q", "--device=gpu", base(), "true").fails(125, "--device", '"gpu" is no name of a device')
+        user("cdi", "show", "example.org/x=six").fails(1, "there are example.org/x=one")
+        user("cdi", "show", "x").fails(1, "is no name of a device")
+        user("cdi", "show").fails(1, "which device?")
+        user("cdi", "shew").fails(1, '"shew" is none of list, show and generate')
+    with files(a_json=SPEC):
+        os.chmod("/etc/cdi/a.json", 0o666)
+        user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "can be written by others than its owner")
+
+
+def test_devices_are_listed_with_their_files():
+    with files(a_json=SPEC, b_json={**SPEC, "devices": SPEC["devices"][1:]}, c_yaml="a: &b\n"):
+        listed = user("cdi", "list").succeeds()
+        assert listed.out == "DEVICE             FILE\nexample.org/x=one  /etc/cdi/a.json\n", listed
+        assert 'CDI file "/etc/cdi/c.yaml": line 1: unsupported YAML: an anchor' in listed.err, listed
+        assert '"/etc/cdi/a.json" and "/etc/cdi/b.json" both describe it' in listed.err, listed
+        document = user("cdi", "list", "--json").json()
+        assert document["devices"] == [{"name": "example.org/x=one", "file": "/etc/cdi/a.json"}], document
+        assert document["conflicts"] == ["example.org/x=two"] and len(document["problems"]) == 1, document
+    assert "there are no devices" in user("cdi", "list").succeeds().err
+
+
+def test_what_comes_with_a_device_is_shown():
+    with files(a_json=SPEC):
+        shown = user("cdi", "show", "example.org/x=one").succeeds().out
+        assert shown == ("note      example.org/x=one as /etc/cdi/a.json describes it\nvariable  OF=all\nvariable  ONE=1\n"
+                         "device    /opt/zero from /dev/zero\nmount     /etc/cdi at /opt/cdi (ro)\n"), shown
+        document = user("cdi", "show", "--json", "example.org/x=one").json()
+        assert document["mounts"][0]["target"] == "/opt/cdi", document
+
+
+def test_a_machine_without_gpus_gets_no_file_for_them():
+    user("cdi", "generate").fails(1, "there is no GPU of NVIDIA's that works here")
+    user("cdi", "generate", "--format=xml").fails(1, '"xml" is neither json nor yaml')
+    user("cdi", "generate", "--output=/tmp/x.txt").fails(1, "CDI files are called *.json or *.yaml")
+
+
+def test_completion_knows_the_devices():
+    with files(a_json=SPEC):
+        script = user("completion", "bash").succeeds().out
+        words = "COMP_WORDS=(scontainer cdi show e); COMP_CWORD=3; _scontainer; echo ${COMPREPLY[@]}"
+        done = run(machine.as_user(["bash", "-c", script + words]), "", machine.environment(), "/")
+        assert done.out == "example.org/x=one example.org/x=two\n", done
