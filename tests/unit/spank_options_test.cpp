@@ -79,7 +79,8 @@ TEST_CASE("every option with a value needs one, and those that are no lists have
     CHECK(one.apply(options, "a").empty());
     CHECK(one.apply(options, "a").empty());
     const std::string name = one.name;
-    const bool is_list = name == "container-mounts" || name == "container-env" || name == "container-unshare";
+    const bool is_list =
+        name == "container-mounts" || name == "container-env" || name == "container-unshare" || name == "container-device";
     CHECK(one.apply(options, "b") == (is_list ? "" : "--" + name + " specified multiple times"));
   }
 }
