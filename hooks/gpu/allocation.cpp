@@ -50,6 +50,9 @@ std::optional<std::set<std::size_t>> allocated_of(const HookContext& context, st
   const std::string* list = list_of_slurm(context);
   if (list == nullptr) return std::nullopt;
   const std::set<int> numbers = numbers_in(*list);
+  // With --gpus-per-task or --gpu-bind the list is this task's, and the container is the step's.
+  const std::string* count = context.of_job("SLURM_GPUS_ON_NODE");
+  if (count != nullptr && number_of(*count) != static_cast<int>(numbers.size())) return std::nullopt;
   if (numbers.empty() || numbers.size() >= accessible || static_cast<std::size_t>(*numbers.rbegin()) >= accessible)
     return std::nullopt;
   return std::set<std::size_t>(numbers.begin(), numbers.end());

@@ -21,7 +21,8 @@ bool step_has_gpus(const HookContext& context);
 
 /// Which of the GPUs that the step can open, counted in PCI order from 0, Slurm has allocated to it; nothing if all of them have
 /// to be taken for its own. Slurm numbers them so in SLURM_STEP_GPUS, and AutoDetect lists them so. Where Slurm constrains
-/// devices, as many can be opened as are listed, and nothing has to be cut; `gpu_devices` of config.toml can turn it off.
+/// devices, as many can be opened as are listed, and nothing has to be cut; where it binds GPUs to tasks, its list is that of one task
+/// and cannot be used. `gpu_devices` of config.toml can turn it off.
 std::optional<std::set<std::size_t>> allocated_of(const HookContext& context, std::size_t accessible);
 
 /// /dev/nvidia0 and so on among the nodes that were found granted; empty where nobody has looked.

@@ -72,6 +72,7 @@ std::string version_in_first_line(std::string_view text) {
 
 /// Libraries whose version is their own.
 bool has_own_version(std::string_view file) {
+  if (!file.starts_with("libnvidia-")) return false;
   for (const char* stem : {"libnvidia-nvvm70.so.", "libnvidia-egl-gbm.so.", "libnvidia-egl-wayland.so.",
                            "libnvidia-egl-wayland2.so.", "libnvidia-egl-xcb.so.", "libnvidia-egl-xlib.so."}) {
     if (file.starts_with(stem)) return true;
@@ -85,11 +86,10 @@ std::optional<NvidiaLibrary> read_library(const NodeFiles& node, const std::stri
   const std::string path = directory + (folder.empty() ? "" : "/" + folder) + "/" + file;
   const UniqueFd opened(::open(node.on_disk(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!opened) return std::nullopt;
-  auto elf = read_elf(opened.get());
-  if (!elf || elf->machine != (is_32_bit ? kMachine32 : own_machine())) return std::nullopt;
+  if (elf_machine_of(opened.get()) != (is_32_bit ? kMachine32 : own_machine())) return std::nullopt;
   return NvidiaLibrary{.path = path,
                        .file = file,
-                       .soname = folder.empty() ? std::move(elf->soname) : std::string(),
+                       .soname = folder.empty() ? soname_of(opened.get()).value_or("") : "",
                        .folder = folder,
                        .uses = nvidia_library_use(file) | (is_32_bit ? for_32_bit : 0U),
                        .is_32_bit = is_32_bit};
@@ -99,10 +99,11 @@ void add_libraries(const NodeFiles& node, const std::string& directory, bool is_
   const std::string ending = ".so." + driver.library_version;
   for (const char* folder : {"", "vdpau"}) {
     const std::string below = *folder == '\0' ? directory : directory + "/" + folder;
-    for (const std::string& file : node.names(below, "lib")) {
-      if (!file.ends_with(ending) && !has_own_version(file)) continue;
-      const std::string& path = below + "/" + file;
-      if (!file.ends_with(ending) && !node.link(path).empty()) continue;  // its soname, not itself
+    const auto is_of_driver = [&](std::string_view file) {
+      return file.starts_with("lib") && (file.ends_with(ending) || has_own_version(file));
+    };
+    for (const std::string& file : node.names_if(below, is_of_driver)) {
+      if (!file.ends_with(ending) && !node.link(below + "/" + file).empty()) continue;  // its soname, not itself
       if (auto library = read_library(node, directory, folder, file, is_32_bit)) driver.libraries.push_back(*std::move(library));
     }
   }

@@ -37,12 +37,16 @@ std::string NodeFiles::link(const std::string& path) const {
 }
 
 std::vector<std::string> NodeFiles::names(const std::string& directory, std::string_view prefix) const {
+  return names_if(directory, [&](std::string_view name) { return name.starts_with(prefix) && name != "." && name != ".."; });
+}
+
+std::vector<std::string> NodeFiles::names_if(const std::string& directory,
+                                             const std::function<bool(std::string_view)>& wanted) const {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(on_disk(directory).c_str()), ::closedir);
   if (!open) return names;
   while (const dirent* entry = ::readdir(open.get())) {
-    const std::string_view name(entry->d_name);
-    if (name.starts_with(prefix) && name != "." && name != "..") names.emplace_back(name);
+    if (wanted(entry->d_name)) names.emplace_back(entry->d_name);
   }
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     const int order = compare_versions(a, b);

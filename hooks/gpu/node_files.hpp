@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@ class NodeFiles {
   [[nodiscard]] std::string link(const std::string& path) const;
   /// The names in a directory that begin so, sorted with numbers as numbers. Links count.
   [[nodiscard]] std::vector<std::string> names(const std::string& directory, std::string_view prefix = "") const;
+  /// Those that `wanted` picks; of a directory of thousands sorting all would take longer than reading it.
+  [[nodiscard]] std::vector<std::string> names_if(const std::string& directory,
+                                                  const std::function<bool(std::string_view)>& wanted) const;
   [[nodiscard]] std::string on_disk(const std::string& path) const { return root_ + path; }
 
  private:

@@ -62,7 +62,8 @@ struct Elf64 {
 template <typename Class>
 class Reader {
  public:
-  explicit Reader(int fd) : fd_(fd) {}
+  enum class Depth { all, name };  ///< name: machine, type and soname alone, a tenth of the work
+  explicit Reader(int fd, Depth depth = Depth::all) : fd_(fd), depth_(depth) {}
 
   Result<ElfFile> read() {
     const auto bytes = part_of(fd_, 0, sizeof(typename Class::Header));
@@ -73,6 +74,7 @@ class Reader {
     file_.is_64 = sizeof(header) == sizeof(Elf64_Ehdr);
     SPC_TRY(read_segments(header));
     for (const auto& segment : segments_) {
+      if (depth_ == Depth::name) break;
       if (segment.p_type == PT_INTERP)
         file_.interpreter = text_at(part_of(fd_, segment.p_offset, segment.p_filesz).value_or(""), 0);
       if (segment.p_type == PT_NOTE) read_notes(part_of(fd_, segment.p_offset, segment.p_filesz).value_or(""));
@@ -145,6 +147,7 @@ class Reader {
                  : text_at(bytes_at(strings + offset, std::min<std::uint64_t>(strings_size - offset, 4096)), 0);
     };
     file_.soname = text(soname);
+    if (depth_ == Depth::name) return {};
     file_.rpath = text(rpath);
     file_.runpath = text(runpath);
     for (const std::uint64_t offset : needed) file_.needed.push_back(text(offset));
@@ -204,6 +207,7 @@ class Reader {
   }
 
   int fd_;
+  Depth depth_;
   ElfFile file_;
   std::vector<Segment> segments_;
 };
@@ -241,7 +245,11 @@ Result<ElfFile> read_elf(int fd) {
 }
 
 std::optional<std::string> soname_of(int fd) {
-  auto file = read_elf(fd);
+  const auto beginning = beginning_of(fd);
+  if (!beginning) return std::nullopt;
+  const bool is_64 = beginning->e_ident[EI_CLASS] == ELFCLASS64;
+  if (!is_64 && beginning->e_ident[EI_CLASS] != ELFCLASS32) return std::nullopt;
+  auto file = is_64 ? Reader<Elf64>(fd, Reader<Elf64>::Depth::name).read() : Reader<Elf32>(fd, Reader<Elf32>::Depth::name).read();
   if (!file || file->type != ET_DYN || file->soname.empty()) return std::nullopt;
   return std::move(file->soname);
 }

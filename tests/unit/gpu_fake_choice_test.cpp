@@ -122,6 +122,7 @@ TEST_CASE("fake GPUs: the job's variable counts more than the image's, and the o
 TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the others are covered") {
   const FourGpus node;
   auto context = node.of_step({0, 1, 2, 3});
+  context.job["SLURM_GPUS_ON_NODE"] = "2";
   context.job["SLURM_STEP_GPUS"] = "1,2";  // in the order of the bus: minors 2 and 1
   const auto edits = edits_for(context);
   CHECK(gpus_in(edits) == Nodes{"/dev/nvidia2", "/dev/nvidia1"});
@@ -141,6 +142,14 @@ TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied
   context.job["SLURM_STEP_GPUS"] = "2,3";
   context.job["CUDA_VISIBLE_DEVICES"] = "0,1";
   CHECK(gpus_in(edits_for(context)) == Nodes{"/dev/nvidia1", "/dev/nvidia0"});
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+}
+
+TEST_CASE("fake GPUs: where Slurm binds them to tasks, the list of one task is not the step's") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1});
+  context.job = {{"SLURM_STEP_GPUS", "0"}, {"SLURM_GPUS_ON_NODE", "2"}, {"CUDA_VISIBLE_DEVICES", "0"}};
+  CHECK(gpus_in(edits_for(context)).size() == 2);
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 

@@ -1,0 +1,141 @@
+"""NVIDIA's driver as files: what libraries, the kernel's /proc and nodes look like where there is no GPU. Whoever uses it says
+`fake` in the test's name: it shows what is found and put inside, not that a GPU works."""
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+
+VERSION = "550.54.15"
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+# What the CUDA runtime asks libcuda for before anything else; 100 is CUDA_ERROR_NO_DEVICE.
+LIBCUDA = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+int cuInit(unsigned flags) { (void)flags; return 100; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int *count) { *count = 0; return 100; }
+const char *fake_from(void) { return FROM; }
+int cuGetProcAddress(const char *name, void **function, int version, unsigned long flags) {
+  (void)version, (void)flags;
+  *function = dlsym(RTLD_DEFAULT, name);
+  static void *own;
+  if (!own) own = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  if (!*function && own) *function = dlsym(own, name);
+  return *function ? 0 : 500;
+}
+int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long flags, int *status) {
+  int failed = cuGetProcAddress(name, function, version, flags);
+  if (status) *status = failed ? 1 : 0;
+  return failed;
+}
+"""
+ORACLE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; ++i) {
+    void *library = dlopen(argv[i], RTLD_NOW);
+    struct link_map *map;
+    if (!library || dlinfo(library, RTLD_DI_LINKMAP, &map)) { printf("%s: not found\n", argv[i]); continue; }
+    char *path = realpath(map->l_name, NULL);
+    const char *(*from)(void) = (const char *(*)(void))dlsym(library, "fake_from");
+    printf("%s: %s, of %s\n", argv[i], path, from ? from() : "?");
+  }
+  return 0;
+}
+"""
+
+
+def compiled(source, *options):
+    with tempfile.TemporaryDirectory() as directory:
+        program = os.path.join(directory, "program")
+        with open(os.path.join(directory, "source.c"), "w") as file:
+            file.write(source)
+        subprocess.run(["cc", "-Os", *options, "-o", program, file.name, "-ldl"], check=True)
+        return open(program, "rb").read()
+
+
+@functools.cache
+def library(soname, source="int fake;", *options):
+    return compiled(source, "-shared", "-fPIC", f"-Wl,-soname,{soname}", *options)
+
+
+def libcuda(origin):
+    """A libcuda that says where it comes from."""
+    return library("libcuda.so.1", LIBCUDA, f'-DFROM="{origin}"')
+
+
+@functools.cache
+def oracle():
+    """/oracle SONAME...: which file the loader inside takes for each, and whose libcuda it is."""
+    return compiled(ORACLE)
+
+
+def write(path, data):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data if isinstance(data, bytes) else data.encode())
+    os.chmod(path, 0o755)
+
+
+def build(root, version=VERSION, directory=LIBRARIES):
+    """The driver's files below a directory of the host."""
+    write(f"{root}/{directory}/libcuda.so.{version}", libcuda("the driver"))
+    for stem in ("libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-encode", "libnvidia-eglcore"):
+        write(f"{root}/{directory}/{stem}.so.{version}", library(stem + ".so.1"))
+    write(f"{root}/usr/bin/nvidia-smi", "#!/bin/sh\necho fake nvidia-smi\n")
+    write(f"{root}/usr/bin/nvidia-cuda-mps-control", "#!/bin/sh\n")
+    write(f"{root}/lib/firmware/nvidia/{version}/gsp_ga10x.bin", "firmware")
+    write(f"{root}/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1\n")
+    write(f"{root}/etc/ld.so.conf", f"/{directory}\n")
+    subprocess.run(["ldconfig", "-r", root], check=True)
+
+
+INFORMATION = """Model: \t\t NVIDIA Fake GPU
+GPU UUID: \t GPU-00000000-0000-0000-0000-00000000000{0}
+Bus Location: \t 0000:{1:02x}:00.0
+Device Minor: \t {0}
+"""
+# Nodes of devices that no driver of this kernel has: opening one gives ENXIO if the cgroup lets.
+NODES = {"nvidia-uvm": 240, "nvidia-uvm-tools": 241}
+
+
+class FakeDriver:
+    """A driver in driver_root on both nodes, and what its kernel module would show in /proc, for a while."""
+
+    def __init__(self, cluster, version=VERSION, kernel=None, settings=""):
+        self.cluster, self.version, self.kernel, self.settings = cluster, version, kernel or version, settings
+        self.root = "/home/shared/fake-driver"
+
+    def __enter__(self):
+        self.on_host = os.path.join(self.cluster.shared, "fake-driver")
+        self.stack = contextlib.ExitStack()
+        self.stack.callback(shutil.rmtree, self.on_host, ignore_errors=True)
+        try:
+            build(self.on_host, self.version)
+            for node in ("node01", "node02"):
+                self._add_kernel(node)
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def _add_kernel(self, node):
+        script = "mount -t tmpfs driver /proc/driver; "
+        script += f"mkdir -p /proc/driver/nvidia; echo 'NVRM version: fake  {self.kernel}  now' >/proc/driver/nvidia/version; "
+        for minor in (0, 1):
+            where = f"/proc/driver/nvidia/gpus/0000:{0x20 + 16 * minor:02x}:00.0"
+            script += f"mkdir -p {where}; printf '{INFORMATION.format(minor, 0x20 + 16 * minor)}' >{where}/information; "
+        script += " ".join(f"mknod -m 666 /dev/{name} c {major} 0;" for name, major in NODES.items())
+        self.stack.callback(self.cluster.root, node, "sh", "-c",
+                            "umount /proc/driver; rm -f " + " ".join("/dev/" + name for name in NODES))
+        self.cluster.root(node, "sh", "-euc", script).good()
+
+    def __exit__(self, *_):
+        self.stack.close()

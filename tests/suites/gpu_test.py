@@ -1,0 +1,299 @@
+"""GPUs: which of them a container has, and how its programs find the driver. All of it with a fake driver and nodes behind which
+there is nothing: opening one says ENXIO if everybody lets, EPERM if the step's cgroup does not, EACCES if we do not."""
+import contextlib
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+
+import fake_driver
+from fake_driver import VERSION, FakeDriver
+from harness import equal, expect, test
+from images import Image, with_probe
+from site_files import rules
+
+TARGET = "/usr/lib/x86_64-linux-gnu"
+NVCC = "/usr/local/cuda/bin/nvcc"
+OPEN = 'for n in 0 1; do (: <>/dev/nvidia$n) 2>&1 | sed "s/.*: //"; done'
+ALLOWED, BY_CGROUP, BY_US = "No such device or address", "Operation not permitted", "Permission denied"
+
+
+def image_of(cluster, name="gpu", entries=(), **config):
+    """Debian with /oracle, and without a variable of NVIDIA's."""
+    return Image(f"suites/fake-{name}", [[("oracle", fake_driver.oracle()), *entries]], config, below=cluster.base_layout)
+
+
+@contextlib.contextmanager
+def driver(cluster, settings="", **how):
+    with FakeDriver(cluster, **how) as fake, rules(cluster, f'driver_root = "{fake.root}"\n{settings}'):
+        yield fake
+
+
+def run(cluster, script, *options, gpus=1, image=None, env=()):
+    gres = [f"--gres=gpu:{gpus}"] if gpus else []
+    return cluster.bash(script, *gres, *options, image=image or image_of(cluster), env=env)
+
+
+def from_driver(name="libcuda", where=TARGET):
+    return f"{name}.so.1: {where}/{name}.so.{VERSION}, of {'the driver' if name == 'libcuda' else '?'}"
+
+
+def refused(done, *words):
+    expect(done.rc != 0, "it was not refused", done)
+    text = "\n".join(done.errors())
+    for word in words:
+        expect(word in text, f"nothing was said of {word!r}", done)
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+@test
+def a_fake_driver_is_found_by_the_images_loader(cluster):
+    with driver(cluster):
+        done = run(cluster, "/oracle libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-encode.so.1; nvidia-smi")
+        done.good("\n".join([from_driver(), from_driver().replace("so.1:", "so:"), from_driver("libnvidia-ml"),
+                             "libnvidia-encode.so.1: not found", "fake nvidia-smi"]))
+        equal([line for line in done.messages() if "warning" in line], [], "warnings", done)
+
+
+@test
+def without_fake_gpus_in_the_step_nothing_is_there(cluster):
+    with driver(cluster):
+        run(cluster, "/oracle libcuda.so.1; ls /usr/bin/nvidia-smi 2>&1 | tail -c 26", gpus=0).good(
+            "libcuda.so.1: not found\nNo such file or directory")
+
+
+@test
+def the_option_and_the_site_turn_a_fake_driver_off(cluster):
+    with driver(cluster):
+        run(cluster, "/oracle libcuda.so.1", "--no-container-gpu").good("libcuda.so.1: not found")
+    with driver(cluster, 'gpu = "off"'):
+        run(cluster, "/oracle libcuda.so.1").good("libcuda.so.1: not found")
+        run(cluster, "/oracle libcuda.so.1", "--container-gpu").good(from_driver())
+
+
+@test
+def the_option_is_refused_where_there_is_no_fake_gpu(cluster):
+    with driver(cluster):
+        refused(run(cluster, "true", "--container-gpu", gpus=0), "hook 97-gpu: --container-gpu: this step has no GPU on this node",
+                "ask Slurm for one")
+
+
+@test
+def a_node_with_fake_gpus_and_no_driver_says_so(cluster):
+    done = run(cluster, "echo runs")
+    done.good("runs")
+    expect("no driver of NVIDIA's" in done.err, "the driver that is missing was not named", done)
+    refused(run(cluster, "true", "--container-gpu"), "the node has GPUs, but no driver of NVIDIA's")
+
+
+@test
+def fake_libraries_of_another_version_than_the_kernels_are_named_with_both(cluster):
+    with driver(cluster, kernel="535.104.05"):
+        done = run(cluster, "/oracle libcuda.so.1")
+        done.good("libcuda.so.1: not found")
+        expect(f"in the kernel is 535.104.05, but the libraries on this node are {VERSION}" in done.err, "both versions", done)
+
+
+@test
+def capabilities_choose_from_a_fake_driver(cluster):
+    ask = "/oracle libcuda.so.1 libnvidia-ml.so.1 libnvidia-encode.so.1 | cut -d, -f1 | sed 's/: .*lib/ /; s/: not/ not/'"
+    def there(*stems):
+        return "\n".join(f"{stem}.so.1 {stem[3:]}.so.{VERSION}" if stem in stems else f"{stem}.so.1 not found"
+                         for stem in ("libcuda", "libnvidia-ml", "libnvidia-encode"))
+    with driver(cluster):
+        for words, stems in (("utility", ["libnvidia-ml"]), ("compute", ["libcuda"]), ("video,compute", ["libcuda", "libnvidia-encode"]),
+                             ("all", ["libcuda", "libnvidia-ml", "libnvidia-encode"])):
+            run(cluster, ask, env=[f"NVIDIA_DRIVER_CAPABILITIES={words}"]).good(there(*stems))
+        image = image_of(cluster, "utility", Env=["PATH=/usr/bin:/bin", "NVIDIA_DRIVER_CAPABILITIES=utility"])
+        run(cluster, ask, image=image).good(there("libnvidia-ml"))
+        run(cluster, ask, image=image, env=["NVIDIA_DRIVER_CAPABILITIES=compute"]).good(there("libcuda"))
+
+
+@test
+def an_image_that_a_fake_driver_is_too_old_for_is_refused_in_well_known_words(cluster):
+    image = image_of(cluster, "requires", Env=["PATH=/usr/bin:/bin", "NVIDIA_REQUIRE_CUDA=cuda>=12.6 brand=tesla,driver>=535,driver<536"])
+    with driver(cluster):
+        refused(run(cluster, "true", image=image), "unsatisfied condition: cuda>=12.6, please update your driver to a newer version, "
+                "or use an earlier cuda container", f"the driver is {VERSION}, for CUDA 12.4")
+        run(cluster, "/oracle libcuda.so.1", image=image, env=["NVIDIA_DISABLE_REQUIRE=1"]).good(from_driver())
+
+
+# --- which GPUs ------------------------------------------------------------------------------------------------------
+
+@test
+def fake_gpus_of_other_jobs_stay_denied(cluster):
+    with driver(cluster):
+        run(cluster, OPEN, gpus=1).good(f"{ALLOWED}\n{BY_CGROUP}")
+        run(cluster, OPEN, gpus=2).good(f"{ALLOWED}\n{ALLOWED}")
+
+
+@test
+def a_variable_chooses_among_fake_gpus_and_the_others_are_covered(cluster):
+    with driver(cluster):
+        for value, wanted in (("all", (ALLOWED, ALLOWED)), ("0", (ALLOWED, BY_US)), ("1", (BY_US, ALLOWED)), ("none", (BY_US, BY_US)),
+                              ("GPU-00000000-0000-0000-0000-000000000001", (BY_US, ALLOWED)), ("void", (BY_US, BY_US))):
+            run(cluster, OPEN, gpus=2, env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good("\n".join(wanted))
+        run(cluster, "/oracle libcuda.so.1", env=["NVIDIA_VISIBLE_DEVICES=void"]).good("libcuda.so.1: not found")
+        run(cluster, "/oracle libcuda.so.1", env=["NVIDIA_VISIBLE_DEVICES=none"]).good(from_driver())
+
+
+@test
+def a_variable_never_gives_more_fake_gpus_than_the_cgroup(cluster):
+    with driver(cluster):
+        refused(run(cluster, "true", env=["NVIDIA_VISIBLE_DEVICES=1"]),
+                "NVIDIA_VISIBLE_DEVICES=1 asks for 1, which this step does not have; it has 0 (/dev/nvidia0, GPU-")
+        done = run(cluster, OPEN, env=["NVIDIA_VISIBLE_DEVICES=0,1"])
+        done.good(f"{ALLOWED}\n{BY_CGROUP}")
+        expect("NVIDIA_VISIBLE_DEVICES=0,1 asks for 1, which this step does not have" in done.err, "both lists", done)
+
+
+@test
+def each_task_has_its_own_of_the_steps_fake_gpus(cluster):
+    with driver(cluster):
+        done = cluster.bash(f"x=$({OPEN}); /oracle libcuda.so.1; echo $SLURM_PROCID $x", "-n2", "-N1", "--gpus-per-task=1",
+                            "--gpu-bind=single:1", image=image_of(cluster))
+        lines = sorted(set(done.good().splitlines()))
+        equal(lines, [f"0 {ALLOWED} {BY_CGROUP}", f"1 {BY_CGROUP} {ALLOWED}", from_driver()], "what the tasks see", done)
+
+
+@contextlib.contextmanager
+def unconstrained(cluster):
+    """Slurm that allocates GPUs and lets every job open all of them."""
+    path = os.path.join(cluster.etc, "slurm/cgroup.conf")
+    text = open(path).read()
+    def set_to(new):
+        with open(path, "w") as file:
+            file.write(new)
+        cluster.root("head", "scontrol", "reconfigure").good()
+        cluster.srun("-N2", "true").good()
+    try:
+        set_to(text.replace("ConstrainDevices=yes", "ConstrainDevices=no"))
+        yield
+    finally:
+        set_to(text)
+
+
+@test
+def where_slurm_constrains_no_devices_only_its_allocated_fake_gpus_are_there(cluster):
+    with driver(cluster), unconstrained(cluster):
+        with cluster.start("srun", "--gres=gpu:1", "-N1", "-w", "node01", "sleep", "60").process as other:
+            try:
+                show = f"{OPEN}; echo $CUDA_VISIBLE_DEVICES"
+                done = run(cluster, show, "-w", "node01")
+                done.good(f"{BY_US}\n{ALLOWED}\n0")
+                with rules(cluster, 'gpu_devices = "accessible"\ndriver_root = "/home/shared/fake-driver"\n'):
+                    run(cluster, show, "-w", "node01").good(f"{ALLOWED}\n{ALLOWED}\n1")
+            finally:
+                other.terminate()
+
+
+# --- any image, any container ----------------------------------------------------------------------------------------
+
+@test
+def a_fake_driver_works_in_containers_of_all_kinds(cluster):
+    with driver(cluster):
+        for options in (["--container-readonly"], ["--container-remap-root"], ["--container-name=gpu"], ["--container-name=gpu"],
+                        ["--container-private"], ["--container-unshare=pid,ipc"], ["--container-contain"]):
+            run(cluster, "/oracle libcuda.so.1", *options).good(from_driver())
+        cluster.run("scontainer", "rm", "gpu")
+
+
+@test
+def an_image_with_nothing_in_it_gets_the_fake_driver(cluster):
+    with driver(cluster):
+        where = "/usr/lib64/libcuda.so." + VERSION
+        done = cluster.srun("--gres=gpu:1", "/probe", where, "/usr/lib64/libcuda.so.1", "/usr/bin/nvidia-smi", image=with_probe("fake-empty", []))
+        expect(f"{where}: mode 100755" in done.good() and "missing" not in done.out, "the driver's files", done)
+
+
+@test
+def explaining_names_the_fake_driver_and_the_gpus(cluster):
+    with driver(cluster):
+        done = run(cluster, "true", "--container-explain")
+        for text in (f"driver {VERSION} in /home/shared/fake-driver{TARGET}", "GPUs: 0 (/dev/nvidia0, GPU-"):
+            expect(text in done.out + done.err, f"nothing was said of {text!r}", done)
+
+
+@test
+def a_newer_fake_libcuda_of_the_image_comes_first_and_an_older_one_does_not(cluster):
+    with driver(cluster):
+        for version, wanted in (("560.1.2", "libcuda.so.1: /usr/local/cuda-12.6/compat/libcuda.so.560.1.2, of the image"), ("535.1.2", from_driver())):
+            entries = [(f"usr/local/cuda-12.6/compat/libcuda.so.{version}", fake_driver.libcuda("the image")),
+                       ("usr/local/cuda-12.6/compat/libcuda.so.1", f"-> libcuda.so.{version}"), ("usr/local/cuda", "-> cuda-12.6")]
+            run(cluster, "/oracle libcuda.so.1", image=image_of(cluster, "compat-" + version, entries)).good(wanted)
+
+
+def outside(cluster):
+    """Whatever a start could have spoilt on the node: names, sizes and times of change."""
+    script = "find /etc /usr/lib/x86_64-linux-gnu /usr/local /dev /home/shared -newermt 2000-01-01 -printf '%p %s %C@ %m\\n' 2>/dev/null"
+    lines = cluster.root("node01", "sh", "-c", script).out.splitlines()
+    return {line for line in lines if not line.startswith(("/dev/pts", "/dev/null", "/dev/tty", "/dev/ptmx", "/dev/shm", "/dev/loop"))}
+
+
+HOSTILE = r"""
+#include <fcntl.h>
+__attribute__((constructor)) static void early(void) { open("/tmp/fake-gpu-early", O_CREAT | O_WRONLY, 0666); }
+"""
+
+
+@test
+def a_hostile_image_gets_the_fake_driver_and_changes_nothing_outside(cluster):
+    early = fake_driver.library("early.so", HOSTILE)
+    variables = [f"{name}=/early.so" for name in ("LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES")]
+    variables += ["LD_LIBRARY_PATH=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all", "LD_DEBUG=all"]
+    kinds = {"dev": [("dev", "-> /proc/1/root/dev")],
+             "compat": [("usr/local/cuda/compat", "-> ../../../../../.."), ("libcuda.so.999.1", "x")],
+             "lib64": [("usr/lib64", "-> /etc"), ("etc/passwd", b"root:x:0:0::/:/bin/sh\n")],
+             "up": [("usr/lib64", "-> ../../../../../../../etc"), ("usr/bin", "-> /etc")],
+             "magic": [("usr/lib64", "-> /proc/self/root/etc"), ("var/run", "-> /proc/1/root/run")]}
+    with driver(cluster):
+        for name, entries in kinds.items():
+            before = outside(cluster)
+            image = with_probe("fake-hostile-" + name, [("early.so", early), *entries], Env=variables)
+            done = cluster.srun("--gres=gpu:1", "-w", "node01", "/probe", "/", image=image)
+            expect("uid 2001" in done.out or done.errors(), "it neither ran nor said why", done)
+            equal(outside(cluster) ^ before, set(), f"what {name} changed outside", done)
+            equal(cluster.root("node01", "ls", "/tmp/fake-gpu-early").rc, 2, f"whether code of {name} ran before the command", done)
+
+
+# --- NVIDIA's own runtime --------------------------------------------------------------------------------------------
+
+CUDART = r"""
+#include <cstdio>
+#include <cuda_runtime.h>
+int main() { int count = -1; std::printf("%d\n", static_cast<int>(cudaGetDeviceCount(&count))); }
+"""
+
+
+@functools.cache
+def cudart_program():
+    with tempfile.TemporaryDirectory() as directory:
+        source, program = os.path.join(directory, "a.cu"), os.path.join(directory, "a")
+        with open(source, "w") as file:
+            file.write(CUDART)
+        subprocess.run([NVCC, "-cudart", "static", "-o", program, source], check=True)
+        return open(program, "rb").read()
+
+
+def the_cuda_runtime_finds_the_fake_driver(cluster):
+    """What cudaGetDeviceCount says tells whose libcuda it found: 35 none, 34 the toolkit's stub, 100 the fake driver's."""
+    stub = open("/usr/local/cuda/lib64/stubs/libcuda.so", "rb").read() if os.path.exists("/usr/local/cuda/lib64/stubs/libcuda.so") else None
+    entries = [("cudart", cudart_program())]
+    with driver(cluster):
+        run(cluster, "/cudart", image=image_of(cluster, "cudart", entries)).good("100")
+        run(cluster, "/cudart", "--no-container-gpu", image=image_of(cluster, "cudart", entries)).good("35")
+        run(cluster, "/cudart", image=image_of(cluster, "cudart", entries), env=["NVIDIA_DRIVER_CAPABILITIES=utility"]).good("35")
+        if stub is None:
+            return
+        stubbed = image_of(cluster, "stub", [*entries, (TARGET[1:] + "/libcuda.so.1", stub)])
+        run(cluster, "/cudart", "--no-container-gpu", image=stubbed).good("34")
+        run(cluster, "/cudart", image=stubbed).good("100")
+
+
+# Where there is no toolkit there is no such test: the_images_loader ones above ask the same of the loader itself.
+if shutil.which(NVCC):
+    test(the_cuda_runtime_finds_the_fake_driver)
+else:
+    print(f"note: no {NVCC}, so gpu.the_cuda_runtime_finds_the_fake_driver is left out")
