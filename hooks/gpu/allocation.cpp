@@ -85,4 +85,17 @@ std::optional<std::string> renumbered(std::string_view visible, std::string_view
   return local.empty() ? std::nullopt : std::optional(local);
 }
 
+void renumber_variables(const HookContext& context, std::size_t accessible, std::initializer_list<const char*> names,
+                        Edits& edits) {
+  if (context.flag("prefer_cdi", false) || !context.devices.empty() || !allocated_of(context, accessible)) return;
+  for (const char* name : names) {
+    const std::string* visible = context.of_job(name);
+    const auto local = visible == nullptr ? std::nullopt : renumbered(*visible, *list_of_slurm(context));
+    if (!local || *local == *visible) continue;
+    edits.environment.set[name] = *local;
+    edits.notes.push_back(std::string(name) + "=" + *local + ": of the GPUs that can be opened inside; outside it is " +
+                          *visible);
+  }
+}
+
 }  // namespace spc

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
@@ -30,8 +31,13 @@ std::size_t granted_nvidia_gpus(const HookContext& context);
 /// Whether some are parts of GPUs (MIG), which Slurm numbers in a way of its own.
 bool has_mig_parts(const HookContext& context);
 
-/// CUDA_VISIBLE_DEVICES of a task, which counts all GPUs of the node, as the program must see it when it can open only those
-/// that Slurm lists in `step_gpus`. Nothing if it is no list of such numbers.
+/// Numbers of GPUs that count all of the node's, as the program must see them when it can open only those that Slurm lists in
+/// `step_gpus`. Nothing if it is no list of such numbers.
 std::optional<std::string> renumbered(std::string_view visible, std::string_view step_gpus);
+
+/// Where others' GPUs are covered, a program counts only those that it can open, as it would if Slurm had constrained devices: so
+/// these variables of the task are counted anew. Nothing happens where a CDI file can have brought the GPUs: it covers none.
+void renumber_variables(const HookContext& context, std::size_t accessible, std::initializer_list<const char*> names,
+                        Edits& edits);
 
 }  // namespace spc

@@ -1,6 +1,7 @@
 #include "hooks/gpu/dri.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/error.hpp"
 #include "hooks/gpu/allocation.hpp"
@@ -40,11 +41,15 @@ std::vector<std::string> nodes_of(const DriGpu& gpu) {
   return gpu.card_node.empty() ? std::vector{gpu.render_node} : std::vector{gpu.render_node, gpu.card_node};
 }
 
+std::vector<DriGpu> accessible_gpus(const HookContext& context, std::string_view vendor) {
+  auto gpus = dri_gpus(context, vendor);
+  std::erase_if(gpus, [&](const DriGpu& gpu) { return !context.may_open(gpu.render_node); });
+  return gpus;
+}
+
 Edits offer(const HookContext& context, std::string_view vendor) {
   auto found = std::make_shared<FoundGpus>();
-  for (DriGpu& gpu : dri_gpus(context, vendor)) {
-    if (context.may_open(gpu.render_node)) found->accessible.push_back(std::move(gpu));
-  }
+  found->accessible = accessible_gpus(context, vendor);
   Edits edits;
   if (found->accessible.empty()) return edits;
   const auto allocated = allocated_of(context, found->accessible.size());
@@ -115,6 +120,20 @@ Result<void> create_intel(const HookContext&, Edits& edits) {
   return {};
 }
 
+/// Inside, /sys is the node's. Without a list of Slurm's there is nothing to look at it for.
+Edits renumber(const HookContext& context, std::string_view vendor, std::initializer_list<const char*> names) {
+  Edits edits;
+  if (!allocated_of(context, SIZE_MAX)) return edits;
+  renumber_variables(context, accessible_gpus(context, vendor).size(), names, edits);
+  return edits;
+}
+
+Result<Edits> task_amd(const HookContext& context) {
+  return renumber(context, kAmd, {"ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"});
+}
+
+Result<Edits> task_intel(const HookContext& context) { return renumber(context, kIntel, {"ZE_AFFINITY_MASK"}); }
+
 Result<Edits> refuse_without_gpus(const HookContext& context) {
   Edits edits;
   const bool any = context.granted_devices ? step_has_gpus(context)
@@ -147,10 +166,18 @@ const Hook gpu_hook{.name = "97-gpu",
                     .when = [](const HookContext& context) { return context.gpu.value_or(false); },
                     .prepare = refuse_without_gpus};
 
-const Hook amd_hook{
-    .name = "98-amd", .says = "the AMD GPUs of the step", .when = wanted, .prepare = prepare_amd, .create = create_amd};
+const Hook amd_hook{.name = "98-amd",
+                    .says = "the AMD GPUs of the step",
+                    .when = wanted,
+                    .prepare = prepare_amd,
+                    .create = create_amd,
+                    .task = task_amd};
 
-const Hook intel_hook{
-    .name = "98-intel", .says = "the Intel GPUs of the step", .when = wanted, .prepare = prepare_intel, .create = create_intel};
+const Hook intel_hook{.name = "98-intel",
+                      .says = "the Intel GPUs of the step",
+                      .when = wanted,
+                      .prepare = prepare_intel,
+                      .create = create_intel,
+                      .task = task_intel};
 
 }  // namespace spc

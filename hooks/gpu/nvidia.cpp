@@ -137,6 +137,7 @@ Result<Edits> prepare(const HookContext& context) {
     edits.notes.emplace_back("60-cdi brings NVIDIA's GPUs");
     return edits;
   }
+  if (!NodeFiles(context.host_root).exists("/dev/nvidiactl")) return Edits();
   auto node = std::make_shared<NvidiaNode>();
   node->driver = discover_nvidia(context.host_root, context.setting("driver_root"));
   const NvidiaDriver& driver = node->driver;
@@ -260,21 +261,10 @@ Result<void> create(const HookContext& context, Edits& edits) {
   return {};
 }
 
-/// Where others' GPUs are covered, a program counts only those that it can open, as it would if Slurm had constrained devices.
 Result<Edits> task(const HookContext& context) {
   Edits edits;
   const std::size_t accessible = granted_nvidia_gpus(context);
-  // What a CDI file brings it does not cover.
-  const bool by_cdi = context.flag("prefer_cdi", false) || !context.devices.empty();
-  if (by_cdi || accessible == 0 || has_mig_parts(context) || !allocated_of(context, accessible)) return edits;
-  const std::string* list = context.of_job("SLURM_STEP_GPUS");
-  if (list == nullptr) list = context.of_job("SLURM_JOB_GPUS");
-  const std::string* visible = context.of_job("CUDA_VISIBLE_DEVICES");
-  if (list == nullptr || visible == nullptr) return edits;
-  const auto local = renumbered(*visible, *list);
-  if (!local || *local == *visible) return edits;
-  edits.environment.set["CUDA_VISIBLE_DEVICES"] = *local;
-  edits.notes.push_back("CUDA_VISIBLE_DEVICES=" + *local + ": of the GPUs that can be opened inside; outside it is " + *visible);
+  if (!has_mig_parts(context)) renumber_variables(context, accessible, {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}, edits);
   return edits;
 }
 

@@ -191,6 +191,22 @@ TEST_CASE("fake GPUs: a capability that does not exist is named") {
   CHECK(edits_for(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: there is no capability \"magic\""});
 }
 
+TEST_CASE("fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {
+  const FakeNode node;
+  node.render(128, 0, "0x1002", "0000:11:00.0");
+  node.render(129, 1, "0x1002", "0000:c1:00.0");
+  node.render(130, 2, "0x8086", "0000:02:00.0");
+  node.render(131, 3, "0x8086", "0000:03:00.0");
+  auto context = node.context();
+  context.job = {{"SLURM_STEP_GPUS", "1"}, {"ROCR_VISIBLE_DEVICES", "1"}, {"ZE_AFFINITY_MASK", "1"}};
+  CHECK(amd_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ROCR_VISIBLE_DEVICES", "0"}});
+  CHECK(intel_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ZE_AFFINITY_MASK", "0"}});
+  context.granted_devices->erase("/dev/dri/renderD128");
+  CHECK(amd_hook.task(context)->environment.set.empty());
+  context.settings.emplace("prefer_cdi", "true");
+  CHECK(intel_hook.task(context)->environment.set.empty());
+}
+
 TEST_CASE("numbers of the node become numbers of what can be opened") {
   CHECK(renumbered("2", "1,2") == "1");
   CHECK(renumbered("3,1", "1,3") == "1,0");
