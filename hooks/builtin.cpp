@@ -1,4 +1,5 @@
 #include "hooks/cdi/cdi.hpp"
+#include "hooks/fabric/fabric.hpp"
 #include "hooks/frameworks/frameworks.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
@@ -15,6 +16,8 @@ const std::vector<const Hook*>& builtin_hooks() {
       &localtime_hook,         //
       &shadow_hook,            //
       &python_user_base_hook,  //
+      &nccl_hook,              //
+      &sharp_hook,             //
       &slurm_pmi_hook,         //
       &frameworks_hook,        //
       &cdi_hook,               //
@@ -23,6 +26,7 @@ const std::vector<const Hook*>& builtin_hooks() {
       &nvidia_hook,            //
       &amd_hook,               //
       &intel_hook,             //
+      &fabric_hook,            //
   };
   return hooks;
 }

@@ -1,0 +1,234 @@
+#include "hooks/fabric/fabric.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "hooks/fabric/choice.hpp"
+#include "hooks/fabric/libraries.hpp"
+#include "hooks/fabric/step.hpp"
+
+namespace spc {
+namespace {
+
+/// With less of it locked, queues and buffers of an adapter do not fit.
+constexpr rlim_t kEnoughLocked = rlim_t{1} << 30;
+/// What containers elsewhere have in /dev/shm, and what is too little for the ranks of a node.
+constexpr std::uint64_t kTooLittleShared = std::uint64_t{64} << 20;
+
+/// Programs of so many tasks have as many connections, and each takes a few files.
+constexpr std::uint32_t kLargeStep = 256;
+constexpr rlim_t kEnoughFiles = 65536;
+
+/// What prepare() finds out for create().
+struct Found {
+  std::vector<FabricDevice> usable;
+  std::vector<std::string> faults;  ///< why others are not, where somebody has to do something about it
+  rlim_t locked = 0;                ///< the hard limit, bytes
+};
+
+rlimit limit_of(__rlimit_resource resource) {
+  rlimit limit{RLIM_INFINITY, RLIM_INFINITY};
+  ::getrlimit(resource, &limit);
+  return limit;
+}
+
+bool is_required(const HookContext& context) { return context.setting("fabric", "auto") == "require"; }
+
+std::string names_of(const std::vector<FabricDevice>& devices) {
+  std::string text;
+  for (const FabricDevice& device : devices) {
+    text += (text.empty() ? "" : ", ") + device.name;
+    if (!device.link_layer.empty()) text += " (" + device.link_layer + ")";
+  }
+  return text;
+}
+
+std::string size_of(rlim_t bytes) {
+  if (bytes == RLIM_INFINITY) return "unlimited";
+  return bytes % (1 << 20) == 0 ? std::to_string(bytes >> 20) + " MiB" : std::to_string(bytes >> 10) + " KiB";
+}
+
+std::string too_little_locked(rlim_t bytes) {
+  return "only " + size_of(bytes) +
+         " of memory may be locked, too little for the fabric (hint: LimitMEMLOCK=infinity for slurmd, and "
+         "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf)";
+}
+
+/// Sorts the adapters into the usable ones and the faults of others.
+Found sort_out(const HookContext& context, const std::vector<FabricDevice>& devices, const std::vector<bool>& chosen) {
+  Found found;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const FabricDevice& device = devices[i];
+    if (!chosen[i]) continue;
+    if (device.node.empty()) {
+      const bool is_verbs = device.kind == FabricDevice::Kind::verbs;
+      found.faults.push_back(device.name + " has no node in " +
+                             (is_verbs ? "/dev/infiniband (hint: load the module ib_uverbs)" : "/dev (hint: load cxi_user)"));
+    } else if (!context.may_open(device.node)) {
+      found.faults.push_back(device.node + " may not be opened (hint: its mode, and the devices of the step's cgroup)");
+    } else {
+      found.usable.push_back(device);
+    }
+  }
+  return found;
+}
+
+std::string why_none(const std::vector<FabricDevice>& devices, const Found& found) {
+  if (devices.empty()) return "the node has no adapter of a fabric";
+  if (found.faults.empty()) return "the job has chosen none of the node's adapters";
+  std::string text;
+  for (const std::string& fault : found.faults) text += (text.empty() ? "" : "; ") + fault;
+  return text;
+}
+
+void note_helpers(const HookContext& context, Edits& edits) {
+  for (const char* node : {"/dev/xpmem", "/dev/knem"}) {
+    if (::access((context.host_root + node).c_str(), F_OK) == 0)
+      edits.notes.push_back(std::string(node) + (context.may_open(node) ? " can be used" : " may not be opened"));
+  }
+}
+
+/// A node with NVLink switches whose manager does not run: CUDA fails, not only the fabric.
+void check_switches(const HookContext& context, Edits& edits) {
+  const auto has = [&](const char* path) { return ::access((context.host_root + path).c_str(), F_OK) == 0; };
+  if (has("/dev/nvidia-nvswitchctl") && !has("/var/run/nvidia-fabricmanager/socket"))
+    edits.warnings.push_back(
+        "the node has NVLink switches, and no fabric manager runs: CUDA will say 802, system not yet initialized (hint: "
+        "the administrator starts nvidia-fabricmanager)");
+}
+
+/// The nodes of adapters that are not chosen; with the last of them goes the connection manager.
+void deny_others(const std::vector<FabricDevice>& devices, const std::vector<bool>& chosen, Edits& edits) {
+  auto& denied = edits.denied_devices;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (chosen[i]) continue;
+    denied.insert(denied.end(), devices[i].others.begin(), devices[i].others.end());
+    if (!devices[i].node.empty()) denied.push_back(devices[i].node);
+  }
+  if (!denied.empty() && std::ranges::count(chosen, true) == 0) denied.emplace_back("/dev/infiniband/rdma_cm");
+}
+
+/// Of a large step, as many files as it needs.
+void raise_files(const StepSize& step, Edits& edits) {
+  if (step.tasks >= kLargeStep && limit_of(RLIMIT_NOFILE).rlim_cur < kEnoughFiles)
+    edits.limits.push_back({"nofile", kEnoughFiles});
+}
+
+Result<Edits> adapters_of_the_node(const HookContext& context) {
+  Edits edits;
+  const auto devices = fabric_devices(context);
+  const auto chosen = SPC_TRY(chosen_devices(context, devices));
+  deny_others(devices, chosen, edits);
+  auto found = std::make_shared<Found>(sort_out(context, devices, chosen));
+  found->locked = limit_of(RLIMIT_MEMLOCK).rlim_max;
+
+  const StepSize step = StepSize::of(context);
+  add_fabric_libraries(context, edits);
+  note_helpers(context, edits);
+  raise_files(step, edits);
+  if (step.gpus > 0) check_switches(context, edits);
+  if (!found->usable.empty()) {
+    edits.limits.push_back({"memlock", UINT64_MAX});
+  } else {
+    const std::string why = why_none(devices, *found);
+    edits.notes.push_back("TCP: " + why);
+    if (is_required(context) && step.nodes > 1) edits.refusal = "the site requires the fabric: " + why;
+  }
+  edits.found = std::move(found);
+  return edits;
+}
+
+/// What the image lacks for the adapters; empty: they can be used.
+std::string lacking(const std::vector<FabricDevice>& usable, const LibrariesInside& libraries) {
+  std::string first;
+  for (const FabricDevice& device : usable) {
+    std::string why;
+    if (device.kind == FabricDevice::Kind::slingshot) {
+      if (libraries.have("libfabric.so.1") && libraries.have("libcxi.so.1")) return {};
+      why = "the image has no libfabric.so.1 with libcxi.so.1 (hint: the site names the node's in fabric_libraries)";
+    } else if (!libraries.have("libibverbs.so.1")) {
+      why =
+          "the image has no libibverbs.so.1 (hint: its packages are libibverbs1 and ibverbs-providers for Debian, libibverbs for "
+          "Red Hat)";
+    } else if (device.provider.empty() || libraries.have_provider(device.provider)) {
+      return {};
+    } else {
+      why = "the image's libibverbs has no provider for " + device.provider +
+            " (hint: its package is ibverbs-providers for Debian, libibverbs for Red Hat)";
+    }
+    if (first.empty()) first = why;
+  }
+  return first;
+}
+
+/// What is wrong with the use of the fabric, worst first; `lack`: see lacking().
+std::vector<std::string> shortcomings(const Found& found, const StepSize& step, const std::string& lack) {
+  std::vector<std::string> all;
+  if (!found.usable.empty() && !lack.empty()) all.push_back("the fabric is not used: " + lack);
+  if (!found.usable.empty() && lack.empty() && found.locked < kEnoughLocked) all.push_back(too_little_locked(found.locked));
+  all.insert(all.end(), found.faults.begin(), found.faults.end());
+  if (const rlimit files = limit_of(RLIMIT_NOFILE); step.tasks >= kLargeStep && files.rlim_max < kEnoughFiles)
+    all.push_back("only " + std::to_string(files.rlim_max) + " files may be open, few for " + std::to_string(step.tasks) +
+                  " tasks (hint: LimitNOFILE for slurmd)");
+  return all;
+}
+
+Result<void> judge_with_image(const HookContext& context, Edits& edits) {
+  const auto found = std::static_pointer_cast<const Found>(edits.found);
+  if (!found) return {};
+  const StepSize step = StepSize::of(context);
+  const LibrariesInside libraries(context, edits);
+  const std::string lack = lacking(found->usable, libraries);
+  if (!found->usable.empty()) {
+    const std::string verdict = names_of(found->usable) + "; locked memory: " + size_of(found->locked);
+    edits.notes.push_back(lack.empty() ? verdict : "TCP: " + lack + "; the node has " + verdict);
+  }
+  const auto wrong = shortcomings(*found, step, lack);
+  const bool falls_back = !found->usable.empty() && (!lack.empty() || found->locked < kEnoughLocked);
+  if (is_required(context) && step.nodes > 1 && falls_back) {
+    edits.refusal = "the site requires the fabric: " + wrong.front();
+  } else if (step.is_several() && !wrong.empty() && libraries.can_talk()) {
+    // Programs that never use the fabric shall not be told that they cannot.
+    edits.warnings.insert(edits.warnings.end(), wrong.begin(), wrong.end());
+  }
+  return {};
+}
+
+/// The tasks of a node have one /dev/shm (its device number is one of the things by which NCCL knows that they are neighbours),
+/// the node's unless something of their own lies there. The first of a node looks at it.
+Result<Edits> check_shared_memory(const HookContext& context) {
+  Edits edits;
+  const StepSize step = StepSize::of(context);
+  const std::string* local = context.of_job("SLURM_LOCALID");
+  if (!step.has_neighbours() || local == nullptr || *local != "0" || !context.open_in_image) return edits;
+  struct statvfs shm {};
+  const UniqueFd there = context.open_in_image("/dev/shm", O_RDONLY | O_DIRECTORY);
+  if (!there || ::fstatvfs(there.get(), &shm) != 0) {
+    edits.warnings.push_back("there is no /dev/shm, by which the tasks of a node share memory");
+    return edits;
+  }
+  const std::uint64_t size = std::uint64_t{shm.f_blocks} * shm.f_frsize;
+  if (size != 0 && size <= kTooLittleShared)
+    edits.warnings.push_back("/dev/shm has " + size_of(size) +
+                             ", too little for NCCL and MPI between the tasks of a node (hint: without a "
+                             "mount of its own it is the node's)");
+  return edits;
+}
+
+}  // namespace
+
+bool fabric_is_on(const HookContext& context) { return context.setting("fabric", "auto") != "off"; }
+
+const Hook fabric_hook{.name = "99-fabric",
+                       .says = "adapters of the fabric, their libraries and limits",
+                       .when = fabric_is_on,
+                       .prepare = adapters_of_the_node,
+                       .create = judge_with_image,
+                       .task = check_shared_memory};
+
+}  // namespace spc

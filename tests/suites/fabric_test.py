@@ -1,0 +1,204 @@
+"""The fabric: what a job is told about it, NCCL's settings, the node's libraries. The adapters are fake: files where the kernel would
+have its own, and nodes that are /dev/null's; limits, /dev/shm and what the loader finds are real."""
+import os
+import subprocess
+import tempfile
+
+from images import Image
+from harness import equal, expect, test
+from site_files import Files, rules
+
+BASE = "registry:5000/suites/base:1"
+TWO_BY_TWO = ("-N2", "--ntasks-per-node=2")
+ADAPTER = """
+mount -t tmpfs -o mode=755 fake-class /sys/class
+mkdir -p /sys/class/infiniband/mlx5_0/ports/1 /sys/class/infiniband/mlx5_0/device /sys/class/infiniband_verbs/uverbs0 /dev/infiniband
+ln -s ../../bus/pci/drivers/mlx5_core /sys/class/infiniband/mlx5_0/device/driver
+echo InfiniBand >/sys/class/infiniband/mlx5_0/ports/1/link_layer
+echo mlx5_0 >/sys/class/infiniband_verbs/uverbs0/ibdev
+mknod -m 666 /dev/infiniband/uverbs0 c 1 3
+"""
+NO_ADAPTER = "umount /sys/class; rm -rf /dev/infiniband"
+
+
+class FakeAdapter:
+    """One on each node."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+
+    def __enter__(self):
+        for node in ("node01", "node02"):
+            self.cluster.root(node, "sh", "-euc", ADAPTER).good()
+
+    def __exit__(self, *_):
+        for node in ("node01", "node02"):
+            self.cluster.root(node, "sh", "-uc", NO_ADAPTER)
+
+
+def talking(cluster, *libraries):
+    """An image that could talk by NCCL, with empty files for libraries."""
+    files = [(name, b"") for name in libraries]
+    return cluster.name_of(Image(f"suites/talking-{len(files)}", [[("marker", b""), *files]], {"Env": ["NCCL_VERSION=2", "PATH=/usr/bin:/bin"]},
+                                 below=cluster.base_layout))
+
+
+def with_verbs(cluster):
+    return talking(cluster, "usr/lib/x86_64-linux-gnu/libibverbs.so.1", "usr/lib/aarch64-linux-gnu/libibverbs.so.1", "etc/libibverbs.d/mlx5.driver")
+
+
+def limited(cluster, limit, image, command, *options):
+    """An srun of alice's under this ulimit."""
+    words = " ".join([*options, f"--container-image={image}", command])
+    return cluster.run("bash", "-c", f"ulimit {limit}; exec srun {words}")
+
+
+def warnings(done):
+    return [line for line in done.messages() if line.startswith("warning: ")]
+
+
+def warned(done, text):
+    """On which nodes... told once a node at most."""
+    return [line for line in warnings(done) if text in line]
+
+
+def notes(done, hook):
+    return [line.split(": ", 2)[2] for line in done.messages() if line.startswith("hook:") and line.split(": ")[1].strip() == hook]
+
+
+@test
+def an_ordinary_node_says_nothing(cluster):
+    done = cluster.srun(*TWO_BY_TWO, "true", image=talking(cluster))
+    done.good("")
+    equal(warnings(done), [], "warnings", done)
+    done = cluster.srun("--container-explain", *TWO_BY_TWO, "true", image=talking(cluster))
+    equal(notes(done, "99-fabric"), ["TCP: the node has no adapter of a fabric"], "verdict", done)
+
+
+@test
+def explain_tells_the_verdict_on_a_fake_adapter(cluster):
+    with FakeAdapter(cluster):
+        good = cluster.srun("--container-explain", *TWO_BY_TWO, "true", image=with_verbs(cluster))
+        bad = cluster.srun("--container-explain", *TWO_BY_TWO, "true")
+    expect(notes(good, "99-fabric")[0].startswith("mlx5_0 (InfiniBand); locked memory: "), "not the adapter", good)
+    expect(notes(bad, "99-fabric")[0].startswith("TCP: the image has no libibverbs.so.1"), "not what is missing", bad)
+
+
+@test
+def locked_memory_is_raised_for_a_fake_adapter_only(cluster):
+    show = "bash -c 'ulimit -Sl'"
+    limit = "-Sl 64"
+    equal(limited(cluster, limit, BASE, show).good(), "64", "soft limit without an adapter")
+    hard = cluster.run("bash", "-c", "ulimit -Hl").good()
+    with FakeAdapter(cluster):
+        equal(limited(cluster, limit, BASE, show).good(), hard, "soft limit")
+    expect(hard != "64", "the machine has no more to give")
+
+
+@test
+def little_locked_memory_is_told_with_its_cure_for_a_fake_adapter(cluster):
+    image = with_verbs(cluster)
+    text = "only 512 KiB of memory may be locked, too little for the fabric (hint: LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK"
+    with FakeAdapter(cluster):
+        done = limited(cluster, "-l 512", image, "true", *TWO_BY_TWO)
+        done.good("")
+        equal(len(warned(done, text)), 2, "nodes that tell it", done)
+        alone = limited(cluster, "-l 512", image, "true")
+        silent = limited(cluster, "-l 512", BASE, "true", *TWO_BY_TWO)
+    equal(warnings(alone), [], "warnings of one task", alone)
+    equal(warnings(silent), [], "warnings of an image with nothing to talk by", silent)
+
+
+@test
+def an_image_without_verbs_is_told_for_a_fake_adapter(cluster):
+    with FakeAdapter(cluster):
+        done = cluster.srun(*TWO_BY_TWO, "true", image=talking(cluster))
+        plain = cluster.srun(*TWO_BY_TWO, "true")
+    equal(len(warned(done, "the fabric is not used: the image has no libibverbs.so.1")), 2, "nodes that tell it", done)
+    equal(warnings(plain), [], "warnings of an image with nothing to talk by", plain)
+
+
+@test
+def a_fake_adapter_that_is_not_chosen_cannot_be_opened(cluster):
+    look = "exec 3<>/dev/infiniband/uverbs0 && echo open"
+    with FakeAdapter(cluster):
+        cluster.bash(look).good("open")
+        cluster.bash(look, env=["MELLANOX_VISIBLE_DEVICES=mlx5_0"]).good("open")
+        for variable in ("MELLANOX_VISIBLE_DEVICES", "FABRIC_VISIBLE_DEVICES"):
+            done = cluster.bash(look, env=[f"{variable}=none"])
+            expect(done.rc != 0 and "Permission denied" in done.err, "it can be opened", done)
+        done = cluster.srun("true", env=["FABRIC_VISIBLE_DEVICES=mlx5_7"])
+        expect(done.rc != 0 and 'FABRIC_VISIBLE_DEVICES: there is no adapter "mlx5_7" on this node' in done.err, "no refusal", done)
+        with rules(cluster, 'fabric = "off"\n'):
+            cluster.bash(look, env=["MELLANOX_VISIBLE_DEVICES=none"]).good("open")
+
+
+@test
+def a_site_that_requires_the_fabric_refuses_tcp_between_nodes(cluster):
+    with rules(cluster, 'fabric = "require"\n'):
+        done = cluster.srun(*TWO_BY_TWO, "true", image=with_verbs(cluster))
+        expect(done.rc != 0 and "hook 99-fabric: the site requires the fabric: the node has no adapter of a fabric" in done.err, "no refusal", done)
+        cluster.srun("-N1", "-n2", "true").good("")
+
+
+@test
+def a_site_that_requires_the_fabric_names_what_a_fake_one_lacks(cluster):
+    with rules(cluster, 'fabric = "require"\n'), FakeAdapter(cluster):
+        done = cluster.srun(*TWO_BY_TWO, "true")
+        expect(done.rc != 0 and "the site requires the fabric: the fabric is not used: the image has no libibverbs.so.1" in done.err, "image", done)
+        done = limited(cluster, "-l 512", with_verbs(cluster), "true", *TWO_BY_TWO)
+        expect(done.rc != 0 and "the site requires the fabric: only 512 KiB of memory may be locked" in done.err, "memory", done)
+        cluster.root("node02", "chmod", "600", "/dev/infiniband/uverbs0").good()
+        done = cluster.srun(*TWO_BY_TWO, "true", image=with_verbs(cluster))
+        expect(done.rc != 0 and "/dev/infiniband/uverbs0 may not be opened" in done.err, "node", done)
+
+
+@test
+def little_shared_memory_is_told_once_a_node(cluster):
+    done = cluster.srun(*TWO_BY_TWO, "--container-mounts=tmpfs:/dev/shm:size=16M", "true")
+    equal(len(warned(done, "/dev/shm has 16 MiB, too little")), 2, "nodes that tell it", done)
+    equal(warnings(cluster.srun("-n1", "--container-mounts=tmpfs:/dev/shm:size=16M", "true")), [], "warnings of one task")
+
+
+@test
+def the_nodes_settings_of_nccl_are_inside(cluster):
+    image = Image("suites/nccl-conf", [[("etc/nccl.conf", b"NCCL_DEBUG=INFO\n")]], {"Env": ["PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
+    conf = "NCCL_TOPO_FILE=/etc/site-topology.xml\nNCCL_NET_PLUGIN=none\n"
+    with Files(cluster, {"nccl.conf": conf, "site-topology.xml": "<system/>\n"}):
+        for name in ("base", image):
+            cluster.bash("cat /etc/nccl.conf /etc/site-topology.xml; env | grep ^NCCL || true", image=name).good(conf + "<system/>")
+        done = cluster.srun("--container-explain", "true", image=image)
+        equal(notes(done, "50-nccl"), ["the node's /etc/nccl.conf is inside", "so is /etc/site-topology.xml, which it names",
+                                       "the image has one, too: the node's counts"], "notes", done)
+        with rules(cluster, 'hooks_off = ["50-nccl"]\n'):
+            cluster.bash("cat /etc/nccl.conf", image=image).good("NCCL_DEBUG=INFO")
+    cluster.bash("cat /etc/nccl.conf", image=image).good("NCCL_DEBUG=INFO")
+
+
+@test
+def a_job_that_asks_for_sharp_gets_its_variables(cluster):
+    show = "echo ${NCCL_COLLNET_ENABLE-unset} ${SHARP_COLL_LOCK_ON_COMM_INIT-unset} ${NCCL_SHARP_GROUP_SIZE_THRESH-unset}"
+    done = cluster.bash(show, "-N2", "-n2", env=["SLURM_NETWORK=sharp"])
+    equal(done.good().splitlines(), ["1 1 2", "1 1 2"], "variables", done)
+    cluster.bash(show).good("unset unset unset")
+
+
+PLUGIN = '#include <unistd.h>\n__attribute__((constructor)) static void loaded(void) { (void)!write(1, "loaded\\n", 7); }\n'
+
+
+@test
+def the_sites_libraries_are_found_by_the_images_loader(cluster):
+    with tempfile.TemporaryDirectory(dir=cluster.shared) as directory:
+        os.chmod(directory, 0o755)
+        library = os.path.join(directory, "libsite-net.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libsite-net.so.0", "-x", "c", "-", "-o", library], input=PLUGIN, text=True, check=True)
+        path = f"/home/shared/{os.path.basename(directory)}/libsite-net.so"
+        with rules(cluster, f'fabric_libraries = ["{path}"]\n'):
+            for name in ("libsite-net.so", "libsite-net.so.0"):
+                cluster.bash(f"LD_PRELOAD={name} /bin/true").good("loaded")
+        with rules(cluster, f'fabric_libraries = ["{path}.missing"]\n'):
+            done = cluster.srun("true")
+            equal(len(warned(done, "libsite-net.so.missing on this node: it cannot be opened")), 1, "warnings", done)
+        with rules(cluster, f'fabric = "off"\nfabric_libraries = ["{path}"]\n'):
+            done = cluster.bash("LD_PRELOAD=libsite-net.so /bin/true")
+            expect("loaded" not in done.out, "it is there although the fabric is off", done)
