@@ -65,17 +65,13 @@ def interface_towards(hosts):
     return found
 
 
-def take_ranks_from_slurm(env):
-    """Fills in what torchrun would have set, where it is absent."""
-    if "RANK" not in env and "SLURM_PROCID" not in env:
-        sys.exit("train.py: neither SLURM_PROCID nor RANK is set; start it with srun")
-    env.setdefault("RANK", env.get("SLURM_PROCID", "0"))
-    env.setdefault("WORLD_SIZE", env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS", "1"))
-    env.setdefault("LOCAL_RANK", env.get("SLURM_LOCALID", "0"))
+def complete(env):
+    """In a container of several tasks, RANK and the like are there; torchrun sets its own. Without any, this is the only rank."""
+    env.setdefault("RANK", "0")
+    env.setdefault("WORLD_SIZE", "1")
+    env.setdefault("MASTER_ADDR", "localhost")
+    env.setdefault("MASTER_PORT", "29500")
     hosts = hosts_of(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost")
-    env.setdefault("MASTER_ADDR", hosts[0])
-    steps = int(env.get("SLURM_JOB_ID", "0")) * 16 + int(env.get("SLURM_STEP_ID", "0"))
-    env.setdefault("MASTER_PORT", str(10000 + steps % 20000))  # below the range the kernel hands out
     if "GLOO_SOCKET_IFNAME" not in env:
         interface = interface_towards([env["MASTER_ADDR"], *hosts])
         if interface:
@@ -135,7 +131,7 @@ def parameter_checksum(model):
 
 
 def main():
-    take_ranks_from_slurm(os.environ)
+    complete(os.environ)
     import torch
     import torch.distributed as dist
 
