@@ -50,19 +50,18 @@ std::vector<ImageLibrary> ImageLibraries::by_linker_name(std::string_view name, 
   for (const ImageLibrary& library : in_directories_) {
     if (library.machine == machine && linker_name(library.soname) == name) paths.emplace(library.soname, library.path);
   }
-  if (!cache_) {
-    for (const std::string& directory : default_library_directories(machine)) {
-      for (const ImageLibrary& library : libraries_in(context_, directory, name)) {
-        if (library.machine == machine && linker_name(library.soname) == name) paths.emplace(library.soname, library.path);
-      }
-    }
-  }
   const auto flags = cache_flags_of(machine);
   if (cache_ && flags) {
     for (const LdCache::Entry& entry : cache_->entries()) {
       if (entry.flags == *flags && entry.soname.starts_with(name) && linker_name(entry.soname) == name) {
         paths.emplace(entry.soname, entry.path);
       }
+    }
+  }
+  // The loader looks there, too, for what the cache does not know.
+  for (const std::string& directory : default_library_directories(machine)) {
+    for (const ImageLibrary& library : libraries_in(context_, directory, name)) {
+      if (library.machine == machine && linker_name(library.soname) == name) paths.emplace(library.soname, library.path);
     }
   }
   // A soname without a number is the linker's own file or a module, and no promise of an ABI.

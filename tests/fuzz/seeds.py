@@ -218,9 +218,29 @@ def diagnose():
             "\0" * 9000, "\n" * 300, "\xff\xfe" + lines[5], "99999999999: " + lines[7]]
 
 
+def libraries():
+    def cache(rows, order=2, extensions=0):
+        entries, texts, begin = b"", b"", 48 + 24 * len(rows)
+        for soname, path, flags, hwcap in rows:
+            entries += struct.pack("<iIIIQ", flags, begin + len(texts), begin + len(texts) + len(soname) + 1, 0, hwcap)
+            texts += soname + b"\0" + path + b"\0"
+        return b"glibc-ld.so.cache1.1" + struct.pack("<IIIIIII", len(rows), len(texts), order, extensions, 0, 0, 0) + entries + texts
+
+    rows = [(b"libz.so.1", b"/lib/libz.so.1", 0x303, 0), (b"libcuda.so.1", b"/lib/v3/libcuda.so.1", 0x303, 1 << 62),
+            (b"libcuda.so.1", b"/lib/libcuda.so.1", 0x303, 0), (b"libc.so.6", b"/lib32/libc.so.6", 3, 0)]
+    whole = cache(rows)
+    old = b"ld.so-1.7.0\0" + struct.pack("<I", 2) + bytes(24) + whole
+    at = (len(whole) + 3) // 4 * 4
+    names = struct.pack("<IIIIIII", 0xEAA42174, 1, 1, 0, at + 24, 4, 48 + 24 * len(rows))
+    extended = cache(rows, extensions=at).ljust(at, b"\0") + names[:24] + names[24:]
+    library = max((path.read_bytes() for path in Path("/usr/lib").glob("*-linux-gnu/libdl.so.2")), key=len, default=b"")[:20000]
+    return [whole, cache([]), cache(rows[::-1], 0), cache(rows, 3), old, old[:50], extended, whole[:60], whole[:-1], library, library[:64], library[:2000],
+            library[:16] + b"\xff" * 48 + library[64:], b"\x7fELF", b""]
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000, "diagnose": 20000}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
 
 
 def of(target):

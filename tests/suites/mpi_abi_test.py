@@ -1,0 +1,118 @@
+"""--container-mpi=host: the node's MPI in the place of the image's, or why not. What is called fake says only whose it is; the
+last test has Debian's MPICH on both sides."""
+import os
+
+import mpi_test
+from fake_libraries import GLIBC, LIBRARIES, library, program, versioned
+from harness import equal, expect, same_as_golden, test
+from images import Image
+from site_files import rules
+
+SONAME = "libmpi.so.12"
+DIRECTORY = "/home/shared/fake-mpi"
+OURS = "/usr/lib/spank-container/mpi"
+FABRIC = library("libfakefabric.so.1", "a fabric", symbol="from_0")
+NODES = library(SONAME, "of the node")
+
+
+def image_with(cluster, name, soname=SONAME, file=SONAME + ".1.0", **config):
+    directory = LIBRARIES[1:]
+    return Image(f"suites/mpi-abi-{name}", [[(f"{directory}/{file}", library(soname, "of the image")), (f"{directory}/{soname}", f"-> {file}"),
+                                             ("prog", program(GLIBC, soname))]], config, below=cluster.base_layout)
+
+
+def node_with(cluster, libraries, dependencies=(), more=""):
+    """rules(); both: file name and bytes."""
+    directory = os.path.join(cluster.shared, os.path.basename(DIRECTORY))
+    os.makedirs(directory, exist_ok=True)
+    for name, data in (*libraries, *dependencies):
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(data)
+
+    def paths(files):
+        return str([f"{DIRECTORY}/{name}" for name, _ in files]).replace("'", '"')
+
+    return rules(cluster, f"mpi_libraries = {paths(libraries)}\nmpi_dependencies = {paths(dependencies)}\n{more}")
+
+
+def step(cluster, image, *options, command=("/prog",)):
+    return cluster.srun("-w", "node01", *options, *command, image=image)
+
+
+def host(cluster, image, *options, **how):
+    return step(cluster, image, "--container-mpi=host", *options, **how)
+
+
+def refused(name, done):
+    expect(done.rc != 0 and done.out == "", "it was not refused", done)
+    same_as_golden(f"mpi_abi_{name}", "\n".join(done.errors()) + "\n", done)
+
+
+@test
+def a_fake_mpi_of_the_node_takes_the_place_of_the_images(cluster):
+    image = image_with(cluster, "plain")
+    nodes = library(SONAME, "of the node", needs=(FABRIC,))
+    with node_with(cluster, [(SONAME + ".2.0", nodes)], [("libfakefabric.so.1", FABRIC)]):
+        host(cluster, image).good("of the node")
+        step(cluster, image).good("of the image")
+        done = host(cluster, image, "--container-explain")
+        for part in (f"the node's {DIRECTORY}/{SONAME}.2.0 takes the place of the image's /", f"/{SONAME} ({SONAME}.1.0)"):
+            expect(part in done.err, "it does not say what it did", done)
+        done = host(cluster, image, "--container-readonly", command=("bash", "-euc", f"/prog; ls {OURS}; touch {OURS}/x 2>/dev/null || echo no"))
+        equal(done.good().split(), ["of", "the", "node", "libfakefabric.so.1", SONAME, SONAME + ".2.0", "no"], "what lies inside", done)
+
+
+@test
+def the_site_may_want_its_fake_mpi_in_every_container(cluster):
+    image = image_with(cluster, "plain")
+    with node_with(cluster, [(SONAME + ".2.0", NODES)], more='mpi = "host"\nmpi_mounts = ["/home/shared/fake-mpi:/opt/switch:ro"]\n'):
+        step(cluster, image).good("of the node")
+        step(cluster, image, command=("bash", "-euc", "ls /opt/switch; touch /opt/switch/x || echo no")).good(f"libfakefabric.so.1\n{SONAME}.2.0\nno")
+        step(cluster, image, "--container-mpi=image").good("of the image")
+
+
+@test
+def a_fake_mpi_of_the_node_comes_before_directories_of_the_image(cluster):
+    image = image_with(cluster, "directories", Env=[f"LD_LIBRARY_PATH={LIBRARIES}", "PATH=/usr/bin:/bin"])
+    with node_with(cluster, [(SONAME + ".2.0", NODES)]):
+        step(cluster, image).good("of the image")
+        host(cluster, image).good("of the node")
+
+
+@test
+def a_fake_mpi_that_does_not_fit_is_refused_with_the_reason(cluster):
+    image = image_with(cluster, "plain")
+    with node_with(cluster, [(SONAME + ".2.0", NODES)]):
+        refused("of_another_family", host(cluster, image_with(cluster, "open", "libmpi.so.40", "libmpi.so.40.30.2")))
+    with node_with(cluster, [(SONAME + ".0.9", NODES)]):
+        refused("older", host(cluster, image))
+    with node_with(cluster, [(SONAME + ".0.9", NODES)], more='mpi_abi = "major"\n'):
+        done = host(cluster, image)
+        done.good("of the node")
+        expect(f"the node's {SONAME}.0.9 is older than the image's {SONAME}.1.0" in done.err, "no warning", done)
+    with node_with(cluster, [(SONAME + ".1.1", NODES)], more='mpi_abi = "strict"\n'):
+        refused("not_the_same", host(cluster, image))
+    with rules(cluster, f'mpi_libraries = ["/no/{SONAME}"]\n'):
+        refused("not_there", host(cluster, image))
+    refused("not_said", host(cluster, image))
+
+
+@test
+def a_fake_mpi_that_the_image_could_not_load_is_refused_before_it_is_mounted(cluster):
+    image = image_with(cluster, "plain")
+    newer = library(SONAME, "of the node", needs=(versioned("libc.so.6", "from_0", "GLIBC_9.99"),))
+    with node_with(cluster, [(SONAME + ".2.0", newer)]):
+        refused("newer_glibc", host(cluster, image))
+    with node_with(cluster, [(SONAME + ".2.0", library(SONAME, "of the node", needs=(FABRIC,)))]):
+        refused("missing_dependency", host(cluster, image))
+
+
+@test
+def mpich_of_the_node_runs_the_program_of_an_image_with_mpich(cluster):
+    image = mpi_test.prepare(cluster)
+    with rules(cluster, f'mpi_libraries = ["{LIBRARIES}/libmpich.so.12"]\n'):
+        done = cluster.srun("-w", "node01", "-n2", "--mpi=pmi2", mpi_test.PROGRAMS, "--container-mpi=host", "bash", "-euc",
+                            f"if test $SLURM_PROCID = 0; then {GLIBC} --list /mpi/ring.mpich | grep mpich >&2; fi; exec /mpi/ring.mpich",
+                            image=image, timeout=mpi_test.SECONDS)
+        done.good("ring of 2 on 1 hosts, 2 share memory")
+        expect(f"libmpich.so.12 => {OURS}/libmpich.so.12 " in done.err, "it was the image's", done)
