@@ -1,8 +1,10 @@
 #include "hooks/mpi/mpi_abi.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <set>
+#include <utility>
 
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
@@ -15,6 +17,17 @@ namespace {
 constexpr char kDirectory[] = "/usr/lib/spank-container/mpi/";
 constexpr char kRemembered[] = "library ";  ///< before the number of one
 constexpr char kImagesOwn[] = "--container-mpi=image keeps the image's MPI";
+
+/// Debian and Ubuntu call the libraries of MPICH by other names, which their programs then need.
+std::string other_name_of(std::string_view linker_name) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNames{
+      {{"libmpi.so", "libmpich.so"}, {"libmpifort.so", "libmpichfort.so"}, {"libmpicxx.so", "libmpichcxx.so"}}};
+  for (const auto& [everywhere, debian] : kNames) {
+    if (linker_name == everywhere) return std::string(debian);
+    if (linker_name == debian) return std::string(everywhere);
+  }
+  return "";
+}
 
 bool wanted(const HookContext& context) {
   return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
@@ -88,21 +101,31 @@ class Judge {
  private:
   std::string against_abi(const HostLibrary& library, Edits& edits) {
     const std::string name = linker_name(library.soname);
+    const std::string other_name = other_name_of(name);
+    const std::string other_soname = other_name.empty() ? "" : other_name + library.soname.substr(name.size());
     const auto of_image = image_.by_linker_name(name, library.machine);
-    if (of_image.empty()) {
-      edits.notes.push_back("the image has no " + name + ", the node's " + library.soname + " is added");
-      return "";
-    }
-    const auto same =
-        std::find_if(of_image.begin(), of_image.end(), [&](const auto& one) { return one.soname == library.soname; });
-    if (same == of_image.end()) {
+    auto replaced = of_image;
+    if (!other_name.empty()) std::ranges::move(image_.by_linker_name(other_name, library.machine), std::back_inserter(replaced));
+    std::erase_if(replaced, [&](const auto& one) { return one.soname != library.soname && one.soname != other_soname; });
+    if (replaced.empty() && !of_image.empty()) {
       return "the node's " + library.soname + " cannot take the place of the image's " + of_image.front().soname +
              ": they are of different ABIs (hint: " + kImagesOwn + "; Wi4MPI and mpixlate translate between ABIs)";
     }
-    const std::string real = image_.file_name(same->path);
-    const auto host_version = library_version(library.file_name());
-    const auto image_version = library_version(real);
-    switch (abi_fit(host_version, image_version, level_)) {
+    if (replaced.empty()) edits.notes.push_back("the image has no " + name + ", the node's " + library.soname + " is added");
+    for (const ImageLibrary& one : of_image) {
+      if (one.soname != library.soname) edits.notes.push_back("programs for " + one.soname + " keep the image's " + one.path);
+    }
+    for (const ImageLibrary& one : replaced) {
+      if (auto reason = against_version(library, one, edits); !reason.empty()) return reason;
+      if (one.soname == other_soname)
+        edits.libraries.push_back({one.soname, kDirectory + library.file_name(), true, library.machine});
+    }
+    return "";
+  }
+
+  std::string against_version(const HostLibrary& library, const ImageLibrary& replaced, Edits& edits) {
+    const std::string real = image_.file_name(replaced.path);
+    switch (abi_fit(library_version(library.file_name()), library_version(real), level_)) {
       case AbiFit::no:
         return "the node's " + library.file_name() + " does not fit the image's " + real + " as mpi_abi = " + word() +
                " asks for (hint: " + kImagesOwn + ")";
@@ -112,11 +135,8 @@ class Judge {
         break;
       case AbiFit::fits: break;
     }
-    for (const ImageLibrary& other : of_image) {
-      if (other.soname != library.soname)
-        edits.notes.push_back("programs for " + other.soname + " keep the image's " + other.path);
-    }
-    edits.notes.push_back("the node's " + library.source + " takes the place of the image's " + same->path + " (" + real + ")");
+    edits.notes.push_back("the node's " + library.source + " takes the place of the image's " + replaced.path + " (" + real +
+                          ")");
     return "";
   }
 

@@ -80,6 +80,14 @@ def a_fake_mpi_of_the_node_comes_before_directories_of_the_image(cluster):
 
 
 @test
+def a_fake_mpi_of_the_node_is_mpich_for_programs_of_debian(cluster):
+    image = image_with(cluster, "debian", "libmpich.so.12", "libmpich.so.12.1.0")
+    with node_with(cluster, [(SONAME + ".2.0", NODES)]):
+        step(cluster, image).good("of the image")
+        host(cluster, image).good("of the node")
+
+
+@test
 def a_fake_mpi_that_does_not_fit_is_refused_with_the_reason(cluster):
     image = image_with(cluster, "plain")
     with node_with(cluster, [(SONAME + ".2.0", NODES)]):

@@ -133,6 +133,20 @@ TEST_CASE("without a cache the usual directories are looked into") {
   CHECK(has(edits->refusal, "the image's libmpi.so.40"));
 }
 
+TEST_CASE("MPICH is the same under Debian's names") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpich.so.12.1.0", {.soname = "libmpich.so.12"});
+  scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.libraries == std::vector<LibraryEdit>{{"libmpich.so.12", kInside + "libmpi.so.12.1.1", true, EM_X86_64},
+                                                    {"libmpi.so.12", kInside + "libmpi.so.12.1.1", true, EM_X86_64}});
+
+  Scene newer;
+  newer.put_library("/usr/lib/libmpich.so.12.2.2", {.soname = "libmpich.so.12"});
+  CHECK(has(newer.run().refusal, "does not fit the image's libmpich.so.12.2.2"));
+}
+
 TEST_CASE("an MPI of another ABI is refused, and who translates is named") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
