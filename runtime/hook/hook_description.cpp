@@ -13,8 +13,9 @@ namespace {
 constexpr std::size_t kMostText = 256 << 10;
 constexpr std::uint64_t kMostSeconds = 24 * 60 * 60;
 constexpr std::array<std::string_view, 5> kOurStages{"prepare", "create", "task", "start", "stop"};
-constexpr std::array<std::string_view, 6> kOciStages{"prestart",       "createRuntime", "createContainer",
-                                                     "startContainer", "poststart",     "poststop"};
+/// Not poststart: there is no place where a task already runs and somebody of ours is still there.
+constexpr std::array<std::string_view, 5> kOciStages{"prestart", "createRuntime", "createContainer", "startContainer",
+                                                     "poststop"};
 
 Result<void> read_hook(StrictObject& document, HookDescription& into) {
   const auto* member = document.take_any("hook");

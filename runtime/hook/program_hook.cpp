@@ -9,9 +9,7 @@
 
 namespace spc {
 
-Result<std::unique_ptr<StepHook>> ProgramHook::make(const HookFile& file, const std::string& sidecar, uid_t owner) {
-  HookDescription description;
-  if (!sidecar.empty()) description = SPC_TRY(HookDescription::read(sidecar, owner));
+Result<std::unique_ptr<StepHook>> ProgramHook::make(const HookFile& file, HookDescription description, uid_t owner) {
   // Once a step and node, and everything can be said.
   if (description.stages.empty()) description.stages = {"prepare"};
   auto hook = std::make_unique<ProgramHook>(file.stem, file.path, std::move(description));
@@ -71,6 +69,11 @@ Result<void> ProgramHook::start(const HookContext& context, Log& log) {
   HookProcess process = process_for(context, "start", {});
   process.descriptor = file_.get();
   SPC_TRY(run_site_program(name(), process, log));
+  return {};
+}
+
+Result<void> ProgramHook::stop(const HookContext& context, Log& log) {
+  SPC_TRY(run_site_program(name(), process_for(context, "stop", {}), log));
   return {};
 }
 

@@ -16,8 +16,8 @@ namespace spc {
 /// what it says to `create` and `task` it is asked before the container is entered.
 class ProgramHook final : public StepHook {
  public:
-  /// `sidecar`: the file of the same stem that says when, or empty.
-  static Result<std::unique_ptr<StepHook>> make(const HookFile& file, const std::string& sidecar, uid_t owner);
+  /// `description`: what the file NAME.json beside it says, or nothing.
+  static Result<std::unique_ptr<StepHook>> make(const HookFile& file, HookDescription description, uid_t owner);
 
   [[nodiscard]] std::string from() const override { return path_; }
   [[nodiscard]] bool wanted(const HookContext& context) const override { return description_.when.hold(context); }
@@ -28,6 +28,8 @@ class ProgramHook final : public StepHook {
   Result<void> task_on_host(const HookContext& context, Log& log) override;
   Result<Edits> task(const HookContext& context) override;
   Result<void> start(const HookContext& context, Log& log) override;
+  [[nodiscard]] bool has_stop() const override { return has_stage("stop"); }
+  Result<void> stop(const HookContext& context, Log& log) override;
 
   ProgramHook(std::string name, std::string path, HookDescription description)
       : StepHook(std::move(name)), path_(std::move(path)), description_(std::move(description)) {}

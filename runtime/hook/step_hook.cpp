@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "hook/oci_hook.hpp"
 #include "hook/program_hook.hpp"
 
 namespace spc {
@@ -91,9 +92,27 @@ void StepHooks::add_builtins(const HookContext& context, const std::vector<HookF
 
 Result<void> StepHooks::add_files(const HookContext& context, const std::vector<HookFile>& files, uid_t owner) {
   const auto off = context.settings_of("hooks_off");
+  const auto is_off = [&](const HookFile& file) { return is_in(off, file.stem) || is_in(off, "all"); };
+  std::map<std::string, HookDescription> descriptions;  // by stem
+  std::vector<std::string> of_oci;                      // programs that are no hooks by themselves
   for (const HookFile& file : files) {
-    if (file.kind != HookFile::Kind::program || file.off) continue;
-    if (is_in(off, file.stem) || is_in(off, "all")) {
+    if (file.kind != HookFile::Kind::description || file.off || is_off(file)) continue;
+    auto description = SPC_TRY_DURING(step_of(file.stem), HookDescription::read(file.path, owner));
+    if (!description.path.empty()) {
+      of_oci.push_back(description.path);
+      origins_.emplace_back(file.stem, file.path);
+      hooks_.push_back(SPC_TRY_DURING(step_of(file.stem), OciHook::make(file, std::move(description), owner)));
+    } else if (std::none_of(files.begin(), files.end(),
+                            [&](const auto& other) { return other.stem == file.stem && &other != &file; })) {
+      return Error(ErrorKind::invalid, step_of(file.stem) + ": " + quoted(file.path) + ": hook.path: is missing")
+          .hint("or the program that it is to describe, beside it under the same name");
+    } else {
+      descriptions.emplace(file.stem, std::move(description));
+    }
+  }
+  for (const HookFile& file : files) {
+    if (file.kind != HookFile::Kind::program || file.off || is_in(of_oci, file.path)) continue;
+    if (is_off(file)) {
       origins_.emplace_back(file.stem, file.path + ", off (hooks_off)");
       continue;
     }
@@ -106,11 +125,7 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
           .hint("the ending does not count");
     }
     origins_.emplace_back(file.stem, file.path);
-    const auto sidecar = std::find_if(files.begin(), files.end(), [&](const HookFile& other) {
-      return other.stem == file.stem && other.kind == HookFile::Kind::description && !other.off;
-    });
-    hooks_.push_back(
-        SPC_TRY_DURING(step_of(file.stem), ProgramHook::make(file, sidecar == files.end() ? "" : sidecar->path, owner)));
+    hooks_.push_back(SPC_TRY_DURING(step_of(file.stem), ProgramHook::make(file, std::move(descriptions[file.stem]), owner)));
   }
   return {};
 }
@@ -189,6 +204,18 @@ Result<void> StepHooks::start(const HookContext& context) {
     if (hook->wanted(context)) SPC_TRY(run(*hook, [&] { return hook->start(context, *log_); }));
   }
   return {};
+}
+
+bool StepHooks::has_stop(const HookContext& context) const {
+  return std::any_of(hooks_.begin(), hooks_.end(), [&](const auto& hook) { return hook->has_stop() && hook->wanted(context); });
+}
+
+void StepHooks::stop(const HookContext& context, Log& log) const {
+  for (const auto& hook : hooks_) {
+    if (!hook->has_stop() || !hook->wanted(context)) continue;
+    auto done = hook->stop(context, log);
+    if (!done) log.write(LogLevel::warning, std::move(done).error().during(step_of(hook->name())).message());
+  }
 }
 
 }  // namespace spc

@@ -39,6 +39,9 @@ class StepHook {
   virtual Result<Edits> task(const HookContext&) { return Edits(); }
   /// Inside, once a node, when everything is mounted and before any task is let in.
   virtual Result<void> start(const HookContext&, Log&) { return {}; }
+  /// On the host, once a node, when all tasks have ended, in another process than the rest.
+  [[nodiscard]] virtual bool has_stop() const { return false; }
+  virtual Result<void> stop(const HookContext&, Log&) { return {}; }
 
  private:
   std::string name_;
@@ -69,6 +72,10 @@ class StepHooks {
   Result<void> task_on_host(const HookContext& context);
   Result<std::vector<Outcome>> task(const HookContext& context);
   Result<void> start(const HookContext& context);
+  /// Whether there is anything for `stop` to do.
+  [[nodiscard]] bool has_stop(const HookContext& context) const;
+  /// All of them, whatever becomes of each: failures are told to `log`.
+  void stop(const HookContext& context, Log& log) const;
 
   /// Each hook, where it comes from and what it replaces, and which are off: for --container-explain, in their order.
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& origins() const { return origins_; }

@@ -31,6 +31,7 @@
 #include "launch/site_request.hpp"
 #include "launch/start_record.hpp"
 #include "launch/step_edits.hpp"
+#include "launch/stop_process.hpp"
 #include "launch/task_notes.hpp"
 #include "launch/user_source.hpp"
 
@@ -196,6 +197,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
   LaunchRequest request = asked;  // the lead completes it
   std::optional<Entrypoint> entrypoint;
   HookedStart hooked;
+  StopProcess stop_process;
   int own_notes = -1;   ///< of the lead: the entrypoint has them
   TaskMessage leading;  // what the agent told the lead
   NamedStart named;
@@ -223,6 +225,13 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
 
   const auto hooks_before_entering = [&](const TaskEdits& edits) {
     return hooked.before_entering(HookedStart::context_of(request, job_environment, site), edits, spec, log);
+  };
+  // Once a node. Before a `save` is started, as there can be but one process that slurmstepd waits for.
+  const auto start_stop_process = [&]() -> Result<void> {
+    SPC_TRY(hooked.find(HookedStart::context_of(request, job_environment, site), log));
+    if (!request.explain && hooked.has_stop())
+      stop_process = SPC_TRY(StopProcess::start(step, [&](Log& to_user) { hooked.stop(to_user); }));
+    return {};
   };
   bool left_host = false;
   const auto leave_host = [&] {
@@ -258,8 +267,13 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           SPC_TRY(stay_outside());
           return TaskEntry{};
         }
+        if (auto started = message.manifest == Digest() ? start_stop_process() : Result<void>(); !started) {
+          SPC_TRY(report_failure(agent.get(), started.error()));
+          break;
+        }
         if (save_path) {
-          auto started = Saver::start(step, *save_path, request.name ? request.name->text : "", *request.style, job_environment);
+          auto started = Saver::start(stop_process.channel_of_save(step), *save_path, request.name ? request.name->text : "",
+                                      *request.style, job_environment);
           if (!started) {
             SPC_TRY(report_failure(agent.get(), std::move(started).error().during("--container-save")));
             break;
@@ -288,6 +302,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           break;
         }
         furniture = *std::move(ordered);
+        if (hooked.prepared()) stop_process.confirm();
         entrypoint = *std::move(prepared);
         if (leading.manifest == Digest()) leader = spec.user;  // else a container of one task, after the first
         break;

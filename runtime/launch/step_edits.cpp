@@ -217,7 +217,7 @@ HookContext HookedStart::context_of(const LaunchRequest& request, const std::map
   return context;
 }
 
-Result<void> HookedStart::prepare(HookContext context, HostSide& side, Log& log) {
+Result<void> HookedStart::find(HookContext context, Log& log) {
   context_ = std::move(context);
   std::string users;
   if (context_.flag("enroot_compat", false) && context_.flag("user_hooks", false)) {
@@ -227,6 +227,11 @@ Result<void> HookedStart::prepare(HookContext context, HostSide& side, Log& log)
   StepHooks::Replaced replaced;
   for (const ShellHook& hook : shell_hooks_) replaced[hook.name] = hook.path;
   hooks_ = SPC_TRY(StepHooks::find(context_, log, replaced));
+  return {};
+}
+
+Result<void> HookedStart::prepare(HookContext context, HostSide& side, Log& log) {
+  SPC_TRY(find(std::move(context), log));
   prepared_ = true;
   outcomes_ = SPC_TRY(hooks_->prepare(context_));
   for (const auto& [hook, edits] : outcomes_) {

@@ -34,6 +34,13 @@ class HookedStart {
   static HookContext context_of(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
                                 const Site& site);
 
+  /// Looks for the hooks, which `prepare` does by itself. On the host.
+  Result<void> find(HookContext context, Log& log);
+  /// Whether one of them has something to do when all tasks have ended, and what does it, in a process of its own.
+  [[nodiscard]] bool has_stop() const { return hooks_ && hooks_->has_stop(context_); }
+  void stop(Log& log) const { hooks_->stop(context_, log); }
+  /// Whether the hooks of this container were prepared by this process.
+  [[nodiscard]] bool prepared() const { return prepared_; }
   /// On the host, as the user: runs `prepare`, opens what they want mounted and puts it into `side`. `log`, for what hooks say
   /// to the user, must outlive this.
   Result<void> prepare(HookContext context, HostSide& side, Log& log);

@@ -243,6 +243,23 @@ def longest(target):
     return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
 
 
+def hook_edits():
+    edits = {"environment": {"unset": ["A"], "set": {"B": "1"}, "prepend": {"PATH": "/opt"}, "default": {"C": ""}},
+             "mounts": [{"source": "/a", "target": "/b", "readOnly": False, "noExec": True, "recursive": False, "optional": True},
+                        {"target": "/t", "size": 4096}],
+             "devices": [{"path": "/dev/x", "source": "/dev/y", "optional": True}], "deniedDevices": ["/dev/z"],
+             "symlinks": [{"path": "/l", "target": "t"}], "files": [{"path": "/f", "content": "c", "mode": "0755"}], "directories": ["/d"],
+             "libraries": [{"soname": "libx.so.1", "path": "/x", "before": False}], "libraryDirectories": [{"path": "/y"}],
+             "limits": [{"name": "memlock", "soft": "unlimited"}, {"name": "stack", "soft": 2**64 - 1}], "notes": ["n"], "warnings": ["w"],
+             "remembered": {"a": "b"}, "refusal": "r"}
+    context = {"version": 1, "stage": "create", "job": {"A": "b"}, "image": {"name": "n", "digest": "", "environment": {}, "root": "/r"},
+               "settings": {"gpu": ["auto", "x"]}, "user": {"uid": 1, "gid": 2, "name": "a", "home": "/h"}, "gpu": True, "devices": ["d"], "mpi": "host",
+               "command": ["c"], "container": {"remapRoot": True, "hasBindMounts": True}, "grantedDevices": [], "hostRoot": "/h", "prepared": edits}
+    texts = [json.dumps(edits), json.dumps(context), "{}", " ", "[]", "null", "{\"notes\": [\"\x1b\"]}", "{\"notes\": [\"\\u001b\\u0000\"]}", "{} {}",
+             '{"a": 1, "a": 2}', "[" * 100, '{"a":' * 100, '{"limits": [{"name": "memlock", "soft": 1e400}]}', '{"refusal": "\xff"}']
+    return texts + [json.dumps({key: value}) for key in edits for value in (None, 1, "x", [1], {"x": 1}, [{}], ["../x"], True)]
+
+
 def of(target):
     """Name -> bytes."""
     inputs = globals()[target]()

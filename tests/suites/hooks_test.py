@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 
+from cluster import await_true
 from explain_test import said
 from harness import equal, expect, test
 from site_files import Files, rules
@@ -267,3 +268,83 @@ def verbose_says_how_long_hooks_took_and_names_the_slowest(cluster):
         done.good()
         line = next((line for line in done.messages() if "hooks took" in line), "")
         expect("the longest 50-test with 3" in line, f"{line!r}", done)
+
+
+def until_written(path):
+    await_true(lambda: os.path.exists(path), 10, f"there is no {path}")
+    with open(path) as file:
+        text = file.read()
+    os.unlink(path)
+    return text
+
+
+@test
+def the_stage_stop_is_run_on_the_host_when_all_tasks_have_ended(cluster):
+    script = "cat >/dev/null; cat /home/shared/tasks >/home/shared/stopped.part; test -e /etc/spank-container/hooks.d && " \
+             "mv /home/shared/stopped.part /home/shared/stopped; echo told >&2\n"
+    stopped, tasks = (os.path.join(cluster.shared, name) for name in ("stopped", "tasks"))
+    saved = os.path.join(cluster.home, "alice/stopped.sqsh")
+    try:
+        with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["stop"]}), 0o644)}):
+            for options in ([], ["--container-save=/home/alice/stopped.sqsh"]):
+                done = cluster.srun("-n3", "-N1", *options, "--container-mounts=/home/shared", "sh", "-c", "sleep 0.$SLURM_PROCID; echo done >>/home/shared/tasks")
+                done.good()
+                expect(any("hook 50-test: told" in line for line in done.messages()), "the user was not told", done)
+                equal(until_written(stopped), "done\n" * 3, "what the tasks had done by then")
+                os.unlink(tasks)
+            expect(os.path.exists(saved), "nothing was saved")
+            done = cluster.srun("-n1", "sh", "-c", "exit 3")
+            equal(done.rc, 3, "exit code", done)
+            with open(tasks, "w") as file:
+                file.write("")
+            running = cluster.start_srun("-n1", "sh", "-c", "echo runs; sleep 100")
+            running.await_text("runs")
+            cluster.run("scancel", "-u", "alice")
+            running.end()
+            until_written(stopped)
+    finally:
+        for path in (stopped, tasks, saved, stopped + ".part"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+@test
+def a_hook_for_oci_runtimes_gets_state_and_bundle(cluster):
+    script = """cat >/home/shared/state
+mkdir -p /home/shared/bundle && cp "$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/' /home/shared/state)"/config.json /home/shared/bundle
+"""
+    state, bundle = os.path.join(cluster.shared, "state"), os.path.join(cluster.shared, "bundle")
+    path = "/etc/spank-container/hooks.d/tell"
+
+    def description(*stages, **more):
+        return json.dumps({"version": "1.0.0", "hook": {"path": path, "args": ["tell", "x"], "env": ["A=b"]}, "when": {"always": True},
+                           "stages": stages, **more}), 0o644
+    try:
+        for stage, status in (("prestart", "creating"), ("createRuntime", "creating"), ("createContainer", "creating"), ("poststop", "stopped")):
+            with hooks(cluster, {"tell": script, "50-test.json": description(stage)}):
+                done = cluster.srun("-n1", "printenv", "IMAGE_ONLY")
+                done.good("from the image")
+                with open(state) as file:
+                    told = json.load(file)
+                with open(os.path.join(bundle, "config.json")) as file:
+                    config = json.load(file)
+                equal((told["status"], told["ociVersion"]), (status, "1.0.2"), f"state in {stage}", done)
+                expect(stage == "poststop" or "IMAGE_ONLY=from the image" in config["process"]["env"], f"no variable of the image in {stage}: {config}")
+                equal(config["process"]["args"], ["printenv", "IMAGE_ONLY"], "command")
+                os.unlink(state)
+                shutil.rmtree(bundle)
+        with hooks(cluster, {"tell": "exit 4\n", "50-test.json": description("createContainer")}):
+            refused(cluster, f'hook 50-test: createContainer: run "{path}": ended with status 4')
+        inside = {"version": "1.0.0", "hook": {"path": "/bin/sh", "args": ["sh", "-c", "echo inside >/inside"]}, "when": {"always": True}, "stages": ["startContainer"]}
+        with hooks(cluster, {"50-test.json": (json.dumps(inside), 0o644)}):
+            cluster.srun("-n1", "cat", "/inside").good("inside")
+        with hooks(cluster, {"50-test.json": description("poststart")}):
+            refused(cluster, 'hook 50-test: "/etc/spank-container/hooks.d/50-test.json": stages: "poststart" is no stage here')
+        with hooks(cluster, {"50-test.json": description("prestart", whem={})}):
+            refused(cluster, "whem: is not known here")
+        with hooks(cluster, {"tell": ("exit 0", 0o777), "50-test.json": description("prestart")}):
+            refused(cluster, "can be written by others than its owner")
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(state)
+        shutil.rmtree(bundle, ignore_errors=True)
