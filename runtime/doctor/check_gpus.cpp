@@ -1,7 +1,10 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "doctor/preflight.hpp"
+#include "hooks/cdi/registry.hpp"
 
 namespace spc {
 namespace {
@@ -170,23 +173,27 @@ Finding check_imex(const Surroundings& around) {
   return {kWhat, Verdict::ok, std::to_string(channels.size() - denied.size()) + " may be opened", ""};
 }
 
-bool is_specification(const std::string& name) {
-  return name.ends_with(".json") || name.ends_with(".yaml") || name.ends_with(".yml");
+/// A file of the host that a specification mounts and that is not there: the driver it was made for has gone.
+std::string missing_source(const Surroundings& around, const CdiEdits& edits) {
+  for (const CdiMount& mount : edits.mounts) {
+    if ((mount.type.empty() || mount.type == "bind") && !around.exists(mount.host_path)) return mount.host_path;
+  }
+  return {};
 }
 
 Finding check_cdi(const Surroundings& around) {
   constexpr char kWhat[] = "CDI";
+  constexpr char kAgain[] = "make it again: scontainer cdi generate, or nvidia-ctk cdi generate";
+  const CdiRegistry registry = CdiRegistry::read(around.host_root, around.host_root.empty() ? 0 : ::geteuid());
+  if (!registry.problems().empty()) return {kWhat, Verdict::failed, registry.problems().front(), kAgain};
   std::vector<std::string> found;
-  for (const char* directory : {"/etc/cdi", "/var/run/cdi"}) {
-    for (const std::string& name : around.names_in(directory)) {
-      const std::string path = std::string(directory) + "/" + name;
-      if (!is_specification(name)) continue;
-      if (around.text_of(path).empty()) {
-        return {kWhat, Verdict::failed, path + " is empty or cannot be read",
-                "chmod 0644, or make it again: nvidia-ctk cdi generate"};
-      }
-      found.push_back(path);
+  for (const CdiFile& file : registry.files()) {
+    std::string missing = missing_source(around, file.spec.edits);
+    for (const CdiDevice& device : file.spec.devices) {
+      if (missing.empty()) missing = missing_source(around, device.edits);
     }
+    if (!missing.empty()) return {kWhat, Verdict::failed, file.path + " names " + missing + ", which is not there", kAgain};
+    found.push_back(file.path);
   }
   return {kWhat, Verdict::ok, found.empty() ? "no specification: NVIDIA's driver is found without" : joined(found), ""};
 }

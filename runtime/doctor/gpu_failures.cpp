@@ -73,7 +73,7 @@ const std::vector<Failure>& gpu_failures() {
        .patterns = {{"Driver/library version mismatch"}},
        .cause = "the driver was updated while its old module is loaded, or something remembers files of the old one (a CDI "
                 "specification, a library in the image)",
-       .cure = "on the node: reload the module or reboot; make the CDI specification again (nvidia-ctk cdi generate)",
+       .cure = "on the node: reload the module or reboot; make the CDI specification again (scontainer cdi generate)",
        .look = "cat /sys/module/nvidia/version and ls -l the node's libcuda.so.1",
        .checks = {"driver", "CDI"}},
       {.id = "nvml-lost",

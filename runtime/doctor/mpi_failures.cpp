@@ -22,7 +22,7 @@ const std::vector<Failure>& mpi_failures() {
        .says = "PMIx is forced to a way of authentication that the image does not have",
        .patterns = {{"Component:", "munge"}, {"psec", "munge", "not found"}},
        .cause = "PMIX_MCA_psec names munge, and the image's PMIx was built without it",
-       .cure = "unset PMIX_MCA_psec: client and server agree by themselves",
+       .cure = "unset PMIX_MCA_psec, and do not keep it with --container-env: client and server agree by themselves",
        .look = "srun env | grep PMIX_MCA",
        .checks = {"PMIx"}},
       {.id = "pmix-data",
@@ -41,9 +41,8 @@ const std::vector<Failure>& mpi_failures() {
                     {"direct launched using \"srun\""}},
        .cause = "in order of frequency: the step has no PMIx (no --mpi=pmix); the user inside is another one "
                 "(--container-remap-root), which the server refuses; the container has its own network; PMIX_* is missing",
-       .cure =
-           "srun --mpi=pmix; with --container-remap-root PMIxEnv=PMIX_MCA_psec=none in mpi.conf (the server then trusts every "
-           "local user), or leave it out",
+       .cure = "srun --mpi=pmix; --container-remap-root needs munged on the node and libmunge.so.2 in the image, or "
+               "PMIxEnv=PMIX_MCA_psec=none in mpi.conf (the server then trusts every local user)",
        .look = "srun --mpi=list; echo $SLURM_MPI_TYPE $PMIX_NAMESPACE in the task",
        .checks = {"MPI of the step", "PMIx", "network addresses"},
        .told_by = {"pmix-network", "pmix-variables", "pmix-security"}},

@@ -13,6 +13,10 @@ using Verdict = Finding::Verdict;
 
 namespace {
 
+constexpr char kSpecification[] =
+    R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [
+       {"hostPath": "/usr/lib64/libcuda.so.570.86.10", "containerPath": "/usr/lib64/libcuda.so.570.86.10", "options": ["ro"]}]}}]})";
+
 /// A fake node: a directory for its files, and values for what cannot be a file.
 class FakeNode {
  public:
@@ -91,7 +95,8 @@ TEST_CASE("a fake node with GPUs, NVSwitch and InfiniBand has nothing to be cure
   node.file("/sys/class/infiniband/mlx5_0/x", "");
   node.file("/dev/infiniband/uverbs0", "");
   node.file("/usr/lib64/libibverbs.so.1", "");
-  node.file("/etc/cdi/nvidia.yaml", "cdiVersion: 0.6.0\n");
+  node.file("/etc/cdi/nvidia.json", kSpecification);
+  node.file("/usr/lib64/libcuda.so.570.86.10", "");
   for (const Finding& finding : preflight(node.around)) expect(finding, Verdict::ok, "");
   expect(node.check("GPU nodes"), Verdict::ok, "/dev/nvidia0 /dev/nvidia1 may be opened");
   expect(node.check("driver"), Verdict::ok, "570.86.10, libraries in /usr/lib/x86_64-linux-gnu");
@@ -179,8 +184,10 @@ TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's pat
   FakeNode node;
   node.file("/etc/cdi/README", "");
   expect(node.check("CDI"), Verdict::ok, "no specification");
-  node.file("/var/run/cdi/nvidia.yaml", "");
-  expect(node.check("CDI"), Verdict::failed, "/var/run/cdi/nvidia.yaml is empty");
+  node.file("/etc/cdi/nvidia.json", kSpecification);
+  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which is not there");
+  node.file("/etc/cdi/nvidia.json", "{");
+  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/lib::/usr/local/cuda/lib64/stubs/";
   expect(node.check("stub libraries"), Verdict::failed, "/usr/local/cuda/lib64/stubs");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/stubs.d:/opt/lib";
