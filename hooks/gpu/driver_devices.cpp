@@ -72,6 +72,8 @@ void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
     gpu.model = field_of(text, "Model");
     driver.gpus.push_back(std::move(gpu));
   }
+  // Of one width, in lower case: the order of texts is that of the bus.
+  std::ranges::stable_sort(driver.gpus, {}, &NvidiaGpu::pci_address);
   if (driver.gpus.empty()) {
     for (const std::string& name : node.names("/dev", "nvidia")) {
       const int minor = number_after(name, "nvidia");

@@ -104,6 +104,8 @@ void add_libraries(const NodeFiles& node, const std::string& directory, bool is_
     };
     for (const std::string& file : node.names_if(below, is_of_driver)) {
       if (!file.ends_with(ending) && !node.link(below + "/" + file).empty()) continue;  // its soname, not itself
+      const auto is_it = [&](const NvidiaLibrary& other) { return other.file == file && other.is_32_bit == is_32_bit; };
+      if (std::ranges::any_of(driver.libraries, is_it)) continue;
       if (auto library = read_library(node, directory, folder, file, is_32_bit)) driver.libraries.push_back(*std::move(library));
     }
   }
@@ -255,11 +257,14 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
     return driver;
   }
   if (driver.version.empty()) driver.version = driver.library_version;
-  add_libraries(node, driver.library_directories.front(), false, driver);
-  for (const char* directory : kDirectories32) {
-    if (!node.is_regular(*root + directory + "/libcuda.so." + driver.library_version)) continue;
-    const std::string found = *root + directory;
-    if (found == driver.library_directories.front()) continue;
+  const std::string directory = driver.library_directories.front();
+  add_libraries(node, directory, false, driver);
+  // Debian keeps there what several drivers would quarrel about, and the rest where it belongs.
+  if (constexpr std::string_view kCurrent = "/nvidia/current"; directory.ends_with(kCurrent))
+    add_libraries(node, directory.substr(0, directory.size() - kCurrent.size()), false, driver);
+  for (const char* directory_32 : kDirectories32) {
+    const std::string found = *root + directory_32;
+    if (found == directory || !node.is_regular(found + "/libcuda.so." + driver.library_version)) continue;
     driver.library_directories.push_back(found);
     add_libraries(node, found, true, driver);
     break;

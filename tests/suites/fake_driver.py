@@ -109,8 +109,8 @@ NODES = {"nvidia-uvm": 240, "nvidia-uvm-tools": 241}
 class FakeDriver:
     """A driver in driver_root on both nodes, and what its kernel module would show in /proc, for a while."""
 
-    def __init__(self, cluster, version=VERSION, kernel=None, settings=""):
-        self.cluster, self.version, self.kernel, self.settings = cluster, version, kernel or version, settings
+    def __init__(self, cluster, version=VERSION, kernel=None):
+        self.cluster, self.version, self.kernel = cluster, version, kernel or version
         self.root = "/home/shared/fake-driver"
 
     def __enter__(self):
@@ -139,3 +139,18 @@ class FakeDriver:
 
     def __exit__(self, *_):
         self.stack.close()
+
+
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps/control")
+
+
+@contextlib.contextmanager
+def daemons(cluster, node="node01"):
+    """The sockets of NVIDIA's daemons, with nobody behind them."""
+    make = "import os, socket, sys\nfor path in sys.argv[1:]:\n os.makedirs(os.path.dirname(path), exist_ok=True)\n"
+    make += " socket.socket(socket.AF_UNIX).bind(path); os.chmod(path, 0o666)"
+    try:
+        cluster.root(node, "python3", "-c", make, *SOCKETS).good()
+        yield
+    finally:
+        cluster.root(node, "rm", "-r", *(os.path.dirname(path) for path in SOCKETS))

@@ -120,6 +120,17 @@ def an_image_that_a_fake_driver_is_too_old_for_is_refused_in_well_known_words(cl
         run(cluster, "/oracle libcuda.so.1", image=image, env=["NVIDIA_DISABLE_REQUIRE=1"]).good(from_driver())
 
 
+@test
+def sockets_of_fake_daemons_are_there(cluster):
+    show = "for s in /var" + " /var".join(fake_driver.SOCKETS[:2]) + " /tmp/nvidia-mps/control; do test -S $s && echo $s || echo no $s; done"
+    with driver(cluster), fake_driver.daemons(cluster):
+        where = ["/var" + path for path in fake_driver.SOCKETS[:2]] + ["/tmp/nvidia-mps/control"]
+        run(cluster, show, "-w", "node01").good("\n".join(where))
+        run(cluster, show, "-w", "node01", "--container-contain").good("\n".join(where))
+        run(cluster, show, "-w", "node01", "--container-contain", env=["NVIDIA_DRIVER_CAPABILITIES=video"]).good(
+            "\n".join("no " + path for path in where))
+
+
 # --- which GPUs ------------------------------------------------------------------------------------------------------
 
 @test

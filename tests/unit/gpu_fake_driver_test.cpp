@@ -82,6 +82,23 @@ TEST_CASE("fake driver: in the places of the GPU operator and of GKE") {
   }
 }
 
+TEST_CASE("fake driver: in Debian's two places") {
+  const FakeNode node;
+  const std::string libraries = kLibraries, current = libraries + "/nvidia/current";
+  node.kernel("535.183.01");
+  node.libraries(current, "535.183.01");
+  node.link(libraries + "/libcuda.so.1", "/etc/alternatives/glx--libcuda.so.1");
+  node.link("/etc/alternatives/glx--libcuda.so.1", current + "/libcuda.so.1");
+  node.library(libraries + "/libnvidia-tls.so.535.183.01", "libnvidia-tls.so.535.183.01");
+  node.link(libraries + "/libnvidia-ml.so.535.183.01", current + "/libnvidia-ml.so.535.183.01");
+  const auto driver = discover_nvidia(node.host().string(), "");
+  CHECK(driver.library_directories == std::vector<std::string>{current});
+  CHECK(has_library(driver, "libcuda.so.535.183.01"));
+  CHECK(has_library(driver, "libnvidia-tls.so.535.183.01"));
+  CHECK(std::count_if(driver.libraries.begin(), driver.libraries.end(),
+                      [](const NvidiaLibrary& it) { return it.file == "libnvidia-ml.so.535.183.01"; }) == 1);
+}
+
 TEST_CASE("fake driver: with driver_root nothing else counts") {
   const FakeNode node;
   node.kernel("550.54.15");
@@ -111,6 +128,17 @@ TEST_CASE("fake GPUs are in the order of the bus, with their parts and nodes") {
   CHECK(driver.gpus[1].uuid == "GPU-00000000-0000-0000-0000-000000000000");
   CHECK(driver.gpus[1].model == "NVIDIA H100 80GB HBM3");
   CHECK(driver.gpus[1].dri == std::vector<std::string>{"/dev/dri/card3", "/dev/dri/renderD131"});
+}
+
+TEST_CASE("fake GPUs: numbers of the bus are hexadecimal") {
+  const FakeNode node;
+  const unsigned buses[] = {0x1a, 0x09, 0xe1, 0x0b, 0x10};
+  for (unsigned minor = 0; minor < 5; ++minor) node.gpu(minor, buses[minor]);
+  NvidiaDriver driver;
+  discover_nvidia_devices(node.host().string(), driver);
+  std::string order;
+  for (const NvidiaGpu& gpu : driver.gpus) order += std::to_string(gpu.minor);
+  CHECK(order == "13402");
 }
 
 TEST_CASE("fake GPUs that the driver says nothing of are found by their nodes, numbers as numbers") {
