@@ -49,9 +49,10 @@ Result<void> add_devices(HostSide& side, const HookContext& context, const Edits
   return {};
 }
 
-/// The index of the placement, or -1 if there is no such node.
+/// The index of the placement, or -1 if there is no such node, or nothing to cover it with: slurmd's start makes that file, and
+/// where there is no Slurm nobody has allocated anything.
 Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
-  if (::access((context.host_root + node).c_str(), F_OK) != 0) return -1;
+  if (::access((context.host_root + node).c_str(), F_OK) != 0 || ::access(kDeniedNode, F_OK) != 0) return -1;
   SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
   return static_cast<int>(side.furniture.placements.size()) - 1;
 }
