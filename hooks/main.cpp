@@ -3,12 +3,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/clock.hpp"
 #include "hooks/hook.hpp"
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
@@ -43,7 +47,7 @@ void help(const Hook* hook) {
   if (hook != nullptr) {
     std::printf("%s: %s\nstages: %s\n\n", hook->name, hook->says, stages_of(*hook).c_str());
   } else {
-    std::printf("usage: builtin-hook NAME < CONTEXT.json > EDITS.json\n\nhooks:\n");
+    std::printf("usage: builtin-hook NAME [--time N] < CONTEXT.json > EDITS.json\n\nhooks:\n");
     for (const Hook* known : builtin_hooks()) {
       std::printf("  %-18s %s (%s)\n", known->name, known->says, stages_of(*known).c_str());
     }
@@ -53,6 +57,7 @@ void help(const Hook* hook) {
       "Reads a context as JSON and prints what the hook wants to be different. A small context:\n"
       "  {\"stage\": \"task\", \"job\": {\"SLURM_STEP_NUM_TASKS\": \"4\"}}\n"
       "An image's files are read below image.root, those of the host below hostRoot if it is there.\n"
+      "With --time it is done N times, and printed is how many microseconds it takes: the median.\n"
       "In stage create, \"prepared\" is what the hook printed in stage prepare. spank-container-hooks(7) has all of it.\n");
 }
 
@@ -81,9 +86,20 @@ Result<Edits> run(const Hook& hook, HookCall& call) {
   return std::move(call.prepared);
 }
 
-Result<std::string> answer(const Hook& hook) {
+Result<std::string> answer(const Hook& hook, int times) {
   const auto input = SPC_TRY(read_input());
   auto call = SPC_TRY_DURING("context", context_from_json(input));
+  if (times > 0) {
+    std::vector<std::uint64_t> took;
+    for (int i = 0; i < times; ++i) {
+      HookCall again = call;
+      const std::uint64_t begin = now_us();
+      SPC_TRY(run(hook, again));
+      took.push_back(now_us() - begin);
+    }
+    std::nth_element(took.begin(), took.begin() + times / 2, took.end());
+    return std::to_string(took[static_cast<std::size_t>(times / 2)]);
+  }
   return edits_to_json(SPC_TRY(run(hook, call)));
 }
 
@@ -103,8 +119,13 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (hook == nullptr && argc > 1) return say("there is no hook " + quoted(argv[1]) + " (hint: builtin-hook --help lists them)");
+  int times = 0;
+  if (hook != nullptr && argc == first + 3 && std::strcmp(argv[first + 1], "--time") == 0) {
+    times = std::atoi(argv[first + 2]);
+    argc = times > 0 ? first + 1 : argc;
+  }
   if (hook == nullptr || argc > first + 1) return say("it takes the name of one hook (hint: builtin-hook --help)");
-  const auto text = answer(*hook);
+  const auto text = answer(*hook, times);
   if (!text) return say(std::string(hook->name) + ": " + text.error().message());
   std::printf("%s\n", text->c_str());
   return std::fflush(stdout) == 0 ? 0 : say("write standard output");

@@ -71,9 +71,10 @@ class Report:
     def print_json(self):
         for row in self.measured():
             ratio = self.ratio(row.name)
+            q1, _, q3 = statistics.quantiles(row.values, n=4) if len(row.values) > 1 else [row.median] * 3
             print(json.dumps({"name": row.name, "value": round(row.median, 4), "unit": row.unit,
                               "ratio": round(ratio, 4) if ratio else None, "of": self.references[row.name][0] if ratio else None,
-                              "n": len(row.values), "min": round(min(row.values), 4), "max": round(max(row.values), 4)}))
+                              "n": len(row.values), "q1": round(q1, 4), "q3": round(q3, 4), "min": round(min(row.values), 4), "max": round(max(row.values), 4)}))
         sys.stdout.flush()
 
 
