@@ -84,6 +84,17 @@ struct LimitEdit {
   bool operator==(const LimitEdit&) const = default;
 };
 
+/// A program of the node's, root's like everything above it, that a hook wants run: as the user, on the host, before the container
+/// is entered, with the state on standard input that OCI runtimes hand to their hooks.
+struct ProgramEdit {
+  std::string path;
+  std::vector<std::string> args;  ///< argv; empty: the path
+  std::vector<std::string> env;   ///< NAME=VALUE, besides what all hooks have
+  std::uint64_t timeout = 0;      ///< seconds; 0: hook_timeout of config.toml
+
+  bool operator==(const ProgramEdit&) const = default;
+};
+
 /// What a hook wants to be different: a superset of the containerEdits of CDI. It does nothing by itself; the engine checks,
 /// merges and applies all edits once, with no rights but the user's.
 struct Edits {
@@ -107,6 +118,7 @@ struct Edits {
   std::vector<LibraryEdit> libraries;
   std::vector<LibraryDirectoryEdit> library_directories;
   std::vector<LimitEdit> limits;
+  std::vector<ProgramEdit> programs;  ///< from `prepare` only
 
   std::vector<std::string> notes;                 ///< for --container-explain: what was found, and why something is not done
   std::vector<std::string> warnings;              ///< told to the user, once a step and node

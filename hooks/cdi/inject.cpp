@@ -182,9 +182,28 @@ class Injection {
     }
     // Nobody inside can make device nodes, and directories have the mode that the image gives them.
     if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
-    return Error(ErrorKind::refused, "hook " + spc::quoted(hook.path) + (verb ? " " + spc::quoted(verb->name) : "") +
-                                         ": it is not known what it would do")
-        .hint("the CDI file " + files_ + " wants it executed; only hooks of nvidia-cdi-hook are done");
+    if (verb) return cannot_run(hook, "it is not known what " + spc::quoted(verb->name) + " does");
+    return add_program(hook);
+  }
+
+  [[nodiscard]] Error cannot_run(const CdiHook& hook, const std::string& why) const {
+    return Error(ErrorKind::refused, "hook " + spc::quoted(hook.path) + ": " + why)
+        .hint("the CDI file " + files_ + " wants it executed");
+  }
+
+  /// What a program does to a container is for its vendor to know; what a shell would do, nobody can say by its name.
+  Result<void> add_program(const CdiHook& hook) {
+    constexpr std::array<std::string_view, 7> kShells{"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"};
+    constexpr std::array<std::string_view, 3> kStages{"prestart", "createRuntime", "createContainer"};
+    const std::string program = hook.path.substr(hook.path.rfind('/') + 1);
+    if (std::find(kShells.begin(), kShells.end(), program) != kShells.end())
+      return cannot_run(hook, "a shell is not run for a device");
+    if (std::find(kStages.begin(), kStages.end(), hook.stage) == kStages.end()) {
+      return cannot_run(hook, "programs are not run for a device in stage " + hook.stage);
+    }
+    edits_.programs.push_back({.path = hook.path, .args = hook.args, .env = hook.env, .timeout = hook.timeout.value_or(0)});
+    edits_.notes.push_back("the program " + hook.path + " runs before the container is entered");
+    return {};
   }
 
   Result<void> add_links(const CdiVerb& verb) {
@@ -237,7 +256,9 @@ class Injection {
     if (!soname || soname->find('/') != std::string::npos) return;
     const auto same = [&](const LibraryEdit& library) { return library.path == target; };
     if (std::none_of(edits_.libraries.begin(), edits_.libraries.end(), same)) {
-      edits_.libraries.push_back({.soname = *soname, .path = target, .before = true});
+      const std::uint16_t machine = elf_machine_of(file.get()).value_or(0);
+      edits_.libraries.push_back(
+          {.soname = *soname, .path = target, .before = true, .machine = machine == own_machine() ? std::uint16_t{0} : machine});
     }
   }
 

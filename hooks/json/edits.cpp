@@ -82,6 +82,14 @@ Json json_of(const LimitEdit& limit) {
   return object;
 }
 
+Json json_of(const ProgramEdit& program) {
+  Json object{{"path", program.path}};
+  put(object, "args", program.args);
+  put(object, "env", program.env);
+  if (program.timeout != 0) object["timeout"] = program.timeout;
+  return object;
+}
+
 Result<void> check_name(const StrictObject& object, const char* key, const std::string& name) {
   if (!name.empty() && name.find('=') == std::string::npos) return {};
   return object.problem(key, spc::quoted(name) + " is no name of a variable");
@@ -115,6 +123,14 @@ Result<void> read_mount(StrictObject& object, MountEdit& mount) {
   SPC_TRY(object.take("recursive", mount.recursive));
   SPC_TRY(object.take("optional", mount.optional));
   return object.take("size", mount.size);
+}
+
+Result<void> read_program(StrictObject& object, ProgramEdit& program) {
+  SPC_TRY(object.take_path("path", program.path));
+  if (program.path.empty()) return object.problem("path", "is missing");
+  SPC_TRY(object.take("args", program.args));
+  SPC_TRY(object.take("env", program.env));
+  return object.take("timeout", program.timeout);
 }
 
 Result<void> read_device(StrictObject& object, DeviceEdit& device) {
@@ -214,6 +230,7 @@ Json edits_object(const Edits& edits) {
   put_each(object, "libraries", edits.libraries, to_json);
   put_each(object, "libraryDirectories", edits.library_directories, to_json);
   put_each(object, "limits", edits.limits, to_json);
+  put_each(object, "programs", edits.programs, to_json);
   put(object, "notes", edits.notes);
   put(object, "warnings", edits.warnings);
   put(object, "remembered", edits.remembered);
@@ -234,6 +251,7 @@ Result<Edits> edits_of_object(const Json& value, const std::string& where) {
   SPC_TRY(read_list(object, "libraries", edits.libraries, read_library));
   SPC_TRY(read_list(object, "libraryDirectories", edits.library_directories, read_library_directory));
   SPC_TRY(read_list(object, "limits", edits.limits, read_limit));
+  SPC_TRY(read_list(object, "programs", edits.programs, read_program));
   SPC_TRY(object.take("notes", edits.notes));
   SPC_TRY(object.take("warnings", edits.warnings));
   SPC_TRY(object.take("remembered", edits.remembered));
@@ -272,6 +290,7 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
       return refuse("mounts: are not those of stage prepare").hint("in create a target may change or be empty, nothing else");
     }
     if (edits.devices != prepared.devices) return refuse("devices: are not those of stage prepare");
+    if (edits.programs != prepared.programs) return refuse("programs: are not those of stage prepare");
     const auto was_denied = [&](const std::string& node) {
       return std::find(prepared.denied_devices.begin(), prepared.denied_devices.end(), node) != prepared.denied_devices.end();
     };

@@ -213,12 +213,13 @@ TEST_CASE("what would be more than a device is refused") {
   CHECK(outcome(R"({"deviceNodes":[{"path":"/opt/node"}]})").find("lies outside of /dev") != std::string::npos);
   CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/../etc/shadow"}]})").find("lies outside of /dev") != std::string::npos);
   CHECK(outcome(R"({"hooks":[{"hookName":"createContainer","path":"/bin/sh","args":["sh","-c","rm -rf /"]}]})") ==
-        "hook \"/bin/sh\": it is not known what it would do (hint: the CDI file /etc/cdi/v.json wants it executed; only hooks of "
-        "nvidia-cdi-hook are done)");
+        "hook \"/bin/sh\": a shell is not run for a device (hint: the CDI file /etc/cdi/v.json wants it executed)");
+  CHECK(outcome(R"({"hooks":[{"hookName":"startContainer","path":"/usr/bin/x"}]})")
+            .find("programs are not run for a device in stage startContainer") != std::string::npos);
   CHECK(
       outcome(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","explode"]}]})")
-          .find("\"explode\": it is not known") != std::string::npos);
+          .find("it is not known what \"explode\" does") != std::string::npos);
   CHECK(
       outcome(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
@@ -230,6 +231,15 @@ TEST_CASE("what would be more than a device is refused") {
         std::string::npos);
   CHECK(outcome(R"({"netDevices":[{"hostInterfaceName":"eth1","name":"eth0"}]})")
             .find("network interface \"eth1\": interfaces are not moved") != std::string::npos);
+}
+
+TEST_CASE("a program of another vendor is left to the engine, which runs what is root's") {
+  const FakeHost host;
+  host.write("/etc/cdi/v.json",
+             R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x","containerEdits":{"hooks":[{"hookName":"prestart",)"
+             R"("path":"/usr/bin/vendor-hook","args":["vendor-hook","a"],"env":["A=b"],"timeout":5}]}}]})");
+  const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
+  CHECK(edits.programs == std::vector<ProgramEdit>{{"/usr/bin/vendor-hook", {"vendor-hook", "a"}, {"A=b"}, 5}});
 }
 
 TEST_CASE("what a CDI file names and the node does not have is refused with advice") {

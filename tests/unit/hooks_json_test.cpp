@@ -22,6 +22,7 @@ Edits full_edits() {
   edits.libraries = {{"libx.so.1", "/usr/lib/libx.so.1.2", false}};
   edits.library_directories = {{"/usr/local/lib", false}};
   edits.limits = {{"memlock", UINT64_MAX}, {"stack", 8}};
+  edits.programs = {{"/usr/bin/x", {"x", "y"}, {"A=b"}, 5}};
   edits.notes = {"a note"};
   edits.warnings = {"a warning"};
   edits.remembered = {{"version", "550"}};
@@ -81,12 +82,12 @@ TEST_CASE("edits are the same when they are read as when they were written") {
 TEST_CASE("every member of Edits has its place in JSON") {
   // A member that is new makes this not compile: write it and read it in hooks/json, and fill it in full_edits().
   const Edits edits = full_edits();
-  const auto& [environment, mounts, devices, denied, links, files, directories, libraries, library_directories, limits, notes,
-               warnings, remembered, refusal, found] = edits;
+  const auto& [environment, mounts, devices, denied, links, files, directories, libraries, library_directories, limits, programs,
+               notes, warnings, remembered, refusal, found] = edits;
   CHECK(environment != Edits::Environment());
   CHECK(!(mounts.empty() || devices.empty() || denied.empty() || links.empty() || files.empty() || directories.empty()));
   CHECK(!(libraries.empty() || library_directories.empty() || limits.empty() || notes.empty() || warnings.empty()));
-  CHECK(!(remembered.empty() || refusal.empty()));
+  CHECK(!(programs.empty() || remembered.empty() || refusal.empty()));
   CHECK(found == nullptr);  // for the same process alone
 }
 
