@@ -1,10 +1,14 @@
 #include "hook/step_hook.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/clock.hpp"
+#include "base/trusted_file.hpp"
 #include "hook/oci_hook.hpp"
 #include "hook/program_hook.hpp"
+#include "hook/site_program.hpp"
 
 namespace spc {
 namespace {
@@ -33,6 +37,15 @@ std::string step_of(const std::string& hook) { return "hook " + hook; }
 Result<void> obey_refusal(const std::string& hook, const Edits& edits) {
   if (edits.refusal.empty()) return {};
   return Error(ErrorKind::refused, step_of(hook) + ": " + printable(edits.refusal));
+}
+
+/// What a CDI file wants executed: root's programs alone.
+Result<void> run_program(const std::string& hook, const ProgramEdit& wanted, const HookContext& context, Log& log) {
+  SPC_TRY(open_trusted_file(wanted.path, "program", owner_of_the_node()));
+  OciProgram program{.path = wanted.path, .args = wanted.args, .env = wanted.env, .limit = time_limit_of_hooks(context)};
+  if (wanted.timeout != 0) program.limit = std::chrono::seconds(wanted.timeout);
+  // The container's root, as soon as this process has entered it.
+  return run_oci_hook(hook, program, "creating", "/proc/" + std::to_string(::getpid()) + "/root", context, log);
 }
 
 bool is_in(const std::vector<std::string>& list, const std::string& text) {
@@ -166,6 +179,9 @@ Result<void> StepHooks::create_on_host(const HookContext& context, const std::ve
     const auto outcome = std::find_if(prepared.begin(), prepared.end(), of_hook);
     if (outcome == prepared.end()) continue;
     SPC_TRY(run(*hook, [&] { return hook->create_on_host(context, outcome->edits, *log_); }));
+    for (const ProgramEdit& program : outcome->edits.programs) {
+      SPC_TRY(run(*hook, [&] { return run_program(hook->name(), program, context, *log_); }));
+    }
   }
   return {};
 }

@@ -148,7 +148,7 @@ def mounts_of_the_root_and_programs_are_refused(cluster):
     for spec, text in ((edits(mounts=[{"hostPath": "/", "containerPath": "/host"}]), "no single file or directory of the node"),
                        (edits(mounts=[{"hostPath": "/etc", "containerPath": "/../"}]), "this is the image's root"),
                        (edits(hooks=[{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", "touch /home/shared/ran"]}]),
-                        'hook "/bin/sh"'),
+                        'a shell is not run for a device'),
                        (edits(deviceNodes=[{"path": "/dev/x", "hostPath": "/etc/shadow"}]), "lies outside of /dev"),
                        (edits(deviceNodes=[{"path": "/dev/new", "hostPath": "/dev/zero"}]), "in which nothing can be made"),
                        (edits(mounts=[{"hostPath": "/usr/lib/gone.so", "containerPath": "/usr/lib/gone.so"}]), "make it anew if the driver has changed")):
@@ -230,3 +230,31 @@ def a_fake_gpu_that_is_not_the_steps_is_told(cluster):
         done = cluster.bash("echo $GPU0", "-w", "node01", "--container-device=nvidia.com/gpu=0", "--gres=gpu:0")
         done.good("yes")
         expect(any('this step may not open "/dev/nvidia0"' in line for line in done.messages()), "it is not told", done)
+
+
+@test
+def a_program_of_a_cdi_file_runs_as_the_user_before_the_container(cluster):
+    program = os.path.join(cluster.etc, "vendor-hook")
+    seen = os.path.join(cluster.home, "alice/seen")
+    try:
+        with open(program, "w") as file:
+            file.write('#!/bin/sh\nid -u >/home/alice/seen\necho "$1 $OF" >>/home/alice/seen\ncat >>/home/alice/seen\n')
+        os.chmod(program, 0o755)
+        spec = edits(env=["OF=etc"], hooks=[{"hookName": "createContainer", "path": "/etc/vendor-hook", "args": ["vendor-hook", "one"], "env": ["OF=file"]}])
+        with files(cluster, a_json=spec):
+            step(cluster, "echo $OF", "example.org/x=one").good("etc")
+            user, words, state = open(seen).read().split("\n", 2)
+            equal((user, words), ("2001", "one file"), "what the program was given")
+            equal(json.loads(state)["status"], "creating", "the state")
+            os.chmod(program, 0o777)
+            os.unlink(seen)
+            refused(cluster, "example.org/x=one", "can be written by others")
+            expect(not os.path.exists(seen), "it was executed")
+            os.chmod(program, 0o755)
+            with open(program, "w") as file:
+                file.write('#!/bin/sh\necho the device is broken >&2\nexit 3\n')
+            refused(cluster, "example.org/x=one", "the device is broken")
+    finally:
+        for path in (program, seen):
+            if os.path.exists(path):
+                os.unlink(path)
