@@ -22,11 +22,16 @@ def of_debian(cluster, name):
     return layout
 
 
-def with_fake_library(below, name, loader=GLIBC):
-    """The image has the library, too, and the program that needs it."""
-    return Image(f"suites/loader-{name}", [[(f"{LIBRARIES[1:]}/{SONAME}.0.1", library(SONAME, "of the image")),
-                                            (f"{LIBRARIES[1:]}/{SONAME}", f"-> {SONAME}.0.1"), ("prog", program(loader, SONAME))]],
-                 below=below)
+HWCAPS = f"{LIBRARIES}/glibc-hwcaps/x86-64-v2/{SONAME}"
+
+
+def with_fake_library(below, name, has_hwcaps):
+    """The image has the library, too, and the program that needs it; `has_hwcaps`: also for newer processors."""
+    entries = [(f"{LIBRARIES[1:]}/{SONAME}.0.1", library(SONAME, "of the image")), (f"{LIBRARIES[1:]}/{SONAME}", f"-> {SONAME}.0.1"),
+               ("prog", program(GLIBC, SONAME))]
+    if has_hwcaps:
+        entries.append((HWCAPS[1:], library(SONAME, "of the image for newer processors")))
+    return Image(f"suites/loader-{name}", [entries], below=below)
 
 
 def nodes_library(cluster, key="mpi_libraries"):
@@ -59,16 +64,19 @@ def caches_in(done):
 
 
 def the_nodes_library_is_found_with_glibc(cluster, below, version):
-    image = with_fake_library(below(cluster), version)
+    has_hwcaps = version != "2.31" and os.uname().machine == "x86_64"  # since 2.33
+    of_image = "of the image for newer processors" if has_hwcaps else "of the image"
+    image = with_fake_library(below(cluster), version, has_hwcaps)
     name = f"loader-{version}"
     # A container that stays: first the image's own state, as its own ldconfig says it.
     form = "-c compat" if version == "2.31" else ""  # what all wrote before 2.32
     done = step(cluster, image, "bash", "-euc", f"/prog; ldconfig {form}; /prog; {LIBRARIES.removeprefix('/usr')}/libc.so.6 | head -n 1; echo; {DUMP}",
                 host=False, name=name)
-    expect(done.good().startswith("of the image\nof the image\n") and version in done.out.splitlines()[2], "the image's own state", done)
+    expect(done.good().startswith(f"{of_image}\n{of_image}\n") and version in done.out.splitlines()[2], "the image's own state", done)
     before, = caches_in(done)
-    mine = {path for soname, path in before.pairs() if soname == SONAME}
-    expect(mine and mine <= {f"{LIBRARIES}/{SONAME}", f"{LIBRARIES.removeprefix('/usr')}/{SONAME}"}, f"the image's library: {mine}", done)
+    mine = {path.removeprefix("/usr") for soname, path in before.pairs() if soname == SONAME}
+    equal(mine, {path.removeprefix("/usr") for path in (f"{LIBRARIES}/{SONAME}", HWCAPS if has_hwcaps else f"{LIBRARIES}/{SONAME}")}, "the image's", done)
+    equal(before.hwcaps, ["x86-64-v2"] if has_hwcaps else [], "hwcaps of the image", done)
     equal(before.old, version == "2.31", "two formats at once")
 
     with nodes_library(cluster):
@@ -87,7 +95,7 @@ def the_nodes_library_is_found_with_glibc(cluster, below, version):
         equal({pair for pair in after.pairs() if "spank-container" not in pair[1]}, set(before.pairs()), "after ldconfig inside")
 
     done = step(cluster, image, "bash", "-euc", f"/prog; echo; {DUMP}", host=False, name=name)
-    expect(done.good().startswith("of the image\n"), "the node brings it still", done)
+    expect(done.good().startswith(f"{of_image}\n"), "the node brings it still", done)
     equal(sorted(caches_in(done)[0].pairs()), sorted(before.pairs()), "when the node brings nothing any more")
 
 
