@@ -183,6 +183,12 @@ const LdCache::Entry* LdCache::find(std::string_view soname, std::uint32_t flags
   return found == entries.end() ? nullptr : &*found;
 }
 
+std::string_view LdCache::hwcap_of(const Entry& entry) const {
+  constexpr std::uint64_t kIsName = std::uint64_t{1} << 62;
+  const auto index = static_cast<std::uint32_t>(entry.hwcap);
+  return (entry.hwcap & kIsName) != 0 && index < hwcaps_.size() ? std::string_view(hwcaps_[index]) : std::string_view();
+}
+
 void LdCache::remove_if(const std::function<bool(const Entry&)>& condition) {
   entries_.erase(std::remove_if(entries_.begin(), entries_.end(), condition), entries_.end());
 }

@@ -42,6 +42,8 @@ class LdCache {
   [[nodiscard]] const Entry* find(std::string_view soname, std::uint32_t flags) const;
   /// Directories of optimised variants, by the index in an entry's hwcap: x86-64-v3.
   [[nodiscard]] const std::vector<std::string>& glibc_hwcaps() const { return hwcaps_; }
+  /// The one that the entry is for; empty: it is for all processors.
+  [[nodiscard]] std::string_view hwcap_of(const Entry& entry) const;
 
   void remove_if(const std::function<bool(const Entry&)>& condition);
   /// Adds a library that is found before all others of its soname but those added first earlier.

@@ -114,8 +114,20 @@ class Plan {
     if (link != edit.path) edits_.symlinks.push_back({link, name_of(edit.path)});
     const std::string in_ours = std::string(edit.before ? kFirst : kLast) + "/" + edit.soname;
     if (in_ours != edit.path) edits_.symlinks.push_back({in_ours, edit.path});
+    if (edit.before) outdo_variants(edit, machine);
     (edit.before ? has_first_ : has_last_) = true;
     add_to_cache({edit.soname, link, machine, edit.before});
+  }
+
+  /// ldconfig puts what is for newer processors before everything else: there shall be one of ours, too. Before ldconfig has run
+  /// again, our entry is first in any case.
+  void outdo_variants(const LibraryEdit& edit, std::uint16_t machine) {
+    for (const LdCache::Entry& entry : cache_.of_soname(edit.soname)) {
+      const std::string name(cache_.hwcap_of(entry));
+      if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos || entry.flags != cache_flags_of(machine))
+        continue;
+      edits_.symlinks.push_back({std::string(kFirst) + "/glibc-hwcaps/" + name + "/" + edit.soname, edit.path});
+    }
   }
 
   /// Also where the cache does not say so: the loader looks into some directories after it.

@@ -75,8 +75,8 @@ def the_nodes_library_is_found_with_glibc(cluster, below, version):
     expect(done.good().startswith(f"{of_image}\n{of_image}\n") and version in done.out.splitlines()[2], "the image's own state", done)
     before, = caches_in(done)
     mine = {path.removeprefix("/usr") for soname, path in before.pairs() if soname == SONAME}
-    equal(mine, {path.removeprefix("/usr") for path in (f"{LIBRARIES}/{SONAME}", HWCAPS if has_hwcaps else f"{LIBRARIES}/{SONAME}")}, "the image's", done)
-    equal(before.hwcaps, ["x86-64-v2"] if has_hwcaps else [], "hwcaps of the image", done)
+    equal(mine, {path.removeprefix("/usr") for path in (f"{LIBRARIES}/{SONAME}", HWCAPS if has_hwcaps else f"{LIBRARIES}/{SONAME}")}, "the image's")
+    equal(before.hwcaps, ["x86-64-v2"] if has_hwcaps else [], "hwcaps of the image")
     equal(before.old, version == "2.31", "two formats at once")
 
     with nodes_library(cluster):
@@ -91,7 +91,7 @@ def the_nodes_library_is_found_with_glibc(cluster, below, version):
         equal(set(before.pairs()) - set(during.pairs()), set(), "lost entries")
         equal(during.hwcaps, before.hwcaps, "hwcaps")
         # ldconfig inside keeps it, and finds everything again.
-        expect(done.out.count("of the node") == 2, "ldconfig inside has lost it", done)
+        equal(done.out.count("of the node"), 2, "ldconfig inside has lost it: times it was the node's")
         equal({pair for pair in after.pairs() if "spank-container" not in pair[1]}, set(before.pairs()), "after ldconfig inside")
 
     done = step(cluster, image, "bash", "-euc", f"/prog; echo; {DUMP}", host=False, name=name)

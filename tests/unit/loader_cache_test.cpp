@@ -161,6 +161,24 @@ TEST_CASE("what is no cache is said to be none") {
   }
 }
 
+TEST_CASE("entries for newer processors keep their names") {
+  // As glibc 2.33 and later write it: a text, then a directory of one section, which has the text's place.
+  std::string bytes = cache_of({{"libx.so.1", "/v3/libx.so.1", kX86, (std::uint64_t{1} << 62)}, {"libx.so.1", "/x86-64-v3"}}, 2);
+  const auto name = static_cast<std::uint32_t>(bytes.find("x86-64-v3"));
+  bytes.resize((bytes.size() + 3) / 4 * 4);
+  const auto begin = static_cast<std::uint32_t>(bytes.size());
+  for (const std::uint32_t value : {0xeaa42174U, 1U, 1U, 0U, begin + 24, 4U, name}) append(bytes, value);
+  std::memcpy(bytes.data() + 32, &begin, sizeof begin);
+  LdCache cache = parsed(bytes);
+  cache.add_first("libx.so.1", "/ours/libx.so.1", kX86);
+  const LdCache again = parsed(cache.serialize());
+  REQUIRE(again.entries().size() == 3);
+  CHECK(again.entries()[0].path == "/ours/libx.so.1");
+  CHECK(again.hwcap_of(again.entries()[0]).empty());
+  CHECK(again.hwcap_of(again.entries()[1]) == "x86-64-v3");
+  CHECK(again.hwcap_of(again.entries()[2]).empty());
+}
+
 TEST_CASE("names that add up to gigabytes are refused") {
   // A hundred thousand entries, one text of 4,000 characters.
   std::string entries, text(4000, 'a');
