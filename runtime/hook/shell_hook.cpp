@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/trusted_file.hpp"
+#include "hook/hook_directory.hpp"
 
 namespace spc {
 namespace {
@@ -22,7 +23,7 @@ enum class Whose { site, user };
 Result<UniqueFd> open_directory(const std::string& path, Whose whose) {
   if (whose == Whose::user) return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (::access(path.c_str(), F_OK) != 0) return UniqueFd();
-  return open_trusted_directory(path, "directory of hooks");
+  return open_trusted_directory(path, "directory of hooks", owner_of_the_node());
 }
 
 Result<std::vector<std::string>> scripts_in(const std::string& path, Whose whose) {
@@ -45,7 +46,7 @@ Result<bool> is_hook(const std::string& path, Whose whose) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return false;
   if ((status.st_mode & 0111) == 0 || ::access(path.c_str(), X_OK) != 0) return false;
-  if (whose == Whose::site) SPC_TRY(open_trusted_file(path, kWhat));
+  if (whose == Whose::site) SPC_TRY(open_trusted_file(path, kWhat, owner_of_the_node()));
   return true;
 }
 
