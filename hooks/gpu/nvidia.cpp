@@ -216,7 +216,7 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
   for (const auto& [name, requirement] : requirements) {
     const std::string condition = unsatisfied_condition(requirement, facts);
     if (condition.empty()) continue;
-    edits.refusal = "unsatisfied condition: " + condition +
+    edits.refusal = "unsatisfied condition: " + condition.substr(0, 200) +
                     ", please update your driver to a newer version, or use an earlier cuda container" +
                     " (hint: the driver is " + driver.version + (cuda != 0 ? ", for CUDA " + facts["cuda"] : "") +
                     "; NVIDIA_DISABLE_REQUIRE=1 starts it anyway)";
@@ -226,7 +226,7 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
   const std::string* made_for = context.of_image("CUDA_VERSION");
   if (made_for == nullptr || cuda == 0 || own_libcuda || requirements.contains("NVIDIA_REQUIRE_CUDA")) return;
   if (number_of(std::string_view(*made_for).substr(0, made_for->find('.'))) > static_cast<int>(cuda / 100)) {
-    edits.warnings.push_back("the image is made for CUDA " + *made_for + ", the node's driver " + driver.version +
+    edits.warnings.push_back("the image is made for CUDA " + made_for->substr(0, 200) + ", the node's driver " + driver.version +
                              " is for CUDA " + facts["cuda"]);
   }
 }

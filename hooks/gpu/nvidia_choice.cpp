@@ -22,6 +22,12 @@ std::string in_words(const Gpus& gpus) {
   return text.empty() ? "none" : text;
 }
 
+/// An image can say very much.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kMost = 200;
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
 /// What was selected of the GPUs: a whole one, or parts of it.
 struct Selection {
   std::set<const NvidiaGpu*> gpus;
@@ -114,7 +120,7 @@ std::uint32_t uses_of(const HookContext& context, NvidiaChoice& choice) {
     if (const auto use = nvidia_use_of(word)) {
       uses |= *use;
     } else {
-      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: there is no capability " + quoted(word));
+      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: there is no capability " + quoted(shortened(word)));
     }
   }
   return uses;
@@ -195,11 +201,12 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   if (!choice.nothing && wanted != "none") {
     for (const std::string& word : parts_of(wanted)) select(of_step, word, selected);
   }
-  const std::string asks = "NVIDIA_VISIBLE_DEVICES=" + wanted;
+  const std::string asks = "NVIDIA_VISIBLE_DEVICES=" + shortened(wanted);
   if (!selected.not_found.empty()) {
     std::string words;
     for (const std::string& word : selected.not_found) words += (words.empty() ? "" : ", ") + word;
-    const std::string why = asks + " asks for " + words + ", which this step does not have; it has " + in_words(of_step);
+    const std::string why =
+        asks + " asks for " + shortened(words) + ", which this step does not have; it has " + in_words(of_step);
     if (selected.gpus.empty()) {
       choice.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
       return choice;
@@ -207,7 +214,8 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
     choice.warnings.push_back(why);
   }
   for (const std::string& word : selected.not_understood) {
-    choice.notes.push_back(word + ": only the driver's library knows which part this is; all that the step has are there");
+    choice.notes.push_back(shortened(word) +
+                           ": only the driver's library knows which part this is; all that the step has are there");
   }
 
   choice.uses = uses_of(context, choice);

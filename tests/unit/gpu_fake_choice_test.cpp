@@ -92,6 +92,20 @@ TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named"
   }
 }
 
+TEST_CASE("fake GPUs: an image that talks too much is cut short") {
+  const FourGpus node;
+  auto context = node.of_step({0});
+  context.image["NVIDIA_VISIBLE_DEVICES"] = std::string(100000, 'x');
+  context.image["NVIDIA_DRIVER_CAPABILITIES"] = std::string(100000, 'y');
+  CHECK(edits_for(context).refusal.size() < 1000);
+  context.image["NVIDIA_VISIBLE_DEVICES"] = "0";
+  context.image["NVIDIA_REQUIRE_CUDA"] = "cuda>=99" + std::string(100000, '9');
+  const auto edits = edits_for(context);
+  CHECK(edits.refusal.size() < 1000);
+  REQUIRE(edits.warnings.size() == 1);
+  CHECK(edits.warnings.front().size() < 1000);
+}
+
 TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without a GPU") {
   const FourGpus node;
   for (const char* nothing : {"", "void"}) {
