@@ -180,8 +180,9 @@ std::vector<std::string> shortcomings(const Found& found, const StepSize& step, 
 
 Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   const auto found = std::static_pointer_cast<const Found>(edits.found);
-  if (!found) return {};
   const StepSize step = StepSize::of(context);
+  const bool is_ordinary = !found || (found->usable.empty() && found->faults.empty());
+  if (!found || (is_ordinary && step.tasks < kLargeStep)) return {};
   const LibrariesInside libraries(context, edits);
   const std::string lack = lacking(found->usable, libraries);
   if (!found->usable.empty()) {
