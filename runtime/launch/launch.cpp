@@ -340,7 +340,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
           if (spec.settings.in_files) read_image_files(job_environment, spec.settings, &log);
           if (request.workdir.empty()) furniture.directories.push_back(workdir_of(request, spec.settings));
           auto furnished = named.write(message.manifest);
-          if (furnished) furnished = hooked.create(spec, furniture, log);
+          if (furnished) furnished = hooked.create(spec, furniture);
           if (furnished)
             furnished = TaskNotes{TaskNotes::step_of(job_environment), site, hooked.for_tasks()}.write(furniture.notes);
           if (furnished) furnished = furnish(furniture, agent.get());

@@ -151,6 +151,7 @@ std::string TaskEdits::serialize() const {
     add_pairs(records, "default", edits.environment.defaults);
     for (const LimitEdit& limit : edits.limits) add_records(records, "limit", limit.name + "=" + std::to_string(limit.soft));
     for (const std::string& note : edits.notes) add_records(records, "note", note);
+    for (const std::string& warning : edits.warnings) add_records(records, "warning", warning);
   }
   for (const auto& [hook, microseconds] : took) {
     add_records(records, "hook", hook);
@@ -173,6 +174,7 @@ TaskEdits TaskEdits::parse(std::string_view records) {
     Edits& edits = task.of_hooks.back().second;
     if (key == "unset") edits.environment.unset.insert(value);
     if (key == "note") edits.notes.push_back(value);
+    if (key == "warning") edits.warnings.push_back(value);
     if (key == "took") std::from_chars(value.data(), value.data() + value.size(), task.took[task.of_hooks.back().first]);
     const auto inner = value.find('=');
     if (inner == std::string::npos) continue;
@@ -262,7 +264,7 @@ Result<void> HookedStart::before_entering(HookContext context, const TaskEdits& 
   return hooks_->task_on_host(context_);
 }
 
-Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture, Log& log) {
+Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture) {
   if (!prepared_) return {};
   add_image(context_, spec);
   SPC_TRY(hooks_->create(context_, outcomes_));
@@ -288,12 +290,6 @@ Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture
     }
     std::ranges::move(edits.libraries, std::back_inserter(libraries));
     std::ranges::move(edits.library_directories, std::back_inserter(directories));
-    for (const std::string& warning : edits.warnings) {
-      log.write(LogLevel::warning, origin_of(outcomes_[i].hook) + ": " + printable(warning));
-    }
-    for (const std::string& note : edits.notes) {
-      log.write(LogLevel::debug, origin_of(outcomes_[i].hook) + ": " + printable(note));
-    }
     add_to(furniture, edits);
   }
   Edits edits = SPC_TRY_DURING("tell the loader about libraries", loader_edits(context_, libraries, directories));
@@ -325,6 +321,7 @@ TaskEdits HookedStart::for_tasks() const {
     kept.environment = edits.environment;
     kept.limits = edits.limits;
     kept.notes = edits.notes;
+    kept.warnings = edits.warnings;
     if (kept != Edits()) task.of_hooks.emplace_back(hook, std::move(kept));
   }
   task.of_hooks.insert(task.of_hooks.end(), of_shell_hooks_.of_hooks.begin(), of_shell_hooks_.of_hooks.end());
@@ -357,8 +354,15 @@ Result<void> HookedStart::apply_to_task(const TaskEdits& edits, const LaunchRequ
   const auto apply = [&](const std::string& hook, const Edits& of_hook) {
     change(spec.environment, of_hook.environment);
     for (const LimitEdit& limit : of_hook.limits) set_limit(limit);
-    for (const std::string& note : of_hook.notes) spec.hooks.emplace_back(hook, note);
+    for (const std::string& warning : of_hook.warnings) {
+      log.write(LogLevel::warning, origin_of(hook) + ": " + printable(warning));
+    }
+    for (const std::string& note : of_hook.notes) {
+      log.write(LogLevel::debug, origin_of(hook) + ": " + printable(note));
+      spec.hooks.emplace_back(hook, note);
+    }
   };
+  // Also what was found once for all: the user hears of one task only, and that need not be the one that prepared.
   for (const auto& [hook, of_hook] : edits.of_hooks) apply(hook, of_hook);
 
   if (!hooks_) return Error(ErrorKind::internal, "the hooks were not looked for before the container was entered");
@@ -366,12 +370,7 @@ Result<void> HookedStart::apply_to_task(const TaskEdits& edits, const LaunchRequ
   HookContext context = context_of(request, job_environment, site);
   add_image(context, spec);
   context.environment = values_of(spec.environment);
-  for (const auto& [hook, of_hook] : SPC_TRY(hooks_->task(context))) {
-    for (const std::string& warning : of_hook.warnings) {
-      log.write(LogLevel::warning, origin_of(hook) + ": " + printable(warning));
-    }
-    apply(hook, of_hook);
-  }
+  for (const auto& [hook, of_hook] : SPC_TRY(hooks_->task(context))) apply(hook, of_hook);
   return {};
 }
 

@@ -19,7 +19,7 @@ namespace spc {
 
 /// What the hooks' edits come to for each task of the node, besides what is in the container by then: records `key=value\0`.
 struct TaskEdits {
-  std::vector<std::pair<std::string, Edits>> of_hooks;  ///< environment, limits and notes only
+  std::vector<std::pair<std::string, Edits>> of_hooks;  ///< environment, limits, notes and warnings only
   std::vector<std::string> off;                         ///< names of built-in hooks that others have replaced
   std::map<std::string, std::uint64_t> took;            ///< by each hook until then, in microseconds
 
@@ -48,8 +48,8 @@ class HookedStart {
   /// container were prepared here, and to `task`. Inside there is only the image. `edits`: of the task that prepared.
   Result<void> before_entering(HookContext context, const TaskEdits& edits, const ContainerSpec& spec, Log& log);
   /// Inside, with nothing mounted yet: runs `create` and puts what comes of it into `furniture`, whose placements are those
-  /// of the `side` above and may have got new ones behind. Warnings go to `log`.
-  Result<void> create(const ContainerSpec& spec, Furniture& furniture, Log& log);
+  /// of the `side` above and may have got new ones behind.
+  Result<void> create(const ContainerSpec& spec, Furniture& furniture);
   /// Instead of `create`, where nothing can be made inside: without what they wanted mounted.
   void leave_out(Furniture& furniture) const;
   /// Found by `prepare`: those of enroot's kind, which shell_hooks.hpp runs.

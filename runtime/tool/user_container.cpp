@@ -175,7 +175,7 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   spec.settings = settings;
   TaskEdits edits;
   if (image.writable) {
-    SPC_TRY(hooked.create(spec, furniture, log));
+    SPC_TRY(hooked.create(spec, furniture));
     edits = hooked.for_tasks();
     SPC_TRY(furnish(furniture, attach));
     SPC_TRY(hooked.start());

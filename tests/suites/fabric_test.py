@@ -134,9 +134,10 @@ def little_locked_memory_is_told_with_its_cure_for_a_fake_adapter(cluster):
 @test
 def an_image_without_verbs_is_told_for_a_fake_adapter(cluster):
     with FakeAdapter(cluster):
-        done = cluster.srun(*TWO_BY_TWO, "true", image=talking(cluster))
+        for _ in range(6):  # whichever task comes first
+            done = cluster.srun(*TWO_BY_TWO, "true", image=talking(cluster))
+            equal(len(warned(done, "the fabric is not used: the image has no libibverbs.so.1")), 1, "warnings", done)
         plain = cluster.srun(*TWO_BY_TWO, "true")
-    equal(len(warned(done, "the fabric is not used: the image has no libibverbs.so.1")), 1, "warnings", done)
     equal(warnings(plain), [], "warnings of an image with nothing to talk by", plain)
 
 
