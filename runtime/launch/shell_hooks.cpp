@@ -1,8 +1,11 @@
 #include "launch/shell_hooks.hpp"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -120,15 +123,36 @@ std::string environment_before(const ShellHookPlace& place, const ShellHookStart
   return text;
 }
 
-/// For lead and child.
-Result<UniqueFd> memory_file() {
-  UniqueFd file(::memfd_create("spank-container hooks", MFD_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "make a memory file");
-  return file;
-}
+/// What a child has to say to the process that has started it.
+class ChildsAnswer {
+ public:
+  static Result<ChildsAnswer> make() {
+    ChildsAnswer answer;
+    answer.file_.reset(::memfd_create("spank-container hooks", MFD_CLOEXEC));
+    if (!answer.file_) return Error::from_errno(errno, "make a memory file");
+    return answer;
+  }
+  [[nodiscard]] Result<void> give(const Result<TaskEdits>& ran) const {
+    return write_all(file_.get(), ran ? kDone + ran->serialize() : kFailed + ran.error().message());
+  }
+  [[nodiscard]] Result<TaskEdits> take() const {
+    const auto read = read_file(file_.get(), 2 * kMostOfFile);
+    if (!read) return read.error();
+    const std::string_view text = *read;
+    if (text.starts_with(kDone)) return TaskEdits::parse(text.substr(1));
+    return Error(ErrorKind::invalid, text.empty() ? "hooks: the process that runs them has ended" : std::string(text.substr(1)));
+  }
 
-constexpr char kDone = '+';
-constexpr char kFailed = '-';
+ private:
+  static constexpr char kDone = '+';
+  static constexpr char kFailed = '-';
+  UniqueFd file_;
+};
+
+std::string work_directory() {
+  std::array<char, PATH_MAX> path{};
+  return ::getcwd(path.data(), path.size()) == nullptr ? "/" : path.data();
+}
 
 int mount_by(int builder, const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
   TaskMessage message;
@@ -181,10 +205,8 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
 Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
                                           std::vector<UniqueFd>& descriptors, Furniture& furniture, int builder, Log& log) {
   if (descriptors.size() != 3) return Error(ErrorKind::internal, "no namespace for hooks");
-  const UniqueFd answer = SPC_TRY(memory_file());
-  std::array<char, PATH_MAX> workdir{"/"};
-  if (::getcwd(workdir.data(), workdir.size()) == nullptr) workdir[0] = '\0';
-  const ShellHookPlace place{SPC_RUN_DIR "/root", SPC_RUN_DIR "/hooks", workdir.data()};
+  const auto answer = SPC_TRY(ChildsAnswer::make());
+  const ShellHookPlace place{SPC_RUN_DIR "/root", SPC_RUN_DIR "/hooks", work_directory()};
   const int root = descriptors[2].get();
   const auto namespaces = SPC_TRY(ContainerNamespaces::take(descriptors, 0, 3));
 
@@ -194,19 +216,40 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
       return mount_by(builder, request, opened);
     };
     auto ready = attach_host_trees(furniture, open_directory, attach_by(builder));
-    auto ran = !ready ? Result<TaskEdits>(ready.error()) : run_shell_hooks(hooks, place, start, log, [&](HookRunner& runner) {
-      return runner.answer_at(place.directory + "/mounts", mount, builder);
-    });
-    return write_all(answer.get(), ran ? kDone + ran->serialize() : kFailed + ran.error().message());
+    return answer.give(!ready ? Result<TaskEdits>(ready.error())
+                              : run_shell_hooks(hooks, place, start, log, [&](HookRunner& runner) {
+                                  return runner.answer_at(place.directory + "/mounts", mount, builder);
+                                }));
   };
   SPC_TRY(visit_container(namespaces, inside));
-  auto text = SPC_TRY(read_file(answer.get(), 2 * kMostOfFile));
-  if (!text.starts_with(kDone)) return Error(ErrorKind::invalid, text.empty() ? "hooks: no answer" : text.substr(1));
+  auto edits = SPC_TRY(answer.take());
   furniture.has_host_trees = true;
   TaskMessage message;
   message.kind = TaskMessageKind::furnished;
   SPC_TRY(send_struct(builder, message));
-  return TaskEdits::parse(std::string_view(text).substr(1));
+  return edits;
+}
+
+Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks, const std::string& root,
+                                        const std::string& directory, const ShellHookStart& start, Log& log) {
+  if (::mkdir(directory.c_str(), 0700) != 0) return Error::from_errno(errno, "make a directory for hooks");
+  const auto answer = SPC_TRY(ChildsAnswer::make());
+  const ShellHookPlace place{root, directory, work_directory()};
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "run hooks: fork");
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    const auto keep = [](HookRunner& runner) -> Result<void> {
+      runner.keep_capabilities();
+      return {};
+    };
+    ::_exit(answer.give(run_shell_hooks(hooks, place, start, log, keep)) ? 0 : 1);
+  }
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return answer.take();
 }
 
 }  // namespace spc

@@ -38,4 +38,8 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
 Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
                                           std::vector<UniqueFd>& descriptors, Furniture& furniture, int builder, Log& log);
 
+/// Without a step: in a child with the capabilities of the calling process, which mounts by itself. `directory` is made.
+Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks, const std::string& root,
+                                        const std::string& directory, const ShellHookStart& start, Log& log);
+
 }  // namespace spc

@@ -13,8 +13,10 @@
 
 #include "container/task/fake_root.hpp"
 #include "container/task/furnish.hpp"
+#include "hook/root_path.hpp"
 #include "launch/host_side.hpp"
 #include "launch/image_files.hpp"
+#include "launch/shell_hooks.hpp"
 #include "launch/step_edits.hpp"
 
 namespace spc {
@@ -129,6 +131,19 @@ Result<void> change_directory(const std::string& path) {
   return {};
 }
 
+/// In sight of the host, with all rights in our user namespace.
+Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart& start, const AttachSource& attach,
+                                 HookedStart& hooked, HostSide& side, Log& log) {
+  const std::string place = image.place + "/root";
+  const UniqueFd root(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root) return Error::from_errno(errno, "open the container's root");
+  const auto open_directory = [&](const std::string& path) { return open_in_root(root.get(), path, MakeTarget::directory); };
+  SPC_TRY(attach_host_trees(side.furniture, open_directory, attach));
+  side.furniture.has_host_trees = true;
+  hooked.add(SPC_TRY(run_shell_hooks_alone(hooked.shell_hooks(), place, image.place + "/hooks", start, log)));
+  return {};
+}
+
 }  // namespace
 
 UserIdentity identity_inside(RootMap map) {
@@ -137,14 +152,19 @@ UserIdentity identity_inside(RootMap map) {
 }
 
 Result<ImageSettings> enter_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
-                                           RootMap map, std::map<std::string, std::string>& environment, Log& log) {
+                                           RootMap map, const OfEnroot& of_enroot,
+                                           std::map<std::string, std::string>& environment, Log& log) {
   const UserIdentity outside = UserIdentity::of_this_process();
   UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false);
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
   HookedStart hooked;
-  const Site site = Site::read();
+  Site site = Site::read();
+  if (of_enroot.hooks) {
+    site.add("enroot_compat", "true");
+    site.add("user_hooks", "true");
+  }
   auto side =
       SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
         HookContext context = HookedStart::context_of(request, environment, site);
@@ -159,11 +179,6 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   SPC_TRY(hooked.before_entering({}, {}, spec, log));
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
-  SPC_TRY(pivot_into(image.place + "/root"));
-
-  if (settings.in_files) read_image_files(environment, settings, &log);
-  std::string workdir = request.workdir.empty() ? settings.workdir : request.workdir;
-  if (workdir.empty() || workdir[0] != '/') workdir = "/" + workdir;
   const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
     const UniqueFd& tree = index < sources.size() ? sources[index] : host[index - sources.size()];
     if (::move_mount(tree.get(), "", target.get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
@@ -171,6 +186,14 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     }
     return {};
   };
+  if (hooked.runs_shell_hooks() && image.writable) {
+    SPC_TRY(run_hooks_of_enroot(image, ShellHookStart{request, of_enroot.environment, site, spec}, attach, hooked, side, log));
+  }
+  SPC_TRY(pivot_into(image.place + "/root"));
+
+  if (settings.in_files) read_image_files(environment, settings, &log);
+  std::string workdir = request.workdir.empty() ? settings.workdir : request.workdir;
+  if (workdir.empty() || workdir[0] != '/') workdir = "/" + workdir;
   auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
   spec.settings = settings;
   TaskEdits edits;

@@ -235,3 +235,46 @@ def test_enroot_refuses_what_it_does_not_do():
     refuses(enroot("frobnicate"), "Invalid command: frobnicate")
     refuses(enroot("import"), "Invalid argument")
     enroot().succeeds("Usage: enroot COMMAND")
+
+
+def test_enroot_runs_its_hooks_before_the_container_begins():
+    script = """#!/bin/bash
+set -eu
+source "${ENROOT_LIBRARY_PATH}/common.sh"
+test "$OF_HOST" = yes; grep -q '^CapEff:.0*1ff' /proc/self/status || grep -q '^CapEff:.*[1-9a-f]' /proc/self/status
+echo hook > "${ENROOT_ROOTFS}/by-hook"
+echo "OF_HOOK=$OF_HOST" >> "${ENROOT_ENVIRON}"
+enroot-mount --root "${ENROOT_ROOTFS}" - << EOF
+/usr/share /opt/a none x-create=dir,rbind,ro,nosuid,nodev,private
+tmpfs /opt/t tmpfs x-create=dir,mode=711,size=1m
+tmpfs /opt/u tmpfs x-create=dir
+none /opt/u none x-detach
+/missing /opt/x none x-create=dir,bind,nofail,silent
+none /opt/t none remount,ro,nosuid,nodev
+EOF
+! enroot-mount --root "${ENROOT_ROOTFS}" - <<< "tmpfs /../x tmpfs x-create=dir" 2> /dev/null
+printf '%s /etc/of-hook x-create=file,bind\\n' "${ENROOT_ENVIRON}" > /dev/null
+echo "/etc/hostname /etc/of-hook" >> "${ENROOT_MOUNTS}"
+"""
+    show = ("cat /by-hook; echo $OF_HOOK/${OF_HOST-unset}/${OF_USER-unset}; touch /opt/a/x 2> /dev/null || echo read-only; "
+            "stat -c %a /opt/t; touch /opt/t/x 2> /dev/null || echo read-only; grep -c /opt/u /proc/self/mountinfo; test -e /etc/of-hook && echo mounted")
+    wanted = ["hook", "yes/unset/1", "read-only", "711", "read-only", "0", "mounted"]
+    os.makedirs("/etc/enroot/hooks.d", exist_ok=True)
+    of_user = os.path.join(home, ".config/enroot/hooks.d")
+    try:
+        for path, text in (("/etc/enroot/hooks.d/10-it.sh", script), (f"{of_user}/20-own.sh", "#!/bin/sh\necho OF_USER=1 >> $ENROOT_ENVIRON\n")):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            machine.write(path, text)
+            os.chmod(path, 0o755)
+        enroot("import", "-o", f"{home}/of-hooks.sqsh", uri(plain())).succeeds()
+        assert enroot("create", "-n", "of-hooks", f"{home}/of-hooks.sqsh").status == 0
+        done = enroot("start", "--rw", "of-hooks", "sh", "-c", show, OF_HOST="yes")
+        assert done.status == 0 and done.out.splitlines() == wanted, done
+        done = enroot("start", "--root", "--rw", "of-hooks", "sh", "-c", show, OF_HOST="yes")
+        assert done.status == 0 and done.out.splitlines() == wanted, done
+        machine.write("/etc/enroot/hooks.d/10-it.sh", "#!/bin/sh\necho why >&2; exit 3\n")
+        done = enroot("start", "--rw", "of-hooks", "echo", "came in")
+        assert done.status != 0 and "came in" not in done.out and "10-it.sh exited with return code 3" in done.err and "why" in done.err, done
+    finally:
+        subprocess.run(["rm", "-rf", "/etc/enroot", os.path.join(home, ".config"), f"{home}/of-hooks.sqsh"], check=False)
+        enroot("remove", "-f", "of-hooks")

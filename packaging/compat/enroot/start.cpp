@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "containers.hpp"
+#include "tool/started_by_enroot.hpp"
 
 namespace spc {
 namespace {
@@ -43,13 +44,12 @@ std::string name_of(const EnrootContainer& container) {
   return name;
 }
 
-/// What the container sees of ours: what scontainer itself needs, and the terminal's type.
+/// scontainer shows the container what it needs itself and the terminal's type; the hooks see everything.
 std::vector<std::string> environment_for_start() {
-  std::vector<std::string> kept;
-  for (const char* name : {"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "TERM"}) {
-    if (const char* value = std::getenv(name); value != nullptr) kept.push_back(std::string(name) + "=" + value);
-  }
-  return kept;
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  variables.push_back(std::string(kStartedByEnroot) + "=y");
+  return variables;
 }
 
 }  // namespace

@@ -3,15 +3,17 @@
 #include "launch/launch.hpp"
 
 #include <unistd.h>
-#include <cstdlib>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 
 #include "tool/command.hpp"
 #include "tool/local_image.hpp"
 #include "tool/node_step.hpp"
 #include "tool/obtain.hpp"
 #include "tool/running.hpp"
+#include "tool/started_by_enroot.hpp"
 #include "tool/supervise.hpp"
 #include "tool/user_container.hpp"
 
@@ -136,9 +138,17 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   }
   const auto settings = ImageSettings::parse(image.settings);
   return supervise_noted(places, options, image.name, [&] {
-    auto environment = own_environment();
+    OfEnroot of_enroot{.environment = own_environment()};
+    of_enroot.hooks = of_enroot.environment.erase(kStartedByEnroot) != 0;
+    auto environment = of_enroot.environment;
+    if (of_enroot.hooks) {
+      std::erase_if(environment, [](const auto& variable) {
+        constexpr std::array<std::string_view, 4> kShown{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "TERM"};
+        return std::find(kShown.begin(), kShown.end(), variable.first) == kShown.end();
+      });
+    }
     StderrLog log;
-    auto entered = enter_user_container(mounted, options.request, settings, options.map, environment, log);
+    auto entered = enter_user_container(mounted, options.request, settings, options.map, of_enroot, environment, log);
     if (!entered) return become(std::move(entered).error(), options, commands, environment);
     // What an image without a record runs by itself is a script in it.
     if (by_image && in_files && !entered->start_script.empty()) {
