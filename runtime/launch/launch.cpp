@@ -313,10 +313,8 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
         const ShellHookStart start{request, job_environment, site, spec};
         auto ran = run_shell_hooks_in_step(hooked.shell_hooks(), start, *descriptors, furniture, agent.get(), log);
-        if (ran)
-          hooked.add(*std::move(ran));
-        else
-          SPC_TRY(report_failure(agent.get(), ran.error()));
+        if (!ran && !report_failure(agent.get(), ran.error())) return agent_has_ended();
+        if (ran) hooked.add(*std::move(ran));
         break;
       }
 

@@ -238,6 +238,12 @@ def libraries():
             library[:16] + b"\xff" * 48 + library[64:], b"\x7fELF", b""]
 
 
+def enroot_mounts():
+    lines = ["/a\\040b /c none x-create=file,bind,ro,private,nofail,silent 0 -1", "tmpfs /t tmpfs size=1m,mode=711", "tmpfs /t", "/a", "/a /b",
+             "/a x-create=dir,bind", "none /dev none x-detach,loud", "/a /b none x-move", "none / none rslave", "/a /b ro,bind 3"]
+    return [*lines, "\n".join(["# x", "", *lines]) + "\n", "word", "/a /b\\04", "\\777 /\\400", "/a " + "x" * 5000, "a,b c,d e,f", ",", "\0 \0 \0"]
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
     return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)

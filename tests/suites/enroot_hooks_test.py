@@ -3,6 +3,8 @@ import os
 import shutil
 
 import local_files
+from cleanup_test import back_in_order, cancel, stepds
+from cluster import await_true, kill_all
 from harness import equal, expect, test
 from site_files import Files
 
@@ -248,3 +250,38 @@ def hooks_run_for_every_kind_of_container(cluster):
         expect("has run: /etc/enroot/hooks.d/a.sh" in done.err + done.out, "explain does not tell", done)
     done = step(cluster, "test ! -e /by-hook && echo gone")
     done.good("gone")
+
+
+def hook_that_hangs(cluster, title):
+    """A step whose hook does; with children that do not want to end."""
+    step = cluster.start_srun("-w", "node01", "-J", title, "true")
+    await_true(lambda: cluster.processes("node01", "of-hook"), 10, "the hook did not begin")
+    return step
+
+
+HANGS = ("trap '' TERM HUP INT\nsetsid sh -c 'trap \"\" TERM HUP INT; sleep 432; sleep 432' &\n"
+         "cp /bin/sleep ${ENROOT_RUNTIME_PATH}/of-hook; ${ENROOT_RUNTIME_PATH}/of-hook 432\n")
+LONG = {"spank-container/config.d/50-test.toml": "enroot_compat = true\nhook_timeout = 600\n"}
+
+
+@test
+def whatever_is_killed_during_a_hook_leaves_nothing(cluster):
+    with Hooks(cluster, {"a.sh": HANGS}, config=LONG):
+        store = cluster.stores()
+        step_ = hook_that_hangs(cluster, "hook-cancel")
+        cancel(cluster, "hook-cancel")
+        cluster.must_be_quiet(within=8, store=store)  # KillWait is 5 s
+        expect(step_.end(10).rc != 0, "the cancelled step succeeded")
+
+        step_ = hook_that_hangs(cluster, "hook-agent")
+        kill_all(cluster.processes("node01", "agent"))
+        done = step_.end(10)
+        expect(done.rc == 1 and "the agent has ended" in done.err, "the reason is not told", done)
+        cluster.must_be_quiet(within=2, store=store)
+
+        step_ = hook_that_hangs(cluster, "hook-stepd")
+        kill_all(stepds(cluster))
+        cancel(cluster, "hook-stepd")
+        cluster.must_be_quiet(within=15, store=store)
+        step_.end(60)
+        back_in_order(cluster)

@@ -18,3 +18,4 @@ spc_unit_test(site_test
   SOURCES launch_enroot_text_test.cpp launch_rules_test.cpp ${PROJECT_SOURCE_DIR}/runtime/api/used_features.cpp
   LIBS spc_launch spc_hook spc_hooks spc_container_task spc_image_reference spc_image_local spc_base)
 target_include_directories(site_test PRIVATE ${PROJECT_SOURCE_DIR}/runtime/include)
+spc_unit_test(enroot_mount_test SOURCES hook_enroot_fstab_test.cpp LIBS spc_enroot_fstab spc_base)

@@ -1,0 +1,27 @@
+// What hooks give to enroot-mount, and what they write to ENROOT_MOUNTS.
+
+#include <sys/mount.h>
+
+#include "hook/enroot_fstab.hpp"
+#include "property.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto lines = parse_enroot_mounts(text_of(data, size));
+  if (!lines) {
+    must_be_readable(lines.error());
+    return 0;
+  }
+  const std::string_view text = text_of(data, size);
+  must(lines->size() <= 1 + static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')), "a line is at most one mount");
+  for (const EnrootFstabLine& line : *lines) {
+    must(!line.source.empty() && !line.target.empty() && !line.type.empty(), "a mount says what, where and how");
+    must(line.source.size() + line.target.size() + line.data.size() < kMostOfFstabLine * 2, "nothing grows");
+    must((line.flags & (MS_PRIVATE | MS_SHARED | MS_SLAVE | MS_UNBINDABLE)) == 0, "propagation is no flag of a mount");
+    must(line.data.find("x-create") == std::string::npos || line.data.find("x-create=") != std::string::npos,
+         "options of enroot's own do not reach the file system");
+  }
+  return 0;
+}
