@@ -57,7 +57,7 @@ constexpr ConfigKey kKeys[] = {
     {"hook_timeout", "seconds", "30", "how long a hook of the site may take"},
     {"user_hooks", "yes or no", "false", "whether hooks in ~/.config/enroot/hooks.d run, where enroot_compat is on"},
     {"enroot_compat", "yes or no", "false",
-     "whether enroot.conf, mounts.d and environ.d in /etc/enroot and ~/.config/enroot count"},
+     "whether enroot.conf, mounts.d, environ.d and hooks.d in /etc/enroot and ~/.config/enroot count"},
     {"check_at_submit", "yes or no", "false", "whether srun, sbatch and salloc ask for the image and these rules"},
 };
 

@@ -12,7 +12,7 @@
 
 #include "base/file.hpp"
 #include "base/trusted_file.hpp"
-#include "hook/shell_hook.hpp"
+#include "hook/hook_directory.hpp"
 
 namespace spc {
 namespace {
@@ -26,7 +26,7 @@ enum class Whose { site, user };
 /// Nothing if there is no such file.
 Result<std::optional<std::string>> text_of(const std::string& path, Whose whose) {
   if (whose == Whose::site) {
-    const auto file = open_trusted_file(path, kWhat, owner_of_site());
+    const auto file = open_trusted_file(path, kWhat, owner_of_the_node());
     if (!file && file.error().kind() == ErrorKind::not_found) return std::optional<std::string>();
     if (!file) return file.error();
     return std::optional(SPC_TRY_DURING(path, read_file(file->get(), kMostBytes)));
@@ -42,7 +42,7 @@ Result<std::vector<std::string>> files_in(const std::string& path, std::string_v
   std::vector<std::string> names;
   UniqueFd directory;
   if (whose == Whose::site) {
-    auto trusted = open_trusted_directory(path, kWhat, owner_of_site());
+    auto trusted = open_trusted_directory(path, kWhat, owner_of_the_node());
     if (!trusted && trusted.error().kind() == ErrorKind::not_found) return names;
     directory = SPC_TRY(std::move(trusted));
   } else {
