@@ -12,27 +12,28 @@ def measure(work, build, quick):
     program = build / "benchmarks/bench-cuda"
     gpu.must_be_there([program, "memcpy", "--size", "4096", "--iterations", "1"])
     with_mpi = build / "benchmarks/bench-cuda-mpi"
-    comparison = Comparison(TITLE)
+    comparison = Comparison(gpu.title(TITLE))
     with on_cluster.cluster(work, build, 1) as cluster:
         base = cluster.push(test_image("base"), "bench/base:1")
         (shared,) = cluster.share(program)
         rounds = 3 if quick else 10
+        on_cpu = ["--cpu", "--size", "2048"] if gpu.REHEARSAL else []
         for arguments in (["nbody"], ["nbody", "--fp64"], ["memcpy"]):
-            run(comparison, cluster, gpu.ways(base, 1, [shared, *arguments]), rounds)
+            run(comparison, cluster, 1, gpu.ways(base, [shared, *arguments, *on_cpu]), rounds)
         if with_mpi.exists():
             (shared,) = cluster.share(with_mpi)
             ranks = max(1, gpu.count())
-            ways = gpu.ways(cluster.push(test_image("pytorch"), "bench/pytorch:1"), ranks, [shared, "reduce"])
-            run(comparison, cluster, {name: [way[0], "--mpi=pmix", *way[1:]] for name, way in ways.items()}, rounds)
+            image = cluster.push(test_image("pytorch"), "bench/pytorch:1")
+            run(comparison, cluster, ranks, gpu.ways(image, [shared, "reduce", *on_cpu], options=["--mpi=pmix"]), rounds)
         else:
-            run(comparison, cluster, gpu.ways(base, 1, [shared, "reduce"]), rounds)
+            run(comparison, cluster, 1, gpu.ways(base, [shared, "reduce", *on_cpu]), rounds)
             comparison.note("built without MPI: the reduction is that of one process")
     return comparison
 
 
-def run(comparison, cluster, ways, rounds):
-    say(f"running {' '.join(ways['bare'][2:])}")
-    allocation = [ways["bare"][1], "--overcommit"]
+def run(comparison, cluster, ranks, ways, rounds):
+    say(f"running {' '.join(ways['bare'])}")
+    allocation = [f"-n{ranks}", "--overcommit"]
     cluster.turns("alice", allocation, ways, 1)
     for said in cluster.turns("alice", allocation, ways, rounds):
         for side, text in said.items():

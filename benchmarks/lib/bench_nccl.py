@@ -1,5 +1,7 @@
 """Collectives of NCCL, without container and in one, with the same libnccl."""
 
+from pathlib import Path
+
 import gpu
 import on_cluster
 from compare import Comparison
@@ -9,17 +11,20 @@ from on_cluster import SHARED
 
 def measure(work, build, quick):
     program = build / "benchmarks/bench-nccl"
-    library = gpu.find_nccl()
+    library = Path("/usr") if gpu.REHEARSAL else gpu.find_nccl()
     gpu.must_be_there([program, "--library", library, "--bytes", "8", "--iterations", "1"])
     ranks = max(1, gpu.count())
-    comparison = Comparison(f"nccl: bus bandwidth of {ranks} rank{'s' if ranks > 1 else ''}, as nccl-tests count it")
+    comparison = Comparison(gpu.title(f"nccl: bus bandwidth of {ranks} rank{'s' if ranks > 1 else ''}, as nccl-tests count it"))
     if ranks == 1:
         comparison.note("one rank: bus bandwidth means nothing, the algorithm's is shown")
     with on_cluster.cluster(work, build, 1) as cluster:
         image = cluster.push(test_image("base"), "bench/base:1")
         (shared,) = cluster.share(program)
-        command = [shared, "--library", str(library), "--meeting", SHARED, "--bytes", "8", "--bytes", str(1 << 20), "--bytes", str(1 << 30)]
-        ways = gpu.ways(image, ranks, command, mounts=[str(library.parent)])
+        sizes = (8, 1 << 20) if gpu.REHEARSAL else (8, 1 << 20, 1 << 30)
+        command = [shared, *(["--cpu", "2"] if gpu.REHEARSAL else ["--library", str(library), "--meeting", SHARED])]
+        for size_ in sizes:
+            command += ["--bytes", str(size_)]
+        ways = gpu.ways(image, command, mounts=[] if gpu.REHEARSAL else [str(library.parent)])
         say("running the collectives")
         allocation = [f"-n{ranks}", "--overcommit"]
         cluster.turns("alice", allocation, ways, 1)

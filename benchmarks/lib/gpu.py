@@ -8,6 +8,12 @@ from machine import BenchmarkError, Skipped
 from on_cluster import SHARED
 
 SKIPPED = 77  # the programs' exit status without a GPU
+# Whether the benchmark itself works can be tried without a GPU. What comes out is labelled, and no measurement.
+REHEARSAL = bool(os.environ.get("SPC_BENCH_REHEARSAL"))
+
+
+def title(text):
+    return f"REHEARSAL on the CPU, no measurement: {text}" if REHEARSAL else text
 
 
 def count():
@@ -16,6 +22,8 @@ def count():
 
 def must_be_there(program):
     """Runs `program` for a moment; skips the benchmark with its reason if it finds no GPU."""
+    if REHEARSAL:
+        return
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == SKIPPED:
         raise Skipped(done.stderr.strip().split("skipped: ", 1)[-1])
@@ -23,11 +31,11 @@ def must_be_there(program):
         raise BenchmarkError(f"{program[0]} failed: {done.stderr.strip()[-1000:]}")
 
 
-def ways(image, tasks, program, mounts=()):
+def ways(image, program, options=(), mounts=()):
     """The same program by srun, without container and in one."""
-    srun = ["srun", f"-n{tasks}"]
+    srun = ["srun", *options]
     mounted = ",".join(f"{path}:{path}" for path in (SHARED, *mounts))
-    return {"bare": [*srun, *program], "container": [*srun, f"--container-image={image}", "--container-gpu",
+    return {"bare": [*srun, *program], "container": [*srun, f"--container-image={image}", *([] if REHEARSAL else ["--container-gpu"]),
                                                      f"--container-mounts={mounted}", *program]}
 
 

@@ -165,6 +165,18 @@ TEST_CASE("the first line, its task and the number of lines are said") {
   CHECK(findings[1].text == "12: Address already in use");
 }
 
+TEST_CASE("what Open MPI 4.1.4 writes without PMIx is one failure") {
+  const auto findings = diagnose(
+      "[vm:18132] OPAL ERROR: Unreachable in file ext3x_client.c at line 112\n"
+      "--------------------------------------------------------------------------\n"
+      "The application appears to have been direct launched using \"srun\",\n"
+      "but OMPI was not built with SLURM's PMI support and therefore cannot\n"
+      "execute. There are several options for building PMI support under\n"
+      "SLURM, depending upon the SLURM version you are using:\n");
+  CHECK(ids(findings) == std::vector<std::string>{"pmi-none"});
+  CHECK(findings[0].times == 3);
+}
+
 TEST_CASE("causes come before what they bring about, whichever was written first") {
   const auto findings = diagnose(
       "NCCL WARN Connection closed by remote peer node01<1>\n"
