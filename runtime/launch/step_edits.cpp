@@ -234,7 +234,11 @@ Result<void> HookedStart::find(HookContext context, Log& log) {
 }
 
 Result<void> HookedStart::prepare(HookContext context, HostSide& side, Log& log) {
-  SPC_TRY(find(std::move(context), log));
+  if (hooks_) {
+    context_ = std::move(context);
+  } else {
+    SPC_TRY(find(std::move(context), log));
+  }
   prepared_ = true;
   outcomes_ = SPC_TRY(hooks_->prepare(context_));
   for (const auto& [hook, edits] : outcomes_) {
@@ -310,7 +314,7 @@ void HookedStart::leave_out(Furniture& furniture) const {
 }
 
 bool HookedStart::runs_shell_hooks() const {
-  return std::any_of(shell_hooks_.begin(), shell_hooks_.end(), [](const ShellHook& hook) { return hook.runs; });
+  return prepared_ && std::any_of(shell_hooks_.begin(), shell_hooks_.end(), [](const ShellHook& hook) { return hook.runs; });
 }
 
 TaskEdits HookedStart::for_tasks() const {

@@ -57,6 +57,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   if (arguments.has("mount-home") || arguments.has("no-mount-home")) options.request.mount_home = arguments.has("mount-home");
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
   options.name = arguments.value("name");
+  options.request.command = arguments.rest;  // hooks may ask for it
   if (arguments.has("changes")) options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
   return options;
 }
