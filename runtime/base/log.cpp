@@ -6,6 +6,7 @@
 namespace spc {
 
 void StderrLog::write(LogLevel level, std::string_view line) noexcept {
+  if (level == LogLevel::debug) return;
   const std::string_view prefix = level == LogLevel::warning ? "warning: " : "";
   // One writev keeps lines of several processes apart.
   const iovec parts[] = {{const_cast<char*>(prefix.data()), prefix.size()},

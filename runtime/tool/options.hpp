@@ -68,6 +68,7 @@ inline constexpr OptionRow kRunOptions[] = {
     {"--entrypoint", nullptr, "run COMMAND by the image's entrypoint, too"},
     {"--remap-root", nullptr, "be root inside, as far as your own files go: for apt, dnf and the like"},
     {"--name", "NAME", "name the container for scontainer exec"},
+    {"--share", "KEY|no", "be in one container with all who say the same KEY; ranks of one mpirun or srun are anyway"},
     {"--platform", "OS/ARCH[/VARIANT]", "take the image for another machine than this one"},
     {"--pull", "newer|missing|always|never", "when the registry is asked about an image that is there"},
     {"-q,--quiet", nullptr, "do not show how the image is fetched"},
@@ -83,7 +84,8 @@ inline constexpr char kRunHelp[] =
     "  scontainer run debian:12 cat /etc/os-release\n"
     "  scontainer run --mounts=./data:/data:ro,/scratch --env=OMP_NUM_THREADS=4 app:1.4 /opt/app/run\n"
     "  scontainer run --remap-root --changes=./with-git debian:12 apt-get install -y git\n"
-    "  scontainer run --changes=./with-git --readonly debian:12 git --version\n";
+    "  scontainer run --changes=./with-git --readonly debian:12 git --version\n"
+    "  mpirun -n 4 scontainer run app:1.4 /opt/app/solver\n";
 inline constexpr char kShellHelp[] =
     "Yours if the image has it, else bash or sh. The options are those of run.\n\n"
     "examples:\n"

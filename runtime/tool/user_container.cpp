@@ -151,20 +151,27 @@ UserIdentity identity_inside(RootMap map) {
   return map == RootMap::root ? user.as_root() : user;
 }
 
-Result<ImageSettings> enter_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
-                                           RootMap map, const OfEnroot& of_enroot,
-                                           std::map<std::string, std::string>& environment, Log& log) {
-  const UserIdentity outside = UserIdentity::of_this_process();
-  UserIdentity user = identity_inside(map);
-  const bool mounts_home = request.mount_home.value_or(false);
-  // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
-  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
-  HookedStart hooked;
+Site site_for(const OfEnroot& of_enroot) {
   Site site = Site::read();
   if (of_enroot.hooks) {
     site.add("enroot_compat", "true");
     site.add("user_hooks", "true");
   }
+  return site;
+}
+
+Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
+                                          RootMap map, const OfEnroot& of_enroot,
+                                          const std::map<std::string, std::string>& environment, const Site& site, Log& log) {
+  const UserIdentity outside = UserIdentity::of_this_process();
+  const UserIdentity user = identity_inside(map);
+  const bool mounts_home = request.mount_home.value_or(false);
+  // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
+  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
+  MadeContainer made;
+  HookedStart& hooked = made.hooked;
+  made.mounts = UniqueFd(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!made.mounts) return Error::from_errno(errno, "open the mount namespace");
   auto side =
       SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
         HookContext context = HookedStart::context_of(request, environment, site);
@@ -192,14 +199,12 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
   SPC_TRY(pivot_into(image.place + "/root"));
 
   if (settings.in_files) read_image_files(environment, settings, &log);
-  std::string workdir = request.workdir.empty() ? settings.workdir : request.workdir;
-  if (workdir.empty() || workdir[0] != '/') workdir = "/" + workdir;
+  const std::string workdir = workdir_of(request, settings);
   auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
   spec.settings = settings;
-  TaskEdits edits;
   if (image.writable) {
     SPC_TRY(hooked.create(spec, furniture));
-    edits = hooked.for_tasks();
+    made.edits = hooked.for_tasks();
     SPC_TRY(furnish(furniture, attach));
     SPC_TRY(hooked.start());
   } else if (!request.devices.empty()) {
@@ -215,16 +220,26 @@ Result<ImageSettings> enter_user_container(const MountedImage& image, const Laun
     SPC_TRY(furnish(furniture, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
-  SPC_TRY(change_directory(workdir));
+  made.settings = std::move(settings);
+  return made;
+}
 
+Result<void> begin_task(const LaunchRequest& request, const Site& site, const ImageSettings& settings, const TaskEdits& edits,
+                        HookedStart& hooked, RootMap map, UserIdentity user, std::map<std::string, std::string>& environment,
+                        Log& log) {
+  const std::string workdir = workdir_of(request, settings);
+  SPC_TRY(change_directory(workdir));
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
+  ContainerSpec spec;
+  spec.image = request.image;
+  spec.settings = settings;
+  spec.user = user;
   spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
   SPC_TRY(hooked.apply_to_task(edits, request, environment, site, spec, log));
   environment.clear();
   for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
-  if (map == RootMap::root) SPC_TRY(fake_root_calls());
-  return settings;
+  return map == RootMap::root ? fake_root_calls() : Result<void>();
 }
 
 }  // namespace spc

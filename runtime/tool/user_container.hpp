@@ -7,6 +7,8 @@
 #include "base/user_namespace.hpp"
 #include "launch/environment.hpp"
 #include "launch/launch.hpp"
+#include "launch/site.hpp"
+#include "launch/step_edits.hpp"
 #include "launch/user_identity.hpp"
 #include "tool/image_mount.hpp"
 
@@ -21,12 +23,29 @@ struct OfEnroot {
   bool hooks = false;
 };
 
-/// Takes the calling process into the mounted image, as the first task of a step goes into its container: mounts of the
-/// host, /proc, /sys, /dev, a private /tmp, names of user and groups, work directory; then gives up the way to any
-/// privilege. The process must be a child of the one that mounted the image. Changes `environment` to the container's.
-/// Gives back the settings, those in the image's files included.
-Result<ImageSettings> enter_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
-                                           RootMap map, const OfEnroot& of_enroot,
-                                           std::map<std::string, std::string>& environment, Log& log);
+/// The site's settings, with what enroot_compat and user_hooks then are.
+Site site_for(const OfEnroot& of_enroot);
+
+/// What comes of making a container: what its tasks need besides being in it.
+struct MadeContainer {
+  UniqueFd mounts;         ///< its mount namespace
+  ImageSettings settings;  ///< those in the image's files included
+  TaskEdits edits;         ///< of hooks
+  HookedStart hooked;      ///< for begin_task() in the same process
+};
+
+/// Makes the container of the mounted image, as the first task of a step does: mounts of the host, /proc, /sys, /dev, a private
+/// /tmp, names of user and groups; and takes the calling process into it, which must be a child of the one that mounted the
+/// image. `environment` is that of the host.
+Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
+                                          RootMap map, const OfEnroot& of_enroot, const std::map<std::string, std::string>& environment,
+                                          const Site& site, Log& log);
+
+/// What is left to do for each task when it is in the container: work directory, environment, and giving up the way to any
+/// privilege. `hooked` and `user` are from outside: of make_user_container(), or what before_entering() and identity_inside()
+/// made. Changes `environment` to the container's.
+Result<void> begin_task(const LaunchRequest& request, const Site& site, const ImageSettings& settings, const TaskEdits& edits,
+                        HookedStart& hooked, RootMap map, UserIdentity user, std::map<std::string, std::string>& environment,
+                        Log& log);
 
 }  // namespace spc

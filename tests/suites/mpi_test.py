@@ -130,3 +130,38 @@ def the_wrong_mpi_for_the_image_is_said(cluster):
     done = cluster.srun("--mpi=pmi2", "-n2", "/probe", image=only_open_mpi)
     expect(done.rc == 0 and "hint: --mpi=pmix" in done.err, "it is not said", done)
     equal(cluster.srun("--mpi=pmix", "-n2", "/probe", image=only_open_mpi).messages(), [], "messages")
+
+
+HYBRID = ("scontainer", "run", "-q", "--mounts=/home/shared/mpi:/mpi:ro")
+
+
+@test
+def mpirun_of_the_node_runs_ranks_in_one_container_a_node(cluster):
+    image = prepare(cluster)
+    cluster.run("srun", "-n1", "scontainer", "pull", "-q", image).good()
+    done = cluster.run("salloc", "-Q", *TWICE_FOUR, "mpirun", *HYBRID, image, "/mpi/ring.openmpi", "16", timeout=SECONDS)
+    done.good("ring of 8 on 2 hosts, 4 share memory")
+    script = "readlink /proc/self/ns/user; readlink /proc/self/ns/mnt; sleep 0.3"
+    done = cluster.run("salloc", "-Q", "-N1", "-n3", "mpirun", "-n", "3", *HYBRID, image, "sh", "-c", script, timeout=SECONDS)
+    equal(len(set(done.good().split())), 2, "namespaces of the three", done)
+
+
+@test
+def ranks_of_srun_that_each_start_a_container_are_in_one(cluster):
+    image = prepare(cluster)
+    cluster.run("srun", "-n1", "scontainer", "pull", "-q", image).good()
+    for mpi, family in (("pmix", "openmpi"), ("pmi2", "mpich")):
+        done = cluster.run("srun", f"--mpi={mpi}", "-N2", "--ntasks-per-node=2", *HYBRID, image, f"/mpi/ring.{family}", "16",
+                           timeout=SECONDS)
+        done.good("ring of 4 on 2 hosts, 2 share memory")
+
+
+@test
+def two_steps_of_one_job_have_images_of_their_own(cluster):
+    image = prepare(cluster)
+    again = with_probe("beside-mpi", [("mark", b"x")])
+    step = f"srun --overlap -N1 -n2 --mpi=pmix --container-image={image} {PROGRAMS} /mpi/ring.openmpi"
+    other = f"srun --overlap -N1 -n2 --mpi=none --container-image={cluster.name_of(again)} /probe /mark"
+    done = cluster.run("salloc", "-Q", "-N1", "-n2", "sh", "-euc", f"{step} & {other}; wait $!", timeout=SECONDS)
+    equal(sorted(set(done.good().splitlines())), ["/mark: mode 100755 uid 2001", "ring of 2 on 1 hosts, 2 share memory",
+                                                  "xuid 2001, in /"], "output", done)

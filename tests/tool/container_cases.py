@@ -158,3 +158,76 @@ def test_layers_in_use_stay():
     user("rm", name).succeeds("1 more are in use")
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 143
+
+
+# --- one container for several ---
+
+NAMESPACES = "readlink /proc/self/ns/user /proc/self/ns/mnt"
+LAUNCH = {"OMPI_COMM_WORLD_LOCAL_SIZE": "3", "PMIX_NAMESPACE": "4711"}  # as mpirun of Open MPI has it
+
+
+def shared(*options, script, **variables):
+    return subprocess.Popen(machine.as_user(["scontainer", "run", "-q", *options, base(), "sh", "-c", script]), stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home,
+                            env=machine.environment(**{**LAUNCH, **variables}))
+
+
+def ends(process, status=0):
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == status, (process.returncode, out, err)
+    return out
+
+
+def test_ranks_of_one_launch_are_in_one_container():
+    ranks = [shared(script=f"{NAMESPACES}; touch /made-by-$RANK; echo $RANK; read end || true", RANK=str(rank)) for rank in range(3)]
+    said = [[rank.stdout.readline() for _ in range(3)] for rank in ranks]
+    assert len({(user, mounts) for user, mounts, _ in said}) == 1, said
+    assert [rank for _, _, rank in said] == ["0\n", "1\n", "2\n"], said
+    late = ends(shared(script=f"{NAMESPACES}; ls /made-by-*"))
+    assert late == said[0][0] + said[0][1] + "/made-by-0\n/made-by-1\n/made-by-2\n", late
+    for rank in ranks:
+        ends(rank)
+    wait_for("the keeper ends", lambda: not machine.our_processes())
+    assert "made-by" not in ends(shared(script="ls /"))
+
+
+def test_other_launches_images_options_and_no_have_containers_of_their_own():
+    first = shared(script=f"{NAMESPACES}; read end || true")
+    its = first.stdout.readline() + first.stdout.readline()
+    for other in (shared(script=NAMESPACES, PMIX_NAMESPACE="4712"), shared("--readonly", script=NAMESPACES),
+                  shared("--share=no", script=NAMESPACES), shared("--share=mine", script=NAMESPACES),
+                  shared(script=NAMESPACES, OMPI_COMM_WORLD_LOCAL_SIZE="1")):
+        said = ends(other)
+        assert not set(said.splitlines()) & set(its.splitlines()), (other.args, said, its)
+    ends(first)
+
+
+def test_a_shared_container_outlives_the_one_that_made_it():
+    first = shared("--share=k", script="echo up; read end || true")
+    assert first.stdout.readline() == "up\n"
+    second = shared("--share=k", script="echo in; read end || true; cat /etc/debian_version /usr/bin/id >/dev/null && echo still there")
+    assert second.stdout.readline() == "in\n"
+    first.kill()
+    first.wait()
+    user("exec", "nobody", "true").fails(125)  # removes the entry of who was killed
+    third = shared("--share=k", script=f"{NAMESPACES} | sort -u | wc -l")
+    assert ends(third) == "2\n"
+    assert "still there" in ends(second)
+    wait_for("the keeper ends", lambda: not machine.our_processes())
+
+
+def test_what_prevents_a_shared_container_is_said_once():
+    ranks = [shared("--share=bad", "--mounts=/no/such/place", script="true") for _ in range(3)]
+    said = [rank.communicate(timeout=30)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [125] * 3, said
+    # Who comes when the first ones have gone is a first one again.
+    assert 1 <= sum("/no/such/place" in text for text in said) <= 3, said
+    user("run", "-q", "--share=bad", f"{machine.registry.name}/nope:1", "true").fails(125, "nope")
+    user("run", "-q", "--share=s", base(), "/etc/passwd").fails(126, "/etc/passwd")
+
+
+def test_everybody_at_once():
+    script = "readlink /proc/self/ns/mnt"
+    for process in [shared("--share=race", script=script) for _ in range(12)]:
+        assert ends(process).startswith("mnt:")
+    wait_for("the keepers end", lambda: not machine.our_processes())

@@ -1,18 +1,27 @@
-#include "launch/data_file.hpp"
-#include "launch/device_names.hpp"
-#include "launch/launch.hpp"
-
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 
+#include "base/file.hpp"
+#include "base/socket.hpp"
+#include "launch/data_file.hpp"
+#include "launch/device_names.hpp"
+#include "launch/image_files.hpp"
+#include "launch/launch.hpp"
+
 #include "tool/command.hpp"
+#include "tool/launch_key.hpp"
 #include "tool/local_image.hpp"
 #include "tool/node_step.hpp"
 #include "tool/obtain.hpp"
 #include "tool/running.hpp"
+#include "tool/shared_container.hpp"
 #include "tool/started_by_enroot.hpp"
 #include "tool/supervise.hpp"
 #include "tool/user_container.hpp"
@@ -118,27 +127,72 @@ Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& m
   return {};
 }
 
-Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
-  const auto config = SPC_TRY(read_config(places.config));
-  const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
-  auto image = SPC_TRY(open_image(places, config, wanted));
-  const bool in_files = image.settings == kSettingsInFiles;
-  Commands commands = fixed != nullptr ? *fixed : Commands{arguments.rest};
-  const bool by_image = fixed == nullptr && (arguments.rest.empty() || arguments.has("entrypoint"));
-  if (by_image && !in_files) commands = SPC_TRY(command_of(arguments, image.settings));
-  if (!options.request.writable) options.request.writable = config.writable;
-  if (!options.request.mount_home) options.request.mount_home = config.mount_home;
-  const WritableLayer writable{
-      .wanted = true, .size = config.upper_size, .directory = options.changes, .keep = *options.request.writable};
+/// The servers of a shared container outlive whose messages these are: who waits for their end would wait for all.
+Result<MountedImage> without_stderr(const std::function<Result<MountedImage>()>& mount) {
+  const UniqueFd ours(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  ::dup2(STDIN_FILENO, STDERR_FILENO);  // a keeper's is /dev/null
+  auto mounted = mount();
+  ::dup2(ours.get(), STDERR_FILENO);
+  return mounted;
+}
 
-  SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
-  auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
-  SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
-  if (!mounted.writable && *options.request.writable) {
-    report_error("warning: the container is read-only: this kernel cannot make it writable without privilege");
+/// How a container without privilege is made, and what it is for.
+struct UserRun {
+  const Arguments& arguments;
+  RunOptions& options;
+  const Places& places;
+  Config config;
+  Commands commands;
+  bool by_image = false;  ///< the image says what to run
+  bool shared = false;
+
+  UserRun(const Arguments& given, RunOptions& parsed, const Places& where, const Commands* fixed)
+      : arguments(given),
+        options(parsed),
+        places(where),
+        commands(fixed != nullptr ? *fixed : Commands{given.rest}),
+        by_image(fixed == nullptr && (given.rest.empty() || given.has("entrypoint"))) {}
+
+  /// In the process itself: an image mounted in a user namespace that it has entered.
+  Result<MountedImage> mount(std::string& name, std::string& settings) {
+    const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
+    auto image = SPC_TRY(open_image(places, config, wanted));
+    name = image.name;
+    settings = image.settings;
+    if (by_image && settings != kSettingsInFiles) (void)SPC_TRY(command_of(arguments, settings));
+    const WritableLayer writable{
+        .wanted = true, .size = config.upper_size, .directory = options.changes, .keep = *options.request.writable};
+    SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
+    auto mount_all = [&]() -> Result<MountedImage> {
+      auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
+      SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
+      return mounted;
+    };
+    auto mounted = SPC_TRY(shared ? without_stderr(mount_all) : mount_all());
+    if (!mounted.writable && *options.request.writable) {
+      report_error("warning: the container is read-only: this kernel cannot make it writable without privilege");
+    }
+    return mounted;
   }
-  const auto settings = ImageSettings::parse(image.settings);
-  return supervise_noted(places, options, image.name, [&] {
+
+  /// In the child, by when it is inside.
+  Result<void> begin(const ImageSettings& settings, const std::string& record, const TaskEdits& edits, const Site& site,
+                     HookedStart& hooked, UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
+    SPC_TRY(begin_task(options.request, site, settings, edits, hooked, options.map, std::move(user), environment, log));
+    if (by_image && record != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, record));
+    // What an image without a record runs by itself is a script in it.
+    if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
+      commands.front().insert(commands.front().begin(), {"/bin/sh", settings.start_script});
+    }
+    return {};
+  }
+};
+
+Result<int> run_alone(UserRun& run) {
+  std::string name;
+  std::string record;
+  auto mounted = SPC_TRY(run.mount(name, record));
+  return supervise_noted(run.places, run.options, name, [&] {
     OfEnroot of_enroot{.environment = own_environment()};
     of_enroot.hooks = of_enroot.environment.erase(kStartedByEnroot) != 0;
     auto environment = of_enroot.environment;
@@ -148,20 +202,108 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
         return std::find(kShown.begin(), kShown.end(), variable.first) == kShown.end();
       });
     }
-    StderrLog log;
-    auto entered = enter_user_container(mounted, options.request, settings, options.map, of_enroot, environment, log);
-    if (!entered) return become(std::move(entered).error(), options, commands, environment);
-    // What an image without a record runs by itself is a script in it.
-    if (by_image && in_files && !entered->start_script.empty()) {
-      commands.front().insert(commands.front().begin(), {"/bin/sh", entered->start_script});
-    }
-    return become({}, options, commands, environment);
+    const auto enter = [&]() -> Result<void> {
+      StderrLog log;
+      const Site site = site_for(of_enroot);
+      auto user = identity_inside(run.options.map);
+      auto made = SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record), run.options.map,
+                                              of_enroot, environment, site, log));
+      return run.begin(made.settings, record, made.edits, site, made.hooked, std::move(user), environment, log);
+    };
+    auto entered = enter();
+    return become(std::move(entered), run.options, run.commands, environment);
   });
+}
+
+/// In the keeper of a container that several share. A child makes it, and leaves it with the namespaces' descriptors.
+Result<SharedContainer> make_to_share(UserRun& run) {
+  SharedContainer shared;
+  auto mounted = std::make_shared<MountedImage>(SPC_TRY(run.mount(shared.image, shared.settings)));
+  shared.user = UniqueFd(::open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC));
+  if (!shared.user) return Error::from_errno(errno, "open the user namespace");
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "fork");
+  if (child == 0) {
+    StderrLog log;
+    auto made = make_user_container(*mounted, run.options.request, ImageSettings::parse(shared.settings), run.options.map,
+                                    {.environment = own_environment()}, own_environment(), Site::read(), log);
+    Result<void> sent = made ? Result<void>() : Result<void>(made.error());
+    if (made) {
+      const auto text = sealed_memory_file("edits", made->edits.serialize());
+      const int passed[] = {made->mounts.get(), text ? text->get() : -1};
+      sent = text ? send_struct(theirs.get(), char{'m'}, passed) : Result<void>(text.error());
+    }
+    if (!sent) report_error(sent.error().message());
+    ::_exit(sent ? 0 : 1);
+  }
+  theirs.reset();
+  char kind = 0;
+  auto received = receive_struct(ours.get(), kind);
+  ::waitpid(child, nullptr, 0);
+  if (!received || received->size() != 2) return Error(ErrorKind::system, "");  // said by the child
+  shared.mounts = std::move((*received)[0]);
+  shared.edits = SPC_TRY(read_file((*received)[1].get(), 64 << 20));
+  shared.alive = std::move(mounted);
+  return shared;
+}
+
+Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<std::string, std::string>& environment) {
+  StderrLog log;
+  const Site site = Site::read();
+  auto user = identity_inside(run.options.map);
+  const auto edits = TaskEdits::parse(shared.edits);
+  ContainerSpec spec;
+  spec.image = run.options.request.image;
+  spec.settings = ImageSettings::parse(shared.settings);
+  spec.user = user;
+  HookContext context = HookedStart::context_of(run.options.request, environment, site);
+  context.remap_root = run.options.map == RootMap::root;
+  HookedStart hooked;
+  SPC_TRY(hooked.before_entering(std::move(context), edits, spec, log));
+  if (::setns(shared.user.get(), CLONE_NEWUSER) != 0) return Error::from_errno(errno, "join the container's user namespace");
+  if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
+  if (spec.settings.in_files) read_image_files(environment, spec.settings, nullptr);
+  return run.begin(spec.settings, shared.settings, edits, site, hooked, std::move(user), environment, log);
+}
+
+Result<int> run_shared(UserRun& run, const std::string& key) {
+  const auto shared = SPC_TRY(join_shared_container(key, [&] { return make_to_share(run); }));
+  if (shared.failed) return kNoContainer;
+  return supervise_noted(run.places, run.options, shared.image, [&] {
+    auto environment = own_environment();
+    auto entered = enter_shared(run, shared, environment);
+    return become(std::move(entered), run.options, run.commands, environment);
+  });
+}
+
+/// Who shares a container with whom: the same launch, or key, and the same image and options. Empty: nobody.
+std::string share_key(const Arguments& arguments) {
+  const std::string asked = arguments.value("share");
+  if (asked == "no" || std::getenv(kStartedByEnroot) != nullptr) return {};
+  std::string key = asked.empty() ? launch_key(own_environment()) : "key " + asked;
+  if (key.empty()) return {};
+  key += '\n' + arguments.words[0];
+  for (const auto& [option, values] : arguments.options) {
+    key.append("\n").append(option);
+    for (const std::string& value : values) key.append("=").append(value);
+  }
+  return key;
+}
+
+Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
+  UserRun run(arguments, options, places, fixed);
+  run.config = SPC_TRY(read_config(places.config));
+  if (!options.request.writable) options.request.writable = run.config.writable;
+  if (!options.request.mount_home) options.request.mount_home = run.config.mount_home;
+  const std::string key = share_key(arguments);
+  run.shared = !key.empty();
+  return key.empty() ? run_alone(run) : run_shared(run, key);
 }
 
 /// As root: by the agent, like a step of root.
 Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options, const Commands* fixed) {
-  for (const char* option : {"remap-root", "changes", "entrypoint", "platform"}) {
+  for (const char* option : {"remap-root", "changes", "entrypoint", "platform", "share"}) {
     if (arguments.has(option)) {
       return Error(ErrorKind::invalid, std::string("--") + option + " is for containers without privilege")
           .hint("run it as an ordinary user");
