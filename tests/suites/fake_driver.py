@@ -154,3 +154,19 @@ def daemons(cluster, node="node01"):
         yield
     finally:
         cluster.root(node, "rm", "-r", *(os.path.dirname(path) for path in SOCKETS))
+
+
+@contextlib.contextmanager
+def parts_of_gpu0(cluster, node="node01"):
+    """GPU 0 has two instances of MIG, whose nodes are 12, 13 and 21, 22. While a FakeDriver is there."""
+    script = ""
+    for instance, number in ((1, 12), (2, 21)):
+        where = f"/proc/driver/nvidia/capabilities/gpu0/mig/gi{instance}"
+        script += f"mkdir -p {where}/ci0 /dev/nvidia-caps; echo DeviceFileMinor: {number} >{where}/access; "
+        script += f"echo DeviceFileMinor: {number + 1} >{where}/ci0/access; "
+        script += "".join(f"mknod -m 666 /dev/nvidia-caps/nvidia-cap{minor} c 242 {minor}; " for minor in (number, number + 1))
+    try:
+        cluster.root(node, "sh", "-euc", script).good()
+        yield
+    finally:
+        cluster.root(node, "rm", "-rf", "/dev/nvidia-caps", "/proc/driver/nvidia/capabilities")

@@ -169,6 +169,15 @@ def each_task_has_its_own_of_the_steps_fake_gpus(cluster):
         equal(lines, [f"0 {ALLOWED} {BY_CGROUP}", f"1 {BY_CGROUP} {ALLOWED}", from_driver()], "what the tasks see", done)
 
 
+@test
+def a_part_of_a_fake_gpu_is_there_without_the_others(cluster):
+    show = 'for n in 12 13 21 22; do (: <>/dev/nvidia-caps/nvidia-cap$n) 2>&1 | sed "s/.*: //"; done'
+    with driver(cluster), fake_driver.parts_of_gpu0(cluster):
+        for value, wanted in (("all", [ALLOWED] * 4), ("0:0", [ALLOWED] * 2 + [BY_US] * 2), ("0:1", [BY_US] * 2 + [ALLOWED] * 2)):
+            run(cluster, show, "-w", "node01", env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good("\n".join(wanted))
+        refused(run(cluster, "true", "-w", "node01", env=["NVIDIA_VISIBLE_DEVICES=0:2"]), "asks for 0:2, which this step does not have")
+
+
 @contextlib.contextmanager
 def unconstrained(cluster):
     """Slurm that allocates GPUs and lets every job open all of them."""
