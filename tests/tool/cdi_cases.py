@@ -90,3 +90,22 @@ def test_completion_knows_the_devices():
         words = "COMP_WORDS=(scontainer cdi show e); COMP_CWORD=3; _scontainer; echo ${COMPREPLY[@]}"
         done = run(machine.as_user(["bash", "-c", script + words]), "", machine.environment(), "/")
         assert done.out == "example.org/x=one example.org/x=two\n", done
+
+
+def test_a_program_of_a_device_runs_as_the_user():
+    machine.write("/etc/vendor-hook", '#!/bin/sh\nid -u >"$HOME/seen"\ncat >>"$HOME/seen"\n')
+    os.chmod("/etc/vendor-hook", 0o755)
+    hooks = [{"hookName": "createContainer", "path": "/etc/vendor-hook"}]
+    seen = os.path.join(machine.home, "seen")
+    try:
+        with files(a_json={**SPEC, "containerEdits": {"hooks": hooks}}):
+            user("run", "-q", "--device=example.org/x=two", base(), "sh", "-c", "echo $TWO").succeeds("2")
+            with open(seen) as file:
+                text = file.read()
+            assert text.startswith(f"{machine.UID}\n") and '"creating"' in text, text
+            os.chmod("/etc/vendor-hook", 0o777)
+            user("run", "-q", "--device=example.org/x=two", base(), "true").fails(125, "can be written by others")
+    finally:
+        os.unlink("/etc/vendor-hook")
+        if os.path.exists(seen):
+            os.unlink(seen)
