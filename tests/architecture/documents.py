@@ -12,6 +12,7 @@ TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 SETTINGS_EXAMPLE = ROOT / "packaging/config.toml.example"
+HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
 TOOL_PAGE = ROOT / "packaging/man/scontainer.1"
 STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
 
@@ -136,6 +137,21 @@ def setting_problems():
                     yield f"{key} is {source[key]} by default; the {where} says {settings[key]}"
 
 
+# --- hooks ---
+
+
+def hook_key_problems():
+    """Every key of the JSON that hooks read and write, and of their descriptions, is in the manual page."""
+    page = plain(HOOKS_PAGE)
+    for name in ("hooks/json/context.cpp", "hooks/json/edits.cpp", "runtime/hook/hook_description.cpp"):
+        keys = set(re.findall(r'(?:\btake(?:_\w+)?\(|read_list\(object, )"(\w+)"', (ROOT / name).read_text()))
+        if len(keys) < 5:
+            raise ValueError(f"{name} is not written as documents.py reads it")
+        for key in sorted(keys):
+            if f'"{key}"' not in page and not re.search(rf"\b{key}\b", page):
+                yield f"{relative(HOOKS_PAGE)} does not name {key}, which {name} reads"
+
+
 # --- the command for people ---
 
 
@@ -172,4 +188,5 @@ def check(report, stage):
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
+    report.check("the manual page of hooks names every key that is read", hook_key_problems())
     report.check("the manual page and the example have the settings of config_keys.cpp, with defaults", setting_problems())
