@@ -285,3 +285,47 @@ def whatever_is_killed_during_a_hook_leaves_nothing(cluster):
         cluster.must_be_quiet(within=15, store=store)
         step_.end(60)
         back_in_order(cluster)
+
+
+@test
+def a_hook_takes_the_place_of_the_built_in_one_of_its_name(cluster):
+    names = "grep -c ^alice: /etc/passwd"
+    step(cluster, names).good("1")
+    with Hooks(cluster, {"10-shadow.sh": "echo BY=site >> ${ENROOT_ENVIRON}\n"}) as files:
+        done = step(cluster, names + "; echo $BY", "-n2")
+        expect(sorted(done.out.split()) == ["0", "0", "site", "site"], "the built-in hook has run", done)
+        os.chmod(files.path("enroot/hooks.d/10-shadow.sh"), 0o644)
+        done = step(cluster, names + '; echo "[$BY]"')
+        expect(done.out.split() == ["0", "[]"], "it is not turned off", done)
+        with open(files.path("enroot/hooks.d/10-shadow.sh"), "w"):
+            os.chmod(files.path("enroot/hooks.d/10-shadow.sh"), 0o755)
+        done = step(cluster, names)
+        expect(done.out.split() == ["0"], "an empty file does not turn it off", done)
+
+
+@test
+def common_sh_has_what_hooks_call(cluster):
+    text = r"""
+    same() { [ "$1" = "$2" ] || common::err "got '$1' instead of '$2'"; }
+    common::checkcmd bash sed; ! (common::checkcmd no-such-program 2> /dev/null)
+    dir=$(common::mktmpdir of-hook); same "$(stat -c %a "${dir}")" 700; cd "${dir}"
+    ln -s /usr/lib link; same "$(common::realpath link)" "$(readlink -f /usr/lib)"
+    same "$(common::mountpoint /proc/sys/kernel)" "$(stat -c %m /proc/sys/kernel)"
+    export A='1 2' B='$A'; printf 'x ${A}/${B}${NOT_SET}.\n$A ${a-b}\n' > t; same "$(common::envsubst t)" $'x 1 2/$A.\n$A ${a-b}'
+    printf '  A=1\n# c\nB="x y"\nENROOT_X=1\nno\nC=\n' > e; common::envfmt e; same "$(cat e)" $'A=1\nB=x y\nC='
+    mkdir parts; printf '#!/bin/sh\necho two\n' > parts/2.sh; printf '#!/bin/sh\necho one\n' > parts/1.sh; chmod 755 parts/*; touch parts/3.sh parts/4
+    same "$(common::runparts list .sh parts)" $'parts/1.sh\nparts/2.sh\nparts/3.sh'; same "$(common::runparts exec .sh parts)" $'one\ntwo'
+    (common::chdir parts; same "${PWD##*/}" parts); ! (common::chdir nowhere 2> /dev/null)
+    same "$(common::getpwent | cut -d: -f1,3)" "alice:2001"; same "$(common::getgrent | cut -d: -f3)" "$(id -g)"
+    mkdir -p closed/in; touch closed/in/file; chmod 0 closed/in/file closed/in; common::fixperms closed; same "$(cat closed/in/file)" ""
+    chmod 500 closed/in; common::rmall closed; test ! -e closed
+    printf 'a\nb' | common::readstrarray list; same "${list[*]}" "a b"; common::read line < /dev/null; same "${line}" ""
+    same "$(common::fmt bold text)" text; same "$(common::debarch x86_64)/$(common::debarch aarch64)" amd64/arm64
+    printf 'machine m login u password $(echo secret)\n' > netrc; same "$(common::evalnetrc netrc)" "machine m login u password secret"
+    ! type -P jq > /dev/null || same "$(echo '{"a":1}' | common::jq .a)" 1
+    ! type -P curl > /dev/null || same "$(common::curl -s "file://${dir}/e" | head -1)" A=1
+    same "$(common::log WARN 'x y' 2>&1)/$(echo z | common::log INFO - 2>&1)" "[WARN] x y/[INFO] z"
+    common::rmall "${dir}"; echo GOOD=yes >> "${ENROOT_ENVIRON}"
+    """
+    with Hooks(cluster, {"a.sh": text}):
+        step(cluster, "echo $GOOD").good("yes")
