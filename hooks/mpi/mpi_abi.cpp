@@ -85,6 +85,16 @@ class Judge {
         image_(context),
         more_mounts_(!context.settings_of("mpi_mounts").empty()) {}
 
+  /// Whether the image has an MPI, of whatever ABI.
+  [[nodiscard]] bool image_has_mpi() const {
+    return std::any_of(libraries_.begin(), libraries_.end(), [&](const HostLibrary& library) {
+      const std::string name = linker_name(library.soname);
+      const std::string other_name = other_name_of(name);
+      return !library.dependency && (!image_.by_linker_name(name, library.machine).empty() ||
+                                     (!other_name.empty() && !image_.by_linker_name(other_name, library.machine).empty()));
+    });
+  }
+
   /// The first reason against it; empty: there is none.
   std::string reason_against(Edits& edits) {
     for (const HostLibrary& library : libraries_) {
@@ -203,7 +213,13 @@ Result<void> create(const HookContext& context, Edits& edits) {
     if (found == edits.remembered.end()) break;
     libraries.push_back(HostLibrary::parse(found->second));
   }
-  edits.refusal = printable(Judge(context, libraries).reason_against(edits));
+  Judge judge(context, libraries);
+  if (context.mpi.empty() && !judge.image_has_mpi()) {  // the site's word is for all images, with MPI or without
+    for (MountEdit& mount : edits.mounts) mount.target.clear();
+    edits.notes.emplace_back("the image has no MPI, and the node's is added only with --container-mpi=host");
+    return {};
+  }
+  edits.refusal = printable(judge.reason_against(edits));
   // Names of the image's files are in them.
   for (std::string& note : edits.notes) note = printable(note);
   if (!edits.refusal.empty()) return {};

@@ -69,6 +69,7 @@ def the_site_may_want_its_fake_mpi_in_every_container(cluster):
         step(cluster, image).good("of the node")
         step(cluster, image, command=("bash", "-euc", "ls /opt/switch; touch /opt/switch/x || echo no")).good(f"libfakefabric.so.1\n{SONAME}.2.0\nno")
         step(cluster, image, "--container-mpi=image").good("of the image")
+        step(cluster, "base", command=("bash", "-euc", f"test ! -e {OURS}; test ! -e /opt/switch")).good("")
 
 
 @test

@@ -243,6 +243,25 @@ TEST_CASE("an image without MPI is given the node's, one of another machine is n
   CHECK(has(other.run().refusal, "the node's libmpi.so.12 is for x86-64, and the image is not"));
 }
 
+TEST_CASE("where the site asks for it, an image without MPI is left as it is") {
+  Scene scene;
+  scene.context.mpi.clear();
+  scene.set("mpi", "host");
+  scene.set("mpi_mounts", "/var/spool/switch");
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.libraries.empty());
+  REQUIRE(edits.mounts.size() == 2);
+  CHECK((edits.mounts[0].target.empty() && edits.mounts[1].target.empty()));
+  CHECK(edits.notes == Versions{"the image has no MPI, and the node's is added only with --container-mpi=host"});
+
+  Scene other;
+  other.context.mpi.clear();
+  other.set("mpi", "host");
+  other.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  CHECK(has(other.run().refusal, "they are of different ABIs"));
+}
+
 TEST_CASE("what the site says wrongly is refused by name") {
   Scene missing;
   missing.set("mpi_dependencies", "/no/such.so");
