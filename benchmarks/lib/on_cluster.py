@@ -65,7 +65,10 @@ def cluster(work, build, nodes):
     try:
         yield made
     finally:
-        made.call("down")
+        try:
+            made.call("down")
+        except BenchmarkError as error:  # neither what was measured nor why it failed is to be lost
+            say(str(error))
 
 
 def json_lines(text):
