@@ -15,8 +15,18 @@ EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 12
 SAMPLES, BATCH = 8192, 64
 
 
+def take_ranks_from_slurm(env):
+    """As containers have them; outside nobody sets them. What is there stays."""
+    env.setdefault("RANK", env["SLURM_PROCID"])
+    env.setdefault("WORLD_SIZE", env["SLURM_NTASKS"])
+    env.setdefault("LOCAL_RANK", env["SLURM_LOCALID"])
+    env.setdefault("MASTER_ADDR", train.hosts_of(env["SLURM_STEP_NODELIST"])[0])
+    env.setdefault("MASTER_PORT", str(20000 + (int(env["SLURM_JOB_ID"]) * 64 + int(env["SLURM_STEP_ID"])) % 10000))
+    train.complete(env)
+
+
 def main():
-    train.take_ranks_from_slurm(os.environ)
+    take_ranks_from_slurm(os.environ)
     import torch
     import torch.distributed as dist
 
