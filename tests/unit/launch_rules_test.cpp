@@ -87,10 +87,10 @@ TEST_CASE("every option that can be off is recognised when it is used") {
   spc_options options{};
   options.size = sizeof options;
   options.image = "x";
-  options.mounts = options.env = options.unshare = list;
-  options.workdir = options.pull = options.platform = options.name = options.save = options.tmpfs_size = "x";
+  options.mounts = options.env = options.unshare = options.devices = list;
+  options.workdir = options.pull = options.platform = options.name = options.save = options.tmpfs_size = options.mpi = "x";
   options.mount_home = options.remap_root = options.entrypoint = options.entrypoint_log = options.contain = SPC_YES;
-  options.private_layer = options.slurm = options.explain = options.verbose = SPC_YES;
+  options.private_layer = options.gpu = options.slurm = options.explain = options.verbose = SPC_YES;
   std::set<std::string> used;
   for (const int writable : {SPC_YES, SPC_NO}) {
     options.writable = writable;
