@@ -167,7 +167,8 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
 }
 
 Result<void> create(const HookContext& context, Edits& edits) {
-  compare(context, ImageMpi::of(context), edits);
+  // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
+  if (has_mpi(context) || number_of(context, "SLURM_STEP_NUM_TASKS") > 1) compare(context, ImageMpi::of(context), edits);
   for (const MountEdit& mount : edits.mounts) {
     if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
   }

@@ -397,7 +397,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         if (!request.name || named.plan() == NamePlan::make) say_import(request, Event::import_ends, job_environment, log);
         decide(spec, request, site, job_environment);
         tell_image(asked.image, spec);
-        SPC_TRY(hooked.apply_to_task(notes.edits, request, job_environment, site, spec, log));
+        SPC_TRY(hooked.apply_to_task(notes.edits, spec, log));
         SPC_TRY(enter_workdir(spec, request));
         TaskEntry entry;
         entry.explained = request.explain;

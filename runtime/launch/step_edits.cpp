@@ -352,9 +352,7 @@ std::string HookedStart::timing(const TaskEdits& edits) const {
          " us";
 }
 
-Result<void> HookedStart::apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
-                                        const std::map<std::string, std::string>& job_environment, const Site& site,
-                                        ContainerSpec& spec, Log& log) {
+Result<void> HookedStart::apply_to_task(const TaskEdits& edits, ContainerSpec& spec, Log& log) {
   const auto apply = [&](const std::string& hook, const Edits& of_hook) {
     change(spec.environment, of_hook.environment);
     for (const LimitEdit& limit : of_hook.limits) set_limit(limit);
@@ -371,10 +369,9 @@ Result<void> HookedStart::apply_to_task(const TaskEdits& edits, const LaunchRequ
 
   if (!hooks_) return Error(ErrorKind::internal, "the hooks were not looked for before the container was entered");
   spec.hook_origins = hooks_->origins();
-  HookContext context = context_of(request, job_environment, site);
-  add_image(context, spec);
-  context.environment = values_of(spec.environment);
-  for (const auto& [hook, of_hook] : SPC_TRY(hooks_->task(context))) apply(hook, of_hook);
+  add_image(context_, spec);
+  context_.environment = values_of(spec.environment);
+  for (const auto& [hook, of_hook] : SPC_TRY(hooks_->task(context_))) apply(hook, of_hook);
   return {};
 }
 

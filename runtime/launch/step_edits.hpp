@@ -63,9 +63,7 @@ class HookedStart {
   /// Inside, when everything is mounted, and before any task is let in.
   Result<void> start();
   /// In each task, inside, when the environment is decided: what the hooks have said for all, and what they say for this task.
-  Result<void> apply_to_task(const TaskEdits& edits, const LaunchRequest& request,
-                             const std::map<std::string, std::string>& job_environment, const Site& site, ContainerSpec& spec,
-                             Log& log);
+  Result<void> apply_to_task(const TaskEdits& edits, ContainerSpec& spec, Log& log);
   /// How long hooks have taken and which the longest, in words; empty if none has. `edits`: of the task that prepared.
   [[nodiscard]] std::string timing(const TaskEdits& edits) const;
 

@@ -224,9 +224,8 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   return made;
 }
 
-Result<void> begin_task(const LaunchRequest& request, const Site& site, const ImageSettings& settings, const TaskEdits& edits,
-                        HookedStart& hooked, RootMap map, UserIdentity user, std::map<std::string, std::string>& environment,
-                        Log& log) {
+Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
+                        RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
   const std::string workdir = workdir_of(request, settings);
   SPC_TRY(change_directory(workdir));
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
@@ -235,7 +234,7 @@ Result<void> begin_task(const LaunchRequest& request, const Site& site, const Im
   spec.settings = settings;
   spec.user = user;
   spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
-  SPC_TRY(hooked.apply_to_task(edits, request, environment, site, spec, log));
+  SPC_TRY(hooked.apply_to_task(edits, spec, log));
   environment.clear();
   for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");

@@ -38,14 +38,13 @@ struct MadeContainer {
 /// /tmp, names of user and groups; and takes the calling process into it, which must be a child of the one that mounted the
 /// image. `environment` is that of the host.
 Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
-                                          RootMap map, const OfEnroot& of_enroot, const std::map<std::string, std::string>& environment,
-                                          const Site& site, Log& log);
+                                          RootMap map, const OfEnroot& of_enroot,
+                                          const std::map<std::string, std::string>& environment, const Site& site, Log& log);
 
 /// What is left to do for each task when it is in the container: work directory, environment, and giving up the way to any
 /// privilege. `hooked` and `user` are from outside: of make_user_container(), or what before_entering() and identity_inside()
 /// made. Changes `environment` to the container's.
-Result<void> begin_task(const LaunchRequest& request, const Site& site, const ImageSettings& settings, const TaskEdits& edits,
-                        HookedStart& hooked, RootMap map, UserIdentity user, std::map<std::string, std::string>& environment,
-                        Log& log);
+Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
+                        RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log);
 
 }  // namespace spc

@@ -176,9 +176,9 @@ struct UserRun {
   }
 
   /// In the child, by when it is inside.
-  Result<void> begin(const ImageSettings& settings, const std::string& record, const TaskEdits& edits, const Site& site,
-                     HookedStart& hooked, UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
-    SPC_TRY(begin_task(options.request, site, settings, edits, hooked, options.map, std::move(user), environment, log));
+  Result<void> begin(const ImageSettings& settings, const std::string& record, const TaskEdits& edits, HookedStart& hooked,
+                     UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
+    SPC_TRY(begin_task(options.request, settings, edits, hooked, options.map, std::move(user), environment, log));
     if (by_image && record != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, record));
     // What an image without a record runs by itself is a script in it.
     if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
@@ -208,7 +208,7 @@ Result<int> run_alone(UserRun& run) {
       auto user = identity_inside(run.options.map);
       auto made = SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record), run.options.map,
                                               of_enroot, environment, site, log));
-      return run.begin(made.settings, record, made.edits, site, made.hooked, std::move(user), environment, log);
+      return run.begin(made.settings, record, made.edits, made.hooked, std::move(user), environment, log);
     };
     auto entered = enter();
     return become(std::move(entered), run.options, run.commands, environment);
@@ -264,7 +264,7 @@ Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<
   if (::setns(shared.user.get(), CLONE_NEWUSER) != 0) return Error::from_errno(errno, "join the container's user namespace");
   if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
   if (spec.settings.in_files) read_image_files(environment, spec.settings, nullptr);
-  return run.begin(spec.settings, shared.settings, edits, site, hooked, std::move(user), environment, log);
+  return run.begin(spec.settings, shared.settings, edits, hooked, std::move(user), environment, log);
 }
 
 Result<int> run_shared(UserRun& run, const std::string& key) {
