@@ -18,7 +18,7 @@ Result<void> obey(const HookContext& context, const char* variable, bool (*kind)
     if (kind(devices[i])) candidates.push_back(i);
   }
   std::vector<std::size_t> named;
-  for (std::string_view rest = *value == "none" ? "" : *value; !rest.empty();) {
+  for (std::string_view rest = *value == "none" ? std::string_view() : *value; !rest.empty();) {
     const std::string_view word = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
     const auto is_it = [&](std::size_t i) {
