@@ -267,7 +267,9 @@ TEST_CASE("what the site says wrongly is refused by name") {
   missing.set("mpi_dependencies", "/no/such.so");
   const auto error = mpi_abi_hook.prepare(missing.context);
   REQUIRE(!error);
-  CHECK(error.error().message() == "mpi_dependencies: find library \"/no/such.so\" of the node: no such file or directory");
+  CHECK(error.error().message() ==
+        "mpi_dependencies: find library \"/no/such.so\" of the node: no such file or directory (hint: mpi_libraries and "
+        "mpi_dependencies of config.toml name what each node has)");
 
   Scene text;
   text.node.put(kHostMpi, "INPUT(libmpi.so.12)");
