@@ -36,6 +36,23 @@ def test_whiteouts_and_opaque_directories_of_layers_count():
     assert "gone" not in listed and "old" not in listed, listed
 
 
+def test_a_hook_of_the_node_takes_part():
+    directory = "/etc/spank-container/hooks.d"
+    edits = '{"environment": {"set": {"OF_HOOK": "yes"}}, "files": [{"path": "/etc/of-hook", "content": "text"}]}'
+    had = os.path.isdir("/etc/spank-container")
+    os.makedirs(directory)
+    try:
+        machine.write(f"{directory}/50-it", f"#!/bin/sh\necho '{edits}'\n")
+        os.chmod(f"{directory}/50-it", 0o755)
+        for options in ((), ("--remap-root",)):
+            sh("echo $OF_HOOK; cat /etc/of-hook", *options).succeeds("yes\ntext")
+        machine.write(f"{directory}/50-it", "#!/bin/sh\necho why >&2; exit 3\n")
+        done = sh("echo came in")
+        assert done.status == 125 and "came in" not in done.out and "hook 50-it: " in done.err and "why" in done.err, done
+    finally:
+        subprocess.run(["rm", "-rf", directory if had else "/etc/spank-container"], check=False)
+
+
 def test_exit_statuses_are_those_of_podman():
     for script, status in (("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)):
         assert sh(script).status == status, script
