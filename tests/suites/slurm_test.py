@@ -17,7 +17,8 @@ def both(cluster, *command, **how):
 @test
 def exit_codes_are_as_without_a_container(cluster):
     for code in (0, 1, 3, 77, 255):
-        outside, inside = both(cluster, "sh", "-c", f"exit {code}")
+        # One node for both: its name is in the message.
+        outside, inside = both(cluster, "-wnode01", "sh", "-c", f"exit {code}")
         equal(inside.rc, outside.rc, f"exit code of exit {code}", inside)
         equal(inside.err, outside.err, f"messages of exit {code}", inside)
 
