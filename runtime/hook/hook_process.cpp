@@ -22,6 +22,7 @@ namespace spc {
 namespace {
 
 constexpr int kMostLines = 200;
+constexpr int kMostPieces = 256;  ///< of what is still to be read when it has ended: more than a pipe holds
 constexpr std::size_t kMostOfLine = 1000;
 
 struct Pipe {
@@ -106,7 +107,8 @@ class Watch {
     while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
     if (end.kind == HookProcessEnd::Kind::exited) {
-      while (read_errors()) {
+      // Not to the end: what it has left behind, out of its group, may print for ever.
+      for (int pieces = 0; pieces < kMostPieces && read_errors(); ++pieces) {
       }
       if (!read_output()) end.kind = HookProcessEnd::Kind::printed_too_much;
       if (WIFEXITED(status)) end.number = WEXITSTATUS(status);

@@ -213,6 +213,14 @@ def row_207_what_a_hook_prints_is_capped_and_escaped(cluster):
 
 
 @test
+def row_207_what_a_hook_leaves_behind_does_not_hold_the_step(cluster):
+    forever = "setsid yes more >&2 &\nsetsid yes more >&2 &\nsleep 0.3\necho '{}'\n"
+    with hooks(cluster, {"50-test": forever}):
+        done = cluster.bash("echo came in", "-n1")
+        expect(done.rc == 0 and "came in" in done.out, "it was held", done)
+
+
+@test
 def row_208_a_hook_without_its_interpreter_or_for_root_alone_refuses_the_step(cluster):
     with hooks(cluster, {"50-test": ("#!/no/interpreter\n", 0o644)}) as site:
         path = site.path(DIRECTORY + "50-test")
