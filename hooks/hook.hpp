@@ -193,7 +193,4 @@ struct Hook {
   Result<Edits> (*task)(const HookContext&) = nullptr;
 };
 
-/// In the order in which they run.
-const std::vector<const Hook*>& builtin_hooks();
-
 }  // namespace spc

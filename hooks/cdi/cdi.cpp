@@ -7,8 +7,8 @@
 #include <set>
 
 #include "hooks/cdi/inject.hpp"
-#include "hooks/gpu/allocation.hpp"
-#include "hooks/gpu/cuda_compat.hpp"
+#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/nvidia_driver/cuda_compat.hpp"
 
 namespace spc {
 namespace {

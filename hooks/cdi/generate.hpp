@@ -3,7 +3,7 @@
 #include <string>
 
 #include "hooks/cdi/spec.hpp"
-#include "hooks/gpu/driver.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
 
 namespace spc {
 

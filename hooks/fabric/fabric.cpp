@@ -10,7 +10,7 @@
 
 #include "hooks/fabric/choice.hpp"
 #include "hooks/fabric/libraries.hpp"
-#include "hooks/fabric/step.hpp"
+#include "hooks/step/step_size.hpp"
 
 namespace spc {
 namespace {

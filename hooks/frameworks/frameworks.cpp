@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
-#include "hooks/frameworks/host_list.hpp"
+#include "hooks/step/host_list.hpp"
 
 namespace spc {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "base/error.hpp"
-#include "hooks/gpu/allocation.hpp"
+#include "hooks/step/gpu_allocation.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/node/node_files.hpp"
 
 namespace spc {
 namespace {

@@ -6,10 +6,10 @@
 #include <array>
 
 #include "hooks/cdi/cdi.hpp"
-#include "hooks/gpu/allocation.hpp"
-#include "hooks/gpu/cuda_compat.hpp"
+#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/nvidia_driver/cuda_compat.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/node/node_files.hpp"
 #include "hooks/gpu/nvidia_choice.hpp"
 #include "hooks/gpu/requirement.hpp"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.hpp"
-#include "hooks/gpu/allocation.hpp"
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/node/node_files.hpp"
 
 namespace spc {
 namespace {

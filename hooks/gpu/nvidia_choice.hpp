@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/gpu/driver.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/hook.hpp"
 
 namespace spc {

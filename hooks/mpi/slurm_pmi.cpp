@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "hooks/mpi/image_mpi.hpp"
-#include "hooks/mpi/slurm_conf.hpp"
+#include "hooks/step/slurm_conf.hpp"
 
 namespace spc {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/gpu/driver.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
 
 namespace spc {
 

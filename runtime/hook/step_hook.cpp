@@ -9,6 +9,7 @@
 #include "hook/oci_hook.hpp"
 #include "hook/program_hook.hpp"
 #include "hook/site_program.hpp"
+#include "hooks/builtin/builtin_hooks.hpp"
 
 namespace spc {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "catch.hpp"
 #include "fake_driver.hpp"
-#include "hooks/gpu/allocation.hpp"
+#include "hooks/step/gpu_allocation.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 
 using namespace spc;

@@ -2,7 +2,7 @@
 
 #include "catch.hpp"
 #include "fake_driver.hpp"
-#include "hooks/gpu/driver.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 
 using namespace spc;

@@ -6,7 +6,7 @@
 
 #include "catch.hpp"
 #include "fake_driver.hpp"
-#include "hooks/gpu/cuda_compat.hpp"
+#include "hooks/nvidia_driver/cuda_compat.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 
 using namespace spc;

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "hooks/gpu/driver.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/gpu/requirement.hpp"
 
 using namespace spc;

@@ -11,7 +11,7 @@
 #include "hooks/fabric/fabric.hpp"
 #include "hooks/fabric/libraries.hpp"
 #include "hooks/fabric/node.hpp"
-#include "hooks/fabric/step.hpp"
+#include "hooks/step/step_size.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

@@ -4,7 +4,7 @@
 
 #include "catch.hpp"
 #include "hooks/frameworks/frameworks.hpp"
-#include "hooks/frameworks/host_list.hpp"
+#include "hooks/step/host_list.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
 
 using namespace spc;

@@ -14,6 +14,7 @@
 #include "hook/hook_process.hpp"
 #include "hook/program_hook.hpp"
 #include "hook/site_program.hpp"
+#include "hooks/builtin/builtin_hooks.hpp"
 
 using namespace spc;
 

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "catch.hpp"
-#include "hooks/mpi/slurm_conf.hpp"
+#include "hooks/step/slurm_conf.hpp"
 #include "hooks/mpi/slurm_pmi.hpp"
 
 using namespace spc;

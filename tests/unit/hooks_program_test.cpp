@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "catch.hpp"
+#include "hooks/builtin/builtin_hooks.hpp"
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
 

@@ -1,4 +1,4 @@
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/node/node_files.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

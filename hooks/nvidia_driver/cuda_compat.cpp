@@ -1,4 +1,4 @@
-#include "hooks/gpu/cuda_compat.hpp"
+#include "hooks/nvidia_driver/cuda_compat.hpp"
 
 #include <dirent.h>
 #include <elf.h>
@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/node/node_files.hpp"
 #include "hooks/loader/elf.hpp"
 
 namespace spc {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "hooks/gpu/driver.hpp"
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/node/node_files.hpp"
 #include "hooks/loader/elf.hpp"
 
 namespace spc {

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <array>
 
-#include "hooks/gpu/driver.hpp"
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/node/node_files.hpp"
 
 namespace spc {
 namespace {

@@ -1,9 +1,10 @@
+#include "hooks/builtin/builtin_hooks.hpp"
+
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/fabric/fabric.hpp"
 #include "hooks/frameworks/frameworks.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/hook.hpp"
 #include "hooks/mpi/mpi_abi.hpp"
 #include "hooks/mpi/slurm_pmi.hpp"
 #include "hooks/node/node.hpp"

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "base/unique_fd.hpp"
-#include "hooks/gpu/driver.hpp"
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/node/node_files.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
 

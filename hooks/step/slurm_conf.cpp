@@ -1,4 +1,4 @@
-#include "hooks/mpi/slurm_conf.hpp"
+#include "hooks/step/slurm_conf.hpp"
 
 #include <fcntl.h>
 #include <strings.h>

@@ -1,22 +1,27 @@
-#include "hooks/gpu/allocation.hpp"
+#include "hooks/step/gpu_allocation.hpp"
 
 #include <algorithm>
 #include <iterator>
 
-#include "hooks/gpu/node_files.hpp"
+#include "hooks/step/host_list.hpp"
 
 namespace spc {
 namespace {
 
 /// Global numbers of the step's GPUs in ascending order; empty if Slurm says nothing that can be understood.
-std::set<int> numbers_in(std::string_view list) {
-  std::set<int> numbers;
+std::set<std::uint32_t> numbers_in(std::string_view list) {
+  std::set<std::uint32_t> numbers;
   for (const std::string& part : parts_of(list)) {
-    const int number = number_of(part);
-    if (number < 0) return {};
-    numbers.insert(number);
+    const auto number = decimal(part);
+    if (!number) return {};
+    numbers.insert(*number);
   }
   return numbers;
+}
+
+/// N of /dev/nvidiaN and its like; nothing for a node that is not called so.
+std::optional<std::uint32_t> number_behind(std::string_view prefix, std::string_view node) {
+  return node.starts_with(prefix) ? decimal(node.substr(prefix.size())) : std::nullopt;
 }
 
 const std::string* list_of_slurm(const HookContext& context) {
@@ -49,36 +54,32 @@ std::optional<std::set<std::size_t>> allocated_of(const HookContext& context, st
   if (context.setting("gpu_devices", "allocated") != "allocated") return std::nullopt;
   const std::string* list = list_of_slurm(context);
   if (list == nullptr) return std::nullopt;
-  const std::set<int> numbers = numbers_in(*list);
+  const auto numbers = numbers_in(*list);
   // With --gpus-per-task or --gpu-bind the list is this task's, and the container is the step's.
   const std::string* count = context.of_job("SLURM_GPUS_ON_NODE");
-  if (count != nullptr && number_of(*count) != static_cast<int>(numbers.size())) return std::nullopt;
-  if (numbers.empty() || numbers.size() >= accessible || static_cast<std::size_t>(*numbers.rbegin()) >= accessible)
-    return std::nullopt;
+  if (count != nullptr && decimal(*count) != numbers.size()) return std::nullopt;
+  if (numbers.empty() || numbers.size() >= accessible || *numbers.rbegin() >= accessible) return std::nullopt;
   return std::set<std::size_t>(numbers.begin(), numbers.end());
 }
 
 std::size_t granted_nvidia_gpus(const HookContext& context) {
   if (!context.granted_devices) return 0;
-  constexpr std::string_view kPrefix = "/dev/nvidia";
-  return static_cast<std::size_t>(std::ranges::count_if(*context.granted_devices, [&](const std::string& node) {
-    return node.starts_with(kPrefix) && number_of(std::string_view(node).substr(kPrefix.size())) >= 0;
-  }));
+  const auto is_gpu = [](const std::string& node) { return number_behind("/dev/nvidia", node).has_value(); };
+  return static_cast<std::size_t>(std::ranges::count_if(*context.granted_devices, is_gpu));
 }
 
 bool has_mig_parts(const HookContext& context) {
   // 1 and 2 are mig/config and mig/monitor.
-  constexpr std::string_view kPrefix = "/dev/nvidia-caps/nvidia-cap";
-  return context.granted_devices && std::ranges::any_of(*context.granted_devices, [&](const std::string& node) {
-           return node.starts_with(kPrefix) && number_of(std::string_view(node).substr(kPrefix.size())) > 2;
-         });
+  const auto is_part = [](const std::string& node) { return number_behind("/dev/nvidia-caps/nvidia-cap", node) > 2U; };
+  return context.granted_devices && std::ranges::any_of(*context.granted_devices, is_part);
 }
 
 std::optional<std::string> renumbered(std::string_view visible, std::string_view step_gpus) {
-  const std::set<int> of_step = numbers_in(step_gpus);
+  const auto of_step = numbers_in(step_gpus);
   std::string local;
   for (const std::string& part : parts_of(visible)) {
-    const auto found = of_step.find(number_of(part));
+    const auto number = decimal(part);
+    const auto found = number ? of_step.find(*number) : of_step.end();
     if (found == of_step.end()) return std::nullopt;
     local += (local.empty() ? "" : ",") + std::to_string(std::distance(of_step.begin(), found));
   }

@@ -1,4 +1,4 @@
-#include "hooks/frameworks/host_list.hpp"
+#include "hooks/step/host_list.hpp"
 
 #include <charconv>
 

@@ -1,8 +1,8 @@
-#include "hooks/fabric/step.hpp"
+#include "hooks/step/step_size.hpp"
 
 #include <algorithm>
 
-#include "hooks/frameworks/host_list.hpp"
+#include "hooks/step/host_list.hpp"
 
 namespace spc {
 namespace {

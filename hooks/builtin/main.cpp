@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "hooks/hook.hpp"
+#include "hooks/builtin/builtin_hooks.hpp"
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
 
