@@ -118,7 +118,8 @@ int main(int argc, char** argv) {
     for (const Hook* known : builtin_hooks()) std::printf("%s\n", known->name);
     return 0;
   }
-  if (hook == nullptr && argc > 1) return say("there is no hook " + quoted(argv[1]) + " (hint: builtin-hook --help lists them)");
+  if (hook == nullptr && argc > 1)
+    return say("there is no hook " + in_quotes(argv[1]) + " (hint: builtin-hook --help lists them)");
   int times = 0;
   if (hook != nullptr && argc == first + 3 && std::strcmp(argv[first + 1], "--time") == 0) {
     times = std::atoi(argv[first + 2]);

@@ -24,7 +24,7 @@ class Inspector final : public nlohmann::json_sax<Json> {
   bool start_array(std::size_t) override { return open(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    return keys_.back().insert(name).second || refuse("key " + spc::quoted(name) + " is given twice");
+    return keys_.back().insert(name).second || refuse("key " + in_quotes(name) + " is given twice");
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
     return refuse("is not JSON (at byte " + std::to_string(position) + ")");

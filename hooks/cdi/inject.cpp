@@ -55,7 +55,7 @@ class Injection {
     for (const CdiHook& hook : wanted.hooks) SPC_TRY(add_hook(hook));
     if (!wanted.net_devices.empty()) {
       return Error(ErrorKind::invalid,
-                   "network interface " + spc::quoted(wanted.net_devices.front()) + ": interfaces are not moved")
+                   "network interface " + in_quotes(wanted.net_devices.front()) + ": interfaces are not moved")
           .hint("containers have the node's network, where it is already");
     }
     if (wanted.intel_rdt) edits_.notes.push_back("intelRdt is left out: what a step may use of the processor is Slurm's to say");
@@ -71,13 +71,13 @@ class Injection {
   [[nodiscard]] Result<struct stat> host_file(const std::string& path, const std::string& what) const {
     struct stat status {};
     if (::stat((context_.host_root + path).c_str(), &status) == 0) return status;
-    return stale(Error::from_errno(errno, what + " " + spc::quoted(path)));
+    return stale(Error::from_errno(errno, what + " " + in_quotes(path)));
   }
 
   /// In what the container has of the host only what is there can be mounted over.
   [[nodiscard]] Result<void> can_be_made(const std::string& target, const std::string& what) const {
     if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0) return {};
-    return Error(ErrorKind::invalid, what + " " + spc::quoted(target) + ": containers have the node's own " +
+    return Error(ErrorKind::invalid, what + " " + in_quotes(target) + ": containers have the node's own " +
                                          target.substr(0, target.find('/', 1)) + ", in which nothing can be made")
         .hint("the CDI file " + files_ + " asks for it");
   }
@@ -86,7 +86,7 @@ class Injection {
     const std::string path = normal(node.path);
     const std::string source = node.host_path.empty() ? path : normal(node.host_path);
     if (!lies_in(source, "/dev")) {
-      return Error(ErrorKind::invalid, "device node " + spc::quoted(source) + ": lies outside of /dev")
+      return Error(ErrorKind::invalid, "device node " + in_quotes(source) + ": lies outside of /dev")
           .hint("the CDI file " + files_ + " names it");
     }
     SPC_TRY(host_file(source, "device node"));
@@ -104,21 +104,21 @@ class Injection {
   Result<void> add_mount(const CdiMount& mount) {
     MountEdit edit;
     edit.target = normal(mount.container_path);
-    const std::string what = "mount " + spc::quoted(mount.container_path);
+    const std::string what = "mount " + in_quotes(mount.container_path);
     if (edit.target == "/") {
       return Error(ErrorKind::invalid, what + ": this is the image's root").hint("the CDI file " + files_ + " asks for it");
     }
     const bool tmpfs = mount.type == "tmpfs";
     constexpr std::array<std::string_view, 4> kBind{"", "bind", "rbind", "none"};
     if (!tmpfs && std::find(kBind.begin(), kBind.end(), mount.type) == kBind.end()) {
-      return Error(ErrorKind::invalid, what + ": file systems of type " + spc::quoted(mount.type) + " are not mounted")
+      return Error(ErrorKind::invalid, what + ": file systems of type " + in_quotes(mount.type) + " are not mounted")
           .hint("the CDI file " + files_ + " asks for it");
     }
     if (!tmpfs) {
       edit.source = normal(mount.host_path);
       if (!mount.host_path.starts_with('/') || edit.source == "/") {
         return Error(ErrorKind::invalid,
-                     what + ": of " + spc::quoted(mount.host_path) + ", which is no single file or directory of the node")
+                     what + ": of " + in_quotes(mount.host_path) + ", which is no single file or directory of the node")
             .hint("the CDI file " + files_ + " asks for it");
       }
       if (edit.source == edit.target && lies_in(edit.target, "/dev"))
@@ -148,7 +148,7 @@ class Injection {
     }
     if (option == "ro" || option == "noexec" || option == "bind" || kNothingToDo.contains(option)) return;
     if (tmpfs && option.starts_with("mode=")) return;  // the user's own in any case
-    edits_.notes.push_back("mount " + spc::quoted(edit.target) + ": option " + spc::quoted(option) + " is left out");
+    edits_.notes.push_back("mount " + in_quotes(edit.target) + ": option " + in_quotes(option) + " is left out");
   }
 
   static bool parse_size(std::string_view text, std::uint64_t& bytes) {
@@ -182,12 +182,12 @@ class Injection {
     }
     // Nobody inside can make device nodes, and directories have the mode that the image gives them.
     if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
-    if (verb) return cannot_run(hook, "it is not known what " + spc::quoted(verb->name) + " does");
+    if (verb) return cannot_run(hook, "it is not known what " + in_quotes(verb->name) + " does");
     return add_program(hook);
   }
 
   [[nodiscard]] Error cannot_run(const CdiHook& hook, const std::string& why) const {
-    return Error(ErrorKind::refused, "hook " + spc::quoted(hook.path) + ": " + why)
+    return Error(ErrorKind::refused, "hook " + in_quotes(hook.path) + ": " + why)
         .hint("the CDI file " + files_ + " wants it executed");
   }
 
@@ -210,7 +210,7 @@ class Injection {
     for (const std::string& link : verb.values_of("link")) {
       const auto colons = link.find("::");
       if (colons == std::string::npos || colons == 0 || colons + 2 == link.size()) {
-        return Error(ErrorKind::invalid, "create-symlinks: " + spc::quoted(link) + " is not TARGET::LINK");
+        return Error(ErrorKind::invalid, "create-symlinks: " + in_quotes(link) + " is not TARGET::LINK");
       }
       const std::string path = normal("/" + link.substr(colons + 2));
       if (!is_of_host(path)) edits_.symlinks.push_back({.path = path, .target = link.substr(0, colons)});
@@ -317,7 +317,7 @@ Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>&
     const auto nodes = decisive_nodes(*entry.device);
     const auto may_open = [&](const std::string& node) { return context.may_open(node); };
     if (!nodes.empty() && std::none_of(nodes.begin(), nodes.end(), may_open)) {
-      edits.warnings.push_back("device " + spc::quoted(entry.name()) + ": this step may not open " + spc::quoted(nodes.front()) +
+      edits.warnings.push_back("device " + in_quotes(entry.name()) + ": this step may not open " + in_quotes(nodes.front()) +
                                " (hint: ask Slurm for the device, too: --gres or --gpus)");
     }
   }

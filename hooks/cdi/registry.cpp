@@ -94,7 +94,7 @@ void CdiRegistry::read_directory(const std::string& host_root, const std::string
   seen_.push_back(identity);
   auto names = spec_files(opened->release());
   if (names.size() > kMostFiles) {
-    problems_.push_back("CDI directory " + spc::quoted(directory) + ": has more than " + std::to_string(kMostFiles) + " files");
+    problems_.push_back("CDI directory " + in_quotes(directory) + ": has more than " + std::to_string(kMostFiles) + " files");
     names.resize(kMostFiles);
   }
   for (const std::string& name : names) read_file(host_root, directory + "/" + name, priority, owner);
@@ -103,7 +103,7 @@ void CdiRegistry::read_directory(const std::string& host_root, const std::string
 void CdiRegistry::read_file(const std::string& host_root, const std::string& path, unsigned priority, uid_t owner) {
   const auto read = [&]() -> Result<CdiSpec> {
     const auto file = SPC_TRY(open_trusted_file(host_root + path, "CDI file", owner));
-    const std::string what = "CDI file " + spc::quoted(path);
+    const std::string what = "CDI file " + in_quotes(path);
     const auto text = SPC_TRY_DURING(what, spc::read_file(file.get(), kCdiMostBytes));
     return SPC_TRY_DURING(what, parse_cdi_spec(text));
   };
@@ -154,10 +154,10 @@ std::vector<std::string> CdiRegistry::conflict(const CdiName& name) const {
 }
 
 Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
-  const std::string what = "device " + spc::quoted(name.str());
+  const std::string what = "device " + in_quotes(name.str());
   if (const auto files = conflict(name); !files.empty()) {
     std::string list;
-    for (const std::string& file : files) list += (list.empty() ? "" : " and ") + spc::quoted(file);
+    for (const std::string& file : files) list += (list.empty() ? "" : " and ") + in_quotes(file);
     return Error(ErrorKind::invalid, what + ": " + list + " both describe it").hint("one of these CDI files must go");
   }
   const auto of_kind = devices_of(name.kind);

@@ -32,10 +32,10 @@ class Reader {
     const auto version = std::find(kVersions.begin(), kVersions.end(), spec.version);
     if (version == kVersions.end()) {
       return wrong("cdiVersion",
-                   spec.version.empty() ? "is missing" : spc::quoted(spec.version) + " is not known (0.3.0 to 1.1.0 are)");
+                   spec.version.empty() ? "is missing" : in_quotes(spec.version) + " is not known (0.3.0 to 1.1.0 are)");
     }
     spec.kind = SPC_TRY(text(tree, "kind", "the file"));
-    if (!is_cdi_kind(spec.kind)) return wrong("kind", spc::quoted(spec.kind) + " is not VENDOR/CLASS");
+    if (!is_cdi_kind(spec.kind)) return wrong("kind", in_quotes(spec.kind) + " is not VENDOR/CLASS");
     if (spec.kind.find('.', spec.kind.find('/')) != std::string::npos) needs(v06, "a dot in the class");
     SPC_TRY(annotations(tree, "the file"));
     spec.edits = SPC_TRY(edits_of(tree, "containerEdits"));
@@ -43,7 +43,7 @@ class Reader {
     for (const Json& device : *devices) spec.devices.push_back(SPC_TRY(device_of(device)));
     std::set<std::string_view> names;
     for (const CdiDevice& device : spec.devices) {
-      if (!names.insert(device.name).second) return wrong("devices", spc::quoted(device.name) + " is there twice");
+      if (!names.insert(device.name).second) return wrong("devices", in_quotes(device.name) + " is there twice");
     }
     if (static_cast<std::size_t>(version - kVersions.begin()) < needed_) {
       return wrong("cdiVersion",
@@ -62,7 +62,7 @@ class Reader {
   static Result<void> members(const Json& object, const std::string& where, std::initializer_list<std::string_view> known) {
     if (!object.is_object()) return wrong(where, "is not a map");
     for (const auto& [key, value] : object.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) return wrong(where, "unknown member " + spc::quoted(key));
+      if (std::find(known.begin(), known.end(), key) == known.end()) return wrong(where, "unknown member " + in_quotes(key));
     }
     return {};
   }
@@ -111,7 +111,7 @@ class Reader {
     if (found == object.end() || found->is_null()) return {};
     if (!found->is_object()) return wrong(where + ": annotations", "is not a map");
     if (!found->empty()) needs(v06, "annotations");
-    for (const auto& [key, value] : found->items()) SPC_TRY(as_text(value, where + ": annotation " + spc::quoted(key)));
+    for (const auto& [key, value] : found->items()) SPC_TRY(as_text(value, where + ": annotation " + in_quotes(key)));
     return {};
   }
 
@@ -119,7 +119,7 @@ class Reader {
     SPC_TRY(members(tree, "a device", {"name", "annotations", "containerEdits"}));
     CdiDevice device;
     device.name = SPC_TRY(text(tree, "name", "a device"));
-    const std::string where = "device " + spc::quoted(device.name);
+    const std::string where = "device " + in_quotes(device.name);
     if (!is_cdi_device_name(device.name)) return wrong(where, "this is no name of a device");
     if (device.name[0] >= '0' && device.name[0] <= '9') needs(v05, "names that begin with a digit");
     SPC_TRY(annotations(tree, where));
@@ -168,7 +168,7 @@ class Reader {
   static Result<void> check_variables(const std::vector<std::string>& variables, const std::string& where) {
     for (const std::string& variable : variables) {
       const auto equals = variable.find('=');
-      if (equals == 0 || equals == std::string::npos) return wrong(where + ": env", spc::quoted(variable) + " is not NAME=VALUE");
+      if (equals == 0 || equals == std::string::npos) return wrong(where + ": env", in_quotes(variable) + " is not NAME=VALUE");
     }
     return {};
   }
@@ -177,20 +177,20 @@ class Reader {
     SPC_TRY(members(tree, kind, {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}));
     CdiDeviceNode node;
     node.path = SPC_TRY(text(tree, "path", kind));
-    const std::string where = kind + " " + spc::quoted(node.path);
+    const std::string where = kind + " " + in_quotes(node.path);
     node.host_path = SPC_TRY(text(tree, "hostPath", where));
     if (!node.host_path.empty()) needs(v05, "hostPath of device nodes");
     if (!node.path.starts_with('/')) return wrong(where, "the path is not absolute");
     if (!node.host_path.empty() && !node.host_path.starts_with('/')) return wrong(where, "hostPath is not absolute");
     const std::string type = SPC_TRY(text(tree, "type", where));
     if (!type.empty() && type != "b" && type != "c" && type != "u" && type != "p") {
-      return wrong(where, "type " + spc::quoted(type) + " is not known");
+      return wrong(where, "type " + in_quotes(type) + " is not known");
     }
     // Numbers, modes and owners are those of the host's node, which is the one that appears inside.
     for (const char* key : {"major", "minor", "fileMode", "uid", "gid"}) SPC_TRY(number(tree, key, where));
     const std::string permissions = SPC_TRY(text(tree, "permissions", where));
     if (permissions != "none" && permissions.find_first_not_of("rwm") != std::string::npos) {
-      return wrong(where, "permissions " + spc::quoted(permissions) + " are not of r, w and m");
+      return wrong(where, "permissions " + in_quotes(permissions) + " are not of r, w and m");
     }
     return node;
   }
@@ -199,7 +199,7 @@ class Reader {
     SPC_TRY(members(tree, kind, {"hostPath", "containerPath", "options", "type"}));
     CdiMount mount;
     mount.container_path = SPC_TRY(text(tree, "containerPath", kind));
-    const std::string where = kind + " " + spc::quoted(mount.container_path);
+    const std::string where = kind + " " + in_quotes(mount.container_path);
     mount.host_path = SPC_TRY(text(tree, "hostPath", where));
     mount.options = SPC_TRY(texts(tree, "options", where));
     mount.type = SPC_TRY(text(tree, "type", where));
@@ -213,7 +213,7 @@ class Reader {
     SPC_TRY(members(tree, kind, {"hookName", "path", "args", "env", "timeout"}));
     CdiHook hook;
     hook.path = SPC_TRY(text(tree, "path", kind));
-    const std::string where = kind + " " + spc::quoted(hook.path);
+    const std::string where = kind + " " + in_quotes(hook.path);
     hook.stage = SPC_TRY(text(tree, "hookName", where));
     hook.args = SPC_TRY(texts(tree, "args", where));
     hook.env = SPC_TRY(texts(tree, "env", where));
@@ -221,7 +221,7 @@ class Reader {
     constexpr std::array<std::string_view, 6> kStages{"prestart",       "createRuntime", "createContainer",
                                                       "startContainer", "poststart",     "poststop"};
     if (std::find(kStages.begin(), kStages.end(), hook.stage) == kStages.end()) {
-      return wrong(where, "hookName " + spc::quoted(hook.stage) + " is not known");
+      return wrong(where, "hookName " + in_quotes(hook.stage) + " is not known");
     }
     if (!hook.path.starts_with('/')) return wrong(where, "the path is not absolute");
     SPC_TRY(check_variables(hook.env, where));

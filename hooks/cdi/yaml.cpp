@@ -199,7 +199,7 @@ class Reader {
       const auto length = key_length(line.text);
       if (length == std::string_view::npos) return at(line.number, "neither `KEY: VALUE` nor `- VALUE`");
       const std::string key = SPC_TRY(key_of(line.text.substr(0, length), line.number));
-      if (members.contains(key)) return at(line.number, "key " + spc::quoted(key) + " is given twice");
+      if (members.contains(key)) return at(line.number, "key " + in_quotes(key) + " is given twice");
       const std::string_view rest = without_spaces_before(line.text.substr(length + 1));
       ++next_;
       if (!rest.empty()) {

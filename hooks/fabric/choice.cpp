@@ -28,7 +28,7 @@ Result<void> obey(const HookContext& context, const char* variable, bool (*kind)
     const auto found = std::find_if(candidates.begin(), candidates.end(), is_it);
     if (found == candidates.end()) {
       return Error(ErrorKind::invalid,
-                   std::string(variable) + ": there is no adapter " + quoted(std::string(word)) + " on this node")
+                   std::string(variable) + ": there is no adapter " + in_quotes(std::string(word)) + " on this node")
           .hint("numbers, names such as mlx5_0 and PCI addresses are understood, or all and none");
     }
     named.push_back(*found);

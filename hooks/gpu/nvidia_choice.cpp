@@ -120,7 +120,7 @@ std::uint32_t uses_of(const HookContext& context, NvidiaChoice& choice) {
     if (const auto use = nvidia_use_of(word)) {
       uses |= *use;
     } else {
-      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: there is no capability " + quoted(shortened(word)));
+      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: there is no capability " + in_quotes(shortened(word)));
     }
   }
   return uses;

@@ -92,7 +92,7 @@ Json json_of(const ProgramEdit& program) {
 
 Result<void> check_name(const StrictObject& object, const char* key, const std::string& name) {
   if (!name.empty() && name.find('=') == std::string::npos) return {};
-  return object.problem(key, spc::quoted(name) + " is no name of a variable");
+  return object.problem(key, in_quotes(name) + " is no name of a variable");
 }
 
 Result<void> read_environment(StrictObject& edits, Edits::Environment& environment) {
@@ -156,7 +156,7 @@ Result<void> read_file_edit(StrictObject& object, FileEdit& file) {
   if (mode.empty()) return {};
   const bool is_octal = mode.size() <= 4 && mode.find_first_not_of("01234567") == std::string::npos;
   if (!is_octal || (mode.size() == 4 && mode[0] != '0'))
-    return object.problem("mode", spc::quoted(mode) + " is not between \"0000\" and \"0777\"");
+    return object.problem("mode", in_quotes(mode) + " is not between \"0000\" and \"0777\"");
   file.mode = static_cast<mode_t>(std::stoul(mode, nullptr, 8));
   return {};
 }
@@ -164,7 +164,7 @@ Result<void> read_file_edit(StrictObject& object, FileEdit& file) {
 Result<void> read_library(StrictObject& object, LibraryEdit& library) {
   SPC_TRY(object.take("soname", library.soname));
   if (library.soname.empty() || library.soname.find('/') != std::string::npos) {
-    return object.problem("soname", spc::quoted(library.soname) + " is no name of a library");
+    return object.problem("soname", in_quotes(library.soname) + " is no name of a library");
   }
   SPC_TRY(object.take_path("path", library.path));
   if (library.path.empty()) return object.problem("path", "is missing");
@@ -185,7 +185,7 @@ Result<void> read_limit(StrictObject& object, LimitEdit& limit) {
   SPC_TRY(object.take("name", limit.name));
   if (std::find(kLimits.begin(), kLimits.end(), limit.name) == kLimits.end()) {
     return object.problem("name",
-                          spc::quoted(limit.name) + " is no limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
+                          in_quotes(limit.name) + " is no limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
   }
   const Json* soft = object.take_any("soft");
   if (soft == nullptr) return object.problem("soft", "is missing");

@@ -25,7 +25,7 @@ class Inspector final : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     if (keys_.back().insert(name).second) return true;
-    reason_ = "key " + spc::quoted(name) + " is given twice";
+    reason_ = "key " + in_quotes(name) + " is given twice";
     return false;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
@@ -57,18 +57,17 @@ bool has_nul(std::string_view text) { return text.find('\0') != std::string_view
 }  // namespace
 
 std::string problem_of_path(std::string_view path) {
-  if (!path.starts_with('/')) return spc::quoted(path) + " is not an absolute path";
+  if (!path.starts_with('/')) return in_quotes(path) + " is not an absolute path";
   if (has_nul(path)) return "has a NUL character";
   for (std::string_view rest = path; !rest.empty();) {
     rest.remove_prefix(1);
     const std::string_view name = rest.substr(0, rest.find('/'));
-    if (name == "..") return spc::quoted(path) + " has a part \"..\"";
+    if (name == "..") return in_quotes(path) + " has a part \"..\"";
     rest.remove_prefix(name.size());
   }
   return "";
 }
 
-// spc::quoted, as <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 Result<Json> StrictObject::parse(std::string_view text) {
   try {
     if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return invalid("is empty");

@@ -70,12 +70,12 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
   const std::string at = host_root + path;
   char resolved[PATH_MAX];
   if (::realpath(at.c_str(), resolved) == nullptr)
-    return Error::from_errno(errno, "find library " + quoted(path) + " of the node").hint(kHint);
+    return Error::from_errno(errno, "find library " + in_quotes(path) + " of the node").hint(kHint);
   const UniqueFd file(::open(resolved, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return Error::from_errno(errno, "open library " + quoted(path) + " of the node").hint(kHint);
-  auto elf = SPC_TRY_DURING("library " + quoted(path) + " of the node", read_elf(file.get()));
+  if (!file) return Error::from_errno(errno, "open library " + in_quotes(path) + " of the node").hint(kHint);
+  auto elf = SPC_TRY_DURING("library " + in_quotes(path) + " of the node", read_elf(file.get()));
   if (elf.type != ET_DYN || elf.soname.empty())
-    return Error(ErrorKind::invalid, quoted(path) + " of the node is no shared library").hint(kHint);
+    return Error(ErrorKind::invalid, in_quotes(path) + " of the node is no shared library").hint(kHint);
   HostLibrary library;
   library.source = resolved;
   char root[PATH_MAX];

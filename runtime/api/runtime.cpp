@@ -145,7 +145,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   if (options.pull != nullptr) {
     request.pull = parse_pull_policy(options.pull);
     if (!request.pull) {
-      return Error(ErrorKind::invalid, "--container-pull: " + quoted(options.pull) + " is not allowed").hint(kPullPolicies);
+      return Error(ErrorKind::invalid, "--container-pull: " + in_quotes(options.pull) + " is not allowed").hint(kPullPolicies);
     }
   }
   if (options.platform != nullptr) request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
@@ -184,7 +184,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch != nullptr) request.batch = options.batch;
   if (!request.batch.empty() && request.batch != "script" && request.batch != "steps") {
-    return Error(ErrorKind::invalid, "--container-batch: " + quoted(request.batch) + " is not allowed").hint("script or steps");
+    return Error(ErrorKind::invalid, "--container-batch: " + in_quotes(request.batch) + " is not allowed")
+        .hint("script or steps");
   }
   request.gpu = tristate(options.gpu);
   for (auto list = options.devices; list != nullptr && *list != nullptr; ++list) {
@@ -192,7 +193,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   }
   if (options.mpi != nullptr) request.mpi = options.mpi;
   if (!request.mpi.empty() && request.mpi != "image" && request.mpi != "host") {
-    return Error(ErrorKind::invalid, "--container-mpi: " + quoted(options.mpi) + " is not allowed").hint("image or host");
+    return Error(ErrorKind::invalid, "--container-mpi: " + in_quotes(options.mpi) + " is not allowed").hint("image or host");
   }
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   if (request.explain) request.save.clear();  // nothing will have been run
@@ -250,7 +251,7 @@ int spc_node_setup(spc_runtime* rt) {
     passwd* service = nullptr;
     ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
     if (service == nullptr || service->pw_uid == 0) {
-      return Error(ErrorKind::not_found, std::string("set up the node: there is no user ") + quoted(kServiceUser))
+      return Error(ErrorKind::not_found, std::string("set up the node: there is no user ") + in_quotes(kServiceUser))
           .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
     }
     return set_up_node_for(service->pw_uid, service->pw_gid);

@@ -82,7 +82,7 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kHalf = 140;
   std::string shown;
   if (text.size() <= 2 * kHalf) {

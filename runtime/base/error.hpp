@@ -44,7 +44,7 @@ class Error {
 
 /// `text` in double quotes with control characters, quotes and invalid bytes escaped: safe for a
 /// terminal or a log, at most about 300 characters (the middle of longer text is left out).
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// The same escapes without the quotes and without a limit.
 std::string printable(std::string_view text);

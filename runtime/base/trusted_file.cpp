@@ -62,7 +62,7 @@ class Walk {
     const bool shared = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
     const bool writable = !S_ISLNK(status.st_mode) && !shared && (status.st_mode & (S_IWGRP | S_IWOTH)) != 0;
     if ((status.st_uid == 0 || status.st_uid == owner_) && !writable) return {};
-    const std::string which = S_ISDIR(status.st_mode) ? "directory " + quoted(name) + " " : "";
+    const std::string which = S_ISDIR(status.st_mode) ? "directory " + in_quotes(name) + " " : "";
     if (writable) {
       return Error(ErrorKind::refused, about_ + ": " + which + "can be written by others than its owner").hint("chmod go-w it");
     }
@@ -76,7 +76,7 @@ class Walk {
 };
 
 Result<UniqueFd> open_trusted(const std::string& path, const std::string& what, uid_t owner, mode_t type, int flags) {
-  const std::string about = what + " " + quoted(path);
+  const std::string about = what + " " + in_quotes(path);
   const UniqueFd place = SPC_TRY(Walk(about, owner).to(path));
   struct stat status {};
   if (::fstat(place.get(), &status) != 0) return Error::from_errno(errno, about);

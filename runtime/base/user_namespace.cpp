@@ -16,7 +16,7 @@ namespace {
 
 Result<void> write_map(const char* path, const std::string& text) {
   const UniqueFd file(::open(path, O_WRONLY | O_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "open " + quoted(path));
+  if (!file) return Error::from_errno(errno, "open " + in_quotes(path));
   return write_all(file.get(), text);
 }
 

@@ -136,7 +136,7 @@ Result<std::vector<std::string>> complete(std::vector<std::string> fields, std::
   if (fields.size() >= 3 && is_options(fields[2])) {
     fields.insert(fields.begin() + 2, fields[0] == "tmpfs" ? "tmpfs" : "none");
   }
-  if (fields.size() < 3 || fields[1].empty()) return Error(ErrorKind::invalid, "invalid fstab entry: " + quoted(line));
+  if (fields.size() < 3 || fields[1].empty()) return Error(ErrorKind::invalid, "invalid fstab entry: " + in_quotes(line));
   fields.resize(6);
   return fields;
 }
@@ -171,7 +171,8 @@ Result<std::vector<EnrootFstabLine>> parse_enroot_mounts(std::string_view text) 
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    if (line.size() >= kMostOfFstabLine) return Error(ErrorKind::invalid, "fstab entry of more than 4095 bytes: " + quoted(line));
+    if (line.size() >= kMostOfFstabLine)
+      return Error(ErrorKind::invalid, "fstab entry of more than 4095 bytes: " + in_quotes(line));
     const auto first = line.find_first_not_of(kBlanks);
     if (first == std::string_view::npos || line[first] == '#') continue;
     lines.push_back(SPC_TRY(parse_line(line)));

@@ -55,7 +55,7 @@ Result<void> check_stages(const StrictObject& document, const std::vector<std::s
     if (std::find(known.begin(), known.end(), stage) != known.end()) continue;
     std::string list;
     for (const auto name : known) list += (list.empty() ? "" : ", ") + std::string(name);
-    return document.problem("stages", spc::quoted(stage) + " is no stage here (" + list + ")");
+    return document.problem("stages", in_quotes(stage) + " is no stage here (" + list + ")");
   }
   return {};
 }
@@ -68,7 +68,7 @@ Result<HookDescription> HookDescription::parse(std::string_view text) {
   HookDescription description;
   std::string version = "1.0.0";
   SPC_TRY(document.take("version", version));
-  if (version != "1.0.0") return document.problem("version", spc::quoted(version) + " is not 1.0.0");
+  if (version != "1.0.0") return document.problem("version", in_quotes(version) + " is not 1.0.0");
   SPC_TRY(read_hook(document, description));
   SPC_TRY(read_when(document, description.when));
   SPC_TRY(document.take("stages", description.stages));
@@ -86,8 +86,8 @@ Result<HookDescription> HookDescription::parse(std::string_view text) {
 
 Result<HookDescription> HookDescription::read(const std::string& path, uid_t owner) {
   const auto file = SPC_TRY(open_trusted_file(path, "hook", owner));
-  const auto text = SPC_TRY_DURING(spc::quoted(path), read_file(file.get(), kMostText));
-  return SPC_TRY_DURING(spc::quoted(path), parse(text));
+  const auto text = SPC_TRY_DURING(in_quotes(path), read_file(file.get(), kMostText));
+  return SPC_TRY_DURING(in_quotes(path), parse(text));
 }
 
 }  // namespace spc

@@ -40,7 +40,7 @@ Result<bool> is_off(const HookFile& file, uid_t owner) {
   struct stat status {};
   if (::stat(file.path.c_str(), &status) == 0 && is_null_device(status)) return true;
   const UniqueFd opened = SPC_TRY(open_trusted_file(file.path, "hook", owner));
-  if (::fstat(opened.get(), &status) != 0) return Error::from_errno(errno, "hook " + quoted(file.path));
+  if (::fstat(opened.get(), &status) != 0) return Error::from_errno(errno, "hook " + in_quotes(file.path));
   return status.st_size == 0 || (file.kind != HookFile::Kind::description && (status.st_mode & 0111) == 0);
 }
 
@@ -52,12 +52,12 @@ Result<std::vector<HookFile>> read_hook_directory(const std::string& path, uid_t
   if (!opened && opened.error().sys_errno() == ENOENT) return files;
   if (!opened) return std::move(opened).error();
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(opened->get()), ::closedir);
-  if (!directory) return Error::from_errno(errno, "directory of hooks " + quoted(path));
+  if (!directory) return Error::from_errno(errno, "directory of hooks " + in_quotes(path));
   [[maybe_unused]] const int owned_by_it = opened->release();
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(directory.get());
-    if (entry == nullptr && errno != 0) return Error::from_errno(errno, "directory of hooks " + quoted(path));
+    if (entry == nullptr && errno != 0) return Error::from_errno(errno, "directory of hooks " + in_quotes(path));
     if (entry == nullptr) break;
     struct stat status {};
     if (is_no_hook(entry->d_name)) continue;

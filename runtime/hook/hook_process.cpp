@@ -205,7 +205,7 @@ Result<HookProcessEnd> run_hook_process(const HookProcess& process, const std::f
 
 Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::string_view last_lines) {
   using Kind = HookProcessEnd::Kind;
-  const std::string what = "run " + quoted(process.program);
+  const std::string what = "run " + in_quotes(process.program);
   std::string why;
   switch (end.kind) {
     case Kind::exited: why = "ended with status " + std::to_string(end.number); break;
@@ -214,7 +214,7 @@ Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::str
     case Kind::printed_too_much: why = "printed more than " + std::to_string(kMostHookOutput >> 20) + " MiB"; break;
     case Kind::not_executed: return Error::from_errno(end.number, what).hint("its interpreter must exist on the node, too");
   }
-  if (!last_lines.empty()) why += ", and said last " + quoted(last_lines);
+  if (!last_lines.empty()) why += ", and said last " + in_quotes(last_lines);
   return Error(ErrorKind::system, what + ": " + why);
 }
 

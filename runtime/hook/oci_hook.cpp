@@ -34,7 +34,7 @@ class Bundle {
     config["process"]["user"] = {{"uid", context.uid}, {"gid", context.gid}};
     for (const auto& [name, value] : context.image) config["process"]["env"].push_back(name + "=" + value);
     const UniqueFd file(::open(bundle.file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!file) return Error::from_errno(errno, "make " + spc::quoted(bundle.file()));
+    if (!file) return Error::from_errno(errno, "make " + in_quotes(bundle.file()));
     SPC_TRY(write_all(file.get(), config.dump(1, ' ', false, Json::error_handler_t::replace)));
     return bundle;
   }
@@ -85,7 +85,7 @@ Result<std::unique_ptr<StepHook>> OciHook::make(const HookFile& file, HookDescri
   const auto& stages = hook->description_.stages;
   const bool inside_alone =
       std::all_of(stages.begin(), stages.end(), [](const auto& stage) { return stage == "startContainer"; });
-  if (!inside_alone) SPC_TRY_DURING(spc::quoted(file.path), open_trusted_file(hook->description_.path, "program of a hook", owner));
+  if (!inside_alone) SPC_TRY_DURING(in_quotes(file.path), open_trusted_file(hook->description_.path, "program of a hook", owner));
   return std::unique_ptr<StepHook>(std::move(hook));
 }
 

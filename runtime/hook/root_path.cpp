@@ -34,7 +34,9 @@ bool climbs_out(std::string_view path) {
   return false;
 }
 
-Error error_at(const std::string& path, int err) { return Error::from_errno(err, "open " + quoted(path) + " in the container"); }
+Error error_at(const std::string& path, int err) {
+  return Error::from_errno(err, "open " + in_quotes(path) + " in the container");
+}
 
 }  // namespace
 
@@ -70,7 +72,7 @@ Result<UniqueFd> open_in_root(int root, const std::string& path, MakeTarget make
       } else {
         made = ::mkdirat(parent.get(), part.c_str(), 0755) == 0;
       }
-      if (!made && errno != EEXIST) return Error::from_errno(errno, "make " + quoted(path) + " in the container");
+      if (!made && errno != EEXIST) return Error::from_errno(errno, "make " + in_quotes(path) + " in the container");
       if (!made) ++links;
       continue;
     }

@@ -31,7 +31,7 @@ Result<std::vector<std::string>> scripts_in(const std::string& path, Whose whose
   UniqueFd directory = SPC_TRY(open_directory(path, whose));
   if (!directory) return names;
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "read " + quoted(path));
+  if (!stream) return Error::from_errno(errno, "read " + in_quotes(path));
   (void)directory.release();
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string_view name = entry->d_name;

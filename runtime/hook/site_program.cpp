@@ -33,7 +33,7 @@ Result<std::string> run_site_program(const std::string& hook, const HookProcess&
     if (last.size() > kLastLines) last.pop_front();
     log.write(LogLevel::info, "hook " + hook + ": " + printable(line));
   };
-  auto end = SPC_TRY_DURING("run " + quoted(process.program), run_hook_process(process, tell));
+  auto end = SPC_TRY_DURING("run " + in_quotes(process.program), run_hook_process(process, tell));
   if (end.good()) return std::move(end.output);
   std::string lines;
   for (const std::string& line : last) lines += (lines.empty() ? "" : "\n") + line;

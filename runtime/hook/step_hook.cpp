@@ -118,7 +118,7 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
       hooks_.push_back(SPC_TRY_DURING(step_of(file.stem), OciHook::make(file, std::move(description), owner)));
     } else if (std::none_of(files.begin(), files.end(),
                             [&](const auto& other) { return other.stem == file.stem && &other != &file; })) {
-      return Error(ErrorKind::invalid, step_of(file.stem) + ": " + quoted(file.path) + ": hook.path: is missing")
+      return Error(ErrorKind::invalid, step_of(file.stem) + ": " + in_quotes(file.path) + ": hook.path: is missing")
           .hint("or the program that it is to describe, beside it under the same name");
     } else {
       descriptions.emplace(file.stem, std::move(description));
@@ -135,7 +135,7 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
     });
     if (twin != files.end()) {
       return Error(ErrorKind::invalid,
-                   step_of(file.stem) + ": " + quoted(file.path) + " and " + quoted(twin->path) + " are two of one name")
+                   step_of(file.stem) + ": " + in_quotes(file.path) + " and " + in_quotes(twin->path) + " are two of one name")
           .hint("the ending does not count");
     }
     origins_.emplace_back(file.stem, file.path);

@@ -99,7 +99,7 @@ Result<void> AgentLink::publish(const Digest& layer, UniqueFd file) {
   ImportMessage message = message_of(ImportMessageKind::publish);
   message.digest = layer;
   const int descriptors[] = {file.get()};
-  SPC_TRY_DURING("publish layer " + quoted(layer.str()), send_struct(socket_, message, descriptors));
+  SPC_TRY_DURING("publish layer " + in_quotes(layer.str()), send_struct(socket_, message, descriptors));
   published_[layer].reset();
   return {};
 }
@@ -109,12 +109,12 @@ Result<bool> AgentLink::published(const Digest& layer) {
   if (asked == published_.end() || !asked->second) return false;
   Result<bool> answer = *std::move(asked->second);
   published_.erase(asked);
-  if (!answer) return std::move(answer).error().during("publish layer " + quoted(layer.str()));
+  if (!answer) return std::move(answer).error().during("publish layer " + in_quotes(layer.str()));
   return answer;
 }
 
 Result<bool> AgentLink::evict(const Digest& layer) {
-  const std::string step = "take layer " + quoted(layer.str()) + " out of the store";
+  const std::string step = "take layer " + in_quotes(layer.str()) + " out of the store";
   ImportMessage message = message_of(ImportMessageKind::evict);
   message.digest = layer;
   SPC_TRY_DURING(step, send_struct(socket_, message));

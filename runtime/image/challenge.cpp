@@ -12,7 +12,6 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -151,9 +150,9 @@ Result<HttpRequest> token_request(const Challenge& bearer, const std::string& re
   const bool is_text = std::all_of(realm.begin(), realm.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   const std::string origin = is_text ? origin_of(realm) : "";
   if (origin.empty())
-    return Error(ErrorKind::refused, "it names " + spc::quoted(realm) + " as its login server, which is not a web address");
+    return Error(ErrorKind::refused, "it names " + in_quotes(realm) + " as its login server, which is not a web address");
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {
-    return Error(ErrorKind::refused, "its login server " + spc::quoted(realm) + " does not use https");
+    return Error(ErrorKind::refused, "its login server " + in_quotes(realm) + " does not use https");
   }
   std::string scope = parameter("scope");
   if (scope.empty() && !repository.empty()) scope = "repository:" + repository + ":pull";

@@ -55,12 +55,12 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
     if (!value.is_table())
       return wrong(value, "registries." + printable(host) + ": needs to be a table (hint: put the host in quotes)");
     auto name = parse_registry(host);
-    if (!name) return wrong(value, "registries." + spc::quoted(host) + ": is not HOST or HOST:PORT");
+    if (!name) return wrong(value, "registries." + in_quotes(host) + ": is not HOST or HOST:PORT");
     if (!here.insert(*name).second) {
-      return wrong(value, "registries." + spc::quoted(host) + ": is there twice under different names");
+      return wrong(value, "registries." + in_quotes(host) + ": is there twice under different names");
     }
     RegistryConfig& registry = config.registries[*name];
-    const TableReader reader(file, value, "registries." + spc::quoted(host) + ".", registry_config_keys());
+    const TableReader reader(file, value, "registries." + in_quotes(host) + ".", registry_config_keys());
     SPC_TRY(reader.check_keys());
     SPC_TRY(reader.read("insecure", registry.insecure));
     SPC_TRY(reader.read("blocked", registry.blocked));
@@ -154,7 +154,7 @@ bool Config::allows(std::string_view host) const {
 
 Result<void> check_allowed(const Config& config, std::string_view registry) {
   if (config.allows(registry)) return {};
-  return Error(ErrorKind::refused, "this site does not allow registry " + spc::quoted(registry))
+  return Error(ErrorKind::refused, "this site does not allow registry " + in_quotes(registry))
       .hint("push the image to a registry that is allowed, or ask the administrator");
 }
 
@@ -170,9 +170,9 @@ Result<void> add_config(Config& config, const std::string& text, const std::stri
       const std::size_t start = what.find_last_of("\n ", bar - 1);
       if (start != std::string::npos) line = ", line " + what.substr(start + 1, bar - start - 1);
     }
-    return Error(ErrorKind::invalid, "configuration " + spc::quoted(name) + line + ": " + first_reason(what));
+    return Error(ErrorKind::invalid, "configuration " + in_quotes(name) + line + ": " + first_reason(what));
   } catch (const std::exception& error) {
-    return Error(ErrorKind::invalid, "configuration " + spc::quoted(name) + ": " + first_reason(error.what()));
+    return Error(ErrorKind::invalid, "configuration " + in_quotes(name) + ": " + first_reason(error.what()));
   }
 }
 

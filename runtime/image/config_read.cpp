@@ -19,7 +19,7 @@ Result<void> add_file(Config& config, const std::string& path, uid_t owner) {
   const auto file = open_trusted_file(path, kWhat, owner);
   if (!file && file.error().kind() == ErrorKind::not_found) return {};
   if (!file) return file.error();
-  const std::string text = SPC_TRY_DURING(kWhat + (" " + quoted(path)), read_file(file->get(), kMostBytes));
+  const std::string text = SPC_TRY_DURING(kWhat + (" " + in_quotes(path)), read_file(file->get(), kMostBytes));
   return add_config(config, text, path);
 }
 
@@ -30,7 +30,7 @@ Result<std::vector<std::string>> drop_ins(const std::string& path, uid_t owner) 
   if (!directory && directory.error().kind() == ErrorKind::not_found) return names;
   if (!directory) return directory.error();
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory->get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "read " + quoted(path));
+  if (!stream) return Error::from_errno(errno, "read " + in_quotes(path));
   (void)directory->release();
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string_view name = entry->d_name;

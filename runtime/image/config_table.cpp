@@ -5,7 +5,6 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 int line_of(const toml::value& value) {
 #if defined(TOML11_VERSION_MAJOR) && TOML11_VERSION_MAJOR >= 4
@@ -38,7 +37,7 @@ std::string_view nearest(std::string_view typed, std::span<const std::string_vie
   return found != known.end() && distance(typed, *found) <= 3 ? *found : std::string_view();
 }
 
-std::string did_you_mean(std::string_view word) { return "did you mean " + spc::quoted(word) + "?"; }
+std::string did_you_mean(std::string_view word) { return "did you mean " + in_quotes(word) + "?"; }
 
 /// `a, b or c`.
 std::string listed(std::span<const std::string_view> words) {
@@ -53,7 +52,7 @@ std::string listed(std::span<const std::string_view> words) {
 }  // namespace
 
 Error config_error(const std::string& file, const toml::value& value, const std::string& why) {
-  return {ErrorKind::invalid, "configuration " + spc::quoted(file) + ", line " + std::to_string(line_of(value)) + ": " + why};
+  return {ErrorKind::invalid, "configuration " + in_quotes(file) + ", line " + std::to_string(line_of(value)) + ": " + why};
 }
 
 Result<void> TableReader::check_keys(std::initializer_list<std::string_view> tables) const {
@@ -80,14 +79,14 @@ Result<void> TableReader::read(const char* name, std::string& into, const Check&
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   const std::string text = SPC_TRY(text_of(*value, name));
-  if (!check(text)) return refuse(*value, name, spc::quoted(text) + " is not allowed: " + rule);
+  if (!check(text)) return refuse(*value, name, in_quotes(text) + " is not allowed: " + rule);
   into = text;
   return {};
 }
 
 Result<void> TableReader::read(const char* name, std::vector<std::string>& into, const Check& check, const char* rule) const {
   return each_of(name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
-    if (!check(text)) return refuse(element, name, spc::quoted(text) + " is not allowed: " + rule);
+    if (!check(text)) return refuse(element, name, in_quotes(text) + " is not allowed: " + rule);
     return {};
   });
 }
@@ -120,7 +119,7 @@ Error TableReader::refuse(const toml::value& value, std::string_view name, const
 Result<std::string> TableReader::text_of(const toml::value& value, const char* name) const {
   if (!value.is_string()) return refuse(value, name, "needs text in quotes");
   std::string text = toml::get<std::string>(value);
-  if (text.find('\0') != std::string::npos) return refuse(value, name, spc::quoted(text) + " is not allowed: it has a NUL");
+  if (text.find('\0') != std::string::npos) return refuse(value, name, in_quotes(text) + " is not allowed: it has a NUL");
   return text;
 }
 
@@ -142,7 +141,7 @@ Result<void> TableReader::check_word(const toml::value& value, const char* name,
                                      std::span<const std::string_view> words) const {
   if (std::find(words.begin(), words.end(), text) != words.end()) return {};
   const auto meant = nearest(text, words);
-  auto error = refuse(value, name, spc::quoted(text) + " is not allowed: needs " + listed(words));
+  auto error = refuse(value, name, in_quotes(text) + " is not allowed: needs " + listed(words));
   return meant.empty() ? std::move(error) : std::move(error).hint(did_you_mean(meant));
 }
 

@@ -184,9 +184,10 @@ void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
   }
   if (++redirects_ > kMaxRedirects) return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
   const std::string to = origin_of(end.redirect);
-  if (to.empty()) return fail(Error(ErrorKind::refused, "redirects to " + quoted(end.redirect) + ", which is not a web address"));
+  if (to.empty())
+    return fail(Error(ErrorKind::refused, "redirects to " + in_quotes(end.redirect) + ", which is not a web address"));
   if (url_.starts_with("https:") && !to.starts_with("https:")) {
-    return fail(Error(ErrorKind::refused, "redirects from https to " + quoted(to) + ", which is not encrypted"));
+    return fail(Error(ErrorKind::refused, "redirects from https to " + in_quotes(to) + ", which is not encrypted"));
   }
   request(end.redirect);
 }
@@ -233,13 +234,13 @@ void Fetch::fail(Error error) {
 }
 
 Error Fetch::about(Error error) const {
-  std::string from = " from registry " + quoted(session_.registry);
-  if (endpoint().is_mirror) from += ", mirror " + quoted(endpoint().name);
+  std::string from = " from registry " + in_quotes(session_.registry);
+  if (endpoint().is_mirror) from += ", mirror " + in_quotes(endpoint().name);
   if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(endpoint().base_url)) {
-    from += ", redirected to " + quoted(origin);
+    from += ", redirected to " + in_quotes(origin);
   }
   const std::string action = session_.repository.empty() ? "log in" : (request_.head ? "ask for " : "get ") + request_.what;
-  return std::move(error).during(action + (session_.repository.empty() ? " to registry " + quoted(session_.registry) : from));
+  return std::move(error).during(action + (session_.repository.empty() ? " to registry " + in_quotes(session_.registry) : from));
 }
 
 }  // namespace spc

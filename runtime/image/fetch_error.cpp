@@ -5,7 +5,6 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 struct RegistryReason {
   std::string code;
@@ -29,14 +28,14 @@ RegistryReason reason_in(std::string_view body) {
 
 std::string described(const RegistrySecret& secret) {
   std::string text;
-  if (!secret.username.empty() && secret.username != "<token>") text = "of user " + spc::quoted(secret.username) + " ";
-  return text + "from " + spc::quoted(secret.source);
+  if (!secret.username.empty() && secret.username != "<token>") text = "of user " + in_quotes(secret.username) + " ";
+  return text + "from " + in_quotes(secret.source);
 }
 
 Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
   const RegistryReason reason = reason_in(body);
   const std::string said = reason.message.empty() ? "" : " (it says: " + printable(reason.message).substr(0, 120) + ")";
-  const std::string repository = "repository " + spc::quoted(session.repository);
+  const std::string repository = "repository " + in_quotes(session.repository);
   const std::string log_in = "log in: scontainer login " + session.registry;
   switch (head.status) {
     case 401: {

@@ -108,9 +108,9 @@ void Fetch::ask_token() {
   const auto realm = server.bearer->parameters.find("realm");
   if (secret != nullptr && realm != server.bearer->parameters.end() &&
       !may_see_credentials(realm->second, server.base_url, session_.login_servers)) {
-    return fail(Error(ErrorKind::refused, "it names " + quoted(realm->second) +
+    return fail(Error(ErrorKind::refused, "it names " + in_quotes(realm->second) +
                                               " as its login server, which is not trusted with credentials for " +
-                                              quoted(session_.registry))
+                                              in_quotes(session_.registry))
                     .hint("the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
   }
   auto http = token_request(*server.bearer, server.repository, server.base_url, secret);

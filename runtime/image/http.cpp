@@ -343,7 +343,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   curl_easy_reset(handle);
   impl_->idle.push_back(handle);
   impl_->transfers.pop_back();
-  return Error(ErrorKind::internal, "start a request to " + quoted(request.url) + ": libcurl refuses it");
+  return Error(ErrorKind::internal, "start a request to " + in_quotes(request.url) + ": libcurl refuses it");
 }
 
 void HttpClient::cancel(HttpHandler& handler) {

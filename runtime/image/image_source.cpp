@@ -10,7 +10,7 @@ Result<void> check_platform(const ImageConfig& config, const Platform& wanted, c
   const Platform& is = config.platform;
   if ((is.os.empty() || is.os == wanted.os) && (is.architecture.empty() || is.architecture == wanted.architecture)) return {};
   return Error(ErrorKind::invalid,
-               "image " + quoted(name) + ": is made for " + printable(is.str()) + ", not for " + wanted.str())
+               "image " + in_quotes(name) + ": is made for " + printable(is.str()) + ", not for " + wanted.str())
       .hint("choose a tag that was built for " + wanted.str());
 }
 
@@ -38,7 +38,7 @@ Result<ResolvedImage> ImageSource::resolve(const Platform& platform) {
     entry = SPC_TRY(choose_platform(std::get<Index>(parsed), platform, what));
   }
 
-  const std::string what = "image configuration of " + quoted(name());
+  const std::string what = "image configuration of " + in_quotes(name());
   image.config_bytes = SPC_TRY(get_config(image.manifest.config));
   image.config = SPC_TRY(parse_image_config(image.config_bytes, what));
   SPC_TRY(check_platform(image.config, platform, name()));

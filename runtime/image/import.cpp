@@ -36,7 +36,7 @@ Result<LayersOf> sort_layers(const ResolvedImage& image, const ImageStore& store
     const auto [known, fresh] = seen.emplace(blob.digest, diff_id);
     if (!fresh) {
       if (known->second == diff_id) continue;
-      return Error(ErrorKind::corrupt, "layer " + quoted(blob.digest.str()) + ": the image gives it two contents");
+      return Error(ErrorKind::corrupt, "layer " + in_quotes(blob.digest.str()) + ": the image gives it two contents");
     }
     const Digest name = layer_name(blob.digest);
     UniqueFd there = store.hold_layer(name);
@@ -175,7 +175,7 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
-  if (!image) return std::move(image).error().during("import image " + quoted(name));
+  if (!image) return std::move(image).error().during("import image " + in_quotes(name));
   if (request.verbose) agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
   return image;
 }

@@ -37,7 +37,7 @@ Result<StoredRecord> read_head(int file, const Digest& manifest) {
 
 Result<std::vector<StoredLayer>> list_layers(const ImageStore& store) {
   const UniqueFd directory(::openat(store.directory(), "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (!directory) return Error::from_errno(errno, "open the layers in " + quoted(store.path()));
+  if (!directory) return Error::from_errno(errno, "open the layers in " + in_quotes(store.path()));
   std::vector<StoredLayer> layers;
   for (const auto& file : SPC_TRY(names_in(directory.get()))) {
     constexpr std::string_view kEnding = ".sqsh";

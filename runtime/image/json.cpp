@@ -6,7 +6,6 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxValues = 200'000;
@@ -39,7 +38,7 @@ class Inspector final : public nlohmann::json_sax<Json> {
   }
   bool key(string_t& name) override {
     if (keys_.back().insert(name).second) return true;
-    return refuse("key " + spc::quoted(name) + " is given twice");
+    return refuse("key " + in_quotes(name) + " is given twice");
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
     return refuse("is not JSON (at byte " + std::to_string(position) + ")");

@@ -18,7 +18,7 @@ struct MissingLayer {
 };
 
 /// As messages call it.
-inline std::string name_of(const MissingLayer& layer) { return "layer " + quoted(layer.blob.digest.str()); }
+inline std::string name_of(const MissingLayer& layer) { return "layer " + in_quotes(layer.blob.digest.str()); }
 
 /// What a layer waits for.
 enum class LayerPhase { fetching, converting, publishing };

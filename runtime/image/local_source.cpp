@@ -98,7 +98,7 @@ class FileStream final : public BlobStream {
     return {};
   }
 
-  void fail(Error error) { failed_ = std::move(error).during("layer " + quoted(layer_.digest.str())).hint(kWhoseFault); }
+  void fail(Error error) { failed_ = std::move(error).during("layer " + in_quotes(layer_.digest.str())).hint(kWhoseFault); }
 
   UserSourceLink& link_;
   Descriptor layer_;
@@ -114,7 +114,7 @@ class FileStream final : public BlobStream {
 }  // namespace
 
 std::string LocalSource::manifest_name(const std::optional<Digest>& digest) const {
-  return "manifest " + quoted(digest ? digest->str() : name_);
+  return "manifest " + in_quotes(digest ? digest->str() : name_);
 }
 
 Result<ImageSource::Document> LocalSource::get_top() {
@@ -138,7 +138,7 @@ Result<ImageSource::Document> LocalSource::get_manifest(const Digest& wanted) {
 }
 
 Result<std::string> LocalSource::get_config(const Descriptor& wanted) {
-  const std::string what = "image configuration " + quoted(wanted.digest.str());
+  const std::string what = "image configuration " + in_quotes(wanted.digest.str());
   const auto part = SPC_TRY_DURING(what, link_.blob(wanted.digest));
   if (!part) return Error(ErrorKind::corrupt, what + ": is not there").hint("the image is not complete");
   auto bytes = SPC_TRY_DURING(what, read_all(*part, kMaxConfig));

@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 10> kFileEndings = {".sqsh",   ".sqfs", "
 /// In messages: never a text that may have a password in it.
 Error bad(std::string_view text, const std::string& why) {
   return {ErrorKind::invalid,
-          "image" + (text.find('@') == std::string_view::npos ? " " + quoted(text) : std::string()) + ": " + why};
+          "image" + (text.find('@') == std::string_view::npos ? " " + in_quotes(text) : std::string()) + ": " + why};
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
@@ -77,7 +77,7 @@ Result<void> refuse_other_forms(std::string_view text) {
   const bool is_word = std::all_of(scheme.begin(), scheme.end(), [](char c) { return is_alnum(c) || c == '-' || c == '+'; });
   const std::string_view behind = text.substr(scheme.size());
   if (is_word && (behind.starts_with("://") || scheme == "file")) {
-    auto error = Error(ErrorKind::invalid, "image: unknown scheme " + quoted(std::string(scheme) + ":"));
+    auto error = Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
     if (scheme == "http" || scheme == "https") {
       return std::move(error).hint("an image is named, not addressed by a URL: write docker://REGISTRY/NAME:TAG");
     }
@@ -86,11 +86,11 @@ Result<void> refuse_other_forms(std::string_view text) {
   }
   for (const auto& [prefix, advice] : kForeign) {
     if (text.starts_with(prefix)) {
-      return Error(ErrorKind::invalid, "image: unknown scheme " + quoted(prefix)).hint(advice);
+      return Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(prefix)).hint(advice);
     }
   }
   if (text.find('@') != std::string_view::npos) return {};
-  const auto did_you_mean = [&] { return "did you mean " + quoted("./" + std::string(text)) + "?"; };
+  const auto did_you_mean = [&] { return "did you mean " + in_quotes("./" + std::string(text)) + "?"; };
   const bool has_tag = text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
   for (const std::string_view ending : kFileEndings) {
     if (!has_tag && text.ends_with(ending)) {

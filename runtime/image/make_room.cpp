@@ -19,7 +19,7 @@ std::uint64_t layer_bytes(const StoreInventory& inventory) {
 
 Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed, const char* hint) {
   return std::move(Error(ErrorKind::no_space,
-                         "the image store " + quoted(store.path()) + " " + has + ", the image needs " + in_mb(needed)))
+                         "the image store " + in_quotes(store.path()) + " " + has + ", the image needs " + in_mb(needed)))
       .hint(hint);
 }
 
@@ -72,7 +72,7 @@ Error about_store(Error error, const ImageStore& store) {
   }
   const auto space = store.space();
   if (!about_room || !space) return error;
-  return std::move(error).during("image store " + quoted(store.path()) + " (" + in_mb(space->free) + " and " +
+  return std::move(error).during("image store " + in_quotes(store.path()) + " (" + in_mb(space->free) + " and " +
                                  std::to_string(space->free_inodes) + " inodes free)");
 }
 

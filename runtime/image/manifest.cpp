@@ -11,7 +11,6 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 constexpr std::string_view kOciManifest = "application/vnd.oci.image.manifest.v1+json";
 constexpr std::string_view kOciIndex = "application/vnd.oci.image.index.v1+json";
@@ -62,7 +61,7 @@ Result<void> check_layer_type(const std::string& type) {
   if (type.find("encrypted") != std::string::npos) {
     return Error(ErrorKind::invalid, "has an encrypted layer; these are not supported");
   }
-  return Error(ErrorKind::invalid, "has a layer of unknown type " + spc::quoted(type)).hint("is this a container image?");
+  return Error(ErrorKind::invalid, "has a layer of unknown type " + in_quotes(type)).hint("is this a container image?");
 }
 
 Result<Manifest> manifest_of(const Json& document) {
@@ -72,7 +71,7 @@ Result<Manifest> manifest_of(const Json& document) {
   manifest.config = SPC_TRY(parse_descriptor(*config));
   const std::string& type = manifest.config.media_type;
   if (std::find(kConfigTypes.begin(), kConfigTypes.end(), type) == kConfigTypes.end()) {
-    return Error(ErrorKind::invalid, "is not a container image but an artifact (config of type " + spc::quoted(type) + ")");
+    return Error(ErrorKind::invalid, "is not a container image but an artifact (config of type " + in_quotes(type) + ")");
   }
   const auto* layers = SPC_TRY(array_member(document, "layers"));
   if (layers->size() > ImageRecordHeader::kMaxLayers) {
@@ -201,7 +200,7 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
 
   const bool header_known = is_manifest_type(content_type) || is_index_type(content_type);
   if (!own_type.empty() && header_known && is_index_type(own_type) != is_index_type(content_type)) {
-    return corrupt("is sent as " + spc::quoted(content_type) + " but calls itself " + spc::quoted(own_type));
+    return corrupt("is sent as " + in_quotes(content_type) + " but calls itself " + in_quotes(own_type));
   }
   const std::string_view type = !own_type.empty() ? std::string_view(own_type)
                                 : header_known    ? content_type
@@ -212,7 +211,7 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
     return std::variant<Manifest, Index>(SPC_TRY(index_of(document)));
   }
   if (!is_manifest_type(type)) {
-    return Error(ErrorKind::invalid, "is of type " + spc::quoted(type) + ", not a container image");
+    return Error(ErrorKind::invalid, "is of type " + in_quotes(type) + ", not a container image");
   }
   if (has_manifests) return corrupt("calls itself a manifest but lists manifests");
   return std::variant<Manifest, Index>(SPC_TRY(manifest_of(document)));

@@ -26,14 +26,14 @@ std::string lower(std::string_view text) {
 }
 
 Error bad(std::string_view text, const std::string& why) {
-  return Error(ErrorKind::invalid, "image " + quoted(text) + ": " + why);
+  return Error(ErrorKind::invalid, "image " + in_quotes(text) + ": " + why);
 }
 
 /// [a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*
 Result<void> check_component(std::string_view whole, std::string_view component) {
   if (component.empty()) return bad(whole, "the repository has an empty component (\"//\", or \"/\" at an end)");
   if (std::any_of(component.begin(), component.end(), is_upper)) {
-    return bad(whole, "repository names have no upper-case letters").hint("write " + quoted(lower(component)));
+    return bad(whole, "repository names have no upper-case letters").hint("write " + in_quotes(lower(component)));
   }
   for (std::size_t i = 0; i < component.size();) {
     const char c = component[i];
@@ -49,8 +49,8 @@ Result<void> check_component(std::string_view whole, std::string_view component)
     const std::size_t longest = c == '.' ? 1 : c == '_' ? 2 : component.size();
     const bool next_ok = end < component.size() && (is_lower(component[end]) || is_digit(component[end]));
     if (i == 0 || !next_ok || end - i > longest) {
-      return bad(whole,
-                 "in repository component " + quoted(component) + " '.', '_', '__' or '-' must stand between letters or digits");
+      return bad(whole, "in repository component " + in_quotes(component) +
+                            " '.', '_', '__' or '-' must stand between letters or digits");
     }
     i = end;
   }
@@ -72,7 +72,7 @@ Result<void> check_port(std::string_view whole, std::string_view port) {
   if (digits) {
     for (const char c : port) value = value * 10 + static_cast<unsigned>(c - '0');
   }
-  if (!digits || value < 1 || value > 65535) return bad(whole, "port " + quoted(port) + " is not a number from 1 to 65535");
+  if (!digits || value < 1 || value > 65535) return bad(whole, "port " + in_quotes(port) + " is not a number from 1 to 65535");
   return {};
 }
 
@@ -85,7 +85,7 @@ Result<void> check_host_name(std::string_view whole, std::string_view host) {
     const auto ok = [](char c) { return is_alnum(c) || c == '-'; };
     if (label.empty() || label.size() > 63 || !std::all_of(label.begin(), label.end(), ok) || label.front() == '-' ||
         label.back() == '-') {
-      return bad(whole, "registry " + quoted(host) + " is not a host name");
+      return bad(whole, "registry " + in_quotes(host) + " is not a host name");
     }
     if (dot == std::string_view::npos) return {};
     rest.remove_prefix(dot + 1);
@@ -100,7 +100,7 @@ Result<std::string> checked_registry(std::string_view whole, std::string_view te
     const std::string address(text.substr(1, close - 1));
     in6_addr parsed{};
     if (::inet_pton(AF_INET6, address.c_str(), &parsed) != 1) {
-      return bad(whole, quoted(address) + " is not an IPv6 address");
+      return bad(whole, in_quotes(address) + " is not an IPv6 address");
     }
     const std::string_view rest = text.substr(close + 1);
     if (!rest.empty()) {
@@ -201,7 +201,7 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
 
   if (digest) {
     auto parsed = Digest::parse(*digest);
-    if (!parsed) return std::move(parsed).error().during("image " + quoted(text));
+    if (!parsed) return std::move(parsed).error().during("image " + in_quotes(text));
     reference.digest = *parsed;
     reference.tag_ignored = !reference.tag.empty();
     reference.tag.clear();

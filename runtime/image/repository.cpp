@@ -16,8 +16,8 @@ class TextSink final : public FetchSink {
 };
 
 std::string name_of_manifest(const ImageReference& reference, const std::string& tag_or_digest) {
-  if (tag_or_digest == reference.tag_or_digest()) return "manifest " + quoted(reference.canonical());
-  return "manifest " + quoted(reference.repository + "@" + tag_or_digest);
+  if (tag_or_digest == reference.tag_or_digest()) return "manifest " + in_quotes(reference.canonical());
+  return "manifest " + in_quotes(reference.repository + "@" + tag_or_digest);
 }
 
 Error wrong_digest(const std::string& what, const Digest& got, const Digest& expected) {
@@ -97,7 +97,7 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
     if (mirror == nullptr) return error;
     mirror->gave_up = true;
     session_.log.write(LogLevel::warning,
-                       "mirror " + quoted(mirror->name) + ": " + error.message() + ": asking the next one instead");
+                       "mirror " + in_quotes(mirror->name) + ": " + error.message() + ": asking the next one instead");
   }
 }
 
@@ -107,7 +107,7 @@ Result<void> Repository::confirm(const Digest& manifest) {
 }
 
 Result<std::string> Repository::get_config(const Descriptor& wanted) {
-  const std::string what = "image configuration " + quoted(wanted.digest.str());
+  const std::string what = "image configuration " + in_quotes(wanted.digest.str());
   if (wanted.size > kMaxConfig) return Error(ErrorKind::invalid, what + ": is larger than 8 MiB");
   TextSink sink;
   Fetch fetch(session_, {.path = "blobs/" + wanted.digest.str(), .what = what, .exact_size = wanted.size}, sink);
@@ -120,7 +120,7 @@ std::unique_ptr<BlobStream> Repository::open_layer(const Descriptor& layer, Fetc
   return std::make_unique<Fetch>(
       session_,
       FetchRequest{
-          .path = "blobs/" + layer.digest.str(), .what = "layer " + quoted(layer.digest.str()), .exact_size = layer.size},
+          .path = "blobs/" + layer.digest.str(), .what = "layer " + in_quotes(layer.digest.str()), .exact_size = layer.size},
       sink);
 }
 

@@ -41,7 +41,7 @@ Result<Platform> Platform::parse(std::string_view text) {
     }
     rest.remove_prefix(slash + 1);
   }
-  return Error(ErrorKind::invalid, "platform " + quoted(text) + ": write OS/ARCHITECTURE, for example linux/amd64");
+  return Error(ErrorKind::invalid, "platform " + in_quotes(text) + ": write OS/ARCHITECTURE, for example linux/amd64");
 }
 
 Platform Platform::host() {
@@ -94,7 +94,7 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
     if (equals == std::string_view::npos) return wrong("a record without '='");
     const std::string_view key = record.substr(0, equals);
     const std::string_view value = record.substr(equals + 1);
-    if (!seen.insert(key).second) return wrong(quoted(key) + " is given twice");
+    if (!seen.insert(key).second) return wrong(in_quotes(key) + " is given twice");
     if (key == "image") {
       request.image = value;
     } else if (key == "platform") {
@@ -118,7 +118,7 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
     } else if (key == "user_store") {
       request.user_store = value == "yes";
     } else {
-      return wrong("unknown key " + quoted(key));
+      return wrong("unknown key " + in_quotes(key));
     }
   }
   if (request.image.empty()) return wrong("no image");

@@ -88,7 +88,7 @@ Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t
     return Error(ErrorKind::corrupt, "the SIF file is truncated: it ends within its header");
   const std::string version(reinterpret_cast<const char*>(head.data()) + 42, 2);
   if (version != "01")
-    return Error(ErrorKind::invalid, "it is a SIF file of version " + quoted(version) + ", only 01 can be read");
+    return Error(ErrorKind::invalid, "it is a SIF file of version " + in_quotes(version) + ", only 01 can be read");
   const auto entries = number_at<std::int64_t>(head, 88);
   const auto offset = number_at<std::int64_t>(head, 96);
   if (entries <= 0 || static_cast<std::uint64_t>(entries) > kMaxEntries ||

@@ -90,7 +90,7 @@ Result<ImageStore> ImageStore::open(int directory) {
     UniqueFd fd(::openat(directory, part, flags | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd) {
       const int err = errno;
-      return std::move(Error::from_errno(err, "open " + quoted(name + "/" + part)))
+      return std::move(Error::from_errno(err, "open " + in_quotes(name + "/" + part)))
           .hint("the store has to be set up for the user spank-container");
     }
     return fd;
@@ -126,7 +126,7 @@ Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) 
   struct flock range = byte_at(offset, F_WRLCK);
   if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0) return std::optional(StoreLock(locks_.get(), offset));
   if (errno == EAGAIN || errno == EACCES) return std::optional<StoreLock>();
-  return Error::from_errno(errno, "take a lock in the image store " + quoted(path_));
+  return Error::from_errno(errno, "take a lock in the image store " + in_quotes(path_));
 }
 
 Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const { return try_lock_byte(lock_offset(layer)); }

@@ -18,7 +18,7 @@ bool is_socket(int fd) {
 }
 
 Result<void> put(char* into, std::size_t size, std::string_view text) {
-  if (text.size() >= size) return Error(ErrorKind::invalid, quoted(text) + ": is too long");
+  if (text.size() >= size) return Error(ErrorKind::invalid, in_quotes(text) + ": is too long");
   std::memcpy(into, text.data(), text.size());
   return {};
 }

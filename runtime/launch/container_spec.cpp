@@ -82,7 +82,7 @@ void decide(ContainerSpec& spec, const LaunchRequest& request, const Site& site,
 Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& request) {
   const UniqueFd directory = open_inside(spec.workdir.c_str(), O_PATH | O_DIRECTORY);
   if (!directory || ::fchdir(directory.get()) != 0) {
-    auto error = Error::from_errno(errno, "couldn't chdir to " + quoted(spec.workdir));
+    auto error = Error::from_errno(errno, "couldn't chdir to " + in_quotes(spec.workdir));
     return in_words(request.style, Event::no_workdir, spec.workdir,
                     std::move(error).hint(request.workdir.empty()
                                               ? "it is the image's work directory; choose another with --container-workdir"

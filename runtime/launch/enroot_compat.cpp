@@ -50,7 +50,7 @@ Result<std::vector<std::string>> files_in(const std::string& path, std::string_v
     if (!directory) return names;
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "read " + quoted(path));
+  if (!stream) return Error::from_errno(errno, "read " + in_quotes(path));
   (void)directory.release();
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string_view name = entry->d_name;
@@ -136,7 +136,7 @@ Result<void> add_directory(Site& site, const std::string& directory, Whose whose
       if (mount.problem.empty()) {
         site.add(whose == Whose::site ? "enroot_mounts" : "enroot_mounts_of_user", where + "\t" + mount.text);
       } else if (log != nullptr) {
-        log->write(LogLevel::warning, where + ": " + quoted(mount.text) + ": " + mount.problem + "; it is left out");
+        log->write(LogLevel::warning, where + ": " + in_quotes(mount.text) + ": " + mount.problem + "; it is left out");
       }
     }
   }));

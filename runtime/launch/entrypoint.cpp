@@ -82,7 +82,7 @@ Environment given_environment(Environment environment, EntrypointMode mode) {
 std::string failure_of(const EntrypointEnd& end, const std::string& name, std::chrono::seconds limit,
                        const std::string& last_line) {
   using Kind = EntrypointEnd::Kind;
-  const std::string what = "run the image's entrypoint " + quoted(name);
+  const std::string what = "run the image's entrypoint " + in_quotes(name);
   std::string why;
   switch (end.kind) {
     case Kind::exited:
@@ -93,7 +93,7 @@ std::string failure_of(const EntrypointEnd& end, const std::string& name, std::c
     case Kind::timed_out: why = "did not end within " + std::to_string(limit.count()) + " s"; break;
     case Kind::not_executed: return Error::from_errno(end.number, what).hint(kHint).message();
   }
-  if (!last_line.empty()) why += ", and printed last " + quoted(last_line);
+  if (!last_line.empty()) why += ", and printed last " + in_quotes(last_line);
   return Error(ErrorKind::system, what + ": " + why).hint(kHint).message();
 }
 
@@ -198,7 +198,8 @@ Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const Site&
   entrypoint.limit_ = std::chrono::seconds(std::strtol(site.text("entrypoint_timeout", kDefaultLimit).c_str(), nullptr, 10));
   constexpr char kProbe[] = SPC_LIBEXECDIR "/entrypoint-probe";
   entrypoint.probe_.reset(::open(kProbe, O_PATH | O_CLOEXEC));
-  if (!entrypoint.probe_) return Error::from_errno(errno, "open " + quoted(kProbe)).hint("install spank-container on this node");
+  if (!entrypoint.probe_)
+    return Error::from_errno(errno, "open " + in_quotes(kProbe)).hint("install spank-container on this node");
   return entrypoint;
 }
 

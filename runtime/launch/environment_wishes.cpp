@@ -19,7 +19,7 @@ bool is_pattern(std::string_view text) { return text.find_first_of("*?") != std:
 
 Result<void> EnvironmentWishes::add(std::string_view list) {
   const auto refused = [&] {
-    return Error(ErrorKind::invalid, "invalid format: " + quoted(list)).hint("NAME, PATTERN or NAME=VALUE, joined by commas");
+    return Error(ErrorKind::invalid, "invalid format: " + in_quotes(list)).hint("NAME, PATTERN or NAME=VALUE, joined by commas");
   };
   for (std::string_view rest = list;;) {
     auto piece = next_piece(rest, "=,");

@@ -17,7 +17,7 @@ bool may_be_secret(std::string name) {
 
 std::string words(const std::vector<std::string>& list) {
   std::string text;
-  for (const std::string& word : list) text += (text.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : list) text += (text.empty() ? "" : " ") + in_quotes(word);
   return text;
 }
 
@@ -56,7 +56,7 @@ std::string entrypoint_of(const ContainerSpec& spec) {
     return words(spec.entrypoint) + ", once on each node";
   if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", by each task";
   std::string text = words(spec.settings.entrypoint);
-  if (text.empty() && !spec.settings.start_script.empty()) text = quoted(spec.settings.start_script);
+  if (text.empty() && !spec.settings.start_script.empty()) text = in_quotes(spec.settings.start_script);
   return text.empty() ? "" : text + ", which is not run";
 }
 
@@ -86,11 +86,12 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   if (spec.manifest) page.line("manifest", spec.manifest->str());
   page.line("file system", file_system_of(spec));
   page.line("user", printable(spec.user.name) + " (" + std::to_string(spec.user.uid) + ":" + std::to_string(spec.user.gid) +
-                        "), home " + quoted(spec.user.home) +
+                        "), home " + in_quotes(spec.user.home) +
                         ((spec.namespaces & own_user) != 0 ? ", root in here and the user outside" : ", no privilege"));
-  page.line_unless_empty("image's user", spec.settings.user.empty() ? "" : quoted(spec.settings.user) + ", which is not obeyed");
+  page.line_unless_empty("image's user",
+                         spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", which is not obeyed");
   page.line("namespaces", namespaces_of(spec.namespaces));
-  page.line("workdir", quoted(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
+  page.line("workdir", in_quotes(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
   page.line_unless_empty("entrypoint", entrypoint_of(spec));
   page.line_unless_empty("image's cmd", words(spec.settings.command));
   page.line_unless_empty("volumes", words(spec.settings.volumes));
@@ -101,14 +102,14 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line_unless_empty("command", words(request.command));
   for (const MountPlan& mount : spec.mounts) {
     if (mount.source.empty()) {
-      page.line("no mount", "at " + quoted(mount.target) + " (umount)");
+      page.line("no mount", "at " + in_quotes(mount.target) + " (umount)");
       continue;
     }
     page.line("mount",
-              quoted(mount.source) + " at " + quoted(mount.target) + ", " + flags_of(mount) + " (" + mount.asked_by + ")");
+              in_quotes(mount.source) + " at " + in_quotes(mount.target) + ", " + flags_of(mount) + " (" + mount.asked_by + ")");
   }
   for (const auto& [name, variable] : spec.environment) {
-    const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : quoted(variable.value);
+    const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(variable.value);
     page.line("variable", printable(name) + "=" + value + " (" + name_of(variable.origin) + ")");
   }
   return page.take();

@@ -83,12 +83,12 @@ HookRunner::~HookRunner() { end_descendants(-1); }
 Result<void> HookRunner::answer_at(const std::string& path, MountFor mount, int step) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return Error::from_errno(ENAMETOOLONG, "make socket " + quoted(path));
+  if (path.size() >= sizeof address.sun_path) return Error::from_errno(ENAMETOOLONG, "make socket " + in_quotes(path));
   path.copy(address.sun_path, path.size());
   listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener_ || ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(listener_.get(), kMostConnections) != 0) {
-    return Error::from_errno(errno, "make socket " + quoted(path));
+    return Error::from_errno(errno, "make socket " + in_quotes(path));
   }
   mount_ = std::move(mount);
   step_ = step;
@@ -157,7 +157,7 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
   read_lines(running);
   int not_executed = 0;
   if (::read(running.not_executed.get(), &not_executed, sizeof not_executed) == sizeof not_executed) {
-    auto error = Error::from_errno(not_executed, "hook " + name + ": execute " + quoted(running.path));
+    auto error = Error::from_errno(not_executed, "hook " + name + ": execute " + in_quotes(running.path));
     return std::move(error).hint("does its first line name a program of this node?");
   }
   if (WIFSIGNALED(status)) return failure(running, "was ended by signal " + std::to_string(WTERMSIG(status)));

@@ -21,7 +21,7 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
   struct stat status {};
   if (!path || ::fstat(path.get(), &status) != 0) {
     const int err = errno;
-    auto error = Error::from_errno(err, "open mount source " + quoted(source));
+    auto error = Error::from_errno(err, "open mount source " + in_quotes(source));
     if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
     return std::move(error).hint("it is opened with your own permissions on the node");
   }
@@ -45,7 +45,7 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   side.sources.pop_back();
   side.furniture.placements.pop_back();
   return Error(ErrorKind::invalid,
-               "mount " + quoted(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
+               "mount " + in_quotes(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
       .hint("without x-create the target becomes what the source is");
 }
 
@@ -66,7 +66,7 @@ Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<st
     case MountSpec::Kind::tmpfs: break;
   }
   std::uint64_t size = 0;
-  if (mount.size) size = SPC_TRY_DURING("mount " + quoted(mount.shown_as), tmpfs_bytes(*mount.size, environment));
+  if (mount.size) size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as), tmpfs_bytes(*mount.size, environment));
   add_tmpfs(side, mount.target, mount.flags, size, mount.mode, mount.shown_as);
   return {};
 }

@@ -70,7 +70,7 @@ const char* name_of_content(Bytes head) {
 }
 
 Error not_an_image(const std::string& path, const std::string& what) {
-  return Error(ErrorKind::invalid, "open image " + quoted(path) + ": it is " + what)
+  return Error(ErrorKind::invalid, "open image " + in_quotes(path) + ": it is " + what)
       .hint("an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory");
 }
 
@@ -80,7 +80,7 @@ Result<std::string> read_at(int file, std::uint64_t offset, std::size_t size, co
   while (got < size) {
     const ssize_t count = ::pread(file, bytes.data() + got, size - got, static_cast<off_t>(offset + got));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Error::from_errno(errno, "read image " + quoted(path));
+    if (count < 0) return Error::from_errno(errno, "read image " + in_quotes(path));
     if (count == 0) break;
     got += static_cast<std::size_t>(count);
   }
@@ -116,10 +116,10 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
     }
     return {};
   };
-  SPC_TRY_DURING("open image " + quoted(path), recognised());
+  SPC_TRY_DURING("open image " + in_quotes(path), recognised());
   if (image.kind == LocalImage::Kind::archive && !looks_like_archive(head)) return not_an_image(path, name_of_content(head));
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    image.warning = "image " + quoted(path) + " can be written by others" +
+    image.warning = "image " + in_quotes(path) + " can be written by others" +
                     ((status.st_mode & S_IWOTH) != 0 ? "" : " of its group") + ": what it contains is what they want";
   }
   return image;
@@ -128,12 +128,12 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
 Result<LocalImage> look_into_directory(LocalImage image, const std::string& path) {
   // Inside, nobody would ask whether the user may search it: the root of the container is that of the writable layer.
   if (::faccessat(image.file.get(), ".", X_OK, 0) != 0) {
-    return Error::from_errno(errno, "open image " + quoted(path)).hint("it is opened with your own permissions on the node");
+    return Error::from_errno(errno, "open image " + in_quotes(path)).hint("it is opened with your own permissions on the node");
   }
   if (::faccessat(image.file.get(), "oci-layout", F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
     std::string bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.pop_back();
-    return Error(ErrorKind::invalid, "open image " + quoted(path) + ": it is an OCI image layout, not a root directory")
+    return Error(ErrorKind::invalid, "open image " + in_quotes(path) + ": it is an OCI image layout, not a root directory")
         .hint("write oci:" + bare);
   }
   return image;
@@ -153,7 +153,7 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
   struct stat status {};
   if (!place || ::fstat(place.get(), &status) != 0) {
     const int err = errno;
-    auto error = Error::from_errno(err, "open image " + quoted(typed));
+    auto error = Error::from_errno(err, "open image " + in_quotes(typed));
     if (err == ENOENT) return std::move(error).hint("it must exist on every node of the step");
     return std::move(error).hint("it is opened with your own permissions on the node");
   }
@@ -165,7 +165,7 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
   const std::string again = "/proc/self/fd/" + std::to_string(place.get());
   image.file.reset(::open(again.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!image.file) {
-    return Error::from_errno(errno, "open image " + quoted(typed)).hint("it is opened with your own permissions on the node");
+    return Error::from_errno(errno, "open image " + in_quotes(typed)).hint("it is opened with your own permissions on the node");
   }
   return is_directory ? look_into_directory(std::move(image), typed) : look_into_file(std::move(image), status, typed);
 }
@@ -183,7 +183,7 @@ std::string did_you_mean_file(const std::string& image) {
   struct stat status {};
   const bool is_there = image.find(':') == std::string::npos && image.find('\0') == std::string::npos &&
                         ::stat(image.c_str(), &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
-  return is_there ? "there is a file of this name here: did you mean " + quoted("./" + image) + "?" : "";
+  return is_there ? "there is a file of this name here: did you mean " + in_quotes("./" + image) + "?" : "";
 }
 
 }  // namespace spc

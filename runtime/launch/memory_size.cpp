@@ -81,7 +81,7 @@ std::uint64_t asked_of_slurm(const std::map<std::string, std::string>& environme
 }  // namespace
 
 Result<MemorySize> MemorySize::parse(std::string_view text) {
-  const auto refuse = [&](const char* why) { return Error(ErrorKind::invalid, quoted(text) + why).hint(kGrammar); };
+  const auto refuse = [&](const char* why) { return Error(ErrorKind::invalid, in_quotes(text) + why).hint(kGrammar); };
   MemorySize size;
   const auto digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const std::string_view unit = text.substr(digits);

@@ -14,7 +14,7 @@ constexpr std::string_view kOption = "--container-mounts";
 constexpr std::string_view kForm = "SRC[:DST[:FLAGS]]";
 
 Error refuse(std::string_view item, std::string_view why) {
-  return Error(ErrorKind::invalid, std::string(kOption) + ": " + quoted(item) + ": " + std::string(why));
+  return Error(ErrorKind::invalid, std::string(kOption) + ": " + in_quotes(item) + ": " + std::string(why));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -106,11 +106,11 @@ bool read_mode(std::string_view text, unsigned& mode) {
 Result<void> apply_tmpfs_flag(MountSpec& mount, std::string_view item, std::string_view flag) {
   const std::string_view value = flag.substr(flag.find('=') + 1);
   if (flag.starts_with("size=")) {
-    mount.size = SPC_TRY_DURING(std::string(kOption) + ": " + quoted(item), MemorySize::parse(value));
+    mount.size = SPC_TRY_DURING(std::string(kOption) + ": " + in_quotes(item), MemorySize::parse(value));
     return {};
   }
   unsigned mode = 0;
-  if (!read_mode(value, mode)) return refuse(item, quoted(value) + " is not a mode").hint("octal digits, as 0755 or 1777");
+  if (!read_mode(value, mode)) return refuse(item, in_quotes(value) + " is not a mode").hint("octal digits, as 0755 or 1777");
   mount.mode = mode;
   return {};
 }
@@ -138,7 +138,7 @@ Result<void> apply_flag(MountSpec& mount, std::string_view item, std::string_vie
     for (const Refusal& refusal : kRefused) {
       if (refusal.name == name) return refuse(item, std::string(name) + ": " + std::string(refusal.why));
     }
-    return refuse(item, "unknown flag " + quoted(name))
+    return refuse(item, "unknown flag " + in_quotes(name))
         .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, bind, rbind, noexec");
   }
   return {};

@@ -11,7 +11,7 @@ Result<MountWords> take_mount(std::string_view& list) {
     const std::string_view word = list;
     auto piece = next_piece(list, ":,");
     if (!piece) {
-      return Error(ErrorKind::invalid, "--container-mounts: " + quoted(word) + ": " + piece.error().message())
+      return Error(ErrorKind::invalid, "--container-mounts: " + in_quotes(word) + ": " + piece.error().message())
           .hint("\\\" is a quote that means itself");
     }
     mount.parts.push_back({piece->text, word.starts_with('"')});

@@ -14,7 +14,7 @@ namespace spc {
 namespace {
 
 std::string flag_error(const char* flag, const ContainerName& name, const char* but) {
-  return "--container-name: " + std::string(flag) + ": the container " + quoted(name.text) + " " + but;
+  return "--container-name: " + std::string(flag) + ": the container " + in_quotes(name.text) + " " + but;
 }
 
 }  // namespace
@@ -74,7 +74,8 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   const bool running = state == TaskMessage::named_running;
   const bool exists = running || state == TaskMessage::named_stored;
   if (!notes.name.empty() && notes.name != name.text) {
-    return Error(ErrorKind::refused, "--container-name: " + quoted(name.text) + " cannot be told from " + quoted(notes.name))
+    return Error(ErrorKind::refused,
+                 "--container-name: " + in_quotes(name.text) + " cannot be told from " + in_quotes(notes.name))
         .hint("choose another name");
   }
   if (name.use == Use::create && exists) {
@@ -96,13 +97,13 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   if (!exists) {
     if (!wanted.image.empty()) return NamePlan::make;
     return Error(ErrorKind::not_found,
-                 "a container with name " + quoted(name.text) + " does not exist, and --container-image is not set");
+                 "a container with name " + in_quotes(name.text) + " does not exist, and --container-image is not set");
   }
   const bool same = wanted.image.empty() || notes.image.empty() || wanted.image == notes.image ||
                     (!notes.digest.empty() && wanted.digest == notes.digest);
   if (!same) {
-    return Error(ErrorKind::refused, "--container-name: the container " + quoted(name.text) + " was made from " +
-                                         quoted(notes.image) + ", not from " + quoted(wanted.image))
+    return Error(ErrorKind::refused, "--container-name: the container " + in_quotes(name.text) + " was made from " +
+                                         in_quotes(notes.image) + ", not from " + in_quotes(wanted.image))
         .hint("choose another name, or :replace to make it anew");
   }
   return running ? NamePlan::join : NamePlan::reuse;
@@ -152,8 +153,8 @@ void NamedStart::will_be(const std::string& image, const std::string& file) {
 
 Result<void> NamedStart::must_be_the_same(const std::string& file) const {
   if (file == notes_.file) return {};
-  return Error(ErrorKind::refused, "--container-name: " + quoted(notes_.image) + ", which the container " + quoted(name_.text) +
-                                       " was made from, has changed")
+  return Error(ErrorKind::refused, "--container-name: " + in_quotes(notes_.image) + ", which the container " +
+                                       in_quotes(name_.text) + " was made from, has changed")
       .hint("use --container-name=" + name_.text + ":replace with --container-image to make it anew");
 }
 

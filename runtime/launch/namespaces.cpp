@@ -8,7 +8,7 @@ Result<std::uint32_t> parse_one(std::string_view name) {
   for (const NamespaceKind& kind : kNamespaceKinds) {
     if (kind.bit != own_user && name == kind.name) return std::uint32_t{kind.bit};
   }
-  std::string shown = quoted(name);
+  std::string shown = in_quotes(name);
   shown.front() = shown.back() = '\'';  // the words of pyxis
   return Error(ErrorKind::invalid, "--container-unshare: unknown namespace " + shown).hint("net, ipc, uts or pid");
 }

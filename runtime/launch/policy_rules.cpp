@@ -15,12 +15,12 @@ namespace {
 
 std::string listed(const std::vector<std::string>& directories) {
   std::string text;
-  for (const std::string& directory : directories) text += (text.empty() ? "" : ", ") + quoted(directory);
+  for (const std::string& directory : directories) text += (text.empty() ? "" : ", ") + in_quotes(directory);
   return text;
 }
 
 Error outside(const std::string& typed, const std::string& where, const std::vector<std::string>& allowed) {
-  return Error(ErrorKind::refused, "--container-image: " + quoted(typed) + where +
+  return Error(ErrorKind::refused, "--container-image: " + in_quotes(typed) + where +
                                        ": this site allows images that are files below " + listed(allowed) + " only")
       .hint("use an image of a registry, or ask the administrator about allowed_paths in config.toml");
 }
@@ -29,14 +29,15 @@ Error outside(const std::string& typed, const std::string& where, const std::vec
 Result<std::string> real_path(int file, const std::string& typed) {
   char path[PATH_MAX];
   const ssize_t size = ::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), path, sizeof path);
-  if (size <= 0 || size == sizeof path) return Error::from_errno(size <= 0 ? errno : ENAMETOOLONG, "look for " + quoted(typed));
+  if (size <= 0 || size == sizeof path)
+    return Error::from_errno(size <= 0 ? errno : ENAMETOOLONG, "look for " + in_quotes(typed));
   return std::string(path, static_cast<std::size_t>(size));
 }
 
 Result<void> check_real_path(const std::string& path, const std::string& typed, const std::vector<std::string>& allowed) {
   const auto fits = [&](const std::string& directory) { return lies_below(path, directory); };
   if (std::any_of(allowed.begin(), allowed.end(), fits)) return {};
-  return outside(typed, path == typed ? "" : ", which is " + quoted(path), allowed);
+  return outside(typed, path == typed ? "" : ", which is " + in_quotes(path), allowed);
 }
 
 }  // namespace
@@ -65,14 +66,14 @@ Result<void> check_place(ImageLocation& image, const Site& site) {
       image.path.starts_with("~/") ? UserIdentity::of_this_process().home + image.path.substr(1) : image.path;
   const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!place) {
-    return Error::from_errno(errno, "--container-image: open image " + quoted(image.path))
+    return Error::from_errno(errno, "--container-image: open image " + in_quotes(image.path))
         .hint("it must exist on every node of the step, and is opened with your own permissions there");
   }
   const std::string real = SPC_TRY(real_path(place.get(), image.path));
   SPC_TRY(check_real_path(real, image.path, allowed));
   if (image.kind != Kind::path && real.find(':') != std::string::npos) {
     return Error(ErrorKind::invalid,
-                 "--container-image: " + quoted(image.path) + " is " + quoted(real) + ": a path may have no colon");
+                 "--container-image: " + in_quotes(image.path) + " is " + in_quotes(real) + ": a path may have no colon");
   }
   image.path = real;
   return {};

@@ -4,9 +4,9 @@ namespace spc {
 
 Result<Piece> next_piece(std::string_view& rest, std::string_view separators) {
   Piece piece;
-  const bool in_quotes = rest.starts_with('"');
-  bool open = in_quotes;
-  if (in_quotes) rest.remove_prefix(1);
+  const bool begins_quoted = rest.starts_with('"');
+  bool open = begins_quoted;
+  if (begins_quoted) rest.remove_prefix(1);
   const auto special = [&](char c) { return c == '"' || c == '\\' || c == ' ' || separators.find(c) != std::string_view::npos; };
   while (!rest.empty()) {
     char c = rest[0];
@@ -19,7 +19,7 @@ Result<Piece> next_piece(std::string_view& rest, std::string_view separators) {
       piece.end = c;
       return piece;
     }
-    if (in_quotes && !open) return Error(ErrorKind::invalid, "there is text behind the second quote");
+    if (begins_quoted && !open) return Error(ErrorKind::invalid, "there is text behind the second quote");
     if (c == '\\' && !rest.empty() && special(rest[0])) {
       c = rest[0];
       rest.remove_prefix(1);

@@ -50,7 +50,7 @@ bool is_number(const std::string& text) { return !text.empty() && text.find_firs
 Result<void> check_save_path(const std::string& path) {
   const std::string last = path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
   if (last.empty() || last == "." || last == ".." || last == "oci-archive:") {
-    return Error(ErrorKind::invalid, quoted(path) + ": target is a directory").hint("name a file in it");
+    return Error(ErrorKind::invalid, in_quotes(path) + ": target is a directory").hint("name a file in it");
   }
   return {};
 }

@@ -63,7 +63,7 @@ Result<UniqueFd> settings_of(const ImageSettings& image) {
 Result<Saver> Saver::start(const StepChannel& step, const std::string& path, const std::string& name, MessageStyle style,
                            const std::map<std::string, std::string>& job) {
   if (::access(kProgram, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + quoted(kProgram)).hint("install spank-container on this node");
+    return Error::from_errno(errno, "start " + in_quotes(kProgram)).hint("install spank-container on this node");
   }
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const auto cpus = job.find("SLURM_CPUS_ON_NODE");

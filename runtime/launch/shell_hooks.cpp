@@ -102,7 +102,7 @@ Result<std::string> text_of(const UniqueFd& directory, const char* name) {
 
 Result<void> write_text(const std::string& path, const std::string& text) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!file) return Error::from_errno(errno, "make " + quoted(path));
+  if (!file) return Error::from_errno(errno, "make " + in_quotes(path));
   return write_all(file.get(), text);
 }
 

@@ -88,11 +88,11 @@ Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
   // It is run as each user in turn, so nobody but root may decide what it is.
   SPC_TRY(open_trusted_file(program_, "importer"));
   asked_ = true;
-  const std::string printed = SPC_TRY_DURING("import image " + quoted(image), run("get", uri.c_str(), &log));
+  const std::string printed = SPC_TRY_DURING("import image " + in_quotes(image), run("get", uri.c_str(), &log));
   std::string path = printed.substr(0, printed.find('\n'));
   if (path.starts_with('/')) return path;
-  return Error(ErrorKind::invalid, "import image " + quoted(image) + ": importer " + quoted(program_) + " has printed " +
-                                       quoted(path) + ", which is no absolute path")
+  return Error(ErrorKind::invalid, "import image " + in_quotes(image) + ": importer " + in_quotes(program_) + " has printed " +
+                                       in_quotes(path) + ", which is no absolute path")
       .hint("the site's program is at fault: tell the administrator");
 }
 
@@ -115,14 +115,14 @@ Result<std::string> SiteImporter::run(const char* verb, const char* argument, Lo
 
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "start importer " + quoted(program_));
+  if (child < 0) return Error::from_errno(errno, "start importer " + in_quotes(program_));
   if (child == 0) become_importer(parent, out.get(), messages.get(), arguments, environment.data());
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (status == 0) return content(out.get());
   if (log != nullptr) show(content(messages.get()), *log);
-  return Error(ErrorKind::system, "importer " + quoted(program_) + " " + outcome(status))
+  return Error(ErrorKind::system, "importer " + in_quotes(program_) + " " + outcome(status))
       .hint("the lines above are what it says");
 }
 

@@ -39,7 +39,7 @@ std::string start_record(const std::string& image, const UserIdentity& user, con
   };
   std::string line = "start job=" + variable("SLURM_JOB_ID") + " step=" + variable("SLURM_STEP_ID");
   line += " node=" + variable("SLURMD_NODENAME") + " uid=" + std::to_string(user.uid);
-  line += " user=" + (user.name.empty() ? "-" : printable(user.name)) + " image=" + quoted(image);
+  line += " user=" + (user.name.empty() ? "-" : printable(user.name)) + " image=" + in_quotes(image);
   line += " digest=" + (spec.manifest ? spec.manifest->str() : "-") + " from=" + name_of(spec.from);
   line += " layers=" + std::to_string(ready.layers) + " shared=" + std::to_string(ready.layers_shared);
   line += " import_ms=" + milliseconds(ready.times[static_cast<std::size_t>(Phase::import)]);

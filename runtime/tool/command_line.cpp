@@ -142,7 +142,7 @@ int run_command_line(int argc, char** argv) {
       return run_one(command, std::span(words).subspan(1));
     }
   }
-  report_error("there is no command " + quoted(first) + " (hint: scontainer --help lists them)");
+  report_error("there is no command " + in_quotes(first) + " (hint: scontainer --help lists them)");
   return kWrongUsage;
 }
 

@@ -22,12 +22,12 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
   int fd = STDIN_FILENO;
   if (path != "-") {
     opened = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!opened) return Error::from_errno(errno, "open " + spc::quoted(path));
+    if (!opened) return Error::from_errno(errno, "open " + in_quotes(path));
     fd = opened.get();
     struct stat status {};
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kMostOfFile) {
       if (::lseek(fd, status.st_size - kMostOfFile, SEEK_SET) < 0)
-        return Error::from_errno(errno, "seek in " + spc::quoted(path));
+        return Error::from_errno(errno, "seek in " + in_quotes(path));
       std::fprintf(stderr, "%s: only the last %lld MiB are read, and lines are counted from there\n", printable(path).c_str(),
                    static_cast<long long>(kMostOfFile >> 20));
     }
@@ -40,7 +40,7 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
     if (got > 0) {
       diagnosis.read({buffer.data(), static_cast<std::size_t>(got)});
     } else if (errno != EINTR) {
-      return Error::from_errno(errno, "read " + spc::quoted(path));
+      return Error::from_errno(errno, "read " + in_quotes(path));
     }
   }
 }

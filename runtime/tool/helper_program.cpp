@@ -40,14 +40,14 @@ constexpr int kFirst = 3;
 Result<HelperProgram> HelperProgram::start(const std::string& path, const std::vector<std::string>& arguments,
                                            const std::vector<int>& descriptors, Environment environment) {
   if (::access(path.c_str(), X_OK) != 0) {
-    return Error::from_errno(errno, "start " + quoted(path)).hint("spank-container is not completely installed");
+    return Error::from_errno(errno, "start " + in_quotes(path)).hint("spank-container is not completely installed");
   }
   // Moved above the numbers that they will get, so that none is overwritten before it is used.
   std::vector<UniqueFd> owned;
   std::vector<int> high;
   for (const int descriptor : descriptors) {
     owned.emplace_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 40));
-    if (!owned.back()) return Error::from_errno(errno, "pass a descriptor to " + quoted(path));
+    if (!owned.back()) return Error::from_errno(errno, "pass a descriptor to " + in_quotes(path));
     high.push_back(owned.back().get());
   }
   std::vector<char*> words{const_cast<char*>(path.c_str())};
@@ -55,12 +55,12 @@ Result<HelperProgram> HelperProgram::start(const std::string& path, const std::v
   words.push_back(nullptr);
   char* const nothing[] = {nullptr};
   const pid_t pid = ::fork();
-  if (pid < 0) return Error::from_errno(errno, "start " + quoted(path));
+  if (pid < 0) return Error::from_errno(errno, "start " + in_quotes(path));
   if (pid == 0) execute(path.c_str(), words.data(), environment == Environment::ours ? environ : nothing, high);
   HelperProgram program;
   program.pid_ = pid;
   program.watch_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
-  if (!program.watch_) return Error::from_errno(errno, "watch " + quoted(path));
+  if (!program.watch_) return Error::from_errno(errno, "watch " + in_quotes(path));
   return program;
 }
 

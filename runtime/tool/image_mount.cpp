@@ -21,7 +21,7 @@ static_assert(kFuseDevice == 3 && kFuseImage == 4 && kFuseStatus == 5, "descript
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd directory(::openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return Error::from_errno(errno, "open directory " + quoted(name));
+  if (!directory) return Error::from_errno(errno, "open directory " + in_quotes(name));
   return directory;
 }
 
@@ -97,10 +97,10 @@ bool keeps(const WritableLayer& writable) { return writable.wanted && writable.k
 Result<UniqueFd> lock_kept(const std::string& path) {
   SPC_TRY(make_directories(path));
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return Error::from_errno(errno, "open " + quoted(path));
+  if (!directory) return Error::from_errno(errno, "open " + in_quotes(path));
   if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Error::from_errno(errno, "lock " + quoted(path));
-    return Error(ErrorKind::unavailable, "another container is writing into " + quoted(path))
+    if (errno != EWOULDBLOCK) return Error::from_errno(errno, "lock " + in_quotes(path));
+    return Error(ErrorKind::unavailable, "another container is writing into " + in_quotes(path))
         .hint("wait for it, or start this one read-only");
   }
   return directory;
@@ -110,7 +110,7 @@ Result<UniqueFd> lock_kept(const std::string& path) {
 Result<void> mount_kept(const std::string& path) {
   const UniqueFd tree(::open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, "kept", MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, "use directory " + quoted(path) + " for what is written");
+    return Error::from_errno(errno, "use directory " + in_quotes(path) + " for what is written");
   }
   SPC_TRY(make_directory(AT_FDCWD, "kept/up", 0755));
   return make_directory(AT_FDCWD, "kept/work", 0755);

@@ -118,7 +118,7 @@ Result<void> ImportRun::on_message() {
   ImportMessage message;
   auto descriptors = receive_struct(socket_.get(), message);
   if (!descriptors) {
-    return Error(ErrorKind::unavailable, "pull " + quoted(image_) + ": the program that fetches images ended unexpectedly")
+    return Error(ErrorKind::unavailable, "pull " + in_quotes(image_) + ": the program that fetches images ended unexpectedly")
         .hint("try again; scontainer doctor looks for what may be wrong");
   }
   message.text[sizeof message.text - 1] = '\0';

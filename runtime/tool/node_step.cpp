@@ -125,7 +125,7 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
     while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
     }
     if (!told || told->size == 0)
-      return Error(ErrorKind::internal, "pull " + quoted(wanted.image) + ": the container's process ended");
+      return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process ended");
     if (why[0] != '\0') return Error(ErrorKind::system, why.c_str());
   }
   const auto store = SPC_TRY(open_store(places.store));

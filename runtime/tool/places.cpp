@@ -83,7 +83,7 @@ Result<void> make_directories(const std::string& path) {
     if (::mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
       struct stat status {};
       const int err = errno;
-      if (::stat(part.c_str(), &status) != 0) return Error::from_errno(err, "make directory " + quoted(part));
+      if (::stat(part.c_str(), &status) != 0) return Error::from_errno(err, "make directory " + in_quotes(part));
     }
     if (slash == std::string::npos) return {};
   }
@@ -95,7 +95,7 @@ Result<UniqueFd> make_own_store(const Places& places) {
   }
   const std::string locks = places.store + "/locks";
   const UniqueFd made(::open(locks.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!made) return Error::from_errno(errno, "set up your image store: create " + quoted(locks));
+  if (!made) return Error::from_errno(errno, "set up your image store: create " + in_quotes(locks));
   return open_store(places.store);
 }
 
@@ -103,8 +103,8 @@ Result<UniqueFd> open_store(const std::string& path) {
   UniqueFd store(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (store) return store;
   const int err = errno;
-  if (err == ENOENT) return Error(ErrorKind::not_found, "there is no image store " + quoted(path) + " yet");
-  return Error::from_errno(err, "open the image store " + quoted(path));
+  if (err == ENOENT) return Error(ErrorKind::not_found, "there is no image store " + in_quotes(path) + " yet");
+  return Error::from_errno(err, "open the image store " + in_quotes(path));
 }
 
 }  // namespace spc

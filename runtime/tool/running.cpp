@@ -47,7 +47,7 @@ Result<RunningEntry> RunningEntry::add(const std::string& directory, const Runni
   const std::string path = directory + "/" + prefix_of_this_machine() + std::to_string(container.pid);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
-    return Error::from_errno(errno, "note the container in " + quoted(path));
+    return Error::from_errno(errno, "note the container in " + in_quotes(path));
   SPC_TRY(write_all(file.get(), serialize(container)));
   return RunningEntry(path, std::move(file));
 }
@@ -61,7 +61,7 @@ Result<std::vector<RunningContainer>> running_containers(const std::string& dire
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), ::closedir);
   if (!entries) {
     if (errno == ENOENT) return containers;
-    return Error::from_errno(errno, "read " + quoted(directory));
+    return Error::from_errno(errno, "read " + in_quotes(directory));
   }
   const std::string prefix = prefix_of_this_machine();
   while (const dirent* entry = ::readdir(entries.get())) {

@@ -26,7 +26,7 @@ Result<std::vector<std::string>> names_in(int store, const char* directory) {
   const int file = ::openat(store, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) {
     if (errno == ENOENT) return std::vector<std::string>();
-    return Error::from_errno(errno, "read " + quoted(directory) + " in the image store");
+    return Error::from_errno(errno, "read " + in_quotes(directory) + " in the image store");
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(file), ::closedir);
   std::vector<std::string> names;
@@ -101,10 +101,10 @@ Result<bool> remove_layer(int store, const Digest& layer) {
   const std::string path = layer_path(layer);
   const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file && errno == ENOENT) return true;
-  if (!file) return Error::from_errno(errno, "open " + quoted(path) + " in the image store");
+  if (!file) return Error::from_errno(errno, "open " + in_quotes(path) + " in the image store");
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
   if (::unlinkat(store, path.c_str(), 0) != 0)
-    return Error::from_errno(errno, "remove " + quoted(path) + " from the image store");
+    return Error::from_errno(errno, "remove " + in_quotes(path) + " from the image store");
   return true;
 }
 
@@ -145,11 +145,12 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
                        std::any_of(image.origins.all().begin(), image.origins.all().end(), is_meant);
     if (named) return std::move(image);
     if (!is_digest_prefix(prefix) || !image.digest.hex().starts_with(prefix)) continue;
-    if (found != nullptr) return Error(ErrorKind::invalid, quoted(text) + ": several images begin so").hint("give more digits");
+    if (found != nullptr)
+      return Error(ErrorKind::invalid, in_quotes(text) + ": several images begin so").hint("give more digits");
     found = &image;
   }
   if (found != nullptr) return std::move(*found);
-  return Error(ErrorKind::not_found, "there is no image " + quoted(canonical.empty() ? text : canonical) + " in the store")
+  return Error(ErrorKind::not_found, "there is no image " + in_quotes(canonical.empty() ? text : canonical) + " in the store")
       .hint("scontainer images lists them, scontainer pull fetches them");
 }
 

@@ -90,11 +90,11 @@ int execute(const std::vector<std::vector<std::string>>& alternatives, const std
     failed = execute_one(command, path == environment.end() ? "/usr/bin:/bin" : path->second, pointers.data());
     if (failed != ENOENT) break;
   }
-  const std::string what = "execute " + quoted(alternatives.back()[0]) + ": ";
+  const std::string what = "execute " + in_quotes(alternatives.back()[0]) + ": ";
   if (failed == ENOEXEC) {
     report_error(what + "it is no program for this machine (hint: a script needs a first line like #!/bin/sh)");
   } else {
-    report_error(Error::from_errno(failed, "execute " + quoted(alternatives.back()[0])).message());
+    report_error(Error::from_errno(failed, "execute " + in_quotes(alternatives.back()[0])).message());
   }
   return failed == ENOENT || failed == ENOTDIR ? kNoCommand : kCannotExecute;
 }

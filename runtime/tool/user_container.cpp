@@ -26,11 +26,11 @@ namespace {
 Result<UniqueFd> copy_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
   const unsigned below = recursive ? AT_RECURSIVE : 0U;
   UniqueFd tree(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | below));
-  if (!tree) return Error::from_errno(errno, "copy the mount of " + quoted(path));
+  if (!tree) return Error::from_errno(errno, "copy the mount of " + in_quotes(path));
   mount_attr attr{};
   attr.attr_set = attributes;
   if (::mount_setattr(tree.get(), "", AT_EMPTY_PATH | below, &attr, sizeof attr) != 0) {
-    return Error::from_errno(errno, "set the flags of the mount of " + quoted(path));
+    return Error::from_errno(errno, "set the flags of the mount of " + in_quotes(path));
   }
   return tree;
 }
@@ -126,7 +126,8 @@ Result<void> make_root_read_only() {
 Result<void> change_directory(const std::string& path) {
   const UniqueFd directory = open_inside(path.c_str(), O_PATH | O_DIRECTORY);
   if (!directory || ::fchdir(directory.get()) != 0) {
-    return Error::from_errno(errno, "couldn't chdir to " + quoted(path)).hint("--workdir must exist in the image or be a mount");
+    return Error::from_errno(errno, "couldn't chdir to " + in_quotes(path))
+        .hint("--workdir must exist in the image or be a mount");
   }
   return {};
 }
@@ -189,7 +190,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
     const UniqueFd& tree = index < sources.size() ? sources[index] : host[index - sources.size()];
     if (::move_mount(tree.get(), "", target.get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
-      return Error::from_errno(errno, "mount " + quoted(shown_as));
+      return Error::from_errno(errno, "mount " + in_quotes(shown_as));
     }
     return {};
   };

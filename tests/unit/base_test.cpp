@@ -15,8 +15,8 @@ TEST_CASE("an error reads step, action, object, reason, hint") {
 }
 
 TEST_CASE("quoted text cannot move a terminal's cursor or end a line") {
-  CHECK(quoted("a\x1b[2Jb\nc\"d") == "\"a\\x1b[2Jb\\nc\\\"d\"");
-  CHECK(quoted(std::string(1'000'000, 'x')).size() < 320);
+  CHECK(in_quotes("a\x1b[2Jb\nc\"d") == "\"a\\x1b[2Jb\\nc\\\"d\"");
+  CHECK(in_quotes(std::string(1'000'000, 'x')).size() < 320);
 }
 
 TEST_CASE("a digest is sha256 with 64 lower-case digits and nothing else") {

@@ -18,7 +18,7 @@ namespace {
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd)
-    return Error::from_errno(errno, "open the store's directory " + quoted(name)).hint("restart slurmd: it sets the store up");
+    return Error::from_errno(errno, "open the store's directory " + in_quotes(name)).hint("restart slurmd: it sets the store up");
   return fd;
 }
 
@@ -61,7 +61,7 @@ Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
   store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!store.directory_) {
-    return Error::from_errno(errno, "open the image store " + quoted(directory)).hint("restart slurmd: it sets the store up");
+    return Error::from_errno(errno, "open the image store " + in_quotes(directory)).hint("restart slurmd: it sets the store up");
   }
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), "layers/sha256"));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), "images"));

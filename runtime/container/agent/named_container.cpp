@@ -25,7 +25,7 @@ constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 Result<UniqueFd> open_containers() {
-  auto opened = own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers));
+  auto opened = own(::open(kContainers, kDirectory), "open directory " + in_quotes(kContainers));
   if (!opened) return std::move(opened).error().hint("restart slurmd: it sets the store up");
   return opened;
 }

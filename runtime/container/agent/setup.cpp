@@ -13,17 +13,17 @@ namespace {
 
 /// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
 Result<void> ensure_directory(const char* path, uid_t uid, gid_t gid, mode_t mode) {
-  if (::mkdir(path, 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + quoted(path));
+  if (::mkdir(path, 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(path));
   constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const auto directory = SPC_TRY(own(::open(path, kHow), "open directory " + quoted(path)));
+  const auto directory = SPC_TRY(own(::open(path, kHow), "open directory " + in_quotes(path)));
   struct stat status {};
-  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + quoted(path)));
+  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + in_quotes(path)));
   if (status.st_uid != 0 && status.st_uid != uid) {
-    return Error(ErrorKind::refused, "use directory " + quoted(path) + ": it belongs to user " + std::to_string(status.st_uid))
+    return Error(ErrorKind::refused, "use directory " + in_quotes(path) + ": it belongs to user " + std::to_string(status.st_uid))
         .hint("remove it or give it to root");
   }
-  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + quoted(path)));
-  return check(::fchmod(directory.get(), mode), "set the mode of " + quoted(path));
+  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + in_quotes(path)));
+  return check(::fchmod(directory.get(), mode), "set the mode of " + in_quotes(path));
 }
 
 }  // namespace

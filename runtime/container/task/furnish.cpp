@@ -29,7 +29,7 @@ Result<void> make_directories(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
     if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
-      return Error::from_errno(errno, "make directory " + quoted(part) + " in the container").hint("choose another target");
+      return Error::from_errno(errno, "make directory " + in_quotes(part) + " in the container").hint("choose another target");
     }
     if (slash == std::string::npos) return {};
   }
@@ -39,7 +39,7 @@ Result<UniqueFd> open_target_through(const std::string& path, bool directory, in
   const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
   UniqueFd target = open_inside(path.c_str(), flags);
   if (target) return target;
-  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + quoted(path)).hint(kWhatFits);
+  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + in_quotes(path)).hint(kWhatFits);
 
   char link[PATH_MAX];
   const ssize_t size = ::readlink(path.c_str(), link, sizeof link);
@@ -52,10 +52,10 @@ Result<UniqueFd> open_target_through(const std::string& path, bool directory, in
   } else {
     SPC_TRY(make_directories(parent_of(path)));
     const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-    if (!made) return Error::from_errno(errno, "make file " + quoted(path) + " in the container");
+    if (!made) return Error::from_errno(errno, "make file " + in_quotes(path) + " in the container");
   }
   target = open_inside(path.c_str(), flags);
-  if (!target) return Error::from_errno(errno, "open mount target " + quoted(path));
+  if (!target) return Error::from_errno(errno, "open mount target " + in_quotes(path));
   return target;
 }
 
@@ -67,7 +67,7 @@ Result<void> hand_over(int builder, std::uint32_t index, const UniqueFd& target,
   SPC_TRY(send_struct(builder, message, passed));
   SPC_TRY(receive_struct(builder, message));
   if (message.error != 0) {
-    return Error::from_errno(message.error, "mount " + quoted(shown_as)).hint(kWhatFits);
+    return Error::from_errno(message.error, "mount " + in_quotes(shown_as)).hint(kWhatFits);
   }
   return {};
 }
@@ -87,8 +87,8 @@ Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 06
   SPC_TRY(make_directories(parent_of(path)));
   ::unlink(path.c_str());
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (!file) return Error::from_errno(errno, "write " + quoted(path) + " in the container");
-  SPC_TRY_DURING("write " + quoted(path) + " in the container", write_all(file.get(), edit(text)));
+  if (!file) return Error::from_errno(errno, "write " + in_quotes(path) + " in the container");
+  SPC_TRY_DURING("write " + in_quotes(path) + " in the container", write_all(file.get(), edit(text)));
   return {};
 }
 
@@ -97,7 +97,8 @@ Result<void> make_link(const Link& link) {
   struct stat status {};
   if (::lstat(link.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
   ::unlink(link.path.c_str());
-  if (::symlink(link.target.c_str(), link.path.c_str()) != 0) return Error::from_errno(errno, "make link " + quoted(link.path));
+  if (::symlink(link.target.c_str(), link.path.c_str()) != 0)
+    return Error::from_errno(errno, "make link " + in_quotes(link.path));
   return {};
 }
 
@@ -128,7 +129,7 @@ Result<std::vector<bool>> mounts_to_make(const Furniture& furniture) {
 
 Result<void> set_mode(const std::string& target, unsigned mode) {
   const UniqueFd root = open_inside(target.c_str(), O_RDONLY | O_DIRECTORY);
-  if (!root || ::fchmod(root.get(), mode) != 0) return Error::from_errno(errno, "set the mode of " + quoted(target));
+  if (!root || ::fchmod(root.get(), mode) != 0) return Error::from_errno(errno, "set the mode of " + in_quotes(target));
   return {};
 }
 

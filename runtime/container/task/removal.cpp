@@ -24,7 +24,7 @@ Result<std::vector<bool>> mounts_to_make(const std::vector<std::string>& targets
     while (found > 0 && !(made[found - 1] && places[found - 1] == place)) --found;
     if (found == 0 && removal.optional) continue;
     if (found == 0) {
-      return Error(ErrorKind::invalid, "unmount " + spc::quoted(removal.shown_as) + ": nothing is mounted there")
+      return Error(ErrorKind::invalid, "unmount " + in_quotes(removal.shown_as) + ": nothing is mounted there")
           .hint("only what --container-mounts or the container itself mounts at that very path; nofail ignores it");
     }
     made[found - 1] = false;

@@ -90,7 +90,7 @@ Result<void> mount_line(const EnrootFstabLine& line, int root, const char* step)
   OpenedMount mount{line, {}, {}};
   if (has_source(line)) {
     mount.source.reset(::open(line.source.c_str(), O_PATH | O_CLOEXEC));
-    if (!mount.source) return Error::from_errno(errno, "open " + quoted(line.source));
+    if (!mount.source) return Error::from_errno(errno, "open " + in_quotes(line.source));
   }
   mount.target = SPC_TRY(open_in_root(root, line.target, target_to_make(line, mount.source)));
   if (step == nullptr) return mount_alone(mount);

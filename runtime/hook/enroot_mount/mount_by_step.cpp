@@ -80,7 +80,7 @@ Result<void> mount_by_step(const OpenedMount& mount, int socket) {
     if ((line.flags & MS_REC) == 0) request.flags |= HookMountRequest::not_recursive;
     return ask(socket, request, {mount.target.get(), mount.source.get()});
   }
-  if (line.type != "tmpfs") return Error::from_errno(EPERM, "mount a file system of type " + quoted(line.type));
+  if (line.type != "tmpfs") return Error::from_errno(EPERM, "mount a file system of type " + in_quotes(line.type));
   request.flags |= HookMountRequest::tmpfs;
   if (const auto size = value_of(line.data, "size")) request.size = SPC_TRY(size_of(*size));
   SPC_TRY(ask(socket, request, {mount.target.get()}));

@@ -55,8 +55,8 @@ class Writer {
       const auto count = std::min<std::uint64_t>(size, buffer.size());
       const ssize_t got = ::pread(file, buffer.data(), count, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return Error::from_errno(errno, "read " + quoted("/" + path));
-      if (got == 0) return Error(ErrorKind::corrupt, "read " + quoted("/" + path) + ": it is shorter than it says");
+      if (got < 0) return Error::from_errno(errno, "read " + in_quotes("/" + path));
+      if (got == 0) return Error(ErrorKind::corrupt, "read " + in_quotes("/" + path) + ": it is shorter than it says");
       SPC_TRY(data(buffer.data(), static_cast<std::size_t>(got)));
       offset += static_cast<std::uint64_t>(got);
       size -= static_cast<std::uint64_t>(got);
@@ -128,7 +128,7 @@ std::vector<Extent> data_of(int file, const struct stat& status) {
 
 Result<void> write_regular(Writer& writer, const TreeEntry& found, archive_entry* entry) {
   const UniqueFd file(::openat(found.directory, found.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "read " + quoted("/" + found.path));
+  if (!file) return Error::from_errno(errno, "read " + in_quotes("/" + found.path));
   const auto size = static_cast<std::uint64_t>(found.status.st_size);
   ::archive_entry_set_size(entry, found.status.st_size);
   const auto extents = data_of(file.get(), found.status);
@@ -156,7 +156,7 @@ Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked) {
   if (S_ISLNK(status.st_mode)) {
     std::string target(static_cast<std::size_t>(status.st_size) + 4096, '\0');
     const ssize_t size = ::readlinkat(found.directory, found.name, target.data(), target.size());
-    if (size < 0) return Error::from_errno(errno, "read link " + quoted("/" + found.path));
+    if (size < 0) return Error::from_errno(errno, "read link " + in_quotes("/" + found.path));
     target.resize(static_cast<std::size_t>(size));
     ::archive_entry_set_symlink(entry.get(), target.c_str());
     return writer.begin(entry.get());

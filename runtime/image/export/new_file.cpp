@@ -29,7 +29,7 @@ constexpr char kWhereItCanBe[] = "its directory must exist, and you must be allo
 }  // namespace
 
 Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
-  const std::string step = "write " + quoted(path);
+  const std::string step = "write " + in_quotes(path);
   struct stat status {};
   if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": that is a directory");
   if (::stat(path.c_str(), &status) == 0) {
@@ -48,7 +48,7 @@ Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
 }
 
 Result<void> NewFile::make() {
-  const std::string step = "write " + quoted(shown_as_);
+  const std::string step = "write " + in_quotes(shown_as_);
   file_ = UniqueFd(::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
   if (!file_ && (errno == EOPNOTSUPP || errno == EISDIR)) {
     hidden_ = hidden_name(name_);
@@ -84,7 +84,7 @@ NewFile::NewFile(NewFile&& other) noexcept
 NewFile::~NewFile() { unmake(); }
 
 Result<void> NewFile::publish() {
-  const std::string step = "write " + quoted(shown_as_);
+  const std::string step = "write " + in_quotes(shown_as_);
   if (::fsync(file_.get()) != 0) return Error::from_errno(errno, step);
   if (hidden_.empty()) {
     const std::string itself = "/proc/self/fd/" + std::to_string(file_.get());

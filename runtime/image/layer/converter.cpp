@@ -115,14 +115,14 @@ class LayerConverter::Work {
     for (;;) {
       auto more = reader.next(entry);
       if (!more) {
-        const std::string after = last.empty() ? "before the first entry" : "behind entry " + quoted(last);
+        const std::string after = last.empty() ? "before the first entry" : "behind entry " + in_quotes(last);
         return std::move(more).error().during(after);
       }
       if (!*more) break;
       if (++layer_.entries > limits_.entries) {
         return Error(ErrorKind::refused, "the layer has more than " + std::to_string(limits_.entries) + " entries");
       }
-      SPC_TRY_DURING("entry " + quoted(entry.path), add(reader, entry));
+      SPC_TRY_DURING("entry " + in_quotes(entry.path), add(reader, entry));
       std::swap(last, entry.path);
     }
     return reader.drain();

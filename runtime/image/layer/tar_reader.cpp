@@ -24,7 +24,7 @@ Result<TarEntry::Kind> kind_of(const TarHeader& header) {
     case '4': return TarEntry::Kind::device;
     case '5': return TarEntry::Kind::directory;
     case '6': return TarEntry::Kind::fifo;
-    default: return bad("entry " + quoted(header.name) + ": unknown type " + quoted(std::string(1, header.type)));
+    default: return bad("entry " + in_quotes(header.name) + ": unknown type " + in_quotes(std::string(1, header.type)));
   }
 }
 
@@ -36,12 +36,12 @@ Result<void> check_extents(const TarEntry& entry) {
     // but the last must be whole blocks, as GNU tar writes them.
     const bool misplaced = sum % kTarBlock != 0 && extent.size > 0;
     if (extent.offset < end || extent.offset > entry.size || extent.size > entry.size - extent.offset || misplaced) {
-      return bad("entry " + quoted(entry.path) + ": the sparse file's map is wrong");
+      return bad("entry " + in_quotes(entry.path) + ": the sparse file's map is wrong");
     }
     end = extent.offset + extent.size;
     sum += extent.size;
   }
-  if (sum != entry.stored) return bad("entry " + quoted(entry.path) + ": the sparse file's map does not fit its data");
+  if (sum != entry.stored) return bad("entry " + in_quotes(entry.path) + ": the sparse file's map does not fit its data");
   return {};
 }
 
@@ -156,7 +156,7 @@ Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecord
   // To some readers such a file is a directory; a V7 one is that to all, unless another header has its name.
   const bool slash_differs = header.type == '\0' && header.name.ends_with('/') != entry.path.ends_with('/');
   if (slash_differs || (entry.kind == TarEntry::Kind::file && entry.path.ends_with('/'))) {
-    return bad("entry " + quoted(entry.path) + ": it may be a file or a directory");
+    return bad("entry " + in_quotes(entry.path) + ": it may be a file or a directory");
   }
   entry.mode = header.mode;
   entry.mtime = pax.has_mtime ? pax.mtime : header.mtime;
@@ -171,7 +171,7 @@ Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecord
   if (header.type == 'S') {
     SPC_TRY(read_gnu_sparse_map(entry));
   } else if (pax.sparse) {
-    if (!pax.has_sparse_size) return bad("entry " + quoted(entry.path) + ": the sparse file has no size");
+    if (!pax.has_sparse_size) return bad("entry " + in_quotes(entry.path) + ": the sparse file has no size");
     entry.sparse = true;
     entry.size = pax.sparse_size;
     entry.extents = std::move(pax.extents);
@@ -196,7 +196,7 @@ Result<void> TarReader::read_gnu_sparse_map(TarEntry& entry) {
 
 /// Format 1.0: decimal numbers, one a line, in whole blocks before the data: how many parts, then offset and size of each.
 Result<void> TarReader::read_pax_sparse_map(TarEntry& entry) {
-  const auto wrong = [&] { return bad("entry " + quoted(entry.path) + ": the sparse file's map is wrong"); };
+  const auto wrong = [&] { return bad("entry " + in_quotes(entry.path) + ": the sparse file's map is wrong"); };
   std::string line;
   std::optional<std::uint64_t> count;
   std::uint64_t offset = 0;

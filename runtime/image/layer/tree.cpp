@@ -92,11 +92,11 @@ Result<Inode*> Tree::enter(const Parts& directories) {
       if (here.size() >= kMaxDepth) return refused("the directories are nested too deeply");
       here.push_back(&inode);
     } else if (const auto* link = std::get_if<Symlink>(&inode.content)) {
-      if (++links > kMaxLinks) return refused("there is a loop of links at " + quoted(part));
+      if (++links > kMaxLinks) return refused("there is a loop of links at " + in_quotes(part));
       if (link->target.starts_with('/')) here.resize(1);
       push_target(ahead, link->target);
     } else {
-      return refused(quoted(part) + " in the path is not a directory");
+      return refused(in_quotes(part) + " in the path is not a directory");
     }
   }
   return here.back();
@@ -185,9 +185,9 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
 
   if (entry.kind == Kind::hard_link) {
     const auto target = SPC_TRY(find(entry.target));
-    if (!target) return refused("it is a hard link to " + quoted(entry.target) + ", which is not in this layer");
+    if (!target) return refused("it is a hard link to " + in_quotes(entry.target) + ", which is not in this layer");
     if (std::holds_alternative<Directory>(target->content)) {
-      return refused("it is a hard link to " + quoted(entry.target) + ", which is a directory");
+      return refused("it is a hard link to " + in_quotes(entry.target) + ", which is a directory");
     }
     directory.insert_or_assign(std::string(name), target);
     return std::shared_ptr<Inode>();

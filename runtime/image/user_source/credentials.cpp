@@ -12,14 +12,13 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 using Found = Result<std::optional<RegistrySecret>>;
 
 Found in_json_file(const std::string& path, const ImageReference& image, const std::string& user, Log& log) {
   const auto text = SPC_TRY(read_credential_file(path, log));
   if (!text || text->empty()) return std::optional<RegistrySecret>();
-  const std::string what = "credentials " + spc::quoted(path);
+  const std::string what = "credentials " + in_quotes(path);
   const Json file = SPC_TRY(parse_json_object(text->text(), what));
   return secret_in_json(file, path, image, user);
 }
@@ -47,7 +46,7 @@ Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& p
     return secret.has_value();
   };
   if (!places.named_file.empty() && ::access(places.named_file.c_str(), F_OK) != 0) {
-    log.write(LogLevel::warning, "$REGISTRY_AUTH_FILE names " + spc::quoted(places.named_file) + ", which does not exist");
+    log.write(LogLevel::warning, "$REGISTRY_AUTH_FILE names " + in_quotes(places.named_file) + ", which does not exist");
   }
   bool found = false;
   for (const auto& path : places.json_files) {
@@ -71,8 +70,8 @@ Result<void> answer_credentials(int socket, const UserSourceMessage& question, c
   };
   const std::string_view registry(question.text, ::strnlen(question.text, sizeof question.text));
   if (registry != image.registry) {
-    return fail(Error(ErrorKind::refused, "credentials for " + spc::quoted(registry) + " are not given out: the image is from " +
-                                              spc::quoted(image.registry)));
+    return fail(Error(ErrorKind::refused, "credentials for " + in_quotes(registry) + " are not given out: the image is from " +
+                                              in_quotes(image.registry)));
   }
   const std::string user(question.user, ::strnlen(question.user, sizeof question.user));
   const auto secret = find_credentials(CredentialPlaces::of_user(), image, user, log);

@@ -36,7 +36,7 @@ Result<std::string> find_program(const std::string& name) {
     std::string candidate = directory + "/" + name;
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  return std::move(Error(ErrorKind::not_found, "run " + quoted(name) + ": there is no such program along PATH"))
+  return std::move(Error(ErrorKind::not_found, "run " + in_quotes(name) + ": there is no such program along PATH"))
       .hint("it has to be installed on this node, or be in a directory that the job's PATH names");
 }
 
@@ -102,7 +102,7 @@ Result<pid_t> spawn(const std::string& program, const std::vector<std::string>& 
   const int error = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return Error::from_errno(error, "run " + quoted(program));
+  if (error != 0) return Error::from_errno(error, "run " + in_quotes(program));
   return pid;
 }
 
@@ -151,7 +151,7 @@ Result<CommandOutput> run_command(const std::vector<std::string>& command, std::
   output.reserve(kMaxOutput + 4096);  // growing would leave copies of a secret behind
   const auto fail = [&](const std::string& why) {
     const SecretText wiped(std::move(output));
-    return Error(ErrorKind::unavailable, "run " + quoted(program) + ": " + why);
+    return Error(ErrorKind::unavailable, "run " + in_quotes(program) + ": " + why);
   };
   for (;;) {
     // Its end counts, not that of its output: an agent that it leaves behind may keep the pipes open.
@@ -159,7 +159,7 @@ Result<CommandOutput> run_command(const std::vector<std::string>& command, std::
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     if (left <= 0) return fail("did not end within " + std::to_string(limit.count()) + " s");
     if (::poll(watched, std::size(watched), static_cast<int>(left)) < 0 && errno != EINTR) {
-      return Error::from_errno(errno, "wait for " + quoted(program));
+      return Error::from_errno(errno, "wait for " + in_quotes(program));
     }
     if (out.read_end && !drain(out.read_end.get(), output, kMaxOutput)) out.read_end.reset();
     if (output.size() > kMaxOutput) return fail("wrote more than 64 KiB");

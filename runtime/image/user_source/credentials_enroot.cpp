@@ -45,7 +45,8 @@ std::vector<std::string> plain_words(std::string_view command) {
 Result<SecretText> output_of(const std::vector<std::string>& command) {
   const auto output = SPC_TRY(run_command(command, ""));
   if (output.status != 0) {
-    return Error(ErrorKind::unavailable, "run " + quoted(command[0]) + ": it ended with status " + std::to_string(output.status) +
+    return Error(ErrorKind::unavailable, "run " + in_quotes(command[0]) + ": it ended with status " +
+                                             std::to_string(output.status) +
                                              (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
   }
   std::string_view text = output.out.text();
@@ -59,7 +60,7 @@ Result<SecretText> expanded(std::string_view text, bool may_run) {
   if (name.starts_with('{') && name.ends_with('}')) name = name.substr(1, name.size() - 2);
   if (is_name(name)) {
     const char* value = std::getenv(std::string(name).c_str());
-    if (value == nullptr) return Error(ErrorKind::not_found, "the variable " + quoted(name) + " is not set");
+    if (value == nullptr) return Error(ErrorKind::not_found, "the variable " + in_quotes(name) + " is not set");
     return SecretText(value);
   }
   if (!may_run) {
@@ -94,7 +95,7 @@ Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text, co
     if (take_word(line) != "machine") continue;
     const std::string_view machine = take_word(line);
     if (!fits(machine, image)) continue;
-    const std::string step = "credentials " + quoted(path) + ", line " + std::to_string(number);
+    const std::string step = "credentials " + in_quotes(path) + ", line " + std::to_string(number);
     if (take_word(line) != "login")
       return Error(ErrorKind::invalid, step + ": needs the form machine HOST login USER password PASSWORD");
     const std::string_view login = take_word(line);

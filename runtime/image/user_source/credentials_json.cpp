@@ -9,14 +9,13 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 /// The members of one object in the file; none when it is not there.
 Result<const Json::object_t*> table(const Json& file, const char* key) {
   static const Json::object_t kNone;
   const Json* found = find_member(file, key);
   if (found == nullptr) return &kNone;
-  if (!found->is_object()) return Error(ErrorKind::invalid, spc::quoted(key) + " is not an object");
+  if (!found->is_object()) return Error(ErrorKind::invalid, in_quotes(key) + " is not an object");
   return found->get_ptr<const Json::object_t*>();
 }
 
@@ -65,7 +64,7 @@ Result<std::string> checked_helper(const std::string& name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
   };
   if (!name.empty() && std::all_of(name.begin(), name.end(), allowed)) return name;
-  return Error(ErrorKind::invalid, spc::quoted(name) + " is not the name of a credential helper");
+  return Error(ErrorKind::invalid, in_quotes(name) + " is not the name of a credential helper");
 }
 
 Result<std::string> named_helper(const Json& file, const ImageReference& image) {
@@ -86,7 +85,7 @@ std::string docker_name_of(const std::string& registry) {
 
 Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, const std::string& registry) {
   const std::string program = "docker-credential-" + helper;
-  const std::string step = "ask credential helper " + spc::quoted(program) + " about " + spc::quoted(registry);
+  const std::string step = "ask credential helper " + in_quotes(program) + " about " + in_quotes(registry);
   const auto output = SPC_TRY_DURING(step, run_command({program, "get"}, docker_name_of(registry) + "\n"));
   const std::string& text = output.out.text();
   if (output.status != 0) {
@@ -106,7 +105,7 @@ Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, cons
 }
 
 Result<std::string> helper_for(const Json& file, const std::string& path, const ImageReference& image) {
-  const std::string step = "credentials " + spc::quoted(path);
+  const std::string step = "credentials " + in_quotes(path);
   if (auto helper = SPC_TRY_DURING(step, named_helper(file, image)); !helper.empty()) return helper;
   const std::string store = SPC_TRY_DURING(step, text_or_empty(file, "credsStore"));
   if (store.empty()) return store;
@@ -115,7 +114,7 @@ Result<std::string> helper_for(const Json& file, const std::string& path, const 
 
 Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std::string& path, const ImageReference& image,
                                                      const std::string& user) {
-  const std::string step = "credentials " + spc::quoted(path);
+  const std::string step = "credentials " + in_quotes(path);
   const auto asked = [&](const std::string& helper) -> Result<std::optional<RegistrySecret>> {
     auto secret = SPC_TRY_DURING(step, ask_helper(helper, image.registry));
     if (secret && !is_of(*secret, user)) secret.reset();
@@ -127,7 +126,7 @@ Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std
   const auto* entries = SPC_TRY_DURING(step, table(file, "auths"));
   bool listed = false;
   for (const auto& name : fitting(*entries, image)) {
-    auto secret = SPC_TRY_DURING(step + ": entry " + spc::quoted(name), secret_of_entry(entries->at(name)));
+    auto secret = SPC_TRY_DURING(step + ": entry " + in_quotes(name), secret_of_entry(entries->at(name)));
     listed = true;
     if (!secret || !is_of(*secret, user)) continue;
     secret->source = path;

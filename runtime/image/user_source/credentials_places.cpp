@@ -52,7 +52,7 @@ CredentialPlaces CredentialPlaces::of_user() {
 }
 
 Result<std::optional<SecretText>> read_credential_file(const std::string& path, Log& log) {
-  const std::string step = "read credentials " + quoted(path);
+  const std::string step = "read credentials " + in_quotes(path);
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file) {
     if (errno == ENOENT || errno == ENOTDIR) return std::optional<SecretText>();
@@ -63,7 +63,7 @@ Result<std::optional<SecretText>> read_credential_file(const std::string& path, 
   if (!S_ISREG(status.st_mode)) return Error(ErrorKind::refused, step + ": it is not a file");
   if (status.st_size > static_cast<off_t>(kMaxFile)) return Error(ErrorKind::refused, step + ": it is larger than 1 MiB");
   if ((status.st_mode & S_IROTH) != 0) {
-    log.write(LogLevel::warning, "everybody can read the credentials in " + quoted(path) + ": chmod 600 it");
+    log.write(LogLevel::warning, "everybody can read the credentials in " + in_quotes(path) + ": chmod 600 it");
   }
   return std::optional(SecretText(SPC_TRY_DURING(step, read_file(file.get(), kMaxFile))));
 }

@@ -19,7 +19,6 @@
 namespace spc {
 namespace {
 
-// Written spc::quoted here: <iomanip> has a std::quoted for std::string, which argument-dependent lookup prefers.
 
 /// Keeps the order that the user and other programs gave it.
 using OrderedJson = nlohmann::ordered_json;
@@ -42,11 +41,11 @@ Result<AuthFile> read_auth_file(const std::string& path, Log& log) {
   file.exists = text.has_value();
   if (!text || text->empty()) return file;
   // Checked by the strict reader; what that accepts this one reads the same.
-  SPC_TRY(parse_json_object(text->text(), "credentials " + spc::quoted(path)));
+  SPC_TRY(parse_json_object(text->text(), "credentials " + in_quotes(path)));
   file.json = OrderedJson::parse(text->text(), nullptr, false);
   for (const char* table : {"auths", "credHelpers"}) {
     if (file.json.contains(table) && !file.json[table].is_object()) {
-      return Error(ErrorKind::invalid, "credentials " + spc::quoted(path) + ": " + spc::quoted(table) + " is not an object");
+      return Error(ErrorKind::invalid, "credentials " + in_quotes(path) + ": " + in_quotes(table) + " is not an object");
     }
   }
   return file;
@@ -68,7 +67,7 @@ Result<std::string> helper_of(const AuthFile& file, const ImageReference& regist
 
 /// A new file beside the old one, which a link may lead to, and then in its place.
 Result<void> replace_file(const std::string& path, const std::string& text) {
-  const std::string step = "write credentials " + spc::quoted(path);
+  const std::string step = "write credentials " + in_quotes(path);
   std::string target = path;
   if (const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr), &std::free); real) {
     target = real.get();
@@ -104,7 +103,7 @@ Result<void> tell_helper(const std::string& helper, const char* verb, const std:
   const std::string program = "docker-credential-" + helper;
   const auto output = SPC_TRY(run_command({program, verb}, input));
   if (output.status == 0) return {};
-  return Error(ErrorKind::unavailable, "credential helper " + spc::quoted(program) + " " + verb + ": it ended with status " +
+  return Error(ErrorKind::unavailable, "credential helper " + in_quotes(program) + " " + verb + ": it ended with status " +
                                            std::to_string(output.status) +
                                            (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
 }
@@ -179,8 +178,8 @@ Result<std::vector<std::string>> remove_credentials(const CredentialPlaces& plac
   if (enroot) {
     const auto kept = secret_in_enroot(enroot->text(), places.enroot_file, image, "", false);
     if (!kept || *kept) {
-      log.write(LogLevel::warning, "there are still credentials for " + spc::quoted(image.registry) + " in " +
-                                       spc::quoted(places.enroot_file) + ", which is yours to edit");
+      log.write(LogLevel::warning, "there are still credentials for " + in_quotes(image.registry) + " in " +
+                                       in_quotes(places.enroot_file) + ", which is yours to edit");
     }
   }
   return removed;

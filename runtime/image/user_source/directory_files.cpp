@@ -13,7 +13,7 @@ Result<std::unique_ptr<DirectoryFiles>> DirectoryFiles::open(const std::string& 
   UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) {
     const int err = errno;
-    auto error = Error::from_errno(err, "open " + quoted(path));
+    auto error = Error::from_errno(err, "open " + in_quotes(path));
     if (err == ENOTDIR) return std::move(error).hint("for an archive write oci-archive:FILE");
     if (err == ENOENT) return std::move(error).hint("it must exist on every node of the step");
     return error;
@@ -29,11 +29,11 @@ Result<std::optional<FilePart>> DirectoryFiles::find(const std::string& name) co
   if (!file) {
     const int err = errno;
     if (err == ENOENT) return std::optional<FilePart>();
-    auto error = Error::from_errno(err, "open " + quoted(path_ + "/" + name));
+    auto error = Error::from_errno(err, "open " + in_quotes(path_ + "/" + name));
     if (err == EXDEV) return std::move(error).hint("a link leads out of the directory");
     return error;
   }
-  return std::optional(SPC_TRY(ordinary_file(std::move(file), quoted(path_ + "/" + name))));
+  return std::optional(SPC_TRY(ordinary_file(std::move(file), in_quotes(path_ + "/" + name))));
 }
 
 }  // namespace spc

@@ -72,17 +72,17 @@ Result<std::string> media_type_of(const FilePart& layer) {
 Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> files, const std::string& reference,
                                                      const std::string& name, Log& log) {
   const auto list = SPC_TRY(files->find("manifest.json"));
-  if (!list) return Error(ErrorKind::invalid, spc::quoted(name) + " has no file manifest.json");
+  if (!list) return Error(ErrorKind::invalid, in_quotes(name) + " has no file manifest.json");
   const auto text = SPC_TRY(read_part(*list, kMaxDocument, "manifest.json"));
   const auto images = SPC_TRY_DURING("manifest.json", saved_images(text));
   const SavedImage* image = SPC_TRY(choose(images, reference, name));
 
   const auto config_file = SPC_TRY(files->find(image->config));
-  if (!config_file) return Error(ErrorKind::corrupt, spc::quoted(name) + ": the image's configuration is not in the archive");
+  if (!config_file) return Error(ErrorKind::corrupt, in_quotes(name) + ": the image's configuration is not in the archive");
   const auto config = SPC_TRY(read_part(*config_file, kMaxConfig, "the image's configuration"));
   const auto parsed = SPC_TRY(parse_image_config(config, "the image's configuration"));
   if (parsed.diff_ids.size() != image->layers.size()) {
-    return Error(ErrorKind::corrupt, spc::quoted(name) + ": the image's configuration describes " +
+    return Error(ErrorKind::corrupt, in_quotes(name) + ": the image's configuration describes " +
                                          std::to_string(parsed.diff_ids.size()) + " layers, manifest.json " +
                                          std::to_string(image->layers.size()));
   }
@@ -90,7 +90,7 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
   for (std::size_t i = 0; i < image->layers.size(); ++i) {
     auto part = SPC_TRY(files->find(image->layers[i]));
     if (!part)
-      return Error(ErrorKind::corrupt, spc::quoted(name) + ": layer " + spc::quoted(image->layers[i]) + " is not in the archive");
+      return Error(ErrorKind::corrupt, in_quotes(name) + ": layer " + in_quotes(image->layers[i]) + " is not in the archive");
     DescribedImage::Layer layer{.digest = parsed.diff_ids[i], .media_type = SPC_TRY(media_type_of(*part)), .part = *part};
     if (!layer.media_type.ends_with(".tar")) {
       layer.digest = SPC_TRY(digest_of(*part, "layer " + std::to_string(i + 1) + " of " + name, log));
@@ -102,7 +102,7 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
 
 Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, const std::string& name, Log& log) {
   const FilePart& archive = files.archive();
-  const Digest digest = SPC_TRY_DURING("read " + spc::quoted(name), digest_of(archive, name, log));
+  const Digest digest = SPC_TRY_DURING("read " + in_quotes(name), digest_of(archive, name, log));
   const Platform host = Platform::host();
   const Json config{{"architecture", host.architecture},
                     {"os", host.os},

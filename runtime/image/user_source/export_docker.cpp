@@ -69,7 +69,7 @@ Result<std::string> socket_path() {
   if (host == nullptr || *host == '\0') return std::string(kUsualSocket);
   constexpr std::string_view kUnix = "unix://";
   if (std::string_view(host).starts_with(kUnix)) return std::string(host + kUnix.size());
-  return Error(ErrorKind::invalid, "DOCKER_HOST is " + quoted(host) + ", but only a local daemon (unix://PATH) can be asked");
+  return Error(ErrorKind::invalid, "DOCKER_HOST is " + in_quotes(host) + ", but only a local daemon (unix://PATH) can be asked");
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   const std::string socket = SPC_TRY(socket_path());
   UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
   const std::unique_ptr<CURL, FreeCurl> handle(::curl_easy_init());
-  if (!handle) return Error(ErrorKind::no_space, "ask docker for " + quoted(name) + ": out of memory");
+  if (!handle) return Error(ErrorKind::no_space, "ask docker for " + in_quotes(name) + ": out of memory");
   const std::unique_ptr<char, FreeText> escaped(::curl_easy_escape(handle.get(), image.c_str(), static_cast<int>(image.size())));
   const std::string url = "http://docker/images/" + std::string(escaped ? escaped.get() : "") + "/get";
 
@@ -96,7 +96,7 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFODATA, &answer);
   log.write(LogLevel::info, "docker writes out " + name);
   const CURLcode code = ::curl_easy_perform(handle.get());
-  const std::string step = "ask docker at " + quoted(socket) + " for " + quoted(image);
+  const std::string step = "ask docker at " + in_quotes(socket) + " for " + in_quotes(image);
   if (answer.failed) return std::move(*answer.failed).during(step);
   if (code == CURLE_COULDNT_CONNECT) {
     return Error(ErrorKind::unavailable, step + ": cannot connect")

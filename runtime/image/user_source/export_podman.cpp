@@ -40,8 +40,8 @@ class Program {
     ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
     const int failed = ::posix_spawnp(&program.pid_, command.front().c_str(), &actions, nullptr, argv.data(), environ);
     ::posix_spawn_file_actions_destroy(&actions);
-    if (failed == ENOENT) return Error(ErrorKind::not_found, "there is no program " + quoted(command.front()) + " along PATH");
-    if (failed != 0) return Error::from_errno(failed, "run " + quoted(command.front()));
+    if (failed == ENOENT) return Error(ErrorKind::not_found, "there is no program " + in_quotes(command.front()) + " along PATH");
+    if (failed != 0) return Error::from_errno(failed, "run " + in_quotes(command.front()));
     return program;
   }
 
@@ -100,7 +100,7 @@ Result<FilePart> output_of(const std::vector<std::string>& command, const std::s
     log.write(LogLevel::info, command.front() + " writes out " + what + ": " + std::to_string(size / 1'000'000) + " MB");
   }
   if (const int status = program.wait(); status != 0) {
-    return Error(ErrorKind::not_found, "run " + quoted(command.front()) + ": it failed with status " + std::to_string(status) +
+    return Error(ErrorKind::not_found, "run " + in_quotes(command.front()) + ": it failed with status " + std::to_string(status) +
                                            ": " + program.complaints());
   }
   return ordinary_file(std::move(file), what);
@@ -116,7 +116,7 @@ Result<FilePart> export_from_podman(const std::string& image, Log& log) {
   auto skopeo =
       output_of({"skopeo", "copy", "--quiet", "containers-storage:" + image, "docker-archive:/proc/self/fd/1"}, name, log);
   if (skopeo || skopeo.error().message().find("there is no program") == std::string::npos) return skopeo;
-  return Error(ErrorKind::not_found, "open " + quoted(name) + ": this node has neither podman nor skopeo")
+  return Error(ErrorKind::not_found, "open " + in_quotes(name) + ": this node has neither podman nor skopeo")
       .hint("write the image into a file where podman is: podman save --format oci-archive -o FILE " + image);
 }
 

@@ -32,12 +32,12 @@ Result<FilePart> open_ordinary_file(const std::string& path) {
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) {
     const int err = errno;
-    auto error = Error::from_errno(err, "open " + quoted(path));
+    auto error = Error::from_errno(err, "open " + in_quotes(path));
     if (err == ENOENT) return std::move(error).hint("it must exist on every node of the step");
     if (err == EACCES) return std::move(error).hint("it is opened with your own permissions on the node");
     return error;
   }
-  return ordinary_file(std::move(file), quoted(path));
+  return ordinary_file(std::move(file), in_quotes(path));
 }
 
 Result<FilePart> file_with(std::string_view bytes, std::string media_type) {

@@ -45,9 +45,9 @@ Result<std::unique_ptr<LocalImage>> open_archive(FilePart file, const std::strin
     if (!files->has(directory)) continue;
     if (reference.empty()) return open_root_archive(*files, name, log);
     return Error(ErrorKind::invalid,
-                 spc::quoted(name) + " is a root file system without a name: " + spc::quoted(reference) + " is not in it");
+                 in_quotes(name) + " is a root file system without a name: " + in_quotes(reference) + " is not in it");
   }
-  return Error(ErrorKind::invalid, spc::quoted(name) +
+  return Error(ErrorKind::invalid, in_quotes(name) +
                                        " is no image: it has neither index.json nor manifest.json, nor is it a root "
                                        "file system");
 }

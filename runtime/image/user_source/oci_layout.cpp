@@ -34,12 +34,12 @@ class LayoutImage final : public LocalImage {
 
 Result<void> check_layout(const NamedFiles& files, const std::string& name) {
   const auto marker = SPC_TRY(files.find("oci-layout"));
-  if (!marker) return Error(ErrorKind::invalid, spc::quoted(name) + " is not an OCI image layout: it has no file oci-layout");
+  if (!marker) return Error(ErrorKind::invalid, in_quotes(name) + " is not an OCI image layout: it has no file oci-layout");
   const auto text = SPC_TRY(read_part(*marker, 64 << 10, "oci-layout"));
   const Json document = SPC_TRY(parse_json_object(text, "oci-layout"));
   const auto version = SPC_TRY_DURING("oci-layout", text_member(document, "imageLayoutVersion"));
   if (version && version->starts_with("1.")) return {};
-  return Error(ErrorKind::invalid, spc::quoted(name) + ": its image layout is not of version 1");
+  return Error(ErrorKind::invalid, in_quotes(name) + ": its image layout is not of version 1");
 }
 
 Result<std::vector<Entry>> entries_of(const Json& index) {
@@ -91,7 +91,7 @@ Result<const Entry*> choose(const std::vector<Entry>& entries, const std::string
 
 /// The document that a digest names. import sees only its bytes, so whether they are the right ones is checked here.
 Result<FilePart> find_document(const NamedFiles& files, const Digest& digest, const std::string& media_type) {
-  const std::string what = "manifest " + spc::quoted(digest.str());
+  const std::string what = "manifest " + in_quotes(digest.str());
   auto part = SPC_TRY(files.find(blob_name(digest)));
   if (!part) return Error(ErrorKind::corrupt, what + ": is listed but not there").hint("the image is not complete");
   const auto bytes = SPC_TRY(read_part(*part, kMaxDocument, what));
@@ -107,13 +107,13 @@ Result<FilePart> find_document(const NamedFiles& files, const Digest& digest, co
 Error no_such_image(const std::string& name, const std::string& reference, const std::vector<std::string>& there) {
   constexpr std::size_t kShown = 12;
   std::string list;
-  for (std::size_t i = 0; i < there.size() && i < kShown; ++i) list += (i == 0 ? "" : ", ") + spc::quoted(there[i]);
+  for (std::size_t i = 0; i < there.size() && i < kShown; ++i) list += (i == 0 ? "" : ", ") + in_quotes(there[i]);
   if (there.size() > kShown) list += " and " + std::to_string(there.size() - kShown) + " more";
-  if (there.empty()) return {ErrorKind::not_found, spc::quoted(name) + " holds no image"};
+  if (there.empty()) return {ErrorKind::not_found, in_quotes(name) + " holds no image"};
   if (reference.empty()) {
-    return Error(ErrorKind::invalid, spc::quoted(name) + " holds several images: " + list).hint("name one of them behind a ':'");
+    return Error(ErrorKind::invalid, in_quotes(name) + " holds several images: " + list).hint("name one of them behind a ':'");
   }
-  return Error(ErrorKind::not_found, spc::quoted(name) + " has no image " + spc::quoted(reference)).hint("it has " + list);
+  return Error(ErrorKind::not_found, in_quotes(name) + " has no image " + in_quotes(reference)).hint("it has " + list);
 }
 
 bool is_same_name(const std::string& one, const std::string& other) {
@@ -127,7 +127,7 @@ Result<std::unique_ptr<LocalImage>> open_oci_layout(std::unique_ptr<NamedFiles> 
                                                     const std::string& name) {
   SPC_TRY(check_layout(*files, name));
   auto list = SPC_TRY(files->find("index.json"));
-  if (!list) return Error(ErrorKind::invalid, spc::quoted(name) + " is not an OCI image layout: it has no file index.json");
+  if (!list) return Error(ErrorKind::invalid, in_quotes(name) + " is not an OCI image layout: it has no file index.json");
   const auto text = SPC_TRY(read_part(*list, kMaxDocument, "index.json"));
   const Json index = SPC_TRY(parse_json_object(text, "index.json"));
   const auto entries = SPC_TRY_DURING("index.json", entries_of(index));

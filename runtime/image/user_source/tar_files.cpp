@@ -44,7 +44,7 @@ std::string directory_of(const std::string& name) {
 
 Result<std::unique_ptr<TarFiles>> TarFiles::index(FilePart archive, const std::string& name) {
   std::unique_ptr<TarFiles> files(new TarFiles(std::move(archive)));
-  SPC_TRY_DURING("read " + quoted(name), files->read_headers());
+  SPC_TRY_DURING("read " + in_quotes(name), files->read_headers());
   return files;
 }
 
@@ -106,10 +106,10 @@ Result<std::optional<FilePart>> TarFiles::find(const std::string& name) const {
     if (entry.is_file) {
       return std::optional(FilePart{.file = archive_.file, .offset = archive_.offset + entry.offset, .size = entry.size});
     }
-    if (entry.link.empty()) return Error(ErrorKind::invalid, quoted(name) + " in the archive is not an ordinary file");
+    if (entry.link.empty()) return Error(ErrorKind::invalid, in_quotes(name) + " in the archive is not an ordinary file");
     wanted = entry.link;
   }
-  return bad(quoted(name) + " in the archive is a link that leads nowhere");
+  return bad(in_quotes(name) + " in the archive is a link that leads nowhere");
 }
 
 bool TarFiles::has(const std::string& directory) const {

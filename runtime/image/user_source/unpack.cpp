@@ -66,21 +66,21 @@ Result<std::uint64_t> decompress_into(int input, int output, const std::string& 
 
 Result<FilePart> unpacked(FilePart file, const std::string& name, Log& log) {
   std::array<std::byte, 6> magic{};
-  SPC_TRY_DURING("read " + quoted(name), read_at(file, 0, magic));
+  SPC_TRY_DURING("read " + in_quotes(name), read_at(file, 0, magic));
   using namespace std::string_view_literals;
   for (const auto& [bytes, format] : {std::pair("\xfd"
                                                 "7zXZ\0"sv,
                                                 "xz"),
                                       std::pair("BZh"sv, "bzip2")}) {
     if (begins_with(magic, bytes)) {
-      return Error(ErrorKind::invalid, quoted(name) + " is compressed with " + format + ", which is not supported")
+      return Error(ErrorKind::invalid, in_quotes(name) + " is compressed with " + format + ", which is not supported")
           .hint("unpack it, or compress it with gzip or zstd");
     }
   }
   if (!begins_with(magic, "\x1f\x8b"sv) && !begins_with(magic, "\x28\xb5\x2f\xfd"sv)) return file;
 
   log.write(LogLevel::info, "unpacking " + name + ": " + in_mb(file.size) + " (an archive that is not compressed starts faster)");
-  const std::string step = "unpack " + quoted(name);
+  const std::string step = "unpack " + in_quotes(name);
   UniqueFd output = SPC_TRY_DURING(step, temporary_file(file.size * kUsualRatio));
   if (::lseek(file.file->get(), 0, SEEK_SET) != 0) return Error::from_errno(errno, step);
   const std::uint64_t size = SPC_TRY_DURING(step, decompress_into(file.file->get(), output.get(), name, log));

@@ -89,11 +89,11 @@ Result<int> generate(const Arguments& arguments) {
   std::string format = arguments.value("format");
   if (format.empty()) format = output.ends_with(".json") ? "json" : "yaml";
   if (format != "json" && format != "yaml") {
-    return Error(ErrorKind::invalid, "--format: " + spc::quoted(format) + " is neither json nor yaml");
+    return Error(ErrorKind::invalid, "--format: " + in_quotes(format) + " is neither json nor yaml");
   }
   const bool to_file = !output.empty() && output != "-";
   if (to_file && !output.ends_with(".json") && !output.ends_with(".yaml")) {
-    return Error(ErrorKind::invalid, "--output: " + spc::quoted(output) + ": CDI files are called *.json or *.yaml");
+    return Error(ErrorKind::invalid, "--output: " + in_quotes(output) + ": CDI files are called *.json or *.yaml");
   }
   const std::string driver_root = Site::read().text("driver_root");
   const NvidiaDriver driver = discover_nvidia("", driver_root);
@@ -106,7 +106,7 @@ Result<int> generate(const Arguments& arguments) {
   const std::string text = format == "json" ? cdi_to_json(spec) : cdi_to_yaml(spec);
   if (!to_file) return std::fputs(text.c_str(), stdout) < 0 ? 1 : 0;
   auto file = SPC_TRY(NewFile::create(output, Replace::yes));
-  SPC_TRY_DURING("write " + spc::quoted(output), write_all(file.file(), text));
+  SPC_TRY_DURING("write " + in_quotes(output), write_all(file.file(), text));
   SPC_TRY(file.publish());
   return 0;
 }
@@ -118,7 +118,7 @@ Result<int> run_cdi(const Arguments& arguments) {
   if (action == "list") return list(arguments);
   if (action == "show") return show(arguments);
   if (action == "generate") return generate(arguments);
-  return Error(ErrorKind::invalid, "cdi: " + spc::quoted(action) + " is none of list, show and generate")
+  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is none of list, show and generate")
       .hint("scontainer cdi --help");
 }
 

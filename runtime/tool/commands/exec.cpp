@@ -25,7 +25,7 @@ Result<RunningContainer> find_container(const Places& places, const std::string&
     if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
     names += (names.empty() ? "" : ", ") + printable(one.name) + " (" + std::to_string(one.pid) + ")";
   }
-  return Error(ErrorKind::not_found, "there is no running container " + quoted(text))
+  return Error(ErrorKind::not_found, "there is no running container " + in_quotes(text))
       .hint(names.empty() ? "scontainer run starts one" : "there are: " + names);
 }
 
@@ -80,7 +80,8 @@ Result<int> run_exec(const Arguments& arguments) {
   auto environment = SPC_TRY(environment_of(process));
   for (const std::string& text : arguments.values("env")) {
     const std::string name = text.substr(0, text.find('='));
-    if (name.empty()) return Error(ErrorKind::invalid, "--env: " + quoted(text) + ": invalid format").hint("NAME or NAME=VALUE");
+    if (name.empty())
+      return Error(ErrorKind::invalid, "--env: " + in_quotes(text) + ": invalid format").hint("NAME or NAME=VALUE");
     const char* outside = std::getenv(name.c_str());
     if (name.size() < text.size()) {
       environment[name] = text.substr(name.size() + 1);

@@ -44,7 +44,7 @@ Result<int> run_export(const Arguments& arguments) {
   SPC_TRY_DURING("mount the image", enter_user_namespace(RootMap::self));
   const auto mounted = SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
   const int root = mounted.root.get();
-  const std::string step = "export " + spc::quoted(name);
+  const std::string step = "export " + in_quotes(name);
   if (target.oci) {
     SPC_TRY_DURING(step, write_oci_archive(root, source.config, opened.settings, opened.name, file.file()));
   } else {

@@ -96,21 +96,21 @@ Result<int> run_import(const Arguments& arguments) {
   if (::access(source.c_str(), F_OK) == 0 && source[0] != '/' && source[0] != '.') source = "./" + source;
   auto local = source[0] == '/' || source[0] == '.' || source[0] == '~' ? open_local_image(source, places.home)
                                                                         : Result<LocalImage>(LocalImage{});
-  if (!local) return std::move(local).error().during("import " + spc::quoted(source));
+  if (!local) return std::move(local).error().during("import " + in_quotes(source));
   Digest digest;
   if (local->file && local->kind == LocalImage::Kind::squashfs && local->offset == 0) {
     const UniqueFd& squashfs = local->file;
-    digest = SPC_TRY_DURING("import " + spc::quoted(source),
+    digest = SPC_TRY_DURING("import " + in_quotes(source),
                             import_squashfs(store, directory.get(), squashfs.get(), reference.canonical()));
   } else {
     const auto location = SPC_TRY(ImageLocation::parse(source, config.default_registry));
     struct stat status {};
     if (location.kind == ImageLocation::Kind::registry) {
-      return Error(ErrorKind::invalid, "import " + spc::quoted(source) + ": that is the name of an image at a registry")
+      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": that is the name of an image at a registry")
           .hint("scontainer pull fetches it");
     }
     if (location.kind == ImageLocation::Kind::path && ::stat(location.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-      return Error(ErrorKind::invalid, "import " + spc::quoted(source) + ": that is a directory")
+      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": that is a directory")
           .hint("scontainer run takes it as it is; oci:DIR is an image layout");
     }
     digest = SPC_TRY(obtain(places, config, {.image = source, .platform = {}, .pull = {}, .quiet = arguments.has("quiet")}))

@@ -14,7 +14,7 @@ Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image
   }
   if (const auto pull = arguments.value("pull"); !pull.empty()) {
     wanted.pull = parse_pull_policy(pull);
-    if (!wanted.pull) return Error(ErrorKind::invalid, "--pull: " + quoted(pull) + " is not allowed").hint(kPullPolicies);
+    if (!wanted.pull) return Error(ErrorKind::invalid, "--pull: " + in_quotes(pull) + " is not allowed").hint(kPullPolicies);
   }
   wanted.quiet = arguments.has("quiet");
   wanted.verbose = arguments.has("verbose");
