@@ -1,0 +1,282 @@
+#include "base/json.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace spc {
+
+Json::Json() noexcept = default;
+Json::Json(const Json& other) = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(const Json& other) = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+Json::~Json() = default;
+Json::Json(Value value) noexcept : value_(std::move(value)) {}
+Json::Json(std::initializer_list<Member> members) : value_(Object(members)) {}
+Json Json::array(Array elements) { return Json(Value(std::move(elements))); }
+Json Json::object() { return Json(Value(Object())); }
+Json::Json(const std::vector<std::string>& texts) : value_(Array(texts.begin(), texts.end())) {}
+Json::Json(const std::set<std::string>& texts) : value_(Array(texts.begin(), texts.end())) {}
+Json::Json(const std::map<std::string, std::string>& texts) : value_(Object()) {
+  for (const auto& [key, text] : texts) std::get<Object>(value_).push_back({key, text});
+}
+
+bool operator==(const Json& one, const Json& other) {
+  if (!one.is_object() || !other.is_object()) return one.value_ == other.value_;
+  const auto is_in_other = [&](const Json::Member& member) {
+    return std::find(other.members().begin(), other.members().end(), member) != other.members().end();
+  };
+  return one.size() == other.size() && std::all_of(one.members().begin(), one.members().end(), is_in_other);
+}
+
+bool Json::as_boolean() const noexcept {
+  const bool* value = std::get_if<bool>(&value_);
+  return value != nullptr && *value;
+}
+
+std::uint64_t Json::as_number() const noexcept {
+  const auto* value = std::get_if<std::uint64_t>(&value_);
+  return value != nullptr ? *value : 0;
+}
+
+const std::string& Json::as_text() const noexcept {
+  static const std::string kNone;
+  const auto* value = std::get_if<std::string>(&value_);
+  return value != nullptr ? *value : kNone;
+}
+
+const Json::Array& Json::elements() const noexcept {
+  static const Array kNone;
+  const auto* value = std::get_if<Array>(&value_);
+  return value != nullptr ? *value : kNone;
+}
+
+const Json::Object& Json::members() const noexcept {
+  static const Object kNone;
+  const auto* value = std::get_if<Object>(&value_);
+  return value != nullptr ? *value : kNone;
+}
+
+const Json* Json::find(std::string_view key) const noexcept {
+  for (const Member& member : members()) {
+    if (member.key == key) return member.value.is_null() ? nullptr : &member.value;
+  }
+  return nullptr;
+}
+
+namespace {
+
+Error wrong_type(std::string_view key, const char* wanted) {
+  return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" is not " + wanted);
+}
+
+}  // namespace
+
+Result<std::optional<std::string>> Json::text(std::string_view key) const {
+  const Json* member = find(key);
+  if (member == nullptr) return std::optional<std::string>();
+  if (!member->is_text()) return wrong_type(key, "text");
+  if (member->as_text().find('\0') == std::string::npos) return std::optional<std::string>(member->as_text());
+  return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" contains a NUL character");
+}
+
+Result<std::optional<std::uint64_t>> Json::number(std::string_view key) const {
+  const Json* member = find(key);
+  if (member == nullptr) return std::optional<std::uint64_t>();
+  if (!member->is_number()) return wrong_type(key, "a number from 0 to 2^64-1");
+  return std::optional<std::uint64_t>(member->as_number());
+}
+
+Result<const Json::Array*> Json::list(std::string_view key) const {
+  static const Array kNone;
+  const Json* member = find(key);
+  if (member == nullptr) return &kNone;
+  if (!member->is_array()) return wrong_type(key, "an array");
+  return &member->elements();
+}
+
+Json& Json::operator[](std::string_view key) {
+  if (!is_object()) value_ = Object();
+  auto& members = std::get<Object>(value_);
+  const auto found = std::find_if(members.begin(), members.end(), [&](const Member& member) { return member.key == key; });
+  if (found != members.end()) return found->value;
+  members.push_back({std::string(key), Json()});
+  return members.back().value;
+}
+
+void Json::push_back(Json element) {
+  if (!is_array()) value_ = Array();
+  std::get<Array>(value_).push_back(std::move(element));
+}
+
+void Json::erase(std::string_view key) {
+  if (auto* members = std::get_if<Object>(&value_)) {
+    std::erase_if(*members, [&](const Member& member) { return member.key == key; });
+  }
+}
+
+/// Builds the document as it is read, and remembers the first reason to refuse it.
+class Json::Builder final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+
+  bool null() override { return add({}); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& text) override { return add(Json(Value(std::move(text)))); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(object()); }
+  bool start_array(std::size_t) override { return open(array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    if (!open_.back().keys.insert(name).second) return refuse("key " + in_quotes(name) + " is given twice");
+    open_.back().key = std::move(name);
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return refuse("is not JSON (at byte " + std::to_string(position) + ")");
+  }
+
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+  Json take() { return std::move(document_); }
+
+ private:
+  /// An object or array whose end has not come.
+  struct Open {
+    Json value;
+    std::string key;             // of the member that comes next
+    std::set<std::string> keys;  // that it has
+  };
+
+  bool refuse(std::string why) {
+    if (reason_.empty()) reason_ = std::move(why);
+    return false;
+  }
+  bool count() { return ++values_ <= limits_.values || refuse("has more than " + std::to_string(limits_.values) + " values"); }
+  bool add(Json value) {
+    if (!count()) return false;
+    put(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    open_.push_back({std::move(value), {}, {}});
+    if (!count()) return false;
+    return open_.size() <= limits_.depth || refuse("is nested more than " + std::to_string(limits_.depth) + " levels deep");
+  }
+  bool close() {
+    Json value = std::move(open_.back().value);
+    open_.pop_back();
+    put(std::move(value));
+    return true;
+  }
+  void put(Json value) {
+    if (open_.empty()) {
+      document_ = std::move(value);
+    } else if (Open& into = open_.back(); into.value.is_array()) {
+      std::get<Array>(into.value.value_).push_back(std::move(value));
+    } else {
+      std::get<Object>(into.value.value_).push_back({std::move(into.key), std::move(value)});
+    }
+  }
+
+  const JsonLimits& limits_;
+  Json document_;
+  std::vector<Open> open_;
+  std::size_t values_ = 0;
+  std::string reason_;
+};
+
+Result<Json> Json::parse(std::string_view text, const JsonLimits& limits) {
+  const auto refuse = [&](std::string why) { return Error(limits.kind, std::move(why)); };
+  if (text.size() > limits.bytes) return refuse("is larger than " + std::to_string(limits.bytes) + " bytes");
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return refuse("is empty");
+  try {
+    Builder builder(limits);
+    if (!nlohmann::json::sax_parse(text, &builder)) return refuse(builder.reason());
+    return builder.take();
+  } catch (const std::exception& error) {
+    return refuse(printable(error.what()));
+  }
+}
+
+/// Writes a value as text.
+class JsonWriter {
+ public:
+  JsonWriter(unsigned indent, char fill, Json::Order order) : indent_(indent), fill_(fill), order_(order) {}
+
+  void write(const Json& value, std::size_t depth = 0) {
+    if (value.is_object()) {
+      write_object(value.members(), depth);
+    } else if (value.is_array()) {
+      write_list('[', value.elements(), ']', depth, [&](const Json& element) { write(element, depth + 1); });
+    } else {
+      write_scalar(value);
+    }
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  void write_object(const Json::Object& members, std::size_t depth) {
+    std::vector<const Json::Member*> ordered;
+    for (const Json::Member& member : members) ordered.push_back(&member);
+    if (order_ == Json::Order::sorted) {
+      std::stable_sort(ordered.begin(), ordered.end(), [](const auto* one, const auto* other) { return one->key < other->key; });
+    }
+    write_list('{', ordered, '}', depth, [&](const Json::Member* member) {
+      write_scalar(member->key);
+      out_ += indent_ != 0 ? ": " : ":";
+      write(member->value, depth + 1);
+    });
+  }
+
+  template <typename List, typename Write>
+  void write_list(char begin, const List& list, char end, std::size_t depth, const Write& write_one) {
+    out_ += begin;
+    bool first = true;
+    for (const auto& one : list) {
+      if (!std::exchange(first, false)) out_ += ',';
+      new_line(depth + 1);
+      write_one(one);
+    }
+    if (!list.empty()) new_line(depth);
+    out_ += end;
+  }
+
+  void new_line(std::size_t depth) {
+    if (indent_ == 0) return;
+    out_ += '\n';
+    out_.append(depth * indent_, fill_);
+  }
+
+  void write_scalar(const Json& value) {
+    const nlohmann::json scalar = std::visit(ToScalar(), value.value_);
+    out_ += scalar.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  /// What is no list, as the library writes it.
+  struct ToScalar {
+    nlohmann::json operator()(std::monostate) const { return nullptr; }
+    nlohmann::json operator()(const Json::Array&) const { return nullptr; }
+    nlohmann::json operator()(const Json::Object&) const { return nullptr; }
+    template <typename Scalar>
+    nlohmann::json operator()(const Scalar& value) const {
+      return value;
+    }
+  };
+
+  unsigned indent_;
+  char fill_;
+  Json::Order order_;
+  std::string out_;
+};
+
+std::string Json::str(unsigned indent, char fill, Order order) const {
+  JsonWriter writer(indent, fill, order);
+  writer.write(*this);
+  return writer.take();
+}
+
+}  // namespace spc
