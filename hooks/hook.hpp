@@ -95,6 +95,12 @@ struct ProgramEdit {
   bool operator==(const ProgramEdit&) const = default;
 };
 
+/// What a built-in hook finds on the host in `prepare` and keeps for its own `create`, which cannot see the host: a struct of
+/// its own that derives from this.
+struct HostFindings {
+  virtual ~HostFindings() = default;
+};
+
 /// What a hook wants to be different: a superset of the containerEdits of CDI. It does nothing by itself; the engine checks,
 /// merges and applies all edits once, with no rights but the user's.
 struct Edits {
@@ -125,7 +131,13 @@ struct Edits {
   std::map<std::string, std::string> remembered;  ///< what prepare() found out for create(); nobody else looks at it
   std::string refusal;                            ///< the step cannot run: why, with a hint. Empty: it can
 
-  std::shared_ptr<const void> found;  ///< what a built-in's `prepare` tells its own `create`, which cannot see the host
+  std::shared_ptr<const HostFindings> found;  ///< from `prepare` of a built-in; does not leave the process
+
+  /// What the same hook has found in `prepare`; nullptr if it has kept nothing.
+  template <typename Findings>
+  [[nodiscard]] const Findings* found_as() const {
+    return dynamic_cast<const Findings*>(found.get());
+  }
 
   bool operator==(const Edits&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "hooks/fabric/choice.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace spc {
 namespace {
@@ -8,44 +9,47 @@ namespace {
 bool is_mellanox(const FabricDevice& device) { return device.provider == "mlx4" || device.provider == "mlx5"; }
 bool is_any(const FabricDevice&) { return true; }
 
-/// Takes from `chosen` those of `kind` that the variable does not name.
+/// Whether the job calls it so; `number`: in the order of those that the variable speaks of.
+bool is_called(const FabricDevice& device, std::size_t number, std::string_view word) {
+  return word == std::to_string(number) || word == device.name || (!word.empty() && word == device.pci_address);
+}
+
+/// Of the adapters of `kind`, leaves chosen only those that the variable names.
 Result<void> obey(const HookContext& context, const char* variable, bool (*kind)(const FabricDevice&),
-                  const std::vector<FabricDevice>& devices, std::vector<bool>& chosen) {
+                  std::vector<FabricAdapter>& adapters) {
   const std::string* value = context.of_job(variable);
   if (value == nullptr || value->empty() || *value == "all" || *value == "void") return {};
-  std::vector<std::size_t> candidates;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    if (kind(devices[i])) candidates.push_back(i);
+  std::vector<FabricAdapter*> candidates;
+  for (FabricAdapter& adapter : adapters) {
+    if (kind(adapter.device)) candidates.push_back(&adapter);
   }
-  std::vector<std::size_t> named;
+  std::set<const FabricAdapter*> named;
   for (std::string_view rest = *value == "none" ? std::string_view() : *value; !rest.empty();) {
     const std::string_view word = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
-    const auto is_it = [&](std::size_t i) {
-      const auto number = static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), i) - candidates.begin());
-      return word == std::to_string(number) || word == devices[i].name || (!word.empty() && word == devices[i].pci_address);
-    };
-    const auto found = std::find_if(candidates.begin(), candidates.end(), is_it);
-    if (found == candidates.end()) {
+    std::size_t number = 0;
+    while (number < candidates.size() && !is_called(candidates[number]->device, number, word)) ++number;
+    if (number == candidates.size()) {
       return Error(ErrorKind::invalid,
                    std::string(variable) + ": there is no adapter " + in_quotes(std::string(word)) + " on this node")
           .hint("numbers, names such as mlx5_0 and PCI addresses are understood, or all and none");
     }
-    named.push_back(*found);
+    named.insert(candidates[number]);
   }
-  for (const std::size_t i : candidates) {
-    if (std::find(named.begin(), named.end(), i) == named.end()) chosen[i] = false;
+  for (FabricAdapter* adapter : candidates) {
+    if (!named.contains(adapter)) adapter->chosen = false;
   }
   return {};
 }
 
 }  // namespace
 
-Result<std::vector<bool>> chosen_devices(const HookContext& context, const std::vector<FabricDevice>& devices) {
-  std::vector<bool> chosen(devices.size(), true);
-  SPC_TRY(obey(context, "MELLANOX_VISIBLE_DEVICES", is_mellanox, devices, chosen));
-  SPC_TRY(obey(context, "FABRIC_VISIBLE_DEVICES", is_any, devices, chosen));
-  return chosen;
+Result<std::vector<FabricAdapter>> choose_adapters(const HookContext& context, std::vector<FabricDevice> devices) {
+  std::vector<FabricAdapter> adapters;
+  for (FabricDevice& device : devices) adapters.push_back({std::move(device)});
+  SPC_TRY(obey(context, "MELLANOX_VISIBLE_DEVICES", is_mellanox, adapters));
+  SPC_TRY(obey(context, "FABRIC_VISIBLE_DEVICES", is_any, adapters));
+  return adapters;
 }
 
 }  // namespace spc

@@ -24,8 +24,8 @@ constexpr std::uint64_t kTooLittleShared = std::uint64_t{64} << 20;
 constexpr std::uint32_t kLargeStep = 256;
 constexpr rlim_t kEnoughFiles = 65536;
 
-/// What prepare() finds out for create().
-struct Found {
+/// What the node has of adapters that the job has chosen.
+struct FoundAdapters : HostFindings {
   std::vector<FabricDevice> usable;
   std::vector<std::string> faults;  ///< why others are not, where somebody has to do something about it
   rlim_t locked = 0;                ///< the hard limit, bytes
@@ -60,11 +60,10 @@ std::string too_little_locked(rlim_t bytes) {
 }
 
 /// Sorts the adapters into the usable ones and the faults of others.
-Found sort_out(const HookContext& context, const std::vector<FabricDevice>& devices, const std::vector<bool>& chosen) {
-  Found found;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    const FabricDevice& device = devices[i];
-    if (!chosen[i]) continue;
+FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapter>& adapters) {
+  FoundAdapters found;
+  for (const auto& [device, chosen] : adapters) {
+    if (!chosen) continue;
     if (device.node.empty()) {
       const bool is_verbs = device.kind == FabricDevice::Kind::verbs;
       found.faults.push_back(device.name + " has no node in " +
@@ -78,8 +77,8 @@ Found sort_out(const HookContext& context, const std::vector<FabricDevice>& devi
   return found;
 }
 
-std::string why_none(const std::vector<FabricDevice>& devices, const Found& found) {
-  if (devices.empty()) return "the node has no adapter of a fabric";
+std::string why_none(const std::vector<FabricAdapter>& adapters, const FoundAdapters& found) {
+  if (adapters.empty()) return "the node has no adapter of a fabric";
   if (found.faults.empty()) return "the job has chosen none of the node's adapters";
   std::string text;
   for (const std::string& fault : found.faults) text += (text.empty() ? "" : "; ") + fault;
@@ -103,14 +102,14 @@ void check_switches(const HookContext& context, Edits& edits) {
 }
 
 /// The nodes of adapters that are not chosen; with the last of them goes the connection manager.
-void deny_others(const std::vector<FabricDevice>& devices, const std::vector<bool>& chosen, Edits& edits) {
+void deny_others(const std::vector<FabricAdapter>& adapters, Edits& edits) {
   auto& denied = edits.denied_devices;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    if (chosen[i]) continue;
-    denied.insert(denied.end(), devices[i].others.begin(), devices[i].others.end());
-    if (!devices[i].node.empty()) denied.push_back(devices[i].node);
+  for (const auto& [device, chosen] : adapters) {
+    if (chosen) continue;
+    denied.insert(denied.end(), device.others.begin(), device.others.end());
+    if (!device.node.empty()) denied.push_back(device.node);
   }
-  if (!denied.empty() && std::ranges::count(chosen, true) == 0) denied.emplace_back("/dev/infiniband/rdma_cm");
+  if (!denied.empty() && std::ranges::none_of(adapters, &FabricAdapter::chosen)) denied.emplace_back("/dev/infiniband/rdma_cm");
 }
 
 /// Of a large step, as many files as it needs.
@@ -121,10 +120,9 @@ void raise_files(const StepSize& step, Edits& edits) {
 
 Result<Edits> adapters_of_the_node(const HookContext& context) {
   Edits edits;
-  const auto devices = fabric_devices(context);
-  const auto chosen = SPC_TRY(chosen_devices(context, devices));
-  deny_others(devices, chosen, edits);
-  auto found = std::make_shared<Found>(sort_out(context, devices, chosen));
+  const auto adapters = SPC_TRY(choose_adapters(context, fabric_devices(context)));
+  deny_others(adapters, edits);
+  auto found = std::make_shared<FoundAdapters>(sort_out(context, adapters));
   found->locked = limit_of(RLIMIT_MEMLOCK).rlim_max;
 
   const StepSize step = StepSize::of(context);
@@ -135,7 +133,7 @@ Result<Edits> adapters_of_the_node(const HookContext& context) {
   if (!found->usable.empty()) {
     edits.limits.push_back({"memlock", UINT64_MAX});
   } else {
-    const std::string why = why_none(devices, *found);
+    const std::string why = why_none(adapters, *found);
     edits.notes.push_back("TCP: " + why);
     if (is_required(context) && step.nodes > 1) edits.refusal = "the site requires the fabric: " + why;
   }
@@ -167,7 +165,7 @@ std::string lacking(const std::vector<FabricDevice>& usable, const LibrariesInsi
 }
 
 /// What is wrong with the use of the fabric, worst first; `lack`: see lacking().
-std::vector<std::string> shortcomings(const Found& found, const StepSize& step, const std::string& lack) {
+std::vector<std::string> shortcomings(const FoundAdapters& found, const StepSize& step, const std::string& lack) {
   std::vector<std::string> all;
   if (!found.usable.empty() && !lack.empty()) all.push_back("the fabric is not used: " + lack);
   if (!found.usable.empty() && lack.empty() && found.locked < kEnoughLocked) all.push_back(too_little_locked(found.locked));
@@ -179,10 +177,11 @@ std::vector<std::string> shortcomings(const Found& found, const StepSize& step, 
 }
 
 Result<void> judge_with_image(const HookContext& context, Edits& edits) {
-  const auto found = std::static_pointer_cast<const Found>(edits.found);
+  const auto* found = edits.found_as<FoundAdapters>();
   const StepSize step = StepSize::of(context);
-  const bool is_ordinary = !found || (found->usable.empty() && found->faults.empty());
-  if (!found || (is_ordinary && step.tasks < kLargeStep)) return {};
+  if (found == nullptr) return {};
+  const bool is_ordinary = found->usable.empty() && found->faults.empty();
+  if (is_ordinary && step.tasks < kLargeStep) return {};
   const LibrariesInside libraries(context, edits);
   const std::string lack = lacking(found->usable, libraries);
   if (!found->usable.empty()) {

@@ -14,10 +14,24 @@ namespace {
 constexpr char kAmd[] = "0x1002";
 constexpr char kIntel[] = "0x8086";
 
-/// What `prepare` found, for `create`: those that the step can open, and which of them are its own.
-struct FoundGpus {
-  std::vector<DriGpu> accessible;
-  std::vector<std::size_t> of_step;  ///< indices into them
+using Gpus = std::vector<const DriGpu*>;
+
+struct AccessibleGpu {
+  DriGpu gpu;
+  bool of_step;  ///< allocated to it
+};
+
+/// The GPUs that the step can open.
+struct FoundGpus : HostFindings {
+  std::vector<AccessibleGpu> accessible;
+
+  [[nodiscard]] Gpus of_step() const {
+    Gpus gpus;
+    for (const AccessibleGpu& found : accessible) {
+      if (found.of_step) gpus.push_back(&found.gpu);
+    }
+    return gpus;
+  }
 };
 
 bool granted_render_node(const HookContext& context) {
@@ -28,12 +42,9 @@ bool granted_render_node(const HookContext& context) {
 
 bool wanted(const HookContext& context) { return wants_gpus(context) && granted_render_node(context); }
 
-std::string in_words(const FoundGpus& found, const std::vector<std::size_t>& indices) {
+std::string in_words(const Gpus& gpus) {
   std::string text;
-  for (const std::size_t index : indices) {
-    const DriGpu& gpu = found.accessible[index];
-    text += (text.empty() ? "" : ", ") + gpu.render_node + " (" + gpu.pci_address + ")";
-  }
+  for (const DriGpu* gpu : gpus) text += (text.empty() ? "" : ", ") + gpu->render_node + " (" + gpu->pci_address + ")";
   return text.empty() ? "none" : text;
 }
 
@@ -47,15 +58,17 @@ std::vector<DriGpu> accessible_gpus(const HookContext& context, std::string_view
   return gpus;
 }
 
+/// Nothing is shown until `create` says so.
 Edits offer(const HookContext& context, std::string_view vendor) {
-  auto found = std::make_shared<FoundGpus>();
-  found->accessible = accessible_gpus(context, vendor);
   Edits edits;
-  if (found->accessible.empty()) return edits;
-  const auto allocated = allocated_of(context, found->accessible.size());
-  for (std::size_t i = 0; i < found->accessible.size(); ++i) {
-    if (!allocated || allocated->contains(i)) found->of_step.push_back(i);
-    for (const std::string& node : nodes_of(found->accessible[i])) {
+  const auto gpus = accessible_gpus(context, vendor);
+  if (gpus.empty()) return edits;
+  const auto allocated = allocated_of(context, gpus.size());
+  auto found = std::make_shared<FoundGpus>();
+  for (const DriGpu& gpu : gpus) {
+    const bool of_step = !allocated || allocated->contains(found->accessible.size());
+    found->accessible.push_back({gpu, of_step});
+    for (const std::string& node : nodes_of(gpu)) {
       if (context.may_open(node)) edits.denied_devices.push_back(node);
     }
   }
@@ -63,14 +76,14 @@ Edits offer(const HookContext& context, std::string_view vendor) {
   return edits;
 }
 
-/// Leaves those open that are at `shown`, of the offered ones.
-void show(const FoundGpus& found, const std::vector<std::size_t>& shown, Edits& edits) {
-  for (const std::size_t index : shown) {
-    for (const std::string& node : nodes_of(found.accessible[index])) {
+/// Leaves these open, of the offered ones.
+void show(const Gpus& gpus, Edits& edits) {
+  for (const DriGpu* gpu : gpus) {
+    for (const std::string& node : nodes_of(*gpu)) {
       if (std::erase(edits.denied_devices, node) != 0) edits.devices.push_back({.path = node, .source = {}, .optional = true});
     }
   }
-  edits.notes.push_back("GPUs: " + in_words(found, shown));
+  edits.notes.push_back("GPUs: " + in_words(gpus));
 }
 
 Result<Edits> prepare_amd(const HookContext& context) {
@@ -84,39 +97,38 @@ Result<Edits> prepare_amd(const HookContext& context) {
 
 /// AMD_VISIBLE_DEVICES, of the job or else of the image: all, none, void, or numbers among the step's GPUs.
 Result<void> create_amd(const HookContext& context, Edits& edits) {
-  if (!edits.found) return {};
-  const auto& found = *static_cast<const FoundGpus*>(edits.found.get());
+  const auto* found = edits.found_as<FoundGpus>();
+  if (found == nullptr) return {};
   const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
   if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
-  std::vector<std::size_t> shown;
+  const Gpus of_step = found->of_step();
+  Gpus shown;
   std::string missing;
   for (const std::string& word : parts_of(visible == nullptr ? "all" : *visible)) {
     const int number = number_of(word);
     if (word == "all") {
-      shown = found.of_step;
-    } else if (number >= 0 && static_cast<std::size_t>(number) < found.of_step.size()) {
-      shown.push_back(found.of_step[static_cast<std::size_t>(number)]);
+      shown = of_step;
+    } else if (number >= 0 && static_cast<std::size_t>(number) < of_step.size()) {
+      shown.push_back(of_step[static_cast<std::size_t>(number)]);
     } else if (word != "none" && word != "void") {
       missing += (missing.empty() ? "" : ", ") + word;
     }
   }
   if (!missing.empty()) {
     const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " asks for " + missing +
-                            ", which this step does not have; it has " + in_words(found, found.of_step);
+                            ", which this step does not have; it has " + in_words(of_step);
     if (!shown.empty()) edits.warnings.push_back(why);
     if (shown.empty()) edits.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
   }
   edits.devices.push_back({.path = "/dev/kfd", .source = {}, .optional = true});
-  show(found, shown, edits);
+  show(shown, edits);
   return {};
 }
 
 Result<Edits> prepare_intel(const HookContext& context) { return offer(context, kIntel); }
 
 Result<void> create_intel(const HookContext&, Edits& edits) {
-  if (!edits.found) return {};
-  const auto& found = *static_cast<const FoundGpus*>(edits.found.get());
-  show(found, found.of_step, edits);
+  if (const auto* found = edits.found_as<FoundGpus>()) show(found->of_step(), edits);
   return {};
 }
 

@@ -155,6 +155,56 @@ void add_gpu_devices(const NvidiaGpu& gpu, const Selection& selected, const Nvid
   }
 }
 
+Gpus accessible_gpus(const NvidiaNode& node) {
+  Gpus accessible;
+  for (const NvidiaGpu& gpu : node.driver.gpus) {
+    if (node.accessible.contains(gpu.node)) accessible.push_back(&gpu);
+  }
+  return accessible;
+}
+
+Gpus those_at(const Gpus& gpus, const std::set<std::size_t>& indices) {
+  Gpus chosen;
+  for (const std::size_t index : indices) {
+    if (index < gpus.size()) chosen.push_back(gpus[index]);
+  }
+  return chosen;
+}
+
+/// What NVIDIA_VISIBLE_DEVICES says. With --container-gpu an image cannot say that it wants none.
+std::string visible_devices(const HookContext& context) {
+  if (const std::string* of_job = context.of_job("NVIDIA_VISIBLE_DEVICES")) return *of_job;
+  const std::string* of_image = context.of_image("NVIDIA_VISIBLE_DEVICES");
+  const std::string wanted = of_image == nullptr ? "all" : *of_image;
+  const bool is_none = wanted.empty() || wanted == "void" || wanted == "none";
+  return is_none && context.gpu.value_or(false) ? "all" : wanted;
+}
+
+/// Refuses a selection that has found nothing of what `asks` for, and says what it has not found.
+void judge(const Selection& selected, const std::string& asks, const Gpus& of_step, NvidiaChoice& choice) {
+  if (!selected.not_found.empty()) {
+    std::string words;
+    for (const std::string& word : selected.not_found) words += (words.empty() ? "" : ", ") + word;
+    const std::string why =
+        asks + " asks for " + shortened(words) + ", which this step does not have; it has " + in_words(of_step);
+    if (selected.gpus.empty()) {
+      choice.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
+      return;
+    }
+    choice.warnings.push_back(why);
+  }
+  for (const std::string& word : selected.not_understood) {
+    choice.notes.push_back(shortened(word) +
+                           ": only the driver's library knows which part this is; all that the step has are there");
+  }
+}
+
+void deny_gpu(const NvidiaGpu& gpu, const NvidiaNode& node, NvidiaChoice& choice) {
+  for (const std::string& path : nodes_of(gpu)) {
+    if (node.accessible.contains(path)) choice.denied.push_back(path);
+  }
+}
+
 }  // namespace
 
 const std::string* of_job_or_image(const HookContext& context, std::string_view name) {
@@ -179,51 +229,23 @@ std::vector<std::string> deniable_nodes(const NvidiaNode& node) {
 
 NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   NvidiaChoice choice;
-  Gpus accessible;
-  for (const NvidiaGpu& gpu : node.driver.gpus) {
-    if (node.accessible.contains(gpu.node)) accessible.push_back(&gpu);
-  }
+  const Gpus accessible = accessible_gpus(node);
   const auto allocated = has_mig_parts(context) ? std::nullopt : allocated_of(context, accessible.size());
-  const auto is_ours = [&](const NvidiaGpu* gpu) {
-    const auto index = static_cast<std::size_t>(std::ranges::find(accessible, gpu) - accessible.begin());
-    return !allocated || allocated->contains(index);
-  };
-  Gpus of_step;
-  std::ranges::copy_if(accessible, std::back_inserter(of_step), is_ours);
+  const Gpus of_step = allocated ? those_at(accessible, *allocated) : accessible;
 
-  const std::string* asked = context.of_job("NVIDIA_VISIBLE_DEVICES");
-  if (asked == nullptr) asked = context.of_image("NVIDIA_VISIBLE_DEVICES");
-  std::string wanted = asked == nullptr ? "all" : *asked;
-  const bool by_image_alone = context.of_job("NVIDIA_VISIBLE_DEVICES") == nullptr;
-  if (context.gpu.value_or(false) && by_image_alone && (wanted.empty() || wanted == "void" || wanted == "none")) wanted = "all";
+  const std::string wanted = visible_devices(context);
+  const std::string asks = "NVIDIA_VISIBLE_DEVICES=" + shortened(wanted);
   choice.nothing = wanted.empty() || wanted == "void";
   Selection selected;
   if (!choice.nothing && wanted != "none") {
     for (const std::string& word : parts_of(wanted)) select(of_step, word, selected);
   }
-  const std::string asks = "NVIDIA_VISIBLE_DEVICES=" + shortened(wanted);
-  if (!selected.not_found.empty()) {
-    std::string words;
-    for (const std::string& word : selected.not_found) words += (words.empty() ? "" : ", ") + word;
-    const std::string why =
-        asks + " asks for " + shortened(words) + ", which this step does not have; it has " + in_words(of_step);
-    if (selected.gpus.empty()) {
-      choice.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
-      return choice;
-    }
-    choice.warnings.push_back(why);
-  }
-  for (const std::string& word : selected.not_understood) {
-    choice.notes.push_back(shortened(word) +
-                           ": only the driver's library knows which part this is; all that the step has are there");
-  }
+  judge(selected, asks, of_step, choice);
+  if (!choice.refusal.empty()) return choice;
 
   choice.uses = uses_of(context, choice);
   for (const NvidiaGpu* gpu : accessible) {
-    if (selected.gpus.contains(gpu)) continue;
-    for (const std::string& path : nodes_of(*gpu)) {
-      if (node.accessible.contains(path)) choice.denied.push_back(path);
-    }
+    if (!selected.gpus.contains(gpu)) deny_gpu(*gpu, node, choice);
   }
   if (choice.nothing) {
     choice.notes.push_back(asks + ": nothing of the driver is there");
@@ -231,11 +253,8 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   }
   add_shared_devices(node, choice);
   Gpus shown;
-  for (const NvidiaGpu* gpu : of_step) {
-    if (!selected.gpus.contains(gpu)) continue;
-    add_gpu_devices(*gpu, selected, node, choice);
-    shown.push_back(gpu);
-  }
+  std::ranges::copy_if(of_step, std::back_inserter(shown), [&](const NvidiaGpu* gpu) { return selected.gpus.contains(gpu); });
+  for (const NvidiaGpu* gpu : shown) add_gpu_devices(*gpu, selected, node, choice);
   choice.notes.push_back("GPUs: " + in_words(shown));
   if (allocated) choice.notes.push_back("more GPUs can be opened than Slurm allocated: the others are covered");
   return choice;

@@ -1,20 +1,11 @@
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
-#include "hooks/nvidia_driver/driver.hpp"
-#include "hooks/hook.hpp"
+#include "hooks/gpu/nvidia_node.hpp"
 
 namespace spc {
-
-/// What `prepare` of 98-nvidia finds on the host for its `create`, which is inside and cannot see it any more.
-struct NvidiaNode {
-  NvidiaDriver driver;
-  std::set<std::string> accessible;  ///< nodes that the step may open
-  std::string mps_directory;         ///< by which programs reach the control daemon of MPS, if it runs
-};
 
 /// Which GPUs and what of the driver a container gets.
 struct NvidiaChoice {

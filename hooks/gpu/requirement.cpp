@@ -1,8 +1,11 @@
 #include "hooks/gpu/requirement.hpp"
 
 #include <algorithm>
+#include <array>
 
+#include "hooks/gpu/nvidia_choice.hpp"
 #include "hooks/loader/elf.hpp"
+#include "hooks/node/node_files.hpp"
 
 namespace spc {
 namespace {
@@ -43,6 +46,29 @@ std::string_view failing(std::string_view alternative, const RequirementFacts& f
   return {};
 }
 
+/// Every NVIDIA_REQUIRE_* of the image, or of the job where it has the same.
+std::map<std::string, std::string> requirements_of(const HookContext& context) {
+  constexpr std::string_view kPrefix = "NVIDIA_REQUIRE_";
+  std::map<std::string, std::string> found;
+  for (const auto* variables : {&context.image, &context.job}) {
+    for (const auto& [name, value] : *variables) {
+      if (name.starts_with(kPrefix)) found[name] = value;
+    }
+  }
+  return found;
+}
+
+bool are_disabled(const HookContext& context) {
+  constexpr std::array<std::string_view, 6> kYes{"1", "t", "T", "TRUE", "true", "True"};
+  const std::string* disabled = of_job_or_image(context, "NVIDIA_DISABLE_REQUIRE");
+  return disabled != nullptr && std::ranges::find(kYes, *disabled) != kYes.end();
+}
+
+/// 12.4 of 1204.
+std::string version_text(unsigned cuda) { return std::to_string(cuda / 100) + "." + std::to_string(cuda % 100); }
+
+int major_of(std::string_view version) { return number_of(version.substr(0, version.find('.'))); }
+
 }  // namespace
 
 std::string unsatisfied_condition(std::string_view requirement, const RequirementFacts& facts) {
@@ -55,6 +81,30 @@ std::string unsatisfied_condition(std::string_view requirement, const Requiremen
     if (failed.empty() || (condition.starts_with("cuda") && !failed.starts_with("cuda"))) failed = condition;
   }
   return failed;
+}
+
+void check_requirements(const HookContext& context, const NvidiaDriver& driver, bool own_libcuda, Edits& edits) {
+  if (are_disabled(context)) return;
+  const unsigned cuda = cuda_version_of_driver(driver.version);
+  RequirementFacts facts{{"driver", driver.version}};
+  if (cuda != 0) facts["cuda"] = version_text(cuda);
+  const auto requirements = requirements_of(context);
+  for (const auto& [name, requirement] : requirements) {
+    const std::string condition = unsatisfied_condition(requirement, facts);
+    if (condition.empty()) continue;
+    edits.refusal = "unsatisfied condition: " + condition.substr(0, 200) +
+                    ", please update your driver to a newer version, or use an earlier cuda container (hint: the driver is " +
+                    driver.version + (cuda != 0 ? ", for CUDA " + facts["cuda"] : "") +
+                    "; NVIDIA_DISABLE_REQUIRE=1 starts it anyway)";
+    return;
+  }
+  // Within a major version newer programs run with older drivers, so this is no more than a warning.
+  const std::string* made_for = context.of_image("CUDA_VERSION");
+  if (made_for == nullptr || cuda == 0 || own_libcuda || requirements.contains("NVIDIA_REQUIRE_CUDA")) return;
+  if (major_of(*made_for) > static_cast<int>(cuda / 100)) {
+    edits.warnings.push_back("the image is made for CUDA " + made_for->substr(0, 200) + ", the node's driver " + driver.version +
+                             " is for CUDA " + facts["cuda"]);
+  }
 }
 
 }  // namespace spc

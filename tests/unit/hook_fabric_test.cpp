@@ -148,11 +148,13 @@ TEST_CASE("a job chooses among fake adapters by number, name or address") {
   node.two_adapters();
   node.add_adapter("bnxt_re0", "bnxt_en", "0000:01:00.0", 2);  // before the others by name
   const auto devices = fabric_devices(node.context);
+  using Choice = std::vector<bool>;
   const auto chosen = [&](const char* variable, const char* value) {
     node.context.job = {{variable, value}};
-    return *chosen_devices(node.context, devices);
+    Choice choice;
+    for (const FabricAdapter& adapter : choose_adapters(node.context, devices).value()) choice.push_back(adapter.chosen);
+    return choice;
   };
-  using Choice = std::vector<bool>;
   for (const char* variable : {"MELLANOX_VISIBLE_DEVICES", "FABRIC_VISIBLE_DEVICES"}) {
     for (const char* all : {"", "all", "void"}) CHECK(chosen(variable, all) == Choice{true, true, true});
   }
@@ -162,7 +164,7 @@ TEST_CASE("a job chooses among fake adapters by number, name or address") {
   CHECK(chosen("FABRIC_VISIBLE_DEVICES", "1,bnxt_re0") == Choice{true, true, false});
   CHECK(chosen("FABRIC_VISIBLE_DEVICES", "0000:3d:00.0") == Choice{false, false, true});
   node.context.job = {{"MELLANOX_VISIBLE_DEVICES", "0,7"}};
-  const auto refused = chosen_devices(node.context, devices);
+  const auto refused = choose_adapters(node.context, devices);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message().find("there is no adapter \"7\" on this node") != std::string::npos);
 }
