@@ -31,7 +31,7 @@ Result<void> obey(const HookContext& context, const char* variable, bool (*kind)
     while (number < candidates.size() && !is_called(candidates[number]->device, number, word)) ++number;
     if (number == candidates.size()) {
       return Error(ErrorKind::invalid,
-                   std::string(variable) + ": there is no adapter " + in_quotes(std::string(word)) + " on this node")
+                   std::string(variable) + ": there is no adapter " + in_quotes(word) + " on this node")
           .hint("numbers, names such as mlx5_0 and PCI addresses are understood, or all and none");
     }
     named.insert(candidates[number]);
