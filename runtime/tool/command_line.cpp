@@ -113,18 +113,18 @@ std::string command_help(const Command& command) {
 std::string program_help() {
   std::string text =
       "usage: scontainer COMMAND [OPTION...] [ARGUMENT...]\n\n"
-      "Container images and containers, without Slurm and without any privilege.\n\ncommands:\n";
+      "Manage container images and run containers without Slurm.\n\ncommands:\n";
   for (const Command& command : command_table()) text += "  " + padded(command.name, 12) + command.summary + "\n";
   return text +
          "\nexamples:\n"
-         "  scontainer pull debian:12                          fetch an image\n"
-         "  scontainer run debian:12 cat /etc/os-release       run a command in it\n"
-         "  scontainer run --mounts=./data:/data:ro IMAGE CMD  with a directory of yours inside\n"
-         "  scontainer shell debian:12                         look around\n"
-         "  scontainer inspect debian:12                       what is in it: OS, CUDA, MPI ...\n"
-         "  scontainer export debian:12 debian.sqsh            one file to take along\n"
-         "  scontainer doctor                                  what this machine lacks, and the cure\n\n"
-         "scontainer COMMAND --help says more of each; so does scontainer(1).\n";
+         "  scontainer pull debian:12                          pull an image\n"
+         "  scontainer run debian:12 cat /etc/os-release       run a command\n"
+         "  scontainer run --mounts=./data:/data:ro IMAGE CMD  mount a directory\n"
+         "  scontainer shell debian:12                         start a shell\n"
+         "  scontainer inspect debian:12                       show OS, CUDA, MPI ...\n"
+         "  scontainer export debian:12 debian.sqsh            write it to a file\n"
+         "  scontainer doctor                                  check this machine\n\n"
+         "See scontainer COMMAND --help and scontainer(1).\n";
 }
 
 int run_command_line(int argc, char** argv) {
@@ -142,7 +142,7 @@ int run_command_line(int argc, char** argv) {
       return run_one(command, std::span(words).subspan(1));
     }
   }
-  report_error("there is no command " + in_quotes(first) + " (hint: scontainer --help lists them)");
+  report_error("unknown command " + in_quotes(first) + " (hint: scontainer --help lists them)");
   return kWrongUsage;
 }
 

@@ -11,15 +11,15 @@ namespace spc {
 inline constexpr std::array<OptionRow, 0> kNoOptions{};
 
 inline constexpr OptionRow kPullOptions[] = {
-    {"--platform", "OS/ARCH[/VARIANT]", "take the image for another machine than this one"},
-    {"--pull", "newer|missing|always|never", "when the registry is asked about an image that is there"},
-    {"--digest", nullptr, "print the digest that the image has there now, and fetch nothing"},
-    {"-q,--quiet", nullptr, "print nothing but the digest"},
-    {"-v,--verbose", nullptr, "say where the time went"},
+    {"--platform", "OS/ARCH[/VARIANT]", "select this platform instead of this machine's"},
+    {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
+    {"--digest", nullptr, "print the digest the registry has now, without pulling"},
+    {"-q,--quiet", nullptr, "print only the digest"},
+    {"-v,--verbose", nullptr, "print a timing breakdown"},
 };
 inline constexpr char kPullHelp[] =
-    "An ordinary user's images go to ~/.local/share/spank-container, root's to the node's store.\n"
-    "The digest of each image is printed.\n\n"
+    "Images of a user go to ~/.local/share/spank-container, images of root to the node's store.\n"
+    "Prints the digest of each image.\n\n"
     "examples:\n"
     "  scontainer pull debian:12\n"
     "  scontainer pull registry.example.org/team/app:1.4 nvcr.io/nvidia/pytorch:24.03-py3\n"
@@ -29,57 +29,57 @@ inline constexpr OptionRow kImagesOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kImagesHelp[] =
-    "STORE is \"own\" for your images and \"site\" for those of this node, of which only the public ones are shown.\n";
+    "STORE is \"own\" for the user's images and \"site\" for those of the node. Private images of the node are not listed.\n";
 
 inline constexpr OptionRow kInspectOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kInspectHelp[] =
-    "IMAGE is a name, or the beginning of a digest. Shows settings, layers, and the versions of what matters for jobs,\n"
-    "as far as the files of the image tell: operating system, libc, CUDA, MPI, PMIx, UCX, NCCL. Nothing of the image is run.\n\n"
+    "IMAGE is a name or the prefix of a digest. Shows the configuration, the layers, and versions found in the image's files:\n"
+    "operating system, libc, CUDA, MPI, PMIx, UCX, NCCL. Nothing in the image is executed.\n\n"
     "examples:\n"
     "  scontainer inspect nvcr.io/nvidia/pytorch:24.03-py3\n"
     "  scontainer inspect --json debian:12 | jq .facts.os\n";
 
 inline constexpr OptionRow kRmOptions[] = {
-    {"-f,--force", nullptr, "an image that is not there is no error"},
+    {"-f,--force", nullptr, "ignore images that do not exist"},
 };
 inline constexpr char kRmHelp[] =
-    "IMAGE is a name, or the beginning of a digest, which stands for all its names.\n"
-    "Layers that another image has or that a container is using stay.\n";
+    "IMAGE is a name, or the prefix of a digest, which removes all its names.\n"
+    "Layers of other images or running containers are kept.\n";
 
 inline constexpr OptionRow kGcOptions[] = {
-    {"-y,--yes", nullptr, "do it; without this, it is only said what would be done"},
+    {"-y,--yes", nullptr, "remove them; by default only list what would be removed"},
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kGcHelp[] =
-    "Removes layers that no image has and that are older than a day, and images that lack layers. What is in use stays.\n";
+    "Lists layers that belong to no image and are older than a day, and images with missing layers. Layers in use are kept.\n";
 
 inline constexpr OptionRow kRunOptions[] = {
-    {"--mounts", "SRC[:DST[:FLAGS]][,...]", "show a file or directory inside; FLAGS joined by +: ro, bind, noexec"},
-    {"--workdir", "PATH", "start in this directory instead of the image's"},
-    {"--env", "NAME[,NAME...]|NAME=VALUE", "variables that keep the value they have outside, or get this one"},
-    {"--device", "VENDOR/CLASS=NAME[,...]", "add these devices, as this machine's CDI files describe them"},
-    {"--mount-home", nullptr, "show your home directory inside"},
-    {"--no-mount-home", nullptr, "do not"},
-    {"--writable", nullptr, "the container can be written to; what is written goes with it"},
-    {"--readonly", nullptr, "it cannot, except /tmp and mounts"},
-    {"--changes", "DIR", "keep what is written in this directory, and go on there next time"},
-    {"--entrypoint", nullptr, "run COMMAND by the image's entrypoint, too"},
-    {"--remap-root", nullptr, "be root inside, as far as your own files go: for apt, dnf and the like"},
-    {"--name", "NAME", "name the container for scontainer exec"},
-    {"--share", "KEY|no", "be in one container with all who say the same KEY; ranks of one mpirun or srun are anyway"},
-    {"--platform", "OS/ARCH[/VARIANT]", "take the image for another machine than this one"},
-    {"--pull", "newer|missing|always|never", "when the registry is asked about an image that is there"},
-    {"-q,--quiet", nullptr, "do not show how the image is fetched"},
-    {"--tty", nullptr, "accepted: the terminal is always passed on"},
+    {"--mounts", "SRC[:DST[:FLAGS]][,...]", "bind-mount a host path; FLAGS joined by +: ro, bind, noexec"},
+    {"--workdir", "PATH", "work directory in the container (default: the image's)"},
+    {"--env", "NAME[,NAME...]|NAME=VALUE", "keep these host variables, or set NAME=VALUE"},
+    {"--device", "VENDOR/CLASS=NAME[,...]", "inject CDI devices of this machine"},
+    {"--mount-home", nullptr, "mount the home directory"},
+    {"--no-mount-home", nullptr, "do not mount the home directory"},
+    {"--writable", nullptr, "make the root file system writable; changes are discarded at exit"},
+    {"--readonly", nullptr, "make the root file system read-only, except /tmp and mounts"},
+    {"--changes", "DIR", "keep changes in this directory and start from them next time"},
+    {"--entrypoint", nullptr, "run COMMAND through the image's entrypoint"},
+    {"--remap-root", nullptr, "run as root in a user namespace, for apt, dnf and the like"},
+    {"--name", "NAME", "name of the container for scontainer exec"},
+    {"--share", "KEY|no", "share a container with processes that use the same KEY (default: ranks of one mpirun or srun)"},
+    {"--platform", "OS/ARCH[/VARIANT]", "select this platform instead of this machine's"},
+    {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
+    {"-q,--quiet", nullptr, "do not print pull progress"},
+    {"--tty", nullptr, "accepted and ignored: the terminal is always passed on"},
 };
 inline constexpr char kRunHelp[] =
-    "Without COMMAND the image's entrypoint and command are run; with it, COMMAND alone, as in a job. As in a job, too, you\n"
-    "keep your user, groups, network and devices, /tmp is private, and the image's variables win over yours.\n"
-    "An ordinary user needs no privilege: a user namespace and FUSE serve him. Root's container is that of a job of root.\n\n"
-    "The exit status is the command's, 128 and the signal's number if it was killed, 125 if there could be no container,\n"
-    "126 if the command cannot be executed, 127 if there is none.\n\n"
+    "Without COMMAND, run the image's entrypoint and command; with it, run COMMAND alone, as in a job.\n"
+    "The container keeps the user, groups, network and devices, /tmp is private, and the image's variables override the user's.\n"
+    "Users need no privileges: the container uses a user namespace and FUSE. Root gets the container of a job of root.\n\n"
+    "The exit status is the command's, 128 + N if signal N killed it, 125 if the container could not be set up,\n"
+    "126 if the command cannot be executed, 127 if it is not found.\n\n"
     "examples:\n"
     "  scontainer run debian:12 cat /etc/os-release\n"
     "  scontainer run --mounts=./data:/data:ro,/scratch --env=OMP_NUM_THREADS=4 app:1.4 /opt/app/run\n"
@@ -87,47 +87,46 @@ inline constexpr char kRunHelp[] =
     "  scontainer run --changes=./with-git --readonly debian:12 git --version\n"
     "  mpirun -n 4 scontainer run app:1.4 /opt/app/solver\n";
 inline constexpr char kShellHelp[] =
-    "Yours if the image has it, else bash or sh. The options are those of run.\n\n"
+    "The user's shell if the image has it, otherwise bash or sh. Takes the options of run.\n\n"
     "examples:\n"
     "  scontainer shell --mount-home debian:12\n";
 inline constexpr OptionRow kExecOptions[] = {
-    {"--env", "NAME|NAME=VALUE", "a variable that has the value it has outside, or this one"},
+    {"--env", "NAME|NAME=VALUE", "pass this host variable, or set NAME=VALUE"},
 };
 inline constexpr char kExecHelp[] =
-    "CONTAINER is the name given with run --name, or a process id. COMMAND gets the environment and the work directory of the\n"
+    "CONTAINER is the name given with run --name, or a process ID. COMMAND runs with the environment and work directory of the\n"
     "container's own command.\n\n"
     "examples:\n"
     "  scontainer run --name=db postgres:16 & scontainer exec db ps aux\n";
 
 inline constexpr OptionRow kImportOptions[] = {
-    {"-q,--quiet", nullptr, "print nothing but the digest"},
+    {"-q,--quiet", nullptr, "print only the digest"},
 };
 inline constexpr char kImportHelp[] =
-    "FILE is a .sqsh that we or enroot wrote, oci-archive:FILE, docker-archive:FILE, oci:DIR, or a tar archive of these.\n"
-    "It is copied: the file can be removed afterwards.\n\n"
+    "FILE is a .sqsh file of scontainer or enroot, oci-archive:FILE, docker-archive:FILE, oci:DIR, or a tar archive of these.\n"
+    "It is copied and can be removed afterwards.\n\n"
     "examples:\n"
     "  scontainer import ./app.sqsh app:1\n"
     "  scontainer import oci-archive:app.tar team/app:1.4\n";
 
 inline constexpr OptionRow kExportOptions[] = {
-    {"--changes", "DIR", "with what run --changes=DIR has kept"},
-    {"-f,--force", nullptr, "replace FILE if it exists"},
+    {"--changes", "DIR", "include the changes kept by run --changes=DIR"},
+    {"-f,--force", nullptr, "overwrite FILE"},
 };
 inline constexpr char kExportHelp[] =
-    "IMAGE is one of your store, or a path. FILE becomes a squashfs, which --container-image, scontainer run and enroot start;\n"
-    "with oci-archive: before its name an OCI archive with one layer, for skopeo, podman and docker. It appears when it is "
-    "complete.\n\n"
+    "IMAGE is an image of the user's store, or a path. FILE is a squashfs for --container-image, scontainer run and enroot;\n"
+    "with the prefix oci-archive: an OCI archive with one layer, for skopeo, podman and docker. FILE appears when it is complete.\n\n"
     "examples:\n"
     "  scontainer export debian:12 debian.sqsh\n"
     "  scontainer export debian:12 oci-archive:debian.tar\n";
 
 inline constexpr OptionRow kLoginOptions[] = {
-    {"-u,--username", "USER", "the user name; it is asked for otherwise"},
-    {"--no-check", nullptr, "store the credentials without trying them at the registry"},
+    {"-u,--username", "USER", "user name (default: prompt)"},
+    {"--no-check", nullptr, "store the credentials without checking them"},
 };
 inline constexpr char kLoginHelp[] =
-    "The password is asked for on a terminal, or is the first line of standard input; it is never an argument.\n"
-    "It is tried at the registry and then stored where docker and podman look for it, too, or by their credential helper.\n\n"
+    "The password is prompted for, or read as the first line of standard input; it is never an argument.\n"
+    "It is checked with the registry and stored where docker and podman look for it, or by their credential helper.\n\n"
     "examples:\n"
     "  scontainer login nvcr.io --username='$oauthtoken'\n"
     "  scontainer login registry.example.org -u alice < token\n";
@@ -137,21 +136,19 @@ inline constexpr OptionRow kInfoOptions[] = {
 };
 
 inline constexpr OptionRow kDoctorOptions[] = {
-    {"--job", nullptr, "look at what GPUs, NCCL and MPI need on this node; in a job, as a task: srun scontainer doctor --job"},
+    {"--job", nullptr, "check what GPUs, NCCL and MPI need on this node; run it in a step: srun scontainer doctor --job"},
     {"--json", nullptr, "print JSON"},
-    {"--registry", "HOST[:PORT]", "the registry to be reached, instead of the default one"},
+    {"--registry", "HOST[:PORT]", "check this registry instead of the default one"},
 };
 inline constexpr char kDoctorHelp[] =
-    "With FILE (- is standard input), what a job wrote: the failures of CUDA, NVML, NCCL, MPI, PMIx and UCX that it names, each "
-    "with\n"
-    "its cause, its cure and what to look at. Without: one line for each check of this machine: ok, warning (something is "
-    "missing\n"
-    "that not everybody needs) or failed, with the cure.\n\n"
-    "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and the settings of NCCL. What a step may do\n"
-    "is known only in a step, so start it by srun, without container and with the options of the job that failed. It opens no\n"
+    "With FILE (- is standard input), explain the output of a failed job: known failures of CUDA, NVML, NCCL, MPI, PMIx and UCX,\n"
+    "each with its cause, the fix and what to check. Without FILE, check this machine: each check is ok, a warning (a feature\n"
+    "that not everybody needs) or failed, with the fix.\n\n"
+    "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and NCCL settings. The permissions of a\n"
+    "step are visible only in a step: run it with srun, without a container and with the options of the failed job. It opens no\n"
     "device and changes nothing.\n\n"
-    "The exit status is 0 if nothing is wrong, or FILE has nothing in it that is known; 1 if a check failed or a failure was\n"
-    "recognised; 2 if FILE could not be read.\n\n"
+    "The exit status is 0 if all checks pass or FILE contains no known failure, 1 if a check failed or FILE contains a known\n"
+    "failure, 2 if FILE cannot be read.\n\n"
     "examples:\n"
     "  scontainer doctor slurm-4711.out\n"
     "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
@@ -159,17 +156,16 @@ inline constexpr char kDoctorHelp[] =
 
 inline constexpr OptionRow kCdiOptions[] = {
     {"--json", nullptr, "list, show: print JSON"},
-    {"-o,--output", "FILE", "generate: write this file instead of printing; its directory is /etc/cdi or /run/cdi"},
-    {"--format", "yaml|json", "generate: what to write; as FILE's name ends if not given, else yaml"},
+    {"-o,--output", "FILE", "generate: write to this file, usually in /etc/cdi or /run/cdi"},
+    {"--format", "yaml|json", "generate: output format (default: by the suffix of FILE, or yaml)"},
 };
 inline constexpr char kCdiHelp[] =
-    "The Container Device Interface: a file in /etc/cdi or /run/cdi says for each device what of the node it needs in a "
-    "container:\n"
-    "nodes, libraries, variables. --container-device of srun and --device of run take the names.\n\n"
-    "list      the devices of this machine\n"
-    "show      what a container gets with DEVICE\n"
-    "generate  a file for this machine's NVIDIA GPUs, for podman, docker and Apptainer, too; jobs need none\n\n"
-    "Files must belong to root, like the directories above them; of two that describe a device the one in /run/cdi counts.\n"
+    "Container Device Interface: files in /etc/cdi or /run/cdi describe for each device what a container needs: device nodes,\n"
+    "libraries, variables. srun --container-device and scontainer run --device take the device names.\n\n"
+    "list      list the devices of this machine\n"
+    "show      show what DEVICE adds to a container\n"
+    "generate  print a file for this machine's NVIDIA GPUs, for podman, docker and Apptainer; jobs do not need it\n\n"
+    "Files and the directories above them must be owned by root; a file in /run/cdi takes precedence over one in /etc/cdi.\n"
     "Other vendors' tools write files for their devices: amd-ctk cdi generate, intel-cdi-specs-generator.\n\n"
     "examples:\n"
     "  scontainer cdi list\n"
@@ -178,7 +174,7 @@ inline constexpr char kCdiHelp[] =
     "  scontainer run --device=amd.com/gpu=all rocm/dev-ubuntu rocminfo\n";
 
 inline constexpr char kCompletionHelp[] =
-    "SHELL is bash.\n\n"
+    "Only bash is supported.\n\n"
     "examples:\n"
     "  source <(scontainer completion bash)\n"
     "  scontainer completion bash > ~/.local/share/bash-completion/completions/scontainer\n";
