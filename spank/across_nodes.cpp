@@ -69,16 +69,16 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
   if (!differ) return {};
   if (spank_context() == S_CTX_ALLOCATOR) {
     return "the components of a heterogeneous job have different --container options, and Slurm keeps only those of the first "
-           "(hint: give all the same, or give them to srun in the job)";
+           "(hint: use the same options for all, or set them on srun in the job)";
   }
   if (::getenv("SLURM_JOB_ID") != nullptr && ::getenv("SLURM_HET_SIZE") == nullptr) {
-    return "the components have different --container options, and in a job that is not heterogeneous itself tasks cannot tell "
-           "which one they are of (hint: give all the same, or start one srun for each)";
+    return "the components have different --container options, and in a job that is not heterogeneous tasks cannot tell "
+           "which one they belong to (hint: use the same options for all, or start one srun per component)";
   }
   const auto groups = groups_of_command_line(command_line());
   if (groups.size() < components.size()) {
-    return "the components have different --container options, and it is not certain which --het-group each is of "
-           "(hint: start one srun for each component)";
+    return "the components have different --container options, and their --het-group is ambiguous "
+           "(hint: start one srun per component)";
   }
   for (size_t index = 0; index < components.size(); ++index) components[index].group = groups[index];
   if (::setenv(kComponentsVariable, write_components(components).c_str(), 1) != 0) return "out of memory";
@@ -114,7 +114,7 @@ std::string take_own_component(spank_t spank, bool& is_component) {
       return {};
     }
   }
-  return "it is not certain which component of the heterogeneous step this is (hint: start one srun for each component)";
+  return "the component of the heterogeneous step is ambiguous (hint: start one srun per component)";
 }
 
 std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank, bool asks) {

@@ -39,7 +39,7 @@ std::string hint_about_oci_option() {
   std::string shown;
   for (const char c : value.substr(0, 200)) shown += c > 0x20 && c < 0x7f && c != '"' ? c : '?';
   return "warning: --container=" + shown +
-         " is Slurm's own option for OCI bundles, and that is none (hint: did you mean --container-image=" + shown + "?)";
+         " is Slurm's option for OCI bundles, and this is not one (hint: did you mean --container-image=" + shown + "?)";
 }
 
 }  // namespace spank_container

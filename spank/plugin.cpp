@@ -142,7 +142,7 @@ int slurm_spank_user_init(spank_t spank, int, char**) {
       spank_get_item(spank, S_JOB_GID, &step.gid) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_ID, &step.job_id) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_STEPID, &step.step_id) != ESPANK_SUCCESS) {
-    state.step_error = "Slurm does not say whose job this is";
+    state.step_error = "Slurm does not provide the job's user";
   } else if (spc_step_start(state.runtime, &step) != SPC_OK) {
     state.step_error = spc_error_message(state.runtime);
   }

@@ -22,9 +22,9 @@ constexpr Key kKeys[] = {
     {"importer", "", ""},
     {"execute_entrypoint", kBool, ""},
     {"sbatch_support", kBool, ""},
-    {"runtime_path", "", "nothing is unpacked: what is kept until the next boot is in /run/spank-container"},
-    {"use_enroot_load", kBool, "an image is always stored by its layers, and nothing is unpacked"},
-    {"use_squashfuse", kBool, "an image file is always served as it is"},
+    {"runtime_path", "", "nothing is unpacked; runtime state is in /run/spank-container"},
+    {"use_enroot_load", kBool, "images are stored as layers; nothing is unpacked"},
+    {"use_squashfuse", kBool, "an image file is always used as it is"},
 };
 
 std::string_view value_in(std::string_view word) { return word.substr(std::min(word.find('=') + 1, word.size())); }
@@ -47,7 +47,7 @@ bool is_true(std::string_view value) { return value == "1" || value.starts_with(
 
 std::string remark_about(const std::string& word) {
   const Key* key = key_of(word);
-  if (key == nullptr) return "plugstack.conf: unknown argument \"" + word + "\": no container starts until it is corrected";
+  if (key == nullptr) return "plugstack.conf: unknown argument \"" + word + "\": no container starts until it is removed";
   return key->remark.empty() ? "" : "plugstack.conf: " + word + " has no effect: " + std::string(key->remark);
 }
 
@@ -57,7 +57,7 @@ Settings read_settings(std::span<const std::string> words) {
     const Key* key = key_of(word);
     const bool is_on = is_true(value_in(word));
     if (key == nullptr) {
-      settings.refused = "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator has to correct it)";
+      settings.refused = "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator must remove it)";
       return settings;
     }
     if (key->name == "sbatch_support") {

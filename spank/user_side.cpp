@@ -206,7 +206,7 @@ void enter_or_end_task(spank_t spank) {
   if (request.options.explain == SPC_YES && !state.tells_progress) ::_exit(0);  // one container is enough to explain
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
   char** variables = nullptr;
-  if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not give the job's environment");
+  if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not provide the job's environment");
   spc_environment environment{};
   environment.size = sizeof environment;
   environment.variables = variables;

@@ -72,7 +72,7 @@ int guard(spc_runtime* rt, const Body& body) noexcept(false) {
 /// Reads a caller's struct of any earlier or later version: what he does not know stays at `known`'s default.
 template <typename Struct>
 Result<Struct> adopt(const Struct* given, Struct known) {
-  if (given == nullptr || given->size < sizeof(size_t)) return Error(ErrorKind::invalid, "an argument is missing");
+  if (given == nullptr || given->size < sizeof(size_t)) return Error(ErrorKind::invalid, "missing argument");
   std::memcpy(&known, given, std::min(given->size, sizeof known));
   known.size = sizeof known;
   return known;
@@ -160,7 +160,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   request.entrypoint_log = options.entrypoint_log == SPC_YES;
   request.contain = options.contain == SPC_YES;
   if (request.contain && request.mount_home.value_or(false)) {
-    return Error(ErrorKind::invalid, "--container-contain and --container-mount-home contradict each other");
+    return Error(ErrorKind::invalid, "--container-contain and --container-mount-home cannot be combined");
   }
   if (options.tmpfs_size != nullptr) {
     request.tmpfs_size = SPC_TRY_DURING("--container-tmpfs-size", MemorySize::parse(options.tmpfs_size));
@@ -168,8 +168,8 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   request.private_layer = options.private_layer == SPC_YES;
   request.slurm = tristate(options.slurm);
   if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
-    return Error(ErrorKind::invalid, "--container-slurm: not together with --container-remap-root")
-        .hint("Slurm would see root, and munge the user");
+    return Error(ErrorKind::invalid, "--container-slurm and --container-remap-root cannot be combined")
+        .hint("Slurm would see root, munge the user");
   }
   request.explain = options.explain == SPC_YES;
   if (options.save != nullptr) {
@@ -179,7 +179,7 @@ Result<LaunchRequest> parse_options(const spc_options* given) {
   const bool has_name = options.name != nullptr && *options.name != '\0';
   if (request.private_layer && (has_name || !request.save.empty())) {
     return Error(ErrorKind::invalid, std::string("--container-private and --container-") + (has_name ? "name" : "save") +
-                                         " cannot be combined: each task has a container of its own");
+                                         " cannot be combined: each task has its own container");
   }
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch != nullptr) request.batch = options.batch;
@@ -251,7 +251,7 @@ int spc_node_setup(spc_runtime* rt) {
     passwd* service = nullptr;
     ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
     if (service == nullptr || service->pw_uid == 0) {
-      return Error(ErrorKind::not_found, std::string("set up the node: there is no user ") + in_quotes(kServiceUser))
+      return Error(ErrorKind::not_found, std::string("set up the node: no user ") + in_quotes(kServiceUser))
           .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
     }
     return set_up_node_for(service->pw_uid, service->pw_gid);

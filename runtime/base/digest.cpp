@@ -17,11 +17,11 @@ Result<Digest> Digest::parse(std::string_view text) {
   if (!text.starts_with(kPrefix)) return refuse("only sha256 digests are supported");
   text.remove_prefix(kPrefix.size());
   Digest digest;
-  if (text.size() != 2 * digest.bytes.size()) return refuse("needs 64 hexadecimal digits");
+  if (text.size() != 2 * digest.bytes.size()) return refuse("expected 64 hexadecimal digits");
   for (std::size_t i = 0; i < digest.bytes.size(); ++i) {
     const int high = nibble(text[2 * i]);
     const int low = nibble(text[2 * i + 1]);
-    if (high < 0 || low < 0) return refuse("needs 64 lower-case hexadecimal digits");
+    if (high < 0 || low < 0) return refuse("expected 64 lower-case hexadecimal digits");
     digest.bytes[i] = static_cast<std::uint8_t>(high << 4 | low);
   }
   return digest;

@@ -25,11 +25,11 @@ ErrorKind kind_of(int err) {
 const char* advice_for(int err) {
   switch (err) {
     case ENOSPC: return "free space there or ask the administrator to";
-    case EDQUOT: return "a disk quota is used up";
+    case EDQUOT: return "disk quota exceeded";
     case EROFS: return "the file system is mounted read-only";
     case EMFILE:
     case ENFILE: return "too many open files on this node";
-    case ENOMEM: return "out of memory: ask for more with --mem";
+    case ENOMEM: return "out of memory: increase --mem";
     default: return nullptr;
   }
 }

@@ -45,8 +45,8 @@ template <typename Message>
 Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message) {
   static_assert(std::is_trivially_copyable_v<Message>);
   auto received = SPC_TRY(receive_message(socket, std::as_writable_bytes(std::span(&message, 1))));
-  if (received.size == 0) return Error(ErrorKind::unavailable, "the other side has closed the connection");
-  if (received.size != sizeof message) return Error(ErrorKind::internal, "message of unexpected size");
+  if (received.size == 0) return Error(ErrorKind::unavailable, "peer closed the connection");
+  if (received.size != sizeof message) return Error(ErrorKind::internal, "message has an unexpected size");
   return std::move(received.descriptors);
 }
 

@@ -64,9 +64,9 @@ class Walk {
     if ((status.st_uid == 0 || status.st_uid == owner_) && !writable) return {};
     const std::string which = S_ISDIR(status.st_mode) ? "directory " + in_quotes(name) + " " : "";
     if (writable) {
-      return Error(ErrorKind::refused, about_ + ": " + which + "can be written by others than its owner").hint("chmod go-w it");
+      return Error(ErrorKind::refused, about_ + ": " + which + "is writable by others").hint("chmod go-w it");
     }
-    return Error(ErrorKind::refused, about_ + ": " + which + "does not belong to root").hint("chown root it");
+    return Error(ErrorKind::refused, about_ + ": " + which + "is not owned by root").hint("chown root it");
   }
 
   std::string about_;

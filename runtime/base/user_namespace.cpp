@@ -30,7 +30,7 @@ Result<void> enter_user_namespace(RootMap map) {
   const uid_t uid = ::geteuid();
   const gid_t gid = ::getegid();
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-    return Error::from_errno(errno, "make a user namespace").hint("scontainer doctor says what forbids it");
+    return Error::from_errno(errno, "create a user namespace").hint("run scontainer doctor for the reason");
   }
   // The kernel takes a group map from an ordinary user only when setgroups is given up; the groups that he has stay.
   SPC_TRY(write_map("/proc/self/setgroups", "deny"));

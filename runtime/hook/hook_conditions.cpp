@@ -36,7 +36,7 @@ Result<void> check_one(const char* where, const std::string& expression) {
   const std::string problem = Expression(expression).problem();
   if (problem.empty()) return {};
   return Error(ErrorKind::invalid,
-               std::string(where) + ": " + in_quotes(expression) + " is no extended regular expression: " + problem);
+               std::string(where) + ": " + in_quotes(expression) + " is not an extended regular expression: " + problem);
 }
 
 }  // namespace

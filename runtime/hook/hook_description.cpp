@@ -55,7 +55,7 @@ Result<void> check_stages(const StrictObject& document, const std::vector<std::s
     if (std::find(known.begin(), known.end(), stage) != known.end()) continue;
     std::string list;
     for (const auto name : known) list += (list.empty() ? "" : ", ") + std::string(name);
-    return document.problem("stages", in_quotes(stage) + " is no stage here (" + list + ")");
+    return document.problem("stages", in_quotes(stage) + " is not a stage (" + list + ")");
   }
   return {};
 }

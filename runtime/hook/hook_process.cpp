@@ -164,7 +164,7 @@ class Watch {
 
   void say_line() {
     if (++lines_ <= kMostLines) tell_(line_);
-    if (lines_ == kMostLines + 1) tell_("prints more, which is not shown");
+    if (lines_ == kMostLines + 1) tell_("further output is not shown");
     line_.clear();
   }
 
@@ -208,13 +208,13 @@ Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::str
   const std::string what = "run " + in_quotes(process.program);
   std::string why;
   switch (end.kind) {
-    case Kind::exited: why = "ended with status " + std::to_string(end.number); break;
-    case Kind::signalled: why = "ended by signal " + std::to_string(end.number); break;
-    case Kind::timed_out: why = "did not end within " + std::to_string(process.limit.count()) + " s"; break;
+    case Kind::exited: why = "exited with status " + std::to_string(end.number); break;
+    case Kind::signalled: why = "was killed by signal " + std::to_string(end.number); break;
+    case Kind::timed_out: why = "did not finish within " + std::to_string(process.limit.count()) + " s"; break;
     case Kind::printed_too_much: why = "printed more than " + std::to_string(kMostHookOutput >> 20) + " MiB"; break;
-    case Kind::not_executed: return Error::from_errno(end.number, what).hint("its interpreter must exist on the node, too");
+    case Kind::not_executed: return Error::from_errno(end.number, what).hint("its interpreter must exist on the node");
   }
-  if (!last_lines.empty()) why += ", and said last " + in_quotes(last_lines);
+  if (!last_lines.empty()) why += "; last output: " + in_quotes(last_lines);
   return Error(ErrorKind::system, what + ": " + why);
 }
 

@@ -119,7 +119,7 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
     } else if (std::none_of(files.begin(), files.end(),
                             [&](const auto& other) { return other.stem == file.stem && &other != &file; })) {
       return Error(ErrorKind::invalid, step_of(file.stem) + ": " + in_quotes(file.path) + ": hook.path: is missing")
-          .hint("or the program that it is to describe, beside it under the same name");
+          .hint("or add the program it describes, with the same name");
     } else {
       descriptions.emplace(file.stem, std::move(description));
     }
@@ -135,8 +135,8 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
     });
     if (twin != files.end()) {
       return Error(ErrorKind::invalid,
-                   step_of(file.stem) + ": " + in_quotes(file.path) + " and " + in_quotes(twin->path) + " are two of one name")
-          .hint("the ending does not count");
+                   step_of(file.stem) + ": " + in_quotes(file.path) + " and " + in_quotes(twin->path) + " have the same name")
+          .hint("the suffix is ignored");
     }
     origins_.emplace_back(file.stem, file.path);
     hooks_.push_back(SPC_TRY_DURING(step_of(file.stem), ProgramHook::make(file, std::move(descriptions[file.stem]), owner)));

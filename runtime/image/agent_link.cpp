@@ -66,7 +66,7 @@ Result<AgentLink::Answer> AgentLink::next_answer() {
 /// Answers to publish() come at any time: they wait for published().
 Result<void> AgentLink::keep(const Answer& answer) {
   const auto asked = published_.find(answer.message.digest);
-  if (asked == published_.end()) return Error(ErrorKind::internal, "unexpected answer of the agent");
+  if (asked == published_.end()) return Error(ErrorKind::internal, "unexpected reply from the agent");
   const bool refused = answer.message.kind == ImportMessageKind::refused;
   asked->second = refused ? Result<bool>(refusal(answer.message)) : Result<bool>(true);
   return {};
@@ -82,7 +82,7 @@ Result<AgentLink::Answer> AgentLink::answer_to(const Digest& digest) {
 }
 
 Result<UniqueFd> AgentLink::new_layer() {
-  const std::string step = "ask for a file in the store";
+  const std::string step = "request a file in the store";
   SPC_TRY_DURING(step, send_struct(socket_, message_of(ImportMessageKind::new_layer)));
   Answer answer = SPC_TRY_DURING(step, answer_to(Digest{}));
   if (answer.message.kind == ImportMessageKind::refused) return refusal(answer.message).during(step);
@@ -114,7 +114,7 @@ Result<bool> AgentLink::published(const Digest& layer) {
 }
 
 Result<bool> AgentLink::evict(const Digest& layer) {
-  const std::string step = "take layer " + in_quotes(layer.str()) + " out of the store";
+  const std::string step = "remove layer " + in_quotes(layer.str()) + " from the store";
   ImportMessage message = message_of(ImportMessageKind::evict);
   message.digest = layer;
   SPC_TRY_DURING(step, send_struct(socket_, message));
@@ -126,8 +126,8 @@ Result<void> AgentLink::receive() {
   for (;;) {
     pollfd one = watch();
     if (::poll(&one, 1, 0) != 1) return {};
-    const Answer answer = SPC_TRY_DURING("speak with the agent", next_answer());
-    SPC_TRY_DURING("speak with the agent", keep(answer));
+    const Answer answer = SPC_TRY_DURING("communicate with the agent", next_answer());
+    SPC_TRY_DURING("communicate with the agent", keep(answer));
   }
 }
 

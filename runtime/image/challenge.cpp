@@ -150,7 +150,7 @@ Result<HttpRequest> token_request(const Challenge& bearer, const std::string& re
   const bool is_text = std::all_of(realm.begin(), realm.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   const std::string origin = is_text ? origin_of(realm) : "";
   if (origin.empty())
-    return Error(ErrorKind::refused, "it names " + in_quotes(realm) + " as its login server, which is not a web address");
+    return Error(ErrorKind::refused, "names " + in_quotes(realm) + " as its login server, which is not an http or https URL");
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {
     return Error(ErrorKind::refused, "its login server " + in_quotes(realm) + " does not use https");
   }
@@ -203,15 +203,15 @@ SecretText basic_authorization(const RegistrySecret& secret) {
 }
 
 Result<SecretText> parse_token(std::string_view body) {
-  const Json answer = SPC_TRY(parse_json_object(body, "the login server's answer"));
+  const Json answer = SPC_TRY(parse_json_object(body, "the login server's response"));
   for (const char* key : {"token", "access_token"}) {
-    const auto token = SPC_TRY_DURING("the login server's answer", text_member(answer, key));
+    const auto token = SPC_TRY_DURING("the login server's response", text_member(answer, key));
     if (!token || token->empty()) continue;
     const auto printing = [](char c) { return c > 0x20 && c < 0x7f; };
     if (!std::all_of(token->begin(), token->end(), printing)) break;
     return SecretText(*token);
   }
-  return Error(ErrorKind::unavailable, "the login server's answer: there is no token in it");
+  return Error(ErrorKind::unavailable, "the login server's response: no token");
 }
 
 }  // namespace spc

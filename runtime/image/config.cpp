@@ -50,26 +50,26 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
   if (found == root.as_table().end()) return {};
   const auto wrong = [&](const toml::value& value, const std::string& why) { return config_error(file, value, why); };
   std::set<std::string> here;
-  if (!found->second.is_table()) return wrong(found->second, "registries: needs tables [registries.\"HOST:PORT\"]");
+  if (!found->second.is_table()) return wrong(found->second, "registries: expected tables [registries.\"HOST:PORT\"]");
   for (const auto& [host, value] : found->second.as_table()) {
     if (!value.is_table())
-      return wrong(value, "registries." + printable(host) + ": needs to be a table (hint: put the host in quotes)");
+      return wrong(value, "registries." + printable(host) + ": expected to be a table (hint: put the host in quotes)");
     auto name = parse_registry(host);
     if (!name) return wrong(value, "registries." + in_quotes(host) + ": is not HOST or HOST:PORT");
     if (!here.insert(*name).second) {
-      return wrong(value, "registries." + in_quotes(host) + ": is there twice under different names");
+      return wrong(value, "registries." + in_quotes(host) + ": duplicate entry under different names");
     }
     RegistryConfig& registry = config.registries[*name];
     const TableReader reader(file, value, "registries." + in_quotes(host) + ".", registry_config_keys());
     SPC_TRY(reader.check_keys());
     SPC_TRY(reader.read("insecure", registry.insecure));
     SPC_TRY(reader.read("blocked", registry.blocked));
-    SPC_TRY(reader.read("mirrors", registry.mirrors, is_mirror, "needs HOST[:PORT][/PREFIX]"));
+    SPC_TRY(reader.read("mirrors", registry.mirrors, is_mirror, "expected HOST[:PORT][/PREFIX]"));
     SPC_TRY(reader.read("mirror_tags", registry.mirror_tags));
-    SPC_TRY(reader.read("login_servers", registry.login_servers, is_host, "needs HOST or HOST:PORT"));
+    SPC_TRY(reader.read("login_servers", registry.login_servers, is_host, "expected HOST or HOST:PORT"));
     SPC_TRY(reader.read("require_digest", registry.require_digest));
     SPC_TRY(reader.read(
-        "ca", registry.ca, [](const std::string& text) { return text.starts_with('/'); }, "needs an absolute path"));
+        "ca", registry.ca, [](const std::string& text) { return text.starts_with('/'); }, "expected an absolute path"));
   }
   return {};
 }
@@ -78,17 +78,17 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
   const auto found = root.as_table().find("store");
   if (found == root.as_table().end()) return {};
   const auto wrong = [&](const std::string& why) { return config_error(file, found->second, "store: " + why); };
-  if (!found->second.is_table()) return wrong("needs to be a table [store]");
+  if (!found->second.is_table()) return wrong("expected to be a table [store]");
   const TableReader reader(file, found->second, "store.", store_config_keys());
   SPC_TRY(reader.check_keys());
   std::string max_size = std::to_string(store.max_size);
-  SPC_TRY(reader.read("max_size", max_size, is_byte_size, "needs a number of bytes with K, M, G or T behind it"));
+  SPC_TRY(reader.read("max_size", max_size, is_byte_size, "expected a number of bytes with K, M, G or T behind it"));
   store.max_size = bytes_in(max_size);
   SPC_TRY(reader.read("high_watermark", store.high_watermark, 100));
   SPC_TRY(reader.read("low_watermark", store.low_watermark, 100));
   if (store.low_watermark > store.high_watermark) return wrong("low_watermark is above high_watermark");
   SPC_TRY(reader.read("max_imports_per_user", store.max_imports_per_user, 64));
-  if (store.max_imports_per_user == 0) return wrong("max_imports_per_user: needs a number from 1 to 64");
+  if (store.max_imports_per_user == 0) return wrong("max_imports_per_user: expected a number from 1 to 64");
   return {};
 }
 
@@ -99,7 +99,7 @@ constexpr std::array<std::string_view, 4> kPull{"newer", "missing", "always", "n
 Result<void> add_to(Config& config, const toml::value& root, const std::string& file) {
   const TableReader reader(file, root, "", config_keys());
   SPC_TRY(reader.check_keys({"registries", "store"}));
-  SPC_TRY(reader.read("default_registry", config.default_registry, is_host, "needs HOST or HOST:PORT"));
+  SPC_TRY(reader.read("default_registry", config.default_registry, is_host, "expected HOST or HOST:PORT"));
   SPC_TRY(reader.read("writable", config.writable));
   SPC_TRY(reader.read("mount_home", config.mount_home));
   SPC_TRY(reader.read("upper_size", config.upper_size, is_upper_size, kUpperSizeRule));
@@ -113,13 +113,13 @@ Result<void> add_to(Config& config, const toml::value& root, const std::string& 
   SPC_TRY(reader.read("max_parallel_layers", config.max_parallel_layers, 64));
   SPC_TRY(reader.read("max_image_bytes", config.max_image_bytes, std::numeric_limits<std::int64_t>::max()));
   SPC_TRY(reader.read("stall_timeout", config.stall_timeout, 3600));
-  SPC_TRY(reader.read("https_proxy", config.https_proxy, is_proxy, "needs http://HOST:PORT"));
-  SPC_TRY(reader.read("http_proxy", config.http_proxy, is_proxy, "needs http://HOST:PORT"));
+  SPC_TRY(reader.read("https_proxy", config.https_proxy, is_proxy, "expected http://HOST:PORT"));
+  SPC_TRY(reader.read("http_proxy", config.http_proxy, is_proxy, "expected http://HOST:PORT"));
   SPC_TRY(reader.read(
       "no_proxy", config.no_proxy,
       [](const std::string& text) { return !text.empty() && text.find_first_of(", ") == std::string::npos; },
-      "needs one host or domain in each text"));
-  SPC_TRY(reader.read("allowed_registries", config.allowed_registries, is_host_or_domain, "needs HOST[:PORT] or *.DOMAIN"));
+      "expected one host or domain in each text"));
+  SPC_TRY(reader.read("allowed_registries", config.allowed_registries, is_host_or_domain, "expected HOST[:PORT] or *.DOMAIN"));
   SPC_TRY(read_store(config.store, root, file));
   SPC_TRY(read_site(reader, config.site));
   return read_registries(config, root, file);
@@ -132,7 +132,7 @@ std::string first_reason(std::string_view what) {
   };
   skip("[error] ");
   const std::string_view reason = what.substr(0, what.find('\n'));
-  return reason.ends_with(": ") ? "this is no value of TOML" : printable(reason);
+  return reason.ends_with(": ") ? "not a TOML value" : printable(reason);
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ bool Config::allows(std::string_view host) const {
 Result<void> check_allowed(const Config& config, std::string_view registry) {
   if (config.allows(registry)) return {};
   return Error(ErrorKind::refused, "this site does not allow registry " + in_quotes(registry))
-      .hint("push the image to a registry that is allowed, or ask the administrator");
+      .hint("push the image to an allowed registry, or ask the administrator");
 }
 
 Result<void> add_config(Config& config, const std::string& text, const std::string& name) {

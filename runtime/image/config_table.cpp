@@ -70,7 +70,7 @@ Result<void> TableReader::check_keys(std::initializer_list<std::string_view> tab
 Result<void> TableReader::read(const char* name, bool& into) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
-  if (!value->is_boolean()) return refuse(*value, name, "needs true or false");
+  if (!value->is_boolean()) return refuse(*value, name, "expected true or false");
   into = value->as_boolean();
   return {};
 }
@@ -117,9 +117,9 @@ Error TableReader::refuse(const toml::value& value, std::string_view name, const
 
 /// No text here has a NUL: they travel as records that end with one.
 Result<std::string> TableReader::text_of(const toml::value& value, const char* name) const {
-  if (!value.is_string()) return refuse(value, name, "needs text in quotes");
+  if (!value.is_string()) return refuse(value, name, "expected text in quotes");
   std::string text = toml::get<std::string>(value);
-  if (text.find('\0') != std::string::npos) return refuse(value, name, in_quotes(text) + " is not allowed: it has a NUL");
+  if (text.find('\0') != std::string::npos) return refuse(value, name, in_quotes(text) + " is not allowed: it contains a NUL");
   return text;
 }
 
@@ -127,7 +127,7 @@ Result<void> TableReader::each_of(const char* name, std::vector<std::string>& in
                                   const std::function<Result<void>(const toml::value&, const std::string&)>& check) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
-  if (!value->is_array()) return refuse(*value, name, "needs a list: [\"...\", \"...\"]");
+  if (!value->is_array()) return refuse(*value, name, "expected a list: [\"...\", \"...\"]");
   into.clear();
   for (const toml::value& element : value->as_array()) {
     const std::string text = SPC_TRY(text_of(element, name));
@@ -141,16 +141,16 @@ Result<void> TableReader::check_word(const toml::value& value, const char* name,
                                      std::span<const std::string_view> words) const {
   if (std::find(words.begin(), words.end(), text) != words.end()) return {};
   const auto meant = nearest(text, words);
-  auto error = refuse(value, name, in_quotes(text) + " is not allowed: needs " + listed(words));
+  auto error = refuse(value, name, in_quotes(text) + " is not allowed: expected " + listed(words));
   return meant.empty() ? std::move(error) : std::move(error).hint(did_you_mean(meant));
 }
 
 Result<void> TableReader::read_number(const char* name, std::int64_t& into, std::int64_t most) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
-  if (!value->is_integer()) return refuse(*value, name, "needs a whole number");
+  if (!value->is_integer()) return refuse(*value, name, "expected a whole number");
   const auto number = value->as_integer();
-  if (number < 0 || number > most) return refuse(*value, name, "needs a number from 0 to " + std::to_string(most));
+  if (number < 0 || number > most) return refuse(*value, name, "expected a number from 0 to " + std::to_string(most));
   into = number;
   return {};
 }

@@ -70,7 +70,7 @@ void Fetch::advance() {
 void Fetch::leave_mirror(Error error, bool is_broken) {
   if (is_broken && !endpoint().gave_up) {
     endpoint().gave_up = true;
-    session_.log.write(LogLevel::info, about(std::move(error)).message() + ": asking the next one instead");
+    session_.log.write(LogLevel::info, about(std::move(error)).message() + ": trying the next one");
   }
   ++at_;
   redirects_ = 0;
@@ -118,7 +118,7 @@ HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> b
   if (state_ == State::requesting && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
   if (small_body_.size() + bytes.size() > kMaxSmallBody) {
     give_up_ = true;
-    stopped_ = Error(ErrorKind::unavailable, "sends an endless answer");
+    stopped_ = Error(ErrorKind::unavailable, "sends an endless response");
     return Take::stop;
   }
   small_body_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -131,7 +131,7 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
     logins_ = 0;
     if (head.status == 206 && (received_ == 0 || !is_range_from(head.header("content-range"), received_))) {
       ranges_work_ = false;
-      stopped_ = Error(ErrorKind::unavailable, "sent another part than was asked for");
+      stopped_ = Error(ErrorKind::unavailable, "sent a different range than requested");
       return Take::stop;
     }
     skip_ = head.status == 200 ? received_ : 0;
@@ -142,7 +142,7 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
   if (fresh.size() > limit - received_) {
     give_up_ = true;
     stopped_ =
-        Error(ErrorKind::corrupt, request_.exact_size ? "is longer than the " + std::to_string(limit) + " bytes it should have"
+        Error(ErrorKind::corrupt, request_.exact_size ? "is longer than the " + std::to_string(limit) + " bytes expected"
                                                       : "is longer than " + std::to_string(limit) + " bytes");
     return Take::stop;
   }
@@ -171,7 +171,7 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
   if (head.status == 401) return authenticate(head);
   if (head.status == 416 && ranges_work_ && received_ > 0) {
     ranges_work_ = false;
-    return try_again(Error(ErrorKind::unavailable, "cannot go on in the middle"), std::nullopt);
+    return try_again(Error(ErrorKind::unavailable, "does not support ranges"), std::nullopt);
   }
   if (head.status == 200 || head.status == 206) return complete(head);
   if (may_help(head) && log_in_with_secret(true)) return;
@@ -180,12 +180,12 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
 
 void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
   if (end.redirect.empty()) {
-    return fail(Error(ErrorKind::unavailable, "redirects (status " + std::to_string(head.status) + ") to nowhere"));
+    return fail(Error(ErrorKind::unavailable, "redirects (status " + std::to_string(head.status) + ") without a location"));
   }
   if (++redirects_ > kMaxRedirects) return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
   const std::string to = origin_of(end.redirect);
   if (to.empty())
-    return fail(Error(ErrorKind::refused, "redirects to " + in_quotes(end.redirect) + ", which is not a web address"));
+    return fail(Error(ErrorKind::refused, "redirects to " + in_quotes(end.redirect) + ", which is not an http or https URL"));
   if (url_.starts_with("https:") && !to.starts_with("https:")) {
     return fail(Error(ErrorKind::refused, "redirects from https to " + in_quotes(to) + ", which is not encrypted"));
   }
@@ -196,7 +196,7 @@ void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
     return fail(Error(ErrorKind::corrupt,
                       "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size))
-                    .hint("the registry or something on the way changed it"));
+                    .hint("the registry or a proxy changed it"));
   }
   if (used_secret_) session_.access = session_.refused_anonymous ? Access::refused_to_anonymous : Access::not_known;
   state_ = State::finished;
@@ -207,9 +207,9 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   if (endpoint().is_mirror) return leave_mirror(std::move(error), true);
   if (received_ - tries_counted_from_ >= kProgress) tries_ = 1;
   tries_counted_from_ = received_;
-  if (tries_ >= kMaxTries) return fail(std::move(error).hint("it was tried " + std::to_string(tries_) + " times"));
+  if (tries_ >= kMaxTries) return fail(std::move(error).hint("gave up after " + std::to_string(tries_) + " attempts"));
   if (asked_wait && *asked_wait > kLongestWait) {
-    return fail(std::move(error).hint("it asks to wait " + std::to_string(asked_wait->count()) + " s: try again later"));
+    return fail(std::move(error).hint("retry after " + std::to_string(asked_wait->count()) + " s as requested"));
   }
   // 0.25, 1, 4 s, and up to half as much again, so that the nodes of a job do not come back at the same moment.
   auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));
@@ -220,7 +220,7 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   due_ = Clock::now() + wait;
   char seconds[16];
   std::snprintf(seconds, sizeof seconds, "%.3g", static_cast<double>(wait.count()) / 1000);
-  session_.log.write(LogLevel::info, about(std::move(error)).message() + ": trying again in " + seconds + " s (" +
+  session_.log.write(LogLevel::info, about(std::move(error)).message() + ": retrying in " + seconds + " s (" +
                                          std::to_string(tries_) + " of " + std::to_string(kMaxTries) + ")");
 }
 

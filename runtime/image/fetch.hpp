@@ -52,7 +52,7 @@ class Fetch final : public BlobStream, private HttpHandler {
 
   [[nodiscard]] bool finished() const override { return state_ == State::finished; }
   Result<void> outcome() override;
-  [[nodiscard]] const char* whose_fault() const override { return "the registry or something on the way changed it"; }
+  [[nodiscard]] const char* whose_fault() const override { return "the registry or a proxy changed it"; }
   /// The response's head, once finished.
   Result<HttpHead> result();
   /// The mirror that answered; null: it was the registry itself.

@@ -45,7 +45,7 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
             .hint("log in again: scontainer login " + session.registry);
       }
       if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
-        return std::move(Error(ErrorKind::refused, "a login is needed" + said)).hint(log_in);
+        return std::move(Error(ErrorKind::refused, "login required" + said)).hint(log_in);
       }
       return std::move(Error(ErrorKind::refused, repository + " is private or does not exist" + said))
           .hint("check the name; for a private image, " + log_in);
@@ -61,16 +61,16 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
     }
     case 404:
       if (reason.code == "NAME_UNKNOWN") {
-        return std::move(Error(ErrorKind::not_found, "there is no " + repository)
+        return std::move(Error(ErrorKind::not_found, "no such " + repository)
                              .hint(session.secret ? "check the spelling" : "check the spelling; for a private one, " + log_in));
       }
       if (what.starts_with("manifest")) {
         if (reason.code == "MANIFEST_UNKNOWN") {
-          return std::move(Error(ErrorKind::not_found, "there is no such tag or digest in " + repository).hint("check the tag"));
+          return std::move(Error(ErrorKind::not_found, "no such tag or digest in " + repository).hint("check the tag"));
         }
         return std::move(Error(ErrorKind::not_found, "not found" + said).hint("check repository and tag"));
       }
-      return {ErrorKind::not_found, "the registry has lost it: not found" + said};
+      return {ErrorKind::not_found, "missing in the registry" + said};
     case 429:
       return std::move(
           Error(ErrorKind::unavailable, "too many requests" + said).hint("rate limit: try later, log in or use a mirror"));

@@ -32,7 +32,7 @@ bool Fetch::ask_user(bool must_work) {
     return false;
   }
   if (session_.user_first && !session_.secret) {
-    fail(Error(ErrorKind::refused, "there are no credentials of the user that the image's name begins with")
+    fail(Error(ErrorKind::refused, "no credentials for the user in the image name")
              .hint("log in: scontainer login " + session_.registry));
     return false;
   }
@@ -72,7 +72,7 @@ bool Fetch::log_in_with_secret(bool anonymous_was_refused) {
 void Fetch::authenticate(const HttpHead& head) {
   RegistryEndpoint& server = endpoint();
   if (origin_of(url_) != origin_of(server.base_url)) {
-    return fail(Error(ErrorKind::refused, "the server it redirects to wants a login"));
+    return fail(Error(ErrorKind::refused, "redirects to a server that requires a login"));
   }
   // Another fetch has renewed the token since this one was sent.
   if (used_generation_ != server.authorization_generation) return request(url_);
@@ -108,7 +108,7 @@ void Fetch::ask_token() {
   const auto realm = server.bearer->parameters.find("realm");
   if (secret != nullptr && realm != server.bearer->parameters.end() &&
       !may_see_credentials(realm->second, server.base_url, session_.login_servers)) {
-    return fail(Error(ErrorKind::refused, "it names " + in_quotes(realm->second) +
+    return fail(Error(ErrorKind::refused, "names " + in_quotes(realm->second) +
                                               " as its login server, which is not trusted with credentials for " +
                                               in_quotes(session_.registry))
                     .hint("the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
@@ -134,7 +134,7 @@ void Fetch::token_refused(const HttpHead& head) {
     }
   }
   if (refused && asking_with_secret_) {
-    return fail(Error(ErrorKind::refused, "the login server does not accept the credentials " + described(*session_.secret))
+    return fail(Error(ErrorKind::refused, "the login server rejects the credentials " + described(*session_.secret))
                     .hint("log in again: scontainer login " + session_.registry));
   }
   fail(explain(head).during(asking_with_secret_ ? "ask for a token" : "ask for an anonymous token"));

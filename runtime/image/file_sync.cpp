@@ -19,7 +19,7 @@ FileSync::~FileSync() {
 
 Result<void> FileSync::finish() {
   thread_.join();
-  if (error_ != 0) return Error::from_errno(error_, "write the layer to the disk");
+  if (error_ != 0) return Error::from_errno(error_, "write the layer to disk");
   return {};
 }
 

@@ -59,7 +59,7 @@ Where where_is(const sockaddr* address) {
   return Where::elsewhere;
 }
 
-constexpr char kOnlyThisNode[] = "leads to an address that only this node can mean";
+constexpr char kOnlyThisNode[] = "resolves to a local address of this node";
 bool is_forbidden(Where where, bool allow_loopback) {
   return where == Where::link_local || (where == Where::loopback && !allow_loopback);
 }

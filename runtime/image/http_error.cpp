@@ -26,11 +26,11 @@ Error explain_certificate(CURL* handle, const char* detail) {
     case X509_V_ERR_CERT_NOT_YET_VALID: return untrusted("is not valid yet", "this node's clock is probably wrong");
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-      return untrusted("is signed by itself", "the site can trust it with ca = \"FILE\" for this registry in config.toml");
+      return untrusted("is self-signed", "the site can trust it with ca = \"FILE\" for this registry in config.toml");
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-      return untrusted("is signed by an authority unknown here",
+      return untrusted("is signed by an unknown authority",
                        "the site can trust it with ca = \"FILE\" for this registry in config.toml");
     case X509_V_ERR_HOSTNAME_MISMATCH: return untrusted("belongs to another host", "check the registry's name");
     default: break;
@@ -67,7 +67,7 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
     if (connect_status >= 300) {
       return std::move(
                  Error(ErrorKind::unavailable, "the proxy refuses to connect (status " + std::to_string(connect_status) + ")"))
-          .hint(connect_status == 407 ? "the proxy wants a login" : "the proxy's rules decide what can be reached");
+          .hint(connect_status == 407 ? "the proxy requires a login" : "check the proxy's access rules");
     }
     if (code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_CONNECT) {
       return std::move(Error(ErrorKind::unavailable, "the proxy cannot be reached"))
@@ -81,14 +81,14 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
       long err = 0;
       curl_easy_getinfo(handle, CURLINFO_OS_ERRNO, &err);
       if (err == ECONNREFUSED) {
-        return std::move(Error(ErrorKind::unavailable, "connection refused").hint("is the registry running at this port?"));
+        return std::move(Error(ErrorKind::unavailable, "connection refused").hint("check that the registry runs on this port"));
       }
       const char* reason = err != 0 ? strerrordesc_np(static_cast<int>(err)) : nullptr;
       return {ErrorKind::unavailable, reason != nullptr ? "cannot connect: " + std::string(reason) : "cannot connect"};
     }
     case CURLE_OPERATION_TIMEDOUT:
-      if (never_connected(handle)) return {ErrorKind::unavailable, "does not answer within 15 seconds"};
-      return {ErrorKind::unavailable, "sends nothing any more"};
+      if (never_connected(handle)) return {ErrorKind::unavailable, "does not respond within 15 seconds"};
+      return {ErrorKind::unavailable, "stopped sending"};
     case CURLE_PEER_FAILED_VERIFICATION: return explain_certificate(handle, detail);
     case CURLE_SSL_CACERT_BADFILE: return {ErrorKind::invalid, "the file of trusted certificates cannot be read: " + shown};
     case CURLE_SSL_CONNECT_ERROR:
@@ -100,9 +100,9 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
     case CURLE_PARTIAL_FILE:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:
-    case CURLE_GOT_NOTHING: return {ErrorKind::unavailable, "closed the connection in the middle"};
+    case CURLE_GOT_NOTHING: return {ErrorKind::unavailable, "closed the connection during the transfer"};
     case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_UNSUPPORTED_PROTOCOL: return {ErrorKind::unavailable, "does not answer as a web server: " + shown};
+    case CURLE_UNSUPPORTED_PROTOCOL: return {ErrorKind::unavailable, "is not an HTTP server: " + shown};
     case CURLE_OUT_OF_MEMORY: return {ErrorKind::no_space, "out of memory"};
     default: return {ErrorKind::unavailable, shown};
   }

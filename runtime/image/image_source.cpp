@@ -10,8 +10,8 @@ Result<void> check_platform(const ImageConfig& config, const Platform& wanted, c
   const Platform& is = config.platform;
   if ((is.os.empty() || is.os == wanted.os) && (is.architecture.empty() || is.architecture == wanted.architecture)) return {};
   return Error(ErrorKind::invalid,
-               "image " + in_quotes(name) + ": is made for " + printable(is.str()) + ", not for " + wanted.str())
-      .hint("choose a tag that was built for " + wanted.str());
+               "image " + in_quotes(name) + ": is built for " + printable(is.str()) + ", not for " + wanted.str())
+      .hint("choose a tag built for " + wanted.str());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace spc {
 std::string ImportTiming::line(Seconds total) const {
   std::array<char, 400> text{};
   if (layers == 0) {
-    std::snprintf(text.data(), text.size(), "import %.2f s: no layer had to come", total.count());
+    std::snprintf(text.data(), text.size(), "import %.2f s: all layers present", total.count());
   } else {
     const Seconds before = total - others - fetch - convert - publish;
     std::snprintf(text.data(), text.size(),

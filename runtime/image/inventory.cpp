@@ -15,7 +15,7 @@ namespace {
 Result<StoredRecord> read_head(int file, const Digest& manifest) {
   StoredRecord record{.manifest = manifest, .layers = {}};
   struct stat status {};
-  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "look at an image in the store");
+  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat an image in the store");
   record.fetched = status.st_mtim.tv_sec;
   record.last_used = status.st_atim.tv_sec;
   ImageRecordHeader header;

@@ -12,7 +12,7 @@ constexpr std::size_t kMaxWaiting = 512 << 10;
 // When the converter gives up, what is left of the blob still tells whether the registry or the image is to blame.
 constexpr std::uint64_t kWorthKnowing = 256 << 20;
 
-constexpr char kBrokenImage[] = "the image is broken: build and push it again";
+constexpr char kBrokenImage[] = "the image is corrupt: rebuild and push it";
 
 bool is_readable(int descriptor) {
   pollfd one{.fd = descriptor, .events = POLLIN};
@@ -144,8 +144,8 @@ Result<ConvertedLayer> LayerPull::converted() {
 Result<void> LayerPull::check_archive() {
   const ConvertedLayer layer = SPC_TRY(converted());
   if (layer.diff_id == layer_.diff_id) return {};
-  return Error(ErrorKind::corrupt, name_of(layer_) + ": its archive has digest " + layer.diff_id.str() + " instead of " +
-                                       layer_.diff_id.str() + ", which the image's configuration says")
+  return Error(ErrorKind::corrupt, name_of(layer_) + ": its uncompressed digest is " + layer.diff_id.str() + " instead of " +
+                                       layer_.diff_id.str() + " as in the image configuration")
       .hint(kBrokenImage);
 }
 

@@ -15,13 +15,13 @@ using Part = UserSourceLink::Part;
 
 constexpr std::size_t kChunk = std::size_t{256} << 10;
 constexpr int kChunksAtOnce = 8;  // then the other layers get their turn
-constexpr char kWhoseFault[] = "the image is damaged, or was changed while it was read";
+constexpr char kWhoseFault[] = "the image is corrupt, or was changed while it was read";
 
 /// Reading anything but an ordinary file could wait for ever.
 Result<void> check_file(const Part& part) {
   struct stat status {};
   if (::fstat(part.file.get(), &status) != 0) return Error::from_errno(errno, "look at the file");
-  if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, "is not an ordinary file");
+  if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, "is not a regular file");
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (part.offset > size || part.size > size - part.offset) return Error(ErrorKind::corrupt, "is not complete");
   return {};
@@ -33,7 +33,7 @@ Result<std::size_t> read_some(const Part& part, std::uint64_t at, std::span<std:
   for (;;) {
     const ssize_t got = ::pread(part.file.get(), into.data(), wanted, static_cast<off_t>(part.offset + at));
     if (got > 0) return static_cast<std::size_t>(got);
-    if (got == 0) return Error(ErrorKind::corrupt, "has become shorter while it was read");
+    if (got == 0) return Error(ErrorKind::corrupt, "was truncated while it was read");
     if (errno != EINTR) return Error::from_errno(errno, "read it");
   }
 }
@@ -73,7 +73,7 @@ class FileStream final : public BlobStream {
  private:
   Result<void> open() {
     auto part = SPC_TRY(link_.blob(layer_.digest));
-    if (!part) return Error(ErrorKind::corrupt, "is not there");
+    if (!part) return Error(ErrorKind::corrupt, "is missing");
     SPC_TRY(check_file(*part));
     if (part->size != layer_.size) {
       return Error(ErrorKind::corrupt, "has " + std::to_string(part->size) + " bytes instead of " + std::to_string(layer_.size));
@@ -119,7 +119,7 @@ std::string LocalSource::manifest_name(const std::optional<Digest>& digest) cons
 
 Result<ImageSource::Document> LocalSource::get_top() {
   const auto part = SPC_TRY(link_.document());
-  if (!part) return Error(ErrorKind::unavailable, "nobody is there who reads the user's files");
+  if (!part) return Error(ErrorKind::unavailable, "no process reads the user's files");
   Document document{.bytes = SPC_TRY_DURING(manifest_name({}), read_all(*part, kMaxManifest)), .media_type = part->media_type};
   document.digest = Sha256::of(document.bytes);
   return document;
@@ -128,7 +128,7 @@ Result<ImageSource::Document> LocalSource::get_top() {
 Result<ImageSource::Document> LocalSource::get_manifest(const Digest& wanted) {
   const std::string what = manifest_name(wanted);
   const auto part = SPC_TRY_DURING(what, link_.blob(wanted));
-  if (!part) return Error(ErrorKind::corrupt, what + ": is not there").hint("the image is not complete");
+  if (!part) return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
   Document document{
       .bytes = SPC_TRY_DURING(what, read_all(*part, kMaxManifest)), .media_type = part->media_type, .digest = wanted};
   if (const Digest digest = Sha256::of(document.bytes); digest != wanted) {
@@ -140,7 +140,7 @@ Result<ImageSource::Document> LocalSource::get_manifest(const Digest& wanted) {
 Result<std::string> LocalSource::get_config(const Descriptor& wanted) {
   const std::string what = "image configuration " + in_quotes(wanted.digest.str());
   const auto part = SPC_TRY_DURING(what, link_.blob(wanted.digest));
-  if (!part) return Error(ErrorKind::corrupt, what + ": is not there").hint("the image is not complete");
+  if (!part) return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
   auto bytes = SPC_TRY_DURING(what, read_all(*part, kMaxConfig));
   if (const Digest digest = Sha256::of(bytes); digest != wanted.digest) {
     return Error(ErrorKind::corrupt, what + ": has digest " + digest.str() + " instead").hint(kWhoseFault);

@@ -27,12 +27,12 @@ constexpr char kAllForms[] =
 
 /// What skopeo and others call what we call otherwise or do not know.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kForeign = {
-    {{"docker-daemon:", "write dockerd://NAME"},
-     {"containers-storage:", "write podman://NAME"},
+    {{"docker-daemon:", "use dockerd://NAME"},
+     {"containers-storage:", "use podman://NAME"},
      {"dir:", "copy it into an OCI layout: skopeo copy dir:PATH oci:PATH"},
-     {"sif:", "write the file's path, as ./FILE"},
+     {"sif:", "use the file's path, for example ./FILE"},
      {"ostree:", kAllForms},
-     {"tarball:", "write the file's path, as ./FILE"}}};
+     {"tarball:", "use the file's path, for example ./FILE"}}};
 
 constexpr std::array<std::string_view, 10> kFileEndings = {".sqsh",   ".sqfs", ".squashfs", ".sif",    ".tar",
                                                            ".tar.gz", ".tgz",  ".tar.zst",  ".tar.xz", ".tar.bz2"};
@@ -64,9 +64,9 @@ Result<void> check_path(std::string_view text, std::string_view path) {
   if (std::any_of(path.begin(), path.end(), is_control))
     return bad(text, "control characters are not allowed in an image's path");
   if (path[0] == '~' && path.size() > 1 && path[1] != '/') {
-    return bad(text, "only ~/ stands for a home directory, your own").hint("write the whole path");
+    return bad(text, "only ~/ (the user's own home directory) is expanded").hint("use the absolute path");
   }
-  if (path == "~") return bad(text, "that is your home directory, not an image");
+  if (path == "~") return bad(text, "is the home directory, not an image");
   return {};
 }
 
@@ -79,9 +79,9 @@ Result<void> refuse_other_forms(std::string_view text) {
   if (is_word && (behind.starts_with("://") || scheme == "file")) {
     auto error = Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
     if (scheme == "http" || scheme == "https") {
-      return std::move(error).hint("an image is named, not addressed by a URL: write docker://REGISTRY/NAME:TAG");
+      return std::move(error).hint("a URL is not an image name: use docker://REGISTRY/NAME:TAG");
     }
-    if (scheme == "file") return std::move(error).hint("write the path alone, as /DIR/FILE");
+    if (scheme == "file") return std::move(error).hint("use the path alone, for example /DIR/FILE");
     return std::move(error).hint(kAllForms);
   }
   for (const auto& [prefix, advice] : kForeign) {
@@ -94,11 +94,11 @@ Result<void> refuse_other_forms(std::string_view text) {
   const bool has_tag = text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
   for (const std::string_view ending : kFileEndings) {
     if (!has_tag && text.ends_with(ending)) {
-      return bad(text, "a file is named with its path")
-          .hint(did_you_mean() + " an image of this very name needs its tag, as in NAME" + std::string(ending) + ":latest");
+      return bad(text, "a file needs a path")
+          .hint(did_you_mean() + " or, for an image of this name, with its tag: NAME" + std::string(ending) + ":latest");
     }
   }
-  if (text.ends_with('/')) return bad(text, "a directory is named with its path").hint(did_you_mean());
+  if (text.ends_with('/')) return bad(text, "a directory needs a path").hint(did_you_mean());
   return {};
 }
 
@@ -117,7 +117,7 @@ Result<ImageLocation> parse_scheme(std::string_view text, const Scheme& scheme) 
   SPC_TRY(check_path(text, rest.substr(0, colon)));
   location.path = rest.substr(0, colon);
   if (colon == std::string_view::npos) return location;
-  if (colon + 1 == rest.size()) return bad(text, "the name behind the last ':' is missing").hint(scheme.form);
+  if (colon + 1 == rest.size()) return bad(text, "the name after the last ':' is missing").hint(scheme.form);
   SPC_TRY(check_name(text, rest.substr(colon + 1)));
   location.reference = rest.substr(colon + 1);
   return location;

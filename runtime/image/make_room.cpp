@@ -36,15 +36,15 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
   const Kept kept{.layers = keep, .is_in_use = [&](const Digest& layer) { return store.is_layer_in_use(layer); }};
   const auto plan = plan_eviction(inventory, bytes_to_free(limits, space, needed), kept, std::time(nullptr));
   if (!plan.images.empty()) {
-    agent.write(LogLevel::info, "making room in the image store: " + std::to_string(plan.images.size()) +
-                                    " images that were not used for long go, " + in_mb(plan.bytes));
+    agent.write(LogLevel::info, "making room in the image store: evicting " + std::to_string(plan.images.size()) +
+                                    " least recently used images, " + in_mb(plan.bytes));
   }
   const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
   if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + in_mb(now.free) + " free", needed, hint);
   if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
-    return no_room(store, "may have " + in_mb(config.max_size) + " and has " + in_mb(limits.layer_bytes - evicted.bytes), needed,
+    return no_room(store, "is limited to " + in_mb(config.max_size) + " and uses " + in_mb(limits.layer_bytes - evicted.bytes), needed,
                    hint);
   }
   return {};
@@ -55,8 +55,8 @@ Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& conf
     auto slot = SPC_TRY(store.try_slot(uid, config.max_imports_per_user));
     if (slot) return *std::move(slot);
     if (!told) {
-      agent.write(LogLevel::info, "waiting: you have " + std::to_string(config.max_imports_per_user) +
-                                      " other images on their way to this node, more are not allowed at a time");
+      agent.write(LogLevel::info, "waiting: the limit of " + std::to_string(config.max_imports_per_user) +
+                                      " concurrent pulls per user is reached");
     }
     pollfd one = agent.watch();
     if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.receive());  // the agent has nothing to say but that it is gone

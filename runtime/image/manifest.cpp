@@ -55,8 +55,8 @@ Result<Descriptor> parse_descriptor(const Json& object) {
 Result<void> check_layer_type(const std::string& type) {
   if (std::find(kLayerTypes.begin(), kLayerTypes.end(), type) != kLayerTypes.end()) return {};
   if (type.find("foreign") != std::string::npos || type.find("nondistributable") != std::string::npos) {
-    return Error(ErrorKind::invalid, "has a foreign layer, which the registry does not keep")
-        .hint("such layers belong to Windows images");
+    return Error(ErrorKind::invalid, "has a non-distributable (foreign) layer")
+        .hint("used by Windows images");
   }
   if (type.find("encrypted") != std::string::npos) {
     return Error(ErrorKind::invalid, "has an encrypted layer; these are not supported");
@@ -193,27 +193,27 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
   const bool has_manifests = find_member(document, "manifests") != nullptr;
 
   if (schema == 1U || find_member(document, "fsLayers") != nullptr || own_type.starts_with(kDockerSchema1)) {
-    return Error(ErrorKind::invalid, "has the old manifest format (schema 1)").hint("push the image again with a current tool");
+    return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)").hint("push the image again with a recent tool");
   }
   if (schema && schema != 2U) return corrupt("schemaVersion " + std::to_string(*schema) + " is unknown");
-  if (has_layers && has_manifests) return corrupt("claims to be a manifest and an index at once");
+  if (has_layers && has_manifests) return corrupt("is both a manifest and an index");
 
   const bool header_known = is_manifest_type(content_type) || is_index_type(content_type);
   if (!own_type.empty() && header_known && is_index_type(own_type) != is_index_type(content_type)) {
-    return corrupt("is sent as " + in_quotes(content_type) + " but calls itself " + in_quotes(own_type));
+    return corrupt("is served as " + in_quotes(content_type) + " but has media type " + in_quotes(own_type));
   }
   const std::string_view type = !own_type.empty() ? std::string_view(own_type)
                                 : header_known    ? content_type
                                 : has_manifests   ? kOciIndex
                                                   : kOciManifest;
   if (is_index_type(type)) {
-    if (has_layers) return corrupt("calls itself an index but has layers");
+    if (has_layers) return corrupt("has the media type of an index but contains layers");
     return std::variant<Manifest, Index>(SPC_TRY(index_of(document)));
   }
   if (!is_manifest_type(type)) {
     return Error(ErrorKind::invalid, "is of type " + in_quotes(type) + ", not a container image");
   }
-  if (has_manifests) return corrupt("calls itself a manifest but lists manifests");
+  if (has_manifests) return corrupt("has the media type of a manifest but lists manifests");
   return std::variant<Manifest, Index>(SPC_TRY(manifest_of(document)));
 }
 

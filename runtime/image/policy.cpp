@@ -70,7 +70,7 @@ Result<UniqueFd> read_policy(PolicyRecord& policy) {
   }
   policy = record_of(config);
   const std::string texts = site_records(config.site);
-  if (texts.size() > PolicyRecord::kMostText) return Error(ErrorKind::invalid, "config.toml: its texts are too long");
+  if (texts.size() > PolicyRecord::kMostText) return Error(ErrorKind::invalid, "config.toml: texts are too long");
   policy.text_bytes = static_cast<std::uint32_t>(texts.size());
   return sealed_memory_file("spank-container policy", texts);
 }

@@ -57,7 +57,7 @@ std::string serialize(const ImageRecord& record) {
 }
 
 Result<ImageRecord> parse_image_record(std::string_view bytes) {
-  const auto damaged = [] { return Error(ErrorKind::corrupt, "the image's record in the store is damaged"); };
+  const auto damaged = [] { return Error(ErrorKind::corrupt, "the image record in the store is corrupt"); };
   ImageRecordHeader header;
   if (bytes.size() < sizeof header) return damaged();
   std::memcpy(&header, bytes.data(), sizeof header);

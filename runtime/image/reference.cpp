@@ -153,8 +153,8 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
   if (const std::size_t at = rest.find('@'); at != std::string_view::npos) {
     const std::string_view user = rest.substr(0, at);
     if (user.find(':') != std::string_view::npos && user.find('/') == std::string_view::npos) {
-      return Error(ErrorKind::invalid, "image: a password does not belong in an image's name")
-          .hint("write USER@REGISTRY/NAME and keep the password in a credentials file");
+      return Error(ErrorKind::invalid, "image: an image name must not contain a password")
+          .hint("use USER@REGISTRY/NAME and store the password in a credentials file");
     }
     const auto ok = [](char c) { return is_alnum(c) || c == '.' || c == '_' || c == '-' || c == '$' || c == '+'; };
     if (user.empty() || !std::all_of(user.begin(), user.end(), ok)) {

@@ -22,7 +22,7 @@ std::string name_of_manifest(const ImageReference& reference, const std::string&
 
 Error wrong_digest(const std::string& what, const Digest& got, const Digest& expected) {
   return std::move(Error(ErrorKind::corrupt, what + ": has digest " + got.str() + " instead of " + expected.str())
-                       .hint("the registry or something on the way changed it"));
+                       .hint("the registry or a proxy changed it"));
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
     if (mirror == nullptr) return error;
     mirror->gave_up = true;
     session_.log.write(LogLevel::warning,
-                       "mirror " + in_quotes(mirror->name) + ": " + error.message() + ": asking the next one instead");
+                       "mirror " + in_quotes(mirror->name) + ": " + error.message() + ": trying the next one");
   }
 }
 

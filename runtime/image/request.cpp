@@ -41,7 +41,7 @@ Result<Platform> Platform::parse(std::string_view text) {
     }
     rest.remove_prefix(slash + 1);
   }
-  return Error(ErrorKind::invalid, "platform " + in_quotes(text) + ": write OS/ARCHITECTURE, for example linux/amd64");
+  return Error(ErrorKind::invalid, "platform " + in_quotes(text) + ": use OS/ARCHITECTURE, for example linux/amd64");
 }
 
 Platform Platform::host() {

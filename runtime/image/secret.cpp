@@ -73,7 +73,7 @@ Result<UniqueFd> RegistrySecret::to_file() const {
 Result<RegistrySecret> RegistrySecret::from_file(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & (F_SEAL_WRITE | F_SEAL_SHRINK)) != (F_SEAL_WRITE | F_SEAL_SHRINK)) {
-    return Error(ErrorKind::invalid, "credentials: did not come in a sealed memory file");
+    return Error(ErrorKind::invalid, "credentials: not in a sealed memory file");
   }
   const SecretText bytes(SPC_TRY_DURING("credentials", read_file(fd, kMaxFile)));
   return parse_records(bytes.text());

@@ -56,21 +56,21 @@ Error unusable(const std::string& why, std::string_view advice) { return Error(E
 Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::string_view architecture) {
   if (root.file_system == FileSystem::encrypted_squashfs) {
     return unusable("the SIF file's root file system is encrypted",
-                    "decrypt it where you have the key: apptainer build --sandbox");
+                    "decrypt it where the key is available: apptainer build --sandbox");
   }
   if (root.file_system == FileSystem::ext3) {
-    return unusable("the SIF file's root file system is ext3, which is not read",
-                    "build it again: apptainer build NEW.sif OLD.sif");
+    return unusable("the SIF file's root file system is ext3, which is not supported",
+                    "rebuild it: apptainer build NEW.sif OLD.sif");
   }
   if (root.file_system != FileSystem::squashfs)
-    return unusable("the SIF file's root file system is no squashfs", "build it again");
+    return unusable("the SIF file's root file system is not a squashfs", "rebuild it");
   if (root.architecture != "unknown" && root.architecture != architecture) {
     return Error(ErrorKind::invalid, "the SIF file is for " + root.architecture + ", this node is " + std::string(architecture));
   }
   const auto offset = static_cast<std::uint64_t>(root.offset);
   const auto size = static_cast<std::uint64_t>(root.size);
   if (root.offset < 0 || root.size <= 0 || offset > file_size || size > file_size - offset) {
-    return Error(ErrorKind::corrupt, "the SIF file is truncated: its root file system ends behind the end of the file")
+    return Error(ErrorKind::corrupt, "the SIF file is truncated: its root file system extends beyond the end of the file")
         .hint("copy it again");
   }
   return SifPartition{.offset = offset, .size = size};
@@ -88,12 +88,12 @@ Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t
     return Error(ErrorKind::corrupt, "the SIF file is truncated: it ends within its header");
   const std::string version(reinterpret_cast<const char*>(head.data()) + 42, 2);
   if (version != "01")
-    return Error(ErrorKind::invalid, "it is a SIF file of version " + in_quotes(version) + ", only 01 can be read");
+    return Error(ErrorKind::invalid, "it is a SIF file of version " + in_quotes(version) + ", only 01 is supported");
   const auto entries = number_at<std::int64_t>(head, 88);
   const auto offset = number_at<std::int64_t>(head, 96);
   if (entries <= 0 || static_cast<std::uint64_t>(entries) > kMaxEntries ||
       offset < static_cast<std::int64_t>(SifTable::kHeaderBytes)) {
-    return Error(ErrorKind::corrupt, "the SIF file is damaged: its header makes no sense");
+    return Error(ErrorKind::corrupt, "the SIF file is corrupt: invalid header");
   }
   const SifTable table{.offset = static_cast<std::uint64_t>(offset), .size = static_cast<std::size_t>(entries) * kEntryBytes};
   if (table.offset > file_size || table.size > file_size - table.offset) {
@@ -117,10 +117,10 @@ Result<SifPartition> find_sif_root(std::span<const std::byte> table, std::uint64
     }
   }
   if (has_oci)
-    return unusable("it is an OCI-SIF file, which is not read", "make an OCI archive of it: singularity pull --oci, skopeo");
+    return unusable("OCI-SIF files are not supported", "convert it to an OCI archive: singularity pull --oci, skopeo");
   if (has_overlay)
-    return unusable("the SIF file holds nothing but an overlay, which is no image", "name the image that it belongs to");
-  return Error(ErrorKind::invalid, "the SIF file holds no root file system");
+    return unusable("the SIF file contains only an overlay", "use the image it belongs to");
+  return Error(ErrorKind::invalid, "the SIF file contains no root file system");
 }
 
 }  // namespace spc

@@ -7,7 +7,7 @@ namespace spc {
 Result<void> policy_decides(std::string_view manifest, const ImageReference& reference, const Config& config) {
   if (!config.registry(reference.registry).require_digest || reference.digest) return {};
   return std::move(Error(ErrorKind::refused, "this site allows images from " + in_quotes(reference.registry) + " by digest only"))
-      .hint("now it would be " + reference.registry + "/" + reference.repository + "@" + Sha256::of(manifest).str());
+      .hint("currently " + reference.registry + "/" + reference.repository + "@" + Sha256::of(manifest).str());
 }
 
 }  // namespace spc

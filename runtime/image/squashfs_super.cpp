@@ -23,7 +23,7 @@ Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
   return number;
 }
 
-Error damaged(const std::string& what) { return Error(ErrorKind::corrupt, "the squashfs is damaged: " + what); }
+Error damaged(const std::string& what) { return Error(ErrorKind::corrupt, "the squashfs is corrupt: " + what); }
 
 /// Whether a table of `count` entries, found through a list of its metadata blocks, can begin here.
 bool places_fit(std::uint64_t list, std::uint64_t count, std::uint64_t entry_bytes, std::uint64_t end) {
@@ -54,8 +54,8 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
   const bool swapped = number_at<std::uint32_t>(head, 0) == kMagicSwapped;
   if (swapped || major != 4 || minor != 0) {
     const std::string version = swapped ? "3 or older" : std::to_string(major) + "." + std::to_string(minor);
-    return Error(ErrorKind::invalid, "it is a squashfs of version " + version + ", only version 4.0 can be read")
-        .hint("make it again with a mksquashfs of this century's second decade");
+    return Error(ErrorKind::invalid, "it is a squashfs of version " + version + ", only version 4.0 is supported")
+        .hint("recreate it with squashfs-tools 4.0 or newer");
   }
 
   SquashfsSuper super{.inode_count = number_at<std::uint32_t>(head, 4),
@@ -76,7 +76,7 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
       number_at<std::uint16_t>(head, 22) != std::countr_zero(super.block_size)) {
     return damaged("block size " + std::to_string(super.block_size));
   }
-  if (super.bytes_used < SquashfsSuper::kBytes) return damaged("it says that it is smaller than its super block");
+  if (super.bytes_used < SquashfsSuper::kBytes) return damaged("it is smaller than its super block");
   if (super.bytes_used > available) {
     return Error(ErrorKind::corrupt, "the squashfs is truncated: " + std::to_string(available) + " of " +
                                          std::to_string(super.bytes_used) + " bytes are there")
@@ -84,21 +84,21 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
   }
   const std::uint64_t end = super.bytes_used;
   if (super.inode_table < SquashfsSuper::kBytes || super.inode_table >= super.directory_table || super.directory_table >= end) {
-    return damaged("its inodes and directories do not lie within it");
+    return damaged("inode or directory table out of bounds");
   }
   if (super.root >> 16U >= super.directory_table - super.inode_table || (super.root & 0xffffU) >= kMetadataBytes) {
-    return damaged("its root directory does not lie within it");
+    return damaged("root directory out of bounds");
   }
   if (super.fragment_count == 0) super.fragment_places = SquashfsSuper::kNone;
   if (super.fragment_count != 0 && !places_fit(super.fragment_places, super.fragment_count, 16, end)) {
-    return damaged("its fragments do not lie within it");
+    return damaged("fragment table out of bounds");
   }
   const auto owners = number_at<std::uint16_t>(head, 26);
   if (owners == 0 || !places_fit(number_at<std::uint64_t>(head, 48), owners, 4, end)) {
-    return damaged("its table of owners does not lie within it");
+    return damaged("ID table out of bounds");
   }
   if (super.xattr_sets != SquashfsSuper::kNone && (super.xattr_sets < SquashfsSuper::kBytes || super.xattr_sets > end - 16)) {
-    return damaged("its extended attributes do not lie within it");
+    return damaged("extended attribute table out of bounds");
   }
   return super;
 }

@@ -91,7 +91,7 @@ Result<ImageStore> ImageStore::open(int directory) {
     if (!fd) {
       const int err = errno;
       return std::move(Error::from_errno(err, "open " + in_quotes(name + "/" + part)))
-          .hint("the store has to be set up for the user spank-container");
+          .hint("the store is not set up for the user spank-container");
     }
     return fd;
   };
@@ -126,7 +126,7 @@ Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) 
   struct flock range = byte_at(offset, F_WRLCK);
   if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0) return std::optional(StoreLock(locks_.get(), offset));
   if (errno == EAGAIN || errno == EACCES) return std::optional<StoreLock>();
-  return Error::from_errno(errno, "take a lock in the image store " + in_quotes(path_));
+  return Error::from_errno(errno, "lock image store " + in_quotes(path_));
 }
 
 Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const { return try_lock_byte(lock_offset(layer)); }
@@ -146,7 +146,7 @@ bool ImageStore::was_delivered(const Digest& layer, const std::string& origin) c
 
 Result<void> ImageStore::note_delivery(const Digest& layer, const std::string& origin) const {
   if (was_delivered(layer, origin)) return {};
-  const std::string step = "note where a layer came from in the image store";
+  const std::string step = "record the origin of a layer in the image store";
   const auto directory = SPC_TRY(open_private_directory(images_.get(), "delivered"));
   const UniqueFd file(
       ::openat(directory.get(), layer.hex().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -246,7 +246,7 @@ Result<void> ImageStore::forget_grants(const std::set<Digest>& manifests) const 
 
 Result<StoreSpace> ImageStore::space() const {
   struct statvfs status {};
-  if (::fstatvfs(directory_, &status) != 0) return Error::from_errno(errno, "ask for free space in the image store");
+  if (::fstatvfs(directory_, &status) != 0) return Error::from_errno(errno, "get the free space of the image store");
   const std::uint64_t unit = status.f_frsize;
   return StoreSpace{.total = status.f_blocks * unit,
                     .used = (status.f_blocks - status.f_bfree) * unit,

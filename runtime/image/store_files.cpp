@@ -76,7 +76,7 @@ Result<UniqueFd> open_private_directory(int parent, const std::string& name) {
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) return Error::from_errno(errno, step);
   if (status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
-    return Error(ErrorKind::refused, step + ": it has to belong to this user, with mode 0700").hint("remove it");
+    return Error(ErrorKind::refused, step + ": must be owned by this user with mode 0700").hint("remove it");
   }
   return directory;
 }

@@ -76,7 +76,7 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   if (pull == PullPolicy::always) return none;
   auto known = SPC_TRY(find());
   if (!known && pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found, "it is not on this node").hint("fetch it first: leave --container-pull=never out");
+    return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
   }
   if (!known) return none;
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
@@ -106,10 +106,10 @@ Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const
   if (known.is_public && is_fresh) return std::optional(known.ref.manifest);
   if (pull != PullPolicy::never) return std::optional<Digest>();
   if (known.origin.public_until > 0) {
-    return Error(ErrorKind::refused, "it is on this node, but its registry has to confirm that it is public")
-        .hint("leave --container-pull=never out");
+    return Error(ErrorKind::refused, "the registry must confirm that it is public")
+        .hint("drop --container-pull=never");
   }
-  return Error(ErrorKind::not_found, "it is not on this node").hint("fetch it first: leave --container-pull=never out");
+  return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
 }
 
 Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository) const {

@@ -34,7 +34,7 @@ ErrorKind failure_kind(std::uint32_t number) {
 Result<void> wait_readable(int socket, std::chrono::steady_clock::time_point until) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return Error(ErrorKind::unavailable, "it does not answer");
+    if (left <= 0) return Error(ErrorKind::unavailable, "no response");
     pollfd watched{socket, POLLIN, 0};
     const int ready = ::poll(&watched, 1, static_cast<int>(left));
     if (ready > 0) return {};
@@ -48,7 +48,7 @@ UserSourceLink::UserSourceLink(int socket, Log& log, std::chrono::seconds patien
     : socket_(is_socket(socket) ? socket : -1), log_(log), patience_(patience) {}
 
 Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question) {
-  const std::string step = "ask the process that reads for the user";
+  const std::string step = "query user-source";
   if (auto sent = send_struct(socket_, question); !sent) {
     if (sent.error().sys_errno() == EPIPE) return Answer{.message = {.kind = UserSourceKind::none}, .descriptors = {}};
     return std::move(sent).error().during(step);
@@ -74,7 +74,7 @@ Result<std::optional<RegistrySecret>> UserSourceLink::credentials(std::string_vi
   if (answer.message.kind == UserSourceKind::failed)
     return Error(failure_kind(answer.message.error_kind), text_of(answer.message));
   if (answer.message.kind != UserSourceKind::secret || answer.descriptors.size() != 1) {
-    return Error(ErrorKind::internal, "ask the process that reads for the user: unexpected answer");
+    return Error(ErrorKind::internal, "query user-source: unexpected reply");
   }
   return std::optional(SPC_TRY(RegistrySecret::from_file(answer.descriptors.front().get())));
 }
@@ -100,7 +100,7 @@ Result<std::optional<UserSourceLink::Part>> UserSourceLink::ask_part(const UserS
   if (message.kind == UserSourceKind::none) return none;
   if (message.kind == UserSourceKind::failed) return Error(failure_kind(message.error_kind), text_of(message));
   if (message.kind != UserSourceKind::file || answer.descriptors.size() != 1) {
-    return Error(ErrorKind::internal, "ask the process that reads for the user: unexpected answer");
+    return Error(ErrorKind::internal, "query user-source: unexpected reply");
   }
   return std::optional(Part{.file = std::move(answer.descriptors.front()),
                             .offset = message.offset,

@@ -59,7 +59,7 @@ Result<ContainerName> ContainerName::parse(std::string_view text) {
   }
   if (name.text.empty()) return Error(ErrorKind::invalid, "--container-name: empty name");
   if (name.text.size() > kLongest || !std::ranges::all_of(name.text, may_be_in_name)) {
-    return Error(ErrorKind::invalid, "--container-name: " + in_quotes(name.text) + " is not a name")
+    return Error(ErrorKind::invalid, "--container-name: " + in_quotes(name.text) + " is not a valid name")
         .hint("up to 64 letters, digits, dots, dashes and underscores");
   }
   return name;

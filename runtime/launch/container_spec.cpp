@@ -85,7 +85,7 @@ Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& reque
     auto error = Error::from_errno(errno, "couldn't chdir to " + in_quotes(spec.workdir));
     return in_words(request.style, Event::no_workdir, spec.workdir,
                     std::move(error).hint(request.workdir.empty()
-                                              ? "it is the image's work directory; choose another with --container-workdir"
+                                              ? "this is the image's work directory; set another with --container-workdir"
                                               : "--container-workdir must exist in the image or be a mount"));
   }
   return {};

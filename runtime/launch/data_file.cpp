@@ -15,7 +15,7 @@ namespace {
 Error cannot_open(int err, const std::string& path) {
   auto error = Error::from_errno(err, "open mount source " + in_quotes(path));
   if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
-  return std::move(error).hint("it is opened with your own permissions on the node");
+  return std::move(error).hint("it is opened with the user's permissions on the node");
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ Result<UniqueFd> open_data_file(const std::string& path) {
   struct stat status {};
   if (!place || ::fstat(place.get(), &status) != 0) return cannot_open(errno, path);
   if (!S_ISREG(status.st_mode)) {
-    return Error(ErrorKind::invalid, "open mount source " + in_quotes(path) + ": it is no file").hint("sqsh is for files");
+    return Error(ErrorKind::invalid, "open mount source " + in_quotes(path) + ": not a file").hint("sqsh needs a file");
   }
   const std::string again = "/proc/self/fd/" + std::to_string(place.get());
   UniqueFd file(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
@@ -35,8 +35,8 @@ Result<UniqueFd> open_data_file(const std::string& path) {
   if (got < 0) return Error::from_errno(errno, "read mount source " + in_quotes(path));
   const auto bytes = std::span(head).first(static_cast<std::size_t>(got));
   if (!looks_like_squashfs(bytes)) {
-    return Error(ErrorKind::invalid, "open mount source " + in_quotes(path) + ": it is no squashfs")
-        .hint("make one: mksquashfs DIRECTORY FILE.sqsh");
+    return Error(ErrorKind::invalid, "open mount source " + in_quotes(path) + ": not a squashfs")
+        .hint("create one: mksquashfs DIRECTORY FILE.sqsh");
   }
   SPC_TRY_DURING("open mount source " + in_quotes(path), parse_squashfs_super(bytes, static_cast<std::uint64_t>(status.st_size)));
   return file;

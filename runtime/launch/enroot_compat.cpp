@@ -85,7 +85,7 @@ Result<Variables> settings_of(const Variables& job, Log* log) {
     for (const auto& [name, value] : conf.values) settings[name] = value;
     for (const std::string& name : conf.needs_shell) {
       if (log != nullptr)
-        log->write(LogLevel::debug, path + ": the value of " + printable(name) + " takes a shell and is ignored");
+        log->write(LogLevel::debug, path + ": the value of " + printable(name) + " needs a shell and is ignored");
     }
   };
   const std::string system = kSystem;
@@ -136,7 +136,7 @@ Result<void> add_directory(Site& site, const std::string& directory, Whose whose
       if (mount.problem.empty()) {
         site.add(whose == Whose::site ? "enroot_mounts" : "enroot_mounts_of_user", where + "\t" + mount.text);
       } else if (log != nullptr) {
-        log->write(LogLevel::warning, where + ": " + in_quotes(mount.text) + ": " + mount.problem + "; it is left out");
+        log->write(LogLevel::warning, where + ": " + in_quotes(mount.text) + ": " + mount.problem + "; skipped");
       }
     }
   }));

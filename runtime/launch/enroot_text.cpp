@@ -114,14 +114,14 @@ std::optional<EnrootMount> mount_of(std::string_view line, const Variables& vari
   const std::string source = path_of(fields[0], variables);
   const bool one_word = source == "tmpfs" || source == "umount";
   if (fields.size() == 1 && one_word) {
-    mount.problem = "it has no target";
+    mount.problem = "no target";
     return mount;
   }
   const std::string target = fields.size() > 1 ? path_of(fields[1], variables) : source;
   const std::string_view type = fields.size() > 2 ? fields[2] : source == "tmpfs" ? "tmpfs" : "none";
   const auto options = options_of(fields.size() > 3 ? fields[3] : "");
   if (source.empty() || !target.starts_with('/')) {
-    mount.problem = "the target is no absolute path";
+    mount.problem = "the target is not an absolute path";
   } else if (has(options, "x-detach")) {
     mount.text = "umount:" + escaped(target) + (has(options, "nofail") ? ":nofail" : "");
   } else if (type != "none" && type != "bind" && is_standard_type(type, target)) {
@@ -129,11 +129,11 @@ std::optional<EnrootMount> mount_of(std::string_view line, const Variables& vari
   } else if (type == "tmpfs") {
     mount.text = "tmpfs:" + escaped(target) + joined(options);
   } else if (type != "none" && type != "bind") {
-    mount.problem = "file systems of type \"" + std::string(type) + "\" cannot be mounted here";
+    mount.problem = "file systems of type \"" + std::string(type) + "\" are not supported";
   } else if (is_standard(source, target)) {
     return std::nullopt;
   } else if (!source.starts_with('/')) {
-    mount.problem = "the source is no absolute path";
+    mount.problem = "the source is not an absolute path";
   } else {
     mount.text = escaped(source) + ":" + escaped(target) + joined(options);
   }

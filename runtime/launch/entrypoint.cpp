@@ -87,13 +87,13 @@ std::string failure_of(const EntrypointEnd& end, const std::string& name, std::c
   switch (end.kind) {
     case Kind::exited:
       if (end.number == 0) return {};
-      why = "ended with status " + std::to_string(end.number);
+      why = "exited with status " + std::to_string(end.number);
       break;
-    case Kind::signalled: why = "ended by signal " + std::to_string(end.number); break;
-    case Kind::timed_out: why = "did not end within " + std::to_string(limit.count()) + " s"; break;
+    case Kind::signalled: why = "was killed by signal " + std::to_string(end.number); break;
+    case Kind::timed_out: why = "did not finish within " + std::to_string(limit.count()) + " s"; break;
     case Kind::not_executed: return Error::from_errno(end.number, what).hint(kHint).message();
   }
-  if (!last_line.empty()) why += ", and printed last " + in_quotes(last_line);
+  if (!last_line.empty()) why += "; last output: " + in_quotes(last_line);
   return Error(ErrorKind::system, what + ": " + why).hint(kHint).message();
 }
 
@@ -186,7 +186,7 @@ EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
     if (key == "failure") outcome.failure = value;
     if (key == "end") return outcome;
   }
-  outcome.failure = "run the image's entrypoint: the task that ran it for the others has ended";
+  outcome.failure = "run the image's entrypoint: the task that ran it exited";
   return outcome;
 }
 

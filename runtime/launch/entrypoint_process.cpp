@@ -207,7 +207,7 @@ Result<EntrypointEnd> run_process(const EntrypointProcess& process, const std::f
   }
   for (;;) {
     Report report;
-    if (!receive_struct(ours.get(), report)) return Error(ErrorKind::unavailable, "its supervisor has ended");
+    if (!receive_struct(ours.get(), report)) return Error(ErrorKind::unavailable, "its supervisor exited");
     if (report.kind == Report::ended) return report.end;
     tell(std::string_view(report.text, std::min(report.size, sizeof report.text)));
   }

@@ -43,21 +43,21 @@ std::string namespaces_of(std::uint32_t bits) {
 std::string file_system_of(const ContainerSpec& spec) {
   std::string text;
   switch (spec.from) {
-    case ContainerSpec::From::store: text = std::to_string(spec.layers) + " layers of the node's store"; break;
-    case ContainerSpec::From::file: text = "a squashfs of yours, served by FUSE"; break;
-    case ContainerSpec::From::directory: text = "a directory of yours"; break;
+    case ContainerSpec::From::store: text = std::to_string(spec.layers) + " layers in the node's store"; break;
+    case ContainerSpec::From::file: text = "squashfs file, served by FUSE"; break;
+    case ContainerSpec::From::directory: text = "directory"; break;
   }
   if (spec.from == ContainerSpec::From::store && spec.by_fuse) text += ", served by FUSE";
-  return text + (spec.writable ? "; writable, changes go with the step" : "; read-only");
+  return text + (spec.writable ? "; writable, changes are discarded" : "; read-only");
 }
 
 std::string entrypoint_of(const ContainerSpec& spec) {
   if (spec.entrypoint_mode == EntrypointMode::node && !spec.entrypoint.empty())
-    return words(spec.entrypoint) + ", once on each node";
-  if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", by each task";
+    return words(spec.entrypoint) + ", once per node";
+  if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", in each task";
   std::string text = words(spec.settings.entrypoint);
   if (text.empty() && !spec.settings.start_script.empty()) text = in_quotes(spec.settings.start_script);
-  return text.empty() ? "" : text + ", which is not run";
+  return text.empty() ? "" : text + ", not run";
 }
 
 class Page {
@@ -87,9 +87,9 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line("file system", file_system_of(spec));
   page.line("user", printable(spec.user.name) + " (" + std::to_string(spec.user.uid) + ":" + std::to_string(spec.user.gid) +
                         "), home " + in_quotes(spec.user.home) +
-                        ((spec.namespaces & own_user) != 0 ? ", root in here and the user outside" : ", no privilege"));
+                        ((spec.namespaces & own_user) != 0 ? ", root in the container" : ", no privileges"));
   page.line_unless_empty("image's user",
-                         spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", which is not obeyed");
+                         spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", ignored");
   page.line("namespaces", namespaces_of(spec.namespaces));
   page.line("workdir", in_quotes(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
   page.line_unless_empty("entrypoint", entrypoint_of(spec));
@@ -98,7 +98,7 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line_unless_empty("ports", words(spec.settings.ports));
   for (const auto& [hook, origin] : spec.hook_origins) page.line("hook", hook + " (" + printable(origin) + ")");
   for (const auto& [hook, note] : spec.hooks) page.line("hook", hook + ": " + printable(note));
-  if (spec.hooks.empty()) page.line("hooks", "none had anything to do");
+  if (spec.hooks.empty()) page.line("hooks", "none had an effect");
   page.line_unless_empty("command", words(request.command));
   for (const MountPlan& mount : spec.mounts) {
     if (mount.source.empty()) {

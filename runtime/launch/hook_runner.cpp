@@ -184,7 +184,7 @@ void HookRunner::add_line(Running& running, std::string line) {
   if (running.logged < kMostToLog) {
     log_.write(LogLevel::info, "hook " + running.name + ": " + line);
     running.logged += line.size() + 1;
-    if (running.logged >= kMostToLog) log_.write(LogLevel::info, "hook " + running.name + ": (what else it says is left out)");
+    if (running.logged >= kMostToLog) log_.write(LogLevel::info, "hook " + running.name + ": (further output omitted)");
   } else {
     running.last.push_back(std::move(line));
     if (running.last.size() > kLastLines) running.last.pop_front();

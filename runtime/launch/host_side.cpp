@@ -23,7 +23,7 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
     const int err = errno;
     auto error = Error::from_errno(err, "open mount source " + in_quotes(source));
     if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
-    return std::move(error).hint("it is opened with your own permissions on the node");
+    return std::move(error).hint("it is opened with the user's permissions on the node");
   }
   side.sources.push_back({.path = std::move(path), .flags = flags});
   side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as, {}});
@@ -46,7 +46,7 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   side.furniture.placements.pop_back();
   return Error(ErrorKind::invalid,
                "mount " + in_quotes(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
-      .hint("without x-create the target becomes what the source is");
+      .hint("without x-create the target has the type of the source");
 }
 
 Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {

@@ -291,7 +291,7 @@ void read_image_files(const std::map<std::string, std::string>& job, ImageSettin
       }
       if (found.left_out != 0 && log != nullptr) {
         log->write(LogLevel::warning, "the image's " + in_quotes(path) + ": line " + std::to_string(found.left_out) +
-                                          " and others like it take a shell and are ignored, plain assignments are not");
+                                          " and similar lines need a shell and are ignored; plain assignments are used");
       }
     }
     return;

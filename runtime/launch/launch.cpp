@@ -46,8 +46,8 @@ Site site_now(const LaunchRequest& request) {
 }
 
 Error agent_has_ended() {
-  return Error(ErrorKind::unavailable, "prepare the container: the agent has ended")
-      .hint("try again; slurmd's log on the node may say more");
+  return Error(ErrorKind::unavailable, "set up the container: the agent exited")
+      .hint("try again; see slurmd's log on the node");
 }
 
 /// This task's private line to the agent.
@@ -258,7 +258,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         break;
 
       case TaskMessageKind::lead:
-        if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy to lead with");
+        if (descriptors->size() != 1) return Error(ErrorKind::internal, "no policy for the leader");
         if (auto heard = hear_site(descriptors->front().get(), message.policy); !heard) {
           SPC_TRY(report_failure(agent.get(), heard.error()));
           break;
@@ -319,7 +319,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
       }
 
       case TaskMessageKind::furnish: {
-        if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to furnish");
+        if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to set up");
         user_source.stop();       // before anything of the image is entered
         site_importer.release();  // the image is open
         leave_host();
@@ -423,7 +423,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         }
         return with_advice(Error(ErrorKind::system, message.text), request.image);
 
-      default: return Error(ErrorKind::internal, "unexpected message of the agent");
+      default: return Error(ErrorKind::internal, "unexpected message from the agent");
     }
   }
 }

@@ -62,7 +62,7 @@ const char* name_of_content(Bytes head) {
              "\x7f"
              "ELF"))
     return "a program";
-  if (has_at(head, 0, "version https://git-lfs")) return "a pointer of Git LFS: the file itself has not been fetched";
+  if (has_at(head, 0, "version https://git-lfs")) return "a Git LFS pointer, not the file itself";
   if (has_at(head, 0, "#!")) return "a script";
   if (has_at(head, 0, "PK\3\4")) return "a zip archive";
   if (has_at(head, 1080, "\x53\xef")) return "an ext2, ext3 or ext4 file system";
@@ -119,8 +119,8 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
   SPC_TRY_DURING("open image " + in_quotes(path), recognised());
   if (image.kind == LocalImage::Kind::archive && !looks_like_archive(head)) return not_an_image(path, name_of_content(head));
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    image.warning = "image " + in_quotes(path) + " can be written by others" +
-                    ((status.st_mode & S_IWOTH) != 0 ? "" : " of its group") + ": what it contains is what they want";
+    image.warning = "image " + in_quotes(path) + " is writable by others" +
+                    ((status.st_mode & S_IWOTH) != 0 ? "" : " in its group") + ", who control its content";
   }
   return image;
 }
@@ -128,13 +128,13 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
 Result<LocalImage> look_into_directory(LocalImage image, const std::string& path) {
   // Inside, nobody would ask whether the user may search it: the root of the container is that of the writable layer.
   if (::faccessat(image.file.get(), ".", X_OK, 0) != 0) {
-    return Error::from_errno(errno, "open image " + in_quotes(path)).hint("it is opened with your own permissions on the node");
+    return Error::from_errno(errno, "open image " + in_quotes(path)).hint("it is opened with the user's permissions on the node");
   }
   if (::faccessat(image.file.get(), "oci-layout", F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
     std::string bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.pop_back();
     return Error(ErrorKind::invalid, "open image " + in_quotes(path) + ": it is an OCI image layout, not a root directory")
-        .hint("write oci:" + bare);
+        .hint("use oci:" + bare);
   }
   return image;
 }
@@ -155,7 +155,7 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
     const int err = errno;
     auto error = Error::from_errno(err, "open image " + in_quotes(typed));
     if (err == ENOENT) return std::move(error).hint("it must exist on every node of the step");
-    return std::move(error).hint("it is opened with your own permissions on the node");
+    return std::move(error).hint("it is opened with the user's permissions on the node");
   }
   const bool is_directory = S_ISDIR(status.st_mode);
   if (!is_directory && !S_ISREG(status.st_mode)) return not_an_image(typed, name_of_type(status.st_mode));
@@ -165,7 +165,7 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
   const std::string again = "/proc/self/fd/" + std::to_string(place.get());
   image.file.reset(::open(again.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!image.file) {
-    return Error::from_errno(errno, "open image " + in_quotes(typed)).hint("it is opened with your own permissions on the node");
+    return Error::from_errno(errno, "open image " + in_quotes(typed)).hint("it is opened with the user's permissions on the node");
   }
   return is_directory ? look_into_directory(std::move(image), typed) : look_into_file(std::move(image), status, typed);
 }

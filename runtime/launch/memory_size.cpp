@@ -87,16 +87,16 @@ Result<MemorySize> MemorySize::parse(std::string_view text) {
   const std::string_view unit = text.substr(digits);
   std::uint64_t number = 0;
   if (digits == 0 || !read_number(text.substr(0, digits), number) || unit.size() > 1) return refuse(" is not a size");
-  if (number == 0) return refuse(": nothing could be written");
+  if (number == 0) return refuse(": too small");
   if (unit == "%") {
-    if (number > 100) return refuse(" is more than all");
+    if (number > 100) return refuse(" is more than 100%");
     size.percent = static_cast<std::uint32_t>(number);
     return size;
   }
   static constexpr std::string_view kUnits = "KMGTkmgt";
   const auto which = unit.empty() ? 0 : kUnits.find(unit[0]) % 4 + 1;
   if (!unit.empty() && kUnits.find(unit[0]) == std::string_view::npos) return refuse(" is not a size");
-  if (number >= kMost >> (10 * which)) return refuse(" is more than any machine has");
+  if (number >= kMost >> (10 * which)) return refuse(" is too large");
   size.bytes = number << (10 * which);
   return size;
 }
@@ -117,8 +117,8 @@ Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, con
   if (most.empty()) return bytes;
   const auto limit = MemorySize::parse(most);
   if (limit && bytes > in_bytes(*limit)) {
-    return Error(ErrorKind::refused, std::to_string(bytes) + " bytes are more than the " + most + " that this site allows")
-        .hint("ask for less");
+    return Error(ErrorKind::refused, std::to_string(bytes) + " bytes exceed the " + most + " allowed by this site")
+        .hint("request less");
   }
   return bytes;
 }

@@ -92,10 +92,10 @@ struct Refusal {
   std::string_view why;
 };
 constexpr Refusal kRefused[] = {
-    {"x-move", "a mount cannot be moved (hint: mount it at the other place as well, and umount:PATH the first)"},
-    {"remount", "a mount cannot be changed afterwards (hint: give it the flags when it is made)"},
+    {"x-move", "not supported (hint: mount it at the new path and drop the first mount with umount:PATH)"},
+    {"remount", "not supported (hint: set the flags on the mount itself)"},
     {"suid", "every mount is nosuid"},
-    {"dev", "every mount is nodev, but those of what is in /dev"},
+    {"dev", "every mount outside /dev is nodev"},
 };
 
 bool read_mode(std::string_view text, unsigned& mode) {
@@ -148,7 +148,7 @@ Result<void> apply_flags(MountSpec& mount, std::string_view item, std::string_vi
   for (const std::string_view name : split(text, '+')) SPC_TRY(apply_flag(mount, item, name));
   if (mount.create == MountSpec::Create::file &&
       (mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::squashfs)) {
-    return refuse(item, "x-create=file: it can be mounted on a directory only");
+    return refuse(item, "x-create=file: the target must be a directory");
   }
   return {};
 }

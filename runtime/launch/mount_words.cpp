@@ -12,7 +12,7 @@ Result<MountWords> take_mount(std::string_view& list) {
     auto piece = next_piece(list, ":,");
     if (!piece) {
       return Error(ErrorKind::invalid, "--container-mounts: " + in_quotes(word) + ": " + piece.error().message())
-          .hint("\\\" is a quote that means itself");
+          .hint("write a literal quote as \\\"");
     }
     mount.parts.push_back({piece->text, word.starts_with('"')});
     if (piece->end == ':') continue;

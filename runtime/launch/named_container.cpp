@@ -75,7 +75,7 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   const bool exists = running || state == TaskMessage::named_stored;
   if (!notes.name.empty() && notes.name != name.text) {
     return Error(ErrorKind::refused,
-                 "--container-name: " + in_quotes(name.text) + " cannot be told from " + in_quotes(notes.name))
+                 "--container-name: " + in_quotes(name.text) + " conflicts with " + in_quotes(notes.name))
         .hint("choose another name");
   }
   if (name.use == Use::create && exists) {
@@ -86,7 +86,7 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   }
   if (name.use == Use::no_exec && running) {
     return Error(ErrorKind::refused, flag_error("\"no_exec\" flag was passed", name, "is running"))
-        .hint("two containers cannot have the same files at a time");
+        .hint("two containers cannot use the same files");
   }
   if (name.use == Use::replace && running) {
     return Error(ErrorKind::refused, flag_error("\"replace\" flag was passed", name, "is running"));
@@ -104,7 +104,7 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   if (!same) {
     return Error(ErrorKind::refused, "--container-name: the container " + in_quotes(name.text) + " was made from " +
                                          in_quotes(notes.image) + ", not from " + in_quotes(wanted.image))
-        .hint("choose another name, or :replace to make it anew");
+        .hint("choose another name, or use :replace to recreate it");
   }
   return running ? NamePlan::join : NamePlan::reuse;
 }
@@ -155,7 +155,7 @@ Result<void> NamedStart::must_be_the_same(const std::string& file) const {
   if (file == notes_.file) return {};
   return Error(ErrorKind::refused, "--container-name: " + in_quotes(notes_.image) + ", which the container " +
                                        in_quotes(name_.text) + " was made from, has changed")
-      .hint("use --container-name=" + name_.text + ":replace with --container-image to make it anew");
+      .hint("use --container-name=" + name_.text + ":replace with --container-image to recreate it");
 }
 
 Result<void> NamedStart::write(const Digest& manifest) {

@@ -21,8 +21,8 @@ std::string listed(const std::vector<std::string>& directories) {
 
 Error outside(const std::string& typed, const std::string& where, const std::vector<std::string>& allowed) {
   return Error(ErrorKind::refused, "--container-image: " + in_quotes(typed) + where +
-                                       ": this site allows images that are files below " + listed(allowed) + " only")
-      .hint("use an image of a registry, or ask the administrator about allowed_paths in config.toml");
+                                       ": this site allows image files only in " + listed(allowed))
+      .hint("use a registry image, or ask the administrator about allowed_paths in config.toml");
 }
 
 /// Of what the descriptor stands for, as the kernel knows it.
@@ -46,8 +46,8 @@ Result<void> check_features(const std::vector<std::string>& used, const Site& si
   const auto off = site.all("features_off");
   for (const std::string& feature : used) {
     if (std::find(off.begin(), off.end(), feature) == off.end()) continue;
-    return Error(ErrorKind::refused, "--" + feature + ": this site does not allow it")
-        .hint("leave it out, or ask the administrator about features_off in config.toml");
+    return Error(ErrorKind::refused, "--" + feature + ": not allowed by this site")
+        .hint("drop it, or ask the administrator about features_off in config.toml");
   }
   return {};
 }
@@ -67,13 +67,13 @@ Result<void> check_place(ImageLocation& image, const Site& site) {
   const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
   if (!place) {
     return Error::from_errno(errno, "--container-image: open image " + in_quotes(image.path))
-        .hint("it must exist on every node of the step, and is opened with your own permissions there");
+        .hint("it must exist on every node of the step and is opened with the user's permissions");
   }
   const std::string real = SPC_TRY(real_path(place.get(), image.path));
   SPC_TRY(check_real_path(real, image.path, allowed));
   if (image.kind != Kind::path && real.find(':') != std::string::npos) {
     return Error(ErrorKind::invalid,
-                 "--container-image: " + in_quotes(image.path) + " is " + in_quotes(real) + ": a path may have no colon");
+                 "--container-image: " + in_quotes(image.path) + " is " + in_quotes(real) + ": a path must not contain a colon");
   }
   image.path = real;
   return {};

@@ -19,14 +19,14 @@ Result<Piece> next_piece(std::string_view& rest, std::string_view separators) {
       piece.end = c;
       return piece;
     }
-    if (begins_quoted && !open) return Error(ErrorKind::invalid, "there is text behind the second quote");
+    if (begins_quoted && !open) return Error(ErrorKind::invalid, "text after the closing quote");
     if (c == '\\' && !rest.empty() && special(rest[0])) {
       c = rest[0];
       rest.remove_prefix(1);
     }
     piece.text += c;
   }
-  if (open) return Error(ErrorKind::invalid, "the second quote is missing");
+  if (open) return Error(ErrorKind::invalid, "the closing quote is missing");
   return piece;
 }
 

@@ -78,13 +78,13 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
   // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own children when it begins
   // to cancel a step, before it kills.
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (child < 0) return Error::from_errno(errno, "fork the process that saves the container");
+  if (child < 0) return Error::from_errno(errno, "fork the saver");
   if (child == 0) become_save(step.save.get(), theirs.get(), arguments);
   theirs.reset();
 
   SaveMessage answer;
   if (!receive_struct(ours.get(), answer)) {
-    return Error(ErrorKind::unavailable, "the process that saves the container could not be started");
+    return Error(ErrorKind::unavailable, "the saver could not be started");
   }
   answer.text[sizeof answer.text - 1] = '\0';
   if (answer.kind != SaveMessageKind::opened) return Error(ErrorKind::invalid, answer.text);

@@ -140,7 +140,7 @@ class ChildsAnswer {
     if (!read) return read.error();
     const std::string_view text = *read;
     if (text.starts_with(kDone)) return TaskEdits::parse(text.substr(1));
-    return Error(ErrorKind::invalid, text.empty() ? "hooks: the process that runs them has ended" : std::string(text.substr(1)));
+    return Error(ErrorKind::invalid, text.empty() ? "hooks: the hook runner exited unexpectedly" : std::string(text.substr(1)));
   }
 
  private:

@@ -57,7 +57,7 @@ std::string content(int file) {
 
 std::string outcome(int status) {
   if (WIFSIGNALED(status)) return "was ended by signal " + std::to_string(WTERMSIG(status));
-  if (WEXITSTATUS(status) == 127) return "cannot be executed, or says so (exit code 127)";
+  if (WEXITSTATUS(status) == 127) return "cannot be executed (exit code 127)";
   return "failed with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
@@ -91,9 +91,9 @@ Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
   const std::string printed = SPC_TRY_DURING("import image " + in_quotes(image), run("get", uri.c_str(), &log));
   std::string path = printed.substr(0, printed.find('\n'));
   if (path.starts_with('/')) return path;
-  return Error(ErrorKind::invalid, "import image " + in_quotes(image) + ": importer " + in_quotes(program_) + " has printed " +
-                                       in_quotes(path) + ", which is no absolute path")
-      .hint("the site's program is at fault: tell the administrator");
+  return Error(ErrorKind::invalid, "import image " + in_quotes(image) + ": importer " + in_quotes(program_) + " printed " +
+                                       in_quotes(path) + ", which is not an absolute path")
+      .hint("error in the site's importer: contact the administrator");
 }
 
 void SiteImporter::release() {
@@ -123,7 +123,7 @@ Result<std::string> SiteImporter::run(const char* verb, const char* argument, Lo
   if (status == 0) return content(out.get());
   if (log != nullptr) show(content(messages.get()), *log);
   return Error(ErrorKind::system, "importer " + in_quotes(program_) + " " + outcome(status))
-      .hint("the lines above are what it says");
+      .hint("its output is above");
 }
 
 }  // namespace spc

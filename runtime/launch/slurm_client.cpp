@@ -134,12 +134,12 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
     return client;
   };
   const std::string commands = directory_of_commands(environment);
-  if (commands.empty()) return give_up("there is no srun on this node");
+  if (commands.empty()) return give_up("no srun on this node");
   if (::access(kCommandProgram, X_OK) != 0) return give_up(SPC_LIBEXECDIR "/slurm-command is missing");
   const auto configuration = configuration_directories(environment);
-  if (configuration.empty()) return give_up("there is no slurm.conf on this node");
+  if (configuration.empty()) return give_up("no slurm.conf on this node");
   const auto mapped = mapped_libraries(text_of("/proc/self/maps"));
-  if (mapped.loader.empty() || mapped.plugins.empty()) return give_up("Slurm's libraries were not found");
+  if (mapped.loader.empty() || mapped.plugins.empty()) return give_up("Slurm's libraries not found");
 
   std::set<std::string> tops;
   std::string libraries;

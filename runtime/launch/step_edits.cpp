@@ -296,7 +296,7 @@ Result<void> HookedStart::create(const ContainerSpec& spec, Furniture& furniture
     std::ranges::move(edits.library_directories, std::back_inserter(directories));
     add_to(furniture, edits);
   }
-  Edits edits = SPC_TRY_DURING("tell the loader about libraries", loader_edits(context_, libraries, directories));
+  Edits edits = SPC_TRY_DURING("update the loader's cache", loader_edits(context_, libraries, directories));
   add_to(furniture, edits);
   if (edits != Edits()) {
     outcomes_.push_back({"loader", std::move(edits)});
@@ -348,7 +348,7 @@ std::string HookedStart::timing(const TaskEdits& edits) const {
     if (microseconds >= slowest.second) slowest = {hook, microseconds};
   }
   if (slowest.first.empty()) return "";
-  return "hooks took " + std::to_string(sum) + " us, the longest " + slowest.first + " with " + std::to_string(slowest.second) +
+  return "hooks took " + std::to_string(sum) + " us, longest " + slowest.first + " with " + std::to_string(slowest.second) +
          " us";
 }
 
@@ -367,7 +367,7 @@ Result<void> HookedStart::apply_to_task(const TaskEdits& edits, ContainerSpec& s
   // Also what was found once for all: the user hears of one task only, and that need not be the one that prepared.
   for (const auto& [hook, of_hook] : edits.of_hooks) apply(hook, of_hook);
 
-  if (!hooks_) return Error(ErrorKind::internal, "the hooks were not looked for before the container was entered");
+  if (!hooks_) return Error(ErrorKind::internal, "hooks were not discovered before the container was entered");
   spec.hook_origins = hooks_->origins();
   add_image(context_, spec);
   context_.environment = values_of(spec.environment);

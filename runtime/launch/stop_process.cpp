@@ -56,7 +56,7 @@ bool wait_for_the_end(int stepd, int save) {
     }
     if (events[1].revents == 0) continue;
     if (!receive_struct(save, message)) {
-      if (has_save && ended) say(stepd, "save the container: the process that saves it has ended", SaveMessageKind::progress);
+      if (has_save && ended) say(stepd, "save the container: the saver exited unexpectedly", SaveMessageKind::progress);
       has_save = false;
       save = -1;
       continue;
@@ -117,7 +117,7 @@ Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<vo
   process.confirmation_.reset(ends[1]);
   // A child of slurmstepd, as `save` is.
   const auto child = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (child < 0) return Error::from_errno(errno, "fork the process that runs hooks at the end");
+  if (child < 0) return Error::from_errno(errno, "fork the process for stop hooks");
   if (child == 0) live(step.save.get(), ours.get(), confirmed.get(), stop);
   process.of_save_.save = std::move(of_save);
   return process;

@@ -22,11 +22,11 @@ struct Parts {
 };
 
 Result<Parts> read_parts(int file) {
-  const std::string bytes = SPC_TRY_DURING("read the notes of the first task", read_file(file, kMost));
+  const std::string bytes = SPC_TRY_DURING("read the leader's notes", read_file(file, kMost));
   std::uint64_t length = 0;
   if (bytes.size() >= sizeof length) std::memcpy(&length, bytes.data(), sizeof length);
   if (bytes.size() < sizeof length || length > bytes.size() - sizeof length) {
-    return Error(ErrorKind::internal, "read the notes of the first task: they are incomplete");
+    return Error(ErrorKind::internal, "read the leader's notes: incomplete");
   }
   return Parts{bytes.substr(sizeof length, length), bytes.substr(sizeof length + length)};
 }
@@ -43,7 +43,7 @@ std::string TaskNotes::step_of(const std::map<std::string, std::string>& job_env
 
 Result<UniqueFd> TaskNotes::make_file() {
   UniqueFd file(::memfd_create("spank-container notes", MFD_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "make the notes for the other tasks");
+  if (!file) return Error::from_errno(errno, "create the notes for the followers");
   return file;
 }
 

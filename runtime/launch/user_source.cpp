@@ -98,7 +98,7 @@ Result<void> UserSource::start() {
   const auto gain = location_.kind == ImageLocation::Kind::podman ? MayGainPrivilege::yes : MayGainPrivilege::no;
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ < 0) return Error::from_errno(errno, "fork the process that reads the image");
+  if (pid_ < 0) return Error::from_errno(errno, "fork user-source");
   if (pid_ == 0) become_user_source(socket_.get(), parent, gain, arguments, environment.data());
   ::setpgid(pid_, pid_);
   return {};

@@ -56,7 +56,7 @@ int main(int, char** argv) {
   std::string key;
   std::string value;
   while (file >> key && std::getline(file >> std::ws, value)) table[key] = value;
-  if (!table.contains(name)) return refuse(name, "this container has no such command of Slurm");
+  if (!table.contains(name)) return refuse(name, "no such Slurm command in this container");
 
   // What the image or the user put there is for programs of the image: the host's loader would load it into Slurm's.
   for (const char* variable : {"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"}) ::unsetenv(variable);

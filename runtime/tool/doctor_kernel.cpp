@@ -67,7 +67,7 @@ Finding kernel_version() {
   const std::string release = std::string("Linux ") + system.release;
   if (major > 6 || (major == 6 && minor >= 2)) return {"kernel", Finding::Verdict::ok, release, ""};
   if (major > 5 || (major == 5 && minor >= 12)) {
-    return {"kernel", Finding::Verdict::warning, release, "6.2 or newer serves jobs by kernel mounts; scontainer run works"};
+    return {"kernel", Finding::Verdict::warning, release, "jobs use kernel mounts on 6.2 or newer; scontainer run works"};
   }
   return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2 for Slurm jobs"};
 }
@@ -84,8 +84,8 @@ std::vector<Finding> examine_kernel() {
                              "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0"));
   if (namespaces != 0) return findings;
   findings.push_back(finding("FUSE", tried(fuse_mount), bad, "modprobe fuse; /dev/fuse must have mode 0666"));
-  findings.push_back(finding("overlay without privilege", tried(writable_overlay), Finding::Verdict::warning,
-                             "containers of scontainer run are read-only: Linux 6.12 or newer makes them writable"));
+  findings.push_back(finding("unprivileged overlay", tried(writable_overlay), Finding::Verdict::warning,
+                             "containers of scontainer run are read-only; use Linux 6.12 or newer for writable ones"));
   return findings;
 }
 

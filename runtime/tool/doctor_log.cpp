@@ -28,7 +28,7 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kMostOfFile) {
       if (::lseek(fd, status.st_size - kMostOfFile, SEEK_SET) < 0)
         return Error::from_errno(errno, "seek in " + in_quotes(path));
-      std::fprintf(stderr, "%s: only the last %lld MiB are read, and lines are counted from there\n", printable(path).c_str(),
+      std::fprintf(stderr, "%s: only the last %lld MiB are read; line numbers start there\n", printable(path).c_str(),
                    static_cast<long long>(kMostOfFile >> 20));
     }
   }
@@ -58,11 +58,11 @@ void print(const Recognised& one) {
   if (!one.task.empty()) where += ", first by task " + one.task;
   std::puts((coloured(failure.says, Colour::bold) + " (" + where + ")").c_str());
   std::puts(("  text:   " + one.text).c_str());
-  if (one.consequence) std::puts("  note:   what is above brings this about; look at it only if it stays");
+  if (one.consequence) std::puts("  note:   caused by the failure above; check it only if it persists");
   std::puts(("  cause:  " + std::string(failure.cause)).c_str());
   std::puts(("  cure:   " + std::string(failure.cure)).c_str());
   if (*failure.look != '\0') std::puts(("  look:   " + std::string(failure.look)).c_str());
-  if (!failure.checks.empty()) std::puts(("  check:  srun scontainer doctor --job looks at " + list_of(failure.checks)).c_str());
+  if (!failure.checks.empty()) std::puts(("  check:  srun scontainer doctor --job checks " + list_of(failure.checks)).c_str());
   std::puts("");
 }
 
@@ -94,7 +94,7 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
     for (const Recognised& one : findings) print(one);
     if (findings.empty()) {
       const std::string count = std::to_string(diagnosis.lines()) + (diagnosis.lines() == 1 ? " line" : " lines");
-      std::puts((count + ", and no failure in " + (diagnosis.lines() == 1 ? "it" : "them") + " that is known here").c_str());
+      std::puts((count + ", no failure in " + (diagnosis.lines() == 1 ? "it" : "them") + " known to doctor").c_str());
     }
   }
   return !findings.empty();

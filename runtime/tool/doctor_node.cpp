@@ -42,8 +42,8 @@ Finding examine_programs() {
 Finding examine_service_user() {
   const passwd* user = ::getpwnam("spank-container");
   constexpr char kCure[] = "for Slurm jobs: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container";
-  if (user == nullptr) return {"service user", Verdict::warning, "there is no user spank-container", kCure};
-  if (user->pw_uid == 0) return {"service user", Verdict::failed, "spank-container is root", "give it an id of its own"};
+  if (user == nullptr) return {"service user", Verdict::warning, "no user spank-container", kCure};
+  if (user->pw_uid == 0) return {"service user", Verdict::failed, "spank-container is root", "give it a UID of its own"};
   return {"service user", Verdict::ok, "spank-container, uid " + std::to_string(user->pw_uid), ""};
 }
 
@@ -64,11 +64,11 @@ Finding examine_node_store() {
     const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) {
-      return {kWhat, Verdict::warning, path + ": " + std::strerror(errno), "for Slurm jobs: start slurmd, it makes the store"};
+      return {kWhat, Verdict::warning, path + ": " + std::strerror(errno), "for Slurm jobs: start slurmd, which creates the store"};
     }
     const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
     if (!S_ISDIR(status.st_mode) || status.st_uid != owner || (status.st_mode & 07777) != wanted.mode) {
-      return {kWhat, Verdict::failed, path + " has another owner or mode than it should", "restart slurmd, which sets them"};
+      return {kWhat, Verdict::failed, path + " has a wrong owner or mode", "restart slurmd, which corrects them"};
     }
   }
   return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR), ""};
@@ -113,8 +113,8 @@ Finding examine_plugin() {
     if (name.empty()) continue;
     const std::string plugin = plugin_file(name);
     if (plugin.empty()) {
-      return {kWhat, Verdict::failed, std::string(path) + " names " + name + ", which is in no plugin directory of Slurm",
-              "install it there, or write its path"};
+      return {kWhat, Verdict::failed, std::string(path) + " names " + name + ", which is not in Slurm's plugin directory",
+              "install it there, or give its path"};
     }
     // Slurm's own functions are missing here; as in slurmd, they are looked up when they are called.
     const std::unique_ptr<void, int (*)(void*)> loaded(::dlopen(plugin.c_str(), RTLD_LAZY), ::dlclose);
@@ -147,15 +147,15 @@ std::vector<Finding> examine_own_store(const Places& places) {
   constexpr char kWhat[] = "your store";
   const auto store = make_own_store(places);
   if (!store)
-    return {{kWhat, Verdict::failed, store.error().message(), "set XDG_DATA_HOME to a directory that you can write to"}};
+    return {{kWhat, Verdict::failed, store.error().message(), "set XDG_DATA_HOME to a writable directory"}};
   struct stat status {};
   if (::fstat(store->get(), &status) != 0 || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
-    return {{kWhat, Verdict::failed, places.store + " is not yours alone", "chmod go-w " + places.store}};
+    return {{kWhat, Verdict::failed, places.store + " is accessible to other users", "chmod go-w " + places.store}};
   }
   const UniqueFd nameless(::openat(store->get(), "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!nameless) {
     return {{kWhat, Verdict::failed, places.store + ": " + std::strerror(errno),
-             "set XDG_DATA_HOME to a directory on a local disk: this file system cannot hold nameless files"}};
+             "set XDG_DATA_HOME to a directory on a local disk: this file system does not support unnamed files"}};
   }
   return {{kWhat, Verdict::ok, free_space(places.store), ""}};
 }
@@ -166,10 +166,10 @@ std::vector<Finding> examine_node() {
 
 Finding examine_config(const std::string& path) {
   const auto config = read_config(path);
-  if (!config) return {"config.toml", Verdict::failed, config.error().message(), "correct it: spank-container.conf(5)"};
+  if (!config) return {"config.toml", Verdict::failed, config.error().message(), "fix it: see spank-container.conf(5)"};
   const auto mounts = site_mounts(Site::parse(site_records(config->site)), UsersMounts::yes);
-  if (!mounts) return {"config.toml", Verdict::failed, mounts.error().message(), "correct it: spank-container.conf(5)"};
-  return {"config.toml", Verdict::ok, ::access(path.c_str(), F_OK) == 0 ? path : path + " is not there: defaults", ""};
+  if (!mounts) return {"config.toml", Verdict::failed, mounts.error().message(), "fix it: see spank-container.conf(5)"};
+  return {"config.toml", Verdict::ok, ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
 }
 
 Finding examine_registry(const std::string& config_path, const std::string& wanted) {
@@ -191,7 +191,7 @@ Finding examine_registry(const std::string& config_path, const std::string& want
   if (!started) return {what, Verdict::warning, started.error().message(), ""};
   if (answer.error) {
     return {what, Verdict::warning, answer.error->message(),
-            "check network, https_proxy and the registry's table in config.toml"};
+            "check the network, https_proxy and the registry's table in config.toml"};
   }
   // Without credentials most say 401 here, which is what a registry has to say.
   if (answer.status == 200 || answer.status == 401) return {what, Verdict::ok, "answers", ""};

@@ -40,7 +40,7 @@ constexpr int kFirst = 3;
 Result<HelperProgram> HelperProgram::start(const std::string& path, const std::vector<std::string>& arguments,
                                            const std::vector<int>& descriptors, Environment environment) {
   if (::access(path.c_str(), X_OK) != 0) {
-    return Error::from_errno(errno, "start " + in_quotes(path)).hint("spank-container is not completely installed");
+    return Error::from_errno(errno, "start " + in_quotes(path)).hint("spank-container is not installed completely");
   }
   // Moved above the numbers that they will get, so that none is overwritten before it is used.
   std::vector<UniqueFd> owned;

@@ -49,7 +49,7 @@ Result<UniqueFd> make_workspace(const std::string& place, const WritableLayer& w
 Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& name) {
   // The device belongs to the user namespace in which it is opened, and so must the mount.
   const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  if (!device) return Error::from_errno(errno, "open \"/dev/fuse\"").hint("scontainer doctor says the cure");
+  if (!device) return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto server = SPC_TRY(HelperProgram::start(helper_program("fuse"), {std::to_string(layer.offset)},
                                              {device.get(), layer.file.get(), theirs.get()}, HelperProgram::Environment::empty));
@@ -63,7 +63,7 @@ Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& 
   const std::string options = "fd=" + std::to_string(device.get()) + ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
                               ",group_id=" + std::to_string(::getegid()) + ",allow_other,default_permissions";
   if (::mount("spank-container", name.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
-    return Error::from_errno(errno, "mount a layer by FUSE");
+    return Error::from_errno(errno, "mount a layer through FUSE");
   }
   SPC_TRY_DURING("serve a layer", send_struct(ours.get(), FuseStatus{}));
   return server;
@@ -79,14 +79,14 @@ Result<void> mount_directory(int directory, const std::string& name) {
   const std::string link = "/proc/self/fd/" + std::to_string(directory);
   if (::readlink(link.c_str(), path.data(), path.size() - 1) < 0 || ::fstat(directory, &wanted) != 0 ||
       ::stat(path.data(), &found) != 0) {
-    return Error::from_errno(errno, "find the image's directory");
+    return Error::from_errno(errno, "stat the image directory");
   }
   if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino) {
-    return Error(ErrorKind::unavailable, "the image's directory has been moved away");
+    return Error(ErrorKind::unavailable, "the image directory was moved");
   }
   const UniqueFd tree(::open_tree(AT_FDCWD, path.data(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, "mount the image's directory");
+    return Error::from_errno(errno, "mount the image directory");
   }
   return {};
 }
@@ -100,8 +100,8 @@ Result<UniqueFd> lock_kept(const std::string& path) {
   if (!directory) return Error::from_errno(errno, "open " + in_quotes(path));
   if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Error::from_errno(errno, "lock " + in_quotes(path));
-    return Error(ErrorKind::unavailable, "another container is writing into " + in_quotes(path))
-        .hint("wait for it, or start this one read-only");
+    return Error(ErrorKind::unavailable, "another container is using " + in_quotes(path))
+        .hint("wait for it, or start this one with --readonly");
   }
   return directory;
 }
@@ -110,7 +110,7 @@ Result<UniqueFd> lock_kept(const std::string& path) {
 Result<void> mount_kept(const std::string& path) {
   const UniqueFd tree(::open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, "kept", MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, "use directory " + in_quotes(path) + " for what is written");
+    return Error::from_errno(errno, "use directory " + in_quotes(path) + " for changes");
   }
   SPC_TRY(make_directory(AT_FDCWD, "kept/up", 0755));
   return make_directory(AT_FDCWD, "kept/work", 0755);
@@ -132,7 +132,7 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   if (writable.wanted && (errno != EINVAL || keeps(writable))) {
     const int err = errno;
     auto error = Error::from_errno(err, "mount the container's file system");
-    return keeps(writable) ? std::move(error).hint("what is written must be kept on a local file system: ext4, xfs, btrfs")
+    return keeps(writable) ? std::move(error).hint("changes need a local file system: ext4, xfs, btrfs")
                            : std::move(error);
   }
   if (!mount_with(all + ",userxattr")) return Error::from_errno(errno, "mount the container's file system");

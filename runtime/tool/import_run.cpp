@@ -73,7 +73,7 @@ class ImportRun {
 
 Result<void> ImportRun::start(const ImportRequest& request) {
   layers_ = UniqueFd(::openat(store_, "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!layers_) return Error::from_errno(errno, "open your image store");
+  if (!layers_) return Error::from_errno(errno, "open the user's image store");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto [questions, source] = SPC_TRY(socket_pair());
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", request.serialize()));
@@ -104,8 +104,8 @@ Result<Digest> ImportRun::serve() {
       if (status == 0) {
         SPC_TRY(publish(current->blob, current->file));
       } else {
-        SPC_TRY(refuse(current->blob, Error(ErrorKind::corrupt, status == 1 ? "what it was converted to is not what we write"
-                                                                            : "the program that checks layers failed")));
+        SPC_TRY(refuse(current->blob, Error(ErrorKind::corrupt, status == 1 ? "not a layer written by the converter"
+                                                                            : "the layer verifier failed")));
       }
       verifications_.erase(current);
     }
@@ -118,8 +118,8 @@ Result<void> ImportRun::on_message() {
   ImportMessage message;
   auto descriptors = receive_struct(socket_.get(), message);
   if (!descriptors) {
-    return Error(ErrorKind::unavailable, "pull " + in_quotes(image_) + ": the program that fetches images ended unexpectedly")
-        .hint("try again; scontainer doctor looks for what may be wrong");
+    return Error(ErrorKind::unavailable, "pull " + in_quotes(image_) + ": import exited unexpectedly")
+        .hint("try again; run scontainer doctor to find the reason");
   }
   message.text[sizeof message.text - 1] = '\0';
   switch (message.kind) {
@@ -133,7 +133,7 @@ Result<void> ImportRun::on_message() {
     case ImportMessageKind::evict: return evict(message.digest);
     case ImportMessageKind::done: outcome_.emplace(message.digest); return {};
     case ImportMessageKind::failed: outcome_.emplace(as_error(message)); return {};
-    default: return Error(ErrorKind::internal, "unexpected message of the program that fetches images");
+    default: return Error(ErrorKind::internal, "unexpected message from import");
   }
 }
 
@@ -151,9 +151,9 @@ Result<void> ImportRun::make_layer() {
   const UniqueFd file(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
   if (!file) {
     const int err = errno;
-    auto error = Error::from_errno(err, "create a layer in your image store");
+    auto error = Error::from_errno(err, "create a layer in the user's image store");
     if (err == EOPNOTSUPP || err == EISDIR) {
-      error = std::move(error).hint("its file system cannot hold nameless files (NFS): set XDG_DATA_HOME to a local directory");
+      error = std::move(error).hint("its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local directory");
     }
     return refuse({}, error);
   }

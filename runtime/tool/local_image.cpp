@@ -6,7 +6,7 @@
 namespace spc {
 
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
-  if (!image.record) return Error(ErrorKind::refused, "use image " + image.digest.str() + ": you may not read its record");
+  if (!image.record) return Error(ErrorKind::refused, "use image " + image.digest.str() + ": permission denied for its record");
   OpenedImage opened;
   opened.name = image.names.empty() ? image.digest.str() : image.names.front().name;
   opened.settings = image.record->settings;

@@ -98,7 +98,7 @@ Result<void> NodeStep::enter(const StepOptions& options, std::map<std::string, s
 
 Result<Digest> pull_into_node_store(const Places& places, const Config& config, const Wanted& wanted) {
   if (wanted.platform) {
-    return Error(ErrorKind::invalid, "--platform: the node's store takes images for its own architecture only");
+    return Error(ErrorKind::invalid, "--platform: the node's store takes images for the node's architecture only");
   }
   StepOptions options;
   options.image = wanted.image;
@@ -125,7 +125,7 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
     while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
     }
     if (!told || told->size == 0)
-      return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process ended");
+      return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process exited");
     if (why[0] != '\0') return Error(ErrorKind::system, why.c_str());
   }
   const auto store = SPC_TRY(open_store(places.store));

@@ -64,8 +64,8 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return ObtainedImage{std::move(store), *std::move(there)};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found, "image " + in_quotes(wanted.image) + ": it is not in your store")
-        .hint("leave --pull=never out");
+    return Error(ErrorKind::not_found, "image " + in_quotes(wanted.image) + ": not in the user's store")
+        .hint("drop --pull=never");
   }
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
 

@@ -48,8 +48,8 @@ Result<Places> Places::find() {
   }
   places.store = under(absolute_variable("XDG_DATA_HOME"), places.home, "/.local/share");
   if (places.store.empty()) {
-    return Error(ErrorKind::not_found, "find a place for your images: you have no home directory")
-        .hint("set XDG_DATA_HOME to a directory of yours");
+    return Error(ErrorKind::not_found, "locate the image store: the user has no home directory")
+        .hint("set XDG_DATA_HOME");
   }
   places.running = places.store + "/running";
   const std::string config = under(absolute_variable("XDG_CONFIG_HOME"), places.home, "/.config") + "/config.toml";
@@ -73,7 +73,7 @@ std::string helper_program(const char* name) {
 Result<std::string> absolute_path(const std::string& path) {
   if (path.starts_with('/')) return path;
   std::array<char, PATH_MAX> here{};
-  if (::getcwd(here.data(), here.size()) == nullptr) return Error::from_errno(errno, "find the work directory");
+  if (::getcwd(here.data(), here.size()) == nullptr) return Error::from_errno(errno, "get the work directory");
   return std::string(here.data()) + "/" + path;
 }
 
@@ -91,11 +91,11 @@ Result<void> make_directories(const std::string& path) {
 
 Result<UniqueFd> make_own_store(const Places& places) {
   for (const char* part : {"/layers/sha256", "/images", "/refs", "/running", "/workspace"}) {
-    SPC_TRY_DURING("set up your image store", make_directories(places.store + part));
+    SPC_TRY_DURING("set up the user's image store", make_directories(places.store + part));
   }
   const std::string locks = places.store + "/locks";
   const UniqueFd made(::open(locks.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!made) return Error::from_errno(errno, "set up your image store: create " + in_quotes(locks));
+  if (!made) return Error::from_errno(errno, "set up the user's image store: create " + in_quotes(locks));
   return open_store(places.store);
 }
 
@@ -103,7 +103,7 @@ Result<UniqueFd> open_store(const std::string& path) {
   UniqueFd store(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (store) return store;
   const int err = errno;
-  if (err == ENOENT) return Error(ErrorKind::not_found, "there is no image store " + in_quotes(path) + " yet");
+  if (err == ENOENT) return Error(ErrorKind::not_found, "no image store " + in_quotes(path) + " yet");
   return Error::from_errno(err, "open the image store " + in_quotes(path));
 }
 

@@ -156,17 +156,17 @@ Result<SharedContainer> join_shared_container(const std::string& key, const std:
     UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!listener || !socket) return Error::from_errno(errno, "make a socket");
     if (::bind(listener.get(), as_sockaddr(address), address.size) == 0) {
-      if (::listen(listener.get(), kBacklog) != 0) return Error::from_errno(errno, "listen to the other tasks");
+      if (::listen(listener.get(), kBacklog) != 0) return Error::from_errno(errno, "listen for the other tasks");
       const pid_t first = ::getpid();
       const pid_t keeper = ::fork();
       if (keeper < 0) return Error::from_errno(errno, "fork");
       if (keeper == 0) keep(listener.get(), first, make);
     } else if (errno != EADDRINUSE) {
-      return Error::from_errno(errno, "meet the other tasks");
+      return Error::from_errno(errno, "contact the other tasks");
     }
     listener.reset();
     if (::connect(socket.get(), as_sockaddr(address), address.size) == 0) {
-      if (!is_ours(socket.get())) return Error(ErrorKind::refused, "another user's process has taken the name of our container");
+      if (!is_ours(socket.get())) return Error(ErrorKind::refused, "the name of the shared container is in use by another user");
       auto container = taken(std::move(socket));
       // A keeper that is gone has ended before it saw us, or was killed: then there is no container, and we may make one.
       const bool gone =
@@ -176,7 +176,7 @@ Result<SharedContainer> join_shared_container(const std::string& key, const std:
     const timespec pause{.tv_sec = 0, .tv_nsec = 10'000'000};
     ::nanosleep(&pause, nullptr);
   }
-  return Error(ErrorKind::unavailable, "the container that the tasks share ends again and again");
+  return Error(ErrorKind::unavailable, "the shared container exits repeatedly");
 }
 
 }  // namespace spc

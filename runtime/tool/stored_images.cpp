@@ -146,19 +146,19 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
     if (named) return std::move(image);
     if (!is_digest_prefix(prefix) || !image.digest.hex().starts_with(prefix)) continue;
     if (found != nullptr)
-      return Error(ErrorKind::invalid, in_quotes(text) + ": several images begin so").hint("give more digits");
+      return Error(ErrorKind::invalid, in_quotes(text) + ": ambiguous digest").hint("use more digits");
     found = &image;
   }
   if (found != nullptr) return std::move(*found);
-  return Error(ErrorKind::not_found, "there is no image " + in_quotes(canonical.empty() ? text : canonical) + " in the store")
-      .hint("scontainer images lists them, scontainer pull fetches them");
+  return Error(ErrorKind::not_found, "no image " + in_quotes(canonical.empty() ? text : canonical) + " in the store")
+      .hint("list images with scontainer images, pull them with scontainer pull");
 }
 
 Result<ListedImage> image_of(int store, const Digest& digest) {
   ListedImage image;
   image.digest = digest;
   fill_in(store, image);
-  if (!image.record) return Error(ErrorKind::not_found, "there is no image " + digest.str() + " in the store");
+  if (!image.record) return Error(ErrorKind::not_found, "no image " + digest.str() + " in the store");
   return image;
 }
 
@@ -168,7 +168,7 @@ Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image) {
     UniqueFd file(::openat(store, layer_path(layer).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (!file) {
       const int err = errno;
-      return Error::from_errno(err, "open layer " + layer.str()).hint("scontainer pull fetches it again");
+      return Error::from_errno(err, "open layer " + layer.str()).hint("pull it again with scontainer pull");
     }
     if (::flock(file.get(), LOCK_SH | LOCK_NB) != 0) return Error::from_errno(errno, "lock layer " + layer.str());
     files.push_back(std::move(file));

@@ -92,7 +92,7 @@ int execute(const std::vector<std::vector<std::string>>& alternatives, const std
   }
   const std::string what = "execute " + in_quotes(alternatives.back()[0]) + ": ";
   if (failed == ENOEXEC) {
-    report_error(what + "it is no program for this machine (hint: a script needs a first line like #!/bin/sh)");
+    report_error(what + "not an executable for this machine (hint: a script needs a first line like #!/bin/sh)");
   } else {
     report_error(Error::from_errno(failed, "execute " + in_quotes(alternatives.back()[0])).message());
   }

@@ -67,7 +67,7 @@ bool draws_progress() {
 }
 
 PullDisplay::PullDisplay(std::string image, bool quiet) : image_(std::move(image)), quiet_(quiet) {
-  if (!quiet_ && draws_progress()) draw(image_ + ": asking the registry");
+  if (!quiet_ && draws_progress()) draw(image_ + ": contacting the registry");
 }
 
 PullDisplay::~PullDisplay() { clear(); }

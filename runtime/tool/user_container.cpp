@@ -84,7 +84,7 @@ Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedIm
     }
     // What is in a file of data has been mounted before, in this order.
     const bool is_data = (source.flags & TaskMessage::source_squashfs) != 0;
-    if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file has changed meanwhile");
+    if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file was changed concurrently");
     const std::string place = is_data ? image.place + "/data" + std::to_string(data++) : "";
     std::uint64_t attributes = MOUNT_ATTR_NOSUID;
     if (!lies_on_dev(source)) attributes |= MOUNT_ATTR_NODEV;
@@ -168,7 +168,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   const UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false);
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
-  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "make a mount namespace");
+  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "create a mount namespace");
   MadeContainer made;
   HookedStart& hooked = made.hooked;
   made.mounts = UniqueFd(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
@@ -209,8 +209,8 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
     SPC_TRY(furnish(furniture, attach));
     SPC_TRY(hooked.start());
   } else if (!request.devices.empty()) {
-    return Error(ErrorKind::unavailable, "--device: this kernel cannot make the container writable, as devices need it")
-        .hint("scontainer doctor says more");
+    return Error(ErrorKind::unavailable, "--device: this kernel cannot set up the container writable, as devices need it")
+        .hint("see scontainer doctor");
   } else {
     // Nothing can be made: what the image has must do.
     furniture.passwd_entry.clear();

@@ -202,7 +202,7 @@ TEST_CASE("layers of the store are served where the kernel cannot map their owne
   });
   const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
   CHECK(answer.kind == TaskMessageKind::failed);
-  CHECK(says(answer, "map the owner of a layer"));
+  CHECK(says(answer, "ID-map a layer"));
 }
 
 TEST_CASE("a mounted layer is not evicted, and one that is not is") {
@@ -233,7 +233,7 @@ TEST_CASE("layers are published when the verifier accepts them, several at the s
   ::clock_gettime(CLOCK_MONOTONIC, &begin);
   const auto answer = step.start(0, wishes, some_record());
   ::clock_gettime(CLOCK_MONOTONIC, &end);
-  const std::string verify = ": it is not what the converter writes";
+  const std::string verify = ": not a layer written by the converter";
   CHECK(std::string(answer.text) == "103:17|98:18 verify layer " + digest_of('b').str() + verify + "|99:18 verify layer " +
                                         digest_of('c').str() + ": the verifier failed (hint: see --mem)|");
   CHECK(static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e9 < 0.55);

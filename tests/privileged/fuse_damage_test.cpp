@@ -92,23 +92,23 @@ TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
     return refusal(scene.image);
   };
   CHECK(with(0, "xxxx") == "it is not a squashfs");
-  CHECK(with(28, std::string("\3\0\1\0", 4)).starts_with("it is a squashfs of version 3.1, only version 4.0 can be read"));
+  CHECK(with(28, std::string("\3\0\1\0", 4)).starts_with("it is a squashfs of version 3.1, only version 4.0 is supported"));
   CHECK(with(0, "sqsh").starts_with("it is a squashfs of version 3 or older"));
-  CHECK(with(20, std::string("\2\0", 2)).starts_with("the squashfs is compressed with lzma, which this build cannot read"));
+  CHECK(with(20, std::string("\2\0", 2)).starts_with("the squashfs is compressed with lzma, which this build does not support"));
   CHECK(with(20, std::string("\11\0", 2)) == "the squashfs is compressed in an unknown way (number 9)");
-  CHECK(with(12, std::string("\0\0\0\1", 4)) == "the squashfs is damaged: block size 16777216");
+  CHECK(with(12, std::string("\0\0\0\1", 4)) == "the squashfs is corrupt: block size 16777216");
   CHECK(with(72, std::string("\xff\xff\xff\xff", 4)) ==
-        "the squashfs is damaged: its inodes and directories do not lie within it");
-  CHECK(with(48, std::string("\xff\xff\xff\xff", 4)) == "the squashfs is damaged: its table of owners does not lie within it");
-  CHECK(with(56, std::string("\x00\xff\xff\xff\x00\x00\x00\x00", 8)).ends_with("its extended attributes do not lie within it"));
-  CHECK(with(32, std::string("\x00\x00\xff\xff", 4)) == "the squashfs is damaged: its root directory does not lie within it");
+        "the squashfs is corrupt: inode or directory table out of bounds");
+  CHECK(with(48, std::string("\xff\xff\xff\xff", 4)) == "the squashfs is corrupt: ID table out of bounds");
+  CHECK(with(56, std::string("\x00\xff\xff\xff\x00\x00\x00\x00", 8)).ends_with("extended attribute table out of bounds"));
+  CHECK(with(32, std::string("\x00\x00\xff\xff", 4)) == "the squashfs is corrupt: root directory out of bounds");
   write(scene.image, good.substr(0, 4096));
   CHECK(refusal(scene.image).starts_with("the squashfs is truncated: 4096 of "));
   write(scene.image, good.substr(0, 50));
   CHECK(refusal(scene.image) == "the squashfs is truncated: it ends within its super block");
   write(scene.image, "");
   CHECK(refusal(scene.image) == "it is not a squashfs");
-  CHECK(refusal(scene.image, 1 << 20) == "the squashfs would begin behind the end of the file");
+  CHECK(refusal(scene.image, 1 << 20) == "the squashfs starts beyond the end of the file");
 }
 
 TEST_CASE("no damage to an image ends the server") {

@@ -49,7 +49,7 @@ TEST_CASE("a directory that somebody else made first is refused by name") {
   const auto done = set_up_node(kService, kService);
   REQUIRE_FALSE(done);
   CHECK(done.error().message() == "use directory \"" SPC_RUN_DIR
-                                  "\": it belongs to user 4711 (hint: remove it or give it to root)");
+                                  "\": owned by user 4711 (hint: remove it or chown it to root)");
 }
 
 TEST_CASE("a link in place of a directory is not followed") {

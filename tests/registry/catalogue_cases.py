@@ -74,7 +74,7 @@ def test_an_index_that_does_not_say_for_what_or_lies():
     succeeds(pull("row"), small)
     arm = oci.Image([oci.Layer({"a": b"arm"})], architecture="arm64")
     registry.repository("row", arm).add_document(oci.OCI_INDEX, oci.index([(arm, "linux/amd64")]), "1")
-    fails(pull("row"), "is made for linux/arm64, not for linux/amd64")
+    fails(pull("row"), "is built for linux/arm64, not for linux/amd64")
 
 
 def test_an_index_of_20000_entries():

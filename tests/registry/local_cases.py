@@ -132,7 +132,7 @@ def test_nobody_else_gets_a_local_image_by_knowing_its_digests():
         assert not result.published, result
     # A layout or archive without the layers, or with others of the same size, proves nothing.
     other = {"blobs/sha256/" + layer.digest[7:]: bytes(len(layer.blob)) for layer in two.layers}
-    for replaced, text in (({}, "is not there"), (other, "has digest")):
+    for replaced, text in (({}, "is missing"), (other, "has digest")):
         files = without_layers(two, replaced)
         for location in ("oci:" + in_directory(files), "oci-archive:" + as_tar(files), "oci:" + in_directory(files) + ":" + two.digest):
             is_refused(local(location, store=store, uid=BOB), text, "layer")
@@ -226,7 +226,7 @@ def test_layouts_and_archives_that_are_damaged():
     fails(local("oci:" + in_directory({**files, **damaged})), two.layers[0].digest)
     fails(local("oci:" + in_directory({**files, blob: files[blob][:-1]})), "bytes instead of")
     fails(local("oci:" + in_directory({**files, manifest: files[manifest] + b" "})), "has digest", "damaged")
-    fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != blob})), "is not there")
+    fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != blob})), "is missing")
     fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != "oci-layout"})), "no file oci-layout")
     fails(local("oci:" + in_directory({**files, "index.json": b"[]"})), "index.json")
     path = as_tar(files)
@@ -240,16 +240,16 @@ def test_layouts_and_archives_that_are_damaged():
 def test_what_is_not_an_ordinary_file_is_refused_without_waiting():
     fifo = tempfile.mktemp(dir=work)
     os.mkfifo(fifo)
-    fails(local(f"oci-archive:{fifo}"), "is not an ordinary file")
-    fails(local(f"oci-archive:{work}"), "is not an ordinary file")
-    fails(local("oci-archive:/dev/zero"), "is not an ordinary file")
+    fails(local(f"oci-archive:{fifo}"), "is not a regular file")
+    fails(local(f"oci-archive:{work}"), "is not a regular file")
+    fails(local("oci-archive:/dev/zero"), "is not a regular file")
     fails(local(f"oci-archive:{work}/nothing.tar"), "no such file")
     fails(local(f"oci:{work}/nothing"), "no such file")
     directory = in_directory(layout_files({"v1": small}))
     blob = os.path.join(directory, "blobs/sha256", small.layers[0].digest[7:])
     os.unlink(blob)
     os.mkfifo(blob)
-    fails(local(f"oci:{directory}"), "is not an ordinary file")
+    fails(local(f"oci:{directory}"), "is not a regular file")
 
 
 def test_a_link_that_leads_out_of_a_layout_is_refused():

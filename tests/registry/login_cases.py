@@ -83,7 +83,7 @@ def test_a_public_image_asks_nobody():
 def test_row_21_basic_without_credentials_says_how_to_log_in():
     registry.repository("locked", small, wants_basic)
     for user in (None, User()):
-        fails(pull("locked", user=user), "a login is needed", f"log in: scontainer login {registry.name}")
+        fails(pull("locked", user=user), "login required", f"log in: scontainer login {registry.name}")
 
 
 def test_basic_credentials_are_asked_for_once_and_used():
@@ -115,7 +115,7 @@ def test_trouble_with_the_users_files_is_his_message():
     fails(pull("trouble", user=User("credentials \"/home/alice/.docker/config.json\": is not JSON")), "config.json\": is not JSON")
     # ... but not where a tag is simply not there.
     result = pull("nothing-here", user=User("credentials: broken"))
-    fails(result, 'there is no repository "nothing-here"')
+    fails(result, 'no such repository "nothing-here"')
     assert result.warnings == ["credentials: broken"], result
 
 
@@ -208,7 +208,7 @@ def test_row_24_401_whatever_the_token_ends_after_three():
 def test_a_login_server_that_does_not_know_the_password():
     tokens = TokenServer(registry, "t6")
     registry.repository("badpassword", small, tokens.guard())
-    fails(pull("badpassword", user=alice(password="old")), "the login server does not accept the credentials", "log in again")
+    fails(pull("badpassword", user=alice(password="old")), "the login server rejects the credentials", "log in again")
 
 # --- where secrets do not go ---
 
@@ -236,7 +236,7 @@ def test_a_redirect_target_that_asks_for_a_login_gets_none():
     asking = Server()
     asking.paths.append((r"/.*", lambda h: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'})))
     registry.repository("phish", small, wants_basic, lambda h, kind, name: kind == "blobs" and (h.answer(302, extra={"Location": f"http://{asking.name}/x"}) or True))
-    nothing_leaked(fails(pull("phish", user=alice()), "the server it redirects to wants a login"), asking)
+    nothing_leaked(fails(pull("phish", user=alice()), "redirects to a server that requires a login"), asking)
 
 
 def test_secrets_are_in_no_argument_environment_or_readable_memory():
@@ -289,7 +289,7 @@ def test_user_source_finds_the_credentials_of_this_registry_only():
 
     def with_home(**more):
         return pull("files", environment={"HOME": home, "PATH": f"{home}/bin:/usr/bin:/bin"} | more)
-    fails(with_home(), "a login is needed", f"scontainer login {registry.name}")
+    fails(with_home(), "login required", f"scontainer login {registry.name}")
     host = registry.name.split(":")[0]
     enroot = write(".config/enroot/.credentials", f"machine elsewhere login a password b\nmachine {host} login alice password $(printer wonder:land)\n")
     write("bin/printer", "#!/bin/sh\necho $1\n", 0o755)
@@ -316,5 +316,5 @@ def test_the_real_registry_with_htpasswd():
     server.push(image, "team/private")
     settings = config("", server)
     private(nothing_leaked(pull("team/private", server=server, settings=settings, user=alice())), image)
-    fails(pull("team/private", server=server, settings=settings, user=User()), "a login is needed", f"scontainer login {server.name}")
+    fails(pull("team/private", server=server, settings=settings, user=User()), "login required", f"scontainer login {server.name}")
     fails(pull("team/private", server=server, settings=settings, user=alice(password="x")), "give no access")

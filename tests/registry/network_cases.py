@@ -189,7 +189,7 @@ def test_https_goes_through_a_tunnel_that_sees_nothing():
     assert result.done == small.digest[7:], result
     assert proxy.seen and set(proxy.seen) == {("CONNECT", server.name)}, proxy.seen
     fails(pull("tls", server=server, settings=settings(Proxy(refuses=403))), "the proxy refuses to connect (status 403)")
-    fails(pull("tls", server=server, settings=settings(Proxy(refuses=407))), "the proxy wants a login")
+    fails(pull("tls", server=server, settings=settings(Proxy(refuses=407))), "the proxy requires a login")
     dead = Proxy()
     dead.shutdown()
     dead.server_close()

@@ -115,7 +115,7 @@ def test_within_its_time_a_grant_bridges_a_registry_that_is_down():
     assert there.failed == empty.failed
     for policy in ("missing", "never"):
         succeeds(pull("private/down", server=server, store=store, settings=settings, pull=policy, user=alice(), uid=ALICE), image)
-    refused(pull("private/down", server=server, store=store, settings=settings, pull="never", uid=BOB), "it is not on this node")
+    refused(pull("private/down", server=server, store=store, settings=settings, pull="never", uid=BOB), "not on this node")
 
 
 def test_after_its_time_a_grant_bridges_nothing():
@@ -126,7 +126,7 @@ def test_after_its_time_a_grant_bridges_nothing():
     unreachable(server)
     refused(pull("private/late", server=server, store=store, settings=settings, user=alice(), uid=ALICE), "connection refused")
     refused(pull("private/late", server=server, store=store, settings=settings, pull="missing", user=alice(), uid=ALICE), "connection refused")
-    refused(pull("private/late", server=server, store=store, settings=settings, pull="never", user=alice(), uid=ALICE), "it is not on this node")
+    refused(pull("private/late", server=server, store=store, settings=settings, pull="never", user=alice(), uid=ALICE), "not on this node")
 
 # --- what turns private, what turns public ---
 

@@ -22,9 +22,9 @@ def test_unknown_host_and_refused_connection():
 
 
 def test_missing_repository_tag_blob():
-    fails(pull("nowhere"), 'there is no repository "nowhere"')
+    fails(pull("nowhere"), 'no such repository "nowhere"')
     repository = registry.repository("part", small)
-    fails(pull("part", "2"), 'there is no such tag or digest in repository "part"', "part:2")
+    fails(pull("part", "2"), 'no such tag or digest in repository "part"', "part:2")
     del repository.blobs[small.layers[0].digest]
     fails(pull("part"), f'layer "{small.layers[0].digest}"', "the registry has lost it")
     repository.add(small)
@@ -34,7 +34,7 @@ def test_missing_repository_tag_blob():
 
 def test_401_403():
     registry.repository("basic", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'}) or True)
-    fails(pull("basic"), "a login is needed", f"log in: scontainer login {registry.name}")
+    fails(pull("basic"), "login required", f"log in: scontainer login {registry.name}")
     registry.repository("forbidden", small, lambda h, *_: h.answer(403) or True)
     fails(pull("forbidden"), 'access to repository "forbidden" is forbidden')
     challenge = {"WWW-Authenticate": f'Bearer realm="http://{registry.name}/useless"'}
@@ -76,7 +76,7 @@ def test_reset_every_time():
     image = big_image(1)
     registry.repository("always", image, lambda h, kind, name: kind == "blobs" and name == image.layers[0].digest and
                         (h.part_then_reset(image.layers[0].blob, 10) or True))
-    fails(pull("always"), "closed the connection in the middle", "tried 4 times")
+    fails(pull("always"), "closed the connection during the transfer", "tried 4 times")
 
 
 def test_redirect_loops_and_forbidden_targets():
@@ -108,9 +108,9 @@ def test_hung_headers_and_body():
         time.sleep(15)
         return True
     registry.repository("hungbody", image, hang)
-    assert fails(pull("hungbody"), "sends nothing any more").seconds < 15
+    assert fails(pull("hungbody"), "stopped sending").seconds < 15
     registry.repository("hunghead", small, lambda h, *_: time.sleep(12) or True)
-    assert fails(pull("hunghead"), "sends nothing any more").seconds < 15
+    assert fails(pull("hunghead"), "stopped sending").seconds < 15
 
 
 def test_endless_manifest_and_headers():
@@ -163,7 +163,7 @@ def test_truncated_blob_with_the_right_length_header():
         handler.close_connection = True
         return True
     registry.repository("short", image, short)
-    fails(pull("short"), "closed the connection in the middle")
+    fails(pull("short"), "closed the connection during the transfer")
 
 
 def test_wrong_manifest_and_config_bytes():
@@ -180,7 +180,7 @@ def test_wrong_diff_id_and_their_number():
     image = oci.Image([oci.Layer({"q": b"q"})])
     image.config["rootfs"]["diff_ids"] = ["sha256:" + "0" * 64]
     registry.repository("diff", image.seal())
-    fails(pull("diff"), "its archive has digest", image.layers[0].diff_id)
+    fails(pull("diff"), "its uncompressed digest is", image.layers[0].diff_id)
     image.config["rootfs"]["diff_ids"] = []
     registry.repository("diff", image.seal())
     fails(pull("diff"), "describes 0 layers, the manifest 1")
@@ -197,7 +197,7 @@ def test_a_layer_that_is_no_archive():
 def test_wrong_platform_before_any_layer():
     arm = oci.Image([oci.Layer({"a": b"arm"})], architecture="arm64")
     registry.repository("arm", arm)
-    fails(pull("arm"), "is made for linux/arm64, not for linux/amd64")
+    fails(pull("arm"), "is built for linux/arm64, not for linux/amd64")
     data = oci.index([(arm, "linux/arm64"), (arm, "linux/arm/v7")])
     registry.repository("armindex", arm).add_document(oci.OCI_INDEX, data, "1")
     fails(pull("armindex"), "has no image for linux/amd64, only for linux/arm/v7, linux/arm64")
@@ -249,7 +249,7 @@ def test_indexes_nested_too_deep_and_to_absent_manifests():
     fails(pull("deep"), "nested too deep")
     other = oci.Image([oci.Layer({"n": b"n"})])
     registry.repository("absent").add_document(oci.OCI_INDEX, oci.index([(other, "linux/amd64")]), "1")
-    fails(pull("absent"), "there is no such tag or digest", other.digest)
+    fails(pull("absent"), "no such tag or digest", other.digest)
 
 
 def test_configurations_that_are_not():

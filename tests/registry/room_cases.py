@@ -74,7 +74,7 @@ def test_the_least_recently_used_image_goes_first():
     result = succeeds(pull("room/new", store=store, settings=settings), new)
     assert not has(store, older, "room/older") and has(store, old, "room/old"), result
     assert result.evicted == [older.layers[0].digest[7:]]
-    assert any(line.startswith("making room in the image store: 1 images") for line in result.progress), result
+    assert any(line.startswith("making room in the image store: evicting 1 images") for line in result.progress), result
     # It can be fetched again, and takes the place of the next.
     succeeds(pull("room/older", store=store, settings=settings), older)
     assert not has(store, old, "room/old")
@@ -91,7 +91,7 @@ def test_what_is_in_use_stays_and_what_does_not_fit_is_refused():
         succeeds(pull("use/third", store=store, settings=settings), third)
         assert has(store, first, "use/first") and not has(store, second, "use/second")
         result = pull("use/second", store=store, settings=settings)  # the third was used a moment ago
-        assert result.done is None and "may have 3 MB and has 3 MB, the image needs 2 MB" in result.failed, result
+        assert result.done is None and "is limited to 3 MB and uses 3 MB, the image needs 2 MB" in result.failed, result
         assert store.path in result.failed, result
     assert has(store, third, "use/third")
 
@@ -196,7 +196,7 @@ def test_a_user_has_so_many_imports_at_a_time_and_the_next_one_waits():
         time.sleep(0.02)
     second = pull("slot/two", store=store, settings=settings)
     succeeds(second, two)
-    assert any(line.startswith("waiting: you have 1 other images") for line in second.progress), second
+    assert any(line.startswith("waiting: the limit of 1 other images") for line in second.progress), second
     result = first.wait()
     result.store = store
     succeeds(result, one)

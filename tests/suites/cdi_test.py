@@ -161,13 +161,13 @@ def mounts_of_the_root_and_programs_are_refused(cluster):
 def a_file_that_others_can_write_does_not_count(cluster):
     with files(cluster, a_json=ZERO) as made:
         os.chmod(made.path("cdi/a.json"), 0o666)
-        refused(cluster, "example.org/x=one", "can be written by others than its owner (hint: chmod go-w it)")
+        refused(cluster, "example.org/x=one", "is writable by others (hint: chmod go-w it)")
         os.chmod(made.path("cdi/a.json"), 0o644)
         os.chown(made.path("cdi/a.json"), 2001, 2001)
-        refused(cluster, "example.org/x=one", "does not belong to root")
+        refused(cluster, "example.org/x=one", "is not owned by root")
         os.chown(made.path("cdi/a.json"), 0, 0)
         os.chmod(made.path("cdi"), 0o777)
-        refused(cluster, "example.org/x=one", "can be written by others")
+        refused(cluster, "example.org/x=one", "is writable by others")
 
 
 @test
@@ -248,7 +248,7 @@ def a_program_of_a_cdi_file_runs_as_the_user_before_the_container(cluster):
             equal(json.loads(state)["status"], "creating", "the state")
             os.chmod(program, 0o777)
             os.unlink(seen)
-            refused(cluster, "example.org/x=one", "can be written by others")
+            refused(cluster, "example.org/x=one", "is writable by others")
             expect(not os.path.exists(seen), "it was executed")
             os.chmod(program, 0o755)
             with open(program, "w") as file:

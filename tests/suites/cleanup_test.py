@@ -154,7 +154,7 @@ def an_agent_that_is_killed_during_a_pull_is_told_with_one_line(cluster):
     kill_all(cluster.processes("node01", "agent"))
     done = pull.step.end(10)
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-    expect("prepare the container: the agent has ended" in done.errors()[0], "the line does not say why", done)
+    expect("set up the container: the agent exited" in done.errors()[0], "the line does not say why", done)
     pull.must_leave_nothing()
     pull.go()
     cluster.srun(*ON, "/probe", image=pull.name).good()

@@ -43,7 +43,7 @@ class Done:
 
     def errors(self):
         """Our lines but those that only tell how it goes."""
-        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ")) and ": trying again in " not in line]
+        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ")) and ": retrying in " not in line]
 
 
 class Running:
@@ -72,7 +72,7 @@ class Running:
         return self._done(rc)
 
     def said(self):
-        """What it has printed so far, both streams."""
+        """What it printed so far, both streams."""
         return self._text(self.out) + self._text(self.err)
 
     def await_text(self, text, timeout=15):

@@ -122,7 +122,7 @@ def a_hook_that_fails_fails_the_step_with_its_words(cluster):
                    "hook 50-it: ", "/hooks.d/50-it.sh exited with return code 1")
     expect("exited with return code 1" in done.messages()[-1] or any("return code 1" in line for line in done.messages()),
            "the reason is no message", done)
-    refused(cluster, "kill -9 $$\n", "50-it.sh was ended by signal 9")
+    refused(cluster, "kill -9 $$\n", "50-it.sh was killed by signal 9")
     refused(cluster, "sleep 60 & sleep 60\n", "50-it.sh took longer than 5 seconds (hint: hook_timeout in config.toml")
     refused(cluster, "echo nonsense >> ${ENROOT_MOUNTS}\n", "invalid fstab entry", "return code 1")
     with Hooks(cluster, {"a.sh": ""}) as files:
@@ -225,7 +225,7 @@ def hooks_of_our_own_directory_need_no_enroot_and_names_can_be_turned_off(cluste
         step(cluster, 'echo "$A/$B"').good("/")
         os.chmod(files.path("spank-container/hooks.d/a.sh"), 0o777)
         done = step(cluster, "true")
-        expect(done.rc != 0 and "/hooks.d/a.sh" in done.err and "can be written by others" in done.err, "is accepted", done)
+        expect(done.rc != 0 and "/hooks.d/a.sh" in done.err and "is writable by others" in done.err, "is accepted", done)
     with Hooks(cluster, hooks, config={"x": ""}):
         step(cluster, 'echo "$A/$B"').good("/")  # enroot's, without enroot_compat
 

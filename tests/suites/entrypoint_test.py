@@ -172,7 +172,7 @@ def one_that_fails_is_told_once_with_what_it_said(cluster):
     done = cluster.srun(*ON, "-n4", "true", image=image)
     equal(done.rc, 1, "exit code", done)
     errors = [line for line in said(done) if not line.startswith("entrypoint: ")]
-    equal(errors, ['run the image\'s entrypoint "/entry": ended with status 3, and printed last "no licence" '
+    equal(errors, ['run the image\'s entrypoint "/entry": exited with status 3; last output: "no licence" '
                    '(hint: --no-container-entrypoint runs the command without it)'], "errors", done)
     lines = [line for line in done.messages() if line.startswith("entrypoint: ")]
     equal(lines[-1:] + [str(len(lines))], ["entrypoint: no licence", "20"], "lines of it", done)
@@ -206,7 +206,7 @@ def one_that_does_not_end_is_ended_with_all_it_has_started(cluster):
     with Configured(cluster, "entrypoint_timeout = 1"):
         done = cluster.srun(*ON, "-n2", "true", image=image)
     equal(done.rc, 1, "exit code", done)
-    expect('did not end within 1 s, and printed last "waiting for a server"' in done.errors()[-1], "no cause", done)
+    expect('did not finish within 1 s; last output: "waiting for a server"' in done.errors()[-1], "no cause", done)
     cluster.must_be_quiet()
 
 
@@ -253,7 +253,7 @@ def a_supervisor_or_task_that_is_killed_leaves_nothing_and_nobody_waiting(cluste
     kill_all(sleepers(cluster))
     done = step.end(15)
     equal(done.rc, 1, "exit code", done)
-    expect("ended by signal 9" in done.errors()[-1] or "ended with status 137" in done.errors()[-1], "no cause", done)
+    expect("was killed by signal 9" in done.errors()[-1] or "exited with status 137" in done.errors()[-1], "no cause", done)
     cluster.must_be_quiet()
     step = start_hanging(cluster, "entry-kill-all")
     parents = {int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in sleepers(cluster)}
@@ -296,6 +296,6 @@ def an_image_without_one_runs_as_without_the_option(cluster):
 def it_is_explained(cluster):
     image = with_entrypoint(cluster, "explained", 'exec "$@"', "x y")
     done = cluster.srun("--container-explain", "--container-entrypoint", "true", image=image)
-    expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", once on each node') for line in done.messages()), "not told", done)
+    expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", once per node') for line in done.messages()), "not told", done)
     done = cluster.srun("--container-explain", "true", image=image)
-    expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", which is not run') for line in done.messages()), "not told", done)
+    expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", not run') for line in done.messages()), "not told", done)

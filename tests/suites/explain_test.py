@@ -41,7 +41,7 @@ def it_tells_the_image_and_what_the_image_says(cluster):
     equal(said(done, "image"), [cluster.name_of(image)], "image", done)
     equal(said(done, "manifest"), [digest_of(image.parts()[0])], "manifest", done)
     equal(said(done, "image's cmd"), ['"/probe" "a b"'], "cmd", done)
-    equal(said(done, "image's user"), ['"1000:1000", which is not obeyed'], "user", done)
+    equal(said(done, "image's user"), ['"1000:1000", ignored'], "user", done)
     equal(said(done, "volumes") + said(done, "ports"), ['"/data"', '"80/tcp"'], "volumes and ports", done)
     equal(said(done, "workdir"), ['"/work" (image)'], "work directory", done)
     expect("1 layer" in said(done, "file system")[0], "not one layer", done)

@@ -157,10 +157,10 @@ def row_206_a_directory_that_is_none_or_that_others_can_write_is_refused_by_its_
     with hooks(cluster, {"50-test": says({})}) as site:
         directory = site.path(DIRECTORY.rstrip("/"))
         os.chmod(directory, 0o775)
-        refused(cluster, f'directory of hooks "{path}": ', "can be written by others than its owner", "chmod go-w")
+        refused(cluster, f'directory of hooks "{path}": ', "is writable by others", "chmod go-w")
         os.chmod(directory, 0o755)
         os.chown(directory, 12345, 0)
-        refused(cluster, f'directory of hooks "{path}": ', "does not belong to root")
+        refused(cluster, f'directory of hooks "{path}": ', "is not owned by root")
         os.chown(directory, 0, 0)
         moved = directory + ".moved"
         os.rename(directory, moved)
@@ -181,21 +181,21 @@ def row_206_a_directory_that_is_none_or_that_others_can_write_is_refused_by_its_
 @test
 def row_206_a_hook_that_others_can_write_is_refused_by_its_name(cluster):
     with hooks(cluster, {"50-test": ("true", 0o775)}) as site:
-        refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": can be written by others than its owner')
+        refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": is writable by others')
         os.chmod(site.path(DIRECTORY + "50-test"), 0o755)
         os.chown(site.path(DIRECTORY + "50-test"), 12345, 0)
-        refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": does not belong to root')
+        refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": is not owned by root')
 
 
 @test
 def row_207_a_hook_that_fails_is_killed_or_hangs_refuses_the_step_with_its_name(cluster):
     run = 'hook 50-test: run "/etc/spank-container/hooks.d/50-test": '
     with hooks(cluster, {"50-test": "echo why it failed >&2; exit 3\n"}):
-        refused(cluster, run + 'ended with status 3, and said last "why it failed"', options=["-N2", "-n4"])
+        refused(cluster, run + 'exited with status 3; last output: "why it failed"', options=["-N2", "-n4"])
     with hooks(cluster, {"50-test": "kill -SEGV $$\n"}):
-        refused(cluster, run + "ended by signal 11")
+        refused(cluster, run + "was killed by signal 11")
     with rules(cluster, "hook_timeout = 1\n"), hooks(cluster, {"50-test": "sleep 1000 & sleep 1000\n"}):
-        refused(cluster, run + "did not end within 1 s")
+        refused(cluster, run + "did not finish within 1 s")
 
 
 @test
@@ -342,16 +342,16 @@ mkdir -p /home/shared/bundle && cp "$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/' /h
                 os.unlink(state)
                 shutil.rmtree(bundle)
         with hooks(cluster, {"tell": "exit 4\n", "50-test.json": description("createContainer")}):
-            refused(cluster, f'hook 50-test: createContainer: run "{path}": ended with status 4')
+            refused(cluster, f'hook 50-test: createContainer: run "{path}": exited with status 4')
         inside = {"version": "1.0.0", "hook": {"path": "/bin/sh", "args": ["sh", "-c", "echo inside >/inside"]}, "when": {"always": True}, "stages": ["startContainer"]}
         with hooks(cluster, {"50-test.json": (json.dumps(inside), 0o644)}):
             cluster.srun("-n1", "cat", "/inside").good("inside")
         with hooks(cluster, {"50-test.json": description("poststart")}):
-            refused(cluster, 'hook 50-test: "/etc/spank-container/hooks.d/50-test.json": stages: "poststart" is no stage here')
+            refused(cluster, 'hook 50-test: "/etc/spank-container/hooks.d/50-test.json": stages: "poststart" is not a stage')
         with hooks(cluster, {"50-test.json": description("prestart", whem={})}):
             refused(cluster, "whem: is not known here")
         with hooks(cluster, {"tell": ("exit 0", 0o777), "50-test.json": description("prestart")}):
-            refused(cluster, "can be written by others than its owner")
+            refused(cluster, "is writable by others")
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(state)

@@ -94,10 +94,10 @@ def a_sif_file_starts_with_its_environment(cluster):
 @test
 def sif_files_that_cannot_be_used_are_refused_by_name(cluster):
     for name, how, reason in (
-            ("encrypted.sif", {"file_system": local_files.ENCRYPTED}, "the SIF file's root file system is encrypted (hint: decrypt it where you have the key: apptainer build --sandbox)"),
-            ("ext3.sif", {"file_system": local_files.EXT3}, "the SIF file's root file system is ext3, which is not read (hint: build it again: apptainer build NEW.sif OLD.sif)"),
+            ("encrypted.sif", {"file_system": local_files.ENCRYPTED}, "the SIF file's root file system is encrypted (hint: decrypt it where the key is available: apptainer build --sandbox)"),
+            ("ext3.sif", {"file_system": local_files.EXT3}, "the SIF file's root file system is ext3, which is not supported (hint: rebuild it: apptainer build NEW.sif OLD.sif)"),
             ("arm.sif", {"architecture": b"04"}, "the SIF file is for arm64, this node is amd64"),
-            ("overlay.sif", {"part": 4}, "the SIF file holds nothing but an overlay, which is no image (hint: name the image that it belongs to)")):
+            ("overlay.sif", {"part": 4}, "the SIF file contains only an overlay (hint: use the image it belongs to)")):
         path = file_of(cluster, name, local_files.sif_bytes(b"x" * 4096, **how))
         refused(cluster, path, f'open image "{path}": {reason}')
 
@@ -117,14 +117,14 @@ def a_directory_that_the_user_may_list_but_not_search_is_refused(cluster):
     here, there = local_files.shared(cluster, "listed")
     os.makedirs(here, exist_ok=True)
     os.chmod(here, 0o744)
-    refused(cluster, there, f'open image "{there}": permission denied (hint: it is opened with your own permissions on the node)')
+    refused(cluster, there, f'open image "{there}": permission denied (hint: it is opened with the user\'s permissions on the node)')
 
 
 @test
 def a_directory_that_root_cannot_read_is_refused_with_the_cure(cluster):
     with cluster.users_file_system():
         done = cluster.srun(*ON, "true", image="/run/fuse")
-    reason = "read the image's directory: permission denied (hint: root must be able to read it, which NFS and FUSE may deny: copy it to a local disk)"
+    reason = "read the image directory: permission denied (hint: root must be able to read it, which NFS and FUSE may not allow: copy it to a local disk)"
     expect(done.rc != 0 and done.err.count(reason) == 1, "it was not refused with the cure", done)
     cluster.must_be_quiet()
 
@@ -134,7 +134,7 @@ def an_oci_layout_named_as_a_path_is_pointed_out(cluster):
     here, there = local_files.shared(cluster, "layout")
     os.makedirs(here, exist_ok=True)
     file_of(cluster, "layout/oci-layout", b"{}")
-    refused(cluster, there, f'open image "{there}": it is an OCI image layout, not a root directory (hint: write oci:{there})')
+    refused(cluster, there, f'open image "{there}": it is an OCI image layout, not a root directory (hint: use oci:{there})')
 
 
 @test
@@ -144,9 +144,9 @@ def files_that_are_no_images_are_refused_by_what_they_are(cluster):
     for name, data, reason in (
             ("empty.sqsh", b"", f"it is an empty file {hint}"), ("text.sqsh", b"hello\n", f"it is something else {hint}"),
             ("version3.sqsh", good[:28] + b"\3\0\1\0" + good[32:4096], None), ("truncated.sqsh", good[:9000], None),
-            ("tables.sqsh", good[:72] + b"\xff" * 8 + good[80:], "the squashfs is damaged: its inodes and directories do not lie within it")):
+            ("tables.sqsh", good[:72] + b"\xff" * 8 + good[80:], "the squashfs is corrupt: inode or directory table out of bounds")):
         path = file_of(cluster, name, data)
-        reason = reason or {"version3.sqsh": "it is a squashfs of version 3.1, only version 4.0 can be read (hint: make it again with a mksquashfs of this century's second decade)",
+        reason = reason or {"version3.sqsh": "it is a squashfs of version 3.1, only version 4.0 is supported (hint: recreate it with squashfs-tools 4.0 or newer)",
                             "truncated.sqsh": f"the squashfs is truncated: 9000 of {int.from_bytes(good[40:48], 'little')} bytes are there (hint: copy it again)"}[name]
         refused(cluster, path, f'open image "{path}": {reason}')
 
@@ -168,7 +168,7 @@ def a_fifo_a_device_and_standard_input_are_refused_without_waiting(cluster):
 @test
 def a_file_is_opened_with_the_users_rights_alone(cluster):
     path = file_of(cluster, "private.sqsh", b"secret", 0o600)
-    refused(cluster, path, f'open image "{path}": permission denied (hint: it is opened with your own permissions on the node)')
+    refused(cluster, path, f'open image "{path}": permission denied (hint: it is opened with the user\'s permissions on the node)')
 
 
 @test
@@ -178,7 +178,7 @@ def a_file_that_others_can_write_is_used_and_that_is_said(cluster):
     os.chmod(here, 0o666)
     done = cluster.srun(*ON, "cat", "/data/one", image=there)
     done.good("one")
-    expect(any("can be written by others" in line for line in done.messages()), "nothing was said", done)
+    expect(any("is writable by others" in line for line in done.messages()), "nothing was said", done)
 
 
 @test

@@ -176,7 +176,7 @@ def the_sites_limit_is_named_when_more_is_asked_for(cluster):
         cluster.bash(SIZES, "--container-tmpfs-size=8M", "--container-mounts=tmpfs:/mnt").good("\n".join([str(8 << 20)] * 3))
         for options in (["--container-tmpfs-size=9M"], ["--container-mounts=tmpfs:/mnt:size=9M"]):
             done = cluster.srun(*options, "true")
-            expect(done.rc == 1 and "9437184 bytes are more than the 8M that this site allows" in done.err, "not refused", done)
+            expect(done.rc == 1 and "9437184 bytes exceed the 8M allowed by this site" in done.err, "not refused", done)
     finally:
         open(config, "w").write(before)
 
@@ -213,7 +213,7 @@ def a_file_of_data_is_mounted_and_served_by_the_user(cluster):
 @test
 def a_file_of_data_needs_not_be_there_with_nofail_and_must_be_a_squashfs(cluster):
     cluster.bash("test ! -e /data", "--container-mounts=/no/such.sqsh:/data:sqsh+nofail+silent").good()
-    for what, why in (("/etc/issue", "it is no squashfs"), ("/etc", "it is no file"), ("/dev/zero", "it is no file"), ("/no/such", "no such file")):
+    for what, why in (("/etc/issue", "not a squashfs"), ("/etc", "not a file"), ("/dev/zero", "not a file"), ("/no/such", "no such file")):
         done = cluster.srun(f"--container-mounts={what}:/data:sqsh", "true")
         equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
         expect(f'open mount source "{what}": {why}' in done.errors()[0], "not refused for its content", done)

@@ -24,7 +24,7 @@ def an_option_that_is_off_is_refused_however_it_is_given(cluster):
         answered("an_option_that_is_off", done)
         expect("task 0: Exited" in done.err, "it is not the task that refused it", done)
         done = cluster.run("srun", "--export=ALL,PYXIS_CONTAINER_MOUNT_HOME=1", IMAGE, "true")
-        expect("--container-mount-home: this site does not allow it" in done.err, "it is not refused", done)
+        expect("--container-mount-home: not allowed by this site" in done.err, "it is not refused", done)
         cluster.run("srun", IMAGE, "--no-container-mount-home", "--container-workdir=/tmp", "true").good()
         done = cluster.batch("#!/bin/sh\necho ran\n", IMAGE, "--export=ALL,SCONTAINER_MOUNTS=/home/shared:/mnt")
         expect(done.rc == 1 and "ran\n" not in done.out, "a batch job got around it", done)

@@ -227,5 +227,5 @@ def an_importer_that_others_can_write_is_not_run(cluster):
     with importer as setting, plugstack(cluster, setting):
         os.chmod(importer.program, 0o775)
         done = cluster.srun("true", image="ubuntu")
-        expect(done.rc == 1 and 'importer "/etc/importer-of-the-site": can be written by others than its owner' in done.err, "it is not refused", done)
+        expect(done.rc == 1 and 'importer "/etc/importer-of-the-site": is writable by others' in done.err, "it is not refused", done)
         equal(importer.calls(), [], "calls")

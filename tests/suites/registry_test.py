@@ -84,7 +84,7 @@ def failures_that_may_pass_are_tried_again_and_then_explained(cluster):
     for golden, step in steps.items():
         done = step.end()
         answered(golden, done)
-        expect(": trying again in " in done.err, "it was not tried again", done)
+        expect(": retrying in " in done.err, "it was not tried again", done)
     cluster.must_be_quiet(within=2, store=store)
 
 

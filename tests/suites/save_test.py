@@ -213,7 +213,7 @@ def scancel_ends_a_save_at_once_and_leaves_nothing(cluster):
     cluster.run("scancel", "-n", "save-scancel").good()
     cluster.must_be_quiet(within=2, store=store)
     done = step.end(10)
-    equal([line for line in done.errors() if "not saved" in line], [f"the container is not saved to {there}: it was cancelled"], "what is said", done)
+    equal([line for line in done.errors() if "not saved" in line], [f"container not saved to {there}: it was cancelled"], "what is said", done)
     equal(names_in(cluster.shared), before, "files")
 
 
@@ -236,7 +236,7 @@ def a_step_that_is_cancelled_is_not_saved(cluster):
     cluster.run("scancel", "-n", "save-never").good()
     cluster.must_be_quiet(within=2, store=store)
     done = step.end(10)
-    expect("the container is not saved: the step was cancelled" in done.errors(), "it does not say so", done)
+    expect("container not saved: the step was cancelled" in done.errors(), "it does not say so", done)
     expect(not os.path.exists(here), "it is saved", done)
 
 

@@ -51,10 +51,10 @@ def test_devices_that_are_not_there_are_refused():
         user("cdi", "show", "example.org/x=six").fails(1, "there are example.org/x=one")
         user("cdi", "show", "x").fails(1, "is no name of a device")
         user("cdi", "show").fails(1, "which device?")
-        user("cdi", "shew").fails(1, '"shew" is none of list, show and generate')
+        user("cdi", "shew").fails(1, '"shew" is not list, show or generate')
     with files(a_json=SPEC):
         os.chmod("/etc/cdi/a.json", 0o666)
-        user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "can be written by others than its owner")
+        user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "is writable by others")
 
 
 def test_devices_are_listed_with_their_files():
@@ -66,7 +66,7 @@ def test_devices_are_listed_with_their_files():
         document = user("cdi", "list", "--json").json()
         assert document["devices"] == [{"name": "example.org/x=one", "file": "/etc/cdi/a.json"}], document
         assert document["conflicts"] == ["example.org/x=two"] and len(document["problems"]) == 1, document
-    assert "there are no devices" in user("cdi", "list").succeeds().err
+    assert "no devices found" in user("cdi", "list").succeeds().err
 
 
 def test_what_comes_with_a_device_is_shown():
@@ -79,9 +79,9 @@ def test_what_comes_with_a_device_is_shown():
 
 
 def test_a_machine_without_gpus_gets_no_file_for_them():
-    user("cdi", "generate").fails(1, "there is no GPU of NVIDIA's that works here")
-    user("cdi", "generate", "--format=xml").fails(1, '"xml" is neither json nor yaml')
-    user("cdi", "generate", "--output=/tmp/x.txt").fails(1, "CDI files are called *.json or *.yaml")
+    user("cdi", "generate").fails(1, "no working NVIDIA GPU found")
+    user("cdi", "generate", "--format=xml").fails(1, '"xml" is not json or yaml')
+    user("cdi", "generate", "--output=/tmp/x.txt").fails(1, "the name of a CDI file must end in .json or .yaml")
 
 
 def test_completion_knows_the_devices():
@@ -104,7 +104,7 @@ def test_a_program_of_a_device_runs_as_the_user():
                 text = file.read()
             assert text.startswith(f"{machine.UID}\n") and '"creating"' in text, text
             os.chmod("/etc/vendor-hook", 0o777)
-            user("run", "-q", "--device=example.org/x=two", base(), "true").fails(125, "can be written by others")
+            user("run", "-q", "--device=example.org/x=two", base(), "true").fails(125, "is writable by others")
     finally:
         os.unlink("/etc/vendor-hook")
         if os.path.exists(seen):

@@ -90,7 +90,7 @@ def test_a_killed_scontainer_takes_its_container_along():
 def test_mounts_of_every_kind():
     sh("stat -c '%a %u' /new; head -c 2M /dev/zero > /new/file || ls -A /etc/apt; test ! -e /etc/hosts && stat -f -c %T /etc/apt",
        "--mounts=tmpfs:/new:size=1M+mode=0700,tmpfs:/etc/apt:ro,umount:/etc/hosts,/no/such:/x:nofail+silent").succeeds(f"700 {machine.UID}\n", "tmpfs\n")
-    user("run", "-q", "--mounts=umount:/no/such", base(), "true").fails(125, "nothing is mounted there")
+    user("run", "-q", "--mounts=umount:/no/such", base(), "true").fails(125, "not a mount")
 
 
 def test_files_of_data_are_mounted():
@@ -101,7 +101,7 @@ def test_files_of_data_are_mounted():
         subprocess.run(["mksquashfs", tree, os.path.join(home, f"data{number}.sqsh"), "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
     sh("cat /one/file /two/file; stat -c %u /one/file; touch /one/x || test ! -e /three",
        "--mounts=data1.sqsh:/one:sqsh,/no/such:/three:sqsh+nofail+silent,./data2.sqsh:/two:sqsh").succeeds(f"data 1\ndata 2\n{machine.UID}\n")
-    user("run", "-q", "--mounts=/etc/passwd:/data:sqsh", base(), "true").fails(125, "it is no squashfs")
+    user("run", "-q", "--mounts=/etc/passwd:/data:sqsh", base(), "true").fails(125, "not a squashfs")
 
 
 def test_mounts_work_directory_and_variables_are_as_in_a_job():
@@ -172,7 +172,7 @@ def test_layers_in_use_stay():
     name = image("in-use", [{"file": b"x" * 9000}])
     process = start("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", name, "/usr/bin/sleep", "1000")
     wait_for("it runs", lambda: machine.stored("running"))
-    user("rm", name).succeeds("1 more are in use")
+    user("rm", name).succeeds("1 more in use")
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 143
 

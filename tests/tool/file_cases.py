@@ -36,7 +36,7 @@ def test_an_export_never_replaces_by_accident():
     user("export", base(), "precious").fails(1, "exists already", "--force")
     user("export", base(), ".").fails(1, "directory")
     user("export", base(), "no/such/directory/file").fails(1, "no such file or directory")
-    user("export", f"{machine.registry.name}/nope:1", "file").fails(1, "there is no image")
+    user("export", f"{machine.registry.name}/nope:1", "file").fails(1, "no image")
     with open(path("precious")) as file:
         assert file.read() == "precious"
     os.chown(path("precious"), machine.UID, machine.UID)

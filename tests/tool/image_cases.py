@@ -48,7 +48,7 @@ def test_what_is_in_the_store_needs_no_registry():
     del registry.repositories["leaves"]
     user("pull", "--pull=missing", name).succeeds()
     user("pull", "--pull=never", name).succeeds()
-    user("pull", "--pull=always", name).fails(1, "there is no repository")
+    user("pull", "--pull=always", name).fails(1, "no such repository")
 
 
 def test_unknown_images_and_wrong_usage_are_said_in_one_line():
@@ -59,7 +59,7 @@ def test_unknown_images_and_wrong_usage_are_said_in_one_line():
     user("pull").fails(2, "usage: scontainer pull")
     user("pull", "--nonsense", base()).fails(2, "--nonsense")
     user("nonsense").fails(2, "nonsense", "--help")
-    user("inspect", f"{registry.name}/nope:1").fails(1, "there is no image")
+    user("inspect", f"{registry.name}/nope:1").fails(1, "no image")
 
 
 def test_inspect_says_what_is_in_an_image():
@@ -85,7 +85,7 @@ def test_rm_removes_names_images_and_layers_that_nobody_else_has():
     before = stored("layers/sha256")
     user("rm", first).succeeds("removed 1 image and 1 layer")
     assert len(stored("layers/sha256")) == len(before) - 1
-    user("rm", first).fails(1, "there is no image")
+    user("rm", first).fails(1, "no image")
     user("rm", "--force", first).succeeds()
     user("rm", second).succeeds("removed 1 image and 1 layer")
 
@@ -287,7 +287,7 @@ def test_the_users_own_proxy_serves_his_own_store():
 def test_doctor_says_one_line_for_each_check():
     name = f"--registry={registry.name}"
     found = {one["check"]: one for one in user("doctor", "--json", name).json()}
-    for check in ("kernel", "user namespaces", "FUSE", "overlay without privilege", "your store", "config.toml", "programs",
+    for check in ("kernel", "user namespaces", "FUSE", "unprivileged overlay", "your store", "config.toml", "programs",
                   f"registry {registry.name}"):
         assert found[check]["verdict"] == "ok", found[check]
     assert found["Slurm plugin"]["verdict"] == "warning" and "plugstack.conf" in found["Slurm plugin"]["cure"]
@@ -330,7 +330,7 @@ def test_doctor_explains_what_a_job_wrote():
 
 
 def test_doctor_says_when_a_log_has_nothing_known():
-    assert user("doctor", "-", stdin="all is well\n").succeeds().out == "1 line, and no failure in it that is known here\n"
+    assert user("doctor", "-", stdin="all is well\n").succeeds().out == "1 line, no failure in it known to doctor\n"
     assert user("doctor", "--json", "-", stdin="").json() == []
     user("doctor", "/nowhere.log").fails(2, "/nowhere.log", "no such file")
     user("doctor", "/tmp").fails(2, "directory")

@@ -83,7 +83,7 @@ TEST_CASE("a platform has an operating system and an architecture") {
   options.platform = "arm64";
   CHECK(spc_check(handle.rt, &options) == SPC_E_INVALID);
   CHECK(std::string(spc_error_message(handle.rt)) ==
-        "--container-platform: platform \"arm64\": write OS/ARCHITECTURE, for example linux/amd64");
+        "--container-platform: platform \"arm64\": use OS/ARCHITECTURE, for example linux/amd64");
 }
 
 TEST_CASE("names of --container-env are checked") {

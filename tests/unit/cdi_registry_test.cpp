@@ -141,12 +141,12 @@ TEST_CASE("files and directories that others can write do not count") {
   auto registry = read(host);
   CHECK(names(registry.devices()) == "v.com/c=z");
   REQUIRE(registry.problems().size() == 2);
-  CHECK(registry.problems()[0].ends_with("/etc/cdi/a.json\": can be written by others than its owner (hint: chmod go-w it)"));
+  CHECK(registry.problems()[0].ends_with("/etc/cdi/a.json\": is writable by others (hint: chmod go-w it)"));
   ::chmod((host.root() + "/etc").c_str(), 0777);
   registry = read(host);
   CHECK(registry.devices().empty());
   REQUIRE(registry.problems().size() == 1);
-  CHECK(registry.problems()[0].find("can be written by others") != std::string::npos);
+  CHECK(registry.problems()[0].find("is writable by others") != std::string::npos);
 }
 
 TEST_CASE("a file of somebody else does not count") {
@@ -157,7 +157,7 @@ TEST_CASE("a file of somebody else does not count") {
   const auto registry = read(host);
   CHECK(registry.devices().empty());
   REQUIRE(registry.problems().size() == 1);
-  CHECK(registry.problems()[0].find("does not belong to root") != std::string::npos);
+  CHECK(registry.problems()[0].find("is not owned by root") != std::string::npos);
 }
 
 TEST_CASE("edits are put together in the order of the request, and a file's own once") {

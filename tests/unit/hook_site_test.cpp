@@ -93,17 +93,17 @@ TEST_CASE("row 206: a directory of hooks that is a file or that others can write
   fs::create_directory_symlink(site.path, site.path + "/link");
   CHECK(read_hook_directory(site.path + "/link", ::geteuid()));
   ::chmod(site.path.c_str(), 0775);
-  CHECK(site.error().find("can be written by others than its owner (hint: chmod go-w it)") != std::string::npos);
+  CHECK(site.error().find("is writable by others (hint: chmod go-w it)") != std::string::npos);
 }
 
 TEST_CASE("row 206: a hook that others can write or that belongs to another is refused by its name") {
   const Site site;
   const auto file = site.add("50-a", script("true"), 0775);
-  CHECK(site.error() == "hook \"" + file + "\": can be written by others than its owner (hint: chmod go-w it)");
+  CHECK(site.error() == "hook \"" + file + "\": is writable by others (hint: chmod go-w it)");
   if (::geteuid() != 0) return;
   ::chmod(file.c_str(), 0755);
   REQUIRE(::chown(file.c_str(), 12345, 0) == 0);
-  CHECK(site.error() == "hook \"" + file + "\": does not belong to root (hint: chown root it)");
+  CHECK(site.error() == "hook \"" + file + "\": is not owned by root (hint: chown root it)");
 }
 
 TEST_CASE("hooks are ordered by stem and kind, and backups are none") {
@@ -144,11 +144,11 @@ TEST_CASE("a hook's process has the environment, descriptors and rights that it 
 TEST_CASE("row 207: a hook that fails, is killed or hangs is refused with its name and how it ended") {
   const Site site;
   const auto fails = site.add("fails", script("echo one >&2; echo two >&2; exit 3"));
-  CHECK(failure(process(fails)) == "run \"" + fails + "\": ended with status 3, and said last \"one\\ntwo\"");
+  CHECK(failure(process(fails)) == "run \"" + fails + "\": exited with status 3; last output: \"one\\ntwo\"");
   const auto killed = site.add("killed", script("kill -9 $$"));
-  CHECK(failure(process(killed)) == "run \"" + killed + "\": ended by signal 9");
+  CHECK(failure(process(killed)) == "run \"" + killed + "\": was killed by signal 9");
   const auto hangs = site.add("hangs", script("sleep 1000 & echo $! >" + site.path + "/pid; sleep 1000"));
-  CHECK(failure(process(hangs, 1)) == "run \"" + hangs + "\": did not end within 1 s");
+  CHECK(failure(process(hangs, 1)) == "run \"" + hangs + "\": did not finish within 1 s");
   // With its whole process group.
   pid_t child = 0;
   std::ifstream(site.path + "/pid") >> child;
@@ -174,7 +174,7 @@ TEST_CASE("row 207: a hook that prints without end is stopped, and what it says 
   const auto said = site.add("said", script("printf '\\033[31mred\\n' >&2; yes | head -1000 >&2"));
   REQUIRE(run(process(said), lines));
   CHECK(lines.text.starts_with("hook 50-x: \\x1b[31mred\nhook 50-x: y\n"));
-  CHECK(lines.text.ends_with("hook 50-x: prints more, which is not shown\n"));
+  CHECK(lines.text.ends_with("hook 50-x: further output is not shown\n"));
   CHECK(std::count(lines.text.begin(), lines.text.end(), '\n') == 201);
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("row 208: a hook that is gone or has no interpreter is refused, naming
   CHECK(failure(process(site.path + "/gone")).starts_with("run \"" + site.path + "/gone\": no such file or directory"));
   const auto odd = site.add("odd", "#!/no/interpreter\n");
   CHECK(failure(process(odd)) ==
-        "run \"" + odd + "\": no such file or directory (hint: its interpreter must exist on the node, too)");
+        "run \"" + odd + "\": no such file or directory (hint: its interpreter must exist on the node)");
   const auto text = site.add("text", "neither script nor program\n");
   CHECK(failure(process(text)).starts_with("run \"" + text + "\": exec format error"));
 }
@@ -217,7 +217,7 @@ TEST_CASE("a hook of the site replaces what is built in, turns it off, and fails
 
   site.add(built_in, script("exit 1"));
   CHECK(find().value().prepare(context).error().message().starts_with("hook " + built_in + ": run \"" + file +
-                                                                      "\": ended with status 1"));
+                                                                      "\": exited with status 1"));
   site.add(built_in + ".json", R"({"optional": true})", 0644);
   CHECK(find().value().prepare(context));
   CHECK(lines.text.starts_with("warning: hook " + built_in + ": run"));
@@ -232,7 +232,7 @@ TEST_CASE("a hook of the site replaces what is built in, turns it off, and fails
   CHECK(find().value().prepare(context).error().message() ==
         "hook " + built_in + ": what \"" + file + "\" printed: mounts[0].source: \"x\" is not an absolute path");
   site.add(built_in + ".py", script("true"));
-  CHECK(find().error().message().ends_with("are two of one name (hint: the ending does not count)"));
+  CHECK(find().error().message().ends_with("have the same name (hint: the suffix is ignored)"));
 }
 
 TEST_CASE("all conditions must hold for a hook to take part") {
@@ -269,12 +269,12 @@ TEST_CASE("a description of a hook is read strictly") {
   CHECK(HookDescription::parse(
       R"({"version": "1.0.0", "hook": {"path": "/x"}, "when": {"always": true}, "stages": ["poststop"]})"));
   CHECK(error(R"({"version": "0.1.0"})") == "version: \"0.1.0\" is not 1.0.0");
-  CHECK(error(R"({"stages": ["prestart"]})") == "stages: \"prestart\" is no stage here (prepare, create, task, start, stop)");
+  CHECK(error(R"({"stages": ["prestart"]})") == "stages: \"prestart\" is not a stage (prepare, create, task, start, stop)");
   CHECK(error(R"({"hook": {"path": "/x"}, "when": {"always": true}, "stages": ["task"]})")
-            .starts_with("stages: \"task\" is no stage here (prestart,"));
+            .starts_with("stages: \"task\" is not a stage (prestart,"));
   CHECK(error(R"({"hook": {"path": "/x"}, "stages": ["poststop"]})") == "when: is missing");
   CHECK(error(R"({"hook": {"path": "x"}})") == "hook.path: \"x\" is not an absolute path");
   CHECK(error(R"({"hook": {"timeout": 0}})") == "hook.timeout: is not between 1 and 86400 seconds");
-  CHECK(error(R"({"when": {"commands": ["("]}})").starts_with("when.commands: \"(\" is no extended regular expression: "));
+  CHECK(error(R"({"when": {"commands": ["("]}})").starts_with("when.commands: \"(\" is not an extended regular expression: "));
   CHECK(error(R"({"whem": {}})") == "whem: is not known here");
 }

@@ -111,11 +111,11 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(refused("\nwritabel = true", "line 2: writabel: unknown key (hint: did you mean \"writable\"?)"));
   CHECK(refused("completely_different = 1", "unknown key (hint: the keys"));
   CHECK(refused("registrys = 1", "did you mean \"registries\"?"));
-  CHECK(refused("writable = 1", "line 1: writable: needs true or false"));
-  CHECK(refused("tag_ttl = -1", "needs a number from 0"));
-  CHECK(refused("tag_ttl = \"5\"", "needs a whole number"));
+  CHECK(refused("writable = 1", "line 1: writable: expected true or false"));
+  CHECK(refused("tag_ttl = -1", "expected a number from 0"));
+  CHECK(refused("tag_ttl = \"5\"", "expected a whole number"));
   CHECK(refused("max_parallel_layers = 65", "from 0 to 64"));
-  CHECK(refused("squashfs = \"always\"", "\"always\" is not allowed: needs auto, kernel or fuse"));
+  CHECK(refused("squashfs = \"always\"", "\"always\" is not allowed: expected auto, kernel or fuse"));
   CHECK(refused("pull = \"often\"", "newer, missing, always or never"));
   CHECK(refused("default_registry = \"a b\"", "HOST or HOST:PORT"));
   for (const char* size : {"", "0", "0%", "101%", "5X", "5GB", "-1", "G", "9999999999999"}) {
@@ -126,14 +126,14 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
                 "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
   CHECK(refused("[registries.\"r:1\"]\nca = \"x\"", "absolute path"));
   CHECK(refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "twice"));
-  CHECK(refused("[registries.\"r:1\"]\nmirrors = \"m\"", "needs a list"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = \"m\"", "expected a list"));
   CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"m:1/../x\"]", "HOST[:PORT][/PREFIX]"));
   CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"https://m:1\"]", "HOST[:PORT][/PREFIX]"));
-  CHECK(refused("[registries.\"r:1\"]\nlogin_servers = [5]", "needs text in quotes"));
+  CHECK(refused("[registries.\"r:1\"]\nlogin_servers = [5]", "expected text in quotes"));
   CHECK(refused("allowed_registries = [\"*\"]", "*.DOMAIN"));
-  CHECK(refused("https_proxy = \"ftp://x\"", "needs http://HOST:PORT"));
+  CHECK(refused("https_proxy = \"ftp://x\"", "expected http://HOST:PORT"));
   CHECK(refused("no_proxy = [\"a,b\"]", "one host or domain"));
-  CHECK(refused("registries = 5", "needs tables"));
+  CHECK(refused("registries = 5", "expected tables"));
   CHECK(refused("a = = b", "line 1"));
   CHECK(refused("writable = true\nwritable = false", "config.toml"));
 }
@@ -146,7 +146,7 @@ TEST_CASE("a file that others can write is refused") {
   ::close(fd);
   CHECK(read_config(path).value().tag_ttl == 3);
   ::chmod(path, 0620);
-  CHECK(read_config(path).error().message().find("can be written by others") != std::string::npos);
+  CHECK(read_config(path).error().message().find("is writable by others") != std::string::npos);
   ::unlink(path);
   CHECK(read_config("/tmp").error().message().find("is not a file") != std::string::npos);
 }
@@ -212,8 +212,8 @@ TEST_CASE("what only the user's side does is checked too") {
   CHECK(refused("features_off = [\"container-save\",\n\"container-savee\"]",
                 "line 2: features_off: \"container-savee\" is not allowed"));
   CHECK(refused("features_off = [\"--container-save\"]", "did you mean \"container-save\"?"));
-  CHECK(refused("entrypoint = \"nodes\"", "needs no, node or task (hint: did you mean \"node\"?)"));
-  CHECK(refused("entrypoint = true", "needs text in quotes"));
+  CHECK(refused("entrypoint = \"nodes\"", "expected no, node or task (hint: did you mean \"node\"?)"));
+  CHECK(refused("entrypoint = true", "expected text in quotes"));
   CHECK(refused("mounts = [\"data:/x\"]", "SRC[:DST[:FLAGS]]"));
   CHECK(refused("mounts = [\"/a\\n:/x\"]", "SRC[:DST[:FLAGS]]"));
   CHECK(refused("env = [\"A\"]", "NAME=VALUE"));
@@ -262,13 +262,13 @@ TEST_CASE("a directory above a configuration that others can write is refused") 
   };
   CHECK(refusal() == "accepted");
   ::chmod(scratch.path("config.d").c_str(), 0777);
-  CHECK(refusal().find("config.d\" can be written by others than its owner (hint: chmod go-w it)") != std::string::npos);
+  CHECK(refusal().find("config.d\" is writable by others (hint: chmod go-w it)") != std::string::npos);
   ::chmod(scratch.path("config.d").c_str(), 0755);
   ::chmod(scratch.path("config.d/a.toml").c_str(), 0664);
-  CHECK(refusal().find("config.d/a.toml\": can be written by others") != std::string::npos);
+  CHECK(refusal().find("config.d/a.toml\": is writable by others") != std::string::npos);
   ::chmod(scratch.path("config.d/a.toml").c_str(), 0644);
   ::chmod(scratch.path("").c_str(), 0775);
-  CHECK(refusal().find("\": directory \"" + scratch.directory + "\" can be written by others") != std::string::npos);
+  CHECK(refusal().find("\": directory \"" + scratch.directory + "\" is writable by others") != std::string::npos);
   ::chmod(scratch.path("").c_str(), 0755);
   CHECK(refusal() == "accepted");
 }
@@ -282,7 +282,7 @@ TEST_CASE("a link to a configuration is as good as the directories that it leads
   REQUIRE(::symlink(other.path("loose/step.toml").c_str(), site.path("config.toml").c_str()) == 0);
   CHECK(read_config(site.path("config.toml")).value().tag_ttl == 3);
   ::chmod(other.path("loose").c_str(), 0777);
-  CHECK(read_config(site.path("config.toml")).error().message().find("loose\" can be written by others") != std::string::npos);
+  CHECK(read_config(site.path("config.toml")).error().message().find("loose\" is writable by others") != std::string::npos);
   ::unlink(site.path("config.toml").c_str());
   REQUIRE(::symlink("config.toml", site.path("config.toml").c_str()) == 0);
   CHECK(read_config(site.path("config.toml")).error().sys_errno() == ELOOP);

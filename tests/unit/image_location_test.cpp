@@ -72,7 +72,7 @@ TEST_CASE("a broken location is answered with what is wrong") {
   CHECK(refused("docker-archive:x.tar:a b", "consists of"));
   CHECK(refused("oci:a\nb", "control characters"));
   CHECK(refused("./a\x1b[2J", "control characters"));
-  CHECK(refused("~alice/x.sqsh", "write the whole path"));
+  CHECK(refused("~alice/x.sqsh", "use the absolute path"));
   CHECK(refused("~", "home directory"));
   CHECK(refused("podman://", "the image's name is missing"));
   CHECK(refused("podman://--help", "begins with a letter or a digit"));
@@ -156,8 +156,8 @@ TEST_CASE("row 10: other schemes are refused by name, with those there are") {
   CHECK(refused("http://registry/x", "write docker://"));
   CHECK(refused("https://registry/x", "write docker://"));
   CHECK(refused("shub://a/b", "unknown scheme \"shub:\" (hint: [docker://]NAME, oci:DIR"));
-  CHECK(refused("docker-daemon:x:1", "write dockerd://NAME"));
-  CHECK(refused("containers-storage:x", "write podman://NAME"));
+  CHECK(refused("docker-daemon:x:1", "use dockerd://NAME"));
+  CHECK(refused("containers-storage:x", "use podman://NAME"));
   CHECK(refused("dir:/x", "unknown scheme \"dir:\""));
 }
 

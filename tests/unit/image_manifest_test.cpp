@@ -56,7 +56,7 @@ TEST_CASE("manifests and indexes are told apart by their media type") {
   CHECK(std::holds_alternative<Manifest>(
       parse_manifest(manifest(kLayer, R"(,"annotations":null,"subject":{"a":[1]})"), kOci, "m").value()));
   CHECK(refused(manifest(kLayer, R"(,"manifests":[])"), "at once"));
-  CHECK(refused(manifest(kLayer), "calls itself an index but has layers", kIndex));
+  CHECK(refused(manifest(kLayer), "has the media type of an index but contains layers", kIndex));
   CHECK(refused(manifest(kLayer, R"(,"mediaType":")" + kIndex + "\""), "calls itself"));
   CHECK(refused(R"({"schemaVersion":2,"mediaType":"text/plain"})", "not a container image"));
 }

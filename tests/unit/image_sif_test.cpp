@@ -68,12 +68,12 @@ TEST_CASE("the root file system of a SIF file is found among the other things in
 
 TEST_CASE("a SIF file that cannot be used is refused by the name of what it is") {
   CHECK(outcome(Sif().root(5)).starts_with("the SIF file's root file system is encrypted (hint: "));
-  CHECK(outcome(Sif().root(2)).starts_with("the SIF file's root file system is ext3, which is not read (hint: "));
-  CHECK(outcome(Sif().root(4)).starts_with("the SIF file's root file system is no squashfs"));
+  CHECK(outcome(Sif().root(2)).starts_with("the SIF file's root file system is ext3, which is not supported (hint: "));
+  CHECK(outcome(Sif().root(4)).starts_with("the SIF file's root file system is not a squashfs"));
   CHECK(outcome(Sif().root(1, "04")) == "the SIF file is for arm64, this node is amd64");
-  CHECK(outcome(Sif().add(0x4004, 32768, 50, 2, 4)).starts_with("the SIF file holds nothing but an overlay, which is no image"));
-  CHECK(outcome(Sif().add(0x400a, 32768, 50)).starts_with("it is an OCI-SIF file, which is not read"));
-  CHECK(outcome(Sif()) == "the SIF file holds no root file system");
+  CHECK(outcome(Sif().add(0x4004, 32768, 50, 2, 4)).starts_with("the SIF file contains only an overlay"));
+  CHECK(outcome(Sif().add(0x400a, 32768, 50)).starts_with("OCI-SIF files are not supported"));
+  CHECK(outcome(Sif()) == "the SIF file contains no root file system");
 }
 
 TEST_CASE("a SIF file whose numbers make no sense is refused") {
@@ -86,14 +86,14 @@ TEST_CASE("a SIF file whose numbers make no sense is refused") {
     return outcome(sif);
   };
   for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{1} << 40}) {
-    CHECK(with(88, bad) == "the SIF file is damaged: its header makes no sense");
+    CHECK(with(88, bad) == "the SIF file is corrupt: invalid header");
   }
-  CHECK(with(96, 5) == "the SIF file is damaged: its header makes no sense");
+  CHECK(with(96, 5) == "the SIF file is corrupt: invalid header");
   CHECK(with(96, std::int64_t{1} << 40) ==
         "the SIF file is truncated: it ends within its table of contents (hint: copy it again)");
   Sif version;
   version.put(42, "99");
-  CHECK(outcome(version) == "it is a SIF file of version \"99\", only 01 can be read");
+  CHECK(outcome(version) == "it is a SIF file of version \"99\", only 01 is supported");
   Sif strange;
   strange.root(1, "\xff\xff");  // an architecture that has no name is the host's
   CHECK(outcome(strange) == "32768+4096");

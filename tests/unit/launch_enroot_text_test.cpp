@@ -69,7 +69,7 @@ TEST_CASE("fstab: escapes, variables and what the grammar of mounts needs escape
   CHECK(mounts("/a\\040b /c\\054d") == "1 /a\\ b:/c\\,d\n");
   CHECK(mounts("${HOME}/.cache ${HOME}/.cache none bind") == "1 /home/alice/.cache:/home/alice/.cache:bind\n");
   CHECK(mounts("/${SPACE} /x") == "1 /a\\ b:/x\n");
-  CHECK(mounts("${NOT_SET} /x none bind") == "1 ! the target is no absolute path\n");
+  CHECK(mounts("${NOT_SET} /x none bind") == "1 ! the target is not an absolute path\n");
 }
 
 TEST_CASE("fstab: what every container has is left out") {
@@ -81,8 +81,8 @@ TEST_CASE("fstab: what every container has is left out") {
 }
 
 TEST_CASE("fstab: other file systems are named") {
-  CHECK(mounts("server:/x /x nfs defaults") == "1 ! file systems of type \"nfs\" cannot be mounted here\n");
-  CHECK(mounts("overlay /x overlay lowerdir=/a") == "1 ! file systems of type \"overlay\" cannot be mounted here\n");
-  CHECK(mounts("tmpfs") == "1 ! it has no target\n");
-  CHECK(mounts("data /x none bind") == "1 ! the source is no absolute path\n");
+  CHECK(mounts("server:/x /x nfs defaults") == "1 ! file systems of type \"nfs\" are not supported\n");
+  CHECK(mounts("overlay /x overlay lowerdir=/a") == "1 ! file systems of type \"overlay\" are not supported\n");
+  CHECK(mounts("tmpfs") == "1 ! no target\n");
+  CHECK(mounts("data /x none bind") == "1 ! the source is not an absolute path\n");
 }

@@ -109,7 +109,7 @@ TEST_CASE("what is no image is refused by what it is") {
   fs::create_directory("layout");
   write("layout/oci-layout", "{}");
   CHECK(refusal("./layout/") ==
-        "open image \"./layout/\": it is an OCI image layout, not a root directory (hint: write oci:./layout)");
+        "open image \"./layout/\": it is an OCI image layout, not a root directory (hint: use oci:./layout)");
 }
 
 TEST_CASE("neither a FIFO nor a socket nor a device holds up who names it as an image") {
@@ -134,10 +134,10 @@ TEST_CASE("an image that others can write is used, and that is said") {
   write("image", squashfs());
   ::chmod("image", 0666);
   CHECK(open_local_image("./image", "").value().warning ==
-        "image \"./image\" can be written by others: what it contains is what they want");
+        "image \"./image\" is writable by others, who control its content");
   ::chmod("image", 0664);
   CHECK(open_local_image("./image", "").value().warning ==
-        "image \"./image\" can be written by others of its group: what it contains is what they want");
+        "image \"./image\" is writable by others in its group, who control its content");
 }
 
 TEST_CASE("the record of a local image says that its settings are in its files") {

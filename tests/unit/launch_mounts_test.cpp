@@ -104,8 +104,8 @@ TEST_CASE("what separates mounts and parts can be quoted") {
   CHECK(refusal("\"ro\":/x").starts_with("--container-mounts: \"\\\"ro\\\":/x\": mount source"));
   CHECK(refusal("/a:\"ro\"").find("mount target") != std::string::npos);
   CHECK(refusal("\"/a:/b") ==
-        "--container-mounts: \"\\\"/a:/b\": the second quote is missing (hint: \\\" is a quote that means itself)");
-  CHECK(refusal("\"/a\"b:/c").find("there is text behind the second quote") != std::string::npos);
+        "--container-mounts: \"\\\"/a:/b\": the closing quote is missing (hint: write a literal quote as \\\")");
+  CHECK(refusal("\"/a\"b:/c").find("text after the closing quote") != std::string::npos);
 }
 
 TEST_CASE("of mounts in other places the last that is there is removed, with what lies below") {
@@ -123,7 +123,7 @@ TEST_CASE("of mounts in other places the last that is there is removed, with wha
   CHECK(made({"/a", "/a/b", "/a"}, {{"/a", 2, false, ""}}) == "001");
   CHECK(made({"/a", "/a"}, {{"/a", 2, false, ""}, {"/a", 2, false, ""}}) == "00");
   CHECK(made({"/a"}, {{"/b", 1, true, ""}}) == "1");
-  CHECK(made({"/a"}, {{"/a", 0, false, "umount:/a"}}).starts_with("unmount \"umount:/a\": nothing is mounted there"));
+  CHECK(made({"/a"}, {{"/a", 0, false, "umount:/a"}}).starts_with("unmount \"umount:/a\": not a mount"));
 }
 
 TEST_CASE("sizes of memory") {
@@ -138,7 +138,7 @@ TEST_CASE("sizes of memory") {
   CHECK(bytes("2G") == "2147483648");
   CHECK(bytes("1T") == "1099511627776");
   CHECK(bytes("50%") == "0 50%");
-  CHECK(bytes("0") == "\"0\": nothing could be written (hint: bytes, with K, M, G or T behind them, or N% of the job's memory)");
+  CHECK(bytes("0") == "\"0\": too small (hint: bytes, with K, M, G or T behind them, or N% of the job's memory)");
   for (const char* text : {"", "K", "-1", "1X", "1GiB", "1 G", "0x10", "1.5G", "+1", "%"}) {
     CHECK(bytes(text).find("is not a size") != std::string::npos);
   }
@@ -155,7 +155,7 @@ TEST_CASE("a size is a part of the job's memory, and at most what the site allow
   CHECK(bytes_of({.bytes = 1}, kGigabyte, "").value() == 4096);
   CHECK(bytes_of({.percent = 50}, kGigabyte, "50%").value() == kGigabyte / 100 * 50);
   CHECK(bytes_of({.percent = 50}, kGigabyte, "1M").error().message() ==
-        "536870900 bytes are more than the 1M that this site allows (hint: ask for less)");
+        "536870900 bytes exceed the 1M allowed by this site (hint: request less)");
 }
 
 TEST_CASE("without a limit of its own a job has the memory that it asked for") {

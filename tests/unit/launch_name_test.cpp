@@ -45,7 +45,7 @@ TEST_CASE("a container's name is refused for what is wrong with it") {
   CHECK(refusal(std::string(64, 'a')) == "accepted");
   for (const std::string& text :
        {std::string("a/b"), std::string("a b"), std::string("\xc3\xa4"), std::string("a\n"), std::string(65, 'a')}) {
-    CHECK(refusal(text).find("is not a name") != std::string::npos);
+    CHECK(refusal(text).find("is not a valid name") != std::string::npos);
   }
 }
 

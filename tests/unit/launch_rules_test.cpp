@@ -58,7 +58,7 @@ TEST_CASE("where an image lies is where its file really is") {
   CHECK(check(base + "/images/good.tar") == base + "/images/good.tar");
   CHECK(check("oci-archive:" + base + "/link.tar") == base + "/images/good.tar");
   CHECK(
-      check(base + "/images/link.tar").find("which is \"" + base + "/mine.tar\": this site allows images that are files below") !=
+      check(base + "/images/link.tar").find("which is \"" + base + "/mine.tar\": this site allows image files only in") !=
       std::string::npos);
   CHECK(check(base + "/images/../mine.tar").find("this site allows") != std::string::npos);
   CHECK(check(base + "/images/missing").find("no such file") != std::string::npos);
@@ -78,7 +78,7 @@ TEST_CASE("an option that is off is refused by name") {
   const Site site = site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
   CHECK(message_of(check_features({"container-mounts"}, site)) == "accepted");
   CHECK(message_of(check_features({"container-mounts", "container-name"}, site)) ==
-        "--container-name: this site does not allow it (hint: leave it out, or ask the administrator about features_off in "
+        "--container-name: not allowed by this site (hint: drop it, or ask the administrator about features_off in "
         "config.toml)");
 }
 

@@ -151,7 +151,7 @@ TEST_CASE("a program that is not there is an error that names it") {
   REQUIRE(process);
   const auto layer = process->finish();
   REQUIRE_FALSE(layer);
-  CHECK(layer.error().message() == "start the program \"layer-writer\": no such file or directory");
+  CHECK(layer.error().message() == "execute \"layer-writer\": no such file or directory");
 }
 
 TEST_CASE("the process holds its three descriptors and nothing else") {

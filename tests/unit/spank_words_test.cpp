@@ -102,7 +102,7 @@ TEST_CASE("what plugstack.conf cannot say is refused with the word") {
                                  "=", "", "messages=own|pyxis", "messages=|"}) {
     const std::vector<std::string> words{"sbatch_support=1", word};
     CHECK(read_settings(words).refused ==
-          "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator has to correct it)");
+          "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator must remove it)");
     CHECK(remark_about(word).find("no container starts") != std::string::npos);
   }
 }

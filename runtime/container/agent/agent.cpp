@@ -27,7 +27,7 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
   int status = -1;  // no verdict
   ::waitpid(verifier, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 1) {
-    return Error(ErrorKind::corrupt, "verify layer " + blob.str() + ": it is not what the converter writes");
+    return Error(ErrorKind::corrupt, "verify layer " + blob.str() + ": not a layer written by the converter");
   }
   if (status != 0) return Error(ErrorKind::unavailable, "verify layer " + blob.str() + ": the verifier failed").hint("see --mem");
   return store.publish(layer.get(), blob);
@@ -114,7 +114,7 @@ void Agent::on_lead() {
   Result<void> done;
   if (!descriptors) {
     done = descriptors.error().kind() == ErrorKind::unavailable
-               ? Error(ErrorKind::unavailable, "prepare the container: the task that prepared it has ended")
+               ? Error(ErrorKind::unavailable, "set up the container: the leader has exited")
                : std::move(descriptors).error();
   } else if (message.kind == TaskMessageKind::source) {
     done = add_source(message, *std::move(descriptors));
@@ -126,14 +126,14 @@ void Agent::on_lead() {
     message.text[sizeof message.text - 1] = '\0';
     done = Error(ErrorKind::invalid, message.text);
   } else {
-    done = Error(ErrorKind::internal, "prepare the container: unexpected message of a task");
+    done = Error(ErrorKind::internal, "set up the container: unexpected message from a task");
   }
   if (!done) fail(done.error());
 }
 
 Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
   const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
-  if (descriptors.size() != (is_new ? 0 : 1)) return Error(ErrorKind::internal, "a mount source without its descriptor");
+  if (descriptors.size() != (is_new ? 0 : 1)) return Error(ErrorKind::internal, "mount source without descriptor");
   if (order_.sources.size() == kMaxSources) {
     return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
   }
@@ -142,7 +142,7 @@ Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd>
 }
 
 Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  if (looking_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "a start too much");
+  if (looking_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "duplicate start request");
   order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
   order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
   order_.upper_size = message.upper_size;
@@ -152,12 +152,12 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
   order_.hooks = (message.start_flags & TaskMessage::start_hooks) != 0;
   began_ = now_us();
   if ((message.start_flags & TaskMessage::start_join) != 0) return join_running();
-  if (joined_ || (named_ && !named_->lock)) return Error(ErrorKind::internal, "a start of what is running");
+  if (joined_ || (named_ && !named_->lock)) return Error(ErrorKind::internal, "start of a running container");
   if ((message.start_flags & TaskMessage::start_stored) != 0) {
-    if (!named_) return Error(ErrorKind::internal, "nothing is stored");
+    if (!named_) return Error(ErrorKind::internal, "no stored container");
     return use(Digest{}, SPC_TRY(named_->open_image()));
   }
-  if (descriptors.size() != 2) return Error(ErrorKind::internal, "a start without its image");
+  if (descriptors.size() != 2) return Error(ErrorKind::internal, "start request without image");
   if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
     order_.image.record = std::move(descriptors[0]);
     if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
@@ -166,7 +166,7 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
       return start_builder();
     }
     // Opened for reading, so the user may read it; O_PATH would prove nothing.
-    if ((::fcntl(descriptors[1].get(), F_GETFL) & O_PATH) != 0) return Error(ErrorKind::internal, "an image that is not open");
+    if ((::fcntl(descriptors[1].get(), F_GETFL) & O_PATH) != 0) return Error(ErrorKind::internal, "image is not open");
     order_.image.directory = std::move(descriptors[1]);
     return start_builder();
   }
@@ -217,8 +217,8 @@ void Agent::on_import() {
   Result<void> done;
   if (!descriptors) {
     reap(import_);
-    done = Error(ErrorKind::unavailable, "fetch the image: the import ended unexpectedly")
-               .hint("try again; if it happens again, see --mem");
+    done = Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly")
+               .hint("try again; if it persists, increase --mem");
   } else {
     message.text[sizeof message.text - 1] = '\0';
     done = handle_import(message, *std::move(descriptors));
@@ -236,7 +236,7 @@ Result<void> Agent::handle_import(const ImportMessage& message, std::vector<Uniq
                            file ? file->get() : -1);
     }
     case ImportMessageKind::publish: {
-      if (descriptors.size() != 1) return Error(ErrorKind::internal, "fetch the image: a layer without its file");
+      if (descriptors.size() != 1) return Error(ErrorKind::internal, "pull the image: layer without file");
       return publish(message.digest, std::move(descriptors.front()));
     }
     case ImportMessageKind::evict: {
@@ -249,7 +249,7 @@ Result<void> Agent::handle_import(const ImportMessage& message, std::vector<Uniq
       return use(message.digest, std::move(image));
     }
     case ImportMessageKind::failed: reap(import_); return Error(ErrorKind::unavailable, message.text);
-    default: return Error(ErrorKind::internal, "fetch the image: unexpected message of the import");
+    default: return Error(ErrorKind::internal, "pull the image: unexpected message from import");
   }
 }
 
@@ -324,7 +324,7 @@ void Agent::on_builder() {
   }
   reap(builder_);
   report.text[sizeof report.text - 1] = '\0';
-  if (!descriptors) return fail(Error(ErrorKind::unavailable, "prepare the container: the builder ended unexpectedly"));
+  if (!descriptors) return fail(Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly"));
   if (report.error == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     auto again = use(image_, std::move(order_.image));

@@ -10,7 +10,7 @@ namespace spc {
 
 /// The container that is meant: its lock is taken, or who has it is asked.
 Result<void> Agent::find(const TaskMessage& message) {
-  if (named_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "a second name");
+  if (named_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "duplicate name");
   if ((message.name_flags & TaskMessage::name_of_step) != 0) {
     std::uint32_t numbers[2];  // job and step
     std::memcpy(numbers, message.container.bytes.data(), sizeof numbers);
@@ -72,7 +72,7 @@ void Agent::on_holder() {
 }
 
 Result<void> Agent::join_running() {
-  if (!joined_) return Error(ErrorKind::internal, "nothing to join");
+  if (!joined_) return Error(ErrorKind::internal, "no container to join");
   if (order_.sources.empty() && !order_.save) {
     TaskMessage answer = *joined_;
     answer.named_state = 0;
@@ -82,8 +82,8 @@ Result<void> Agent::join_running() {
   }
   // What is attached there later is not locked: root of that user namespace could take its flags off.
   if ((joined_->namespaces & own_user) != 0) {
-    return Error(ErrorKind::refused, "mount something into or save a running container whose root is remapped: not possible")
-        .hint("ask for it in the step that starts the container");
+    return Error(ErrorKind::refused, "add mounts to or save a running container with remapped root: not supported")
+        .hint("request it in the step that starts the container");
   }
   order_.join = namespaces_.front().get();
   return start_builder();

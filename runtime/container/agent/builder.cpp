@@ -71,7 +71,7 @@ Result<HostTrees> copy_host_trees(std::uint32_t namespaces) {
 Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes = 0) {
   FuseStatus status;
   if (!receive_struct(layer.status.get(), status)) {
-    return Error(ErrorKind::unavailable, "serve a squashfs: the server ended unexpectedly").hint("is there enough memory?");
+    return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly").hint("it may need more memory: see --mem");
   }
   status.error[sizeof status.error - 1] = '\0';
   if (status.error[0] != '\0') return Error(ErrorKind::invalid, printable(status.error));
@@ -99,7 +99,7 @@ Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order,
 
 Result<std::vector<DetachedMount>> mount_sources(BuildOrder& order, const std::string& size) {
   struct stat dev {};
-  SPC_TRY(check(::stat("/dev", &dev), "look at /dev"));
+  SPC_TRY(check(::stat("/dev", &dev), "stat /dev"));
   order.dev = dev.st_dev;
   std::vector<DetachedMount> trees;
   for (MountSource& source : order.sources) trees.push_back(SPC_TRY(mount_source(source, order, size)));
@@ -119,13 +119,13 @@ Result<std::vector<DetachedMount>> copy_directory(int directory) {
   if (directory < 0) return lower;
   auto tree = SPC_TRY(clone_tree(directory, "", false, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   struct statvfs status {};
-  SPC_TRY(check(::fstatvfs(tree.get(), &status), "look at the image's directory"));
+  SPC_TRY(check(::fstatvfs(tree.get(), &status), "stat the image directory"));
   // Not on /sys and the like either: what they show depends on who reads, and overlayfs reads as root.
   if ((status.f_flag & ST_NOEXEC) != 0) {
-    return Error(ErrorKind::refused, "use the directory as an image: it is on a file system where nothing can be executed");
+    return Error(ErrorKind::refused, "use the directory as an image: its file system does not allow executables");
   }
-  if (auto read = own(::openat(tree.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image's directory"); !read) {
-    return std::move(read).error().hint("root must be able to read it, which NFS and FUSE may deny: copy it to a local disk");
+  if (auto read = own(::openat(tree.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image directory"); !read) {
+    return std::move(read).error().hint("root must be able to read it, which NFS and FUSE may not allow: copy it to a local disk");
   }
   lower.push_back(std::move(tree));
   return lower;
@@ -159,7 +159,7 @@ Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept, con
   const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0700));
   if (order.hooks) {
     SPC_TRY(make_directory(workspace.get(), "hooks", 0700));
-    SPC_TRY(check(::fchownat(workspace.get(), "hooks", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "give away directory hooks"));
+    SPC_TRY(check(::fchownat(workspace.get(), "hooks", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "change the owner of directory hooks"));
   }
   if (kept) {
     SPC_TRY(attach(std::move(kept), writable.get()));
@@ -167,7 +167,7 @@ Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept, con
   }
   for (const char* name : {"up", "work"}) SPC_TRY(make_directory(writable.get(), name, 0755));
   // The owner of the container's /.
-  SPC_TRY(check(::fchownat(writable.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "give away directory up"));
+  SPC_TRY(check(::fchownat(writable.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "change the owner of directory up"));
   return workspace;
 }
 
@@ -234,7 +234,7 @@ Result<void> furnish_with(TaskMessageKind kind, int lead, std::span<const int> c
   message.manifest = ready.manifest;
   SPC_TRY(send_struct(lead, message, container));
   for (;;) {
-    auto descriptors = SPC_TRY_DURING("furnishing the container", receive_struct(lead, message));
+    auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message));
     if (message.kind == TaskMessageKind::furnished) {
       std::memcpy(ready.text, message.text, sizeof message.text);
       if (descriptors.size() == 1) notes = std::move(descriptors.front());
@@ -258,7 +258,7 @@ Result<void> furnish_with(TaskMessageKind kind, int lead, std::span<const int> c
       }
     }
     if (of_hook && (tree == nullptr || !*tree)) {
-      return Error(ErrorKind::internal, "furnishing the container: unexpected message");
+      return Error(ErrorKind::internal, "setting up the root file system: unexpected message");
     }
     auto attached = of_hook ? attach(std::move(*tree), descriptors.front().get()) : Result<void>(of_hook.error());
     message = TaskMessage{};

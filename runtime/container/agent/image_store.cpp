@@ -18,7 +18,7 @@ namespace {
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd)
-    return Error::from_errno(errno, "open the store's directory " + in_quotes(name)).hint("restart slurmd: it sets the store up");
+    return Error::from_errno(errno, "open store directory " + in_quotes(name)).hint("restart slurmd, which creates the store");
   return fd;
 }
 
@@ -30,8 +30,8 @@ Result<LayerFile> open_layer(int layers, const Digest& digest) {
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat layer " + digest.str()));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
-    return Error(ErrorKind::corrupt, "layer " + digest.str() + ": not a read-only file of root")
-        .hint("remove it from the store; it will be fetched again");
+    return Error(ErrorKind::corrupt, "layer " + digest.str() + ": not a read-only file owned by root")
+        .hint("remove it from the store; it will be pulled again");
   }
   // The lock lasts as long as this open file description, which a loop device or server keeps too. Where it is not granted
   // somebody is just evicting the layer: then the file loses its name but not its bytes.
@@ -61,7 +61,7 @@ Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
   store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!store.directory_) {
-    return Error::from_errno(errno, "open the image store " + in_quotes(directory)).hint("restart slurmd: it sets the store up");
+    return Error::from_errno(errno, "open the image store " + in_quotes(directory)).hint("restart slurmd, which creates the store");
   }
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), "layers/sha256"));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), "images"));
@@ -84,7 +84,7 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers, Audience 
   if (::pread(image.record.get(), &header, sizeof header, 0) != sizeof header ||
       std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
       header.layer_count > ImageRecordHeader::kMaxLayers) {
-    return Error(ErrorKind::not_found, "no record of this version");
+    return Error(ErrorKind::not_found, "a record of another version");
   }
   if (audience == Audience::everyone && header.public_until <= ::time(nullptr)) {
     return Error(ErrorKind::refused, "not known to be public");
@@ -115,7 +115,7 @@ Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
   // Only new_layer() makes nameless read-only files of root on this file system.
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0 ||
       status.st_dev != directory.st_dev) {
-    return Error(ErrorKind::refused, "publish a layer: this file was not made for it");
+    return Error(ErrorKind::refused, "publish a layer: unexpected file");
   }
   auto reader = SPC_TRY(own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a new layer"));
   file.reset();
@@ -136,7 +136,7 @@ Result<void> ImageStore::evict(const Digest& blob) const {
   }
   struct stat status {};
   if (::fstat(layer.file.get(), &status) == 0 && status.st_nlink > 1) {  // to unlink it here would free nothing
-    return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": a container with a name is made of it");
+    return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": used by a named container");
   }
   return check(::unlinkat(layers_.get(), layer_file_name(blob).c_str(), 0), "evict layer " + blob.str());
 }

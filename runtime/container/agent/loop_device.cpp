@@ -51,7 +51,7 @@ Result<LoopDevice> configure_new(int layer_file) {
     if (::ioctl(device.get(), LOOP_CONFIGURE, &config) == 0) return LoopDevice{std::move(device), number, false};
     if (errno != EBUSY) return Error::from_errno(errno, "set up a loop device");  // EBUSY: another step was faster
   }
-  return Error(ErrorKind::unavailable, "set up a loop device: all that were free have been taken meanwhile");
+  return Error(ErrorKind::unavailable, "set up a loop device: no free device");
 }
 
 }  // namespace

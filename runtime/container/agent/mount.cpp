@@ -51,7 +51,7 @@ Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, s
   mount_attr change{};
   change.attr_set = attributes;
   change.propagation = propagation;
-  SPC_TRY(check(::mount_setattr(tree.get(), "", scope, &change, sizeof change), "separate a mount from the host's"));
+  SPC_TRY(check(::mount_setattr(tree.get(), "", scope, &change, sizeof change), "make a mount private"));
   return tree;
 }
 
@@ -84,7 +84,7 @@ Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
   change.userns_fd = static_cast<std::uint64_t>(id_map);
   if (::mount_setattr(mount.get(), "", AT_EMPTY_PATH, &change, sizeof change) == 0) return mount;
   // Linux before 6.2.
-  return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "map the owner of a layer");
+  return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "ID-map a layer");
 }
 
 Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes) {

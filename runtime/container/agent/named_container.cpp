@@ -26,7 +26,7 @@ std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 Result<UniqueFd> open_containers() {
   auto opened = own(::open(kContainers, kDirectory), "open directory " + in_quotes(kContainers));
-  if (!opened) return std::move(opened).error().hint("restart slurmd: it sets the store up");
+  if (!opened) return std::move(opened).error().hint("restart slurmd, which creates the store");
   return opened;
 }
 
@@ -154,17 +154,17 @@ Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
   };
   for (const char* name : {"up", "work", "layers"}) SPC_TRY(ensure_at(is.get(), name));
   // The owner and mode of the container's /.
-  SPC_TRY(check(::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW), "give away the container's files"));
+  SPC_TRY(check(::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW), "change the owner of the container's files"));
   SPC_TRY(check(::fchmodat(is.get(), "up", 0755, 0), "set the mode of the container's files"));
   const auto layers = SPC_TRY(ensure_at(is.get(), "layers"));
   for (const LayerFile& layer : image.layers) {
-    SPC_TRY(check(link(layer.file.get(), layers.get(), layer_file_name(layer.digest)), "keep a layer of the container"));
+    SPC_TRY(check(link(layer.file.get(), layers.get(), layer_file_name(layer.digest)), "link a layer of the container"));
   }
   // A record from elsewhere is that of a file or directory of the user, who brings it again.
   if (link(image.record.get(), is.get(), "record") != 0 && errno != EXDEV) {
-    return Error::from_errno(errno, "keep the record of the container's image");
+    return Error::from_errno(errno, "link the image record of the container");
   }
-  SPC_TRY(check(link(notes.get(), is.get(), "notes"), "keep the container's notes"));
+  SPC_TRY(check(link(notes.get(), is.get(), "notes"), "write the container's notes"));
   stored_ = true;
   return is;
 }
@@ -174,7 +174,7 @@ Result<UniqueFd> listen_at(int directory, const std::string& name) {
   UniqueFd listener = new_socket();
   const sockaddr_un address = address_of(directory, name);
   SPC_TRY(check(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), "create a socket"));
-  SPC_TRY(check(::listen(listener.get(), 128), "listen at a socket"));
+  SPC_TRY(check(::listen(listener.get(), 128), "listen on a socket"));
   return listener;
 }
 

@@ -35,7 +35,7 @@ Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, con
   theirs.reset();
   auto made = receive_struct(ours.get(), message);
   end_child(child);
-  if (made && made->size() != names.size()) return Error::from_errno(message.error, "make the container's namespaces");
+  if (made && made->size() != names.size()) return Error::from_errno(message.error, "set up the container's namespaces");
   return made;
 }
 

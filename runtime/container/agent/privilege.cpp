@@ -71,7 +71,7 @@ Result<pid_t> fork_child(unsigned long namespaces) {
 Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
   auto child = fork_child(CLONE_NEWUSER);
   if (!child) {
-    return std::move(child).error().during("describe the id map").hint("is the sysctl user.max_user_namespaces 0?");
+    return std::move(child).error().during("create the ID map").hint("check sysctl user.max_user_namespaces");
   }
   while (*child == 0) ::pause();
   const std::string proc = "/proc/" + std::to_string(*child);
@@ -80,7 +80,7 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
     // Else who enters it (--container-remap-root) could leave groups that a file's mode shuts out.
     SPC_TRY(write_file(proc + "/setgroups", "deny\n"));
     SPC_TRY(write_file(proc + "/gid_map", "0 " + std::to_string(gid) + " 1\n"));
-    return own(::open((proc + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC), "open the user namespace of the id map");
+    return own(::open((proc + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC), "open the user namespace of the ID map");
   };
   auto space = describe();
   end_child(*child);
@@ -90,7 +90,7 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
 Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
                            std::initializer_list<int> descriptors) {
   if (uid == 0) {
-    return Error(ErrorKind::unavailable, "there is no service user to handle images")
+    return Error(ErrorKind::unavailable, "no service user for images")
         .hint("create the system user spank-container and restart slurmd");
   }
   if (::access(program, X_OK) != 0) {

@@ -18,7 +18,7 @@
 namespace spc {
 namespace {
 
-constexpr char kWhatFits[] = "a directory can be mounted on a directory only, a file on a file";
+constexpr char kWhatFits[] = "source and target must both be directories or both be files";
 
 std::string parent_of(const std::string& path) {
   const auto slash = path.find_last_of('/');

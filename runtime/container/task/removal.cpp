@@ -24,8 +24,8 @@ Result<std::vector<bool>> mounts_to_make(const std::vector<std::string>& targets
     while (found > 0 && !(made[found - 1] && places[found - 1] == place)) --found;
     if (found == 0 && removal.optional) continue;
     if (found == 0) {
-      return Error(ErrorKind::invalid, "unmount " + in_quotes(removal.shown_as) + ": nothing is mounted there")
-          .hint("only what --container-mounts or the container itself mounts at that very path; nofail ignores it");
+      return Error(ErrorKind::invalid, "unmount " + in_quotes(removal.shown_as) + ": not a mount")
+          .hint("name the exact path of a mount of --container-mounts or of the container; nofail ignores this error");
     }
     made[found - 1] = false;
     for (std::size_t i = found; i < removal.after; ++i) made[i] = made[i] && !is_below(places[i], place);

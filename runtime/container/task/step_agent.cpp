@@ -94,7 +94,7 @@ Result<void> run_agent(const Arguments& arguments, const std::string& what) {
     if (errno != EINTR) return Error::from_errno(errno, "wait for the agent");
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it by hand to see why");
+    return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
   }
   return {};
 }
@@ -131,8 +131,8 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
     step.reset();
     return {};
   }
-  return Error(ErrorKind::unavailable, "save the container: the process that saves it has ended")
-      .hint("if it was not cancelled, it may need more memory: see --mem");
+  return Error(ErrorKind::unavailable, "save the container: the saver exited unexpectedly")
+      .hint("unless it was cancelled, it may need more memory: see --mem");
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {

@@ -14,7 +14,7 @@ namespace spc {
 Result<void> visit_container(const ContainerNamespaces& namespaces, const std::function<Result<void>()>& inside) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "furnish the container: fork");
+  if (child < 0) return Error::from_errno(errno, "set up the root file system: fork");
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent || !enter_container(namespaces)) ::_exit(1);
@@ -23,7 +23,7 @@ Result<void> visit_container(const ContainerNamespaces& namespaces, const std::f
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (status != 0) return Error(ErrorKind::system, "furnish the container: the process that does it ended unexpectedly");
+  if (status != 0) return Error(ErrorKind::system, "set up the root file system: helper exited unexpectedly");
   return {};
 }
 

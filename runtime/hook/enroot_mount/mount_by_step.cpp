@@ -69,7 +69,7 @@ Result<void> set_mode(const UniqueFd& target, std::string_view text) {
 
 Result<void> mount_by_step(const OpenedMount& mount, int socket) {
   const EnrootFstabLine& line = mount.line;
-  if (line.detach || (line.flags & MS_MOVE) != 0) return Error::from_errno(EPERM, "take away what is mounted");
+  if (line.detach || (line.flags & MS_MOVE) != 0) return Error::from_errno(EPERM, "remove a mount");
   if (!line.mounts()) return {};  // nothing is propagated from here to anywhere
   HookMountRequest request;
   if ((line.flags & MS_RDONLY) != 0) request.flags |= HookMountRequest::read_only;

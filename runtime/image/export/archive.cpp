@@ -56,7 +56,7 @@ class Writer {
       const ssize_t got = ::pread(file, buffer.data(), count, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::from_errno(errno, "read " + in_quotes("/" + path));
-      if (got == 0) return Error(ErrorKind::corrupt, "read " + in_quotes("/" + path) + ": it is shorter than it says");
+      if (got == 0) return Error(ErrorKind::corrupt, "read " + in_quotes("/" + path) + ": shorter than stated");
       SPC_TRY(data(buffer.data(), static_cast<std::size_t>(got)));
       offset += static_cast<std::uint64_t>(got);
       size -= static_cast<std::uint64_t>(got);

@@ -24,19 +24,19 @@ std::string hidden_name(const std::string& name) {
   return "." + name + "." + std::to_string(number);
 }
 
-constexpr char kWhereItCanBe[] = "its directory must exist, and you must be allowed to write there";
+constexpr char kWhereItCanBe[] = "the directory must exist and be writable";
 
 }  // namespace
 
 Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
   const std::string step = "write " + in_quotes(path);
   struct stat status {};
-  if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": that is a directory");
+  if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": is a directory");
   if (::stat(path.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) return Error(ErrorKind::invalid, step + ": that is a directory").hint("name a file in it");
+    if (S_ISDIR(status.st_mode)) return Error(ErrorKind::invalid, step + ": is a directory").hint("name a file in it");
     if (!S_ISREG(status.st_mode))
-      return Error(ErrorKind::invalid, step + ": that is no ordinary file").hint("name a file that is to be made or replaced");
-    if (replace == Replace::no) return Error(ErrorKind::refused, step + ": it exists already").hint("--force replaces it");
+      return Error(ErrorKind::invalid, step + ": not a regular file").hint("name a new or existing file");
+    if (replace == Replace::no) return Error(ErrorKind::refused, step + ": already exists").hint("use --force to overwrite it");
   }
   NewFile file;
   file.shown_as_ = path;

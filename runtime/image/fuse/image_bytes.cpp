@@ -24,7 +24,7 @@ Result<void> read_at(int file, std::uint64_t offset, std::span<std::byte> into) 
     const ssize_t got = ::pread(file, into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error::from_errno(errno, "read the image");
-    if (got == 0) return Error(ErrorKind::corrupt, "the image has become shorter");
+    if (got == 0) return Error(ErrorKind::corrupt, "the image was truncated");
     into = into.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
   }
@@ -35,9 +35,9 @@ Result<void> read_at(int file, std::uint64_t offset, std::span<std::byte> into) 
 
 Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t offset) {
   struct stat status {};
-  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "examine the image");
+  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat the image");
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (offset > size) return Error(ErrorKind::corrupt, "the squashfs would begin behind the end of the file");
+  if (offset > size) return Error(ErrorKind::corrupt, "the squashfs starts beyond the end of the file");
 
   std::array<std::byte, SquashfsSuper::kBytes> head{};
   const std::size_t there = static_cast<std::size_t>(std::min<std::uint64_t>(size - offset, head.size()));
@@ -45,21 +45,21 @@ Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t off
   const auto super = SPC_TRY(parse_squashfs_super(std::span(head).first(there), size - offset));
   if (::sqfs_decompressor_get(super.compressor) == nullptr) {
     return Error(ErrorKind::invalid, std::string("the squashfs is compressed with ") + compressor_name(super.compressor) +
-                                         ", which this build cannot read")
-        .hint("make it again with mksquashfs -comp zstd");
+                                         ", which this build does not support")
+        .hint("recreate it with mksquashfs -comp zstd");
   }
   return std::unique_ptr<ImageBytes>(new ImageBytes(file, offset, super));
 }
 
 Result<void> ImageBytes::read(std::uint64_t position, std::span<std::byte> into) const {
   if (position > super_.bytes_used || into.size() > super_.bytes_used - position)
-    return damaged("a place behind the image's end");
+    return damaged("a position beyond the end of the image");
   return read_at(file_, offset_ + position, into);
 }
 
 Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const {
   Block block;
-  if (stored == 0 || stored > limit) return damaged("a block of impossible size");
+  if (stored == 0 || stored > limit) return damaged("an invalid block size");
   auto bytes = std::make_unique_for_overwrite<std::byte[]>(stored);
   SPC_TRY(read(position, {bytes.get(), stored}));
   if (!compressed) {
@@ -73,7 +73,7 @@ Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool 
   if (decompress(bytes.get(), stored, block.bytes.get(), &block.size) != SQFS_OK) {
     return damaged("a block that cannot be decompressed");
   }
-  if (block.size == 0 || block.size > limit) return damaged("a block of impossible size");
+  if (block.size == 0 || block.size > limit) return damaged("an invalid block size");
   return block;
 }
 
@@ -100,7 +100,7 @@ Result<std::span<const std::byte>> TableReader::rest_of_block() {
     at_ = {.block = block_->next, .offset = 0};
     block_ = SPC_TRY(image_.metadata(at_.block));
   }
-  if (at_.offset > block_->size) return damaged("a place behind the end of its block");
+  if (at_.offset > block_->size) return damaged("a position beyond the end of its block");
   return std::span<const std::byte>(block_->bytes.get(), block_->size).subspan(at_.offset);
 }
 

@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   const char* const end = argc == 2 ? argv[1] + std::strlen(argv[1]) : nullptr;
   const bool is_number = argc == 2 && std::from_chars(argv[1], end, offset).ptr == end && end != argv[1];
   if (!is_number || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
-    constexpr char kUsage[] = "fuse is started by the agent and is of no use by itself\n";
+    constexpr char kUsage[] = "fuse is started by the agent, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }

@@ -68,14 +68,14 @@ Result<void> read_extended_file(TableReader& table, Inode& inode) {
   inode.fragment = number_at<std::uint32_t>(fields, 28);
   inode.fragment_offset = number_at<std::uint32_t>(fields, 32);
   inode.xattrs = number_at<std::uint32_t>(fields, 36);
-  if (inode.size > kMaxFileBytes) return damaged("a file of impossible size");
+  if (inode.size > kMaxFileBytes) return damaged("an invalid file size");
   return {};
 }
 
 Result<void> read_symlink(TableReader& table, Inode& inode, bool is_extended) {
   inode.links = SPC_TRY(table.number<std::uint32_t>());
   inode.size = SPC_TRY(table.number<std::uint32_t>());
-  if (inode.size == 0 || inode.size > kMaxTarget) return damaged("a link's target of impossible size");
+  if (inode.size == 0 || inode.size > kMaxTarget) return damaged("an invalid link target size");
   if (!is_extended) return {};
   TableReader behind = table;
   SPC_TRY(behind.skip(inode.size));
@@ -139,30 +139,30 @@ Result<std::shared_ptr<const Directory>> SquashfsReader::directory(const Inode& 
 
 Result<Directory> SquashfsReader::load_directory(const Inode& inode) {
   Directory directory;
-  if (!S_ISDIR(inode.mode)) return damaged("the entries of something that is no directory");
-  if (inode.listing_bytes > kMaxListing) return damaged("a directory of impossible size");
+  if (!S_ISDIR(inode.mode)) return damaged("entries of a non-directory");
+  if (inode.listing_bytes > kMaxListing) return damaged("an invalid directory size");
   std::uint32_t left = inode.listing_bytes < 3 ? 0 : inode.listing_bytes - 3;  // three more stand for "." and ".."
   TableReader table(*image_, inode.listing);
   while (left != 0) {
-    if (left < 12) return damaged("a directory that ends too early");
+    if (left < 12) return damaged("a truncated directory");
     const auto header = SPC_TRY(take<12>(table));
     left -= 12;
     const std::uint64_t count = std::uint64_t{number_at<std::uint32_t>(header, 0)} + 1;
-    if (count > 256) return damaged("a directory with too many entries in a row");
+    if (count > 256) return damaged("too many directory entries in a row");
     const std::uint64_t block = number_at<std::uint32_t>(header, 4);
     const auto number = number_at<std::uint32_t>(header, 8);
     for (std::uint64_t i = 0; i < count; ++i) {
-      if (left < 8) return damaged("a directory that ends too early");
+      if (left < 8) return damaged("a truncated directory");
       const auto fields = SPC_TRY(take<8>(table));
       left -= 8;
       const std::uint32_t bytes = std::uint32_t{number_at<std::uint16_t>(fields, 6)} + 1;
       const auto type = number_at<std::uint16_t>(fields, 4);
-      if (bytes > kMaxName || bytes > left || type == 0 || type >= kModes.size()) return damaged("an impossible directory entry");
+      if (bytes > kMaxName || bytes > left || type == 0 || type >= kModes.size()) return damaged("an invalid directory entry");
       left -= bytes;
       const auto name_at = static_cast<std::uint32_t>(directory.names.size());
       directory.names.resize(name_at + bytes);
       SPC_TRY(table.read(std::as_writable_bytes(std::span(directory.names).subspan(name_at))));
-      if (!is_name(std::string_view(directory.names).substr(name_at))) return damaged("an impossible name");
+      if (!is_name(std::string_view(directory.names).substr(name_at))) return damaged("an invalid name");
       const auto difference = static_cast<std::int16_t>(number_at<std::uint16_t>(fields, 2));
       directory.entries.push_back({.reference = block << 16U | number_at<std::uint16_t>(fields, 0),
                                    .number = number + static_cast<std::uint32_t>(difference),
@@ -180,12 +180,12 @@ Result<Directory> SquashfsReader::load_directory(const Inode& inode) {
   if (!std::is_sorted(entries.begin(), entries.end(), by_name)) std::sort(entries.begin(), entries.end(), by_name);
   const auto same = [&](const auto& a, const auto& b) { return directory.name(a) == directory.name(b); };
   if (std::adjacent_find(entries.begin(), entries.end(), same) != entries.end())
-    return damaged("a directory with one name twice");
+    return damaged("a duplicate name in a directory");
   return directory;
 }
 
 Result<std::string> SquashfsReader::link_target(const Inode& inode) {
-  if (!S_ISLNK(inode.mode)) return damaged("the target of something that is no link");
+  if (!S_ISLNK(inode.mode)) return damaged("target of a non-link");
   std::string target(inode.size, '\0');
   TableReader table(*image_, inode.details);
   SPC_TRY(table.read(std::as_writable_bytes(std::span(target))));
@@ -213,7 +213,7 @@ Result<SquashfsReader::BlockSizes> SquashfsReader::block_sizes(const Inode& file
   const std::uint64_t mark = first / kBlocksPerMark;
   if (mark != 0) {
     const auto index = SPC_TRY(indexes_.get(file.reference, [&] { return load_index(file, blocks); }));
-    if (mark > index->marks.size()) return damaged("a file of other size than before");
+    if (mark > index->marks.size()) return damaged("a changed file size");
     at = index->marks[mark - 1].words;
     sizes.position = index->marks[mark - 1].position;
   }
@@ -239,7 +239,7 @@ Result<SharedBlock> SquashfsReader::fragment(std::uint32_t index) {
 
 Result<std::vector<Piece>> SquashfsReader::read(const Inode& file, std::uint64_t start, std::size_t size) {
   std::vector<Piece> pieces;
-  if (!S_ISREG(file.mode)) return damaged("the contents of something that is no file");
+  if (!S_ISREG(file.mode)) return damaged("content of a non-file");
   if (start >= file.size || size == 0) return pieces;
   const std::uint64_t end = start + std::min<std::uint64_t>(size, file.size - start);
   const std::uint64_t block_size = image_->super().block_size;
@@ -278,20 +278,20 @@ Result<std::pair<std::string, std::string>> SquashfsReader::xattr(TableReader& t
   const auto type = SPC_TRY(table.number<std::uint16_t>());
   const std::size_t name_bytes = SPC_TRY(table.number<std::uint16_t>());
   const std::size_t prefix = type & ~kElsewhere;
-  if (prefix >= kPrefixes.size() || name_bytes == 0 || name_bytes > kMaxName) return damaged("an impossible extended attribute");
+  if (prefix >= kPrefixes.size() || name_bytes == 0 || name_bytes > kMaxName) return damaged("an invalid extended attribute");
   std::string name(name_bytes, '\0');
   SPC_TRY(table.read(std::as_writable_bytes(std::span(name))));
 
   const auto read_value = [](TableReader& from) -> Result<std::string> {
     const auto bytes = SPC_TRY(from.number<std::uint32_t>());
-    if (bytes > kMaxXattrBytes) return damaged("an extended attribute of impossible size");
+    if (bytes > kMaxXattrBytes) return damaged("an invalid extended attribute size");
     std::string value(bytes, '\0');
     SPC_TRY(from.read(std::as_writable_bytes(std::span(value))));
     return value;
   };
   auto value = SPC_TRY(read_value(table));
   if ((type & kElsewhere) != 0) {
-    if (value.size() != sizeof(std::uint64_t)) return damaged("an impossible extended attribute");
+    if (value.size() != sizeof(std::uint64_t)) return damaged("an invalid extended attribute");
     const auto place = number_at<std::uint64_t>(std::as_bytes(std::span(value)), 0);
     TableReader elsewhere(*image_, {values + (place >> 16U), static_cast<std::uint32_t>(place & 0xffffU)});
     value = SPC_TRY(read_value(elsewhere));
@@ -306,7 +306,7 @@ Result<std::vector<std::pair<std::string, std::string>>> SquashfsReader::xattrs(
   std::array<std::byte, 16> header;
   SPC_TRY(image_->read(super.xattr_sets, header));
   const auto values = number_at<std::uint64_t>(header, 0);
-  if (inode.xattrs >= number_at<std::uint32_t>(header, 8)) return damaged("extended attributes that do not exist");
+  if (inode.xattrs >= number_at<std::uint32_t>(header, 8)) return damaged("a missing extended attribute");
   std::uint64_t place = 0;
   SPC_TRY(image_->read(super.xattr_sets + header.size() + std::uint64_t{inode.xattrs / kEntriesPerBlock} * kPlaceBytes,
                        std::as_writable_bytes(std::span(&place, 1))));

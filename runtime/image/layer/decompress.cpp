@@ -12,7 +12,7 @@
 namespace spc {
 namespace {
 
-Error truncated() { return Error(ErrorKind::corrupt, "the compressed data ends too early"); }
+Error truncated() { return Error(ErrorKind::corrupt, "the compressed data is truncated"); }
 
 /// The blob's bytes, as they come.
 class Source {
@@ -65,7 +65,7 @@ class Sink {
 
   Result<std::span<std::byte>> room() {
     if (piece_ == nullptr) piece_ = queue_.empty_piece();
-    if (piece_ == nullptr) return Error(ErrorKind::internal, "the reader has given up");
+    if (piece_ == nullptr) return Error(ErrorKind::internal, "the reader stopped");
     return std::span(piece_->bytes.get() + piece_->size, Piece::kCapacity - piece_->size);
   }
 
@@ -94,7 +94,7 @@ class Sink {
 Result<void> only_zeros(Source& in) {
   for (;;) {
     if (std::any_of(in.data(), in.data() + in.size(), [](std::uint8_t byte) { return byte != 0; })) {
-      return Error(ErrorKind::corrupt, "there is something else behind the compressed data");
+      return Error(ErrorKind::corrupt, "trailing data after the compressed data");
     }
     in.consume(in.size());
     SPC_TRY(in.want(1));
@@ -126,7 +126,7 @@ Result<void> gunzip_member(Source& in, Sink& out, inflate_state& state) {
     const std::size_t made = room.size() - state.avail_out;
     in.consume(used);
     SPC_TRY(out.filled(made));
-    if (rc == ISAL_INCORRECT_CHECKSUM) return Error(ErrorKind::corrupt, "gzip: the checksum or length is wrong");
+    if (rc == ISAL_INCORRECT_CHECKSUM) return Error(ErrorKind::corrupt, "gzip: wrong checksum or length");
     if (rc < 0 || rc == ISAL_NEED_DICT) return Error(ErrorKind::corrupt, "gzip: the compressed data is damaged");
     if (state.block_state == ISAL_BLOCK_FINISH) return {};
     if (in.ended() && used == 0 && made == 0) return truncated();

@@ -68,14 +68,14 @@ std::string find_program() {
 Error died(int status) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    std::string why = "the process that converts the layer was killed by signal " + std::to_string(signal);
+    std::string why = "layer-writer was killed by signal " + std::to_string(signal);
     if (const char* name = ::sigdescr_np(signal)) why += std::string(" (") + name + ")";
-    if (signal == SIGSYS) return Error(ErrorKind::refused, why + ": it made a system call that its sandbox forbids");
+    if (signal == SIGSYS) return Error(ErrorKind::refused, why + ": system call forbidden by its sandbox");
     Error error(ErrorKind::system, why);
-    if (signal == SIGKILL) return std::move(error).hint("perhaps out of memory: ask for more with --mem");
+    if (signal == SIGKILL) return std::move(error).hint("perhaps out of memory: increase --mem");
     return error;
   }
-  return Error(ErrorKind::internal, "the process that converts the layer ended with code " + std::to_string(WEXITSTATUS(status)));
+  return Error(ErrorKind::internal, "layer-writer exited with status " + std::to_string(WEXITSTATUS(status)));
 }
 
 }  // namespace
@@ -90,12 +90,12 @@ Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& lim
   auto input = SPC_TRY(make_pipe());
   auto report = SPC_TRY(make_pipe());
   const UniqueFd output(::fcntl(output_file, F_DUPFD_CLOEXEC, kLayerReport + 1));
-  if (!output) return Error::from_errno(errno, "pass the layer's file on");
+  if (!output) return Error::from_errno(errno, "pass the layer's file");
   (void)::fcntl(input.write_end.get(), F_SETPIPE_SZ, kPipeBytes);  // beyond the user's quota it stays 64 KiB
 
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) return Error::from_errno(errno, "start the process that converts the layer");
+  if (pid < 0) return Error::from_errno(errno, "start layer-writer");
   if (pid == 0) {
     run_child(path.c_str(), arguments.data(), input.read_end.get(), output.get(), report.write_end.get(), parent);
   }
@@ -138,13 +138,13 @@ Result<ConvertedLayer> LayerProcess::finish() {
   }
   if (got == sizeof report && std::memcmp(report.magic, LayerReport::kMagic, sizeof report.magic) != 0) {
     kill();
-    return Error(ErrorKind::internal, "the process that converts the layer sent something else than a report");
+    return Error(ErrorKind::internal, "layer-writer sent an invalid report");
   }
   const int status = wait();
   if (got == sizeof(int)) {
     int err = 0;
     std::memcpy(&err, &report, sizeof err);
-    return Error::from_errno(err, "start the program \"layer-writer\"");
+    return Error::from_errno(err, "execute \"layer-writer\"");
   }
   if (got != sizeof report) return died(status);
   if (report.failed != 0) {

@@ -63,7 +63,7 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
 int main(int argc, char** argv) {
   struct stat output {};
   if (argc < 4 || argc > 5 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
-    constexpr char kUsage[] = "layer-writer is started by import and is of no use by itself\n";
+    constexpr char kUsage[] = "layer-writer is started by import, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }

@@ -104,9 +104,9 @@ std::optional<std::string> obstacle(const Ending& ending, int signals) {
   if (!ending.tree || ending.entered == 0) return "";  // the tasks have told why
   // The tasks get it first.
   if (ending.killed > 0 && (ending.terminated || is_cancelled(signals, kSoon)))
-    return "the container is not saved: the step was cancelled";
+    return "container not saved: the step was cancelled";
   if (ending.entered < ending.tasks) {
-    return "the container is not saved: " + std::to_string(ending.tasks - ending.entered) + " of " +
+    return "container not saved: " + std::to_string(ending.tasks - ending.entered) + " of " +
            std::to_string(ending.tasks) + " tasks of the node were not started";
   }
   return std::nullopt;
@@ -135,7 +135,7 @@ void watch(Save& save, const std::string& path, int signals) {
     SaveMessage message;
     if (events[1].revents == 0 && receive_struct(kSaveSocket, message)) continue;
     save.abandon();
-    say(kSaveSocket, SaveMessageKind::done, "the container is not saved to " + path + ": it was cancelled");
+    say(kSaveSocket, SaveMessageKind::done, "container not saved to " + path + ": it was cancelled");
     end_with_slurmstepd();
   }
 }
@@ -185,7 +185,7 @@ Result<void> save_container(Save& save, const SavedTree& tree, const std::string
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "save is started by the first task of a step and is of no use by itself\n");
+    std::fprintf(stderr, "save is started by the leader of a step, not manually\n");
     return 2;
   }
   spc::prefix = argv[4];

@@ -84,7 +84,7 @@ Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
 
 std::string Save::progress() const {
   const std::uint64_t written = written_;
-  if (total_ == 0) return "looking at its files";
+  if (total_ == 0) return "reading its files";
   const std::uint64_t percent = std::min<std::uint64_t>(written * 100 / total_, 99);
   return std::to_string(percent) + "% of " + std::to_string(total_ / kMegabyte) + " MB";
 }

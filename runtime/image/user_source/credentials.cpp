@@ -70,7 +70,7 @@ Result<void> answer_credentials(int socket, const UserSourceMessage& question, c
   };
   const std::string_view registry(question.text, ::strnlen(question.text, sizeof question.text));
   if (registry != image.registry) {
-    return fail(Error(ErrorKind::refused, "credentials for " + in_quotes(registry) + " are not given out: the image is from " +
+    return fail(Error(ErrorKind::refused, "credentials for " + in_quotes(registry) + " are not sent: the image is from " +
                                               in_quotes(image.registry)));
   }
   const std::string user(question.user, ::strnlen(question.user, sizeof question.user));

@@ -36,8 +36,8 @@ Result<std::string> find_program(const std::string& name) {
     std::string candidate = directory + "/" + name;
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  return std::move(Error(ErrorKind::not_found, "run " + in_quotes(name) + ": there is no such program along PATH"))
-      .hint("it has to be installed on this node, or be in a directory that the job's PATH names");
+  return std::move(Error(ErrorKind::not_found, "run " + in_quotes(name) + ": not found in PATH"))
+      .hint("install it on this node, or add its directory to the job's PATH");
 }
 
 struct Pipe {

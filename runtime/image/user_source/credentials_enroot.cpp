@@ -45,7 +45,7 @@ std::vector<std::string> plain_words(std::string_view command) {
 Result<SecretText> output_of(const std::vector<std::string>& command) {
   const auto output = SPC_TRY(run_command(command, ""));
   if (output.status != 0) {
-    return Error(ErrorKind::unavailable, "run " + in_quotes(command[0]) + ": it ended with status " +
+    return Error(ErrorKind::unavailable, "run " + in_quotes(command[0]) + ": exited with status " +
                                              std::to_string(output.status) +
                                              (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
   }
@@ -64,8 +64,8 @@ Result<SecretText> expanded(std::string_view text, bool may_run) {
     return SecretText(value);
   }
   if (!may_run) {
-    return std::move(Error(ErrorKind::refused, "its password is a command, but others could have written it"))
-        .hint("it has to belong to you: chmod 600 it");
+    return std::move(Error(ErrorKind::refused, "its password is a command, but other users can write the file"))
+        .hint("it must be owned by the user with mode 0600");
   }
   if (text.starts_with("$(") && text.ends_with(')')) {
     if (const auto words = plain_words(text.substr(2, text.size() - 3)); !words.empty()) return output_of(words);
@@ -97,10 +97,10 @@ Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text, co
     if (!fits(machine, image)) continue;
     const std::string step = "credentials " + in_quotes(path) + ", line " + std::to_string(number);
     if (take_word(line) != "login")
-      return Error(ErrorKind::invalid, step + ": needs the form machine HOST login USER password PASSWORD");
+      return Error(ErrorKind::invalid, step + ": expected machine HOST login USER password PASSWORD");
     const std::string_view login = take_word(line);
     if (take_word(line) != "password")
-      return Error(ErrorKind::invalid, step + ": needs the form machine HOST login USER password PASSWORD");
+      return Error(ErrorKind::invalid, step + ": expected machine HOST login USER password PASSWORD");
     if (!user.empty() && login != user) continue;
     RegistrySecret secret;
     secret.username = login;

@@ -91,14 +91,14 @@ Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, cons
   if (output.status != 0) {
     // What docker's own helpers say, on standard output.
     if (text.find("credentials not found") != std::string::npos) return std::optional<RegistrySecret>();
-    return Error(ErrorKind::unavailable, step + ": it ended with status " + std::to_string(output.status) +
+    return Error(ErrorKind::unavailable, step + ": exited with status " + std::to_string(output.status) +
                                              (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
   }
   const Json answer = SPC_TRY_DURING(step, parse_json_object(text, "its answer"));
   RegistrySecret secret;
   secret.username = SPC_TRY_DURING(step, text_or_empty(answer, "Username"));
   SecretText shared(SPC_TRY_DURING(step, text_or_empty(answer, "Secret")));
-  if (shared.empty()) return Error(ErrorKind::invalid, step + ": its answer has no secret");
+  if (shared.empty()) return Error(ErrorKind::invalid, step + ": its response has no secret");
   (secret.username == "<token>" ? secret.identity_token : secret.password) = std::move(shared);
   secret.source = program;
   return std::optional(std::move(secret));

@@ -63,7 +63,7 @@ Result<std::optional<SecretText>> read_credential_file(const std::string& path, 
   if (!S_ISREG(status.st_mode)) return Error(ErrorKind::refused, step + ": it is not a file");
   if (status.st_size > static_cast<off_t>(kMaxFile)) return Error(ErrorKind::refused, step + ": it is larger than 1 MiB");
   if ((status.st_mode & S_IROTH) != 0) {
-    log.write(LogLevel::warning, "everybody can read the credentials in " + in_quotes(path) + ": chmod 600 it");
+    log.write(LogLevel::warning, "everyone can read the credentials in " + in_quotes(path) + ": chmod 600 it");
   }
   return std::optional(SecretText(SPC_TRY_DURING(step, read_file(file.get(), kMaxFile))));
 }

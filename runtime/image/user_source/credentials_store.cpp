@@ -103,7 +103,7 @@ Result<void> tell_helper(const std::string& helper, const char* verb, const std:
   const std::string program = "docker-credential-" + helper;
   const auto output = SPC_TRY(run_command({program, verb}, input));
   if (output.status == 0) return {};
-  return Error(ErrorKind::unavailable, "credential helper " + in_quotes(program) + " " + verb + ": it ended with status " +
+  return Error(ErrorKind::unavailable, "credential helper " + in_quotes(program) + " " + verb + ": exited with status " +
                                            std::to_string(output.status) +
                                            (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
 }
@@ -178,8 +178,8 @@ Result<std::vector<std::string>> remove_credentials(const CredentialPlaces& plac
   if (enroot) {
     const auto kept = secret_in_enroot(enroot->text(), places.enroot_file, image, "", false);
     if (!kept || *kept) {
-      log.write(LogLevel::warning, "there are still credentials for " + in_quotes(image.registry) + " in " +
-                                       in_quotes(places.enroot_file) + ", which is yours to edit");
+      log.write(LogLevel::warning, "credentials remain for " + in_quotes(image.registry) + " in " +
+                                       in_quotes(places.enroot_file) + ", which must be edited manually");
     }
   }
   return removed;

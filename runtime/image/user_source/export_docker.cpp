@@ -59,7 +59,7 @@ int tell(void* argument, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   if (const auto now = std::chrono::steady_clock::now(); now >= answer.next_line) {
     answer.next_line = now + kBetweenLines;
     answer.log->write(LogLevel::info,
-                      "docker writes out " + answer.what + ": " + std::to_string(answer.written / 1'000'000) + " MB");
+                      "exporting from docker: " + answer.what + ": " + std::to_string(answer.written / 1'000'000) + " MB");
   }
   return 0;
 }
@@ -69,7 +69,7 @@ Result<std::string> socket_path() {
   if (host == nullptr || *host == '\0') return std::string(kUsualSocket);
   constexpr std::string_view kUnix = "unix://";
   if (std::string_view(host).starts_with(kUnix)) return std::string(host + kUnix.size());
-  return Error(ErrorKind::invalid, "DOCKER_HOST is " + in_quotes(host) + ", but only a local daemon (unix://PATH) can be asked");
+  return Error(ErrorKind::invalid, "DOCKER_HOST is " + in_quotes(host) + ", but only a local daemon (unix://PATH) is supported");
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   const std::string socket = SPC_TRY(socket_path());
   UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
   const std::unique_ptr<CURL, FreeCurl> handle(::curl_easy_init());
-  if (!handle) return Error(ErrorKind::no_space, "ask docker for " + in_quotes(name) + ": out of memory");
+  if (!handle) return Error(ErrorKind::no_space, "request from docker " + in_quotes(name) + ": out of memory");
   const std::unique_ptr<char, FreeText> escaped(::curl_easy_escape(handle.get(), image.c_str(), static_cast<int>(image.size())));
   const std::string url = "http://docker/images/" + std::string(escaped ? escaped.get() : "") + "/get";
 
@@ -94,18 +94,18 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   ::curl_easy_setopt(handle.get(), CURLOPT_NOPROGRESS, 0L);
   ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFOFUNCTION, tell);
   ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFODATA, &answer);
-  log.write(LogLevel::info, "docker writes out " + name);
+  log.write(LogLevel::info, "exporting from docker: " + name);
   const CURLcode code = ::curl_easy_perform(handle.get());
   const std::string step = "ask docker at " + in_quotes(socket) + " for " + in_quotes(image);
   if (answer.failed) return std::move(*answer.failed).during(step);
   if (code == CURLE_COULDNT_CONNECT) {
     return Error(ErrorKind::unavailable, step + ": cannot connect")
-        .hint("a docker daemon has to run on this node and let you use its socket; or write the image into a file: docker save");
+        .hint("start a docker daemon on this node and allow access to its socket, or save the image to a file: docker save");
   }
   if (code != CURLE_OK) return Error(ErrorKind::unavailable, step + ": " + ::curl_easy_strerror(code));
   long status = 0;
   ::curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
-  if (status == 404) return Error(ErrorKind::not_found, step + ": it has no such image").hint("docker images lists what it has");
+  if (status == 404) return Error(ErrorKind::not_found, step + ": no such image").hint("docker images lists them");
   if (status != 200) {
     return Error(ErrorKind::unavailable, step + ": it answers " + std::to_string(status) + ": " + printable(answer.complaint));
   }

@@ -117,7 +117,7 @@ Result<FilePart> export_from_podman(const std::string& image, Log& log) {
       output_of({"skopeo", "copy", "--quiet", "containers-storage:" + image, "docker-archive:/proc/self/fd/1"}, name, log);
   if (skopeo || skopeo.error().message().find("there is no program") == std::string::npos) return skopeo;
   return Error(ErrorKind::not_found, "open " + in_quotes(name) + ": this node has neither podman nor skopeo")
-      .hint("write the image into a file where podman is: podman save --format oci-archive -o FILE " + image);
+      .hint("save the image to a file where podman is installed: podman save --format oci-archive -o FILE " + image);
 }
 
 }  // namespace spc

@@ -23,7 +23,7 @@ Result<FilePart> ordinary_file(UniqueFd file, const std::string& what) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, "look at " + what);
   if (!S_ISREG(status.st_mode))
-    return Error(ErrorKind::invalid, what + " is not an ordinary file").hint("an image is a file, or an OCI layout: oci:DIR");
+    return Error(ErrorKind::invalid, what + " is not a regular file").hint("an image is a file, or an OCI layout: oci:DIR");
   return FilePart{.file = std::make_shared<const UniqueFd>(std::move(file)), .size = static_cast<std::uint64_t>(status.st_size)};
 }
 
@@ -34,7 +34,7 @@ Result<FilePart> open_ordinary_file(const std::string& path) {
     const int err = errno;
     auto error = Error::from_errno(err, "open " + in_quotes(path));
     if (err == ENOENT) return std::move(error).hint("it must exist on every node of the step");
-    if (err == EACCES) return std::move(error).hint("it is opened with your own permissions on the node");
+    if (err == EACCES) return std::move(error).hint("it is opened with the user's permissions on the node");
     return error;
   }
   return ordinary_file(std::move(file), in_quotes(path));
@@ -55,7 +55,7 @@ Result<std::size_t> read_at(const FilePart& part, std::uint64_t offset, std::spa
         ::pread(part.file->get(), into.data() + got, wanted - got, static_cast<off_t>(part.offset + offset + got));
     if (now < 0 && errno == EINTR) continue;
     if (now < 0) return Error::from_errno(errno, "read");
-    if (now == 0) return Error(ErrorKind::corrupt, "the file has become shorter");
+    if (now == 0) return Error(ErrorKind::corrupt, "the file was truncated");
     got += static_cast<std::size_t>(now);
   }
   return got;

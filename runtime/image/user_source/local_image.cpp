@@ -45,10 +45,10 @@ Result<std::unique_ptr<LocalImage>> open_archive(FilePart file, const std::strin
     if (!files->has(directory)) continue;
     if (reference.empty()) return open_root_archive(*files, name, log);
     return Error(ErrorKind::invalid,
-                 in_quotes(name) + " is a root file system without a name: " + in_quotes(reference) + " is not in it");
+                 in_quotes(name) + " is an unnamed root file system: " + in_quotes(reference) + " is not in it");
   }
   return Error(ErrorKind::invalid, in_quotes(name) +
-                                       " is no image: it has neither index.json nor manifest.json, nor is it a root "
+                                       " is not an image: it has no index.json or manifest.json and is not a root "
                                        "file system");
 }
 
@@ -78,7 +78,7 @@ Result<std::unique_ptr<LocalImage>> LocalImage::open(const ImageLocation& locati
     }
     case Kind::registry: break;
   }
-  return Error(ErrorKind::internal, "open an image: it is not among the user's own");
+  return Error(ErrorKind::internal, "open an image: it is not one of the user's");
 }
 
 Result<std::unique_ptr<LocalImage>> DescribedImage::create(const std::string& config, std::vector<Layer> layers) {

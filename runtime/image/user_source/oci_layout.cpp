@@ -93,10 +93,10 @@ Result<const Entry*> choose(const std::vector<Entry>& entries, const std::string
 Result<FilePart> find_document(const NamedFiles& files, const Digest& digest, const std::string& media_type) {
   const std::string what = "manifest " + in_quotes(digest.str());
   auto part = SPC_TRY(files.find(blob_name(digest)));
-  if (!part) return Error(ErrorKind::corrupt, what + ": is listed but not there").hint("the image is not complete");
+  if (!part) return Error(ErrorKind::corrupt, what + ": is listed but missing").hint("the image is incomplete");
   const auto bytes = SPC_TRY(read_part(*part, kMaxDocument, what));
   if (Sha256::of(bytes) != digest) {
-    return Error(ErrorKind::corrupt, what + ": has digest " + Sha256::of(bytes).str() + " instead").hint("the image is damaged");
+    return Error(ErrorKind::corrupt, what + ": has digest " + Sha256::of(bytes).str() + " instead").hint("the image is corrupt");
   }
   part->media_type = media_type;
   return *std::move(part);
@@ -109,9 +109,9 @@ Error no_such_image(const std::string& name, const std::string& reference, const
   std::string list;
   for (std::size_t i = 0; i < there.size() && i < kShown; ++i) list += (i == 0 ? "" : ", ") + in_quotes(there[i]);
   if (there.size() > kShown) list += " and " + std::to_string(there.size() - kShown) + " more";
-  if (there.empty()) return {ErrorKind::not_found, in_quotes(name) + " holds no image"};
+  if (there.empty()) return {ErrorKind::not_found, in_quotes(name) + " contains no image"};
   if (reference.empty()) {
-    return Error(ErrorKind::invalid, in_quotes(name) + " holds several images: " + list).hint("name one of them behind a ':'");
+    return Error(ErrorKind::invalid, in_quotes(name) + " contains several images: " + list).hint("append one of them after a ':'");
   }
   return Error(ErrorKind::not_found, in_quotes(name) + " has no image " + in_quotes(reference)).hint("it has " + list);
 }

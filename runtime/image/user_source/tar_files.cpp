@@ -106,10 +106,10 @@ Result<std::optional<FilePart>> TarFiles::find(const std::string& name) const {
     if (entry.is_file) {
       return std::optional(FilePart{.file = archive_.file, .offset = archive_.offset + entry.offset, .size = entry.size});
     }
-    if (entry.link.empty()) return Error(ErrorKind::invalid, in_quotes(name) + " in the archive is not an ordinary file");
+    if (entry.link.empty()) return Error(ErrorKind::invalid, in_quotes(name) + " in the archive is not a regular file");
     wanted = entry.link;
   }
-  return bad(in_quotes(name) + " in the archive is a link that leads nowhere");
+  return bad(in_quotes(name) + " in the archive is a dangling link");
 }
 
 bool TarFiles::has(const std::string& directory) const {

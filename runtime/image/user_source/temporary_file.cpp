@@ -20,8 +20,8 @@ Result<UniqueFd> temporary_file(std::uint64_t size) {
     if (has_room) return file;
     tried += (tried.empty() ? "" : ", ") + directory;
   }
-  return Error(ErrorKind::no_space, "no room for " + std::to_string(size / 1'000'000 + 1) + " MB in " + tried)
-      .hint("set TMPDIR to a directory that has it");
+  return Error(ErrorKind::no_space, "no space for " + std::to_string(size / 1'000'000 + 1) + " MB in " + tried)
+      .hint("set TMPDIR to a directory with enough space");
 }
 
 }  // namespace spc

@@ -270,11 +270,11 @@ Result<void> InodeTree::check_directory(Inode& inode, std::uint32_t number, bool
     }
     Inode* const child = SPC_TRY(named_by(*entry));
     if (child->kind == Kind::directory) {
-      if (child->named || child->link_left != number) return refused("it names a directory that has another parent");
+      if (child->named || child->link_left != number) return refused("names a directory that has another parent");
       order.directory(*child);
       inode.height = std::max(inode.height, child->height + 1);
     } else {
-      if (child->link_left == 0) return refused("it names an inode that has no name left");
+      if (child->link_left == 0) return refused("names an inode that has no name left");
       if (!child->named) order.other(*child);
       --child->link_left;
       --names_left_;

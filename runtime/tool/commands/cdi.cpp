@@ -37,7 +37,7 @@ Result<int> list(const Arguments& arguments) {
     report_error("warning: " + registry.find(parsed).error().message());
   }
   if (devices.empty()) {
-    report_error("there are no devices (hint: scontainer cdi --help)");
+    report_error("no devices found (hint: scontainer cdi --help)");
     return 0;
   }
   std::size_t width = 8;
@@ -58,7 +58,7 @@ std::string described(const MountEdit& mount) {
 }
 
 Result<int> show(const Arguments& arguments) {
-  if (arguments.words.size() != 2) return Error(ErrorKind::invalid, "cdi show: which device?").hint("scontainer cdi list");
+  if (arguments.words.size() != 2) return Error(ErrorKind::invalid, "cdi show: device required").hint("scontainer cdi list prints them");
   const auto name = SPC_TRY(CdiName::parse(arguments.words[1]));
   const auto registry = CdiRegistry::read();
   HookContext context;
@@ -89,18 +89,18 @@ Result<int> generate(const Arguments& arguments) {
   std::string format = arguments.value("format");
   if (format.empty()) format = output.ends_with(".json") ? "json" : "yaml";
   if (format != "json" && format != "yaml") {
-    return Error(ErrorKind::invalid, "--format: " + in_quotes(format) + " is neither json nor yaml");
+    return Error(ErrorKind::invalid, "--format: " + in_quotes(format) + " is not json or yaml");
   }
   const bool to_file = !output.empty() && output != "-";
   if (to_file && !output.ends_with(".json") && !output.ends_with(".yaml")) {
-    return Error(ErrorKind::invalid, "--output: " + in_quotes(output) + ": CDI files are called *.json or *.yaml");
+    return Error(ErrorKind::invalid, "--output: " + in_quotes(output) + ": the name of a CDI file must end in .json or .yaml");
   }
   const std::string driver_root = Site::read().text("driver_root");
   const NvidiaDriver driver = discover_nvidia("", driver_root);
   if (driver.gpus.empty() || !driver.versions_agree()) {
-    std::string why = "cdi generate: there is no GPU of NVIDIA's that works here";
+    std::string why = "cdi generate: no working NVIDIA GPU found";
     for (const std::string& note : driver.notes) why += "; " + note;
-    return Error(ErrorKind::not_found, why).hint("CDI files for other devices come with their vendors' tools");
+    return Error(ErrorKind::not_found, why).hint("CDI files for other devices are written by their vendors' tools");
   }
   const CdiSpec spec = nvidia_cdi_spec(driver, driver_root);
   const std::string text = format == "json" ? cdi_to_json(spec) : cdi_to_yaml(spec);
@@ -118,7 +118,7 @@ Result<int> run_cdi(const Arguments& arguments) {
   if (action == "list") return list(arguments);
   if (action == "show") return show(arguments);
   if (action == "generate") return generate(arguments);
-  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is none of list, show and generate")
+  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is not list, show or generate")
       .hint("scontainer cdi --help");
 }
 

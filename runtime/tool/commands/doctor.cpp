@@ -82,7 +82,7 @@ Result<int> run_doctor(const Arguments& arguments) {
   const int asked = static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
                     static_cast<int>(arguments.has("registry"));
   if (asked > 1) {
-    return Error(ErrorKind::invalid, "doctor takes one of FILE, --job and --registry").hint("scontainer doctor --help");
+    return Error(ErrorKind::invalid, "doctor takes only one of FILE, --job and --registry").hint("scontainer doctor --help");
   }
   const bool as_json = arguments.has("json");
   if (!arguments.words.empty()) {

@@ -25,8 +25,8 @@ Result<RunningContainer> find_container(const Places& places, const std::string&
     if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
     names += (names.empty() ? "" : ", ") + printable(one.name) + " (" + std::to_string(one.pid) + ")";
   }
-  return Error(ErrorKind::not_found, "there is no running container " + in_quotes(text))
-      .hint(names.empty() ? "scontainer run starts one" : "there are: " + names);
+  return Error(ErrorKind::not_found, "no running container " + in_quotes(text))
+      .hint(names.empty() ? "start one with scontainer run" : "running containers: " + names);
 }
 
 /// The environment of the container's command, when it was started.
@@ -75,7 +75,7 @@ Result<int> run_exec(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   const auto container = SPC_TRY(find_container(places, arguments.words[0]));
   if (arguments.rest.empty())
-    return Error(ErrorKind::invalid, "there is no command to execute").hint("scontainer exec NAME COMMAND");
+    return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
   auto environment = SPC_TRY(environment_of(process));
   for (const std::string& text : arguments.values("env")) {

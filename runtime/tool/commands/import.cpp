@@ -25,7 +25,7 @@ namespace {
 Result<Digest> copy_into_store(int store, int file) {
   const UniqueFd layers(::openat(store, "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const UniqueFd copy(::openat(layers.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
-  if (!copy) return Error::from_errno(errno, "create a file in your image store");
+  if (!copy) return Error::from_errno(errno, "create a file in the user's image store");
   Sha256 hash;
   std::vector<std::byte> buffer(1 << 20);
   for (off_t at = 0;;) {
@@ -35,15 +35,15 @@ Result<Digest> copy_into_store(int store, int file) {
     if (got == 0) break;
     const auto piece = std::span(buffer).first(static_cast<std::size_t>(got));
     hash.update(piece);
-    SPC_TRY_DURING("write into your image store", write_all(copy.get(), piece));
+    SPC_TRY_DURING("write into the user's image store", write_all(copy.get(), piece));
     at += got;
   }
   const Digest digest = hash.finish();
-  if (::fsync(copy.get()) != 0) return Error::from_errno(errno, "write into your image store");
+  if (::fsync(copy.get()) != 0) return Error::from_errno(errno, "write into the user's image store");
   const std::string itself = "/proc/self/fd/" + std::to_string(copy.get());
   const std::string name = digest.hex() + ".sqsh";
   if (::linkat(AT_FDCWD, itself.c_str(), layers.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
-    return Error::from_errno(errno, "publish a file in your image store");
+    return Error::from_errno(errno, "publish a file in the user's image store");
   }
   return digest;
 }
@@ -81,14 +81,14 @@ Result<Digest> import_squashfs(const ImageStore& store, int directory, int file,
 Result<int> run_import(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   if (!places.own_store) {
-    return Error(ErrorKind::refused, "import a file: the node's store takes images from registries, and for each user his own")
-        .hint("name the file in --container-image, or import it as an ordinary user");
+    return Error(ErrorKind::refused, "import a file: the node's store takes images from registries only")
+        .hint("use the file with --container-image, or import it as a non-root user");
   }
   const auto config = SPC_TRY(read_config(places.config));
   std::string source = arguments.words[0];
-  const auto reference = SPC_TRY_DURING("the new name", ImageReference::parse(arguments.words[1], config.default_registry));
+  const auto reference = SPC_TRY_DURING("new name", ImageReference::parse(arguments.words[1], config.default_registry));
   const auto ref_file = reference.ref_file_name();
-  if (!ref_file || reference.digest) return Error(ErrorKind::invalid, "the new name: it has to be NAME[:TAG], and not too long");
+  if (!ref_file || reference.digest) return Error(ErrorKind::invalid, "new name: must be NAME[:TAG]");
   const auto directory = SPC_TRY(make_own_store(places));
   const auto store = SPC_TRY(ImageStore::open(directory.get()));
 
@@ -106,12 +106,12 @@ Result<int> run_import(const Arguments& arguments) {
     const auto location = SPC_TRY(ImageLocation::parse(source, config.default_registry));
     struct stat status {};
     if (location.kind == ImageLocation::Kind::registry) {
-      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": that is the name of an image at a registry")
-          .hint("scontainer pull fetches it");
+      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": is the name of an image in a registry")
+          .hint("use scontainer pull");
     }
     if (location.kind == ImageLocation::Kind::path && ::stat(location.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": that is a directory")
-          .hint("scontainer run takes it as it is; oci:DIR is an image layout");
+      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": is a directory")
+          .hint("scontainer run takes directories; for an image layout use oci:DIR");
     }
     digest = SPC_TRY(obtain(places, config, {.image = source, .platform = {}, .pull = {}, .quiet = arguments.has("quiet")}))
                  .image.digest;

@@ -37,7 +37,7 @@ std::vector<Fact> facts_or_warning(const Places& places, int store, const Listed
     return facts_of(mounted.root.get());
   }();
   if (facts) return *facts;
-  report_error("warning: look into the image: " + facts.error().message());
+  report_error("warning: inspect the image: " + facts.error().message());
   return {};
 }
 
@@ -87,7 +87,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   const auto store = SPC_TRY(open_store(places.store));
   const auto image = SPC_TRY(find_image(store.get(), arguments.words[0], config.default_registry));
   if (!image.record)
-    return Error(ErrorKind::refused, "inspect " + in_quotes(arguments.words[0]) + ": you may not read its record");
+    return Error(ErrorKind::refused, "inspect " + in_quotes(arguments.words[0]) + ": permission denied for its record");
   const auto facts = facts_or_warning(places, store.get(), image);
   if (arguments.has("json")) {
     std::puts(description_of(image, facts).dump(2, ' ', false, Json::error_handler_t::replace).c_str());

@@ -74,15 +74,15 @@ Result<Site> site_of(const Arguments& arguments) {
 
 Result<RegistrySecret> ask_for_secret(const Arguments& arguments) {
   RegistrySecret secret;
-  secret.source = "what was typed";
+  secret.source = "input";
   secret.username = arguments.value("username");
   if (secret.username.empty()) secret.username = SPC_TRY(ask("user name: ", false));
   secret.password = SecretText(SPC_TRY(ask("password or token: ", true)));
   if (secret.username.empty() || secret.password.empty()) {
-    return Error(ErrorKind::invalid, "login: user name and password are needed")
-        .hint("--username=USER, and the password on standard input");
+    return Error(ErrorKind::invalid, "login: user name and password required")
+        .hint("use --username=USER, and pass the password on standard input");
   }
-  if (secret.username.find(':') != std::string::npos) return Error(ErrorKind::invalid, "login: a user name has no ':'");
+  if (secret.username.find(':') != std::string::npos) return Error(ErrorKind::invalid, "login: a user name must not contain ':'");
   return secret;
 }
 
@@ -101,7 +101,7 @@ Result<int> run_login(const Arguments& arguments) {
   const char* remark = "";
   if (!arguments.has("no-check")) {
     const auto check = SPC_TRY_DURING("login", try_at_registry(site, secret, log));
-    if (check == LoginCheck::not_needed) remark = "; untried: without a repository the registry lets everybody in";
+    if (check == LoginCheck::not_needed) remark = "; not checked: the registry does not require a login";
   }
   const auto place = SPC_TRY(store_credentials(CredentialPlaces::of_user(), site.registry, secret, log));
   std::printf("stored for %s in %s%s\n", printable(site.registry).c_str(), printable(place).c_str(), remark);
@@ -112,7 +112,7 @@ Result<int> run_logout(const Arguments& arguments) {
   const Site site = SPC_TRY(site_of(arguments));
   PullDisplay log(site.registry, true);
   const auto places = SPC_TRY(remove_credentials(CredentialPlaces::of_user(), site.registry, log));
-  if (places.empty()) std::printf("nothing was stored for %s\n", printable(site.registry).c_str());
+  if (places.empty()) std::printf("no credentials stored for %s\n", printable(site.registry).c_str());
   for (const std::string& place : places) {
     std::printf("removed the credentials for %s from %s\n", printable(site.registry).c_str(), printable(place).c_str());
   }

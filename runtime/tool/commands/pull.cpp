@@ -28,7 +28,7 @@ Result<int> run_pull(const Arguments& arguments) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, image));
     if (arguments.has("digest")) {
       if (!places.own_store) {
-        return Error(ErrorKind::refused, "--digest is for ordinary users: root's images are fetched by the node's service user");
+        return Error(ErrorKind::refused, "--digest is not available to root: the node's service user pulls root's images");
       }
       const auto digest = SPC_TRY(digest_at_source(places, config, wanted));
       std::puts(digest.str().c_str());

@@ -18,7 +18,7 @@ namespace {
 std::string said(const Evicted& gone, std::size_t staying, const char* verb) {
   std::string text = std::string(verb) + " " + std::to_string(gone.images) + (gone.images == 1 ? " image" : " images") + " and " +
                      std::to_string(gone.layers) + (gone.layers == 1 ? " layer" : " layers") + ", " + human_bytes(gone.bytes);
-  if (staying > 0) text += "; " + std::to_string(staying) + " more are in use";
+  if (staying > 0) text += "; " + std::to_string(staying) + " more in use";
   return text;
 }
 
@@ -82,7 +82,7 @@ Result<int> run_gc(const Arguments& arguments) {
     std::puts(report.dump(2).c_str());
   } else {
     std::puts(said(removed, plan.staying, dry ? "would remove" : "removed").c_str());
-    if (dry && removed.images + removed.layers > 0) std::puts("scontainer gc --yes does it");
+    if (dry && removed.images + removed.layers > 0) std::puts("use scontainer gc --yes to remove them");
   }
   return 0;
 }

@@ -32,7 +32,7 @@ namespace {
 using Commands = std::vector<std::vector<std::string>>;
 
 Error contradiction(const char* a, const char* b) {
-  return Error(ErrorKind::invalid, std::string(a) + " and " + b + " contradict each other");
+  return Error(ErrorKind::invalid, std::string(a) + " and " + b + " cannot be combined");
 }
 
 /// The same options as a job's, as far as they make sense without Slurm.
@@ -77,7 +77,7 @@ std::map<std::string, std::string> own_environment() { return as_map(environ); }
 Result<Commands> command_of(const Arguments& arguments, const std::string& settings) {
   std::vector<std::string> command = setting_values(settings, "entrypoint");
   for (auto& word : arguments.rest.empty() ? setting_values(settings, "cmd") : arguments.rest) command.push_back(word);
-  if (command.empty()) return Error(ErrorKind::invalid, "the image names no command").hint("write one behind the image");
+  if (command.empty()) return Error(ErrorKind::invalid, "image has no default command").hint("append one: scontainer run IMAGE COMMAND");
   return Commands{command};
 }
 
@@ -109,7 +109,7 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
   }
   for (const auto& [name, value] : options.request.environment.values) environment[name] = value;
   if (commands.front().empty()) {
-    report_error("the image names no command (hint: write one behind the image)");
+    report_error("image has no default command (hint: append one: scontainer run IMAGE COMMAND)");
     return kNoContainer;
   }
   return execute(commands, environment);
@@ -162,15 +162,15 @@ struct UserRun {
     if (by_image && settings != kSettingsInFiles) (void)SPC_TRY(command_of(arguments, settings));
     const WritableLayer writable{
         .wanted = true, .size = config.upper_size, .directory = options.changes, .keep = *options.request.writable};
-    SPC_TRY_DURING("make the container", enter_user_namespace(options.map));
+    SPC_TRY_DURING("set up the container", enter_user_namespace(options.map));
     auto mount_all = [&]() -> Result<MountedImage> {
-      auto mounted = SPC_TRY_DURING("make the container", mount_image(std::move(image.files), places.workspace(), writable));
+      auto mounted = SPC_TRY_DURING("set up the container", mount_image(std::move(image.files), places.workspace(), writable));
       SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
       return mounted;
     };
     auto mounted = SPC_TRY(shared ? without_stderr(mount_all) : mount_all());
     if (!mounted.writable && *options.request.writable) {
-      report_error("warning: the container is read-only: this kernel cannot make it writable without privilege");
+      report_error("warning: the container is read-only: an unprivileged writable container needs Linux 6.12");
     }
     return mounted;
   }
@@ -305,8 +305,8 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
 Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options, const Commands* fixed) {
   for (const char* option : {"remap-root", "changes", "entrypoint", "platform", "share"}) {
     if (arguments.has(option)) {
-      return Error(ErrorKind::invalid, std::string("--") + option + " is for containers without privilege")
-          .hint("run it as an ordinary user");
+      return Error(ErrorKind::invalid, std::string("--") + option + " is for unprivileged containers")
+          .hint("run it as a non-root user");
     }
   }
   const std::string& name = arguments.words[0];
