@@ -74,7 +74,7 @@ def test_the_least_recently_used_image_goes_first():
     result = succeeds(pull("room/new", store=store, settings=settings), new)
     assert not has(store, older, "room/older") and has(store, old, "room/old"), result
     assert result.evicted == [older.layers[0].digest[7:]]
-    assert any(line.startswith("making room in the image store: evicting 1 images") for line in result.progress), result
+    assert any(line.startswith("making room in the image store: evicting 1 least recently used images") for line in result.progress), result
     # It can be fetched again, and takes the place of the next.
     succeeds(pull("room/older", store=store, settings=settings), older)
     assert not has(store, old, "room/old")
