@@ -25,18 +25,18 @@ Finding check_infiniband(const Surroundings& around) {
     return {kWhat, Verdict::failed, list + ", and there is no /dev/infiniband/uverbs0", "modprobe ib_uverbs on the node"};
   }
   if (open.empty())
-    return {kWhat, Verdict::failed, list + ", and these may not be opened:" + denied, "mode 0666 (udev's rules of rdma-core)"};
+    return {kWhat, Verdict::failed, list + ", not accessible:" + denied, "set mode 0666 (udev rules of rdma-core)"};
   return {kWhat, Verdict::ok, list + ":" + open + (denied.empty() ? "" : "; not" + denied), ""};
 }
 
 Finding check_verbs_library(const Surroundings& around) {
   constexpr char kWhat[] = "libibverbs";
-  if (around.names_in("/sys/class/infiniband").empty()) return {kWhat, Verdict::ok, "not needed: there is no InfiniBand", ""};
+  if (around.names_in("/sys/class/infiniband").empty()) return {kWhat, Verdict::ok, "not needed: no InfiniBand", ""};
   for (const char* directory : {"/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/lib64"}) {
     const std::string path = std::string(directory) + "/libibverbs.so.1";
-    if (around.exists(path)) return {kWhat, Verdict::ok, path + " on the node; images need one of their own", ""};
+    if (around.exists(path)) return {kWhat, Verdict::ok, path + " on the node; images need their own", ""};
   }
-  return {kWhat, Verdict::warning, "the node has none", "images that have their own work; else install rdma-core"};
+  return {kWhat, Verdict::warning, "missing on the node", "not needed for images that have it; otherwise install rdma-core"};
 }
 
 /// Value of `key` in NCCL's file of K=V lines.
@@ -109,18 +109,18 @@ Finding check_nccl(const Surroundings& around) {
   const NcclSettings settings(around);
   const auto* file = around.variable("NCCL_CONF_FILE");
   if (file != nullptr && !around.exists(*file)) {
-    return {kWhat, Verdict::warning, "NCCL_CONF_FILE=" + *file + " is not there", "correct it or unset it"};
+    return {kWhat, Verdict::warning, "NCCL_CONF_FILE=" + *file + " does not exist", "correct or unset it"};
   }
   for (const char* key : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_TUNER_CONFIG_PATH"}) {
     const std::string path = settings.value(key);
     if (!path.empty() && !around.exists(path)) {
-      return {kWhat, Verdict::failed, std::string(key) + "=" + path + " is not there", "correct it, or take it out"};
+      return {kWhat, Verdict::failed, std::string(key) + "=" + path + " does not exist", "correct or remove it"};
     }
   }
   const std::string interfaces = settings.value("NCCL_SOCKET_IFNAME");
   if (!interfaces.empty() && !leaves_an_interface(around, interfaces)) {
     return {kWhat, Verdict::failed, "NCCL_SOCKET_IFNAME=" + interfaces + ", and this node has no such interface with an address",
-            "take it out: NCCL's own choice is right on the node's network"};
+            "remove it: NCCL chooses the right interface on the node's network"};
   }
   return {kWhat, Verdict::ok, settings.files() + (interfaces.empty() ? "" : ", NCCL_SOCKET_IFNAME=" + interfaces), ""};
 }

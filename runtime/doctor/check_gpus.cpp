@@ -35,8 +35,8 @@ Finding check_nodes(const Surroundings& around) {
   constexpr char kLoad[] = "on the node, before slurmd starts: modprobe nvidia; nvidia-modprobe -c0 -u";
   const bool given = given_gpus(around) != nullptr;
   if (!has_driver(around)) {
-    if (given) return {kWhat, Verdict::failed, "Slurm gave the step GPUs, and NVIDIA's driver is not loaded", kLoad};
-    return {kWhat, Verdict::ok, "none, and no driver of NVIDIA is loaded", ""};
+    if (given) return {kWhat, Verdict::failed, "the step has GPUs, but the NVIDIA driver is not loaded", kLoad};
+    return {kWhat, Verdict::ok, "none, NVIDIA driver not loaded", ""};
   }
   std::vector<std::string> open;
   std::vector<std::string> denied;
@@ -48,15 +48,15 @@ Finding check_nodes(const Surroundings& around) {
       denied.push_back(gpu.node + " (" + std::strerror(error) + ")");
     }
   }
-  if (open.empty() && denied.empty()) return {kWhat, Verdict::failed, "the driver is loaded and has no /dev/nvidia0", kLoad};
-  const std::string detail = (open.empty() ? "" : joined(open) + " may be opened") +
+  if (open.empty() && denied.empty()) return {kWhat, Verdict::failed, "the driver is loaded, but there is no /dev/nvidia0", kLoad};
+  const std::string detail = (open.empty() ? "" : joined(open) + " accessible") +
                              (open.empty() || denied.empty() ? "" : "; ") + (denied.empty() ? "" : "not " + joined(denied));
   if (const int error = around.may_open("/dev/nvidiactl"); error != 0 && !open.empty()) {
     return {kWhat, Verdict::failed, detail + "; but not /dev/nvidiactl: " + std::strerror(error), kLoad};
   }
   if (!open.empty()) return {kWhat, Verdict::ok, detail, ""};
-  if (given) return {kWhat, Verdict::failed, detail, "the step has GPUs of Slurm: see gres.conf, and restart slurmd"};
-  return {kWhat, Verdict::warning, detail, "if the job needs a GPU: srun --gpus-per-task=1, in an allocation that has some"};
+  if (given) return {kWhat, Verdict::failed, detail, "Slurm allocated GPUs to the step: check gres.conf and restart slurmd"};
+  return {kWhat, Verdict::warning, detail, "if the job needs a GPU: srun --gpus-per-task=1 in an allocation with GPUs"};
 }
 
 /// How many a list like 0,2-3 names; 0 if it is none.
@@ -81,17 +81,17 @@ Finding check_step(const Surroundings& around) {
   constexpr char kWhat[] = "GPUs of the step";
   const std::string* given = given_gpus(around);
   const std::string* visible = around.variable("CUDA_VISIBLE_DEVICES");
-  if (given == nullptr && visible == nullptr) return {kWhat, Verdict::ok, "Slurm gave none", ""};
-  const std::string detail = (given == nullptr ? "Slurm gave none" : "Slurm gave " + *given) +
+  if (given == nullptr && visible == nullptr) return {kWhat, Verdict::ok, "none allocated by Slurm", ""};
+  const std::string detail = (given == nullptr ? "none allocated by Slurm" : "allocated by Slurm: " + *given) +
                              (visible == nullptr ? "" : ", CUDA_VISIBLE_DEVICES=" + *visible);
   if (visible != nullptr && (visible->empty() || *visible == "-1" || *visible == "NoDevFiles")) {
-    return {kWhat, Verdict::warning, detail, "CUDA will see no GPU: ask for some, or unset CUDA_VISIBLE_DEVICES"};
+    return {kWhat, Verdict::warning, detail, "CUDA will see no GPU: request GPUs, or unset CUDA_VISIBLE_DEVICES"};
   }
   const auto may = [&](const NvidiaGpu& gpu) { return around.may_open(gpu.node) == 0; };
   const auto open = static_cast<std::size_t>(std::count_if(around.driver.gpus.begin(), around.driver.gpus.end(), may));
   if (given != nullptr && open > 0 && count_of(*given) > open) {
-    return {kWhat, Verdict::failed, detail + "; only " + std::to_string(open) + " may be opened",
-            "gres.conf names other device files than this node has"};
+    return {kWhat, Verdict::failed, detail + "; only " + std::to_string(open) + " accessible",
+            "gres.conf does not match this node's device files"};
   }
   return {kWhat, Verdict::ok, detail, ""};
 }
@@ -100,10 +100,10 @@ Finding check_visible(const Surroundings& around) {
   constexpr char kWhat[] = "NVIDIA_VISIBLE_DEVICES";
   const std::string* devices = around.variable("NVIDIA_VISIBLE_DEVICES");
   const std::string* uses = around.variable("NVIDIA_DRIVER_CAPABILITIES");
-  const std::string detail = (devices == nullptr ? "not set: the image's decides" : *devices) +
+  const std::string detail = (devices == nullptr ? "not set: the image's value applies" : *devices) +
                              (uses == nullptr ? "" : ", NVIDIA_DRIVER_CAPABILITIES=" + *uses);
   if (has_driver(around) && devices != nullptr && is_nothing(*devices)) {
-    return {kWhat, Verdict::warning, detail.empty() ? "empty" : detail, "the job asks for no GPU: unset it, or --container-gpu"};
+    return {kWhat, Verdict::warning, detail.empty() ? "empty" : detail, "the job requests no GPU: unset it, or use --container-gpu"};
   }
   if (has_driver(around) && uses != nullptr && *uses != "all" && uses->find("compute") == std::string::npos) {
     return {kWhat, Verdict::warning, detail, "CUDA needs compute: NVIDIA_DRIVER_CAPABILITIES=compute,utility"};
@@ -116,16 +116,16 @@ Finding check_driver(const Surroundings& around) {
   const NvidiaDriver& driver = around.driver;
   if (!has_driver(around)) {
     if (driver.library_version.empty()) return {kWhat, Verdict::ok, "none", ""};
-    return {kWhat, Verdict::warning, "libcuda " + driver.library_version + ", and its kernel module is not loaded",
+    return {kWhat, Verdict::warning, "libcuda " + driver.library_version + ", but its kernel module is not loaded",
             "modprobe nvidia"};
   }
   if (driver.library_version.empty()) {
-    return {kWhat, Verdict::failed, "the kernel's is " + driver.version + ", and libcuda.so.1 was found nowhere",
-            "install the driver's libraries on the node, or set driver_root in config.toml to where they are"};
+    return {kWhat, Verdict::failed, "kernel module " + driver.version + ", libcuda.so.1 not found",
+            "install the driver's libraries on the node, or set driver_root in config.toml to their location"};
   }
   if (!driver.versions_agree()) {
-    return {kWhat, Verdict::failed, "the kernel's is " + driver.version + ", libcuda is " + driver.library_version,
-            "reload the module or reboot the node: the driver was updated"};
+    return {kWhat, Verdict::failed, "kernel module " + driver.version + ", libcuda is " + driver.library_version,
+            "the driver was updated: reload the module or reboot the node"};
   }
   return {kWhat, Verdict::ok,
           driver.version + (driver.library_directories.empty() ? "" : ", libraries in " + driver.library_directories[0]), ""};
@@ -134,23 +134,23 @@ Finding check_driver(const Surroundings& around) {
 Finding check_uvm(const Surroundings& around) {
   constexpr char kWhat[] = "nvidia-uvm";
   constexpr char kCure[] = "on the node: modprobe nvidia-uvm; nvidia-modprobe -u -c0, before slurmd starts";
-  if (!has_driver(around)) return {kWhat, Verdict::ok, "not needed: there is no driver", ""};
-  if (!around.exists("/dev/nvidia-uvm")) return {kWhat, Verdict::failed, "there is no /dev/nvidia-uvm", kCure};
+  if (!has_driver(around)) return {kWhat, Verdict::ok, "not needed: no driver", ""};
+  if (!around.exists("/dev/nvidia-uvm")) return {kWhat, Verdict::failed, "no /dev/nvidia-uvm", kCure};
   if (const int error = around.may_open("/dev/nvidia-uvm"); error != 0) {
     return {kWhat, Verdict::failed, std::string("/dev/nvidia-uvm: ") + std::strerror(error),
-            "its mode must be 0666, and gres.conf not name it"};
+            "set mode 0666 and remove it from gres.conf"};
   }
-  return {kWhat, Verdict::ok, "/dev/nvidia-uvm may be opened", ""};
+  return {kWhat, Verdict::ok, "/dev/nvidia-uvm accessible", ""};
 }
 
 Finding check_fabric_manager(const Surroundings& around) {
   constexpr char kWhat[] = "fabric manager";
-  if (around.driver.nvswitch_nodes.empty()) return {kWhat, Verdict::ok, "not needed: there is no NVSwitch", ""};
+  if (around.driver.nvswitch_nodes.empty()) return {kWhat, Verdict::ok, "not needed: no NVSwitch", ""};
   for (const char* socket : {"/run/nvidia-fabricmanager/socket", "/var/run/nvidia-fabricmanager/socket"}) {
     if (around.exists(socket)) return {kWhat, Verdict::ok, socket, ""};
   }
-  return {kWhat, Verdict::failed, "the node has NVSwitches, and no socket of the fabric manager",
-          "systemctl start nvidia-fabricmanager; its version must be that of the driver"};
+  return {kWhat, Verdict::failed, "the node has NVSwitches, but the fabric manager has no socket",
+          "systemctl start nvidia-fabricmanager; its version must match the driver's"};
 }
 
 Finding check_imex(const Surroundings& around) {
@@ -158,19 +158,19 @@ Finding check_imex(const Surroundings& around) {
   const auto& channels = around.driver.imex_channels;
   if (channels.empty()) {
     if (around.text_of("/proc/devices").find("nvidia-caps-imex-channels") == std::string::npos) {
-      return {kWhat, Verdict::ok, "not known to the driver", ""};
+      return {kWhat, Verdict::ok, "not supported by the driver", ""};
     }
-    return {kWhat, Verdict::ok, "none: needed only for memory that is shared between nodes over NVLink", ""};
+    return {kWhat, Verdict::ok, "none: needed only for memory shared between nodes over NVLink", ""};
   }
   std::vector<std::string> denied;
   for (const std::string& channel : channels) {
     if (around.may_open(channel) != 0) denied.push_back(channel);
   }
   if (denied.size() == channels.size()) {
-    return {kWhat, Verdict::warning, joined(denied) + " may not be opened",
-            "SwitchType=switch/nvidia_imex in slurm.conf makes one for each job; or mode 0666"};
+    return {kWhat, Verdict::warning, joined(denied) + " not accessible",
+            "set SwitchType=switch/nvidia_imex in slurm.conf to create one per job; or mode 0666"};
   }
-  return {kWhat, Verdict::ok, std::to_string(channels.size() - denied.size()) + " may be opened", ""};
+  return {kWhat, Verdict::ok, std::to_string(channels.size() - denied.size()) + " accessible", ""};
 }
 
 /// A file of the host that a specification mounts and that is not there: the driver it was made for has gone.
@@ -183,7 +183,7 @@ std::string missing_source(const Surroundings& around, const CdiEdits& edits) {
 
 Finding check_cdi(const Surroundings& around) {
   constexpr char kWhat[] = "CDI";
-  constexpr char kAgain[] = "make it again: scontainer cdi generate, or nvidia-ctk cdi generate";
+  constexpr char kAgain[] = "recreate it: scontainer cdi generate, or nvidia-ctk cdi generate";
   const CdiRegistry registry = CdiRegistry::read(around.host_root, around.host_root.empty() ? 0 : ::geteuid());
   if (!registry.problems().empty()) return {kWhat, Verdict::failed, registry.problems().front(), kAgain};
   std::vector<std::string> found;
@@ -192,10 +192,10 @@ Finding check_cdi(const Surroundings& around) {
     for (const CdiDevice& device : file.spec.devices) {
       if (missing.empty()) missing = missing_source(around, device.edits);
     }
-    if (!missing.empty()) return {kWhat, Verdict::failed, file.path + " names " + missing + ", which is not there", kAgain};
+    if (!missing.empty()) return {kWhat, Verdict::failed, file.path + " names " + missing + ", which does not exist", kAgain};
     found.push_back(file.path);
   }
-  return {kWhat, Verdict::ok, found.empty() ? "no specification: NVIDIA's driver is found without" : joined(found), ""};
+  return {kWhat, Verdict::ok, found.empty() ? "no specification: not needed for NVIDIA GPUs" : joined(found), ""};
 }
 
 Finding check_stubs(const Surroundings& around) {
@@ -206,11 +206,11 @@ Finding check_stubs(const Surroundings& around) {
     std::string directory = path->substr(at, end - at);
     while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
     if (directory.ends_with("/stubs")) {
-      return {kWhat, Verdict::failed, "LD_LIBRARY_PATH has " + directory, "take it out: its libcuda.so.1 is only for linking"};
+      return {kWhat, Verdict::failed, "LD_LIBRARY_PATH has " + directory, "remove it: its libcuda.so.1 is for linking only"};
     }
     at = end + 1;
   }
-  return {kWhat, Verdict::ok, "LD_LIBRARY_PATH has none", ""};
+  return {kWhat, Verdict::ok, "none in LD_LIBRARY_PATH", ""};
 }
 
 }  // namespace

@@ -24,12 +24,12 @@ std::string in_units(std::uint64_t bytes) {
 
 Finding check_shared_memory(const Surroundings& around) {
   constexpr char kWhat[] = "/dev/shm";
-  if (!around.shared_memory) return {kWhat, Verdict::failed, "there is none", "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"};
+  if (!around.shared_memory) return {kWhat, Verdict::failed, "missing", "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"};
   const auto& space = *around.shared_memory;
   const std::string detail = in_units(space.total) + ", " + in_units(space.free) + " free";
   // NCCL takes some 33 MiB for each pair of GPUs, MPI about as much, and a DataLoader what its batches need.
   if (space.total < kGiB) return {kWhat, Verdict::failed, detail, "mount -o remount,size=50% /dev/shm on the node"};
-  if (space.free < kGiB) return {kWhat, Verdict::warning, detail, "remove what ended jobs left in it"};
+  if (space.free < kGiB) return {kWhat, Verdict::warning, detail, "remove files left by ended jobs"};
   return {kWhat, Verdict::ok, detail, ""};
 }
 
@@ -39,11 +39,11 @@ Finding check_locked_memory(const Surroundings& around) {
   if (limit.soft == kUnlimited) return {kWhat, Verdict::ok, "unlimited", ""};
   const bool fabric = !around.names_in("/sys/class/infiniband").empty();
   const std::string detail =
-      in_units(limit.soft) + (fabric ? ", and the node has InfiniBand" : "; it matters for InfiniBand alone");
+      in_units(limit.soft) + (fabric ? ", but the node has InfiniBand" : "; relevant for InfiniBand only");
   if (!fabric) return {kWhat, Verdict::ok, detail, ""};
-  if (limit.hard == kUnlimited) return {kWhat, Verdict::failed, detail, "ulimit -l unlimited in the job"};
+  if (limit.hard == kUnlimited) return {kWhat, Verdict::failed, detail, "run ulimit -l unlimited in the job"};
   return {kWhat, Verdict::failed, detail,
-          "LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"};
+          "set LimitMEMLOCK=infinity in slurmd's unit, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"};
 }
 
 Finding check_open_files(const Surroundings& around) {
@@ -52,7 +52,7 @@ Finding check_open_files(const Surroundings& around) {
   const auto& limit = around.open_files;
   const auto shown = [](std::uint64_t number) { return number == kUnlimited ? "unlimited" : std::to_string(number); };
   const std::string detail = shown(limit.soft) + " of at most " + shown(limit.hard);
-  if (limit.hard < kMany) return {kWhat, Verdict::warning, detail, "for large jobs: LimitNOFILE=131072 or more in slurmd's unit"};
+  if (limit.hard < kMany) return {kWhat, Verdict::warning, detail, "for large jobs: set LimitNOFILE=131072 or more in slurmd's unit"};
   if (limit.soft < kMany) return {kWhat, Verdict::ok, detail + "; for jobs of many ranks: ulimit -n 65536", ""};
   return {kWhat, Verdict::ok, detail, ""};
 }
@@ -60,11 +60,11 @@ Finding check_open_files(const Surroundings& around) {
 Finding check_ptrace(const Surroundings& around) {
   constexpr char kWhat[] = "ptrace scope";
   const std::string text = around.text_of("/proc/sys/kernel/yama/ptrace_scope");
-  if (text.empty()) return {kWhat, Verdict::ok, "the kernel has no Yama", ""};
+  if (text.empty()) return {kWhat, Verdict::ok, "kernel without Yama", ""};
   const int scope = std::atoi(text.c_str());
   // With 1, MPI libraries allow it to the ranks beside them by prctl(PR_SET_PTRACER).
   if (scope <= 1) return {kWhat, Verdict::ok, std::to_string(scope), ""};
-  return {kWhat, Verdict::warning, std::to_string(scope) + ": no rank may read another's memory (CMA)",
+  return {kWhat, Verdict::warning, std::to_string(scope) + ": ranks cannot read each other's memory (CMA)",
           "sysctl kernel.yama.ptrace_scope=1; or OMPI_MCA_btl_vader_single_copy_mechanism=none, UCX_TLS=^cma"};
 }
 
@@ -72,12 +72,12 @@ Finding check_user_namespaces(const Surroundings& around) {
   constexpr char kWhat[] = "user namespaces";
   constexpr char kMost[] = "/proc/sys/user/max_user_namespaces";
   const std::string most = around.text_of(kMost);
-  if (most.empty()) return {kWhat, Verdict::failed, "the kernel has none", "use a kernel with CONFIG_USER_NS"};
+  if (most.empty()) return {kWhat, Verdict::failed, "not supported by the kernel", "use a kernel with CONFIG_USER_NS"};
   if (std::atoll(most.c_str()) == 0)
     return {kWhat, Verdict::failed, std::string(kMost) + " is 0", "sysctl user.max_user_namespaces=65536"};
   const bool denied = around.text_of("/proc/sys/kernel/unprivileged_userns_clone").starts_with('0') ||
                       around.text_of("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").starts_with('1');
-  if (denied) return {kWhat, Verdict::ok, "for jobs; users may make none by themselves, as scontainer run would", ""};
+  if (denied) return {kWhat, Verdict::ok, "for jobs; users cannot create any, as scontainer run needs", ""};
   return {kWhat, Verdict::ok, "allowed", ""};
 }
 
@@ -96,7 +96,7 @@ std::string remove_ipc_in(const std::string& text, std::string value) {
 Finding check_remove_ipc(const Surroundings& around) {
   constexpr char kWhat[] = "RemoveIPC";
   if (!around.exists("/run/systemd/system") || !around.exists("/run/systemd/seats"))
-    return {kWhat, Verdict::ok, "systemd-logind does not run", ""};
+    return {kWhat, Verdict::ok, "systemd-logind is not running", ""};
   std::string value = "yes";  // logind.conf(5)
   for (const char* place : {"/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf"}) {
     value = remove_ipc_in(around.text_of(place), value);
@@ -108,8 +108,8 @@ Finding check_remove_ipc(const Surroundings& around) {
   }
   if (value == "no" || value == "false" || value == "0" || value == "off") return {kWhat, Verdict::ok, "no", ""};
   return {kWhat, Verdict::warning,
-          "yes: when a user's last login session on the node ends, the shared memory of his jobs is removed",
-          "RemoveIPC=no in /etc/systemd/logind.conf, then systemctl restart systemd-logind"};
+          "yes: when a user's last login session on the node ends, the shared memory of the user's jobs is removed",
+          "set RemoveIPC=no in /etc/systemd/logind.conf, then systemctl restart systemd-logind"};
 }
 
 }  // namespace

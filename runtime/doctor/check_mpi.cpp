@@ -12,14 +12,14 @@ using Verdict = Finding::Verdict;
 
 Finding check_type(const Surroundings& around) {
   constexpr char kWhat[] = "MPI of the step";
-  constexpr char kCure[] = "for MPI programs: srun --mpi=pmix (srun --mpi=list says what there is), or MpiDefault in slurm.conf";
+  constexpr char kCure[] = "for MPI programs: srun --mpi=pmix (see srun --mpi=list), or MpiDefault in slurm.conf";
   const std::string* type = around.variable("SLURM_MPI_TYPE");
   const bool pmix = around.variable("PMIX_NAMESPACE") != nullptr;
   const bool pmi = around.variable("PMI_FD") != nullptr || around.variable("PMI_RANK") != nullptr;
   const std::string detail = type != nullptr && !type->empty() ? *type : pmix ? "PMIx" : pmi ? "PMI" : "none";
-  if (around.variable("SLURM_PROCID") == nullptr) return {kWhat, Verdict::ok, detail + ": this is no task of a step", ""};
+  if (around.variable("SLURM_PROCID") == nullptr) return {kWhat, Verdict::ok, detail + ": not a task of a step", ""};
   if (!pmix && !pmi) return {kWhat, Verdict::warning, detail, kCure};
-  if (!pmix) return {kWhat, Verdict::ok, detail + "; OpenMPI needs pmix", ""};
+  if (!pmix) return {kWhat, Verdict::ok, detail + "; Open MPI needs pmix", ""};
   return {kWhat, Verdict::ok, detail, ""};
 }
 
@@ -29,20 +29,20 @@ Finding check_pmix(const Surroundings& around) {
   const auto* rank = around.variable("PMIX_RANK");
   if (name == nullptr && rank == nullptr) return {kWhat, Verdict::ok, "not used by this step", ""};
   if (name == nullptr || rank == nullptr) {
-    return {kWhat, Verdict::failed, std::string(name == nullptr ? "PMIX_NAMESPACE" : "PMIX_RANK") + " is not set, the other is",
-            "something clears the environment on the way: do not"};
+    return {kWhat, Verdict::failed, std::string(name == nullptr ? "PMIX_NAMESPACE" : "PMIX_RANK") + " is not set, but the other is",
+            "a wrapper clears the environment: remove it"};
   }
   for (const char* variable : {"PMIX_SERVER_TMPDIR", "PMIX_NSDIR"}) {
     const auto* directory = around.variable(variable);
     if (directory != nullptr && !around.exists(*directory)) {
-      return {kWhat, Verdict::failed, std::string(variable) + "=" + *directory + " is not there",
-              "do not mount anything over it, or over /tmp"};
+      return {kWhat, Verdict::failed, std::string(variable) + "=" + *directory + " does not exist",
+              "do not mount over it or over /tmp"};
     }
   }
   for (const char* variable : {"PMIX_MCA_psec", "PMIX_MCA_gds"}) {
     const auto* forced = around.variable(variable);
     if (forced != nullptr) {
-      return {kWhat, Verdict::warning, std::string(variable) + "=" + *forced + " forces what the image's PMIx may not have",
+      return {kWhat, Verdict::warning, std::string(variable) + "=" + *forced + " requires components that the image's PMIx may lack",
               std::string("unset ") + variable};
     }
   }
@@ -57,10 +57,10 @@ Finding check_addresses(const Surroundings& around) {
     loopback = loopback || interface.loopback;
     if (!interface.loopback) others += (others.empty() ? "" : " ") + interface.name;
   }
-  if (!loopback) return {kWhat, Verdict::failed, "the loopback is down", "ip link set lo up: PMIx and NCCL need it"};
+  if (!loopback) return {kWhat, Verdict::failed, "the loopback interface is down", "ip link set lo up: PMIx and NCCL need it"};
   if (others.empty()) {
-    return {kWhat, Verdict::warning, "there is none but the loopback's",
-            "give the node an address, or take part in its network: PMIx, gloo and NCCL look for one"};
+    return {kWhat, Verdict::warning, "only the loopback's",
+            "give the node an address, or do not unshare its network: PMIx, gloo and NCCL need one"};
   }
   return {kWhat, Verdict::ok, "lo " + others, ""};
 }
@@ -79,16 +79,16 @@ Finding check_port(const Surroundings& around) {
   if (text == nullptr) return {kWhat, Verdict::ok, "not set", ""};
   const bool number = !text->empty() && text->size() <= 5 && text->find_first_not_of("0123456789") == std::string::npos;
   const unsigned long port = number ? std::strtoul(text->c_str(), nullptr, 10) : 0;
-  if (port == 0 || port > 65535) return {kWhat, Verdict::failed, *text + " is no port", "set it to 1024 to 65535"};
+  if (port == 0 || port > 65535) return {kWhat, Verdict::failed, *text + " is not a port", "use 1024 to 65535"};
   // Only where rank 0 will listen does it matter who has the port.
   const auto* rank = around.variable("SLURM_PROCID");
   if (rank != nullptr && *rank != "0") return {kWhat, Verdict::ok, *text + ", at the node of rank 0", ""};
   if (const int error = around.listen_on(static_cast<std::uint16_t>(port)); error != 0) {
-    return {kWhat, Verdict::failed, *text + ": " + std::strerror(error), "take another one: ss -ltnp says who has it"};
+    return {kWhat, Verdict::failed, *text + ": " + std::strerror(error), "use another port: ss -ltnp shows which process uses it"};
   }
   if (in_ephemeral_range(around.text_of("/proc/sys/net/ipv4/ip_local_port_range"), port)) {
-    return {kWhat, Verdict::warning, *text + " is free, and among those that the kernel hands out to any connection",
-            "take one outside /proc/sys/net/ipv4/ip_local_port_range"};
+    return {kWhat, Verdict::warning, *text + " is free, but in the kernel's range for outgoing connections",
+            "use one outside /proc/sys/net/ipv4/ip_local_port_range"};
   }
   return {kWhat, Verdict::ok, *text + " is free", ""};
 }
@@ -99,7 +99,7 @@ std::vector<Finding> check_job(const Surroundings& around) {
   constexpr char kWhat[] = "job";
   const auto* job = around.variable("SLURM_JOB_ID");
   if (job == nullptr) {
-    return {{kWhat, Verdict::warning, "none: this is how the machine looks to a login",
+    return {{kWhat, Verdict::warning, "none: checked as seen by a login session",
              "in an allocation: srun scontainer doctor --job"}};
   }
   const auto* task = around.variable("SLURM_PROCID");
@@ -107,7 +107,7 @@ std::vector<Finding> check_job(const Surroundings& around) {
   // A batch script has SLURM_PROCID, too, and is not confined as a step.
   const auto* step = around.variable("SLURM_STEP_ID");
   if (task == nullptr || step == nullptr) {
-    return {{kWhat, Verdict::warning, *job + ", and this is none of its steps: GPUs, limits and MPI are those of steps",
+    return {{kWhat, Verdict::warning, *job + ", not in a step: GPUs, limits and MPI belong to steps",
              "srun scontainer doctor --job"}};
   }
   return {{kWhat, Verdict::ok, *job + "." + *step + ", task " + *task + (node == nullptr ? "" : " on " + *node), ""}};

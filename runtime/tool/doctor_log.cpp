@@ -60,8 +60,8 @@ void print(const Recognised& one) {
   std::puts(("  text:   " + one.text).c_str());
   if (one.consequence) std::puts("  note:   caused by the failure above; check it only if it persists");
   std::puts(("  cause:  " + std::string(failure.cause)).c_str());
-  std::puts(("  cure:   " + std::string(failure.cure)).c_str());
-  if (*failure.look != '\0') std::puts(("  look:   " + std::string(failure.look)).c_str());
+  std::puts(("  fix:    " + std::string(failure.cure)).c_str());
+  if (*failure.look != '\0') std::puts(("  see:    " + std::string(failure.look)).c_str());
   if (!failure.checks.empty()) std::puts(("  check:  srun scontainer doctor --job checks " + list_of(failure.checks)).c_str());
   std::puts("");
 }

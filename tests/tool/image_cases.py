@@ -357,7 +357,7 @@ def test_doctor_tells_a_step_what_its_variables_lack():
         done = user("doctor", "--job", **step, MASTER_PORT=str(port), NCCL_SOCKET_IFNAME="nowhere", PMIX_RANK="0",
                     LD_LIBRARY_PATH="/usr/local/cuda/lib64/stubs")
     assert done.status == 1, done
-    for line in ("ok      job: 7.0, task 0", f"failed  MASTER_PORT: {port}: Address already in use (cure: ",
+    for line in ("ok      job: 7.0, task 0", f"failed  MASTER_PORT: {port}: Address already in use (fix: ",
                  "failed  NCCL settings: NCCL_SOCKET_IFNAME=nowhere, ", "failed  PMIx: PMIX_NAMESPACE is not set",
                  "failed  stub libraries: LD_LIBRARY_PATH has /usr/local/cuda/lib64/stubs", "warning MPI of the step: "):
         assert line in done.out, f"{line!r} is not in the output of {done}"

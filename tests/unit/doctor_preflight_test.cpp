@@ -98,7 +98,7 @@ TEST_CASE("a fake node with GPUs, NVSwitch and InfiniBand has nothing to be cure
   node.file("/etc/cdi/nvidia.json", kSpecification);
   node.file("/usr/lib64/libcuda.so.570.86.10", "");
   for (const Finding& finding : preflight(node.around)) expect(finding, Verdict::ok, "");
-  expect(node.check("GPU nodes"), Verdict::ok, "/dev/nvidia0 /dev/nvidia1 may be opened");
+  expect(node.check("GPU nodes"), Verdict::ok, "/dev/nvidia0 /dev/nvidia1 accessible");
   expect(node.check("driver"), Verdict::ok, "570.86.10, libraries in /usr/lib/x86_64-linux-gnu");
   expect(node.check("InfiniBand"), Verdict::ok, "mlx5_0: uverbs0");
 }
@@ -117,7 +117,7 @@ TEST_CASE("every check has a name of its own, and failures name only checks that
 TEST_CASE("it is said when there is no job or no step") {
   FakeNode node;
   node.around.environment.erase("SLURM_STEP_ID");
-  expect(node.check("job"), Verdict::warning, "none of its steps");
+  expect(node.check("job"), Verdict::warning, "not in a step");
   node.around.environment.clear();
   expect(node.check("job"), Verdict::warning, "none");
 }
@@ -126,7 +126,7 @@ TEST_CASE("fake GPUs that the step may not open") {
   FakeNode node;
   node.gpus();
   node.denied = {"/dev/nvidia1"};
-  expect(node.check("GPU nodes"), Verdict::ok, "/dev/nvidia0 may be opened; not /dev/nvidia1 (Operation not permitted)");
+  expect(node.check("GPU nodes"), Verdict::ok, "/dev/nvidia0 accessible; not /dev/nvidia1 (Operation not permitted)");
   node.around.environment["SLURM_STEP_GPUS"] = "0-1";
   expect(node.check("GPUs of the step"), Verdict::failed, "only 1");
   node.denied = {"/dev/nvidia0", "/dev/nvidia1"};
@@ -167,17 +167,17 @@ TEST_CASE("a fake driver whose parts do not belong together") {
   FakeNode node;
   node.gpus();
   node.around.driver.library_version = "570.124.06";
-  expect(node.check("driver"), Verdict::failed, "the kernel's is 570.86.10, libcuda is 570.124.06");
+  expect(node.check("driver"), Verdict::failed, "kernel module 570.86.10, libcuda is 570.124.06");
   node.around.driver.library_version.clear();
   expect(node.check("driver"), Verdict::failed, "found nowhere");
   node.denied = {"/dev/nvidia-uvm"};
   expect(node.check("nvidia-uvm"), Verdict::failed, "Operation not permitted");
   std::filesystem::remove(node.around.host_root + "/dev/nvidia-uvm");
-  expect(node.check("nvidia-uvm"), Verdict::failed, "there is no");
+  expect(node.check("nvidia-uvm"), Verdict::failed, "no /dev/nvidia-uvm");
   node.around.driver.nvswitch_nodes = {"/dev/nvidia-nvswitchctl"};
   expect(node.check("fabric manager"), Verdict::failed, "no socket");
   node.around.driver.imex_channels = {"/dev/nvidia-caps-imex-channels/channel0"};
-  expect(node.check("IMEX channels"), Verdict::warning, "channel0 may not be opened");
+  expect(node.check("IMEX channels"), Verdict::warning, "channel0 not accessible");
 }
 
 TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's path") {
@@ -185,7 +185,7 @@ TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's pat
   node.file("/etc/cdi/README", "");
   expect(node.check("CDI"), Verdict::ok, "no specification");
   node.file("/etc/cdi/nvidia.json", kSpecification);
-  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which is not there");
+  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which does not exist");
   node.file("/etc/cdi/nvidia.json", "{");
   expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/lib::/usr/local/cuda/lib64/stubs/";
@@ -246,7 +246,7 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
   auto& environment = node.around.environment;
   expect(node.check("PMIx"), Verdict::ok, "slurm.pmix.7.0, rank 0");
   environment["PMIX_SERVER_TMPDIR"] = "/var/spool/slurmd/pmix.7.0/";
-  expect(node.check("PMIx"), Verdict::failed, "PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0/ is not there");
+  expect(node.check("PMIx"), Verdict::failed, "PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0/ does not exist");
   node.file("/var/spool/slurmd/pmix.7.0/x", "");
   expect(node.check("PMIx"), Verdict::ok, "");
   environment["PMIX_MCA_psec"] = "munge,native";
@@ -258,7 +258,7 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
   expect(node.check("MPI of the step"), Verdict::warning, "none");
   environment["SLURM_MPI_TYPE"] = "pmi2";
   environment["PMI_FD"] = "20";
-  expect(node.check("MPI of the step"), Verdict::ok, "pmi2; OpenMPI needs pmix");
+  expect(node.check("MPI of the step"), Verdict::ok, "pmi2; Open MPI needs pmix");
 }
 
 TEST_CASE("addresses and ports that others need") {
@@ -310,7 +310,7 @@ TEST_CASE("NCCL's settings that name what is not there") {
   CHECK(interface("^eth,lo") == Verdict::failed);
   environment.erase("NCCL_SOCKET_IFNAME");
   node.file("/etc/nccl.conf", "# site\nNCCL_TOPO_FILE=/etc/nccl/topo.xml\nNCCL_SOCKET_IFNAME=ib\n");
-  expect(node.check("NCCL settings"), Verdict::failed, "NCCL_TOPO_FILE=/etc/nccl/topo.xml is not there");
+  expect(node.check("NCCL settings"), Verdict::failed, "NCCL_TOPO_FILE=/etc/nccl/topo.xml does not exist");
   node.file("/etc/nccl/topo.xml", "<system/>");
   expect(node.check("NCCL settings"), Verdict::failed, "NCCL_SOCKET_IFNAME=ib");
   environment["HOME"] = "/home/alice";

@@ -33,7 +33,7 @@ void print(const Finding& finding) {
   char verdict[16];
   std::snprintf(verdict, sizeof verdict, "%-8s", name_of(finding.verdict));
   std::string line = coloured(verdict, colour_of(finding.verdict)) + finding.what + ": " + printable(finding.detail);
-  if (!finding.cure.empty()) line += " (cure: " + finding.cure + ")";
+  if (!finding.cure.empty()) line += " (fix: " + finding.cure + ")";
   std::puts(line.c_str());
 }
 
