@@ -54,11 +54,11 @@ void help(const Hook* hook) {
     std::printf("\n");
   }
   std::printf(
-      "Reads a context as JSON and prints what the hook wants to be different. A small context:\n"
+      "Reads a context as JSON and prints the hook's edits as JSON. A minimal context:\n"
       "  {\"stage\": \"task\", \"job\": {\"SLURM_STEP_NUM_TASKS\": \"4\"}}\n"
-      "An image's files are read below image.root, those of the host below hostRoot if it is there.\n"
-      "With --time it is done N times, and printed is how many microseconds it takes: the median.\n"
-      "In stage create, \"prepared\" is what the hook printed in stage prepare. spank-container-hooks(7) has all of it.\n");
+      "Image files are read below image.root, host files below hostRoot, if given.\n"
+      "With --time, the hook runs N times and the median time is printed in microseconds.\n"
+      "In stage create, \"prepared\" is the output of stage prepare. See spank-container-hooks(7).\n");
 }
 
 /// All of standard input.
@@ -119,13 +119,13 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (hook == nullptr && argc > 1)
-    return say("there is no hook " + in_quotes(argv[1]) + " (hint: builtin-hook --help lists them)");
+    return say("unknown hook " + in_quotes(argv[1]) + " (hint: builtin-hook --help lists them)");
   int times = 0;
   if (hook != nullptr && argc == first + 3 && std::strcmp(argv[first + 1], "--time") == 0) {
     times = std::atoi(argv[first + 2]);
     argc = times > 0 ? first + 1 : argc;
   }
-  if (hook == nullptr || argc > first + 1) return say("it takes the name of one hook (hint: builtin-hook --help)");
+  if (hook == nullptr || argc > first + 1) return say("expected the name of one hook (hint: builtin-hook --help)");
   const auto text = answer(*hook, times);
   if (!text) return say(std::string(hook->name) + ": " + text.error().message());
   std::printf("%s\n", text->c_str());

@@ -120,7 +120,7 @@ bool cdi_serves_gpus(const HookContext& context) {
 }
 
 const Hook cdi_hook{.name = "60-cdi",
-                    .says = "devices as CDI files in /etc/cdi and /run/cdi describe them",
+                    .says = "CDI devices described in /etc/cdi and /run/cdi",
                     .when = wanted,
                     .prepare = prepare,
                     .create = create};

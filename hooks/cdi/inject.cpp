@@ -56,16 +56,16 @@ class Injection {
     if (!wanted.net_devices.empty()) {
       return Error(ErrorKind::invalid,
                    "network interface " + in_quotes(wanted.net_devices.front()) + ": interfaces are not moved")
-          .hint("containers have the node's network, where it is already");
+          .hint("containers use the node's network, which has it");
     }
-    if (wanted.intel_rdt) edits_.notes.push_back("intelRdt is left out: what a step may use of the processor is Slurm's to say");
+    if (wanted.intel_rdt) edits_.notes.push_back("intelRdt is ignored: Slurm controls a step's use of the processor");
     add_groups(wanted.additional_gids);
     return std::move(edits_);
   }
 
  private:
   Error stale(Error error) const {
-    return std::move(error).hint("the CDI file " + files_ + " names it; make it anew if the driver has changed");
+    return std::move(error).hint("the CDI file " + files_ + " names it; recreate it if the driver has changed");
   }
 
   [[nodiscard]] Result<struct stat> host_file(const std::string& path, const std::string& what) const {
@@ -77,16 +77,16 @@ class Injection {
   /// In what the container has of the host only what is there can be mounted over.
   [[nodiscard]] Result<void> can_be_made(const std::string& target, const std::string& what) const {
     if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0) return {};
-    return Error(ErrorKind::invalid, what + " " + in_quotes(target) + ": containers have the node's own " +
-                                         target.substr(0, target.find('/', 1)) + ", in which nothing can be made")
-        .hint("the CDI file " + files_ + " asks for it");
+    return Error(ErrorKind::invalid, what + " " + in_quotes(target) + ": containers have the node's " +
+                                         target.substr(0, target.find('/', 1)) + ", which is read-only")
+        .hint("the CDI file " + files_ + " requests it");
   }
 
   Result<void> add_node(const CdiDeviceNode& node) {
     const std::string path = normal(node.path);
     const std::string source = node.host_path.empty() ? path : normal(node.host_path);
     if (!lies_in(source, "/dev")) {
-      return Error(ErrorKind::invalid, "device node " + in_quotes(source) + ": lies outside of /dev")
+      return Error(ErrorKind::invalid, "device node " + in_quotes(source) + ": is outside /dev")
           .hint("the CDI file " + files_ + " names it");
     }
     SPC_TRY(host_file(source, "device node"));
@@ -106,20 +106,20 @@ class Injection {
     edit.target = normal(mount.container_path);
     const std::string what = "mount " + in_quotes(mount.container_path);
     if (edit.target == "/") {
-      return Error(ErrorKind::invalid, what + ": this is the image's root").hint("the CDI file " + files_ + " asks for it");
+      return Error(ErrorKind::invalid, what + ": is the image's root").hint("the CDI file " + files_ + " requests it");
     }
     const bool tmpfs = mount.type == "tmpfs";
     constexpr std::array<std::string_view, 4> kBind{"", "bind", "rbind", "none"};
     if (!tmpfs && std::find(kBind.begin(), kBind.end(), mount.type) == kBind.end()) {
-      return Error(ErrorKind::invalid, what + ": file systems of type " + in_quotes(mount.type) + " are not mounted")
-          .hint("the CDI file " + files_ + " asks for it");
+      return Error(ErrorKind::invalid, what + ": file systems of type " + in_quotes(mount.type) + " are not supported")
+          .hint("the CDI file " + files_ + " requests it");
     }
     if (!tmpfs) {
       edit.source = normal(mount.host_path);
       if (!mount.host_path.starts_with('/') || edit.source == "/") {
         return Error(ErrorKind::invalid,
-                     what + ": of " + in_quotes(mount.host_path) + ", which is no single file or directory of the node")
-            .hint("the CDI file " + files_ + " asks for it");
+                     what + ": of " + in_quotes(mount.host_path) + ", which is not a single file or directory of the node")
+            .hint("the CDI file " + files_ + " requests it");
       }
       if (edit.source == edit.target && lies_in(edit.target, "/dev"))
         return {};  // it is there: the container has the host's /dev
@@ -148,7 +148,7 @@ class Injection {
     }
     if (option == "ro" || option == "noexec" || option == "bind" || kNothingToDo.contains(option)) return;
     if (tmpfs && option.starts_with("mode=")) return;  // the user's own in any case
-    edits_.notes.push_back("mount " + in_quotes(edit.target) + ": option " + in_quotes(option) + " is left out");
+    edits_.notes.push_back("mount " + in_quotes(edit.target) + ": option " + in_quotes(option) + " is ignored");
   }
 
   static bool parse_size(std::string_view text, std::uint64_t& bytes) {
@@ -182,13 +182,13 @@ class Injection {
     }
     // Nobody inside can make device nodes, and directories have the mode that the image gives them.
     if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
-    if (verb) return cannot_run(hook, "it is not known what " + in_quotes(verb->name) + " does");
+    if (verb) return cannot_run(hook, "unsupported: " + in_quotes(verb->name) + " does");
     return add_program(hook);
   }
 
   [[nodiscard]] Error cannot_run(const CdiHook& hook, const std::string& why) const {
     return Error(ErrorKind::refused, "hook " + in_quotes(hook.path) + ": " + why)
-        .hint("the CDI file " + files_ + " wants it executed");
+        .hint("the CDI file " + files_ + " requests it");
   }
 
   /// What a program does to a container is for its vendor to know; what a shell would do, nobody can say by its name.
@@ -281,8 +281,8 @@ class Injection {
     own.push_back(context_.gid);
     for (const std::uint64_t gid : gids) {
       if (std::find(own.begin(), own.end(), gid) != own.end()) continue;
-      edits_.warnings.push_back("the device asks for the group " + std::to_string(gid) +
-                                ", which you are not in: groups come from the node (hint: ask the administrator to add you)");
+      edits_.warnings.push_back("the device requests the group " + std::to_string(gid) +
+                                ", which the user is not a member of (hint: ask the administrator to add the user)");
     }
   }
 
@@ -317,8 +317,8 @@ Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>&
     const auto nodes = decisive_nodes(*entry.device);
     const auto may_open = [&](const std::string& node) { return context.may_open(node); };
     if (!nodes.empty() && std::none_of(nodes.begin(), nodes.end(), may_open)) {
-      edits.warnings.push_back("device " + in_quotes(entry.name()) + ": this step may not open " + in_quotes(nodes.front()) +
-                               " (hint: ask Slurm for the device, too: --gres or --gpus)");
+      edits.warnings.push_back("device " + in_quotes(entry.name()) + ": this step cannot open " + in_quotes(nodes.front()) +
+                               " (hint: request the device from Slurm, too: --gres or --gpus)");
     }
   }
   return edits;

@@ -36,7 +36,7 @@ Result<CdiName> CdiName::parse(std::string_view text) {
   const std::string_view kind = text.substr(0, equals);
   const std::string_view name = equals == std::string_view::npos ? std::string_view() : text.substr(equals + 1);
   if (!is_cdi_kind(kind) || !is_cdi_device_name(name)) {
-    return Error(ErrorKind::invalid, in_quotes(text) + " is no name of a device")
+    return Error(ErrorKind::invalid, in_quotes(text) + " is not a device name")
         .hint("VENDOR/CLASS=NAME, such as nvidia.com/gpu=all");
   }
   return CdiName{std::string(kind), std::string(name)};

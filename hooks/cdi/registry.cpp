@@ -158,7 +158,7 @@ Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
   if (const auto files = conflict(name); !files.empty()) {
     std::string list;
     for (const std::string& file : files) list += (list.empty() ? "" : " and ") + in_quotes(file);
-    return Error(ErrorKind::invalid, what + ": " + list + " both describe it").hint("one of these CDI files must go");
+    return Error(ErrorKind::invalid, what + ": " + list + " both describe it").hint("remove one of these CDI files");
   }
   const auto of_kind = devices_of(name.kind);
   for (const CdiEntry& entry : of_kind) {
@@ -166,12 +166,12 @@ Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
   }
   if (name.name == "all" && !of_kind.empty()) return of_kind;
   // It may be in one that is left out.
-  std::string why = what + ": no CDI file of this node has it";
+  std::string why = what + ": not in any CDI file of this node";
   for (std::size_t i = 0; i < problems_.size() && i < kMostProblems; ++i) why += "; " + problems_[i];
   auto error = Error(ErrorKind::not_found, std::move(why));
   const auto there = of_kind.empty() ? devices() : of_kind;
-  if (!there.empty()) return std::move(error).hint("there are " + listed(there));
-  return std::move(error).hint("/etc/cdi and /run/cdi have none; the vendor's tool makes them, such as nvidia-ctk cdi generate");
+  if (!there.empty()) return std::move(error).hint("available: " + listed(there));
+  return std::move(error).hint("no CDI files in /etc/cdi and /run/cdi; create them with the vendor's tool, such as nvidia-ctk cdi generate");
 }
 
 CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices) {

@@ -43,7 +43,7 @@ class Reader {
     for (const Json& device : *devices) spec.devices.push_back(SPC_TRY(device_of(device)));
     std::set<std::string_view> names;
     for (const CdiDevice& device : spec.devices) {
-      if (!names.insert(device.name).second) return wrong("devices", in_quotes(device.name) + " is there twice");
+      if (!names.insert(device.name).second) return wrong("devices", in_quotes(device.name) + " is duplicate");
     }
     if (static_cast<std::size_t>(version - kVersions.begin()) < needed_) {
       return wrong("cdiVersion",
@@ -69,7 +69,7 @@ class Reader {
 
   [[nodiscard]] Result<std::string> as_text(const Json& value, const std::string& what) const {
     if (value.is_number_integer() && from_yaml_) return std::to_string(value.get<std::int64_t>());
-    if (!value.is_string()) return wrong(what, "is not a text");
+    if (!value.is_string()) return wrong(what, "is not a string");
     const auto& text = value.get_ref<const std::string&>();
     if (text.find('\0') != std::string::npos) return wrong(what, "contains a NUL character");
     return text;
@@ -101,7 +101,7 @@ class Reader {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null()) return std::optional<std::uint64_t>();
     if (!found->is_number_integer() || (!found->is_number_unsigned() && found->get<std::int64_t>() < 0)) {
-      return wrong(where + ": " + key, "is not a number from 0 on");
+      return wrong(where + ": " + key, "is not a non-negative number");
     }
     return std::optional(found->get<std::uint64_t>());
   }
@@ -120,7 +120,7 @@ class Reader {
     CdiDevice device;
     device.name = SPC_TRY(text(tree, "name", "a device"));
     const std::string where = "device " + in_quotes(device.name);
-    if (!is_cdi_device_name(device.name)) return wrong(where, "this is no name of a device");
+    if (!is_cdi_device_name(device.name)) return wrong(where, "this is not a device name");
     if (device.name[0] >= '0' && device.name[0] <= '9') needs(v05, "names that begin with a digit");
     SPC_TRY(annotations(tree, where));
     device.edits = SPC_TRY(edits_of(tree, where + ": containerEdits"));

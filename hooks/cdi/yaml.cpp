@@ -99,11 +99,11 @@ Result<std::string> unquote(std::string_view text, std::size_t line) {
     // \uXXXX and \xXX as programs write them for what a terminal would not show.
     const std::size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 0;
     unsigned code = 0;
-    if (digits == 0 || text.size() - i <= digits) return unsupported(line, "this escape in a text");
+    if (digits == 0 || text.size() - i <= digits) return unsupported(line, "this escape sequence");
     const char* const begin = text.data() + i + 1;
     const auto [end, error] = std::from_chars(begin, begin + digits, code, 16);
-    if (error != std::errc() || end != begin + digits || code == 0) return unsupported(line, "this escape in a text");
-    if (code >= 0xd800 && code < 0xe000) return unsupported(line, "this escape in a text");
+    if (error != std::errc() || end != begin + digits || code == 0) return unsupported(line, "this escape sequence");
+    if (code >= 0xd800 && code < 0xe000) return unsupported(line, "this escape sequence");
     if (code < 0x80) {
       value += static_cast<char>(code);
     } else if (code < 0x800) {
@@ -148,7 +148,7 @@ class Reader {
   Result<Json> document() {
     if (lines_.empty()) return Error(ErrorKind::corrupt, "is empty");
     auto value = SPC_TRY(block(lines_.front().indent, 0));
-    if (next_ < lines_.size()) return at(lines_[next_].number, "this does not belong to what stands before it");
+    if (next_ < lines_.size()) return at(lines_[next_].number, "does not belong to the previous line");
     return value;
   }
 
@@ -239,37 +239,37 @@ class Reader {
     if (text.empty()) return unsupported(line, "an empty key");
     if (text.front() == '"' || text.front() == '\'') return unquote(text, line);
     if (std::string_view("&*!|>%@`[{?,]}#").find(text.front()) != std::string_view::npos) {
-      return unsupported(line, "a key that begins with " + std::string(1, text.front()));
+      return unsupported(line, "a key starting with " + std::string(1, text.front()));
     }
     return std::string(text);
   }
 
   Result<Json> scalar(std::string_view text, std::size_t line) {
     SPC_TRY_DURING("line " + std::to_string(line), too_many());
-    if (next_ < lines_.size() && continues(line)) return unsupported(lines_[next_].number, "a text over several lines");
+    if (next_ < lines_.size() && continues(line)) return unsupported(lines_[next_].number, "a multi-line string");
     if (text == "[]") return Json::array();
     if (text == "{}") return Json::object();
     switch (text.front()) {
       case '"':
       case '\'': {
         const auto length = quoted_length(text);
-        if (length == std::string_view::npos) return unsupported(line, "a text over several lines");
-        if (length != text.size()) return at(line, "something stands behind a quoted text");
+        if (length == std::string_view::npos) return unsupported(line, "a multi-line string");
+        if (length != text.size()) return at(line, "text after a quoted string");
         return Json(SPC_TRY(unquote(text, line)));
       }
       case '&': return unsupported(line, "an anchor");
       case '*': return unsupported(line, "an alias");
       case '!': return unsupported(line, "a tag");
       case '|':
-      case '>': return unsupported(line, "a text over several lines");
+      case '>': return unsupported(line, "a multi-line string");
       case '[':
-      case '{': return unsupported(line, "a collection in brackets");
+      case '{': return unsupported(line, "a flow collection");
       case '%':
       case '@':
       case '`':
       case ',':
       case ']':
-      case '}': return unsupported(line, "a text that begins with " + std::string(1, text.front()));
+      case '}': return unsupported(line, "a string starting with " + std::string(1, text.front()));
       case '?':
       case '-':
         if (text.size() == 1 || is_space(text[1])) return unsupported(line, "this use of " + std::string(1, text.front()));

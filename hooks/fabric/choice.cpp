@@ -31,8 +31,8 @@ Result<void> obey(const HookContext& context, const char* variable, bool (*kind)
     while (number < candidates.size() && !is_called(candidates[number]->device, number, word)) ++number;
     if (number == candidates.size()) {
       return Error(ErrorKind::invalid,
-                   std::string(variable) + ": there is no adapter " + in_quotes(word) + " on this node")
-          .hint("numbers, names such as mlx5_0 and PCI addresses are understood, or all and none");
+                   std::string(variable) + ": no adapter " + in_quotes(word) + " on this node")
+          .hint("use indices, names such as mlx5_0, PCI addresses, all or none");
     }
     named.insert(candidates[number]);
   }

@@ -55,7 +55,7 @@ std::string size_of(rlim_t bytes) {
 
 std::string too_little_locked(rlim_t bytes) {
   return "only " + size_of(bytes) +
-         " of memory may be locked, too little for the fabric (hint: LimitMEMLOCK=infinity for slurmd, and "
+         " of memory can be locked, too little for the fabric (hint: set LimitMEMLOCK=infinity for slurmd, and "
          "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf)";
 }
 
@@ -66,10 +66,10 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
     if (!chosen) continue;
     if (device.node.empty()) {
       const bool is_verbs = device.kind == FabricDevice::Kind::verbs;
-      found.faults.push_back(device.name + " has no node in " +
+      found.faults.push_back(device.name + " has no device node in " +
                              (is_verbs ? "/dev/infiniband (hint: load the module ib_uverbs)" : "/dev (hint: load cxi_user)"));
     } else if (!context.may_open(device.node)) {
-      found.faults.push_back(device.node + " may not be opened (hint: its mode, and the devices of the step's cgroup)");
+      found.faults.push_back(device.node + " is not accessible (hint: check its mode and the step's device cgroup)");
     } else {
       found.usable.push_back(device);
     }
@@ -78,8 +78,8 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
 }
 
 std::string why_none(const std::vector<FabricAdapter>& adapters, const FoundAdapters& found) {
-  if (adapters.empty()) return "the node has no adapter of a fabric";
-  if (found.faults.empty()) return "the job has chosen none of the node's adapters";
+  if (adapters.empty()) return "the node has no fabric adapter";
+  if (found.faults.empty()) return "the job selects none of the node's adapters";
   std::string text;
   for (const std::string& fault : found.faults) text += (text.empty() ? "" : "; ") + fault;
   return text;
@@ -88,7 +88,7 @@ std::string why_none(const std::vector<FabricAdapter>& adapters, const FoundAdap
 void note_helpers(const HookContext& context, Edits& edits) {
   for (const char* node : {"/dev/xpmem", "/dev/knem"}) {
     if (::access((context.host_root + node).c_str(), F_OK) == 0)
-      edits.notes.push_back(std::string(node) + (context.may_open(node) ? " can be used" : " may not be opened"));
+      edits.notes.push_back(std::string(node) + (context.may_open(node) ? " is usable" : " is not accessible"));
   }
 }
 
@@ -97,8 +97,8 @@ void check_switches(const HookContext& context, Edits& edits) {
   const auto has = [&](const char* path) { return ::access((context.host_root + path).c_str(), F_OK) == 0; };
   if (has("/dev/nvidia-nvswitchctl") && !has("/var/run/nvidia-fabricmanager/socket"))
     edits.warnings.push_back(
-        "the node has NVLink switches, and no fabric manager runs: CUDA will say 802, system not yet initialized (hint: "
-        "the administrator starts nvidia-fabricmanager)");
+        "the node has NVLink switches, but the fabric manager is not running: CUDA will fail with 802, system not yet initialized (hint: "
+        "the administrator can start nvidia-fabricmanager)");
 }
 
 /// The nodes of adapters that are not chosen; with the last of them goes the connection manager.
@@ -148,16 +148,16 @@ std::string lacking(const std::vector<FabricDevice>& usable, const LibrariesInsi
     std::string why;
     if (device.kind == FabricDevice::Kind::slingshot) {
       if (libraries.have("libfabric.so.1") && libraries.have("libcxi.so.1")) return {};
-      why = "the image has no libfabric.so.1 with libcxi.so.1 (hint: the site names the node's in fabric_libraries)";
+      why = "the image has no libfabric.so.1 with libcxi.so.1 (hint: the site can add the node's to fabric_libraries)";
     } else if (!libraries.have("libibverbs.so.1")) {
       why =
-          "the image has no libibverbs.so.1 (hint: its packages are libibverbs1 and ibverbs-providers for Debian, libibverbs for "
+          "the image has no libibverbs.so.1 (hint: install libibverbs1 and ibverbs-providers on Debian, libibverbs on "
           "Red Hat)";
     } else if (device.provider.empty() || libraries.have_provider(device.provider)) {
       return {};
     } else {
       why = "the image's libibverbs has no provider for " + device.provider +
-            " (hint: its package is ibverbs-providers for Debian, libibverbs for Red Hat)";
+            " (hint: install ibverbs-providers on Debian, libibverbs on Red Hat)";
     }
     if (first.empty()) first = why;
   }
@@ -171,8 +171,8 @@ std::vector<std::string> shortcomings(const FoundAdapters& found, const StepSize
   if (!found.usable.empty() && lack.empty() && found.locked < kEnoughLocked) all.push_back(too_little_locked(found.locked));
   all.insert(all.end(), found.faults.begin(), found.faults.end());
   if (const rlimit files = limit_of(RLIMIT_NOFILE); step.tasks >= kLargeStep && files.rlim_max < kEnoughFiles)
-    all.push_back("only " + std::to_string(files.rlim_max) + " files may be open, few for " + std::to_string(step.tasks) +
-                  " tasks (hint: LimitNOFILE for slurmd)");
+    all.push_back("only " + std::to_string(files.rlim_max) + " open files allowed, too few for " + std::to_string(step.tasks) +
+                  " tasks (hint: set LimitNOFILE for slurmd)");
   return all;
 }
 
@@ -209,14 +209,14 @@ Result<Edits> check_shared_memory(const HookContext& context) {
   struct statvfs shm {};
   const UniqueFd there = context.open_in_image("/dev/shm", O_RDONLY | O_DIRECTORY);
   if (!there || ::fstatvfs(there.get(), &shm) != 0) {
-    edits.warnings.push_back("there is no /dev/shm, by which the tasks of a node share memory");
+    edits.warnings.push_back("no /dev/shm, which the tasks on a node need to share memory");
     return edits;
   }
   const std::uint64_t size = std::uint64_t{shm.f_blocks} * shm.f_frsize;
   if (size != 0 && size <= kTooLittleShared)
     edits.warnings.push_back("/dev/shm has " + size_of(size) +
-                             ", too little for NCCL and MPI between the tasks of a node (hint: without a "
-                             "mount of its own it is the node's)");
+                             ", too little for NCCL and MPI between the tasks on a node (hint: without a "
+                             "mount of its own, it is the node's)");
   return edits;
 }
 
@@ -225,7 +225,7 @@ Result<Edits> check_shared_memory(const HookContext& context) {
 bool fabric_is_on(const HookContext& context) { return context.setting("fabric", "auto") != "off"; }
 
 const Hook fabric_hook{.name = "99-fabric",
-                       .says = "adapters of the fabric, their libraries and limits",
+                       .says = "fabric adapters, their libraries and limits",
                        .when = fabric_is_on,
                        .prepare = adapters_of_the_node,
                        .create = judge_with_image,

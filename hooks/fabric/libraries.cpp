@@ -27,7 +27,7 @@ std::string provider_of_file(std::string_view file) {
 void add_fabric_libraries(const HookContext& context, Edits& edits) {
   for (const std::string& path : context.settings_of("fabric_libraries")) {
     const UniqueFd file(::open((context.host_root + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    const auto elf = file ? read_elf(file.get()) : Result<ElfFile>(Error(ErrorKind::not_found, "it cannot be opened"));
+    const auto elf = file ? read_elf(file.get()) : Result<ElfFile>(Error(ErrorKind::not_found, "cannot be opened"));
     if (!elf) {
       edits.warnings.push_back("fabric_libraries: " + path + " on this node: " + elf.error().message());
       continue;
@@ -43,7 +43,7 @@ void add_fabric_libraries(const HookContext& context, Edits& edits) {
       edits.libraries.push_back({.soname = elf->soname, .path = target, .before = true, .machine = elf->machine});
     if (const std::string provider = provider_of_file(name); !provider.empty())
       edits.files.push_back({driver_file(provider), "driver " + provider + "\n"});
-    edits.notes.push_back("the node's " + path + " is inside");
+    edits.notes.push_back("the node's " + path + " is mounted");
   }
 }
 

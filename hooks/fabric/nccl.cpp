@@ -49,17 +49,17 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
   Edits edits;
   if (::access((context.host_root + kTopologies).c_str(), R_OK) == 0) {
     edits.mounts.push_back(at_the_same_place(kTopologies));
-    edits.notes.push_back(std::string("the node's ") + kTopologies + " is inside");
+    edits.notes.push_back(std::string("the node's ") + kTopologies + " is mounted");
   }
   const UniqueFd file(::open((context.host_root + kConf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto conf = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
   if (!file || !conf || conf->empty()) return edits;
   edits.mounts.push_back(at_the_same_place(kConf));
-  edits.notes.push_back(std::string("the node's ") + kConf + " is inside");
+  edits.notes.push_back(std::string("the node's ") + kConf + " is mounted");
   for (const std::string& named : files_named_in(*conf)) {
     if (::access((context.host_root + named).c_str(), R_OK) == 0) {
       edits.mounts.push_back(at_the_same_place(named));
-      edits.notes.push_back("so is " + named + ", which it names");
+      edits.notes.push_back("also " + named + ", which it names");
     } else {
       edits.notes.push_back(named + ", which it names, cannot be read on this node");
     }
@@ -70,7 +70,7 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
 Result<void> say_what_is_covered(const HookContext& context, Edits& edits) {
   const bool has_mount = std::ranges::any_of(edits.mounts, [](const MountEdit& mount) { return mount.target == kConf; });
   const auto of_image = has_mount ? context.image_file(kConf) : std::nullopt;
-  if (of_image && !of_image->empty()) edits.notes.push_back("the image has one, too: the node's counts");
+  if (of_image && !of_image->empty()) edits.notes.push_back("the image's is hidden: the node's is used");
   return {};
 }
 
@@ -92,7 +92,7 @@ Result<Edits> variables_of_sharp(const HookContext& context) {
 }  // namespace
 
 const Hook nccl_hook{.name = "50-nccl",
-                     .says = "the node's settings of NCCL",
+                     .says = "the node's NCCL settings",
                      .when = fabric_is_on,
                      .prepare = settings_of_the_node,
                      .create = say_what_is_covered};

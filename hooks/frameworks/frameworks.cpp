@@ -84,8 +84,8 @@ std::string why_not_safe(const HookContext& context, std::uint32_t port) {
   const unsigned long first = std::strtoul(text->c_str(), &end, 10);
   const unsigned long last = std::strtoul(end, nullptr, 10);
   if (port < first || port > last) return {};
-  return "the port " + std::to_string(port) + " lies in net.ipv4.ip_local_port_range (" + std::to_string(first) + " to " +
-         std::to_string(last) + "), so another program may have it by chance";
+  return "port " + std::to_string(port) + " is in net.ipv4.ip_local_port_range (" + std::to_string(first) + " to " +
+         std::to_string(last) + "), so another program may be using it";
 }
 
 bool is_taken(std::uint16_t port) {
@@ -103,8 +103,8 @@ void look_at_port(const HookContext& context, const TaskOfStep& task, Edits& edi
   const std::uint16_t port = master_port(task.job, task.step);
   if (auto why = why_not_safe(context, port); !why.empty()) edits.notes.push_back(std::move(why));
   if (is_taken(port)) {
-    edits.warnings.push_back("the port " + std::to_string(port) +
-                             ", which MASTER_PORT names, is in use on this node (hint: set MASTER_PORT to another)");
+    edits.warnings.push_back("port " + std::to_string(port) +
+                             " (MASTER_PORT) is in use on this node (hint: set a different MASTER_PORT)");
   }
 }
 
@@ -114,7 +114,7 @@ Result<Edits> variables_of_task(const HookContext& context) {
   const auto task = TaskOfStep::of(context);
   if (task && task->tasks > 1) {
     edits.environment.defaults = variables_of(*task);
-    edits.notes.push_back("rank " + std::to_string(task->rank) + " of " + std::to_string(task->tasks) + ", the first is on " +
+    edits.notes.push_back("rank " + std::to_string(task->rank) + " of " + std::to_string(task->tasks) + ", rank 0 on " +
                           task->first_host);
     look_at_port(context, *task, edits);
     // A program of another kind may count on all its CPUs.
@@ -141,6 +141,6 @@ std::uint16_t master_port(std::uint32_t job, std::uint32_t step) {
 }
 
 const Hook frameworks_hook{
-    .name = "50-slurm-pytorch", .says = "rank and world of PyTorch, Lightning and JAX", .when = is_on, .task = variables_of_task};
+    .name = "50-slurm-pytorch", .says = "rank and world size for PyTorch, Lightning and JAX", .when = is_on, .task = variables_of_task};
 
 }  // namespace spc

@@ -39,7 +39,7 @@ Result<Edits> base_of_task(const HookContext& context) {
       home->second + "/.local/share/spank-container/python/" + python_base_name(context.image_digest, full_name(context));
   edits.environment.defaults["PYTHONUSERBASE"] = base;
   edits.environment.prepend["PATH"] = base + "/bin";
-  edits.notes.push_back("what pip installs with --user is this image's own: " + base);
+  edits.notes.push_back("pip install --user directory of this image: " + base);
   return edits;
 }
 
@@ -59,7 +59,7 @@ std::string python_base_name(const std::string& image_digest, const std::string&
 }
 
 const Hook python_user_base_hook{.name = "50-python-user-base",
-                                 .says = "a directory of the image's own for pip install --user",
+                                 .says = "a directory per image for pip install --user",
                                  .when = is_on,
                                  .task = base_of_task};
 

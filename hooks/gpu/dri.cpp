@@ -90,7 +90,7 @@ Result<Edits> prepare_amd(const HookContext& context) {
   Edits edits = offer(context, kAmd);
   if (edits.found && !context.may_open("/dev/kfd")) {
     edits.warnings.emplace_back(
-        "/dev/kfd cannot be opened, without which ROCm finds no GPU (hint: its group is often render or video)");
+        "/dev/kfd is not accessible, so ROCm finds no GPU (hint: its group is often render or video)");
   }
   return edits;
 }
@@ -115,10 +115,10 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
     }
   }
   if (!missing.empty()) {
-    const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " asks for " + missing +
-                            ", which this step does not have; it has " + in_words(of_step);
+    const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " requests " + missing +
+                            ", which this step does not have; available: " + in_words(of_step);
     if (!shown.empty()) edits.warnings.push_back(why);
-    if (shown.empty()) edits.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
+    if (shown.empty()) edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
   }
   edits.devices.push_back({.path = "/dev/kfd", .source = {}, .optional = true});
   show(shown, edits);
@@ -151,7 +151,7 @@ Result<Edits> refuse_without_gpus(const HookContext& context) {
   const bool any = context.granted_devices ? step_has_gpus(context)
                                            : context.may_open("/dev/nvidiactl") || !dri_gpus(context, kAmd).empty() ||
                                                  !dri_gpus(context, kIntel).empty();
-  if (!any) edits.refusal = "--container-gpu: this step has no GPU on this node (hint: ask Slurm for one, for example --gpus=1)";
+  if (!any) edits.refusal = "--container-gpu: this step has no GPU on this node (hint: request one, for example --gpus=1)";
   return edits;
 }
 
@@ -174,7 +174,7 @@ std::vector<DriGpu> dri_gpus(const HookContext& context, std::string_view vendor
 }
 
 const Hook gpu_hook{.name = "97-gpu",
-                    .says = "refuses --container-gpu where there is no GPU",
+                    .says = "fails --container-gpu without a GPU",
                     .when = [](const HookContext& context) { return context.gpu.value_or(false); },
                     .prepare = refuse_without_gpus};
 

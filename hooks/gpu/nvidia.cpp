@@ -36,13 +36,13 @@ std::set<std::string> accessible_nodes(const HookContext& context, const NvidiaD
 /// Why the driver's libraries cannot work; empty if they can.
 std::string why_no_driver(const NvidiaDriver& driver) {
   if (driver.versions_agree()) return {};
-  if (driver.version.empty()) return "the node has GPUs, but no driver of NVIDIA's";
+  if (driver.version.empty()) return "the node has GPUs, but no NVIDIA driver";
   if (driver.library_version.empty()) {
-    return "the kernel has NVIDIA's driver " + driver.version +
-           ", but its libraries were not found (hint: driver_root in config.toml)";
+    return "the kernel has NVIDIA driver " + driver.version +
+           ", but its libraries were not found (hint: set driver_root in config.toml)";
   }
-  return "NVIDIA's driver in the kernel is " + driver.version + ", but the libraries on this node are " + driver.library_version +
-         " (hint: the node needs a reboot, or its driver's module to be loaded anew)";
+  return "the NVIDIA kernel driver is " + driver.version + ", but the libraries on this node are " + driver.library_version +
+         " (hint: reboot the node or reload the driver's module)";
 }
 
 bool when(const HookContext& context) {
@@ -52,7 +52,7 @@ bool when(const HookContext& context) {
 Result<Edits> prepare(const HookContext& context) {
   if (cdi_serves_gpus(context)) {
     Edits edits;
-    edits.notes.emplace_back("60-cdi brings NVIDIA's GPUs");
+    edits.notes.emplace_back("60-cdi injects NVIDIA GPUs");
     return edits;
   }
   if (!NodeFiles(context.host_root).exists("/dev/nvidiactl")) return Edits();
@@ -87,7 +87,7 @@ void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint3
     if (!compat.reason.empty()) edits.notes.push_back(compat.reason);
     if (!node.accessible.contains("/dev/nvidia-uvm")) {
       edits.warnings.emplace_back(
-          "there is no /dev/nvidia-uvm, without which CUDA cannot start (hint: on the node, modprobe nvidia-uvm)");
+          "no /dev/nvidia-uvm, which CUDA needs (hint: on the node: modprobe nvidia-uvm)");
     }
   }
   check_requirements(context, node.driver, !compat.directory.empty(), edits);
@@ -124,7 +124,7 @@ Result<Edits> task(const HookContext& context) {
 }  // namespace
 
 const Hook nvidia_hook{.name = "98-nvidia",
-                       .says = "NVIDIA's driver and the GPUs of the step",
+                       .says = "NVIDIA driver and the step's GPUs",
                        .when = when,
                        .prepare = prepare,
                        .create = create,

@@ -120,7 +120,7 @@ std::uint32_t uses_of(const HookContext& context, NvidiaChoice& choice) {
     if (const auto use = nvidia_use_of(word)) {
       uses |= *use;
     } else {
-      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: there is no capability " + in_quotes(shortened(word)));
+      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: unknown capability " + in_quotes(shortened(word)));
     }
   }
   return uses;
@@ -186,16 +186,16 @@ void judge(const Selection& selected, const std::string& asks, const Gpus& of_st
     std::string words;
     for (const std::string& word : selected.not_found) words += (words.empty() ? "" : ", ") + word;
     const std::string why =
-        asks + " asks for " + shortened(words) + ", which this step does not have; it has " + in_words(of_step);
+        asks + " requests " + shortened(words) + ", which this step does not have; available: " + in_words(of_step);
     if (selected.gpus.empty()) {
-      choice.refusal = why + " (hint: leave it at \"all\": Slurm says which GPUs a step has)";
+      choice.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
       return;
     }
     choice.warnings.push_back(why);
   }
   for (const std::string& word : selected.not_understood) {
     choice.notes.push_back(shortened(word) +
-                           ": only the driver's library knows which part this is; all that the step has are there");
+                           ": only the driver's library can resolve this MIG device; all of the step's are injected");
   }
 }
 
@@ -248,7 +248,7 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
     if (!selected.gpus.contains(gpu)) deny_gpu(*gpu, node, choice);
   }
   if (choice.nothing) {
-    choice.notes.push_back(asks + ": nothing of the driver is there");
+    choice.notes.push_back(asks + ": the driver is not injected");
     return choice;
   }
   add_shared_devices(node, choice);
@@ -256,7 +256,7 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   std::ranges::copy_if(of_step, std::back_inserter(shown), [&](const NvidiaGpu* gpu) { return selected.gpus.contains(gpu); });
   for (const NvidiaGpu* gpu : shown) add_gpu_devices(*gpu, selected, node, choice);
   choice.notes.push_back("GPUs: " + in_words(shown));
-  if (allocated) choice.notes.push_back("more GPUs can be opened than Slurm allocated: the others are covered");
+  if (allocated) choice.notes.push_back("more GPUs are accessible than Slurm allocated: the others are masked");
   return choice;
 }
 

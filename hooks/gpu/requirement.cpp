@@ -95,14 +95,14 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
     edits.refusal = "unsatisfied condition: " + condition.substr(0, 200) +
                     ", please update your driver to a newer version, or use an earlier cuda container (hint: the driver is " +
                     driver.version + (cuda != 0 ? ", for CUDA " + facts["cuda"] : "") +
-                    "; NVIDIA_DISABLE_REQUIRE=1 starts it anyway)";
+                    "; NVIDIA_DISABLE_REQUIRE=1 skips this check)";
     return;
   }
   // Within a major version newer programs run with older drivers, so this is no more than a warning.
   const std::string* made_for = context.of_image("CUDA_VERSION");
   if (made_for == nullptr || cuda == 0 || own_libcuda || requirements.contains("NVIDIA_REQUIRE_CUDA")) return;
   if (major_of(*made_for) > static_cast<int>(cuda / 100)) {
-    edits.warnings.push_back("the image is made for CUDA " + made_for->substr(0, 200) + ", the node's driver " + driver.version +
+    edits.warnings.push_back("the image is built for CUDA " + made_for->substr(0, 200) + ", the node's driver " + driver.version +
                              " is for CUDA " + facts["cuda"]);
   }
 }

@@ -123,7 +123,7 @@ Result<HookCall> context_from_json(std::string_view text) {
   if (version != 1) return object.problem("version", "is not 1");
   SPC_TRY(object.take("stage", call.stage));
   if (std::find(kStages.begin(), kStages.end(), call.stage) == kStages.end()) {
-    return object.problem("stage", in_quotes(call.stage) + " is no stage (prepare, create, task, start, stop)");
+    return object.problem("stage", in_quotes(call.stage) + " is not a stage (prepare, create, task, start, stop)");
   }
   SPC_TRY(object.take("job", context.job));
   SPC_TRY(read_settings(object, context));

@@ -92,7 +92,7 @@ Json json_of(const ProgramEdit& program) {
 
 Result<void> check_name(const StrictObject& object, const char* key, const std::string& name) {
   if (!name.empty() && name.find('=') == std::string::npos) return {};
-  return object.problem(key, in_quotes(name) + " is no name of a variable");
+  return object.problem(key, in_quotes(name) + " is not a variable name");
 }
 
 Result<void> read_environment(StrictObject& edits, Edits::Environment& environment) {
@@ -164,13 +164,13 @@ Result<void> read_file_edit(StrictObject& object, FileEdit& file) {
 Result<void> read_library(StrictObject& object, LibraryEdit& library) {
   SPC_TRY(object.take("soname", library.soname));
   if (library.soname.empty() || library.soname.find('/') != std::string::npos) {
-    return object.problem("soname", in_quotes(library.soname) + " is no name of a library");
+    return object.problem("soname", in_quotes(library.soname) + " is not a library name");
   }
   SPC_TRY(object.take_path("path", library.path));
   if (library.path.empty()) return object.problem("path", "is missing");
   std::uint64_t machine = 0;
   SPC_TRY(object.take("machine", machine));
-  if (machine > UINT16_MAX) return object.problem("machine", "is no e_machine of ELF");
+  if (machine > UINT16_MAX) return object.problem("machine", "is not an ELF e_machine");
   library.machine = static_cast<std::uint16_t>(machine);
   return object.take("before", library.before);
 }
@@ -185,7 +185,7 @@ Result<void> read_limit(StrictObject& object, LimitEdit& limit) {
   SPC_TRY(object.take("name", limit.name));
   if (std::find(kLimits.begin(), kLimits.end(), limit.name) == kLimits.end()) {
     return object.problem("name",
-                          in_quotes(limit.name) + " is no limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
+                          in_quotes(limit.name) + " is not a limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
   }
   const Json* soft = object.take_any("soft");
   if (soft == nullptr) return object.problem("soft", "is missing");
@@ -287,7 +287,7 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
         std::equal(edits.mounts.begin(), edits.mounts.end(), prepared.mounts.begin(), prepared.mounts.end(),
                    [](const MountEdit& a, const MountEdit& b) { return without_target(a) == without_target(b); });
     if (!same_mounts) {
-      return refuse("mounts: are not those of stage prepare").hint("in create a target may change or be empty, nothing else");
+      return refuse("mounts: are not those of stage prepare").hint("in create only a target may change or be empty");
     }
     if (edits.devices != prepared.devices) return refuse("devices: are not those of stage prepare");
     if (edits.programs != prepared.programs) return refuse("programs: are not those of stage prepare");
@@ -304,7 +304,7 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
   allowed.warnings = edits.warnings;
   allowed.refusal = edits.refusal;
   if (edits == allowed) return {};
-  return refuse("in stage " + std::string(stage) + " there are only environment, limits, notes, warnings and refusal");
+  return refuse("in stage " + std::string(stage) + " only environment, limits, notes, warnings and refusal are allowed");
 }
 
 }  // namespace spc

@@ -108,7 +108,7 @@ const Json* StrictObject::take_any(const char* key) {
 Result<void> StrictObject::take(const char* key, bool& into) {
   const Json* member = take_any(key);
   if (member == nullptr) return {};
-  if (!member->is_boolean()) return problem(key, "is neither true nor false");
+  if (!member->is_boolean()) return problem(key, "is not true or false");
   into = member->get<bool>();
   return {};
 }
@@ -116,7 +116,7 @@ Result<void> StrictObject::take(const char* key, bool& into) {
 Result<void> StrictObject::take(const char* key, std::string& into) {
   const Json* member = take_any(key);
   if (member == nullptr) return {};
-  if (!member->is_string()) return problem(key, "is not text");
+  if (!member->is_string()) return problem(key, "is not a string");
   into = member->get_ref<const std::string&>();
   if (has_nul(into)) return problem(key, "has a NUL character");
   return {};
@@ -133,10 +133,10 @@ Result<void> StrictObject::take(const char* key, std::uint64_t& into) {
 Result<void> StrictObject::take(const char* key, std::vector<std::string>& into) {
   const Json* member = take_any(key);
   if (member == nullptr) return {};
-  if (!member->is_array()) return problem(key, "is not an array of texts");
+  if (!member->is_array()) return problem(key, "is not an array of strings");
   into.clear();
   for (const Json& element : *member) {
-    if (!element.is_string()) return problem(key, "is not an array of texts");
+    if (!element.is_string()) return problem(key, "is not an array of strings");
     into.push_back(element.get_ref<const std::string&>());
     if (has_nul(into.back())) return problem(key, "has a NUL character");
   }
@@ -157,7 +157,7 @@ Result<void> StrictObject::take(const char* key, std::map<std::string, std::stri
   if (!member->is_object()) return problem(key, "is not an object");
   into.clear();
   for (const auto& [name, value] : member->items()) {
-    if (!value.is_string()) return problem(std::string(key) + "." + name, "is not text");
+    if (!value.is_string()) return problem(std::string(key) + "." + name, "is not a string");
     const auto& text = value.get_ref<const std::string&>();
     if (has_nul(text) || has_nul(name)) return problem(key, "has a NUL character");
     into[name] = text;
@@ -182,7 +182,7 @@ Result<void> StrictObject::take_paths(const char* key, std::vector<std::string>&
 
 Result<void> StrictObject::nothing_left() const {
   for (const auto& [key, value] : object_->items()) {
-    if (!taken_.contains(key)) return problem(key, "is not known here");
+    if (!taken_.contains(key)) return problem(key, "is unknown");
   }
   return {};
 }

@@ -67,7 +67,7 @@ class Reader {
 
   Result<ElfFile> read() {
     const auto bytes = part_of(fd_, 0, sizeof(typename Class::Header));
-    if (!bytes) return damaged("it ends in its header");
+    if (!bytes) return damaged("truncated header");
     const auto header = *value_at<typename Class::Header>(*bytes, 0);
     file_.machine = header.e_machine;
     file_.type = header.e_type;
@@ -90,9 +90,9 @@ class Reader {
 
   Result<void> read_segments(const typename Class::Header& header) {
     if (header.e_phnum == 0) return {};
-    if (header.e_phentsize != sizeof(Segment) || header.e_phnum > kMostProgramHeaders) return damaged("odd program headers");
+    if (header.e_phentsize != sizeof(Segment) || header.e_phnum > kMostProgramHeaders) return damaged("invalid program headers");
     const auto table = part_of(fd_, header.e_phoff, header.e_phnum * sizeof(Segment));
-    if (!table) return damaged("it ends in its program headers");
+    if (!table) return damaged("truncated program headers");
     for (std::size_t i = 0; i < header.e_phnum; ++i) segments_.push_back(*value_at<Segment>(*table, i * sizeof(Segment)));
     return {};
   }
@@ -116,7 +116,7 @@ class Reader {
 
   Result<void> read_dynamic(const Segment& segment) {
     const auto table = part_of(fd_, segment.p_offset, segment.p_filesz);
-    if (!table) return damaged("it ends in its dynamic section");
+    if (!table) return damaged("truncated dynamic section");
     std::uint64_t strings = 0, strings_size = 0, soname = 0, rpath = 0, runpath = 0;
     std::uint64_t needs = 0, needs_count = 0, definitions = 0, definitions_count = 0;
     std::vector<std::uint64_t> needed;
@@ -238,10 +238,10 @@ std::string_view take_number(std::string_view& text) {
 
 Result<ElfFile> read_elf(int fd) {
   const auto beginning = beginning_of(fd);
-  if (!beginning) return damaged("it is none of this machine's byte order");
+  if (!beginning) return damaged("wrong byte order");
   if (beginning->e_ident[EI_CLASS] == ELFCLASS64) return Reader<Elf64>(fd).read();
   if (beginning->e_ident[EI_CLASS] == ELFCLASS32) return Reader<Elf32>(fd).read();
-  return damaged("it is of no known class");
+  return damaged("unknown class");
 }
 
 std::optional<std::string> soname_of(int fd) {

@@ -111,33 +111,33 @@ std::optional<std::uint32_t> cache_flags_of(std::uint16_t machine) {
 Result<LdCache> LdCache::read(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return Error::from_errno(errno, "read ld.so.cache");
-  if (!S_ISREG(status.st_mode)) return damaged("it is no regular file");
-  if (status.st_size > static_cast<off_t>(kMostBytes)) return damaged("it is too large");
+  if (!S_ISREG(status.st_mode)) return damaged("not a regular file");
+  if (status.st_size > static_cast<off_t>(kMostBytes)) return damaged("too large");
   return parse(SPC_TRY(read_file(fd, kMostBytes)));
 }
 
 Result<LdCache> LdCache::parse(std::string bytes) {
-  if (bytes.size() > kMostBytes) return damaged("it is too large");
+  if (bytes.size() > kMostBytes) return damaged("too large");
   LdCache cache;
   cache.bytes_ = std::make_unique<const std::string>(std::move(bytes));
   const std::string_view file = current_part(*cache.bytes_);
-  if (file.size() < kHeaderSize) return damaged("it has no table of a known format");
+  if (file.size() < kHeaderSize) return damaged("no table of a known format");
   // Releases before 2.33 say nothing of the byte order (0), others 2 for little-endian.
   constexpr unsigned kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3;
   const unsigned order = static_cast<unsigned char>(file[28]) & 3U;
-  if (order != 0 && order != kOwnOrder) return damaged("it is of another byte order");
+  if (order != 0 && order != kOwnOrder) return damaged("wrong byte order");
   const std::size_t count = number_at(file, 20);
-  if (count > (file.size() - kHeaderSize) / kEntrySize) return damaged("it ends among its entries");
+  if (count > (file.size() - kHeaderSize) / kEntrySize) return damaged("truncated entries");
 
   std::size_t all_texts = 0;
   cache.entries_.reserve(count);
   for (std::size_t at = kHeaderSize; at < kHeaderSize + count * kEntrySize; at += kEntrySize) {
     const auto soname = text_at(file, number_at(file, at + 4));
     const auto path = text_at(file, number_at(file, at + 8));
-    if (!soname || !path) return damaged("a name lies outside");
+    if (!soname || !path) return damaged("a name is out of bounds");
     // Many entries may share one long text.
     all_texts += soname->size() + path->size();
-    if (all_texts > kMostBytes) return damaged("its names are too long");
+    if (all_texts > kMostBytes) return damaged("names too long");
     Entry entry{*soname, *path, number_at(file, at), number_at(file, at + 12), 0};
     std::memcpy(&entry.hwcap, file.data() + at + 16, sizeof entry.hwcap);
     cache.entries_.push_back(entry);
@@ -153,19 +153,19 @@ Result<void> LdCache::parse_extensions(std::string_view file) {
   const std::size_t begin = number_at(file, 32);
   if (begin == 0) return {};
   if (begin > file.size() || file.size() - begin < 8 || number_at(file, begin) != kExtensionMagic)
-    return damaged("odd extensions");
+    return damaged("invalid extensions");
   const std::size_t count = number_at(file, begin + 4);
-  if (count > 64 || file.size() - begin - 8 < count * 16) return damaged("it ends among its extensions");
+  if (count > 64 || file.size() - begin - 8 < count * 16) return damaged("truncated extensions");
   for (std::size_t at = begin + 8; at < begin + 8 + count * 16; at += 16) {
     const std::size_t offset = number_at(file, at + 8);
     const std::size_t size = number_at(file, at + 12);
-    if (offset > file.size() || size > file.size() - offset) return damaged("an extension lies outside");
+    if (offset > file.size() || size > file.size() - offset) return damaged("an extension is out of bounds");
     if (number_at(file, at) == tag_generator) generator_ = file.substr(offset, std::min(size, kLongestText));
     if (number_at(file, at) != tag_glibc_hwcaps) continue;
-    if (size / 4 > kMostHwcaps) return damaged("it has too many kinds of processors");
+    if (size / 4 > kMostHwcaps) return damaged("too many processor types");
     for (std::size_t name = offset; name + 4 <= offset + size; name += 4) {
       const auto text = text_at(file, number_at(file, name));
-      if (!text) return damaged("a name lies outside");
+      if (!text) return damaged("a name is out of bounds");
       hwcaps_.emplace_back(*text);
     }
   }

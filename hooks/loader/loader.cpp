@@ -61,7 +61,7 @@ class Plan {
     if (loaders_.empty()) set_variable();
     if (!loaders_.empty()) remember();
     if (foreign_ > 0) {
-      edits_.notes.push_back(std::to_string(foreign_) + " libraries are left out: the image's loader is not for their machine");
+      edits_.notes.push_back(std::to_string(foreign_) + " libraries are skipped: the image's loader is for another architecture");
     }
     return std::move(edits_);
   }
@@ -84,13 +84,13 @@ class Plan {
     if (!has(&ImageLoader::glibc)) return;
     const UniqueFd file = context_.open_in_image(kCache, O_RDONLY);
     if (!file) {
-      edits_.notes.push_back(std::string("the image has no ") + kCache + ": it gets one");
+      edits_.notes.push_back(std::string("the image has no ") + kCache + ": one is created");
       return;
     }
     auto read = LdCache::read(file.get());
     if (!read) {
       edits_.notes.push_back(std::string("the image's ") + kCache +
-                             " cannot be used, as if there were none: " + read.error().message());
+                             " is ignored: " + read.error().message());
       return;
     }
     cache_ = *std::move(read);
@@ -218,7 +218,7 @@ class Plan {
 
   /// What ldconfig inside will find again.
   void write_configuration() {
-    std::string first = "# Libraries of the node, new at each start of the container.\n";
+    std::string first = "# Libraries of the node, updated at each start of the container.\n";
     std::string last = first;
     for (const auto& directory : directories_) (directory.before ? first : last).append(directory.path) += '\n';
     if (has_first_) first.append(kFirst) += '\n';

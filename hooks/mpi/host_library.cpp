@@ -15,7 +15,7 @@
 namespace spc {
 namespace {
 
-constexpr char kHint[] = "mpi_libraries and mpi_dependencies of config.toml name what each node has";
+constexpr char kHint[] = "check mpi_libraries and mpi_dependencies in config.toml";
 
 template <typename Number>
 std::optional<Number> number_of(std::string_view text) {
@@ -75,7 +75,7 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
   if (!file) return Error::from_errno(errno, "open library " + in_quotes(path) + " of the node").hint(kHint);
   auto elf = SPC_TRY_DURING("library " + in_quotes(path) + " of the node", read_elf(file.get()));
   if (elf.type != ET_DYN || elf.soname.empty())
-    return Error(ErrorKind::invalid, in_quotes(path) + " of the node is no shared library").hint(kHint);
+    return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library").hint(kHint);
   HostLibrary library;
   library.source = resolved;
   char root[PATH_MAX];

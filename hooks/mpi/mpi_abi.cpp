@@ -56,7 +56,7 @@ Result<Edits> prepare(const HookContext& context) {
   Edits edits;
   const auto libraries = context.settings_of("mpi_libraries");
   if (libraries.empty()) {
-    edits.refusal = std::string("the node's MPI is asked for, and this site does not say what that is (hint: ") + kImagesOwn +
+    edits.refusal = std::string("the node's MPI is requested, but this site has not configured it (hint: ") + kImagesOwn +
                     "; an administrator can set mpi_libraries in config.toml)";
     return edits;
   }
@@ -99,7 +99,7 @@ class Judge {
   std::string reason_against(Edits& edits) {
     for (const HostLibrary& library : libraries_) {
       if (!image_.has_loader(library.machine)) {
-        return "the node's " + library.soname + " is for " + machine_name(library.machine) + ", and the image is not";
+        return "the node's " + library.soname + " is for " + machine_name(library.machine) + ", but the image is not";
       }
       std::string reason = library.dependency ? "" : against_abi(library, edits);
       if (reason.empty()) reason = against_needs(library, edits);
@@ -118,8 +118,8 @@ class Judge {
     if (!other_name.empty()) std::ranges::move(image_.by_linker_name(other_name, library.machine), std::back_inserter(replaced));
     std::erase_if(replaced, [&](const auto& one) { return one.soname != library.soname && one.soname != other_soname; });
     if (replaced.empty() && !of_image.empty()) {
-      return "the node's " + library.soname + " cannot take the place of the image's " + of_image.front().soname +
-             ": they are of different ABIs (hint: " + kImagesOwn + "; Wi4MPI and mpixlate translate between ABIs)";
+      return "the node's " + library.soname + " cannot replace the image's " + of_image.front().soname +
+             ": different ABIs (hint: " + kImagesOwn + "; Wi4MPI and mpixlate translate between ABIs)";
     }
     if (replaced.empty()) edits.notes.push_back("the image has no " + name + ", the node's " + library.soname + " is added");
     for (const ImageLibrary& one : of_image) {
@@ -137,15 +137,15 @@ class Judge {
     const std::string real = image_.file_name(replaced.path);
     switch (abi_fit(library_version(library.file_name()), library_version(real), level_)) {
       case AbiFit::no:
-        return "the node's " + library.file_name() + " does not fit the image's " + real + " as mpi_abi = " + word() +
-               " asks for (hint: " + kImagesOwn + ")";
+        return "the node's " + library.file_name() + " does not match the image's " + real + " as required by mpi_abi = " + word() +
+               " requests (hint: " + kImagesOwn + ")";
       case AbiFit::older:
         edits.warnings.push_back("the node's " + library.file_name() + " is older than the image's " + real +
-                                 ": programs that need what it lacks may fail");
+                                 ": programs that need newer functions may fail");
         break;
       case AbiFit::fits: break;
     }
-    edits.notes.push_back("the node's " + library.source + " takes the place of the image's " + replaced.path + " (" + real +
+    edits.notes.push_back("the node's " + library.source + " replaces the image's " + replaced.path + " (" + real +
                           ")");
     return "";
   }
@@ -158,7 +158,7 @@ class Judge {
       const ElfFile* of_image = image_.library(name, library.machine);
       if (of_image == nullptr) {
         if (name == "libc.so.6") {
-          return "the node's " + library.soname + " needs glibc, and the image's C library is " + image_.libc(library.machine) +
+          return "the node's " + library.soname + " needs glibc, but the image's C library is " + image_.libc(library.machine) +
                  " (hint: " + kImagesOwn + ")";
         }
         if (library.searches || more_mounts_) continue;
@@ -172,11 +172,11 @@ class Judge {
                           of_image->version_definitions.end(), std::inserter(missing, missing.end()));
       if (missing.empty()) continue;
       if (const std::string glibc = highest_glibc(missing); !glibc.empty()) {
-        return "the node's " + library.soname + " needs GLIBC_" + glibc + ", and the image's C library is " +
-               image_.libc(library.machine) + " (hint: " + kImagesOwn + "; or take an image of a newer distribution)";
+        return "the node's " + library.soname + " needs GLIBC_" + glibc + ", but the image's C library is " +
+               image_.libc(library.machine) + " (hint: " + kImagesOwn + "; or use an image of a newer distribution)";
       }
       return "the node's " + library.soname + " needs " + *missing.rbegin() + " of " + name +
-             ", which the image's has not (hint: " + kImagesOwn + "; an administrator can add the node's " + name +
+             ", which the image's lacks (hint: " + kImagesOwn + "; an administrator can add the node's " + name +
              " to mpi_dependencies)";
     }
     if (library.dependency) note_newer(library, edits);
@@ -192,7 +192,7 @@ class Judge {
                         library.version_definitions.begin(), library.version_definitions.end(), std::inserter(lost, lost.end()));
     if (lost.empty()) return;
     edits.warnings.push_back("the node's " + library.soname + " is older than the image's: programs that need its " +
-                             *lost.rbegin() + " do not start");
+                             *lost.rbegin() + " will not start");
   }
 
   [[nodiscard]] const char* word() const {
@@ -216,7 +216,7 @@ Result<void> create(const HookContext& context, Edits& edits) {
   Judge judge(context, libraries);
   if (context.mpi.empty() && !judge.image_has_mpi()) {  // the site's word is for all images, with MPI or without
     for (MountEdit& mount : edits.mounts) mount.target.clear();
-    edits.notes.emplace_back("the image has no MPI, and the node's is added only with --container-mpi=host");
+    edits.notes.emplace_back("the image has no MPI; the node's is added only with --container-mpi=host");
     return {};
   }
   edits.refusal = printable(judge.reason_against(edits));
@@ -237,7 +237,7 @@ Result<void> create(const HookContext& context, Edits& edits) {
 
 const Hook mpi_abi_hook{
     .name = "70-mpi-abi",
-    .says = "the node's MPI in the place of the image's",
+    .says = "the node's MPI in place of the image's",
     .when = wanted,
     .prepare = prepare,
     .create = create,

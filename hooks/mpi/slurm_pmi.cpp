@@ -103,18 +103,18 @@ void say_no(const HookContext& context, Edits& edits, const std::string& why, co
 
 void check_namespaces(const HookContext& context, Edits& edits) {
   if (context.own_net && is_pmix(context)) {
-    say_no(context, edits, "PMIx talks over the node's network, which --container-unshare=net takes away: MPI cannot start",
-           "leave net out, or use --mpi=none where there is no MPI");
+    say_no(context, edits, "PMIx needs the node's network, which --container-unshare=net removes: MPI cannot start",
+           "drop net, or use --mpi=none if the step does not use MPI");
   } else if (context.own_net && has_mpi(context) && number_of(context, "SLURM_STEP_NUM_NODES") > 1) {
     say_no(context, edits, "with --container-unshare=net there is no network between the nodes: MPI cannot connect its ranks",
-           "leave net out, or use one node");
+           "drop net, or use one node");
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
       number_of(context, "SLURM_STEP_NUM_TASKS") > std::max(1L, number_of(context, "SLURM_STEP_NUM_NODES"))) {
     say_no(context, edits,
            std::string("with --container-private and --container-unshare=") + (context.own_ipc ? "ipc" : "pid") +
-               " the tasks of a node cannot share memory, which MPI relies on: it would end or be slow",
-           "leave out one of the two");
+               " the tasks on a node cannot share memory, which MPI needs: it would fail or be slow",
+           "drop one of the two");
   }
 }
 
@@ -122,9 +122,9 @@ void check_root(const HookContext& context, Edits& edits, bool munge) {
   if (!context.remap_root || context.uid == 0 || !is_pmix(context) || munge || server_asks_nobody(context)) return;
   say_no(
       context, edits,
-      "PMIx compares user ids, and those of --container-remap-root are not those outside: MPI would not start, and say that it "
+      "PMIx compares user IDs, which differ with --container-remap-root: MPI would fail with the message that it "
       "\"was not built with SLURM's PMI support\"",
-      "leave out --container-remap-root, or have munge's library libmunge.so.2 in the image and munged on the node, or have "
+      "drop --container-remap-root, or use munged on the node and libmunge.so.2 in the image, or set "
       "PMIxEnv=PMIX_MCA_psec=none in mpi.conf");
 }
 
@@ -154,16 +154,16 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
   const bool asked = mpi_was_asked_for(context);
   if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && !mpi.pmi2) {
     edits.warnings.emplace_back(
-        "the image has Open MPI and no libpmi2.so.0: it does not understand --mpi=pmi2 (hint: --mpi=pmix)");
+        "the image has Open MPI and no libpmi2.so.0: --mpi=pmi2 is not supported (hint: --mpi=pmix)");
   }
   if (type.starts_with("pmix") && asked && mpi.mpich && !mpi.open_mpi && !mpi.pmix) {
-    edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: its ranks will not find each other (hint: --mpi=pmi2)");
+    edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: ranks will not find each other (hint: --mpi=pmi2)");
   }
   const bool without = !has_mpi(context) && (type.empty() || type == "none");
   if (!without || number_of(context, "SLURM_STEP_NUM_TASKS") < 2) return;
-  if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: for ranks that talk to each other use --mpi=pmix");
+  if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: use --mpi=pmix to connect ranks");
   if (mpi.mpich && !mpi.open_mpi)
-    edits.notes.emplace_back("the image has MPICH or a relative: for ranks that talk use --mpi=pmi2");
+    edits.notes.emplace_back("the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks");
 }
 
 Result<void> create(const HookContext& context, Edits& edits) {
@@ -201,7 +201,7 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   if (server.empty() || !context.open_in_image || context.open_in_image(server.c_str(), O_PATH | O_DIRECTORY)) return;
   edits.environment.unset.erase("PMIX_MCA_gds");
   edits.environment.defaults["PMIX_MCA_gds"] = "hash";
-  edits.notes.push_back(server + " is hidden: PMIx gets its data over TCP, which takes longer");
+  edits.notes.push_back(server + " is hidden: PMIx falls back to TCP, which is slower");
 }
 
 Result<Edits> task(const HookContext& context) {
@@ -214,7 +214,7 @@ Result<Edits> task(const HookContext& context) {
 }  // namespace
 
 const Hook slurm_pmi_hook{.name = "50-slurm-pmi",
-                          .says = "PMIx, PMI and PALS of Slurm: their directories, and their variables for each task",
+                          .says = "Slurm's PMIx, PMI and PALS: directories, and variables for each task",
                           .prepare = prepare,
                           .create = create,
                           .task = task};

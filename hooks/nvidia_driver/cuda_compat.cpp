@@ -92,7 +92,7 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   const auto names = libcudas(context);
   if (names.empty()) return compat;
   if (names.size() > 1) {
-    compat.reason = std::string(kDirectory) + " of the image has several libcuda.so: it is not used";
+    compat.reason = std::string(kDirectory) + " in the image has several libcuda.so: not used";
     return compat;
   }
   const std::string version = names.front().substr(sizeof "libcuda.so." - 1);
@@ -100,7 +100,7 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   const UniqueFd file = context.open_in_image(path.c_str(), O_RDONLY);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    compat.reason = path + " of the image is no file: it is not used";
+    compat.reason = path + " in the image is not a file: not used";
     return compat;
   }
   compat.version = version;
@@ -108,7 +108,7 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   const auto named = note ? is_for_driver(*note, major_of(driver_version)) : std::nullopt;
   const bool use = named ? *named && compare_versions(version, driver_version) > 0 : major_of(version) > major_of(driver_version);
   if (use) compat.directory = kDirectory;
-  compat.reason = "libcuda " + version + " of the image " + (use ? "is used instead of" : "does not take the place of") +
+  compat.reason = "libcuda " + version + " of the image " + (use ? "is used instead of" : "does not replace") +
                   " the driver's " + std::string(driver_version);
   return compat;
 }

@@ -84,7 +84,7 @@ void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
       driver.gpus.push_back(std::move(gpu));
     }
     if (!driver.gpus.empty())
-      driver.notes.push_back(std::string(kGpus) + " says nothing: the GPUs are ordered by their nodes' numbers");
+      driver.notes.push_back(std::string(kGpus) + " is empty: GPUs are ordered by device node number");
   }
   for (NvidiaGpu& gpu : driver.gpus) {
     gpu.dri = dri_of(node, gpu.pci_address);

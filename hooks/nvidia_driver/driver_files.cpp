@@ -235,7 +235,7 @@ std::optional<std::string> find_libcuda(const NodeFiles& node, const std::string
     return root;
   }
   driver.library_version = other;
-  if (!other.empty()) driver.notes.push_back(other_directory + " has the libraries of driver " + other);
+  if (!other.empty()) driver.notes.push_back(other_directory + " contains the libraries of driver " + other);
   return std::nullopt;
 }
 
@@ -247,13 +247,13 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
   driver.version = node.text("/sys/module/nvidia/version");
   driver.version.erase(std::min(driver.version.find('\n'), driver.version.size()));
   if (driver.version.empty()) driver.version = version_in_first_line(node.text("/proc/driver/nvidia/version"));
-  if (driver.version.empty()) driver.notes.emplace_back("the kernel has no driver of NVIDIA's");
+  if (driver.version.empty()) driver.notes.emplace_back("no NVIDIA driver in the kernel");
   discover_nvidia_devices(host_root, driver);
 
   const auto root = find_libcuda(node, driver_root, driver);
   if (!root) {
     driver.notes.push_back("no libcuda.so." + (driver.version.empty() ? "VERSION"s : driver.version) +
-                           (driver_root.empty() ? " in the directories for libraries" : " below " + driver_root));
+                           (driver_root.empty() ? " in the library directories" : " below " + driver_root));
     return driver;
   }
   if (driver.version.empty()) driver.version = driver.library_version;

@@ -94,7 +94,7 @@ void renumber_variables(const HookContext& context, std::size_t accessible, std:
     const auto local = visible == nullptr ? std::nullopt : renumbered(*visible, *list_of_slurm(context));
     if (!local || *local == *visible) continue;
     edits.environment.set[name] = *local;
-    edits.notes.push_back(std::string(name) + "=" + *local + ": of the GPUs that can be opened inside; outside it is " +
+    edits.notes.push_back(std::string(name) + "=" + *local + ": numbered among the GPUs accessible in the container; on the host it is " +
                           *visible);
   }
 }

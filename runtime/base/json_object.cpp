@@ -48,7 +48,7 @@ const Json* JsonObject::take_any(const char* key) {
 Result<void> JsonObject::take(const char* key, bool& into) {
   const Json* member = take_any(key);
   if (member == nullptr) return {};
-  if (!member->is_boolean()) return problem(key, "is neither true nor false");
+  if (!member->is_boolean()) return problem(key, "is not true or false");
   into = member->as_boolean();
   return {};
 }
@@ -56,7 +56,7 @@ Result<void> JsonObject::take(const char* key, bool& into) {
 Result<void> JsonObject::take(const char* key, std::string& into) {
   const Json* member = take_any(key);
   if (member == nullptr) return {};
-  if (!member->is_text()) return problem(key, "is not text");
+  if (!member->is_text()) return problem(key, "is not a string");
   into = member->as_text();
   if (has_nul(into)) return problem(key, "has a NUL character");
   return {};
@@ -73,10 +73,10 @@ Result<void> JsonObject::take(const char* key, std::uint64_t& into) {
 Result<void> JsonObject::take(const char* key, std::vector<std::string>& into) {
   const Json* member = take_any(key);
   if (member == nullptr) return {};
-  if (!member->is_array()) return problem(key, "is not an array of texts");
+  if (!member->is_array()) return problem(key, "is not an array of strings");
   into.clear();
   for (const Json& element : member->elements()) {
-    if (!element.is_text()) return problem(key, "is not an array of texts");
+    if (!element.is_text()) return problem(key, "is not an array of strings");
     into.push_back(element.as_text());
     if (has_nul(into.back())) return problem(key, "has a NUL character");
   }
@@ -97,7 +97,7 @@ Result<void> JsonObject::take(const char* key, std::map<std::string, std::string
   if (!member->is_object()) return problem(key, "is not an object");
   into.clear();
   for (const auto& [name, value] : member->members()) {
-    if (!value.is_text()) return problem(std::string(key) + "." + name, "is not text");
+    if (!value.is_text()) return problem(std::string(key) + "." + name, "is not a string");
     if (has_nul(value.as_text()) || has_nul(name)) return problem(key, "has a NUL character");
     into[name] = value.as_text();
   }
@@ -121,7 +121,7 @@ Result<void> JsonObject::take_paths(const char* key, std::vector<std::string>& i
 
 Result<void> JsonObject::nothing_left() const {
   for (const auto& [key, value] : object_->members()) {
-    if (!taken_.contains(key)) return problem(key, "is not known here");
+    if (!taken_.contains(key)) return problem(key, "is unknown");
   }
   return {};
 }

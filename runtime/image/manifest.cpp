@@ -136,7 +136,7 @@ Result<std::vector<std::string>> texts_member(const Json& object, const char* ke
   std::vector<std::string> texts;
   const auto* items = SPC_TRY(array_member(object, key));
   for (const Json& item : *items) {
-    if (!item.is_string()) return corrupt("\"" + std::string(key) + "\" has an element that is not text");
+    if (!item.is_string()) return corrupt("\"" + std::string(key) + "\" has an element that is not a string");
     const auto& text = item.get_ref<const std::string&>();
     if (text.find('\0') != std::string::npos) return corrupt("\"" + std::string(key) + "\" has a NUL character in it");
     texts.push_back(text);

@@ -108,7 +108,7 @@ def test_digests_and_sizes_of_every_wrong_form():
     for digest, text in (("sha512:" + "0" * 128, "only sha256"), ("sha256:" + hexadecimal[:-1], "64 hexadecimal digits"), ("", "only sha256"),
                          ("sha256:" + hexadecimal[:-1] + "g", "lower-case"), ("sha256:" + hexadecimal[:-1] + '"', "lower-case"),
                          ("sha256:" + hexadecimal[:-1] + "\x1b", "lower-case"), ("--sha256:" + hexadecimal, "only sha256"),
-                         ("sha256:" + "../" * 21 + "x", "lower-case"), (5, '"digest" is not text')):
+                         ("sha256:" + "../" * 21 + "x", "lower-case"), (5, '"digest" is not a string')):
         refused_document({**manifest, "layers": [{**layer, "digest": digest}]}, text)
     without = {key: value for key, value in layer.items() if key != "size"}
     refused_document({**manifest, "layers": [without]}, "has no size")

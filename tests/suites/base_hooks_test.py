@@ -88,7 +88,7 @@ def explain_tells_what_comes_from_the_node(cluster):
     with Zone(cluster, f"{ZONES}/Asia/Kolkata"):
         done = cluster.srun("--container-explain", "true")
     equal(notes(done, "10-localtime"), ["the time zone is the node's, Asia/Kolkata"], "zone", done)
-    equal(notes(done, "10-shadow"), ["lines of alice and his groups are in /etc/passwd and /etc/group"], "user", done)
+    equal(notes(done, "10-shadow"), ["entries of alice and the user's groups are added to /etc/passwd and /etc/group"], "user", done)
     with rules(cluster, 'hooks_off = ["10-localtime", "10-shadow"]\n'):
         done = cluster.srun("--container-explain", "true")
     equal(notes(done, "10-localtime") + notes(done, "10-shadow"), [], "notes of hooks that are off", done)
@@ -97,4 +97,4 @@ def explain_tells_what_comes_from_the_node(cluster):
 @test
 def verbose_tells_what_hooks_found(cluster):
     done = cluster.srun("--container-verbose", "true")
-    expect(any("hook 10-shadow: lines of alice" in line for line in done.messages()), "no word of it", done)
+    expect(any("hook 10-shadow: entries of alice" in line for line in done.messages()), "no word of it", done)

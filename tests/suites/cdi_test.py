@@ -126,7 +126,7 @@ def a_file_in_run_counts_more_than_one_in_etc(cluster):
 @test
 def a_device_that_two_files_describe_is_refused(cluster):
     with files(cluster, a_json=ZERO, b_json=edits(env=["OF=b"])):
-        refused(cluster, "example.org/x=one", '"/etc/cdi/a.json" and "/etc/cdi/b.json" both describe it (hint: one of these CDI files must go)')
+        refused(cluster, "example.org/x=one", '"/etc/cdi/a.json" and "/etc/cdi/b.json" both describe it (hint: remove one of these CDI files)')
         with run_file(cluster, "c.json", edits(env=["OF=run"])):
             step(cluster, "echo $OF", "example.org/x=one").good("run")
 
@@ -139,19 +139,19 @@ def a_malformed_file_is_told_and_takes_only_its_devices_away(cluster):
         warnings = [line for line in done.messages() if line.startswith("warning: ")]
         for text in ('"/etc/cdi/b.yaml": line 1: unsupported YAML: an anchor', '"/etc/cdi/c.json": is not JSON', '"/etc/cdi/d.json"'):
             expect(any(text in line for line in warnings), f"no warning says {text!r}", done)
-        refused(cluster, "example.org/y=one", "no CDI file of this node has it", "unsupported YAML")
+        refused(cluster, "example.org/y=one", "not in any CDI file of this node", "unsupported YAML")
         step(cluster, "true").good()
 
 
 @test
 def mounts_of_the_root_and_programs_are_refused(cluster):
     for spec, text in ((edits(mounts=[{"hostPath": "/", "containerPath": "/host"}]), "no single file or directory of the node"),
-                       (edits(mounts=[{"hostPath": "/etc", "containerPath": "/../"}]), "this is the image's root"),
+                       (edits(mounts=[{"hostPath": "/etc", "containerPath": "/../"}]), "is the image's root"),
                        (edits(hooks=[{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", "touch /home/shared/ran"]}]),
                         'a shell is not run for a device'),
-                       (edits(deviceNodes=[{"path": "/dev/x", "hostPath": "/etc/shadow"}]), "lies outside of /dev"),
-                       (edits(deviceNodes=[{"path": "/dev/new", "hostPath": "/dev/zero"}]), "in which nothing can be made"),
-                       (edits(mounts=[{"hostPath": "/usr/lib/gone.so", "containerPath": "/usr/lib/gone.so"}]), "make it anew if the driver has changed")):
+                       (edits(deviceNodes=[{"path": "/dev/x", "hostPath": "/etc/shadow"}]), "is outside /dev"),
+                       (edits(deviceNodes=[{"path": "/dev/new", "hostPath": "/dev/zero"}]), "which is read-only"),
+                       (edits(mounts=[{"hostPath": "/usr/lib/gone.so", "containerPath": "/usr/lib/gone.so"}]), "recreate it if the driver has changed")):
         with files(cluster, a_json=spec):
             refused(cluster, "example.org/x=one", text, "/etc/cdi/a.json")
     expect(not os.path.exists(os.path.join(cluster.shared, "ran")), "the program was executed")
@@ -176,7 +176,7 @@ def a_wrong_name_is_refused_before_the_job_and_an_unknown_one_on_the_node(cluste
         for name in ("gpu", "example.org/x", "example.org/x=", "example.org/x=a/b", "=x"):
             done = step(cluster, "echo started", name)
             expect(done.rc != 0 and "no name of a device" in done.err and "step" not in done.err.lower(), f"{name} was submitted", done)
-        refused(cluster, "example.org/x=two", 'device "example.org/x=two": no CDI file of this node has it (hint: there are example.org/x=one)')
+        refused(cluster, "example.org/x=two", 'device "example.org/x=two": not in any CDI file of this node (hint: available: example.org/x=one)')
     refused(cluster, "example.org/x=one", "/etc/cdi and /run/cdi have none")
 
 
@@ -229,7 +229,7 @@ def a_fake_gpu_that_is_not_the_steps_is_told(cluster):
     with files(cluster, nvidia_json=GPUS):
         done = cluster.bash("echo $GPU0", "-w", "node01", "--container-device=nvidia.com/gpu=0", "--gres=gpu:0")
         done.good("yes")
-        expect(any('this step may not open "/dev/nvidia0"' in line for line in done.messages()), "it is not told", done)
+        expect(any('this step cannot open "/dev/nvidia0"' in line for line in done.messages()), "it is not told", done)
 
 
 @test

@@ -85,7 +85,7 @@ def a_node_with_fake_gpus_and_no_driver_says_so(cluster):
     done = run(cluster, "echo runs")
     done.good("runs")
     expect("no driver of NVIDIA's" in done.err, "the driver that is missing was not named", done)
-    refused(run(cluster, "true", "--container-gpu"), "the node has GPUs, but no driver of NVIDIA's")
+    refused(run(cluster, "true", "--container-gpu"), "the node has GPUs, but no NVIDIA driver")
 
 
 @test
@@ -154,10 +154,10 @@ def a_variable_chooses_among_fake_gpus_and_the_others_are_covered(cluster):
 def a_variable_never_gives_more_fake_gpus_than_the_cgroup(cluster):
     with driver(cluster):
         refused(run(cluster, "true", env=["NVIDIA_VISIBLE_DEVICES=1"]),
-                "NVIDIA_VISIBLE_DEVICES=1 asks for 1, which this step does not have; it has 0 (/dev/nvidia0, GPU-")
+                "NVIDIA_VISIBLE_DEVICES=1 requests 1, which this step does not have; available: 0 (/dev/nvidia0, GPU-")
         done = run(cluster, OPEN, env=["NVIDIA_VISIBLE_DEVICES=0,1"])
         done.good(f"{ALLOWED}\n{BY_CGROUP}")
-        expect("NVIDIA_VISIBLE_DEVICES=0,1 asks for 1, which this step does not have" in done.err, "both lists", done)
+        expect("NVIDIA_VISIBLE_DEVICES=0,1 requests 1, which this step does not have" in done.err, "both lists", done)
 
 
 @test
@@ -175,7 +175,7 @@ def a_part_of_a_fake_gpu_is_there_without_the_others(cluster):
     with driver(cluster), fake_driver.parts_of_gpu0(cluster):
         for value, wanted in (("all", [ALLOWED] * 4), ("0:0", [ALLOWED] * 2 + [BY_US] * 2), ("0:1", [BY_US] * 2 + [ALLOWED] * 2)):
             run(cluster, show, "-w", "node01", env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good("\n".join(wanted))
-        refused(run(cluster, "true", "-w", "node01", env=["NVIDIA_VISIBLE_DEVICES=0:2"]), "asks for 0:2, which this step does not have")
+        refused(run(cluster, "true", "-w", "node01", env=["NVIDIA_VISIBLE_DEVICES=0:2"]), "requests 0:2, which this step does not have")
 
 
 @contextlib.contextmanager

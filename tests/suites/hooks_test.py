@@ -233,9 +233,9 @@ def row_208_a_hook_without_its_interpreter_or_for_root_alone_refuses_the_step(cl
 @test
 def row_209_a_plan_with_garbage_is_refused_naming_hook_and_key(cluster):
     printed = 'hook 50-test: what "/etc/spank-container/hooks.d/50-test" printed: '
-    for edits, why in (({"mount": []}, "mount: is not known here"),
+    for edits, why in (({"mount": []}, "mount: is unknown"),
                        ({"mounts": [{"source": "a", "target": "/b"}]}, 'mounts[0].source: "a" is not an absolute path'),
-                       ({"environment": {"set": {"A": 1}}}, "environment.set.A: is not text")):
+                       ({"environment": {"set": {"A": 1}}}, "environment.set.A: is not a string")):
         with hooks(cluster, {"50-test": says(edits)}):
             refused(cluster, printed + why)
 
@@ -349,7 +349,7 @@ mkdir -p /home/shared/bundle && cp "$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/' /h
         with hooks(cluster, {"50-test.json": description("poststart")}):
             refused(cluster, 'hook 50-test: "/etc/spank-container/hooks.d/50-test.json": stages: "poststart" is not a stage')
         with hooks(cluster, {"50-test.json": description("prestart", whem={})}):
-            refused(cluster, "whem: is not known here")
+            refused(cluster, "whem: is unknown")
         with hooks(cluster, {"tell": ("exit 0", 0o777), "50-test.json": description("prestart")}):
             refused(cluster, "is writable by others")
     finally:

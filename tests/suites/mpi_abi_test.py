@@ -56,7 +56,7 @@ def a_fake_mpi_of_the_node_takes_the_place_of_the_images(cluster):
         host(cluster, image).good("of the node")
         step(cluster, image).good("of the image")
         done = host(cluster, image, "--container-explain")
-        for part in (f"the node's {DIRECTORY}/{SONAME}.2.0 takes the place of the image's /", f"/{SONAME} ({SONAME}.1.0)"):
+        for part in (f"the node's {DIRECTORY}/{SONAME}.2.0 replaces the image's /", f"/{SONAME} ({SONAME}.1.0)"):
             expect(part in done.err, "it does not say what it did", done)
         done = host(cluster, image, "--container-readonly", command=("bash", "-euc", f"/prog; ls {OURS}; touch {OURS}/x 2>/dev/null || echo no"))
         equal(done.good().split(), ["of", "the", "node", "libfakefabric.so.1", SONAME, SONAME + ".2.0", "no"], "what lies inside", done)

@@ -44,12 +44,12 @@ def test_a_device_comes_for_root():
 
 
 def test_devices_that_are_not_there_are_refused():
-    user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "no CDI file of this node has it")
+    user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "not in any CDI file of this node")
     with files(a_json=SPEC):
-        user("run", "-q", "--device=example.org/x=six", base(), "true").fails(125, "there are example.org/x=one, example.org/x=two")
-        user("run", "-q", "--device=gpu", base(), "true").fails(125, "--device", '"gpu" is no name of a device')
-        user("cdi", "show", "example.org/x=six").fails(1, "there are example.org/x=one")
-        user("cdi", "show", "x").fails(1, "is no name of a device")
+        user("run", "-q", "--device=example.org/x=six", base(), "true").fails(125, "available: example.org/x=one, example.org/x=two")
+        user("run", "-q", "--device=gpu", base(), "true").fails(125, "--device", '"gpu" is not a device name')
+        user("cdi", "show", "example.org/x=six").fails(1, "available: example.org/x=one")
+        user("cdi", "show", "x").fails(1, "is not a device name")
         user("cdi", "show").fails(1, "which device?")
         user("cdi", "shew").fails(1, '"shew" is not list, show or generate')
     with files(a_json=SPEC):

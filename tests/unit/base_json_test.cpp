@@ -39,7 +39,7 @@ TEST_CASE("members are found by key and type, and null is absent") {
   CHECK(document.list("list").value()->size() == 2);
   CHECK(document.list("absent").value()->empty());
   CHECK_FALSE(document.list("list").value()->at(1).is_number());
-  CHECK(document.text("size").error().message() == "\"size\" is not text");
+  CHECK(document.text("size").error().message() == "\"size\" is not a string");
   CHECK(document.number("name").error().message() == "\"name\" is not a number from 0 to 2^64-1");
   CHECK(document.list("name").error().message() == "\"name\" is not an array");
   CHECK(document.text("nul").error().message() == "\"nul\" contains a NUL character");
@@ -81,7 +81,7 @@ TEST_CASE("an object of the site's is read member by member, and an unknown one 
   std::string target;
   const auto read = object.take_each("mounts", [&](JsonObject& mount) { return mount.take_path("target", target); });
   CHECK(read.error().message() == "mounts[0].target: \"x/y\" is not an absolute path");
-  CHECK(object.nothing_left().error().message() == "odd: is not known here");
+  CHECK(object.nothing_left().error().message() == "odd: is unknown");
   std::uint64_t number = 0;
   CHECK(object.take("path", number).error().message() == "path: is not a number from 0 to 2^64-1");
   CHECK(JsonObject::parse("[]").error().message() == "is not a JSON object");

@@ -38,7 +38,7 @@ TEST_CASE("names of CDI devices are VENDOR/CLASS=NAME") {
         "v/c=a/b", "v/c=-a", "v/c=a:", "v/c=a b", "v/c=a=b", "v/c/d=a", "v/c=\xc3\xa4", "../etc=passwd"}) {
     const auto parsed = CdiName::parse(name);
     REQUIRE_FALSE(parsed);
-    CHECK(parsed.error().message().find("is no name of a device (hint: VENDOR/CLASS=NAME") != std::string::npos);
+    CHECK(parsed.error().message().find("is not a device name (hint: VENDOR/CLASS=NAME") != std::string::npos);
   }
   CHECK_FALSE(CdiName::parse("v/c=" + std::string(300, 'a')));
 }

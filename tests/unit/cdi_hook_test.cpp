@@ -192,40 +192,40 @@ TEST_CASE("a device that Slurm has not given to the step is told") {
   auto context = context_on(host, {"nvidia.com/gpu=1", "nvidia.com/gpu=all"});
   context.granted_devices = std::set<std::string>{"/dev/nvidiactl", "/dev/nvidia0"};
   CHECK(prepared(context).warnings ==
-        std::vector<std::string>{"device \"nvidia.com/gpu=1\": this step may not open \"/dev/nvidia1\" "
-                                 "(hint: ask Slurm for the device, too: --gres or --gpus)"});
+        std::vector<std::string>{"device \"nvidia.com/gpu=1\": this step cannot open \"/dev/nvidia1\" "
+                                 "(hint: request the device from Slurm, too: --gres or --gpus)"});
 }
 
 TEST_CASE("what would be more than a device is refused") {
   CHECK(
       outcome(R"({"mounts":[{"hostPath":"/","containerPath":"/host"}]})")
-          .find("of \"/\", which is no single file or directory of the node (hint: the CDI file /etc/cdi/v.json asks for it)") !=
+          .find("of \"/\", which is not a single file or directory of the node (hint: the CDI file /etc/cdi/v.json requests it)") !=
       std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"/usr/../","containerPath":"/host"}]})").find("which is no single file or directory") !=
         std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/"}]})").find("this is the image's root") != std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/a/../."}]})").find("this is the image's root") !=
+  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/"}]})").find("is the image's root") != std::string::npos);
+  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/a/../."}]})").find("is the image's root") !=
         std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"proc","containerPath":"/p","type":"proc"}]})")
-            .find("file systems of type \"proc\" are not mounted") != std::string::npos);
+            .find("file systems of type \"proc\" are not supported") != std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"etc","containerPath":"/p"}]})").find("no single file or directory") !=
         std::string::npos);
-  CHECK(outcome(R"({"deviceNodes":[{"path":"/opt/node"}]})").find("lies outside of /dev") != std::string::npos);
-  CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/../etc/shadow"}]})").find("lies outside of /dev") != std::string::npos);
+  CHECK(outcome(R"({"deviceNodes":[{"path":"/opt/node"}]})").find("is outside /dev") != std::string::npos);
+  CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/../etc/shadow"}]})").find("is outside /dev") != std::string::npos);
   CHECK(outcome(R"({"hooks":[{"hookName":"createContainer","path":"/bin/sh","args":["sh","-c","rm -rf /"]}]})") ==
-        "hook \"/bin/sh\": a shell is not run for a device (hint: the CDI file /etc/cdi/v.json wants it executed)");
+        "hook \"/bin/sh\": a shell is not run for a device (hint: the CDI file /etc/cdi/v.json requests it)");
   CHECK(outcome(R"({"hooks":[{"hookName":"startContainer","path":"/usr/bin/x"}]})")
             .find("programs are not run for a device in stage startContainer") != std::string::npos);
   CHECK(
       outcome(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","explode"]}]})")
-          .find("it is not known what \"explode\" does") != std::string::npos);
+          .find("unsupported: \"explode\" does") != std::string::npos);
   CHECK(
       outcome(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
           .find("is not TARGET::LINK") != std::string::npos);
   CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})", {"/dev/old"})
-            .find("device node \"/dev/new\": containers have the node's own /dev, in which nothing can be made") !=
+            .find("device node \"/dev/new\": containers have the node's /dev, which is read-only") !=
         std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})").find("the node's own /sys, in which nothing") !=
         std::string::npos);
@@ -243,7 +243,7 @@ TEST_CASE("a program of another vendor is left to the engine, which runs what is
 }
 
 TEST_CASE("what a CDI file names and the node does not have is refused with advice") {
-  const std::string advice = "(hint: the CDI file /etc/cdi/v.json names it; make it anew if the driver has changed)";
+  const std::string advice = "(hint: the CDI file /etc/cdi/v.json names it; recreate it if the driver has changed)";
   CHECK(outcome(R"({"mounts":[{"hostPath":"/usr/lib/libgone.so","containerPath":"/usr/lib/libgone.so"}]})") ==
         "mount source \"/usr/lib/libgone.so\": no such file or directory " + advice);
   CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/gone"}]})") == "device node \"/dev/gone\": no such file or directory " + advice);
@@ -268,8 +268,8 @@ TEST_CASE("mounts, nodes and files come in as their options say") {
   REQUIRE(edits.mounts.size() == 2);
   CHECK(edits.mounts[0] == MountEdit{.source = "/srv/data", .target = "/data", .recursive = false});
   CHECK(edits.mounts[1] == MountEdit{.source = "", .target = "/run/x/y", .read_only = false, .no_exec = true, .size = 65536});
-  CHECK(has(edits.notes, "mount \"/data\": option \"idmap\" is left out"));
-  CHECK(has(edits.notes, "intelRdt is left out"));
+  CHECK(has(edits.notes, "mount \"/data\": option \"idmap\" is ignored"));
+  CHECK(has(edits.notes, "intelRdt is ignored"));
   REQUIRE(edits.warnings.size() == 1);
   CHECK(edits.warnings[0].find("the group 4711, which you are not in") != std::string::npos);
   REQUIRE(edits.files.size() == 1);
@@ -286,7 +286,7 @@ TEST_CASE("a file that is left out is told where devices are asked for") {
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.environment.set.at("A") == "b=c");
   CHECK(edits.warnings == std::vector<std::string>{"CDI file \"/etc/cdi/bad.json\": cdiVersion: is missing"});
-  CHECK(refused(context_on(host, {"v.com/c=y"})).find("no CDI file of this node has it; CDI file \"/etc/cdi/bad.json\"") !=
+  CHECK(refused(context_on(host, {"v.com/c=y"})).find("not in any CDI file of this node; CDI file \"/etc/cdi/bad.json\"") !=
         std::string::npos);
-  CHECK(refused(context_on(host, {"no name"})).find("is no name of a device") != std::string::npos);
+  CHECK(refused(context_on(host, {"no name"})).find("is not a device name") != std::string::npos);
 }

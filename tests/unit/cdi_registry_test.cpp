@@ -57,7 +57,7 @@ TEST_CASE("a node without CDI files has no devices and no problem") {
   CHECK(registry.problems().empty());
   CHECK(registry.devices().empty());
   CHECK(found(registry, "v.com/c=x") ==
-        "device \"v.com/c=x\": no CDI file of this node has it (hint: /etc/cdi and /run/cdi have none; the vendor's tool makes "
+        "device \"v.com/c=x\": not in any CDI file of this node (hint: /etc/cdi and /run/cdi have none; the vendor's tool makes "
         "them, "
         "such as nvidia-ctk cdi generate)");
 }
@@ -68,9 +68,9 @@ TEST_CASE("what is missing is refused with what there is") {
   host.write("/etc/cdi/b.json", spec("v.com/d", {"z"}));
   const auto registry = read(host);
   CHECK(found(registry, "v.com/c=q") ==
-        "device \"v.com/c=q\": no CDI file of this node has it (hint: there are v.com/c=x, v.com/c=y)");
+        "device \"v.com/c=q\": not in any CDI file of this node (hint: available: v.com/c=x, v.com/c=y)");
   CHECK(found(registry, "w.com/c=q") ==
-        "device \"w.com/c=q\": no CDI file of this node has it (hint: there are v.com/c=x, v.com/c=y, v.com/d=z)");
+        "device \"w.com/c=q\": not in any CDI file of this node (hint: available: v.com/c=x, v.com/c=y, v.com/d=z)");
   host.write("/etc/cdi/many.json",
              spec("m.com/c", {"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "b0", "b1", "b2", "b3"}));
   CHECK(found(read(host), "m.com/c=q").ends_with("m.com/c=b1 and 2 more)"));
@@ -129,7 +129,7 @@ TEST_CASE("a bad file takes only its own devices away, and is named") {
   CHECK(registry.problems()[3].ends_with("/etc/cdi/e.json\": is not a file"));
   CHECK(registry.problems()[4].ends_with("/etc/cdi/f.json\": no such file or directory"));
   CHECK(registry.problems()[5].find("/etc/cdi/g.json") != std::string::npos);
-  CHECK(found(registry, "v.com/q=x").find("no CDI file of this node has it; CDI file \"/etc/cdi/a.json\": is not JSON") !=
+  CHECK(found(registry, "v.com/q=x").find("not in any CDI file of this node; CDI file \"/etc/cdi/a.json\": is not JSON") !=
         std::string::npos);
 }
 

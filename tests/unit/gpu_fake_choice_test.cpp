@@ -81,12 +81,12 @@ TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named"
   CHECK(gpus_in(some) == Nodes{"/dev/nvidia1"});
   REQUIRE(some.warnings.size() == 1);
   CHECK(some.warnings.front() ==
-        "NVIDIA_VISIBLE_DEVICES=0,2 asks for 2, which this step does not have; it has "
+        "NVIDIA_VISIBLE_DEVICES=0,2 requests 2, which this step does not have; available: "
         "0 (/dev/nvidia1, GPU-00000000-0000-0000-0000-000000000001), 1 (/dev/nvidia0, GPU-00000000-0000-0000-0000-000000000000)");
   for (const char* garbage : {"7", "GPU-00000000-0000-0000-0000-000000000002", "banana", "-1", "0:0", "MIG-GPU-x/0/0",
                               "MIG-5d0f3b1c-0000-0000-0000-000000000000", "1x", ":"}) {
     const auto none = with_visible(node.of_step({0, 1}), garbage);
-    CHECK(none.refusal.find(std::string("NVIDIA_VISIBLE_DEVICES=") + garbage + " asks for") == 0);
+    CHECK(none.refusal.find(std::string("NVIDIA_VISIBLE_DEVICES=") + garbage + " requests") == 0);
     CHECK(gpus_in(none).empty());
     CHECK(mounts_in(none) == 0);
   }
@@ -202,7 +202,7 @@ TEST_CASE("fake GPUs: a capability that does not exist is named") {
   const FourGpus node;
   auto context = node.of_step({0});
   context.job["NVIDIA_DRIVER_CAPABILITIES"] = "utility,magic";
-  CHECK(edits_for(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: there is no capability \"magic\""});
+  CHECK(edits_for(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
 }
 
 TEST_CASE("fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {

@@ -85,7 +85,7 @@ TEST_CASE("fake driver: an image that needs a newer one is refused in the words 
 TEST_CASE("fake driver: an image for a later CUDA is told so") {
   const OneGpu node;
   CHECK(node.edits_with({{"CUDA_VERSION", "13.0.1"}}).warnings ==
-        std::vector<std::string>{"the image is made for CUDA 13.0.1, the node's driver 535.54.03 is for CUDA 12.2"});
+        std::vector<std::string>{"the image is built for CUDA 13.0.1, the node's driver 535.54.03 is for CUDA 12.2"});
   CHECK(node.edits_with({{"CUDA_VERSION", "12.6.0"}}).warnings.empty());
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("fake compat: not if the note does not name the driver, or it is not n
     const OneGpu node;
     node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(note));
     CHECK(node.compat().directory.empty());
-    CHECK(node.compat().reason == "libcuda 560.1.2 of the image does not take the place of the driver's 535.54.03");
+    CHECK(node.compat().reason == "libcuda 560.1.2 of the image does not replace the driver's 535.54.03");
   }
   const OneGpu node;
   node.image_file(std::string(kCompat) + "/libcuda.so.535.1.2", library_with_note(R"({"Driver": [535]})"));

@@ -166,7 +166,7 @@ TEST_CASE("a job chooses among fake adapters by number, name or address") {
   node.context.job = {{"MELLANOX_VISIBLE_DEVICES", "0,7"}};
   const auto refused = choose_adapters(node.context, devices);
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message().find("there is no adapter \"7\" on this node") != std::string::npos);
+  CHECK(refused.error().message().find("no adapter \"7\" on this node") != std::string::npos);
 }
 
 TEST_CASE("fake adapters that are not chosen cannot be opened") {
@@ -178,7 +178,7 @@ TEST_CASE("fake adapters that are not chosen cannot be opened") {
   const auto edits = node.start(fabric_hook);
   CHECK(edits.denied_devices.size() == 5);
   CHECK(edits.denied_devices.back() == "/dev/infiniband/rdma_cm");
-  CHECK(edits.notes == std::vector<std::string>{"TCP: the job has chosen none of the node's adapters"});
+  CHECK(edits.notes == std::vector<std::string>{"TCP: the job selects none of the node's adapters"});
   CHECK(edits.warnings.empty());
   CHECK(edits.limits.empty());
 }
@@ -188,7 +188,7 @@ TEST_CASE("an ordinary node is told of in explanations only") {
   node.of_two_nodes();
   node.context.image["NCCL_VERSION"] = "2";
   const auto edits = node.start(fabric_hook);
-  CHECK(edits.notes == std::vector<std::string>{"TCP: the node has no adapter of a fabric"});
+  CHECK(edits.notes == std::vector<std::string>{"TCP: the node has no fabric adapter"});
   CHECK(edits.warnings.empty());
   CHECK(edits.limits.empty());
   CHECK(edits.refusal.empty());
@@ -235,7 +235,7 @@ TEST_CASE("a fake adapter without a node, or with a closed one, is a fault") {
   node.context.image["NCCL_VERSION"] = "2";
   node.add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", -1);
   auto edits = node.start(fabric_hook);
-  CHECK(says(edits.warnings, "mlx5_0 has no node in /dev/infiniband (hint: load the module ib_uverbs)"));
+  CHECK(says(edits.warnings, "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
   CHECK(says(edits.notes, "TCP: mlx5_0 has no node"));
   node.context.settings.emplace("fabric", "require");
   CHECK(node.start(fabric_hook).refusal.starts_with("the site requires the fabric: mlx5_0 has no node"));
@@ -245,7 +245,7 @@ TEST_CASE("where the site requires a fabric, a step of several nodes is refused 
   FakeNode node;
   node.context.settings.emplace("fabric", "require");
   node.of_two_nodes();
-  CHECK(node.start(fabric_hook).refusal == "the site requires the fabric: the node has no adapter of a fabric");
+  CHECK(node.start(fabric_hook).refusal == "the site requires the fabric: the node has no fabric adapter");
   node.two_adapters();
   CHECK(node.start(fabric_hook)
             .refusal.starts_with("the site requires the fabric: the fabric is not used: the image has no libibverbs"));
@@ -276,7 +276,7 @@ TEST_CASE("the node's libraries for the fabric come in and are found by soname a
   CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0", "libmlx5-rdmav34.so", "libmlx5.so.1"});
   CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver mlx5\n"}});
   CHECK(says(edits.warnings, "fabric_libraries: /opt/text on this node: "));
-  CHECK(says(edits.warnings, "fabric_libraries: /opt/missing.so on this node: it cannot be opened"));
+  CHECK(says(edits.warnings, "fabric_libraries: /opt/missing.so on this node: cannot be opened"));
 }
 
 TEST_CASE("fake Slingshot needs libfabric and libcxi") {
@@ -339,7 +339,7 @@ TEST_CASE("settings of NCCL come in with the files they name") {
   CHECK(says(edits.notes, "/opt/missing.conf, which it names, cannot be read on this node"));
   CHECK_FALSE(says(edits.notes, "the image has one, too"));
   node.write_image("/etc/nccl.conf", "NCCL_DEBUG=WARN\n");
-  CHECK(says(node.start(nccl_hook).notes, "the image has one, too: the node's counts"));
+  CHECK(says(node.start(nccl_hook).notes, "the image's is hidden: the node's is used"));
 }
 
 TEST_CASE("SHARP's variables are set for jobs that ask for it") {

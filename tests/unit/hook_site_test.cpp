@@ -276,5 +276,5 @@ TEST_CASE("a description of a hook is read strictly") {
   CHECK(error(R"({"hook": {"path": "x"}})") == "hook.path: \"x\" is not an absolute path");
   CHECK(error(R"({"hook": {"timeout": 0}})") == "hook.timeout: is not between 1 and 86400 seconds");
   CHECK(error(R"({"when": {"commands": ["("]}})").starts_with("when.commands: \"(\" is not an extended regular expression: "));
-  CHECK(error(R"({"whem": {}})") == "whem: is not known here");
+  CHECK(error(R"({"whem": {}})") == "whem: is unknown");
 }

@@ -114,25 +114,25 @@ TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
   CHECK(refused("hello") == "is not JSON (at byte 1)");
   CHECK(refused("[]") == "is not a JSON object");
   CHECK(refused("{} {}").starts_with("is not JSON"));
-  CHECK(refused(R"({"mount": []})") == "mount: is not known here");
+  CHECK(refused(R"({"mount": []})") == "mount: is unknown");
   CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/b", "readonly": true}]})") ==
-        "mounts[0].readonly: is not known here");
+        "mounts[0].readonly: is unknown");
   CHECK(refused(R"({"mounts": [{"source": "a", "target": "/b"}]})") == "mounts[0].source: \"a\" is not an absolute path");
   CHECK(refused(R"({"mounts": [{"source": "/a", "target": "b"}]})") == "mounts[0].target: \"b\" is not an absolute path");
   CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/x/../y"}]})") == "mounts[0].target: \"/x/../y\" has a part \"..\"");
   CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/"}]})") == "mounts[0].target: cannot be the root");
   CHECK(refused(R"({"mounts": {}})") == "mounts: is not an array");
-  CHECK(refused(R"({"environment": {"set": {"A": 1}}})") == "environment.set.A: is not text");
-  CHECK(refused(R"({"environment": {"set": {"A=B": ""}}})") == "environment.set: \"A=B\" is no name of a variable");
+  CHECK(refused(R"({"environment": {"set": {"A": 1}}})") == "environment.set.A: is not a string");
+  CHECK(refused(R"({"environment": {"set": {"A=B": ""}}})") == "environment.set: \"A=B\" is not a variable name");
   CHECK(refused(R"({"environment": {"set": {"A": "x\u0000y"}}})") == "environment.set: has a NUL character");
-  CHECK(refused(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is no name of a variable");
+  CHECK(refused(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is not a variable name");
   CHECK(refused(R"({"files": [{"path": "/x", "mode": "4755"}]})").starts_with("files[0].mode: \"4755\" is not between"));
   CHECK(refused(R"({"files": [{"path": "/x", "mode": "rwx"}]})").starts_with("files[0].mode: \"rwx\" is not between"));
   CHECK(refused(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is no limit"));
   CHECK(refused(R"({"limits": [{"name": "memlock", "soft": -1}]})").starts_with("limits[0].soft: is not a number"));
   CHECK(refused(R"({"limits": [{"name": "memlock", "soft": "much"}]})") ==
         "limits[0].soft: is neither a number nor \"unlimited\"");
-  CHECK(refused(R"({"libraries": [{"soname": "a/b", "path": "/b"}]})") == "libraries[0].soname: \"a/b\" is no name of a library");
+  CHECK(refused(R"({"libraries": [{"soname": "a/b", "path": "/b"}]})") == "libraries[0].soname: \"a/b\" is not a library name");
   CHECK(refused(R"({"directories": ["x"]})") == "directories: \"x\" is not an absolute path");
   CHECK(refused(R"({"notes": ["a"], "notes": []})") == "key \"notes\" is given twice");
   CHECK(refused(std::string(100, '[')).starts_with("is nested more than 32 levels deep"));
@@ -140,7 +140,7 @@ TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
 
 TEST_CASE("what a hook's key has of control characters is escaped in the error") {
   const std::string why = refused("{\"a\\u001b[31m\": 1}");
-  CHECK(why == "a\\x1b[31m: is not known here");
+  CHECK(why == "a\\x1b[31m: is unknown");
 }
 
 TEST_CASE("a stage can say only what can still be done") {
@@ -167,7 +167,7 @@ TEST_CASE("a stage can say only what can still be done") {
 
 TEST_CASE("a context with a stage that does not exist, or keys that do not, is refused") {
   CHECK(context_from_json("{}").error().message().starts_with("stage: \"\" is no stage"));
-  CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() == "jobs: is not known here");
+  CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() == "jobs: is unknown");
   CHECK(context_from_json(R"({"stage": "task", "version": 2})").error().message() == "version: is not 1");
   CHECK(context_from_json(R"({"stage": "task", "user": {"uid": 4294967296}})").error().message() == "user.uid: is too large");
 }

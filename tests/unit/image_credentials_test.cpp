@@ -215,7 +215,7 @@ TEST_CASE("credential helpers are asked about one registry, without a shell") {
   CHECK(contains(answer("reg:6/a"), "docker-credential-html"));
   CHECK(contains(answer("reg:7/a"), "wrote more than 64 KiB"));
   CHECK(contains(answer("reg:8/a"), "\"../evil\" is not the name of a credential helper"));
-  CHECK(contains(answer("reg:9/a"), "a helper is not text"));
+  CHECK(contains(answer("reg:9/a"), "a helper is not a string"));
   // A helper for all registries that is not installed matters where docker has noted that it knows the registry.
   CHECK(contains(answer("reg:2/a"), "not found in PATH"));
   CHECK(answer("reg:99/a") == "none");

@@ -96,7 +96,7 @@ TEST_CASE("an image with glibc and no cache gets one") {
   root.apply(edits);
   CHECK(entries_of(root) == std::vector<std::string>{"libcuda.so.1 /usr/lib/libcuda.so.1"});
   REQUIRE(edits.notes.size() == 1);
-  CHECK(edits.notes[0] == "the image has no /etc/ld.so.cache: it gets one");
+  CHECK(edits.notes[0] == "the image has no /etc/ld.so.cache: one is created");
 }
 
 TEST_CASE("a cache that is none counts as absent, with a note") {

@@ -110,7 +110,7 @@ TEST_CASE("the node's MPI takes the place of the image's") {
   CHECK(edits.libraries == std::vector<LibraryEdit>{{"libmpi.so.12", kInside + "libmpi.so.12.1.1", true, EM_X86_64}});
   CHECK(edits.notes ==
         Versions{"programs for libmpi.so.40 keep the image's /usr/lib/libmpi.so.40",
-                 "the node's " + kHostMpi + " takes the place of the image's /usr/lib/libmpi.so.12 (libmpi.so.12.0.5)"});
+                 "the node's " + kHostMpi + " replaces the image's /usr/lib/libmpi.so.12 (libmpi.so.12.0.5)"});
   CHECK(edits.environment == Edits::Environment());
 }
 
@@ -144,14 +144,14 @@ TEST_CASE("MPICH is the same under Debian's names") {
 
   Scene newer;
   newer.put_library("/usr/lib/libmpich.so.12.2.2", {.soname = "libmpich.so.12"});
-  CHECK(has(newer.run().refusal, "does not fit the image's libmpich.so.12.2.2"));
+  CHECK(has(newer.run().refusal, "does not match the image's libmpich.so.12.2.2"));
 }
 
 TEST_CASE("an MPI of another ABI is refused, and who translates is named") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
   const std::string refusal = scene.run().refusal;
-  CHECK(has(refusal, "the node's libmpi.so.12 cannot take the place of the image's libmpi.so.40: they are of different ABIs"));
+  CHECK(has(refusal, "the node's libmpi.so.12 cannot replace the image's libmpi.so.40: they are of different ABIs"));
   CHECK(has(refusal, "Wi4MPI and mpixlate"));
 }
 
@@ -159,12 +159,12 @@ TEST_CASE("an older MPI of the node is refused, or allowed with a warning where 
   Scene refused;
   refused.put_library("/usr/lib/libmpi.so.12.2.0", {.soname = "libmpi.so.12"});
   CHECK(has(refused.run().refusal,
-            "the node's libmpi.so.12.1.1 does not fit the image's libmpi.so.12.2.0 as mpi_abi = full asks for"));
+            "the node's libmpi.so.12.1.1 does not match the image's libmpi.so.12.2.0 as required by mpi_abi = full"));
 
   Scene strict;
   strict.set("mpi_abi", "strict");
   strict.put_library("/usr/lib/libmpi.so.12.1.0", {.soname = "libmpi.so.12"});
-  CHECK(has(strict.run().refusal, "as mpi_abi = strict asks for"));
+  CHECK(has(strict.run().refusal, "as required by mpi_abi = strict"));
 
   Scene allowed;
   allowed.set("mpi_abi", "major");
@@ -181,14 +181,14 @@ TEST_CASE("a library of the node that needs a newer C library is refused before 
   newer.version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.9"}}};
   scene.node.put(kHostMpi, newer.bytes());
   const Edits edits = scene.run();
-  CHECK(has(edits.refusal, "the node's libmpi.so.12 needs GLIBC_2.34, and the image's C library is 2.31"));
+  CHECK(has(edits.refusal, "the node's libmpi.so.12 needs GLIBC_2.34, but the image's C library is 2.31"));
   CHECK(edits.libraries.empty());
 
   Scene musl;
   for (const char* path : {"/lib64/ld-linux-x86-64.so.2", "/lib/libc.so.6"}) std::filesystem::remove(musl.image.path(path));
   musl.cache.clear();
   musl.image.put("/lib/ld-musl-x86_64.so.1", MadeElf{.soname = "libc.musl-x86_64.so.1"}.bytes());
-  CHECK(has(musl.run().refusal, "needs glibc, and the image's C library is musl"));
+  CHECK(has(musl.run().refusal, "needs glibc, but the image's C library is musl"));
 }
 
 TEST_CASE("libraries that the node's MPI needs come from the node or the image, or it is refused") {
@@ -240,7 +240,7 @@ TEST_CASE("an image without MPI is given the node's, one of another machine is n
   Scene other;
   other.image.put("/lib/ld-linux-aarch64.so.1", MadeElf{.soname = "ld-linux-aarch64.so.1", .machine = EM_AARCH64}.bytes());
   std::filesystem::remove(other.image.path("/lib64/ld-linux-x86-64.so.2"));
-  CHECK(has(other.run().refusal, "the node's libmpi.so.12 is for x86-64, and the image is not"));
+  CHECK(has(other.run().refusal, "the node's libmpi.so.12 is for x86-64, but the image is not"));
 }
 
 TEST_CASE("where the site asks for it, an image without MPI is left as it is") {
@@ -253,7 +253,7 @@ TEST_CASE("where the site asks for it, an image without MPI is left as it is") {
   CHECK(edits.libraries.empty());
   REQUIRE(edits.mounts.size() == 2);
   CHECK((edits.mounts[0].target.empty() && edits.mounts[1].target.empty()));
-  CHECK(edits.notes == Versions{"the image has no MPI, and the node's is added only with --container-mpi=host"});
+  CHECK(edits.notes == Versions{"the image has no MPI; the node's is added only with --container-mpi=host"});
 
   Scene other;
   other.context.mpi.clear();

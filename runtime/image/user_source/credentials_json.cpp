@@ -71,7 +71,7 @@ Result<std::string> named_helper(const Json& file, const ImageReference& image) 
   const auto* helpers = SPC_TRY(table(file, "credHelpers"));
   for (const auto& name : fitting(*helpers, image)) {
     const Json& helper = helpers->at(name);
-    if (!helper.is_string()) return Error(ErrorKind::invalid, "\"credHelpers\": a helper is not text");
+    if (!helper.is_string()) return Error(ErrorKind::invalid, "\"credHelpers\": a helper is not a string");
     if (!helper.get_ref<const std::string&>().empty()) return checked_helper(helper.get_ref<const std::string&>());
   }
   return std::string();

@@ -24,7 +24,7 @@ Result<std::vector<std::string>> texts_of(const Json& object, const char* key) {
   std::vector<std::string> texts;
   const auto* items = SPC_TRY(array_member(object, key));
   for (const Json& item : *items) {
-    if (!item.is_string()) return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" has an element that is not text");
+    if (!item.is_string()) return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" has an element that is not a string");
     texts.push_back(item.get<std::string>());
   }
   return texts;
