@@ -201,7 +201,7 @@ TEST_CASE("what would be more than a device is refused") {
       outcome(R"({"mounts":[{"hostPath":"/","containerPath":"/host"}]})")
           .find("of \"/\", which is not a single file or directory of the node (hint: the CDI file /etc/cdi/v.json requests it)") !=
       std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/usr/../","containerPath":"/host"}]})").find("which is no single file or directory") !=
+  CHECK(outcome(R"({"mounts":[{"hostPath":"/usr/../","containerPath":"/host"}]})").find("which is not a single file or directory") !=
         std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/"}]})").find("is the image's root") != std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/a/../."}]})").find("is the image's root") !=
