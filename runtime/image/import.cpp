@@ -175,7 +175,7 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
-  if (!image) return std::move(image).error().during("import image " + in_quotes(name));
+  if (!image) return std::move(image).error().during("pull image " + in_quotes(name));
   if (request.verbose) agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
   return image;
 }

@@ -418,7 +418,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
       }
 
       case TaskMessageKind::failed:
-        if (std::string_view(message.text).starts_with("import image ")) {
+        if (std::string_view(message.text).starts_with("pull image ")) {
           say_import(request, Event::import_fails, job_environment, log);
         }
         return with_advice(Error(ErrorKind::system, message.text), request.image);

@@ -88,10 +88,10 @@ Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
   // It is run as each user in turn, so nobody but root may decide what it is.
   SPC_TRY(open_trusted_file(program_, "importer"));
   asked_ = true;
-  const std::string printed = SPC_TRY_DURING("import image " + in_quotes(image), run("get", uri.c_str(), &log));
+  const std::string printed = SPC_TRY_DURING("pull image " + in_quotes(image), run("get", uri.c_str(), &log));
   std::string path = printed.substr(0, printed.find('\n'));
   if (path.starts_with('/')) return path;
-  return Error(ErrorKind::invalid, "import image " + in_quotes(image) + ": importer " + in_quotes(program_) + " printed " +
+  return Error(ErrorKind::invalid, "pull image " + in_quotes(image) + ": importer " + in_quotes(program_) + " printed " +
                                        in_quotes(path) + ", which is not an absolute path")
       .hint("error in the site's importer: contact the administrator");
 }

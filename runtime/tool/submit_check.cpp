@@ -39,7 +39,7 @@ Result<void> check(const Wanted& wanted, const std::vector<std::string>& feature
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config->default_registry));
   if (!config->site.importer.empty()) return {};  // which knows registries of its own
   if (image.kind == ImageLocation::Kind::registry) {
-    SPC_TRY_DURING("import image " + in_quotes(image.canonical()), check_allowed(*config, image.name.registry));
+    SPC_TRY_DURING("pull image " + in_quotes(image.canonical()), check_allowed(*config, image.name.registry));
   }
   return ask_registry(*config, image, wanted);
 }
