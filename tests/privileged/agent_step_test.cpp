@@ -15,6 +15,7 @@
 #include "catch.hpp"
 #include "container/agent/setup.hpp"
 #include "fuse_server.hpp"
+#include "loop_devices.hpp"
 #include "programs.hpp"
 #include "scene.hpp"
 
@@ -80,16 +81,6 @@ bool is_the_users_own(const char* file, const std::string& text) {
 
 void serve_by_fuse(AgentTools& tools) { tools.policy.squashfs = PolicyRecord::by_fuse; }
 
-/// Those of the test's own layers.
-int loop_devices() {
-  int count = 0;
-  for (const auto& entry : fs::directory_iterator("/sys/block")) {
-    const std::string file = contents(entry.path() / "loop/backing_file");
-    for (unsigned char layer = 1; layer <= 3; ++layer) count += file.find(digest_of(layer).hex()) != std::string::npos ? 1 : 0;
-  }
-  return count;
-}
-
 bool says(const TaskMessage& answer, const char* text) {
   UNSCOPED_INFO("the answer is: " << answer.text);
   return std::string(answer.text).find(text) != std::string::npos;
@@ -111,7 +102,7 @@ TEST_CASE("a squashfs of the user is served by a process of his, from wherever i
     REQUIRE(answer.kind == TaskMessageKind::ready);
     CHECK(answer.layers == 1);
     CHECK(running("fuse") == 1);
-    CHECK(loop_devices() == 0);
+    CHECK(our_loop_devices().empty());
     CHECK(step.inside([] { return is_the_users_own("/file", "text"); }));
     step.kill_agent();
     CHECK(step.inside([] { return contents("/file") == "changed"; }));  // tasks outlive their agent
@@ -173,7 +164,7 @@ TEST_CASE("layers of the store are served where the site wants it, and nobody ca
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(answer.layers == 3);
   CHECK(running("fuse") == 3);
-  CHECK(loop_devices() == 0);
+  CHECK(our_loop_devices().empty());
   CHECK(
       step.inside([] { return is_the_users_own("/file", "layer 3") && contents("/of1") == "own" && contents("/of2") == "own"; }));
   const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
@@ -219,7 +210,7 @@ TEST_CASE("a mounted layer is not evicted, and one that is not is") {
   user.kill_agent();
   // The namespace that keeps the mount is a descriptor of this test.
   user.leave();
-  CHECK(becomes_true([] { return loop_devices() == 0; }));
+  CHECK(becomes_true([] { return our_loop_devices().empty(); }));
   Step step;
   CHECK(std::string(step.start(0, wish, some_record()).text) == "1:19|");
 }
@@ -278,7 +269,7 @@ TEST_CASE("an agent killed at any moment leaves no process, mount or loop device
     ::usleep(static_cast<useconds_t>(half_ms) * 500);
     step.kill_agent();
     step.leave();
-    CHECK(becomes_true([] { return running("fuse") == 0 && loop_devices() == 0; }));
+    CHECK(becomes_true([] { return running("fuse") == 0 && our_loop_devices().empty(); }));
   }
   CHECK(contents("/proc/self/mountinfo") == mounts);
 }

@@ -1,11 +1,10 @@
 #include <fcntl.h>
-#include <linux/loop.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include "container/agent/loop_device.hpp"
 #include "container/agent/mount.hpp"
 #include "container/agent/privilege.hpp"
+#include "loop_devices.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -47,16 +47,15 @@ UniqueFd fresh_table() {
   return std::move(open_loop_table((kWork / "loops").c_str())).value();
 }
 
-bool is_configured(int number) {
-  const UniqueFd device(::open(("/dev/loop" + std::to_string(number)).c_str(), O_RDONLY | O_CLOEXEC));
-  loop_info64 info{};
-  return device && ::ioctl(device.get(), LOOP_GET_STATUS64, &info) == 0;
+bool is_ours(int number) {
+  const auto ours = our_loop_devices();
+  return std::find(ours.begin(), ours.end(), number) != ours.end();
 }
 
 /// Autoclear happens when the last user has closed the device, a moment later for a mount that is gone.
 bool becomes_free(int number) {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    if (!is_configured(number)) return true;
+    if (!is_ours(number)) return true;
     ::usleep(20'000);
   }
   return false;

@@ -13,7 +13,9 @@
 
 #include <cstdio>
 
+#include "loop_devices.hpp"
 #include "programs.hpp"
+#include "scene.hpp"
 
 int main(int argc, char** argv) {
   if (const auto played = spc::play(argv[0])) return *played;
@@ -27,5 +29,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   spc::install_programs();
-  return Catch::Session().run(argc, argv);
+  const int failures = Catch::Session().run(argc, argv);
+  if (!spc::becomes_true([] { return spc::our_loop_devices().empty(); })) {
+    std::fputs("privileged_test: a loop device is left\n", stderr);
+    return 1;
+  }
+  return failures;
 }
