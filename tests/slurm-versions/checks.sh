@@ -39,10 +39,10 @@ traces() {
 # The loop devices that serve layers of this node.
 loops_of() {
     local layers
-    layers=$(cluster exec "$1" sh -c 'ls -i /var/lib/spank-container/layers/sha256' | awk '{ print $1 }')
-    losetup --noheadings --list --output BACK-INO,NAME | awk -v layers="$layers" '
+    layers=$(cluster exec "$1" find /var/lib/spank-container/layers/sha256 -exec stat -c '%i %Hd:%Ld' {} +)
+    losetup --noheadings --list --output BACK-INO,BACK-MAJ:MIN,NAME | awk -v layers="$layers" '
         BEGIN { split(layers, all, "\n"); for (number in all) ours[all[number]] }
-        $1 in ours { print $2 }'
+        $1 " " $2 in ours { print $3 }'
 }
 
 is_as_before() { diff "$scratch/before" <(traces); }

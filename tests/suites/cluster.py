@@ -287,6 +287,17 @@ class Cluster:
                 pass
         return found
 
+    def everybody(self, name=None):
+        """Host numbers of the cluster's processes, or of those with this name, in whatever pid namespace."""
+        with open(f"/proc/{self.pid('head')}/cgroup") as file:
+            mark = re.search(r"/spc-cluster-[0-9]+/(?=head$)", file.read(), re.MULTILINE)[0]
+        found = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cgroup") as file:
+                if mark in file.read() and (name is None or name_of(pid) == name):
+                    found.append(pid)
+        return found
+
     def names(self, node):
         return sorted(filter(None, map(name_of, self.processes(node))))
 

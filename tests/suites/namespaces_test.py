@@ -1,4 +1,5 @@
 """--container-unshare: namespaces of the container's own."""
+import contextlib
 import os
 import re
 import signal
@@ -142,13 +143,13 @@ def what_a_task_leaves_behind_ends_with_the_step(cluster):
 def the_stand_in_has_nothing(cluster):
     running = cluster.start_srun(*ON, PID, "bash", "-c", "echo up; exec sleep 1")
     running.await_text("up")
-    inner, = [pid for pid in everybody("sleep") if os.readlink(f"/proc/{pid}/ns/pid") not in of_the_node(cluster) and is_alices(pid)]
+    inner, = [pid for pid in cluster.everybody("sleep") if os.readlink(f"/proc/{pid}/ns/pid") not in of_the_node(cluster) and is_alices(pid)]
     parent = int(open(f"/proc/{inner}/stat").read().rpartition(")")[2].split()[1])
     status = open(f"/proc/{parent}/status").read()
     equal(os.listdir(f"/proc/{parent}/fd"), [], "descriptors of the stand-in")
     equal(re.search(r"CapPrm:\t(\w+)", status)[1].strip("0"), "", "capabilities of the stand-in")
     expect("NoNewPrivs:\t1" in status, "it could get privileges")
-    init, = [pid for pid in everybody("agent") if os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{inner}/ns/pid")]
+    init, = [pid for pid in cluster.everybody("agent") if os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{inner}/ns/pid")]
     status = open(f"/proc/{init}/status").read()
     equal(re.search(r"CapPrm:\t(\w+)", status)[1].strip("0"), "", "capabilities of the first process")
     equal(re.search(r"Uid:\t(\d+)", status)[1], "2001", "its user")
@@ -156,20 +157,10 @@ def the_stand_in_has_nothing(cluster):
     running.end().good()
 
 
-def everybody(name):
-    """Host numbers of processes with this name, in whatever pid namespace."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if open(f"/proc/{entry}/comm").read().strip() == name:
-                found.append(int(entry))
-        except OSError:
-            pass
-    return found
-
-
 def is_alices(pid):
-    return "Uid:\t2001" in open(f"/proc/{pid}/status").read()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
+        return "Uid:\t2001" in file.read()
+    return False
 
 
 @test
@@ -207,5 +198,5 @@ def an_agent_that_is_killed_takes_a_pid_namespace_with_it(cluster):
     kill_all(cluster.processes("node01", "agent"))
     done = running.end(15)
     equal(done.rc, 137, "exit code", done)
-    await_true(lambda: not any(is_alices(pid) for pid in everybody("sleep")), 5, "a process of the container is left")
+    await_true(lambda: not any(is_alices(pid) for pid in cluster.everybody("sleep")), 5, "a process of the container is left")
     cluster.must_be_quiet()

@@ -109,7 +109,7 @@ def the_password_is_in_no_process_and_no_log(cluster):
     with in_home(cluster, ".docker/config.json", DOCKER):
         step = cluster.start_srun("-w", "node01", "true", image=name)
         while step.process.poll() is None:
-            for pid in filter(str.isdigit, os.listdir("/proc")):
+            for pid in cluster.everybody():
                 for what in ("cmdline", "environ"):
                     with contextlib.suppress(OSError), open(f"/proc/{pid}/{what}", "rb") as file:
                         shown = file.read()
