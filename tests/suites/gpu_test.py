@@ -4,10 +4,12 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 
 import fake_driver
+from cluster import await_true
 from fake_driver import VERSION, FakeDriver
 from harness import equal, expect, test
 from images import Image, with_probe
@@ -183,30 +185,32 @@ def unconstrained(cluster):
     """Slurm that allocates GPUs and lets every job open all of them."""
     path = os.path.join(cluster.etc, "slurm/cgroup.conf")
     text = open(path).read()
-    def set_to(new):
+    others_gpu = ("srun", "-N2", "sh", "-c", "(: <>/dev/nvidia0) 2>&1 | sed 's/.*: //'")
+    def set_to(new, what_others_see):
         with open(path, "w") as file:
             file.write(new)
         cluster.root("head", "scontrol", "reconfigure").good()
-        cluster.srun("-N2", "true").good()
+        await_true(lambda: cluster.run(*others_gpu).good().splitlines() == [what_others_see] * 2, 10, "the nodes keep their configuration")
     try:
-        set_to(text.replace("ConstrainDevices=yes", "ConstrainDevices=no"))
+        set_to(text.replace("ConstrainDevices=yes", "ConstrainDevices=no"), ALLOWED)
         yield
     finally:
-        set_to(text)
+        set_to(text, BY_CGROUP)
 
 
 @test
 def where_slurm_constrains_no_devices_only_its_allocated_fake_gpus_are_there(cluster):
     with driver(cluster), unconstrained(cluster):
-        with cluster.start("srun", "--gres=gpu:1", "-N1", "-w", "node01", "sleep", "60").process as other:
-            try:
-                show = f"{OPEN}; echo $CUDA_VISIBLE_DEVICES"
-                done = run(cluster, show, "-w", "node01")
-                done.good(f"{BY_US}\n{ALLOWED}\n0")
-                with rules(cluster, 'gpu_devices = "accessible"\ndriver_root = "/home/shared/fake-driver"\n'):
-                    run(cluster, show, "-w", "node01").good(f"{ALLOWED}\n{ALLOWED}\n1")
-            finally:
-                other.terminate()
+        other = cluster.start("srun", "--gres=gpu:1", "-N1", "-w", "node01", "sh", "-c", "echo up; exec sleep 60")
+        try:
+            other.await_text("up")
+            show = f"{OPEN}; echo $CUDA_VISIBLE_DEVICES"
+            run(cluster, show, "-w", "node01").good(f"{BY_US}\n{ALLOWED}\n0")
+            with rules(cluster, 'gpu_devices = "accessible"\ndriver_root = "/home/shared/fake-driver"\n'):
+                run(cluster, show, "-w", "node01").good(f"{ALLOWED}\n{ALLOWED}\n1")
+        finally:
+            other.send(signal.SIGTERM)
+            other.end()
 
 
 # --- any image, any container ----------------------------------------------------------------------------------------
