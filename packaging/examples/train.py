@@ -8,6 +8,7 @@ Exits 1 when the loss did not fall or when the ranks end with different paramete
 
 import array
 import fcntl
+import gc
 import hashlib
 import os
 import re
@@ -155,6 +156,10 @@ def main():
     elif dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks agree: parameter checksum {checksums.pop():014x}", flush=True)
     dist.barrier()
+    # The model goes first: if it were the last to hold the process group, PyTorch 1.13 would wait for the group's threads with the
+    # interpreter's lock in hand, and one of them may want that lock.
+    del model
+    gc.collect()
     dist.destroy_process_group()
     if failure:
         sys.exit(f"train.py: {failure}")
