@@ -1,6 +1,6 @@
 /* libspank_container.so.1: containers for the tasks of a Slurm step.
  *
- * Order of calls in slurmstepd, with the SPANK callback that each belongs in:
+ * Order of calls in slurmstepd, with the SPANK callback of each:
  *
  *   init (slurmd)           spc_node_setup
  *   init_post_opt           spc_open, spc_step_open
@@ -10,11 +10,11 @@
  *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
- * In srun, sbatch and salloc: spc_open, spc_check, spc_close. spc_configure belongs before spc_check and spc_task_enter.
+ * In srun, sbatch and salloc: spc_open, spc_check, spc_close. Call spc_configure before spc_check and spc_task_enter.
  *
- * Functions return SPC_OK or a negative code; the text of the last failure of a handle is spc_error_message().
- * Nothing is thrown, no signal handler is set, no descriptor is left open across exec. All strings are borrowed for the
- * call only. A handle is used by one thread at a time. */
+ * Functions return SPC_OK or a negative code; spc_error_message() returns the text of a handle's last failure.
+ * Nothing is thrown, no signal handler is installed, no descriptor stays open across exec. Strings are borrowed for the
+ * duration of the call. Only one thread may use a handle at a time. */
 #ifndef SPANK_CONTAINER_RUNTIME_H
 #define SPANK_CONTAINER_RUNTIME_H
 
@@ -34,21 +34,21 @@ extern "C" {
 
 enum {
   SPC_OK = 0,
-  SPC_E_INVALID = -1,     /* what the user asked for is wrong, or a wrong call */
+  SPC_E_INVALID = -1,     /* invalid request or call */
   SPC_E_NOT_FOUND = -2,   /* image, path or directory does not exist */
   SPC_E_REFUSED = -3,     /* no permission, or the site's policy */
-  SPC_E_UNAVAILABLE = -4, /* a service does not answer; trying again may help */
+  SPC_E_UNAVAILABLE = -4, /* a service does not respond; retry later */
   SPC_E_NO_SPACE = -5,    /* disk, memory, quota or a table is full */
-  SPC_E_CORRUPT = -6,     /* bytes are not what their digest promises */
+  SPC_E_CORRUPT = -6,     /* data does not match its digest */
   SPC_E_SYSTEM = -7,      /* a system call failed */
-  SPC_E_INTERNAL = -8     /* a mistake of ours */
+  SPC_E_INTERNAL = -8     /* a bug in this library */
 };
 
-/* A notice is what every node of the step says: to be told by one of its tasks. A record is for the administrator: one line of
- * key=value for each start on a node. */
+/* A notice is the same on every node of the step: print it in one task only. A record is for the administrator: one line of
+ * key=value per start on a node. */
 enum { SPC_LOG_DEBUG = 0, SPC_LOG_INFO = 1, SPC_LOG_WARNING = 2, SPC_LOG_NOTICE = 3, SPC_LOG_RECORD = 4 };
 
-/* Gets one line without a line end; may be called during any function below. */
+/* Receives one line without newline; may be called by any function below. */
 typedef void (*spc_log_fn)(int level, const char *line, void *arg);
 
 typedef struct spc_runtime spc_runtime;
@@ -106,49 +106,49 @@ struct spc_environment {
 
 /* A handle; free it with spc_close(). `log` may be NULL. */
 SPC_API int spc_open(spc_log_fn log, void *arg, spc_runtime **out);
-/* Ends what the handle holds: kills the step's agent without waiting for its work. NULL is fine. */
+/* Frees the handle and kills the step's agent without waiting for it. NULL is allowed. */
 SPC_API void spc_close(spc_runtime *rt);
-/* Why the last call on this handle failed: one line; valid until the next call on it. */
+/* Reason of the last failure on this handle: one line; valid until the next call on it. */
 SPC_API const char *spc_error_message(const spc_runtime *rt);
 
-/* What plugstack.conf overrides: KEY=VALUE with keys of config.toml, NULL-terminated. For all later calls on this handle. */
+/* Settings of plugstack.conf: KEY=VALUE with keys of config.toml, NULL-terminated. Applies to later calls on this handle. */
 SPC_API int spc_configure(spc_runtime *rt, const char *const *settings);
-/* What every line for the user begins with, "spank-container: " or "pyxis: ", as the site has it. Static. */
+/* Prefix of every line for the user, "spank-container: " or "pyxis: ", as configured by the site. Static. */
 SPC_API const char *spc_message_prefix(const spc_runtime *rt);
 
-/* Checks the form of the options, without touching anything. */
+/* Checks the syntax of the options, without side effects. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
-/* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what the configuration of this machine
- * does not allow, or an image that its registry does not have if the site wants to know (`check_at_submit`). */
+/* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what this machine's configuration
+ * does not allow and, with `check_at_submit`, an image that its registry does not have. */
 SPC_API int spc_check_site(spc_runtime *rt, const struct spc_options *options);
 
-/* As root, when slurmd starts: makes the directories of the node. */
+/* As root, when slurmd starts: creates the node's directories. */
 SPC_API int spc_node_setup(spc_runtime *rt);
 
-/* As root, when a job has ended: removes the containers that had a name within it. */
+/* As root, when a job has ended: removes its named containers. */
 SPC_API int spc_job_epilog(spc_runtime *rt, uid_t uid, uint32_t job_id);
 
-/* Makes the channel that the tasks will inherit; in the process that forks them. */
+/* Creates the channel that the tasks inherit; in the process that forks them. */
 SPC_API int spc_step_open(spc_runtime *rt);
 /* Starts the step's agent; root must be the saved user id. */
 SPC_API int spc_step_start(spc_runtime *rt, const struct spc_step *step);
 
-/* As root in the task's process: keeps, unused, the privilege that spc_task_enter needs. */
+/* As root in the task's process: keeps the privilege that spc_task_enter needs, unused. */
 SPC_API int spc_task_keep_privilege(spc_runtime *rt);
-/* As the user in the task's process, shortly before exec: enters the container, preparing it if this task is the first; or
- * leaves it outside, if it is a batch script that is to stay there.
- * May take as long as fetching the image takes. Afterwards, also after a failure, the process has no privilege. */
+/* As the user in the task's process, shortly before exec: enters the container, and sets it up if this task is the leader; or
+ * stays on the host, if it is a batch script that does not run in the container.
+ * May take as long as the image pull. Afterwards, even after a failure, the process has no privilege. */
 SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);
 
-/* Instead, for a task that is to have no container: it stays on the host, without what spc_task_keep_privilege kept. */
+/* Alternative for a task without a container: it stays on the host and drops what spc_task_keep_privilege kept. */
 SPC_API int spc_task_stay_outside(spc_runtime *rt);
 
-/* As root in slurmstepd, when the last of this node's `tasks` has ended, of which `killed` were ended by SIGTERM or SIGKILL:
- * waits for what is still done for the user (saving his container), in processes of the step that end with it at the latest
- * when it is killed. Progress goes to the log. */
+/* As root in slurmstepd, when the last of this node's `tasks` has ended, `killed` of them by SIGTERM or SIGKILL:
+ * waits for work that remains for the user (saving the container, stop hooks) in processes of the step.
+ * Progress goes to the log. */
 SPC_API int spc_step_finish(spc_runtime *rt, uint32_t tasks, uint32_t killed);
 
-/* A setting of the node's config.toml that is true or false; `otherwise` where it is not set. On the host, as anybody. */
+/* A boolean setting of the node's config.toml; `otherwise` if it is not set. On the host, as any user. */
 SPC_API int spc_site_flag(const char *key, int otherwise);
 
 /* Version of the package, for example "0.1.0". */
