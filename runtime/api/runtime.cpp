@@ -14,16 +14,16 @@
 #include <vector>
 
 #include "api/used_features.hpp"
-#include "container/task/enter.hpp"
-#include "container/task/granted_devices.hpp"
-#include "container/task/step_agent.hpp"
-#include "image/location.hpp"
-#include "launch/device_names.hpp"
+#include "image/reference/location.hpp"
+#include "launch/host/namespaces.hpp"
 #include "launch/launch.hpp"
-#include "launch/namespaces.hpp"
-#include "launch/save_path.hpp"
-#include "launch/site.hpp"
-#include "launch/submit_check.hpp"
+#include "launch/policy/site.hpp"
+#include "launch/request/device_names.hpp"
+#include "launch/request/save_path.hpp"
+#include "launch/site/submit_check.hpp"
+#include "task/enter.hpp"
+#include "task/granted_devices.hpp"
+#include "task/step_agent.hpp"
 
 using namespace spc;
 

@@ -1,4 +1,4 @@
-#include "digest.hpp"
+#include "base/digest.hpp"
 
 namespace spc {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "result.hpp"
-#include "unique_fd.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "error.hpp"
+#include "base/error.hpp"
 
 namespace spc {
 

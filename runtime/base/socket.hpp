@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "result.hpp"
-#include "unique_fd.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 

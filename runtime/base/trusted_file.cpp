@@ -1,4 +1,4 @@
-#include "trusted_file.hpp"
+#include "base/trusted_file.hpp"
 
 #include <fcntl.h>
 #include <limits.h>

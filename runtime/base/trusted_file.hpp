@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "result.hpp"
-#include "unique_fd.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 

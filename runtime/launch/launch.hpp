@@ -9,13 +9,13 @@
 
 #include "base/log.hpp"
 #include "base/result.hpp"
-#include "container/protocol.hpp"
-#include "container/task/step_agent.hpp"
-#include "image/request.hpp"
-#include "launch/container_name.hpp"
-#include "launch/environment.hpp"
-#include "launch/messages.hpp"
-#include "launch/mount_spec.hpp"
+#include "image/reference/request.hpp"
+#include "launch/inside/environment.hpp"
+#include "launch/request/container_name.hpp"
+#include "launch/request/messages.hpp"
+#include "launch/request/mount_spec.hpp"
+#include "protocol/task.hpp"
+#include "task/step_agent.hpp"
 
 namespace spc {
 

@@ -8,11 +8,11 @@
 #include <span>
 #include <string_view>
 
-#include "base/submit_protocol.hpp"
+#include "protocol/submit.hpp"
 #include "tool/command.hpp"
+#include "tool/containers/supervise.hpp"
+#include "tool/images/submit_check.hpp"
 #include "tool/options.hpp"
-#include "tool/submit_check.hpp"
-#include "tool/supervise.hpp"
 #include "tool/terminal.hpp"
 
 using namespace spc;

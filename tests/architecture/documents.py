@@ -95,12 +95,12 @@ def mentioned_option_problems():
 
 
 def settings_of(table_name):
-    """key -> default text, from runtime/image/config_keys.cpp."""
-    source = (ROOT / "runtime/image/config_keys.cpp").read_text()
+    """key -> default text, from runtime/image/config/config_keys.cpp."""
+    source = (ROOT / "runtime/image/config/config_keys.cpp").read_text()
     start = source.index(f"{table_name}[] = {{")
     rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING}\}}', source[start : source.index("\n};", start)])
     if not rows:
-        raise ValueError(f"runtime/image/config_keys.cpp: {table_name} is not written as documents.py reads it")
+        raise ValueError(f"runtime/image/config/config_keys.cpp: {table_name} is not written as documents.py reads it")
     return {name: text_of(default) for name, _, default, _ in rows}
 
 
@@ -143,7 +143,7 @@ def setting_problems():
 def hook_key_problems():
     """Every key of the JSON that hooks read and write, and of their descriptions, is in the manual page."""
     page = plain(HOOKS_PAGE)
-    for name in ("hooks/json/context.cpp", "hooks/json/edits.cpp", "runtime/hook/hook_description.cpp"):
+    for name in ("hooks/json/context.cpp", "hooks/json/edits.cpp", "runtime/hook_engine/hook_description.cpp"):
         keys = set(re.findall(r'(?:\btake(?:_\w+)?\(|read_list\(object, )"(\w+)"', (ROOT / name).read_text()))
         if len(keys) < 5:
             raise ValueError(f"{name} is not written as documents.py reads it")

@@ -121,7 +121,7 @@ def module_problems(modules):
 
 
 def agent_files():
-    return set(sources("runtime/container/agent"))
+    return set(sources("runtime/agent"))
 
 
 def with_base(files):

@@ -1,6 +1,6 @@
 // How a server says that it wants a login (the first line), and what the token server answers (the rest).
 
-#include "image/challenge.hpp"
+#include "image/registry/challenge.hpp"
 #include "property.hpp"
 
 using namespace spc;

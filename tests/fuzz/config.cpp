@@ -1,8 +1,8 @@
 // config.toml. It belongs to root, but what is wrong with it must be told, not crash.
 
-#include "image/config.hpp"
+#include "image/config/config.hpp"
 
-#include "image/reference.hpp"
+#include "image/reference/reference.hpp"
 #include "property.hpp"
 
 using namespace spc;

@@ -2,7 +2,7 @@
 
 #include <sys/mount.h>
 
-#include "hook/enroot_fstab.hpp"
+#include "hook_engine/enroot_fstab.hpp"
 #include "property.hpp"
 
 using namespace spc;

@@ -1,6 +1,6 @@
 // What a user types as the image's name.
 
-#include "image/location.hpp"
+#include "image/reference/location.hpp"
 #include "property.hpp"
 
 using namespace spc;

@@ -1,7 +1,7 @@
 // What a registry answers: manifests, indexes and image configurations.
 
-#include "image/manifest.hpp"
-#include "image/json.hpp"
+#include "image/registry/json.hpp"
+#include "image/registry/manifest.hpp"
 #include "property.hpp"
 
 using namespace spc;

@@ -4,8 +4,8 @@
 #include <array>
 #include <filesystem>
 
-#include "image/request.hpp"
-#include "launch/mount_spec.hpp"
+#include "image/reference/request.hpp"
+#include "launch/request/mount_spec.hpp"
 #include "property.hpp"
 #include "spank_container/runtime.h"
 

@@ -1,6 +1,6 @@
 // A file of images/ in the store, and one of images/origins/.
 
-#include "image/record.hpp"
+#include "image/store/record.hpp"
 #include "property.hpp"
 
 using namespace spc;

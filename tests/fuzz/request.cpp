@@ -1,6 +1,6 @@
 // What import is asked to do, which holds the user's strings.
 
-#include "image/request.hpp"
+#include "image/reference/request.hpp"
 #include "property.hpp"
 
 using namespace spc;

@@ -1,6 +1,6 @@
 // A SIF file, from its first byte to where its root file system is.
 
-#include "image/sif.hpp"
+#include "image/reference/sif.hpp"
 #include "property.hpp"
 
 using namespace spc;

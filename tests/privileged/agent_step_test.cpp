@@ -10,13 +10,13 @@
 #include <fstream>
 #include <sstream>
 
+#include "agent/setup.hpp"
 #include "base/file.hpp"
-#include "base/image_record.hpp"
 #include "catch.hpp"
-#include "container/agent/setup.hpp"
 #include "fuse_server.hpp"
 #include "loop_devices.hpp"
 #include "programs.hpp"
+#include "protocol/image_record.hpp"
 #include "scene.hpp"
 
 using namespace spc;

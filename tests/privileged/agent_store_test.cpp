@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/image_store.hpp"
+#include "agent/setup.hpp"
 #include "base/file.hpp"
-#include "base/image_record.hpp"
 #include "catch.hpp"
-#include "container/agent/image_store.hpp"
-#include "container/agent/setup.hpp"
+#include "protocol/image_record.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "base/fuse_protocol.hpp"
 #include "base/socket.hpp"
+#include "protocol/fuse.hpp"
 
 namespace fs = std::filesystem;
 

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "agent/privilege.hpp"
 #include "base/socket.hpp"
 #include "catch.hpp"
-#include "container/agent/privilege.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

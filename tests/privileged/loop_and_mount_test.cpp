@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/loop_device.hpp"
+#include "agent/mount.hpp"
+#include "agent/privilege.hpp"
 #include "catch.hpp"
-#include "container/agent/loop_device.hpp"
-#include "container/agent/mount.hpp"
-#include "container/agent/privilege.hpp"
+#include "agent/mount.hpp"
+#include "agent/privilege.hpp"
 #include "loop_devices.hpp"
 
 using namespace spc;

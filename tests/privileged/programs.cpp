@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "base/import_protocol.hpp"
 #include "base/socket.hpp"
+#include "protocol/import.hpp"
 
 namespace fs = std::filesystem;
 

@@ -10,11 +10,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/loop_device.hpp"
+#include "agent/privilege.hpp"
+#include "agent/setup.hpp"
 #include "base/socket.hpp"
 #include "catch.hpp"
-#include "container/agent/loop_device.hpp"
-#include "container/agent/privilege.hpp"
-#include "container/agent/setup.hpp"
 
 namespace fs = std::filesystem;
 

@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "agent/agent.hpp"
 #include "base/unique_fd.hpp"
-#include "container/agent/agent.hpp"
 
 namespace spc {
 

@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
+#include "agent/setup.hpp"
 #include "catch.hpp"
-#include "container/agent/setup.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "catch.hpp"
-#include "container/task/furnish.hpp"
+#include "task/furnish.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

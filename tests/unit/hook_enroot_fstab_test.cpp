@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "catch.hpp"
-#include "hook/enroot_fstab.hpp"
-#include "hook/root_path.hpp"
+#include "hook_engine/enroot_fstab.hpp"
+#include "hook_engine/root_path.hpp"
 
 using namespace spc;
 

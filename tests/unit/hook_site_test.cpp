@@ -8,12 +8,12 @@
 #include <fstream>
 
 #include "catch.hpp"
-#include "hook/hook_conditions.hpp"
-#include "hook/hook_description.hpp"
-#include "hook/hook_directory.hpp"
-#include "hook/hook_process.hpp"
-#include "hook/program_hook.hpp"
-#include "hook/site_program.hpp"
+#include "hook_engine/hook_conditions.hpp"
+#include "hook_engine/hook_description.hpp"
+#include "hook_engine/hook_directory.hpp"
+#include "hook_engine/hook_process.hpp"
+#include "hook_engine/program_hook.hpp"
+#include "hook_engine/site_program.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
 
 using namespace spc;

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/challenge.hpp"
+#include "image/registry/challenge.hpp"
 
 using namespace spc;
 

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/config.hpp"
+#include "image/config/config.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

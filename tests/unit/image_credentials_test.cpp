@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/user_source/credentials.hpp"
+#include "image/credentials/credentials.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,11 +10,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/base64.hpp"
 #include "base/socket.hpp"
-#include "image/base64.hpp"
-#include "image/user_source/credentials_command.hpp"
-#include "image/user_source/credentials_enroot.hpp"
-#include "image/user_source/credentials_store.hpp"
+#include "image/credentials/credentials_command.hpp"
+#include "image/credentials/credentials_enroot.hpp"
+#include "image/credentials/credentials_store.hpp"
 
 using namespace spc;
 

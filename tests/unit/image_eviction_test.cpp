@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/eviction.hpp"
+#include "image/store/eviction.hpp"
 
 using namespace spc;
 

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/location.hpp"
+#include "image/reference/location.hpp"
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #include "catch.hpp"
-#include "image/json.hpp"
-#include "image/manifest.hpp"
+#include "image/registry/json.hpp"
+#include "image/registry/manifest.hpp"
 
 using namespace spc;
 

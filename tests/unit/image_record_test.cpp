@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/store.hpp"
+#include "image/store/store.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 #include "catch.hpp"
-#include "image/reference.hpp"
-#include "image/request.hpp"
+#include "image/reference/reference.hpp"
+#include "image/reference/request.hpp"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "image/sif.hpp"
+#include "image/reference/sif.hpp"
 
 #include <cstring>
 #include <string>

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "image/user_source_link.hpp"
+#include "image/registry/user_source_link.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

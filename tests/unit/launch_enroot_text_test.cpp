@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "launch/enroot_text.hpp"
+#include "launch/site/enroot_text.hpp"
 
 using namespace spc;
 

@@ -9,8 +9,8 @@
 
 #include "base/unique_fd.hpp"
 #include "catch.hpp"
-#include "launch/entrypoint.hpp"
-#include "launch/entrypoint_process.hpp"
+#include "launch/inside/entrypoint.hpp"
+#include "launch/inside/entrypoint_process.hpp"
 
 using namespace spc;
 using Kind = EntrypointEnd::Kind;

@@ -1,4 +1,4 @@
-#include "launch/image_files.hpp"
+#include "launch/inside/image_files.hpp"
 
 #include "catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "launch/local_image.hpp"
+#include "launch/host/local_image.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/image_record.hpp"
 #include "catch.hpp"
+#include "protocol/image_record.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

@@ -1,7 +1,7 @@
 #include "catch.hpp"
-#include "container/protocol.hpp"
-#include "container/task/removal.hpp"
-#include "launch/mount_spec.hpp"
+#include "launch/request/mount_spec.hpp"
+#include "protocol/task.hpp"
+#include "task/removal.hpp"
 
 using namespace spc;
 

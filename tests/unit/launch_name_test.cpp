@@ -1,7 +1,7 @@
 #include <map>
 
 #include "catch.hpp"
-#include "launch/named_container.hpp"
+#include "launch/host/named_container.hpp"
 
 using namespace spc;
 

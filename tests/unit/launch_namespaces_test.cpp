@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "launch/namespaces.hpp"
+#include "launch/host/namespaces.hpp"
 
 using namespace spc;
 

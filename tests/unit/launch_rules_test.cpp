@@ -7,12 +7,12 @@
 
 #include "api/used_features.hpp"
 #include "catch.hpp"
-#include "container/protocol.hpp"
-#include "image/features.hpp"
-#include "launch/policy_rules.hpp"
-#include "launch/site_mounts.hpp"
-#include "launch/site_request.hpp"
-#include "launch/start_record.hpp"
+#include "image/config/features.hpp"
+#include "launch/inside/start_record.hpp"
+#include "launch/site/policy_rules.hpp"
+#include "launch/site/site_mounts.hpp"
+#include "launch/site/site_request.hpp"
+#include "protocol/task.hpp"
 
 using namespace spc;
 

@@ -1,7 +1,7 @@
 #include "catch.hpp"
 #include "image/export/tar_member.hpp"
 #include "image/export/write_image.hpp"
-#include "launch/save_path.hpp"
+#include "launch/request/save_path.hpp"
 
 using namespace spc;
 

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "launch/slurm_client.hpp"
+#include "launch/inside/slurm_client.hpp"
 
 using namespace spc;
 

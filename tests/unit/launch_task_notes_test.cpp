@@ -3,7 +3,7 @@
 
 #include "base/file.hpp"
 #include "catch.hpp"
-#include "launch/task_notes.hpp"
+#include "launch/inside/task_notes.hpp"
 
 using namespace spc;
 

@@ -1,4 +1,4 @@
-#include "components.hpp"
+#include "spank/components.hpp"
 
 #include "catch.hpp"
 

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "catch.hpp"
-#include "error_gathering.hpp"
+#include "spank/error_gathering.hpp"
 
 using namespace spank_container;
 using namespace std::chrono;

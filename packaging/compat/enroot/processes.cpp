@@ -11,8 +11,8 @@
 
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
+#include "tool/containers/running.hpp"
 #include "tool/places.hpp"
-#include "tool/running.hpp"
 
 namespace spc {
 namespace {

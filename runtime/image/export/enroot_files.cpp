@@ -1,7 +1,7 @@
 #include "image/export/enroot_files.hpp"
 
-#include "image/json.hpp"
-#include "image/record.hpp"
+#include "image/registry/json.hpp"
+#include "image/store/record.hpp"
 
 namespace spc {
 namespace {

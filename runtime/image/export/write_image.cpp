@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "base/file.hpp"
+#include "base/sha256.hpp"
 #include "image/export/tar_member.hpp"
-#include "image/json.hpp"
 #include "image/layer/layer_process.hpp"
-#include "image/record.hpp"
-#include "image/request.hpp"
-#include "image/sha256.hpp"
+#include "image/reference/request.hpp"
+#include "image/registry/json.hpp"
+#include "image/store/record.hpp"
 
 namespace spc {
 namespace {

@@ -1,4 +1,4 @@
-#include "file_system.hpp"
+#include "image/fuse/file_system.hpp"
 
 #include <sys/uio.h>
 #include <unistd.h>

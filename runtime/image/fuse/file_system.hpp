@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "squashfs_reader.hpp"
+#include "image/fuse/squashfs_reader.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "image_bytes.hpp"
+#include "image/fuse/image_bytes.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -7,8 +7,8 @@
 #include <span>
 
 #include "base/result.hpp"
-#include "cache.hpp"
-#include "image/squashfs_super.hpp"
+#include "image/fuse/cache.hpp"
+#include "image/reference/squashfs_super.hpp"
 
 namespace spc {
 

@@ -18,9 +18,9 @@
 #include <thread>
 
 #include "base/file.hpp"
-#include "base/fuse_protocol.hpp"
-#include "file_system.hpp"
-#include "sandbox.hpp"
+#include "image/fuse/file_system.hpp"
+#include "image/fuse/sandbox.hpp"
+#include "protocol/fuse.hpp"
 
 namespace spc {
 namespace {

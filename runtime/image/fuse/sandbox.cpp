@@ -1,4 +1,4 @@
-#include "sandbox.hpp"
+#include "image/fuse/sandbox.hpp"
 
 #include <seccomp.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <csignal>
 #include <memory>
 
-#include "base/fuse_protocol.hpp"
+#include "protocol/fuse.hpp"
 
 namespace spc {
 namespace {

@@ -1,4 +1,4 @@
-#include "squashfs_reader.hpp"
+#include "image/fuse/squashfs_reader.hpp"
 
 #include <sys/stat.h>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "image_bytes.hpp"
+#include "image/fuse/image_bytes.hpp"
 
 namespace spc {
 

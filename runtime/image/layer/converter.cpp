@@ -1,4 +1,4 @@
-#include "converter.hpp"
+#include "image/layer/converter.hpp"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -8,9 +8,9 @@
 #include <new>
 #include <thread>
 
-#include "decompress.hpp"
-#include "squashfs_tables.hpp"
-#include "tar_reader.hpp"
+#include "image/layer/decompress.hpp"
+#include "image/layer/squashfs_tables.hpp"
+#include "image/layer/tar_reader.hpp"
 
 namespace spc {
 namespace {

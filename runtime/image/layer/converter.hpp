@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "base/result.hpp"
-#include "layer_report.hpp"
+#include "protocol/layer.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "data_writer.hpp"
+#include "image/layer/data_writer.hpp"
 
 #include <fcntl.h>
 #include <sys/uio.h>

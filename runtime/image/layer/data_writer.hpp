@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "piece_queue.hpp"
-#include "tree.hpp"
+#include "image/layer/piece_queue.hpp"
+#include "image/layer/tree.hpp"
 
 namespace spc {
 

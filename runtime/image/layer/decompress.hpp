@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "piece_queue.hpp"
+#include "image/layer/piece_queue.hpp"
 
 namespace spc {
 

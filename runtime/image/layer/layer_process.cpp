@@ -1,4 +1,4 @@
-#include "layer_process.hpp"
+#include "image/layer/layer_process.hpp"
 
 #include <fcntl.h>
 #include <sys/prctl.h>

@@ -7,7 +7,7 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "layer_report.hpp"
+#include "protocol/layer.hpp"
 
 namespace spc {
 

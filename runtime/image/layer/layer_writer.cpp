@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "base/file.hpp"
-#include "converter.hpp"
-#include "sandbox.hpp"
+#include "image/layer/converter.hpp"
+#include "image/layer/sandbox.hpp"
 
 namespace spc {
 namespace {

@@ -1,4 +1,4 @@
-#include "piece_queue.hpp"
+#include "image/layer/piece_queue.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "sandbox.hpp"
+#include "image/layer/sandbox.hpp"
 
 #include <seccomp.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "layer_report.hpp"
+#include "protocol/layer.hpp"
 
 namespace spc {
 namespace {

@@ -1,4 +1,4 @@
-#include "squashfs_tables.hpp"
+#include "image/layer/squashfs_tables.hpp"
 
 #include <sqfs/compressor.h>
 #include <sqfs/dir_writer.h>

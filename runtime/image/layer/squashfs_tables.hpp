@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "data_writer.hpp"
+#include "image/layer/data_writer.hpp"
 
 namespace spc {
 

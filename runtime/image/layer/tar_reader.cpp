@@ -1,4 +1,4 @@
-#include "tar_reader.hpp"
+#include "image/layer/tar_reader.hpp"
 
 #include <algorithm>
 

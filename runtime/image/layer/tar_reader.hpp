@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "piece_queue.hpp"
-#include "tar_header.hpp"
+#include "image/layer/piece_queue.hpp"
+#include "image/layer/tar_header.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "tree.hpp"
+#include "image/layer/tree.hpp"
 
 #include <algorithm>
 

@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "base/clock.hpp"
-#include "base/save_protocol.hpp"
 #include "base/socket.hpp"
 #include "image/save/save.hpp"
+#include "protocol/save.hpp"
 
 namespace spc {
 namespace {

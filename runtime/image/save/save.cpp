@@ -11,7 +11,7 @@
 #include "base/user_namespace.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/image_tree.hpp"
-#include "image/record.hpp"
+#include "image/store/record.hpp"
 
 namespace spc {
 namespace {

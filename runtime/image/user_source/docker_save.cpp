@@ -3,9 +3,9 @@
 #include <array>
 #include <cstring>
 
-#include "image/json.hpp"
-#include "image/manifest.hpp"
-#include "image/sha256.hpp"
+#include "base/sha256.hpp"
+#include "image/registry/json.hpp"
+#include "image/registry/manifest.hpp"
 #include "image/user_source/oci_layout.hpp"
 
 namespace spc {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "image/sha256.hpp"
+#include "base/sha256.hpp"
 
 namespace spc {
 namespace {

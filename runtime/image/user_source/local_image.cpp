@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
-#include "image/json.hpp"
-#include "image/sha256.hpp"
+#include "base/sha256.hpp"
+#include "image/registry/json.hpp"
 #include "image/user_source/directory_files.hpp"
 #include "image/user_source/docker_save.hpp"
 #include "image/user_source/export.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "image/location.hpp"
+#include "image/reference/location.hpp"
 #include "image/user_source/file_part.hpp"
 
 namespace spc {

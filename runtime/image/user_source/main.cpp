@@ -10,10 +10,10 @@
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
-#include "base/user_source_protocol.hpp"
-#include "image/location.hpp"
-#include "image/user_source/credentials.hpp"
+#include "image/credentials/credentials.hpp"
+#include "image/reference/location.hpp"
 #include "image/user_source/local_image.hpp"
+#include "protocol/user_source.hpp"
 
 using namespace spc;
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "image/json.hpp"
-#include "image/reference.hpp"
-#include "image/sha256.hpp"
+#include "base/sha256.hpp"
+#include "image/reference/reference.hpp"
+#include "image/registry/json.hpp"
 
 namespace spc {
 namespace {

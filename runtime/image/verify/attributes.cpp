@@ -1,4 +1,4 @@
-#include "attributes.hpp"
+#include "image/verify/attributes.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "meta_stream.hpp"
-#include "super_block.hpp"
+#include "image/verify/meta_stream.hpp"
+#include "image/verify/super_block.hpp"
 
 namespace spc::verify {
 

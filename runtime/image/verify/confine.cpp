@@ -1,4 +1,4 @@
-#include "confine.hpp"
+#include "image/verify/confine.hpp"
 
 #include <fcntl.h>
 #include <seccomp.h>

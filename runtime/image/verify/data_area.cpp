@@ -1,4 +1,4 @@
-#include "data_area.hpp"
+#include "image/verify/data_area.hpp"
 
 #include <algorithm>
 

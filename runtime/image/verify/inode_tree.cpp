@@ -1,4 +1,4 @@
-#include "inode_tree.hpp"
+#include "image/verify/inode_tree.hpp"
 
 #include <algorithm>
 #include <new>

@@ -3,11 +3,11 @@
 #include <cstdlib>
 #include <memory>
 
-#include "attributes.hpp"
-#include "data_area.hpp"
-#include "listing.hpp"
-#include "meta_stream.hpp"
-#include "super_block.hpp"
+#include "image/verify/attributes.hpp"
+#include "image/verify/data_area.hpp"
+#include "image/verify/listing.hpp"
+#include "image/verify/meta_stream.hpp"
+#include "image/verify/super_block.hpp"
 
 namespace spc::verify {
 

@@ -1,4 +1,4 @@
-#include "listing.hpp"
+#include "image/verify/listing.hpp"
 
 namespace spc::verify {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "meta_stream.hpp"
+#include "image/verify/meta_stream.hpp"
 
 namespace spc::verify {
 

@@ -9,8 +9,8 @@
 #include <new>
 
 #include "base/file.hpp"
-#include "confine.hpp"
-#include "verify.hpp"
+#include "image/verify/confine.hpp"
+#include "image/verify/verify.hpp"
 
 namespace spc {
 namespace {

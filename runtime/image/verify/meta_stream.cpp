@@ -1,4 +1,4 @@
-#include "meta_stream.hpp"
+#include "image/verify/meta_stream.hpp"
 
 #include <algorithm>
 

@@ -3,8 +3,8 @@
 #include <array>
 #include <memory>
 
-#include "layer_bytes.hpp"
-#include "zstd_frame.hpp"
+#include "image/verify/layer_bytes.hpp"
+#include "image/verify/zstd_frame.hpp"
 
 namespace spc::verify {
 

@@ -1,4 +1,4 @@
-#include "super_block.hpp"
+#include "image/verify/super_block.hpp"
 
 #include <algorithm>
 #include <array>

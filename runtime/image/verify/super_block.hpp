@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layer_bytes.hpp"
+#include "image/verify/layer_bytes.hpp"
 
 namespace spc::verify {
 

@@ -1,9 +1,9 @@
-#include "verify.hpp"
+#include "image/verify/verify.hpp"
 
-#include "attributes.hpp"
-#include "data_area.hpp"
-#include "inode_tree.hpp"
-#include "super_block.hpp"
+#include "image/verify/attributes.hpp"
+#include "image/verify/data_area.hpp"
+#include "image/verify/inode_tree.hpp"
+#include "image/verify/super_block.hpp"
 
 namespace spc {
 

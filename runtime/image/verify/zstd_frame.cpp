@@ -1,4 +1,4 @@
-#include "zstd_frame.hpp"
+#include "image/verify/zstd_frame.hpp"
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "layer_bytes.hpp"
+#include "image/verify/layer_bytes.hpp"
 
 namespace spc::verify {
 

@@ -3,14 +3,14 @@
 #include <cstdio>
 
 #include "base/file.hpp"
-#include "hook/step_hook.hpp"
+#include "hook_engine/step_hook.hpp"
 #include "hooks/cdi/generate.hpp"
 #include "hooks/cdi/inject.hpp"
 #include "hooks/cdi/write.hpp"
 #include "hooks/json/edits.hpp"
 #include "image/export/new_file.hpp"
-#include "image/json.hpp"
-#include "launch/site.hpp"
+#include "image/registry/json.hpp"
+#include "launch/policy/site.hpp"
 #include "tool/command.hpp"
 #include "tool/terminal.hpp"
 

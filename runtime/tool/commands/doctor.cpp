@@ -1,10 +1,10 @@
-#include "tool/doctor.hpp"
+#include "tool/doctor/doctor.hpp"
 
 #include <cstdio>
 
 #include "doctor/preflight.hpp"
-#include "image/config.hpp"
-#include "image/json.hpp"
+#include "image/config/config.hpp"
+#include "image/registry/json.hpp"
 #include "tool/command.hpp"
 #include "tool/terminal.hpp"
 

@@ -8,12 +8,12 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
-#include "container/task/fake_root.hpp"
-#include "launch/environment.hpp"
+#include "launch/inside/environment.hpp"
+#include "task/fake_root.hpp"
 #include "tool/command.hpp"
+#include "tool/containers/running.hpp"
+#include "tool/containers/supervise.hpp"
 #include "tool/places.hpp"
-#include "tool/running.hpp"
-#include "tool/supervise.hpp"
 
 namespace spc {
 namespace {

@@ -1,11 +1,11 @@
 #include "base/user_namespace.hpp"
-#include "image/config.hpp"
+#include "image/config/config.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/new_file.hpp"
 #include "image/export/write_image.hpp"
-#include "image/location.hpp"
+#include "image/reference/location.hpp"
 #include "tool/command.hpp"
-#include "tool/local_image.hpp"
+#include "tool/images/local_image.hpp"
 
 namespace spc {
 namespace {

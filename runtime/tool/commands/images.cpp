@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <ctime>
 
-#include "image/json.hpp"
+#include "image/registry/json.hpp"
 #include "tool/command.hpp"
+#include "tool/images/stored_images.hpp"
 #include "tool/places.hpp"
-#include "tool/stored_images.hpp"
 #include "tool/terminal.hpp"
 
 namespace spc {

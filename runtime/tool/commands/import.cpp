@@ -8,15 +8,15 @@
 #include <ctime>
 
 #include "base/file.hpp"
-#include "image/json.hpp"
-#include "image/location.hpp"
-#include "image/reference.hpp"
-#include "image/sha256.hpp"
-#include "image/store.hpp"
-#include "launch/local_image.hpp"
+#include "base/sha256.hpp"
+#include "image/reference/location.hpp"
+#include "image/reference/reference.hpp"
+#include "image/registry/json.hpp"
+#include "image/store/store.hpp"
+#include "launch/host/local_image.hpp"
 #include "tool/command.hpp"
-#include "tool/local_image.hpp"
-#include "tool/obtain.hpp"
+#include "tool/images/local_image.hpp"
+#include "tool/images/obtain.hpp"
 
 namespace spc {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
-#include "image/config.hpp"
-#include "image/json.hpp"
+#include "image/config/config.hpp"
+#include "image/registry/json.hpp"
 #include "tool/command.hpp"
 #include "tool/places.hpp"
 

@@ -1,16 +1,16 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "image/config.hpp"
-#include "image/json.hpp"
-#include "image/manifest.hpp"
+#include "base/user_namespace.hpp"
+#include "image/config/config.hpp"
+#include "image/registry/json.hpp"
+#include "image/registry/manifest.hpp"
 #include "tool/command.hpp"
 #include "tool/facts.hpp"
-#include "tool/local_image.hpp"
+#include "tool/images/local_image.hpp"
+#include "tool/images/stored_images.hpp"
 #include "tool/places.hpp"
-#include "tool/stored_images.hpp"
 #include "tool/terminal.hpp"
-#include "base/user_namespace.hpp"
 
 namespace spc {
 namespace {

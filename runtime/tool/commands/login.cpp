@@ -4,11 +4,11 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "image/config.hpp"
-#include "image/login_check.hpp"
-#include "image/reference.hpp"
-#include "image/registry_session.hpp"
-#include "image/user_source/credentials_store.hpp"
+#include "image/config/config.hpp"
+#include "image/credentials/credentials_store.hpp"
+#include "image/reference/reference.hpp"
+#include "image/registry/login_check.hpp"
+#include "image/registry/registry_session.hpp"
 #include "tool/command.hpp"
 #include "tool/places.hpp"
 #include "tool/terminal.hpp"

@@ -1,8 +1,8 @@
 #include <cstdio>
 
 #include "tool/command.hpp"
-#include "tool/node_step.hpp"
-#include "tool/obtain.hpp"
+#include "tool/containers/node_step.hpp"
+#include "tool/images/obtain.hpp"
 
 namespace spc {
 

@@ -1,15 +1,15 @@
 #include <cstdio>
 #include <ctime>
 
-#include "image/config.hpp"
-#include "image/eviction.hpp"
-#include "image/inventory.hpp"
-#include "image/json.hpp"
-#include "image/reference.hpp"
-#include "image/store.hpp"
+#include "image/config/config.hpp"
+#include "image/reference/reference.hpp"
+#include "image/registry/json.hpp"
+#include "image/store/eviction.hpp"
+#include "image/store/inventory.hpp"
+#include "image/store/store.hpp"
 #include "tool/command.hpp"
+#include "tool/images/stored_images.hpp"
 #include "tool/places.hpp"
-#include "tool/stored_images.hpp"
 #include "tool/terminal.hpp"
 
 namespace spc {

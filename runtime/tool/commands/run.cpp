@@ -10,21 +10,21 @@
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
-#include "launch/data_file.hpp"
-#include "launch/device_names.hpp"
-#include "launch/image_files.hpp"
+#include "launch/host/data_file.hpp"
+#include "launch/inside/image_files.hpp"
 #include "launch/launch.hpp"
+#include "launch/request/device_names.hpp"
 
 #include "tool/command.hpp"
-#include "tool/launch_key.hpp"
-#include "tool/local_image.hpp"
-#include "tool/node_step.hpp"
-#include "tool/obtain.hpp"
-#include "tool/running.hpp"
-#include "tool/shared_container.hpp"
+#include "tool/containers/launch_key.hpp"
+#include "tool/containers/node_step.hpp"
+#include "tool/containers/running.hpp"
+#include "tool/containers/shared_container.hpp"
+#include "tool/containers/supervise.hpp"
+#include "tool/containers/user_container.hpp"
+#include "tool/images/local_image.hpp"
+#include "tool/images/obtain.hpp"
 #include "tool/started_by_enroot.hpp"
-#include "tool/supervise.hpp"
-#include "tool/user_container.hpp"
 
 namespace spc {
 namespace {

@@ -1,0 +1,40 @@
+# How the rooms of the code are built: a static library each, programs of them, and what is installed.
+set(SPC_PROGRAM_DIR ${PROJECT_BINARY_DIR}/libexec)
+
+# spc_room(NAME SOURCES... LIBS...): the room's files are compiled in groups, since most of the time goes into the headers
+# that they share. What a library needs comes with it.
+function(spc_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} STATIC ${ROOM_SOURCES})
+  target_link_libraries(${name} PUBLIC spc_flags ${ROOM_LIBS})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPC_GROUPS} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
+# spc_program(NAME [STATIC] [DESTINATION DIR] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
+# can read cannot be traced, or robbed of its descriptors, by other processes of its user between execve and its first line.
+function(spc_program name)
+  cmake_parse_arguments(PROGRAM "STATIC" "DESTINATION" "SOURCES;LIBS" ${ARGN})
+  if(NOT PROGRAM_DESTINATION)
+    set(PROGRAM_DESTINATION ${SPC_LIBEXECDIR})
+  endif()
+  add_executable(${name} ${PROGRAM_SOURCES})
+  target_link_libraries(${name} PRIVATE spc_flags ${PROGRAM_LIBS})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPC_GROUPS} UNITY_BUILD_BATCH_SIZE 8 RUNTIME_OUTPUT_DIRECTORY ${SPC_PROGRAM_DIR})
+  if(PROGRAM_STATIC AND NOT SPC_SANITIZE)
+    target_link_options(${name} PRIVATE -static)
+  endif()
+  install(TARGETS ${name} DESTINATION ${PROGRAM_DESTINATION}
+          PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
+  spc_debug_file(${name} ${PROGRAM_DESTINATION})
+endfunction()
+
+# Installed files are stripped; `cmake --install build/release --component debug` adds their debug information where
+# debuggers look for it.
+function(spc_debug_file target)
+  install(CODE "
+    set(file \"\$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib/debug/spank-container/$<TARGET_FILE_NAME:${target}>.debug\")
+    get_filename_component(directory \"\${file}\" DIRECTORY)
+    file(MAKE_DIRECTORY \"\${directory}\")
+    execute_process(COMMAND ${CMAKE_OBJCOPY} --only-keep-debug $<TARGET_FILE:${target}> \"\${file}\" COMMAND_ERROR_IS_FATAL ANY)"
+    COMPONENT debug EXCLUDE_FROM_ALL)
+endfunction()

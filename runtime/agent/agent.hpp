@@ -1,0 +1,85 @@
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <optional>
+#include <vector>
+
+#include "agent/builder.hpp"
+#include "agent/image_store.hpp"
+#include "agent/named_container.hpp"
+#include "protocol/import.hpp"
+#include "protocol/task.hpp"
+
+namespace spc {
+
+/// The root side of one step on one node: gives its tasks one container. It waits for nothing but events, so that it can
+/// be killed at any time, and ends when slurmstepd has closed the common socket.
+class Agent {
+ public:
+  /// `tools` may be an Error: then it is what every task is told.
+  Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools);
+  void run();
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    UniqueFd socket;
+  };
+
+  void on_join();
+  void on_lead();
+  void on_import();
+  void on_builder();
+  void on_holder();
+  void on_peer(int listener);
+
+  Result<void> add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors);
+  Result<void> start(const TaskMessage& message, std::vector<UniqueFd> descriptors);
+  Result<void> find(const TaskMessage& message);
+  Result<void> look();
+  Result<void> say_found(std::uint32_t state);
+  Result<void> join_running();
+  [[nodiscard]] std::vector<int> container() const;
+  Result<void> start_import(int request, int user_source);
+  Result<void> handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
+  Result<void> publish(const Digest& blob, UniqueFd file);
+  Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor = -1);
+  Result<void> use(const Digest& manifest, ImageFiles image);
+  Result<ServedLayer> serve(int file, std::uint64_t offset);
+  Result<void> start_builder();
+
+  void lead();                  ///< the first task that waits
+  void tell(const Task& task);  ///< its answer, when there is one
+  void tell_all(TaskMessageKind kind, const char* text);
+  void answer_all(const TaskMessage& answer);
+  void fail(const Error& error);
+  void reap(Child& child);
+
+  StepId step_;
+  UniqueFd common_;
+  UniqueFd steps_socket_;  ///< where those come who know the step's numbers
+  Result<AgentTools> tools_;
+
+  std::vector<Task> tasks_;  ///< waiting; the first one leads
+  BuildOrder order_;
+  Digest image_;          ///< of the store, that this step may have
+  bool private_ = false;  ///< each task has a container of its own, one after the other
+  Child import_;
+  Child builder_;
+  std::vector<pid_t> helpers_;  ///< servers and publishers: they end by themselves
+  std::uint64_t began_ = 0;
+
+  std::optional<NamedContainer> named_;
+  bool replace_ = false;               ///< what is stored under the name does not count
+  bool looking_ = false;               ///< the container is somebody else's, and how it stands not yet known
+  UniqueFd holder_;                    ///< who has it, and will answer when it is ready
+  std::optional<TaskMessage> joined_;  ///< the answer
+
+  std::optional<TaskMessage> answer_;  ///< ready or failed, once known
+  std::vector<UniqueFd> inits_;        ///< their end tells the first processes of pid namespaces to end
+  std::vector<UniqueFd> namespaces_;   ///< of the container: mount, then those of `answer_`
+};
+
+}  // namespace spc

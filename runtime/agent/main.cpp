@@ -1,0 +1,80 @@
+// /usr/libexec/spank-container/agent
+//   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin in slurmstepd
+//   agent setup UID GID           makes the node's directories; UID and GID are the service user's; started by slurmd
+//   agent epilog UID JOB          removes what belongs to a job that has ended; started by slurmd
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "agent/agent.hpp"
+#include "agent/loop_device.hpp"
+#include "agent/named_container.hpp"
+#include "agent/policy.hpp"
+#include "agent/privilege.hpp"
+#include "agent/setup.hpp"
+
+namespace spc {
+namespace {
+
+Result<AgentTools> prepare_tools(uid_t uid, gid_t gid) {
+  AgentTools tools;
+  tools.store = SPC_TRY(ImageStore::open(SPC_STORE_DIR));
+  tools.policy_file = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid(), tools.policy));
+  tools.loop_table = SPC_TRY(open_loop_table(SPC_RUN_DIR "/loops"));
+  if (uid != 0) tools.id_map = SPC_TRY(describe_id_map(uid, gid));
+  return tools;
+}
+
+bool parse_id(const char* text, unsigned& id) {
+  const auto [end, problem] = std::from_chars(text, text + std::strlen(text), id);
+  return problem == std::errc() && *end == '\0' && id != ~0U;
+}
+
+int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
+  if (::chdir("/") != 0) return 1;
+  auto reduced = keep_needed_privileges();
+  auto tools = reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error());
+  // Not earlier: /proc/PID/ns of a child that cannot be dumped is closed to us without SYS_PTRACE.
+  ::prctl(PR_SET_DUMPABLE, 0);
+  // A failure so far is told to the tasks, who can tell the user.
+  Agent agent({.uid = uid, .gid = gid, .job = job, .step = step}, UniqueFd(kAgentSocket), std::move(tools));
+  agent.run();
+  return 0;
+}
+
+int run_setup(uid_t uid, gid_t gid) {
+  auto done = set_up_node(uid, gid);
+  if (done) done = sweep_containers();
+  if (!done) std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
+  return done ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace spc
+
+int main(int argc, char** argv) {
+  unsigned ids[4] = {};
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, it would take the verifier's verdict away; exec leaves it so
+  ::umask(022);
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  const int count = argc - 2;
+  bool good = count >= 0 && count <= 4;
+  for (int i = 0; good && i < count; ++i) good = spc::parse_id(argv[i + 2], ids[i]);
+  if (good && command == "step" && count == 4) return spc::run_step(ids[0], ids[1], ids[2], ids[3]);
+  if (good && command == "setup" && count == 2) return spc::run_setup(ids[0], ids[1]);
+  if (good && command == "epilog" && count == 2) return spc::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
+  std::fputs(
+      "usage: agent step UID GID JOB STEP | agent setup UID GID | agent epilog UID JOB (started by spank_container.so, not by "
+      "hand)\n",
+      stderr);
+  return 2;
+}

@@ -1,0 +1,102 @@
+#include "agent/mount.hpp"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <initializer_list>
+#include <utility>
+
+#include "agent/system_call.hpp"
+
+namespace spc {
+namespace {
+
+constexpr unsigned kImage = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+
+/// What the kernel says of a failed step on this file-system context; errno must have been saved before.
+std::string kernel_says(int context) {
+  char line[256];
+  const ssize_t got = ::read(context, line, sizeof line - 1);
+  if (got <= 2) return {};
+  return " (" + printable(std::string_view(line + 2, static_cast<std::size_t>(got - 2))) + ")";
+}
+
+/// An option without a value is a flag.
+using Options = std::initializer_list<std::pair<const char*, std::string>>;
+
+Result<DetachedMount> new_mount(const char* type, Options options, unsigned attributes) {
+  const UniqueFd context(::fsopen(type, FSOPEN_CLOEXEC));
+  if (!context) return Error::from_errno(errno, std::string("use file system ") + type).hint("load the kernel module");
+  bool ready = true;
+  for (const auto& [key, value] : options) {
+    const auto form = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;
+    ready = ready && ::fsconfig(context.get(), form, key, value.empty() ? nullptr : value.c_str(), 0) == 0;
+  }
+  ready = ready && ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+  DetachedMount mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
+  if (mount) return mount;
+  const int err = errno;
+  return Error::from_errno(err, std::string("mount ") + type + kernel_says(context.get()));
+}
+
+}  // namespace
+
+Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes,
+                                 std::uint64_t propagation) {
+  const unsigned scope = AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
+  const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + in_quotes(path));
+  auto tree = SPC_TRY(own(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | scope), what));
+  mount_attr change{};
+  change.attr_set = attributes;
+  change.propagation = propagation;
+  SPC_TRY(check(::mount_setattr(tree.get(), "", scope, &change, sizeof change), "make a mount private"));
+  return tree;
+}
+
+Result<void> make_read_only(int mount) {
+  mount_attr change{};
+  change.attr_set = MOUNT_ATTR_RDONLY;
+  return check(::mount_setattr(mount, "", AT_EMPTY_PATH, &change, sizeof change), "make a mount read-only");
+}
+
+Result<void> attach(DetachedMount tree, int target) {
+  return check(::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), "attach a mount");
+}
+
+Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes) {
+  return new_mount(type, {}, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | more_attributes);
+}
+
+Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes) {
+  return new_mount(
+      "tmpfs",
+      {{"source", "spank-container"}, {"size", size}, {"uid", std::to_string(uid)}, {"gid", std::to_string(gid)}, {"mode", mode}},
+      MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
+}
+
+Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
+  auto mount = SPC_TRY(new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage));
+  if (id_map < 0) return mount;
+  mount_attr change{};
+  change.attr_set = MOUNT_ATTR_IDMAP;
+  change.userns_fd = static_cast<std::uint64_t>(id_map);
+  if (::mount_setattr(mount.get(), "", AT_EMPTY_PATH, &change, sizeof change) == 0) return mount;
+  // Linux before 6.2.
+  return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "ID-map a layer");
+}
+
+Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes) {
+  return new_mount("fuse",
+                   {{"source", "spank-container"},
+                    {"fd", std::to_string(device)},
+                    {"rootmode", "40000"},
+                    {"user_id", std::to_string(uid)},
+                    {"group_id", std::to_string(gid)},
+                    {"allow_other", ""},
+                    {"default_permissions", ""}},
+                   kImage | attributes);
+}
+
+}  // namespace spc

@@ -1,0 +1,89 @@
+#include "agent/policy.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "agent/privilege.hpp"
+#include "agent/system_call.hpp"
+#include "base/file.hpp"
+#include "base/socket.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kKept[] = SPC_RUN_DIR "/policy";
+
+/// Changes when config.toml or a file of config.d changes, appears or goes, its owner and mode included.
+std::uint64_t stamp_of_config() {
+  std::uint64_t sum = 0;
+  const auto add = [&sum](int directory, const char* name) {
+    struct stat status {};
+    if (::fstatat(directory, name, &status, 0) != 0) return;
+    const auto changed = static_cast<std::uint64_t>(status.st_ctim.tv_sec * 1'000'000'000 + status.st_ctim.tv_nsec);
+    sum += (status.st_ino * 0x9e3779b97f4a7c15) ^ changed;
+  };
+  add(AT_FDCWD, SPC_CONFIG_FILE);
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(SPC_CONFIG_DIR), ::closedir);
+  while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) add(::dirfd(directory.get()), entry->d_name);
+  return sum;
+}
+
+bool plausible(const PolicyRecord& policy) {
+  return std::memcmp(policy.magic, PolicyRecord::kMagic, sizeof policy.magic) == 0 &&
+         policy.default_registry[sizeof policy.default_registry - 1] == '\0' && policy.upper_percent <= 100 &&
+         policy.squashfs <= PolicyRecord::by_fuse && policy.text_bytes <= PolicyRecord::kMostText;
+}
+
+/// Written aside and renamed, so that a reader never sees half of it. Gives back the file, open for reading.
+Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
+  const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
+  constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+  const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + in_quotes(aside)));
+  SPC_TRY(write_all(file.get(), std::as_bytes(std::span(&policy, 1))));
+  off_t begin = 0;
+  if (::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {
+    return Error::from_errno(errno, "write " + in_quotes(aside));
+  }
+  auto kept = SPC_TRY(own(::open(aside.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open " + in_quotes(aside)));
+  SPC_TRY(check(::rename(aside.c_str(), kKept), "rename " + in_quotes(aside)));
+  return kept;
+}
+
+}  // namespace
+
+Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyRecord& policy) {
+  const auto stamp = stamp_of_config();
+  UniqueFd kept(::open(kKept, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (kept && ::read(kept.get(), &policy, sizeof policy) == sizeof policy && plausible(policy) && policy.stamp == stamp)
+    return kept;
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
+  theirs.reset();
+  PolicyAnswer answer;
+  auto texts = receive_struct(ours.get(), answer);
+  end_child(child);
+  if (!texts) return std::move(texts).error().during("read " + in_quotes(SPC_CONFIG_FILE));
+  answer.error[sizeof answer.error - 1] = '\0';
+  if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));
+  if (!plausible(answer.policy) || texts->size() != 1) return Error(ErrorKind::internal, "read the policy: unexpected reply");
+  policy = answer.policy;
+  policy.stamp = stamp;
+  return keep(policy, texts->front().get());
+}
+
+std::string upper_size(const PolicyRecord& policy) {
+  if (policy.upper_bytes != 0) return std::to_string(policy.upper_bytes);
+  return std::to_string(policy.upper_percent) + "%";
+}
+
+}  // namespace spc

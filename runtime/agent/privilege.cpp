@@ -1,0 +1,140 @@
+#include "agent/privilege.hpp"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/close_range.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/capability.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "agent/system_call.hpp"
+#include "base/file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
+                                CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID, CAP_SETFCAP};
+
+Result<void> write_file(const std::string& path, const std::string& text) {
+  const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + in_quotes(path)));
+  SPC_TRY_DURING(path, write_all(file.get(), text));
+  return {};
+}
+
+/// In a child: ends it with its parent, even if that has just happened.
+void stay_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+}
+
+}  // namespace
+
+Result<void> keep_needed_privileges() {
+  SPC_TRY(check(::setgroups(0, nullptr), "drop groups"));
+  for (int capability = 0; capability <= CAP_LAST_CAP; ++capability) {
+    const bool needed = std::ranges::count(kNeeded, capability) > 0;
+    // EINVAL: a capability that this kernel does not know.
+    if (!needed && ::prctl(PR_CAPBSET_DROP, capability) != 0 && errno != EINVAL) {
+      return Error::from_errno(errno, "reduce the bounding set");
+    }
+  }
+  cap_t set = ::cap_init();
+  if (set == nullptr) return Error::from_errno(errno, "allocate a capability set");
+  ::cap_set_flag(set, CAP_PERMITTED, kNeeded.size(), kNeeded.data(), CAP_SET);
+  ::cap_set_flag(set, CAP_EFFECTIVE, kNeeded.size(), kNeeded.data(), CAP_SET);
+  const int failed = ::cap_set_proc(set) != 0 ? errno : 0;
+  ::cap_free(set);
+  if (failed != 0) return Error::from_errno(failed, "reduce the capabilities").hint("the agent must be started as root");
+  return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
+}
+
+Result<pid_t> fork_child(unsigned long namespaces) {
+  const pid_t parent = (namespaces & CLONE_NEWPID) != 0 ? 0 : ::getpid();  // as the child sees it
+  // A raw clone without a stack behaves like fork.
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (child < 0) return Error::from_errno(errno, "fork");
+  if (child == 0) stay_with(parent);
+  return child;
+}
+
+Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
+  auto child = fork_child(CLONE_NEWUSER);
+  if (!child) {
+    return std::move(child).error().during("create the ID map").hint("check sysctl user.max_user_namespaces");
+  }
+  while (*child == 0) ::pause();
+  const std::string proc = "/proc/" + std::to_string(*child);
+  const auto describe = [&]() -> Result<UniqueFd> {
+    SPC_TRY(write_file(proc + "/uid_map", "0 " + std::to_string(uid) + " 1\n"));
+    // Else who enters it (--container-remap-root) could leave groups that a file's mode shuts out.
+    SPC_TRY(write_file(proc + "/setgroups", "deny\n"));
+    SPC_TRY(write_file(proc + "/gid_map", "0 " + std::to_string(gid) + " 1\n"));
+    return own(::open((proc + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC), "open the user namespace of the ID map");
+  };
+  auto space = describe();
+  end_child(*child);
+  return space;
+}
+
+Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
+                           std::initializer_list<int> descriptors) {
+  if (uid == 0) {
+    return Error(ErrorKind::unavailable, "no service user for images")
+        .hint("create the system user spank-container and restart slurmd");
+  }
+  if (::access(program, X_OK) != 0) {
+    return Error::from_errno(errno, "start " + in_quotes(program)).hint("install spank-container on this node");
+  }
+  const pid_t parent = ::getpid();
+  const pid_t child = SPC_TRY(fork_child());
+  if (child > 0) return child;
+
+  // Dropping needs this order, and the id change makes the kernel forget that the child dies with its parent.
+  if (::setgroups(0, nullptr) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) ::_exit(125);
+  stay_with(parent);
+  const int null = ::open("/dev/null", O_RDWR);
+  if (null < 0) ::_exit(125);
+  std::vector<int> high;  // out of the way of the numbers they will get
+  for (const int descriptor : descriptors) high.push_back(::fcntl(descriptor, F_DUPFD, 100));
+  int next = 0;
+  while (next < 3) ::dup2(null, next++);
+  for (const int descriptor : high) ::dup2(descriptor, next++);
+  ::close_range(static_cast<unsigned>(next), ~0U, 0);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  char* const arguments[] = {const_cast<char*>(program), const_cast<char*>(argument), nullptr};
+  char* const environment[] = {nullptr};
+  ::execve(program, arguments, environment);
+  ::_exit(126);
+}
+
+void stay_as_init(int agent, uid_t uid, gid_t gid) {
+  ::signal(SIGCHLD, SIG_IGN);  // the kernel reaps then
+  ::dup2(agent, 3);
+  ::close_range(4, ~0U, 0);
+  char end = 0;
+  if (::setresgid(gid, gid, gid) == 0 && ::setresuid(uid, uid, uid) == 0) {
+    while (::read(3, &end, sizeof end) < 0 && errno == EINTR) {
+    }
+  }
+  ::_exit(0);
+}
+
+void end_child(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);  // no EINTR: the agent handles no signal
+}
+
+}  // namespace spc

@@ -1,0 +1,47 @@
+#include "agent/setup.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "agent/system_call.hpp"
+
+namespace spc {
+namespace {
+
+/// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
+Result<void> ensure_directory(const char* path, uid_t uid, gid_t gid, mode_t mode) {
+  if (::mkdir(path, 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(path));
+  constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const auto directory = SPC_TRY(own(::open(path, kHow), "open directory " + in_quotes(path)));
+  struct stat status {};
+  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + in_quotes(path)));
+  if (status.st_uid != 0 && status.st_uid != uid) {
+    return Error(ErrorKind::refused, "use directory " + in_quotes(path) + ": owned by user " + std::to_string(status.st_uid))
+        .hint("remove it or chown it to root");
+  }
+  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + in_quotes(path)));
+  return check(::fchmod(directory.get(), mode), "set the mode of " + in_quotes(path));
+}
+
+}  // namespace
+
+Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
+  SPC_TRY(ensure_directory(SPC_RUN_DIR, 0, 0, 0755));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR, 0, 0, 0755));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers", 0, 0, 0755));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers/sha256", 0, service_gid, 0750));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/images", service_uid, service_gid, 0700));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/refs", service_uid, service_gid, 0755));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/containers", 0, 0, 0700));
+  SPC_TRY(ensure_directory(SPC_RUN_DIR "/steps", 0, 0, 0700));
+  const auto denied = SPC_TRY(own(::open(SPC_RUN_DIR "/denied", O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0),
+                                  "create the file that masks denied devices"));
+  constexpr int kHow = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+  const auto locks = SPC_TRY(own(::open(SPC_STORE_DIR "/locks", kHow, 0600), "create the lock file of the store"));
+  return check(::fchown(locks.get(), service_uid, service_gid), "set the owner of the lock file");
+}
+
+}  // namespace spc

@@ -1,0 +1,139 @@
+// enroot-mount [--root DIR] [--pass N] FSTAB...|-: mounts what the files say below DIR, as the tool of that name of enroot
+// does for its hooks. In a step the start of the container mounts (hook/mount_request.hpp); elsewhere this process does, in
+// the user namespace it is in.
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/file.hpp"
+#include "hook_engine/enroot_mount/mount.hpp"
+#include "hook_engine/root_path.hpp"
+#include "protocol/hook_mount.hpp"
+
+namespace spc {
+namespace {
+
+struct Arguments {
+  std::string root = "/";
+  int pass = 0;
+  std::vector<std::string> files;
+};
+
+Arguments arguments_of(int count, char** values) {
+  Arguments arguments;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view value = values[i];
+    if (value == "--root" && i + 1 < count) {
+      arguments.root = values[++i];
+    } else if (value == "--pass" && i + 1 < count) {
+      arguments.pass = std::atoi(values[++i]);
+    } else {
+      arguments.files.emplace_back(value);
+    }
+  }
+  return arguments;
+}
+
+/// A pipe or a file, up to 16 MiB.
+Result<std::string> text_of(const std::string& name) {
+  const UniqueFd file(name == "-" ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : ::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return Error::from_errno(errno, "failed to open: " + name);
+  std::string text;
+  char piece[4096];
+  for (ssize_t size = 0; (size = ::read(file.get(), piece, sizeof piece)) != 0;) {
+    if (size < 0 && errno != EINTR) return Error::from_errno(errno, "failed to read: " + name);
+    if (size > 0) text.append(piece, static_cast<std::size_t>(size));
+    if (text.size() > 16U << 20U) return Error(ErrorKind::invalid, "failed to read: " + name + ": file too large");
+  }
+  return text;
+}
+
+Result<UniqueFd> connect_to(const char* path) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (std::strlen(path) >= sizeof address.sun_path) return Error::from_errno(ENAMETOOLONG, "reach the start of the container");
+  std::memcpy(address.sun_path, path, std::strlen(path));
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return Error::from_errno(errno, "reach the start of the container");
+  }
+  return socket;
+}
+
+bool has_source(const EnrootFstabLine& line) {
+  return !line.detach && line.mounts() && (line.flags & (MS_BIND | MS_MOVE)) != 0 && (line.flags & MS_REMOUNT) == 0;
+}
+
+MakeTarget target_to_make(const EnrootFstabLine& line, const UniqueFd& source) {
+  using Create = EnrootFstabLine::Create;
+  if (line.create == Create::file) return MakeTarget::file;
+  if (line.create == Create::directory) return MakeTarget::directory;
+  if (line.create == Create::no) return MakeTarget::no;
+  struct stat status {};
+  if (source && ::fstat(source.get(), &status) == 0 && !S_ISDIR(status.st_mode)) return MakeTarget::file;
+  return MakeTarget::directory;
+}
+
+Result<void> mount_line(const EnrootFstabLine& line, int root, const char* step) {
+  OpenedMount mount{line, {}, {}};
+  if (has_source(line)) {
+    mount.source.reset(::open(line.source.c_str(), O_PATH | O_CLOEXEC));
+    if (!mount.source) return Error::from_errno(errno, "open " + in_quotes(line.source));
+  }
+  mount.target = SPC_TRY(open_in_root(root, line.target, target_to_make(line, mount.source)));
+  if (step == nullptr) return mount_alone(mount);
+  const auto socket = SPC_TRY(connect_to(step));
+  return mount_by_step(mount, socket.get());
+}
+
+void complain(const std::string& text) { std::fprintf(stderr, "enroot-mount: %s\n", text.c_str()); }
+
+Result<void> mount_file(const std::string& name, const Arguments& arguments, const char* step) {
+  const UniqueFd root(::open(arguments.root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root) return Error::from_errno(errno, "failed to open: " + arguments.root);
+  const auto text = SPC_TRY(text_of(name));
+  const auto lines = SPC_TRY_DURING(name, parse_enroot_mounts(text));
+  for (const EnrootFstabLine& line : lines) {
+    if (line.pass != arguments.pass) continue;
+    const auto mounted = mount_line(line, root.get(), step);
+    if (mounted) continue;
+    const std::string action = line.detach ? "failed to unmount: " : "failed to mount: ";
+    const std::string shown = action + printable(line.source) + " at " + printable(arguments.root + line.target);
+    const int failed = mounted.error().sys_errno();  // said as the C library does, which is what scripts look for
+    Error error(ErrorKind::system, shown + ": " + (failed != 0 ? std::strerror(failed) : mounted.error().message()));
+    if (!line.no_fail) return error;
+    if (!line.quiet) complain(error.message());
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace spc
+
+int main(int count, char** values) {
+  const auto arguments = spc::arguments_of(count, values);
+  if (arguments.files.empty()) {
+    std::printf("Usage: %s [--root DIR] [--pass N] FSTAB...|-\n", values[0]);
+    return 0;
+  }
+  const char* step = std::getenv(spc::kHookMountSocket);
+  for (const std::string& file : arguments.files) {
+    if (auto mounted = spc::mount_file(file, arguments, step); !mounted) {
+      spc::complain(mounted.error().message());
+      return 1;
+    }
+  }
+  return 0;
+}

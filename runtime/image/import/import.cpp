@@ -1,0 +1,183 @@
+#include "image/import/import.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <set>
+
+#include "image/import/make_room.hpp"
+#include "image/import/signature_policy.hpp"
+#include "image/import/stored_image.hpp"
+#include "image/pull/import_timing.hpp"
+#include "image/pull/local_source.hpp"
+#include "image/pull/pull_layers.hpp"
+#include "image/pull/repository.hpp"
+#include "image/reference/location.hpp"
+#include "image/registry/registry_session.hpp"
+
+namespace spc {
+namespace {
+
+std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
+
+struct LayersOf {
+  std::vector<MissingLayer> missing;  ///< each that has to be brought, once
+  std::vector<UniqueFd> held;         ///< those that are there and may be taken: nobody takes them away
+};
+
+Result<LayersOf> sort_layers(const ResolvedImage& image, const ImageStore& store, LayerRights& rights) {
+  LayersOf layers;
+  std::map<Digest, Digest> seen;
+  for (std::size_t i = 0; i < image.manifest.layers.size(); ++i) {
+    const Descriptor& blob = image.manifest.layers[i];
+    const Digest& diff_id = image.config.diff_ids[i];
+    const auto [known, fresh] = seen.emplace(blob.digest, diff_id);
+    if (!fresh) {
+      if (known->second == diff_id) continue;
+      return Error(ErrorKind::corrupt, "layer " + in_quotes(blob.digest.str()) + ": the image gives it two contents");
+    }
+    const Digest name = layer_name(blob.digest);
+    UniqueFd there = store.hold_layer(name);
+    if (there && SPC_TRY(rights.may_take(name))) {
+      layers.held.push_back(std::move(there));
+    } else {
+      layers.missing.push_back({blob, diff_id});
+    }
+  }
+  return layers;
+}
+
+/// What the layers that have to be converted will take. Squashfs with zstd needs about as much as the blob.
+std::uint64_t bytes_needed(const std::vector<MissingLayer>& missing, const ImageStore& store) {
+  std::uint64_t compressed = 0;
+  for (const auto& layer : missing) {
+    if (!store.has_layer(layer_name(layer.blob.digest))) compressed += layer.blob.size;
+  }
+  return compressed + compressed / 10;
+}
+
+Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
+  std::uint64_t size = 0;
+  for (const Descriptor& layer : image.manifest.layers) size += layer.size;
+  if (limit == 0 || size <= limit) return {};
+  return Error(ErrorKind::refused, "the image has " + in_mb(size) + ", this site allows " + in_mb(limit));
+}
+
+const char* hint_for_room(const ImportRequest& request) {
+  return request.user_store ? "scontainer images, rm and gc make room there"
+                            : "what is in use stays: the administrator can make room there";
+}
+
+std::size_t parallel_layers(const Config& config) {
+  if (config.max_parallel_layers > 0) return config.max_parallel_layers;
+  return static_cast<std::size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 4L));
+}
+
+/// What every way to an image needs.
+struct Import {
+  const ImportRequest& request;
+  const Config& config;
+  const ImageStore& store;
+  AgentLink& agent;
+  HttpClient& http;
+  ImportTiming& timing;
+};
+
+/// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
+/// away before the record names them.
+Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& source, const WantedImage& wanted,
+                                           const ResolvedImage& image) {
+  SPC_TRY(check_size(image, import.config.max_image_bytes));
+  LayerRights rights(import.store, wanted.origin.place());
+  auto layers = SPC_TRY(sort_layers(image, import.store, rights));
+  std::set<Digest> distinct;
+  for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer_name(layer.digest));
+  std::optional<StoreLock> slot;
+  if (!layers.missing.empty()) {
+    const TimedPhase phase(import.timing.others);
+    slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
+    const std::uint64_t needed = bytes_needed(layers.missing, import.store);
+    SPC_TRY(make_room(import.store, import.config.store, needed, distinct, import.agent, hint_for_room(import.request)));
+  }
+  const PullContext context{.http = import.http,
+                            .source = source,
+                            .store = import.store,
+                            .agent = import.agent,
+                            .rights = rights,
+                            .image = wanted.name,
+                            .layers = distinct.size(),
+                            .max_parallel = parallel_layers(import.config),
+                            .meter = import.request.meter,
+                            .timing = import.timing};
+  auto held = SPC_TRY(about_store(pull_layers(context, layers.missing), import.store));
+  for (UniqueFd& layer : layers.held) held.push_back(std::move(layer));
+  return held;
+}
+
+Result<Digest> import_from_registry(const Import& import, const ImageReference& reference, UserSourceLink& user) {
+  SPC_TRY(check_allowed(import.config, reference.registry));
+  const std::string& whose = import.request.registry_user;
+  ImageReference asked = reference;
+  asked.user = whose;
+  Repository repository(import.http, import.agent, asked, import.config,
+                        [&] { return user.credentials(reference.registry, whose); });
+  if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
+  WantedImage wanted{.name = reference.canonical(),
+                     .ref_file = ref_file_of(reference, import.request.platform),
+                     .digest = reference.digest,
+                     .origin = {.registry = reference.registry, .repository = reference.repository},
+                     .uid = import.request.uid};
+  wanted.origin.platform = import.request.platform.str();
+  StoredImage stored(import.store, wanted, import.config);
+
+  const PullPolicy pull = import.request.pull.value_or(import.config.pull);
+  if (const auto image = SPC_TRY(stored.usable(pull, repository, import.agent))) {
+    const auto record = SPC_TRY(import.store.image(*image));
+    SPC_TRY(policy_decides(record ? record->manifest : "", reference, import.config));
+    return *image;
+  }
+
+  const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
+  const Access access = repository.access();
+  SPC_TRY(policy_decides(image.manifest_bytes, reference, import.config));
+  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
+  SPC_TRY(about_store(stored.keep(image, access), import.store));
+  return image.digest;
+}
+
+/// The user's process says at each start which image it is; what is in the store already its digest tells.
+Result<Digest> import_from_user(const Import& import, const std::string& name, UserSourceLink& user) {
+  LocalSource source(user, name);
+  WantedImage wanted{.name = name, .ref_file = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
+  wanted.origin.user = import.request.uid;
+  wanted.origin.platform = import.request.platform.str();
+  const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
+  if (import.request.only_digest) return image.digest;
+  const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
+  const StoredImage stored(import.store, wanted, import.config);
+  SPC_TRY(about_store(stored.keep(image, Access::not_known), import.store));
+  return image.digest;
+}
+
+}  // namespace
+
+Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
+                            UserSourceLink& user) {
+  const auto began = std::chrono::steady_clock::now();
+  ImportTiming timing;
+  const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
+  const std::string name = location.canonical();
+  const auto http =
+      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
+                                  .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
+  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing};
+  auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
+                                                              : import_from_user(import, name, user);
+  if (!image) return std::move(image).error().during("pull image " + in_quotes(name));
+  if (request.verbose) agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
+  return image;
+}
+
+}  // namespace spc

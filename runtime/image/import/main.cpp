@@ -1,0 +1,54 @@
+// The program `import`, started by the agent as the service user: for one image (see base/import_protocol.hpp), or as
+// `import policy` to check config.toml (see base/policy_record.hpp).
+
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <exception>
+
+#include "base/file.hpp"
+#include "image/import/import.hpp"
+#include "image/import/policy.hpp"
+#include "protocol/import.hpp"
+
+using namespace spc;
+
+namespace {
+
+void give_up_what_is_not_needed() {
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  ::umask(022);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store) {
+  const auto bytes = SPC_TRY_DURING("import request", read_file(kImportRequest, 64 << 10));
+  const auto request = SPC_TRY(ImportRequest::parse(bytes));
+  const auto config = SPC_TRY(read_config(request.config));
+  if (!store) return store.error();
+  UserSourceLink user(kImportSource, agent);
+  return import_image(request, config, *store, agent, user);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "policy") {
+    give_up_what_is_not_needed();
+    return answer_policy(kImportSocket);
+  }
+  // First: a process that is not dumpable cannot ask for the path of a descriptor of its own.
+  const auto store = ImageStore::open(kImportStore);
+  give_up_what_is_not_needed();
+  AgentLink agent(kImportSocket);
+  try {
+    const auto image = import_as_asked(agent, store);
+    const auto told = image ? agent.done(*image) : agent.failed(image.error());
+    return image && told ? 0 : 1;
+  } catch (const std::exception& error) {  // out of memory
+    static_cast<void>(agent.failed(Error(ErrorKind::internal, std::string("import: ") + error.what())));
+    return 1;
+  }
+}

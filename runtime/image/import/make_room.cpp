@@ -1,0 +1,79 @@
+#include "image/import/make_room.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "image/store/eviction.hpp"
+
+namespace spc {
+namespace {
+
+std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
+
+std::uint64_t layer_bytes(const StoreInventory& inventory) {
+  std::uint64_t bytes = 0;
+  for (const auto& layer : inventory.layers) bytes += layer.bytes;
+  return bytes;
+}
+
+Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed, const char* hint) {
+  return std::move(Error(ErrorKind::no_space,
+                         "the image store " + in_quotes(store.path()) + " " + has + ", the image needs " + in_mb(needed)))
+      .hint(hint);
+}
+
+}  // namespace
+
+Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, const std::set<Digest>& keep,
+                       AgentLink& agent, const char* hint) {
+  const auto inventory = SPC_TRY(take_inventory(store));
+  const StoreLimits limits{.max_bytes = config.max_size,
+                           .high_percent = config.high_watermark,
+                           .low_percent = config.low_watermark,
+                           .layer_bytes = layer_bytes(inventory)};
+  const auto space = SPC_TRY(store.space());
+  const Kept kept{.layers = keep, .is_in_use = [&](const Digest& layer) { return store.is_layer_in_use(layer); }};
+  const auto plan = plan_eviction(inventory, bytes_to_free(limits, space, needed), kept, std::time(nullptr));
+  if (!plan.images.empty()) {
+    agent.write(LogLevel::info, "making room in the image store: evicting " + std::to_string(plan.images.size()) +
+                                    " least recently used images, " + in_mb(plan.bytes));
+  }
+  const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
+
+  const auto now = SPC_TRY(store.space());
+  if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + in_mb(now.free) + " free", needed, hint);
+  if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
+    return no_room(store, "is limited to " + in_mb(config.max_size) + " and uses " + in_mb(limits.layer_bytes - evicted.bytes), needed,
+                   hint);
+  }
+  return {};
+}
+
+Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& config, std::uint32_t uid, AgentLink& agent) {
+  for (bool told = false;; told = true) {
+    auto slot = SPC_TRY(store.try_slot(uid, config.max_imports_per_user));
+    if (slot) return *std::move(slot);
+    if (!told) {
+      agent.write(LogLevel::info, "waiting: the limit of " + std::to_string(config.max_imports_per_user) +
+                                      " concurrent pulls per user is reached");
+    }
+    pollfd one = agent.watch();
+    if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.receive());  // the agent has nothing to say but that it is gone
+  }
+}
+
+Error about_store(Error error, const ImageStore& store) {
+  const std::string text = error.message();
+  bool about_room = false;
+  for (const int err : {ENOSPC, EDQUOT, EROFS}) {
+    std::string reason = strerrordesc_np(err);
+    if (!reason.empty()) about_room = about_room || text.find(reason.substr(1)) != std::string::npos;
+  }
+  const auto space = store.space();
+  if (!about_room || !space) return error;
+  return std::move(error).during("image store " + in_quotes(store.path()) + " (" + in_mb(space->free) + " and " +
+                                 std::to_string(space->free_inodes) + " inodes free)");
+}
+
+}  // namespace spc

@@ -1,0 +1,203 @@
+#include "image/import/stored_image.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include "image/reference/reference.hpp"
+
+namespace spc {
+namespace {
+
+std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
+/// What the task will be given of the configuration.
+std::string settings_of(const ImageConfig& config) {
+  std::string out;
+  const auto add = [&](std::string_view key, std::string_view value) {
+    out.append(key).append("=").append(value).push_back('\0');
+  };
+  for (const auto& entry : config.env) add("env", entry);
+  if (!config.workdir.empty()) add("workdir", config.workdir);
+  for (const auto& argument : config.entrypoint) add("entrypoint", argument);
+  for (const auto& argument : config.cmd) add("cmd", argument);
+  if (!config.user.empty()) add("user", config.user);
+  for (const auto& volume : config.volumes) add("volume", volume);
+  for (const auto& port : config.ports) add("port", port);
+  return out;
+}
+
+/// How the same image is called by its digest, as a file of refs/.
+std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Digest& manifest) {
+  const auto reference = ImageReference::parse(origin.place() + "@" + manifest.str());
+  return reference ? reference->ref_file_name() : std::nullopt;
+}
+
+}  // namespace
+
+/// Public images are found by the name that everybody sees, private ones by the grants of this user.
+Result<std::optional<StoredImage::Known>> StoredImage::find() {
+  const std::optional<Known> none;
+  if (!wanted_.ref_file) return none;
+  if (const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file))) {
+    auto known = SPC_TRY(look_at(*ref));
+    if (known && known->is_public) return known;
+  }
+  const auto grant = SPC_TRY(store_.grant(wanted_.uid, *wanted_.ref_file));
+  if (!grant) {
+    const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file));
+    return ref ? SPC_TRY(look_at(*ref)) : none;
+  }
+  auto known = SPC_TRY(look_at(*grant));
+  if (known) known->granted = grant->asked_at <= now() && now() < grant->asked_at + config_.private_ttl;
+  return known;
+}
+
+Result<std::optional<StoredImage::Known>> StoredImage::look_at(const ImageStore::Ref& ref) {
+  const std::optional<Known> none;
+  auto record = SPC_TRY(store_.image(ref.manifest));
+  if (!record) return none;
+  auto origins = SPC_TRY(store_.origins(ref.manifest));
+  const ImageOrigin* origin = origins.find(wanted_.origin.place());
+  if (origin == nullptr || origin->platform != wanted_.origin.platform) return none;
+  for (const Digest& layer : record->layers) {
+    held_.push_back(store_.hold_layer(layer));
+    if (!held_.back() && !store_.has_layer(layer)) return none;
+  }
+  Known known{.ref = ref, .record = *std::move(record), .origins = {}, .origin = *origin};
+  known.origins = std::move(origins);
+  // A date too far ahead was written before the clock was set back.
+  const std::int64_t left = known.origin.public_until - now();
+  known.is_public = left > 0 && left <= config_.public_ttl;
+  return std::optional(std::move(known));
+}
+
+Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository, Log& log) {
+  const std::optional<Digest> none;
+  if (pull == PullPolicy::always) return none;
+  auto known = SPC_TRY(find());
+  if (!known && pull == PullPolicy::never) {
+    return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
+  }
+  if (!known) return none;
+  if (const auto image = SPC_TRY(without_asking(pull, *known))) {
+    touch(*image);
+    return image;
+  }
+
+  // A tag may have moved; of what the user wants as it is, only access to it is in question.
+  const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
+  const auto answer = repository.ask_digest(as_it_is ? known->ref.manifest.str() : repository.tag_or_digest());
+  const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository))
+                            : SPC_TRY(without_answer(*known, answer.error(), as_it_is, log));
+  if (image) touch(*image);
+  return image;
+}
+
+void StoredImage::touch(const Digest& manifest) const {
+  store_.touch_image(manifest);
+  if (wanted_.ref_file) store_.touch_ref(*wanted_.ref_file);
+}
+
+Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const Known& known) const {
+  const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never;
+  const bool may = known.is_public || known.granted;
+  if (may && need_not_ask) return std::optional(known.ref.manifest);
+  const bool is_fresh = wanted_.digest || now() < known.ref.asked_at + config_.tag_ttl;
+  if (known.is_public && is_fresh) return std::optional(known.ref.manifest);
+  if (pull != PullPolicy::never) return std::optional<Digest>();
+  if (known.origin.public_until > 0) {
+    return Error(ErrorKind::refused, "the registry must confirm that it is public")
+        .hint("drop --container-pull=never");
+  }
+  return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
+}
+
+Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository) const {
+  const std::optional<Digest> none;
+  const Digest manifest = known.ref.manifest;
+  const auto& indexes = known.origin.indexes;
+  if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
+  if (repository.access() == Access::anonymous) {
+    SPC_TRY(renew(std::move(known)));
+    return std::optional(manifest);
+  }
+  if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
+  if (repository.access() == Access::refused_to_anonymous && known.origin.public_until > 0) {
+    SPC_TRY(turn_private(std::move(known)));
+  }
+  SPC_TRY(grant(manifest));
+  return std::optional(manifest);
+}
+
+Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, const Error& why, bool asked_for_itself,
+                                                          Log& log) const {
+  const std::optional<Digest> none;
+  if (why.kind() == ErrorKind::unavailable) {
+    if (!known.is_public && !known.granted) return why;
+    log.write(LogLevel::warning, why.message() + "; using the stored image of " + wanted_.name);
+    return std::optional(known.ref.manifest);
+  }
+  // It is gone, or not for everybody any more. Fetching it gives the message.
+  const bool gone = why.kind() == ErrorKind::refused || (why.kind() == ErrorKind::not_found && asked_for_itself);
+  if (gone && known.origin.public_until > 0) SPC_TRY(turn_private(known));
+  return none;
+}
+
+/// The registry has just confirmed both tag and access to everybody. Files are written only when that matters.
+Result<void> StoredImage::renew(Known known) const {
+  if (config_.tag_ttl > 0 && !wanted_.digest) SPC_TRY(store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}));
+  if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
+  const bool was_private = known.origin.public_until == 0;
+  known.origin.public_until = now() + config_.public_ttl;
+  known.origins.add(known.origin);
+  SPC_TRY(store_.write_origins(known.ref.manifest, known.origins));
+  known.record.public_until = known.origins.public_until();
+  SPC_TRY(store_.write_image(known.ref.manifest, known.record));
+  return was_private ? store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}) : Result<void>();
+}
+
+/// Its name goes first: everybody can read that.
+Result<void> StoredImage::turn_private(Known known) const {
+  if (wanted_.ref_file) SPC_TRY(store_.remove_ref(*wanted_.ref_file));
+  known.origin.public_until = 0;
+  known.origins.add(known.origin);
+  known.record.public_until = known.origins.public_until();
+  SPC_TRY(store_.write_image(known.ref.manifest, known.record));
+  return store_.write_origins(known.ref.manifest, known.origins);
+}
+
+Result<void> StoredImage::grant(const Digest& manifest) const {
+  if (!wanted_.ref_file) return {};
+  SPC_TRY(store_.write_grant(wanted_.uid, *wanted_.ref_file, {manifest, now()}));
+  const auto by_digest = name_by_digest(wanted_.origin, manifest);
+  if (!by_digest || by_digest == wanted_.ref_file) return {};
+  return store_.write_grant(wanted_.uid, *by_digest, {manifest, now()});
+}
+
+Result<void> StoredImage::keep(const ResolvedImage& image, Access access) const {
+  ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
+  ImageOrigin origin = wanted_.origin;
+  origin.name = wanted_.name;
+  origin.indexes = image.indexes;
+  const ImageOrigin* known = origins.find(origin.place());
+  if (access == Access::anonymous) origin.public_until = now() + config_.public_ttl;
+  if (access == Access::not_known && known != nullptr) origin.public_until = known->public_until;
+  origins.add(origin);
+
+  ImageRecord record;
+  record.public_until = origins.public_until();
+  record.layer_format = kLayerFormat;
+  for (const Descriptor& layer : image.manifest.layers) record.layers.push_back(layer_name(layer.digest));
+  record.settings = settings_of(image.config);
+  record.manifest = image.manifest_bytes;
+  record.config = image.config_bytes;
+  // Without its origins a record is nobody's; the other way round a public record could be left without a place.
+  SPC_TRY(store_.write_origins(image.digest, origins));
+  SPC_TRY(store_.write_image(image.digest, record));
+  if (!wanted_.ref_file) return {};
+  if (access == Access::anonymous) return store_.write_ref(*wanted_.ref_file, {image.digest, now()});
+  if (access == Access::refused_to_anonymous) SPC_TRY(store_.remove_ref(*wanted_.ref_file));
+  return grant(image.digest);
+}
+
+}  // namespace spc

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/result.hpp"
+#include "image/config/config.hpp"
+#include "image/pull/repository.hpp"
+#include "image/store/store.hpp"
+
+namespace spc {
+
+/// What is asked for, and for whom.
+struct WantedImage {
+  std::string name;                     ///< in full, for messages and listings
+  std::optional<std::string> ref_file;  ///< its name in refs/; empty: no name is kept for it
+  std::optional<Digest> digest;         ///< when the name says which image it is
+  ImageOrigin origin;                   ///< the place and the platform
+  std::uint32_t uid = 0;
+};
+
+/// What the store knows of an image, and whether this user may have that as it is.
+///
+/// Whoever may pull an image without credentials may use it; that this is so was seen when it was fetched and holds for
+/// `public_ttl` seconds, after which the registry has to say so again. Any other image is private: its registry has to give
+/// its manifest to this import, with this user's credentials. That is remembered as a grant to this user, which serves
+/// for `private_ttl` seconds where the registry is not to be asked or cannot be reached. Who has no grant learns nothing
+/// from here: neither an answer nor a message depends on what else is in the store.
+class StoredImage {
+ public:
+  /// Everything is borrowed.
+  StoredImage(const ImageStore& store, const WantedImage& wanted, const Config& config)
+      : store_(store), wanted_(wanted), config_(config) {}
+
+  /// The image if it is complete in the store, this user may have it and `pull` allows it; after one HEAD request or none,
+  /// and for a private image one GET. A registry that does not answer is a warning as long as the image is known to be
+  /// public or a grant holds. Empty: it has to be fetched.
+  Result<std::optional<Digest>> usable(PullPolicy pull, Repository& repository, Log& log);
+
+  /// Writes what the store has to know of an image whose layers are all there, each delivered by this origin or public.
+  Result<void> keep(const ResolvedImage& image, Access access) const;
+
+ private:
+  struct Known {
+    ImageStore::Ref ref;
+    ImageRecord record;
+    ImageOrigins origins;
+    ImageOrigin origin;  // the wanted one
+    bool is_public = false;
+    bool granted = false;
+  };
+  Result<std::optional<Known>> find();
+  Result<std::optional<Known>> look_at(const ImageStore::Ref& ref);
+  Result<std::optional<Digest>> without_asking(PullPolicy pull, const Known& known) const;
+  Result<std::optional<Digest>> with_answer(Known known, const Digest& answer, Repository& repository) const;
+  Result<std::optional<Digest>> without_answer(const Known& known, const Error& why, bool asked_for_itself, Log& log) const;
+  Result<void> renew(Known known) const;
+  Result<void> turn_private(Known known) const;
+  Result<void> grant(const Digest& manifest) const;
+  /// It is used now, and what the site says of it has been heard.
+  void touch(const Digest& manifest) const;
+
+  const ImageStore& store_;
+  const WantedImage& wanted_;
+  const Config& config_;
+  std::vector<UniqueFd> held_;  // the layers found: nobody takes them away until this import ends
+};
+
+}  // namespace spc

@@ -1,0 +1,146 @@
+#include "image/pull/agent_link.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/socket.hpp"
+
+namespace spc {
+namespace {
+
+ImportMessage message_of(ImportMessageKind kind, std::string_view text = {}) {
+  ImportMessage message;
+  message.kind = kind;
+  const std::string line = printable(text);
+  if (line.size() < sizeof message.text) {
+    std::memcpy(message.text, line.data(), line.size());
+  } else {
+    // Beginning and end say the most: what was done to what, and the reason with its hint.
+    constexpr std::string_view kGap = " ... ";
+    const std::size_t half = (sizeof message.text - 1 - kGap.size()) / 2;
+    const std::string shortened = line.substr(0, half) + std::string(kGap) + line.substr(line.size() - half);
+    std::memcpy(message.text, shortened.data(), shortened.size());
+  }
+  return message;
+}
+
+Error refusal(const ImportMessage& message) {
+  const auto kind = message.error_kind <= static_cast<std::uint32_t>(ErrorKind::internal)
+                        ? static_cast<ErrorKind>(message.error_kind)
+                        : ErrorKind::internal;
+  return {kind, printable({message.text, ::strnlen(message.text, sizeof message.text)})};
+}
+
+}  // namespace
+
+void AgentLink::write(LogLevel level, std::string_view line) noexcept {
+  if (level == LogLevel::debug) return;
+  try {
+    const auto kind = level == LogLevel::warning ? ImportMessageKind::warning : ImportMessageKind::progress;
+    // An agent that is gone is noticed by the next request to it.
+    static_cast<void>(send_struct(socket_, message_of(kind, line)));
+  } catch (const std::exception&) {
+    // A line is lost.
+  }
+}
+
+void AgentLink::meter(std::uint64_t done, std::uint64_t total) noexcept {
+  ImportMessage message;
+  message.kind = ImportMessageKind::meter;
+  message.done = done;
+  message.total = total;
+  static_cast<void>(send_struct(socket_, message));
+}
+
+Result<AgentLink::Answer> AgentLink::next_answer() {
+  Answer answer;
+  answer.descriptors = SPC_TRY(receive_struct(socket_, answer.message));
+  return answer;
+}
+
+/// Answers to publish() come at any time: they wait for published().
+Result<void> AgentLink::keep(const Answer& answer) {
+  const auto asked = published_.find(answer.message.digest);
+  if (asked == published_.end()) return Error(ErrorKind::internal, "unexpected reply from the agent");
+  const bool refused = answer.message.kind == ImportMessageKind::refused;
+  asked->second = refused ? Result<bool>(refusal(answer.message)) : Result<bool>(true);
+  return {};
+}
+
+/// The next answer that is about `digest`; answers about layers that wait for their names are kept.
+Result<AgentLink::Answer> AgentLink::answer_to(const Digest& digest) {
+  for (;;) {
+    Answer answer = SPC_TRY(next_answer());
+    if (answer.message.digest == digest) return answer;
+    SPC_TRY(keep(answer));
+  }
+}
+
+Result<UniqueFd> AgentLink::new_layer() {
+  const std::string step = "request a file in the store";
+  SPC_TRY_DURING(step, send_struct(socket_, message_of(ImportMessageKind::new_layer)));
+  Answer answer = SPC_TRY_DURING(step, answer_to(Digest{}));
+  if (answer.message.kind == ImportMessageKind::refused) return refusal(answer.message).during(step);
+  if (answer.message.kind != ImportMessageKind::layer_file || answer.descriptors.size() != 1) {
+    return Error(ErrorKind::internal, step + ": unexpected answer");
+  }
+  return std::move(answer.descriptors.front());
+}
+
+Result<void> AgentLink::publish(const Digest& layer, UniqueFd file) {
+  // The agent proves with a lease that there is no writer, so what we pass on must not be one either.
+  const std::string self = "/proc/self/fd/" + std::to_string(file.get());
+  if (UniqueFd reader(::open(self.c_str(), O_RDONLY | O_CLOEXEC)); reader) file = std::move(reader);
+  ImportMessage message = message_of(ImportMessageKind::publish);
+  message.digest = layer;
+  const int descriptors[] = {file.get()};
+  SPC_TRY_DURING("publish layer " + in_quotes(layer.str()), send_struct(socket_, message, descriptors));
+  published_[layer].reset();
+  return {};
+}
+
+Result<bool> AgentLink::published(const Digest& layer) {
+  const auto asked = published_.find(layer);
+  if (asked == published_.end() || !asked->second) return false;
+  Result<bool> answer = *std::move(asked->second);
+  published_.erase(asked);
+  if (!answer) return std::move(answer).error().during("publish layer " + in_quotes(layer.str()));
+  return answer;
+}
+
+Result<bool> AgentLink::evict(const Digest& layer) {
+  const std::string step = "remove layer " + in_quotes(layer.str()) + " from the store";
+  ImportMessage message = message_of(ImportMessageKind::evict);
+  message.digest = layer;
+  SPC_TRY_DURING(step, send_struct(socket_, message));
+  const Answer answer = SPC_TRY_DURING(step, answer_to(layer));
+  return answer.message.kind == ImportMessageKind::evicted;
+}
+
+Result<void> AgentLink::receive() {
+  for (;;) {
+    pollfd one = watch();
+    if (::poll(&one, 1, 0) != 1) return {};
+    const Answer answer = SPC_TRY_DURING("communicate with the agent", next_answer());
+    SPC_TRY_DURING("communicate with the agent", keep(answer));
+  }
+}
+
+Result<void> AgentLink::done(const Digest& manifest) {
+  ImportMessage message = message_of(ImportMessageKind::done);
+  message.digest = manifest;
+  return send_struct(socket_, message);
+}
+
+Result<void> AgentLink::failed(const Error& error) {
+  ImportMessage message = message_of(ImportMessageKind::failed, error.message());
+  message.error_kind = static_cast<std::uint32_t>(error.kind());
+  return send_struct(socket_, message);
+}
+
+}  // namespace spc

@@ -1,0 +1,28 @@
+#include "image/pull/layer_proof.hpp"
+
+namespace spc {
+
+std::unique_ptr<LayerProof> LayerProof::start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source) {
+  std::unique_ptr<LayerProof> proof(new LayerProof(std::move(layer), std::move(lock)));
+  proof->blob_ = source.open_layer(proof->layer_.blob, *proof);
+  proof->blob_->start();
+  return proof;
+}
+
+HttpHandler::Take LayerProof::take(std::span<const std::byte> bytes) {
+  hash_.update(bytes);
+  received_ += bytes.size();
+  return HttpHandler::Take::taken;
+}
+
+Result<bool> LayerProof::advance() {
+  blob_->advance();
+  if (!blob_->finished()) return false;
+  SPC_TRY(blob_->outcome());
+  const Digest digest = hash_.finish();
+  if (digest == layer_.blob.digest) return true;
+  return std::move(
+      Error(ErrorKind::corrupt, name_of(layer_) + ": has digest " + digest.str() + " instead").hint(blob_->whose_fault()));
+}
+
+}  // namespace spc

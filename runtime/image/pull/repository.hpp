@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/log.hpp"
+#include "base/result.hpp"
+#include "image/config/config.hpp"
+#include "image/pull/image_source.hpp"
+#include "image/reference/reference.hpp"
+#include "image/registry/fetch.hpp"
+
+namespace spc {
+
+/// One repository at a registry, or at the mirrors that the site has for it. It is asked without credentials first, and with
+/// those that `ask_user` finds when that is refused, or at once if the reference names a user.
+class Repository final : public ImageSource {
+ public:
+  using AskUser = std::function<Result<std::optional<RegistrySecret>>()>;
+  /// `http` and `log` are borrowed.
+  Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user = {});
+
+  /// What a tag stands for now, by one HEAD request: the digest of a manifest or of an index.
+  Result<Digest> ask_digest(const std::string& tag_or_digest);
+
+  /// Whether the registry gives out this very manifest, byte by byte.
+  Result<void> confirm(const Digest& manifest);
+  /// To whom it gave what was got so far.
+  [[nodiscard]] Access access() const { return session_.access; }
+  [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
+
+  std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;
+
+ private:
+  [[nodiscard]] std::string name() const override { return reference_.canonical(); }
+  [[nodiscard]] std::string manifest_name(const std::optional<Digest>& digest) const override;
+  Result<Document> get_top() override;
+  Result<Document> get_manifest(const Digest& wanted) override;
+  Result<std::string> get_config(const Descriptor& wanted) override;
+
+  Result<Document> get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
+  Result<HttpHead> run(Fetch& fetch);
+
+  ImageReference reference_;
+  bool mirrors_know_tags_;
+  RegistrySession session_;
+};
+
+}  // namespace spc

@@ -1,0 +1,128 @@
+#include "image/reference/request.hpp"
+
+#include <charconv>
+#include <set>
+
+namespace spc {
+
+std::optional<PullPolicy> parse_pull_policy(std::string_view text) {
+  for (const PullPolicy policy : {PullPolicy::newer, PullPolicy::missing, PullPolicy::always, PullPolicy::never}) {
+    if (text == name_of(policy)) return policy;
+  }
+  return std::nullopt;
+}
+
+const char* name_of(PullPolicy policy) {
+  switch (policy) {
+    case PullPolicy::newer: return "newer";
+    case PullPolicy::missing: return "missing";
+    case PullPolicy::always: return "always";
+    case PullPolicy::never: return "never";
+  }
+  return "";
+}
+
+Result<Platform> Platform::parse(std::string_view text) {
+  const auto part_ok = [](std::string_view part) {
+    return !part.empty() && part.size() <= 32 &&
+           part.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._-") == std::string_view::npos;
+  };
+  Platform platform;
+  std::string* const parts[] = {&platform.os, &platform.architecture, &platform.variant};
+  std::size_t count = 0;
+  for (std::string_view rest = text; count < 3; ++count) {
+    const std::size_t slash = rest.find('/');
+    const std::string_view part = rest.substr(0, slash);
+    if (!part_ok(part)) break;
+    *parts[count] = part;
+    if (slash == std::string_view::npos) {
+      if (count >= 1) return platform;
+      break;
+    }
+    rest.remove_prefix(slash + 1);
+  }
+  return Error(ErrorKind::invalid, "platform " + in_quotes(text) + ": use OS/ARCHITECTURE, for example linux/amd64");
+}
+
+Platform Platform::host() {
+#if defined(__x86_64__)
+  return {"linux", "amd64", ""};
+#elif defined(__aarch64__)
+  return {"linux", "arm64", ""};
+#else
+#error "this architecture's name in the OCI image specification is not known here"
+#endif
+}
+
+std::string Platform::str() const { return os + "/" + architecture + (variant.empty() ? "" : "/" + variant); }
+
+std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform) {
+  auto name = reference.ref_file_name();
+  if (!name || platform.str() == Platform::host().str()) return name;
+  *name += "@" + platform.os + "%2F" + platform.architecture + (platform.variant.empty() ? "" : "%2F" + platform.variant);
+  return name->size() <= 255 ? name : std::nullopt;
+}
+
+std::string ImportRequest::serialize() const {
+  std::string out;
+  const auto add = [&](std::string_view key, std::string_view value) {
+    out.append(key).append("=").append(value).push_back('\0');
+  };
+  add("image", image);
+  add("platform", platform.str());
+  add("config", config);
+  if (pull) add("pull", name_of(*pull));
+  add("uid", std::to_string(uid));
+  if (!registry_user.empty()) add("registry_user", registry_user);
+  if (user_store) add("user_store", "yes");
+  if (meter) add("meter", "yes");
+  if (verbose) add("verbose", "yes");
+  if (only_digest) add("only_digest", "yes");
+  return out;
+}
+
+Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
+  const auto wrong = [](std::string_view what) { return Error(ErrorKind::internal, "import request: " + std::string(what)); };
+  ImportRequest request;
+  std::set<std::string_view> seen;
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\0');
+    if (end == std::string_view::npos) return wrong("the last record is not terminated");
+    const std::string_view record = bytes.substr(0, end);
+    bytes.remove_prefix(end + 1);
+    const std::size_t equals = record.find('=');
+    if (equals == std::string_view::npos) return wrong("a record without '='");
+    const std::string_view key = record.substr(0, equals);
+    const std::string_view value = record.substr(equals + 1);
+    if (!seen.insert(key).second) return wrong(in_quotes(key) + " is given twice");
+    if (key == "image") {
+      request.image = value;
+    } else if (key == "platform") {
+      request.platform = SPC_TRY(Platform::parse(value));
+    } else if (key == "config") {
+      request.config = value;
+    } else if (key == "pull") {
+      request.pull = parse_pull_policy(value);
+      if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);
+    } else if (key == "meter") {
+      request.meter = value == "yes";
+    } else if (key == "verbose") {
+      request.verbose = value == "yes";
+    } else if (key == "only_digest") {
+      request.only_digest = value == "yes";
+    } else if (key == "uid") {
+      const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), request.uid);
+      if (error != std::errc{} || rest != value.data() + value.size()) return wrong("uid is not a number");
+    } else if (key == "registry_user") {
+      request.registry_user = value;
+    } else if (key == "user_store") {
+      request.user_store = value == "yes";
+    } else {
+      return wrong("unknown key " + in_quotes(key));
+    }
+  }
+  if (request.image.empty()) return wrong("no image");
+  return request;
+}
+
+}  // namespace spc

@@ -1,0 +1,91 @@
+#include "image/registry/fetch_error.hpp"
+
+#include "image/registry/json.hpp"
+
+namespace spc {
+namespace {
+
+
+struct RegistryReason {
+  std::string code;
+  std::string message;
+};
+
+/// The first entry of {"errors": [{"code": …, "message": …}]}, as far as there is one.
+RegistryReason reason_in(std::string_view body) {
+  RegistryReason reason;
+  const auto document = parse_json_object(body, "answer");
+  if (!document) return reason;
+  const auto errors = array_member(*document, "errors");
+  if (!errors || (*errors)->empty() || !(*errors)->front().is_object()) return reason;
+  const Json& first = (*errors)->front();
+  if (auto code = text_member(first, "code"); code && *code) reason.code = **code;
+  if (auto message = text_member(first, "message"); message && *message) reason.message = **message;
+  return reason;
+}
+
+}  // namespace
+
+std::string described(const RegistrySecret& secret) {
+  std::string text;
+  if (!secret.username.empty() && secret.username != "<token>") text = "of user " + in_quotes(secret.username) + " ";
+  return text + "from " + in_quotes(secret.source);
+}
+
+Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
+  const RegistryReason reason = reason_in(body);
+  const std::string said = reason.message.empty() ? "" : " (it says: " + printable(reason.message).substr(0, 120) + ")";
+  const std::string repository = "repository " + in_quotes(session.repository);
+  const std::string log_in = "log in: scontainer login " + session.registry;
+  switch (head.status) {
+    case 401: {
+      if (session.secret) {
+        return std::move(Error(ErrorKind::refused, "the credentials " + described(*session.secret) + " give no access to " +
+                                                       (session.repository.empty() ? "it" : repository) + said))
+            .hint("log in again: scontainer login " + session.registry);
+      }
+      if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
+        return std::move(Error(ErrorKind::refused, "login required" + said)).hint(log_in);
+      }
+      return std::move(Error(ErrorKind::refused, repository + " is private or does not exist" + said))
+          .hint("check the name; for a private image, " + log_in);
+    }
+    case 403: {
+      if (session.secret) {
+        return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden with the credentials " +
+                                                       described(*session.secret) + said))
+            .hint("ask its owner");
+      }
+      return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden" + said))
+          .hint(log_in + ", or ask its owner");
+    }
+    case 404:
+      if (reason.code == "NAME_UNKNOWN") {
+        return std::move(Error(ErrorKind::not_found, "no such " + repository)
+                             .hint(session.secret ? "check the spelling" : "check the spelling; for a private one, " + log_in));
+      }
+      if (what.starts_with("manifest")) {
+        if (reason.code == "MANIFEST_UNKNOWN") {
+          return std::move(Error(ErrorKind::not_found, "no such tag or digest in " + repository).hint("check the tag"));
+        }
+        return std::move(Error(ErrorKind::not_found, "not found" + said).hint("check repository and tag"));
+      }
+      return {ErrorKind::not_found, "missing in the registry" + said};
+    case 429:
+      return std::move(
+          Error(ErrorKind::unavailable, "too many requests" + said).hint("rate limit: try later, log in or use a mirror"));
+    case 400:
+      if (body.find("HTTP request to an HTTPS server") != std::string_view::npos ||
+          body.find("plain HTTP request was sent to HTTPS") != std::string_view::npos) {
+        return std::move(Error(ErrorKind::refused, "speaks TLS, but the site's configuration says plain HTTP")
+                             .hint("remove insecure = true for this registry from config.toml"));
+      }
+      [[fallthrough]];
+    default:
+      if (head.status >= 500)
+        return {ErrorKind::unavailable, "the registry failed with status " + std::to_string(head.status) + said};
+      return {ErrorKind::unavailable, "unexpected status " + std::to_string(head.status) + said};
+  }
+}
+
+}  // namespace spc

@@ -1,0 +1,380 @@
+#include "image/registry/http.hpp"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <dirent.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+
+#include "image/registry/http_error.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
+constexpr long kReceiveBuffer = 512 * 1024;
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::strchr(" \t\r\n", text.front()) != nullptr) text.remove_prefix(1);
+  while (!text.empty() && std::strchr(" \t\r\n", text.back()) != nullptr) text.remove_suffix(1);
+  return text;
+}
+
+/// Whether the system keeps its trusted certificates one by one under their hashes, too. Looking one up there is quicker
+/// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms.
+bool has_hashed_certificates() {
+  const char* path = curl_version_info(CURLVERSION_NOW)->capath;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(path != nullptr ? ::opendir(path) : nullptr, &::closedir);
+  if (!directory) return false;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const std::string_view name = entry->d_name;
+    if (name.size() == 10 && name.ends_with(".0") && name.find_first_not_of("0123456789abcdef") == 8) return true;
+  }
+  return false;
+}
+
+enum class Where { elsewhere, loopback, link_local };
+
+Where where_is(const sockaddr* address) {
+  std::uint32_t v4 = 0;
+  if (address->sa_family == AF_INET) {
+    sockaddr_in in{};
+    std::memcpy(&in, address, sizeof in);
+    v4 = ntohl(in.sin_addr.s_addr);
+  } else if (address->sa_family == AF_INET6) {
+    sockaddr_in6 in6{};
+    std::memcpy(&in6, address, sizeof in6);
+    if (IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr)) return Where::loopback;
+    if (IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr)) return Where::link_local;
+    if (!IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) return Where::elsewhere;
+    std::memcpy(&v4, in6.sin6_addr.s6_addr + 12, sizeof v4);
+    v4 = ntohl(v4);
+  }
+  if (v4 >> 24 == 127 || v4 == 0) return Where::loopback;
+  if (v4 >> 16 == 0xa9fe) return Where::link_local;
+  return Where::elsewhere;
+}
+
+constexpr char kOnlyThisNode[] = "resolves to a local address of this node";
+bool is_forbidden(Where where, bool allow_loopback) {
+  return where == Where::link_local || (where == Where::loopback && !allow_loopback);
+}
+
+std::string host_of(const std::string& url) {
+  const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), &curl_url_cleanup);
+  char* host = nullptr;
+  if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK ||
+      curl_url_get(parsed.get(), CURLUPART_HOST, &host, 0) != CURLUE_OK) {
+    return {};
+  }
+  std::string out = host;
+  curl_free(host);
+  if (out.starts_with('[') && out.ends_with(']')) out = out.substr(1, out.size() - 2);
+  return out;
+}
+
+/// What an address written into a URL is; a name counts as elsewhere.
+Where where_leads(const std::string& url) {
+  const std::string host = host_of(url);
+  sockaddr_in v4{.sin_family = AF_INET};
+  sockaddr_in6 v6{.sin6_family = AF_INET6};
+  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) return where_is(reinterpret_cast<const sockaddr*>(&v4));
+  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) return where_is(reinterpret_cast<const sockaddr*>(&v6));
+  return Where::elsewhere;
+}
+
+/// Whether `except` names the host: itself, a domain above it (with or without a dot in front), or `*`. We have to know
+/// whether a proxy is used, so libcurl's own list is not.
+bool is_excepted(const std::string& url, std::string_view except) {
+  const std::string host = host_of(url);
+  while (!except.empty()) {
+    std::string_view name = trimmed(except.substr(0, except.find(',')));
+    except.remove_prefix(
+        std::min(except.find(',') == std::string_view::npos ? except.size() : except.find(',') + 1, except.size()));
+    if (name == "*") return true;
+    while (name.starts_with('.')) name.remove_prefix(1);
+    if (name.empty() || name.size() > host.size()) continue;
+    const bool same_end = ::strncasecmp(host.data() + host.size() - name.size(), name.data(), name.size()) == 0;
+    if (same_end && (name.size() == host.size() || host[host.size() - name.size() - 1] == '.')) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+HttpProxies HttpProxies::of_environment() {
+  const auto variable = [](const char* lower, const char* upper) -> std::string {
+    for (const char* name : {lower, upper}) {
+      if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+    }
+    return {};
+  };
+  HttpProxies proxies{.https = variable("https_proxy", "HTTPS_PROXY"),
+                      .http = variable("http_proxy", "HTTP_PROXY"),
+                      .except = variable("no_proxy", "NO_PROXY")};
+  const std::string all = variable("all_proxy", "ALL_PROXY");
+  if (proxies.https.empty()) proxies.https = all;
+  if (proxies.http.empty()) proxies.http = all;
+  return proxies;
+}
+
+std::string_view HttpHead::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+struct HttpClient::Transfer {
+  CURL* handle = nullptr;
+  curl_slist* headers = nullptr;
+  HttpHandler* handler = nullptr;
+  HttpHead head;
+  std::size_t header_bytes = 0;
+  bool allow_loopback = true;
+  bool proxied = false;
+  bool paused = false;
+  std::string form;
+  std::string refused;  // why we ended it ourselves
+  char error[CURL_ERROR_SIZE] = {};
+
+  ~Transfer() {
+    for (curl_slist* header = headers; header != nullptr; header = header->next) {
+      ::explicit_bzero(header->data, std::strlen(header->data));
+    }
+    ::explicit_bzero(form.data(), form.size());
+    curl_slist_free_all(headers);
+  }
+
+  static std::size_t on_header(char* data, std::size_t, std::size_t size, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    transfer.header_bytes += size;
+    if (transfer.header_bytes > kMaxHeaderBytes) {
+      transfer.refused = "the response has more than 64 KiB of headers";
+      return 0;
+    }
+    const std::string_view line = trimmed({data, size});
+    if (line.starts_with("HTTP/")) {  // a final status after 100 Continue and the like starts anew
+      transfer.head.headers.clear();
+      return size;
+    }
+    const std::size_t colon = line.find(':');
+    if (colon == std::string_view::npos) return size;
+    std::string name(line.substr(0, colon));
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    transfer.head.headers.emplace_back(std::move(name), trimmed(line.substr(colon + 1)));
+    return size;
+  }
+
+  static std::size_t on_body(char* data, std::size_t, std::size_t size, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &transfer.head.status);
+    switch (transfer.handler->body(transfer.head, std::as_bytes(std::span(data, size)))) {
+      case HttpHandler::Take::taken: return size;
+      case HttpHandler::Take::later: transfer.paused = true; return CURL_WRITEFUNC_PAUSE;
+      case HttpHandler::Take::stop: break;
+    }
+    return 0;
+  }
+
+  static curl_socket_t on_socket(void* self, curlsocktype, curl_sockaddr* address) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    // The site may run its proxy on each node; where that connects to cannot be seen from here.
+    if (!transfer.proxied && is_forbidden(where_is(&address->addr), transfer.allow_loopback)) {
+      transfer.refused = kOnlyThisNode;
+      return CURL_SOCKET_BAD;
+    }
+    return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+  }
+};
+
+struct HttpClient::Impl {
+  CURLM* multi = nullptr;
+  HttpSettings settings;
+  std::optional<bool> hashed_certificates;  // asked when the first https request needs it
+  std::list<std::unique_ptr<Transfer>> transfers;
+  std::vector<CURL*> idle;  // handles to use again
+
+  ~Impl() {
+    for (auto& transfer : transfers) {
+      curl_multi_remove_handle(multi, transfer->handle);
+      curl_easy_cleanup(transfer->handle);
+    }
+    for (CURL* handle : idle) curl_easy_cleanup(handle);
+    if (multi != nullptr) curl_multi_cleanup(multi);
+  }
+
+  std::unique_ptr<Transfer> take(CURL* handle) {
+    const auto found = std::find_if(transfers.begin(), transfers.end(), [&](const auto& t) { return t->handle == handle; });
+    if (found == transfers.end()) return nullptr;
+    auto transfer = std::move(*found);
+    transfers.erase(found);
+    curl_multi_remove_handle(multi, handle);
+    return transfer;
+  }
+
+  Transfer* of(const HttpHandler& handler) {
+    for (auto& transfer : transfers) {
+      if (transfer->handler == &handler) return transfer.get();
+    }
+    return nullptr;
+  }
+
+  /// Tells the handlers of every request that has ended.
+  void deliver_ends() {
+    int left = 0;
+    while (CURLMsg* message = curl_multi_info_read(multi, &left)) {
+      if (message->msg != CURLMSG_DONE) continue;
+      const CURLcode code = message->data.result;
+      auto transfer = take(message->easy_handle);  // `message` is gone with the handle
+      if (!transfer) continue;
+      HttpEnd end = end_of(*transfer, code);
+      HttpHandler& handler = *transfer->handler;
+      curl_easy_reset(transfer->handle);
+      idle.push_back(transfer->handle);
+      handler.ended(transfer->head, std::move(end));
+    }
+  }
+
+  static HttpEnd end_of(Transfer& transfer, CURLcode code) {
+    HttpEnd end;
+    curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &transfer.head.status);
+    if (char* url = nullptr; curl_easy_getinfo(transfer.handle, CURLINFO_REDIRECT_URL, &url) == CURLE_OK && url != nullptr) {
+      end.redirect = url;
+    }
+    if (char* ip = nullptr;
+        !transfer.proxied && curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
+      end.from_loopback = std::strncmp(ip, "127.", 4) == 0 || std::strcmp(ip, "::1") == 0;
+    }
+    if (code == CURLE_OK) return end;
+    if (!transfer.refused.empty()) {
+      end.kind = HttpEnd::Kind::failed;
+      end.error = Error(ErrorKind::refused, transfer.refused);
+      return end;
+    }
+    end.kind = kind_of_end(transfer.handle, code);
+    end.error = explain_curl(transfer.handle, code, transfer.error, transfer.proxied);
+    return end;
+  }
+};
+
+HttpClient::HttpClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpClient::~HttpClient() = default;
+
+Result<std::unique_ptr<HttpClient>> HttpClient::create(HttpSettings settings) {
+  auto impl = std::make_unique<Impl>();
+  impl->settings = std::move(settings);
+  if (curl_global_init(CURL_GLOBAL_NOTHING) == CURLE_OK) impl->multi = curl_multi_init();
+  if (impl->multi == nullptr) return Error(ErrorKind::no_space, "start the HTTP client: out of memory");
+  return std::unique_ptr<HttpClient>(new HttpClient(std::move(impl)));
+}
+
+Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler) {
+  const bool is_https = request.url.starts_with("https:");
+  const HttpProxies& proxies = impl_->settings.proxies;
+  const std::string& proxy = is_https ? proxies.https : proxies.http;
+  auto transfer = std::make_unique<Transfer>();
+  transfer->proxied = !proxy.empty() && !is_excepted(request.url, proxies.except);
+  if (transfer->proxied && is_forbidden(where_leads(request.url), request.allow_loopback)) {
+    return Error(ErrorKind::refused, kOnlyThisNode);
+  }
+  transfer->handler = &handler;
+  transfer->allow_loopback = request.allow_loopback;
+  if (impl_->idle.empty()) {
+    transfer->handle = curl_easy_init();
+    if (transfer->handle == nullptr) return Error(ErrorKind::no_space, "start a request: out of memory");
+  } else {
+    transfer->handle = impl_->idle.back();
+    impl_->idle.pop_back();
+  }
+  CURL* handle = transfer->handle;
+  Transfer* self = transfer.get();
+  impl_->transfers.push_back(std::move(transfer));
+
+  bool ok = true;
+  const auto set = [&](CURLoption option, auto value) { ok = ok && curl_easy_setopt(handle, option, value) == CURLE_OK; };
+  const auto add = [&](const std::string& line) {
+    curl_slist* longer = curl_slist_append(self->headers, line.c_str());
+    if (longer == nullptr) ok = false;
+    if (longer != nullptr) self->headers = longer;
+  };
+  set(CURLOPT_URL, request.url.c_str());
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_FOLLOWLOCATION, 0L);
+  // One connection a layer is faster than one for all, and HTTP/2's windows would couple the layers' back-pressure.
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_USERAGENT, "spank-container/" SPC_VERSION);
+  set(CURLOPT_BUFFERSIZE, kReceiveBuffer);
+  set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(impl_->settings.connect.count()));
+  set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
+  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(impl_->settings.stall.count()));
+  set(CURLOPT_ERRORBUFFER, self->error);
+  set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
+  set(CURLOPT_HEADERDATA, static_cast<void*>(self));
+  set(CURLOPT_WRITEFUNCTION, &Transfer::on_body);
+  set(CURLOPT_WRITEDATA, static_cast<void*>(self));
+  set(CURLOPT_OPENSOCKETFUNCTION, &Transfer::on_socket);
+  set(CURLOPT_OPENSOCKETDATA, static_cast<void*>(self));
+  if (request.head) set(CURLOPT_NOBODY, 1L);
+  if (!request.ca.empty()) {
+    set(CURLOPT_CAINFO, request.ca.c_str());
+  } else if (is_https) {
+    if (!impl_->hashed_certificates) impl_->hashed_certificates = has_hashed_certificates();
+    if (*impl_->hashed_certificates) set(CURLOPT_CAINFO, static_cast<const char*>(nullptr));
+  }
+  set(CURLOPT_PROXY, self->proxied ? proxy.c_str() : "");  // empty: nor what the environment says
+  set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  if (request.form) {
+    self->form = *request.form;
+    set(CURLOPT_POSTFIELDSIZE, static_cast<long>(self->form.size()));
+    set(CURLOPT_POSTFIELDS, self->form.c_str());
+  }
+  if (!request.accept.empty()) add("Accept: " + request.accept);
+  if (!request.authorization.empty()) add("Authorization: " + request.authorization);
+  if (request.range_from > 0) add("Range: bytes=" + std::to_string(request.range_from) + "-");
+  if (self->headers != nullptr) set(CURLOPT_HTTPHEADER, self->headers);
+  if (ok && curl_multi_add_handle(impl_->multi, handle) == CURLM_OK) return {};
+  curl_easy_reset(handle);
+  impl_->idle.push_back(handle);
+  impl_->transfers.pop_back();
+  return Error(ErrorKind::internal, "start a request to " + in_quotes(request.url) + ": libcurl refuses it");
+}
+
+void HttpClient::cancel(HttpHandler& handler) {
+  Transfer* transfer = impl_->of(handler);
+  if (transfer == nullptr) return;
+  const auto owned = impl_->take(transfer->handle);
+  curl_easy_cleanup(owned->handle);
+}
+
+void HttpClient::resume(HttpHandler& handler) {
+  Transfer* transfer = impl_->of(handler);
+  if (transfer == nullptr || !transfer->paused) return;
+  transfer->paused = false;
+  curl_easy_pause(transfer->handle, CURLPAUSE_CONT);
+}
+
+Result<void> HttpClient::wait(std::chrono::milliseconds timeout, std::span<pollfd> others) {
+  std::vector<curl_waitfd> watched(others.size());
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    // CURL_WAIT_* have the values of poll's bits on none but Linux's own: translate.
+    watched[i].fd = others[i].fd;
+    watched[i].events = static_cast<short>(((others[i].events & POLLIN) != 0 ? CURL_WAIT_POLLIN : 0) |
+                                           ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
+  }
+  int running = 0;
+  CURLMcode code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()),
+                                   static_cast<int>(timeout.count()), nullptr);
+  if (code == CURLM_OK) code = curl_multi_perform(impl_->multi, &running);
+  impl_->deliver_ends();
+  if (code != CURLM_OK) return Error(ErrorKind::internal, std::string("HTTP client: ") + curl_multi_strerror(code));
+  return {};
+}
+
+}  // namespace spc

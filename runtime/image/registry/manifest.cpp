@@ -1,0 +1,265 @@
+#include "image/registry/manifest.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+
+#include "image/registry/json.hpp"
+#include "protocol/image_record.hpp"
+
+namespace spc {
+namespace {
+
+
+constexpr std::string_view kOciManifest = "application/vnd.oci.image.manifest.v1+json";
+constexpr std::string_view kOciIndex = "application/vnd.oci.image.index.v1+json";
+constexpr std::string_view kDockerManifest = "application/vnd.docker.distribution.manifest.v2+json";
+constexpr std::string_view kDockerList = "application/vnd.docker.distribution.manifest.list.v2+json";
+constexpr std::string_view kDockerSchema1 = "application/vnd.docker.distribution.manifest.v1";
+
+constexpr std::array<std::string_view, 8> kLayerTypes = {"application/vnd.oci.image.layer.v1.tar",
+                                                         "application/vnd.oci.image.layer.v1.tar+gzip",
+                                                         "application/vnd.oci.image.layer.v1.tar+zstd",
+                                                         "application/vnd.docker.image.rootfs.diff.tar",
+                                                         "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                                                         "application/vnd.docker.image.rootfs.diff.tar.zstd",
+                                                         "application/vnd.docker.image.rootfs.diff.tar+gzip",
+                                                         "application/vnd.docker.image.rootfs.diff.tar+zstd"};
+constexpr std::array<std::string_view, 2> kConfigTypes = {"application/vnd.oci.image.config.v1+json",
+                                                          "application/vnd.docker.container.image.v1+json"};
+
+constexpr std::uint64_t kMaxBlob = std::uint64_t{1} << 50;
+constexpr std::size_t kMaxIndexEntries = 2000;
+
+bool is_manifest_type(std::string_view type) { return type == kOciManifest || type == kDockerManifest; }
+bool is_index_type(std::string_view type) { return type == kOciIndex || type == kDockerList; }
+
+Error corrupt(const std::string& why) { return Error(ErrorKind::corrupt, why); }
+
+Result<Descriptor> parse_descriptor(const Json& object) {
+  if (!object.is_object()) return corrupt("a descriptor is not an object");
+  Descriptor descriptor;
+  descriptor.media_type = SPC_TRY(text_member(object, "mediaType")).value_or("");
+  const auto digest = SPC_TRY(text_member(object, "digest"));
+  if (!digest) return corrupt("a descriptor has no digest");
+  descriptor.digest = SPC_TRY(Digest::parse(*digest));
+  const auto size = SPC_TRY(number_member(object, "size"));
+  if (!size) return corrupt("descriptor of " + descriptor.digest.str() + " has no size");
+  if (*size > kMaxBlob)
+    return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is impossible");
+  descriptor.size = *size;
+  return descriptor;
+}
+
+Result<void> check_layer_type(const std::string& type) {
+  if (std::find(kLayerTypes.begin(), kLayerTypes.end(), type) != kLayerTypes.end()) return {};
+  if (type.find("foreign") != std::string::npos || type.find("nondistributable") != std::string::npos) {
+    return Error(ErrorKind::invalid, "has a non-distributable (foreign) layer")
+        .hint("used by Windows images");
+  }
+  if (type.find("encrypted") != std::string::npos) {
+    return Error(ErrorKind::invalid, "has an encrypted layer; these are not supported");
+  }
+  return Error(ErrorKind::invalid, "has a layer of unknown type " + in_quotes(type)).hint("is this a container image?");
+}
+
+Result<Manifest> manifest_of(const Json& document) {
+  Manifest manifest;
+  const Json* config = find_member(document, "config");
+  if (config == nullptr) return corrupt("has no config");
+  manifest.config = SPC_TRY(parse_descriptor(*config));
+  const std::string& type = manifest.config.media_type;
+  if (std::find(kConfigTypes.begin(), kConfigTypes.end(), type) == kConfigTypes.end()) {
+    return Error(ErrorKind::invalid, "is not a container image but an artifact (config of type " + in_quotes(type) + ")");
+  }
+  const auto* layers = SPC_TRY(array_member(document, "layers"));
+  if (layers->size() > ImageRecordHeader::kMaxLayers) {
+    return Error(ErrorKind::invalid,
+                 "has " + std::to_string(layers->size()) + " layers, more than " + std::to_string(ImageRecordHeader::kMaxLayers));
+  }
+  for (const Json& layer : *layers) {
+    const Descriptor descriptor = SPC_TRY(parse_descriptor(layer));
+    SPC_TRY(check_layer_type(descriptor.media_type));
+    manifest.layers.push_back(descriptor);
+  }
+  return manifest;
+}
+
+Result<Index> index_of(const Json& document) {
+  Index index;
+  const auto* entries = SPC_TRY(array_member(document, "manifests"));
+  if (entries->size() > kMaxIndexEntries) return corrupt("lists more than " + std::to_string(kMaxIndexEntries) + " images");
+  for (const Json& item : *entries) {
+    Index::Entry entry;
+    entry.descriptor = SPC_TRY(parse_descriptor(item));
+    entry.is_index = is_index_type(entry.descriptor.media_type);
+    // Other things (signatures, attestations of unknown type) may be listed; they are not candidates.
+    if (!entry.is_index && !is_manifest_type(entry.descriptor.media_type)) continue;
+    if (const Json* platform = find_member(item, "platform")) {
+      if (!platform->is_object()) return corrupt("\"platform\" is not an object");
+      entry.has_platform = true;
+      entry.platform.os = SPC_TRY(text_member(*platform, "os")).value_or("");
+      entry.platform.architecture = SPC_TRY(text_member(*platform, "architecture")).value_or("");
+      entry.platform.variant = SPC_TRY(text_member(*platform, "variant")).value_or("");
+    }
+    index.entries.push_back(std::move(entry));
+  }
+  return index;
+}
+
+/// Variants are numbers, and a machine runs what was made for a lower one: `v2` on amd64/v3, arm/v6 on arm/v7. Without
+/// one what every machine of the architecture runs is meant, on 32-bit arm v7. Empty: not a variant of this kind.
+std::optional<int> level_of(const Platform& platform) {
+  if (platform.variant.empty()) return platform.architecture == "arm64" ? 80 : platform.architecture == "arm" ? 70 : 10;
+  int level = 0;
+  int part = 0;  // v9.2
+  const char* const end = platform.variant.data() + platform.variant.size();
+  auto read = std::from_chars(platform.variant.data() + 1, end, level);
+  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '.') read = std::from_chars(read.ptr + 1, end, part);
+  const bool is_number = platform.variant[0] == 'v' && read.ec == std::errc{} && read.ptr == end && level < 100 && part < 10;
+  return is_number ? std::optional(10 * level + part) : std::nullopt;
+}
+
+/// 0: no match; higher is better.
+int match(const Platform& have, const Platform& want) {
+  constexpr int kSame = 10000;
+  if (have.os != want.os || have.architecture != want.architecture) return 0;
+  if (have.variant == want.variant) return kSame;
+  const auto level = level_of(have);
+  const auto wanted = level_of(want);
+  if (!level || !wanted || *level > *wanted) return 0;
+  return std::max(1, kSame - 1 - (*wanted - *level));
+}
+
+Result<std::vector<std::string>> texts_member(const Json& object, const char* key) {
+  std::vector<std::string> texts;
+  const auto* items = SPC_TRY(array_member(object, key));
+  for (const Json& item : *items) {
+    if (!item.is_string()) return corrupt("\"" + std::string(key) + "\" has an element that is not a string");
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.find('\0') != std::string::npos) return corrupt("\"" + std::string(key) + "\" has a NUL character in it");
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+/// The keys of an object that stands for a set; nothing acts upon them, so what is malformed is left out.
+std::vector<std::string> names_member(const Json& object, const char* key) {
+  std::vector<std::string> names;
+  const Json* set = find_member(object, key);
+  if (set == nullptr || !set->is_object()) return names;
+  for (const auto& item : set->items()) {
+    if (item.key().find('\0') == std::string::npos) names.push_back(item.key());
+  }
+  return names;
+}
+
+Result<ImageConfig> config_of(const Json& document) {
+  ImageConfig config;
+  config.platform.os = SPC_TRY(text_member(document, "os")).value_or("");
+  config.platform.architecture = SPC_TRY(text_member(document, "architecture")).value_or("");
+  config.platform.variant = SPC_TRY(text_member(document, "variant")).value_or("");
+
+  const Json* rootfs = find_member(document, "rootfs");
+  if (rootfs == nullptr || !rootfs->is_object()) {
+    return Error(ErrorKind::invalid, "has no rootfs: this is not a container image");
+  }
+  const auto diff_ids = SPC_TRY(texts_member(*rootfs, "diff_ids"));
+  for (const auto& text : diff_ids) config.diff_ids.push_back(SPC_TRY_DURING("diff_ids", Digest::parse(text)));
+
+  if (const Json* run = find_member(document, "config")) {
+    if (!run->is_object()) return corrupt("\"config\" is not an object");
+    const auto env = SPC_TRY(texts_member(*run, "Env"));
+    for (const auto& entry : env) {
+      const std::size_t equals = entry.find('=');
+      if (equals != std::string::npos && equals > 0) config.env.push_back(entry);  // others name no value
+    }
+    config.entrypoint = SPC_TRY(texts_member(*run, "Entrypoint"));
+    config.cmd = SPC_TRY(texts_member(*run, "Cmd"));
+    config.workdir = SPC_TRY(text_member(*run, "WorkingDir")).value_or("");
+    config.user = SPC_TRY(text_member(*run, "User")).value_or("");
+    config.volumes = names_member(*run, "Volumes");
+    config.ports = names_member(*run, "ExposedPorts");
+  }
+  return config;
+}
+
+Result<std::variant<Manifest, Index>> document_of(const Json& document, std::string_view content_type) {
+  content_type = content_type.substr(0, content_type.find(';'));
+  const std::string own_type = SPC_TRY(text_member(document, "mediaType")).value_or("");
+  const auto schema = SPC_TRY(number_member(document, "schemaVersion"));
+  const bool has_layers = find_member(document, "layers") != nullptr || find_member(document, "config") != nullptr;
+  const bool has_manifests = find_member(document, "manifests") != nullptr;
+
+  if (schema == 1U || find_member(document, "fsLayers") != nullptr || own_type.starts_with(kDockerSchema1)) {
+    return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)").hint("push the image again with a recent tool");
+  }
+  if (schema && schema != 2U) return corrupt("schemaVersion " + std::to_string(*schema) + " is unknown");
+  if (has_layers && has_manifests) return corrupt("is both a manifest and an index");
+
+  const bool header_known = is_manifest_type(content_type) || is_index_type(content_type);
+  if (!own_type.empty() && header_known && is_index_type(own_type) != is_index_type(content_type)) {
+    return corrupt("is served as " + in_quotes(content_type) + " but has media type " + in_quotes(own_type));
+  }
+  const std::string_view type = !own_type.empty() ? std::string_view(own_type)
+                                : header_known    ? content_type
+                                : has_manifests   ? kOciIndex
+                                                  : kOciManifest;
+  if (is_index_type(type)) {
+    if (has_layers) return corrupt("has the media type of an index but contains layers");
+    return std::variant<Manifest, Index>(SPC_TRY(index_of(document)));
+  }
+  if (!is_manifest_type(type)) {
+    return Error(ErrorKind::invalid, "is of type " + in_quotes(type) + ", not a container image");
+  }
+  if (has_manifests) return corrupt("has the media type of a manifest but lists manifests");
+  return std::variant<Manifest, Index>(SPC_TRY(manifest_of(document)));
+}
+
+}  // namespace
+
+const char* const kManifestAccept =
+    "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, "
+    "application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
+
+Result<std::variant<Manifest, Index>> parse_manifest(std::string_view bytes, std::string_view content_type,
+                                                     std::string_view what) {
+  const Json document = SPC_TRY(parse_json_object(bytes, what));
+  return SPC_TRY_DURING(what, document_of(document, content_type));
+}
+
+Result<Index::Entry> choose_platform(const Index& index, const Platform& platform, std::string_view what) {
+  const Index::Entry* best = nullptr;
+  int best_match = 0;
+  std::set<std::string> others;
+  for (const Index::Entry& entry : index.entries) {
+    if (!entry.has_platform) continue;
+    if (const int found = match(entry.platform, platform); found > best_match) {
+      best = &entry;
+      best_match = found;
+    }
+    if (entry.platform.os != "unknown") others.insert(entry.platform.str());
+  }
+  if (best != nullptr) return *best;
+  // An index in an index has no platform of its own; neither has the only entry of a careless one.
+  for (const Index::Entry& entry : index.entries) {
+    if (!entry.has_platform && (entry.is_index || index.entries.size() == 1)) return entry;
+  }
+  if (index.entries.empty()) return Error(ErrorKind::not_found, std::string(what) + ": the index lists no image");
+  std::string list;
+  std::size_t shown = 0;
+  for (const std::string& other : others) {
+    if (++shown > 12) break;
+    list += (list.empty() ? "" : ", ") + printable(other).substr(0, 40);
+  }
+  if (list.empty()) list = "nothing that names its platform";
+  return Error(ErrorKind::not_found, std::string(what) + ": has no image for " + platform.str() + ", only for " + list);
+}
+
+Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what) {
+  const Json document = SPC_TRY(parse_json_object(bytes, what));
+  return SPC_TRY_DURING(what, config_of(document));
+}
+
+}  // namespace spc

@@ -1,0 +1,111 @@
+#include "image/registry/user_source_link.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/socket.hpp"
+
+namespace spc {
+namespace {
+
+bool is_socket(int fd) {
+  struct stat status {};
+  return fd >= 0 && ::fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+Result<void> put(char* into, std::size_t size, std::string_view text) {
+  if (text.size() >= size) return Error(ErrorKind::invalid, in_quotes(text) + ": is too long");
+  std::memcpy(into, text.data(), text.size());
+  return {};
+}
+
+std::string text_of(const UserSourceMessage& message) {
+  return printable({message.text, ::strnlen(message.text, sizeof message.text)});
+}
+
+ErrorKind failure_kind(std::uint32_t number) {
+  return number <= static_cast<std::uint32_t>(ErrorKind::internal) ? static_cast<ErrorKind>(number) : ErrorKind::internal;
+}
+
+Result<void> wait_readable(int socket, std::chrono::steady_clock::time_point until) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return Error(ErrorKind::unavailable, "no response");
+    pollfd watched{socket, POLLIN, 0};
+    const int ready = ::poll(&watched, 1, static_cast<int>(left));
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return Error::from_errno(errno, "wait for it");
+  }
+}
+
+}  // namespace
+
+UserSourceLink::UserSourceLink(int socket, Log& log, std::chrono::seconds patience)
+    : socket_(is_socket(socket) ? socket : -1), log_(log), patience_(patience) {}
+
+Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question) {
+  const std::string step = "query user-source";
+  if (auto sent = send_struct(socket_, question); !sent) {
+    if (sent.error().sys_errno() == EPIPE) return Answer{.message = {.kind = UserSourceKind::none}, .descriptors = {}};
+    return std::move(sent).error().during(step);
+  }
+  for (;;) {
+    Answer answer;
+    SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience_));
+    answer.descriptors = SPC_TRY_DURING(step, receive_struct(socket_, answer.message));
+    if (answer.message.kind != UserSourceKind::progress) return answer;
+    log_.write(LogLevel::info, text_of(answer.message));
+  }
+}
+
+Result<std::optional<RegistrySecret>> UserSourceLink::credentials(std::string_view registry, std::string_view user) {
+  std::optional<RegistrySecret> none;
+  if (!connected()) return none;
+  UserSourceMessage question;
+  question.kind = UserSourceKind::credentials;
+  SPC_TRY(put(question.text, sizeof question.text, registry));
+  SPC_TRY(put(question.user, sizeof question.user, user));
+  const Answer answer = SPC_TRY(ask(question));
+  if (answer.message.kind == UserSourceKind::none) return none;
+  if (answer.message.kind == UserSourceKind::failed)
+    return Error(failure_kind(answer.message.error_kind), text_of(answer.message));
+  if (answer.message.kind != UserSourceKind::secret || answer.descriptors.size() != 1) {
+    return Error(ErrorKind::internal, "query user-source: unexpected reply");
+  }
+  return std::optional(SPC_TRY(RegistrySecret::from_file(answer.descriptors.front().get())));
+}
+
+Result<std::optional<UserSourceLink::Part>> UserSourceLink::document() {
+  UserSourceMessage question;
+  question.kind = UserSourceKind::document;
+  return ask_part(question);
+}
+
+Result<std::optional<UserSourceLink::Part>> UserSourceLink::blob(const Digest& digest) {
+  UserSourceMessage question;
+  question.kind = UserSourceKind::blob;
+  question.digest = digest;
+  return ask_part(question);
+}
+
+Result<std::optional<UserSourceLink::Part>> UserSourceLink::ask_part(const UserSourceMessage& question) {
+  std::optional<Part> none;
+  if (!connected()) return none;
+  Answer answer = SPC_TRY(ask(question));
+  const UserSourceMessage& message = answer.message;
+  if (message.kind == UserSourceKind::none) return none;
+  if (message.kind == UserSourceKind::failed) return Error(failure_kind(message.error_kind), text_of(message));
+  if (message.kind != UserSourceKind::file || answer.descriptors.size() != 1) {
+    return Error(ErrorKind::internal, "query user-source: unexpected reply");
+  }
+  return std::optional(Part{.file = std::move(answer.descriptors.front()),
+                            .offset = message.offset,
+                            .size = message.size,
+                            .media_type = text_of(message)});
+}
+
+}  // namespace spc

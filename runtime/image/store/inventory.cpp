@@ -1,0 +1,74 @@
+#include "image/store/inventory.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "image/store/store_files.hpp"
+
+namespace spc {
+namespace {
+
+/// The beginning of a record, which is all that is needed here: the rest may be megabytes.
+Result<StoredRecord> read_head(int file, const Digest& manifest) {
+  StoredRecord record{.manifest = manifest, .layers = {}};
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat an image in the store");
+  record.fetched = status.st_mtim.tv_sec;
+  record.last_used = status.st_atim.tv_sec;
+  ImageRecordHeader header;
+  if (::pread(file, &header, sizeof header, 0) != sizeof header ||
+      std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
+      header.layer_count > ImageRecordHeader::kMaxLayers) {
+    return record;
+  }
+  record.layers.resize(header.layer_count);
+  const auto bytes = static_cast<ssize_t>(header.layer_count * sizeof(Digest));
+  if (::pread(file, record.layers.data(), static_cast<std::size_t>(bytes), sizeof header) != bytes) {
+    record.layers.clear();
+    return record;
+  }
+  record.public_until = header.public_until;
+  record.layer_format = header.layer_format;
+  return record;
+}
+
+Result<std::vector<StoredLayer>> list_layers(const ImageStore& store) {
+  const UniqueFd directory(::openat(store.directory(), "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!directory) return Error::from_errno(errno, "open the layers in " + in_quotes(store.path()));
+  std::vector<StoredLayer> layers;
+  for (const auto& file : SPC_TRY(names_in(directory.get()))) {
+    constexpr std::string_view kEnding = ".sqsh";
+    if (!file.ends_with(kEnding)) continue;
+    const auto name = Digest::parse("sha256:" + file.substr(0, file.size() - kEnding.size()));
+    struct stat status {};
+    if (!name || ::fstatat(directory.get(), file.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    layers.push_back({*name, static_cast<std::uint64_t>(status.st_blocks) * 512, status.st_mtim.tv_sec});
+  }
+  return layers;
+}
+
+}  // namespace
+
+Result<std::vector<StoredRecord>> list_records(const ImageStore& store) {
+  std::vector<StoredRecord> images;
+  for (const auto& name : SPC_TRY(names_in(store.images()))) {
+    const auto manifest = Digest::parse("sha256:" + name);
+    if (!manifest) continue;  // origins, delivered, grants
+    // O_NOATIME: to be looked at is not to be used.
+    const UniqueFd file(::openat(store.images(), name.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (file) images.push_back(SPC_TRY(read_head(file.get(), *manifest)));
+  }
+  return images;
+}
+
+Result<StoreInventory> take_inventory(const ImageStore& store) {
+  StoreInventory inventory;
+  inventory.images = SPC_TRY(list_records(store));
+  inventory.layers = SPC_TRY(list_layers(store));
+  return inventory;
+}
+
+}  // namespace spc

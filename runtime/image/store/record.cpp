@@ -1,0 +1,158 @@
+#include "image/store/record.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMaxIndexes = 16;
+constexpr std::size_t kMaxOrigins = 64;
+
+void add_record(std::string& out, std::string_view key, std::string_view value) {
+  out.append(key).append("=").append(value).push_back('\0');
+}
+
+template <typename Number>
+Number number_in(std::string_view text) {
+  Number number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+void set(ImageOrigin& origin, std::string_view key, std::string_view value) {
+  if (key == "registry") origin.registry = value;
+  if (key == "repository") origin.repository = value;
+  if (key == "user") origin.user = number_in<std::uint32_t>(value);
+  if (key == "name") origin.name = value;
+  if (key == "platform") origin.platform = value;
+  if (key == "public_until") origin.public_until = number_in<std::int64_t>(value);
+  if (key == "index") {
+    if (auto digest = Digest::parse(value)) origin.indexes.push_back(*digest);
+  }
+}
+
+}  // namespace
+
+std::string serialize(const ImageRecord& record) {
+  ImageRecordHeader header;
+  std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
+  header.layer_count = static_cast<std::uint32_t>(record.layers.size());
+  header.layer_format = record.layer_format;
+  header.public_until = record.public_until;
+  std::uint64_t offset = sizeof header + record.layers.size() * sizeof(Digest);
+  const auto place = [&](const std::string& bytes) {
+    const ImageRecordHeader::Section section{.offset = offset, .size = bytes.size()};
+    offset += bytes.size();
+    return section;
+  };
+  header.settings = place(record.settings);
+  header.manifest = place(record.manifest);
+  header.config = place(record.config);
+
+  std::string out(reinterpret_cast<const char*>(&header), sizeof header);
+  for (const Digest& layer : record.layers) out.append(reinterpret_cast<const char*>(layer.bytes.data()), layer.bytes.size());
+  return out + record.settings + record.manifest + record.config;
+}
+
+Result<ImageRecord> parse_image_record(std::string_view bytes) {
+  const auto damaged = [] { return Error(ErrorKind::corrupt, "the image record in the store is corrupt"); };
+  ImageRecordHeader header;
+  if (bytes.size() < sizeof header) return damaged();
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
+      header.layer_count > ImageRecordHeader::kMaxLayers || bytes.size() - sizeof header < header.layer_count * sizeof(Digest)) {
+    return damaged();
+  }
+  for (const auto& section : {header.settings, header.manifest, header.config}) {
+    if (section.offset > bytes.size() || section.size > bytes.size() - section.offset) return damaged();
+  }
+  const auto section = [&](const ImageRecordHeader::Section& at) {
+    return bytes.substr(static_cast<std::size_t>(at.offset), static_cast<std::size_t>(at.size));
+  };
+  ImageRecord record;
+  record.public_until = header.public_until;
+  record.layer_format = header.layer_format;
+  record.layers.resize(header.layer_count);
+  for (std::size_t i = 0; i < record.layers.size(); ++i) {
+    std::memcpy(record.layers[i].bytes.data(), bytes.data() + sizeof header + i * sizeof(Digest), sizeof(Digest));
+  }
+  record.settings = section(header.settings);
+  record.manifest = section(header.manifest);
+  record.config = section(header.config);
+  return record;
+}
+
+std::string ImageOrigin::place() const { return user ? "user=" + std::to_string(*user) : registry + "/" + repository; }
+
+const ImageOrigin* ImageOrigins::find(std::string_view place) const {
+  const auto found = std::find_if(all_.begin(), all_.end(), [&](const auto& origin) { return origin.place() == place; });
+  return found == all_.end() ? nullptr : &*found;
+}
+
+void ImageOrigins::add(ImageOrigin origin) {
+  const auto known = std::find_if(all_.begin(), all_.end(), [&](const auto& one) { return one.place() == origin.place(); });
+  if (known != all_.end()) {
+    for (const Digest& index : known->indexes) {
+      const bool fresh = std::find(origin.indexes.begin(), origin.indexes.end(), index) == origin.indexes.end();
+      if (fresh && known->platform == origin.platform && origin.indexes.size() < kMaxIndexes) origin.indexes.push_back(index);
+    }
+    all_.erase(known);
+  }
+  all_.push_back(std::move(origin));
+  if (all_.size() > kMaxOrigins) all_.erase(all_.begin());
+}
+
+std::int64_t ImageOrigins::public_until() const {
+  std::int64_t until = 0;
+  for (const ImageOrigin& origin : all_) until = std::max(until, origin.public_until);
+  return until;
+}
+
+std::string ImageOrigins::serialize() const {
+  std::string out;
+  for (const ImageOrigin& origin : all_) {
+    add_record(out, "origin", "");
+    if (origin.user) {
+      add_record(out, "user", std::to_string(*origin.user));
+    } else {
+      add_record(out, "registry", origin.registry);
+      add_record(out, "repository", origin.repository);
+    }
+    add_record(out, "name", origin.name);
+    add_record(out, "platform", origin.platform);
+    add_record(out, "public_until", std::to_string(origin.public_until));
+    for (const Digest& index : origin.indexes) add_record(out, "index", index.str());
+  }
+  return out;
+}
+
+ImageOrigins ImageOrigins::parse(std::string_view bytes) {
+  ImageOrigins origins;
+  while (!bytes.empty()) {
+    const std::size_t end = std::min(bytes.find('\0'), bytes.size());
+    const std::string_view record = bytes.substr(0, end);
+    bytes.remove_prefix(std::min(end + 1, bytes.size()));
+    const std::size_t equals = std::min(record.find('='), record.size());
+    const std::string_view key = record.substr(0, equals);
+    if (key == "origin") origins.all_.emplace_back();
+    if (!origins.all_.empty()) set(origins.all_.back(), key, record.substr(std::min(equals + 1, record.size())));
+  }
+  return origins;
+}
+
+std::vector<std::string> setting_values(const std::string& settings, std::string_view key) {
+  std::vector<std::string> values;
+  for (std::size_t at = 0; at < settings.size();) {
+    const std::size_t end = std::min(settings.find('\0', at), settings.size());
+    const std::string_view record = std::string_view(settings).substr(at, end - at);
+    if (record.size() > key.size() && record.substr(0, key.size()) == key && record[key.size()] == '=') {
+      values.emplace_back(record.substr(key.size() + 1));
+    }
+    at = end + 1;
+  }
+  return values;
+}
+
+}  // namespace spc

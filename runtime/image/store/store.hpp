@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "image/store/record.hpp"
+
+namespace spc {
+
+/// Raised whenever layer-writer writes something else for the same blob than before.
+inline constexpr std::uint32_t kLayerFormat = 1;
+
+/// A layer's name in layers/sha256/. Each format has names of its own, so that programs of two versions, one after the
+/// other in either order or side by side, never take each other's layers; what is not used any more is evicted like any
+/// other. (A name is a digest or one bit pattern away from one: to hit another blob's would take a preimage.)
+Digest layer_name(const Digest& blob, std::uint32_t format = kLayerFormat);
+
+/// A lock on some byte of the store's file `locks`. The kernel frees it when its holder dies.
+class StoreLock {
+ public:
+  StoreLock(int file, std::int64_t offset) : file_(file), offset_(offset) {}
+  StoreLock(StoreLock&& other) noexcept : file_(std::exchange(other.file_, -1)), offset_(other.offset_) {}
+  StoreLock& operator=(StoreLock&&) = delete;
+  ~StoreLock();
+
+ private:
+  int file_;  // the store's
+  std::int64_t offset_;
+};
+
+/// What the file system of the store has; bytes and inodes that an ordinary user could still take.
+struct StoreSpace {
+  std::uint64_t total = 0;
+  std::uint64_t used = 0;
+  std::uint64_t free = 0;
+  std::uint64_t free_inodes = 0;
+};
+
+/// The store as `import` may use it: reads everything, writes images/ and refs/, asks the agent for new layers. Layers
+/// are called by their names (layer_name()).
+class ImageStore {
+ public:
+  /// `directory` is borrowed.
+  static Result<ImageStore> open(int directory);
+
+  /// For messages.
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  // --- layers ---
+  [[nodiscard]] bool has_layer(const Digest& name) const;
+  /// As long as the descriptor is open nobody takes the layer out of the store. Empty: it is not there.
+  [[nodiscard]] UniqueFd hold_layer(const Digest& name) const;
+  /// A container or an import has it.
+  [[nodiscard]] bool is_layer_in_use(const Digest& name) const;
+  /// Held while a layer is brought, so that one process on the node does it. Empty when another one does.
+  Result<std::optional<StoreLock>> try_lock(const Digest& layer) const;
+  /// One of the `slots` imports that a user may have underway at a time. Empty when they are taken.
+  Result<std::optional<StoreLock>> try_slot(std::uint32_t uid, std::uint32_t slots) const;
+
+  /// Whether this origin has proven, byte by byte, that it has the layer.
+  [[nodiscard]] bool was_delivered(const Digest& layer, const std::string& origin) const;
+  Result<void> forget_deliveries(const Digest& layer) const;
+  Result<void> note_delivery(const Digest& layer, const std::string& origin) const;
+
+  // --- images ---
+  /// Empty when there is none, or a damaged one or one of another format, which will be replaced.
+  Result<std::optional<ImageRecord>> image(const Digest& manifest) const;
+  /// Puts or replaces a record in one step; it survives a crash of the node.
+  Result<void> write_image(const Digest& manifest, const ImageRecord& record) const;
+  Result<ImageOrigins> origins(const Digest& manifest) const;
+  Result<void> write_origins(const Digest& manifest, const ImageOrigins& origins) const;
+  /// Its record, then what is known of its origins.
+  Result<void> remove_image(const Digest& manifest) const;
+  /// It is about to be used: whoever makes room takes the image last.
+  void touch_image(const Digest& manifest) const;
+
+  // --- references ---
+  struct Ref {
+    Digest manifest;
+    std::int64_t asked_at = 0;  ///< seconds since 1970
+  };
+  /// What a name stands for; only public images have such a file, everybody may read it.
+  Result<std::optional<Ref>> ref(const std::string& name) const;
+  Result<void> write_ref(const std::string& name, const Ref& ref) const;
+  Result<void> remove_ref(const std::string& name) const;
+  /// The name has just passed the site's rules: while they stay as they are, tasks may start by it without `import`.
+  void touch_ref(const std::string& name) const;
+
+  /// A grant: the registry has let this user have what the name stands for, at that time.
+  Result<std::optional<Ref>> grant(std::uint32_t uid, const std::string& name) const;
+  Result<void> write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const;
+  /// Every user's grants for these images.
+  Result<void> forget_grants(const std::set<Digest>& manifests) const;
+
+  // --- for whoever makes room: inventory.hpp, eviction.hpp ---
+  [[nodiscard]] Result<StoreSpace> space() const;
+  [[nodiscard]] int directory() const { return directory_; }
+  [[nodiscard]] int images() const { return images_.get(); }
+  [[nodiscard]] int refs() const { return refs_.get(); }
+
+ private:
+  ImageStore(int directory, std::string path, UniqueFd images, UniqueFd refs, UniqueFd locks)
+      : directory_(directory),
+        path_(std::move(path)),
+        images_(std::move(images)),
+        refs_(std::move(refs)),
+        locks_(std::move(locks)) {}
+  Result<std::optional<StoreLock>> try_lock_byte(std::int64_t offset) const;
+
+  int directory_;
+  std::string path_;
+  UniqueFd images_;
+  UniqueFd refs_;
+  UniqueFd locks_;
+};
+
+}  // namespace spc

@@ -1,0 +1,108 @@
+#include "image/store/store_files.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "base/file.hpp"
+
+namespace spc {
+namespace {
+
+/// Held for the moment in which a file is replaced.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(int directory) : directory_(directory) {
+    while (::flock(directory_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  ~DirectoryLock() { ::flock(directory_, LOCK_UN); }
+
+ private:
+  int directory_;
+};
+
+}  // namespace
+
+Result<std::optional<std::string>> read_named(int directory, const std::string& name, std::size_t limit) {
+  const UniqueFd file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file) {
+    if (errno == ENOENT) return std::optional<std::string>();
+    return Error::from_errno(errno, "open " + in_quotes(name) + " in the image store");
+  }
+  return std::optional(SPC_TRY_DURING("image store", read_file(file.get(), limit)));
+}
+
+Result<void> write_named(int directory, const std::string& name, std::string_view bytes, Durable durable) {
+  const std::string step = "write " + in_quotes(name) + " into the image store";
+  const UniqueFd file(::openat(directory, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0444));
+  if (!file) return Error::from_errno(errno, step);
+  SPC_TRY_DURING(step, write_all(file.get(), bytes));
+  if (durable == Durable::yes && ::fsync(file.get()) != 0) return Error::from_errno(errno, step);
+  const std::string self = "/proc/self/fd/" + std::to_string(file.get());
+  const auto link_as = [&](const std::string& as) {
+    return ::linkat(AT_FDCWD, self.c_str(), directory, as.c_str(), AT_SYMLINK_FOLLOW);
+  };
+  if (link_as(name) == 0) return {};
+  if (errno != EEXIST) return Error::from_errno(errno, step);
+  // linkat does not replace: link under another name and rename. The lock makes that name ours, and what a writer
+  // that was killed has left there as well.
+  const DirectoryLock lock(directory);
+  const std::string next = "." + name.substr(0, 250);
+  ::unlinkat(directory, next.c_str(), 0);
+  if (link_as(next) != 0 || ::renameat(directory, next.c_str(), directory, name.c_str()) != 0) {
+    return Error::from_errno(errno, step);
+  }
+  return {};
+}
+
+Result<void> remove_named(int directory, const std::string& name) {
+  if (::unlinkat(directory, name.c_str(), 0) == 0 || errno == ENOENT) return {};
+  return Error::from_errno(errno, "remove " + in_quotes(name) + " from the image store");
+}
+
+Result<UniqueFd> open_private_directory(int parent, const std::string& name) {
+  const std::string step = "open " + in_quotes(name) + " in the image store";
+  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, step);
+  UniqueFd directory(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory) return Error::from_errno(errno, step);
+  struct stat status {};
+  if (::fstat(directory.get(), &status) != 0) return Error::from_errno(errno, step);
+  if (status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
+    return Error(ErrorKind::refused, step + ": must be owned by this user with mode 0700").hint("remove it");
+  }
+  return directory;
+}
+
+Result<std::optional<std::string>> read_below(int parent, const std::string& directory, const std::string& name,
+                                              std::size_t limit) {
+  const UniqueFd below(::openat(parent, directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (below) return read_named(below.get(), name, limit);
+  if (errno == ENOENT) return std::optional<std::string>();
+  return Error::from_errno(errno, "open " + in_quotes(directory) + " in the image store");
+}
+
+Result<std::vector<std::string>> names_in(int directory) {
+  UniqueFd copy(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!copy) return Error::from_errno(errno, "list the image store");
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy.get()), ::closedir);
+  if (!stream) return Error::from_errno(errno, "list the image store");
+  [[maybe_unused]] const int closed_with_stream = copy.release();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr && errno != 0) return Error::from_errno(errno, "list the image store");
+    if (entry == nullptr) return names;
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+}
+
+}  // namespace spc

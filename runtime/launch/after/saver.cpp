@@ -1,0 +1,112 @@
+#include "launch/after/saver.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.hpp"
+#include "base/socket.hpp"
+#include "launch/request/save_path.hpp"
+#include "protocol/save.hpp"
+#include "task/enter.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kProgram[] = SPC_LIBEXECDIR "/save";
+
+/// In the child. Says who it is while it still is us.
+[[noreturn]] void become_save(int socket, int line, char* const* arguments) {
+  ::setsid();
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  const UniqueFd itself(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!itself || !give_up_privilege()) ::_exit(126);
+  SaveMessage message;
+  message.kind = SaveMessageKind::started;
+  const int passed[] = {itself.get()};
+  if (!send_struct(socket, message, passed)) ::_exit(126);
+
+  // Out of the way of the numbers that they get.
+  const int high_socket = ::fcntl(socket, F_DUPFD, 100);
+  const int high_line = ::fcntl(line, F_DUPFD, 100);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {0, 1, 2}) ::dup2(null, fd);
+  ::dup2(high_socket, kSaveSocket);
+  ::dup2(high_line, kSaveTaskSocket);
+  ::syscall(SYS_close_range, kSaveTaskSocket + 1, ~0U, 0);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  char* const environment[] = {nullptr};
+  ::execve(kProgram, arguments, environment);
+  ::_exit(127);
+}
+
+/// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.
+Result<UniqueFd> settings_of(const ImageSettings& image) {
+  std::string records = "settings=files";
+  records.push_back('\0');
+  for (const std::string& variable : image.environment) records.append("env=").append(variable).push_back('\0');
+  if (!image.workdir.empty()) records.append("workdir=").append(image.workdir).push_back('\0');
+  return sealed_memory_file("spank-container settings", records);
+}
+
+}  // namespace
+
+Result<Saver> Saver::start(const StepChannel& step, const std::string& path, const std::string& name, MessageStyle style,
+                           const std::map<std::string, std::string>& job) {
+  if (::access(kProgram, X_OK) != 0) {
+    return Error::from_errno(errno, "start " + in_quotes(kProgram)).hint("install spank-container on this node");
+  }
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto cpus = job.find("SLURM_CPUS_ON_NODE");
+  const std::string cpus_text = cpus == job.end() ? "0" : cpus->second;
+  const std::string shown_name = (style == MessageStyle::pyxis ? "pyxis_" : "") + (name.empty() ? step_name(job) : name);
+  char* const arguments[] = {const_cast<char*>("save"),
+                             const_cast<char*>(path.c_str()),
+                             const_cast<char*>(shown_name.c_str()),
+                             const_cast<char*>(cpus_text.c_str()),
+                             const_cast<char*>(message_prefix(style)),
+                             nullptr};
+  // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own children when it begins
+  // to cancel a step, before it kills.
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  if (child < 0) return Error::from_errno(errno, "fork the saver");
+  if (child == 0) become_save(step.save.get(), theirs.get(), arguments);
+  theirs.reset();
+
+  SaveMessage answer;
+  if (!receive_struct(ours.get(), answer)) {
+    return Error(ErrorKind::unavailable, "the saver could not be started");
+  }
+  answer.text[sizeof answer.text - 1] = '\0';
+  if (answer.kind != SaveMessageKind::opened) return Error(ErrorKind::invalid, answer.text);
+  Saver saver;
+  saver.line_ = std::move(ours);
+  return saver;
+}
+
+Result<void> Saver::give(int root, int record, const ImageSettings& image) {
+  const UniqueFd line = std::move(line_);
+  UniqueFd in_files;
+  if (image.in_files) in_files = SPC_TRY(settings_of(image));
+  SaveMessage message;
+  message.kind = SaveMessageKind::tree;
+  const int passed[] = {root, record, in_files.get()};
+  return send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2));
+}
+
+void tell_saver_of_task(const StepChannel& step) {
+  SaveMessage message;
+  message.kind = SaveMessageKind::entered;
+  [[maybe_unused]] const auto sent = send_struct(step.step.get(), message, {}, WhenFull::fail);
+}
+
+}  // namespace spc

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "protocol/hook_mount.hpp"
+
+namespace spc {
+
+/// Runs programs that may hang, print without end, and leave processes behind, as the calling process, which becomes a
+/// subreaper and must have no other children. Meanwhile it answers those of them that ask for mounts.
+class HookRunner {
+ public:
+  /// What the programs are given, NAME=VALUE, and how long each may take.
+  HookRunner(std::vector<std::string> environment, unsigned seconds, Log& log);
+  ~HookRunner();
+  HookRunner(const HookRunner&) = delete;
+  HookRunner& operator=(const HookRunner&) = delete;
+
+  /// Mounts and gives back an errno. The descriptors are the target and, if there is one, the source.
+  using MountFor = std::function<int(const HookMountRequest&, const std::vector<UniqueFd>&)>;
+  /// Answers at the socket `path`, which is made. When `step` hangs up, all programs are ended.
+  Result<void> answer_at(const std::string& path, MountFor mount, int step);
+  /// The programs keep the capabilities of the calling process.
+  void keep_capabilities() { keeps_capabilities_ = true; }
+
+  /// Runs a program to its end; its name, what it is and how it ended are in the error. Lines on its standard error go to the log;
+  /// what is on its standard output is thrown away.
+  Result<void> run(const std::string& name, const std::vector<std::string>& arguments);
+
+ private:
+  struct Running;
+  void read_lines(Running& running);
+  void add_line(Running& running, std::string line);
+  void answer(std::size_t connection);
+  Error failure(const Running& running, const std::string& how);
+
+  std::vector<std::string> environment_;
+  unsigned seconds_;
+  Log& log_;
+  bool keeps_capabilities_ = false;
+  UniqueFd listener_;
+  std::vector<UniqueFd> connections_;
+  MountFor mount_;
+  int step_ = -1;
+};
+
+}  // namespace spc

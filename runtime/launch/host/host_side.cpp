@@ -1,0 +1,194 @@
+#include "launch/host/host_side.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <ctime>
+
+#include "base/file.hpp"
+#include "launch/host/data_file.hpp"
+#include "launch/inside/slurm_client.hpp"
+
+namespace spc {
+
+Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
+                        const std::string& shown_as) {
+  UniqueFd path(::open(source.c_str(), O_PATH | O_CLOEXEC));
+  struct stat status {};
+  if (!path || ::fstat(path.get(), &status) != 0) {
+    const int err = errno;
+    auto error = Error::from_errno(err, "open mount source " + in_quotes(source));
+    if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
+    return std::move(error).hint("it is opened with the user's permissions on the node");
+  }
+  side.sources.push_back({.path = std::move(path), .flags = flags});
+  side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as, {}});
+  return {};
+}
+
+void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size, std::optional<unsigned> mode,
+               const std::string& shown_as) {
+  side.sources.push_back({.path = {}, .flags = flags | TaskMessage::source_tmpfs, .size = size});
+  side.furniture.placements.push_back({target, true, shown_as, mode});
+}
+
+namespace {
+
+Result<void> add_bind(HostSide& side, const MountSpec& mount) {
+  SPC_TRY(add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
+  const bool directory = side.furniture.placements.back().directory;
+  if (mount.create == MountSpec::Create::as_source || directory == (mount.create == MountSpec::Create::directory)) return {};
+  side.sources.pop_back();
+  side.furniture.placements.pop_back();
+  return Error(ErrorKind::invalid,
+               "mount " + in_quotes(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
+      .hint("without x-create the target has the type of the source");
+}
+
+Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {
+  auto file = SPC_TRY(open_data_file(mount.source));
+  side.sources.push_back({.path = std::move(file), .flags = mount.flags | TaskMessage::source_squashfs});
+  side.furniture.placements.push_back({mount.target, true, mount.shown_as, {}});
+  return {};
+}
+
+Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<std::string, std::string>& environment) {
+  switch (mount.kind) {
+    case MountSpec::Kind::bind: return add_bind(side, mount);
+    case MountSpec::Kind::squashfs: return add_squashfs(side, mount);
+    case MountSpec::Kind::removal:
+      side.furniture.removals.push_back({mount.target, side.furniture.placements.size(), mount.optional, mount.shown_as});
+      return {};
+    case MountSpec::Kind::tmpfs: break;
+  }
+  std::uint64_t size = 0;
+  if (mount.size) size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as), tmpfs_bytes(*mount.size, environment));
+  add_tmpfs(side, mount.target, mount.flags, size, mount.mode, mount.shown_as);
+  return {};
+}
+
+/// Files of the host that make names resolve inside as outside. A host without one of them is fine.
+Result<void> add_host_files(HostSide& side) {
+  for (const char* file : {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}) {
+    if (::access(file, R_OK) == 0) SPC_TRY(add_source(side, file, file, 0, file));
+  }
+  return {};
+}
+
+/// --container-slurm.
+Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::string>& environment) {
+  SlurmClient client = find_slurm_client(environment);
+  if (!client.why_not.empty()) return Error(ErrorKind::not_found, "find Slurm's commands: " + client.why_not);
+  for (const auto& [source, target] : client.binds) {
+    SPC_TRY(add_source(side, source, target, TaskMessage::source_read_only, target));
+  }
+  side.furniture.system_users = std::move(client.passwd_entries);
+  side.furniture.files.push_back({kSlurmTable, std::move(client.table)});
+  return {};
+}
+
+}  // namespace
+
+std::vector<MountPlan> HostSide::mounts() const {
+  std::vector<MountPlan> plans;
+  auto removal = furniture.removals.begin();
+  const auto add_removals = [&](std::size_t after) {
+    for (; removal != furniture.removals.end() && removal->after <= after; ++removal)
+      plans.push_back({"", removal->target, 0, ""});
+  };
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    add_removals(i);
+    char path[PATH_MAX];
+    const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(), path, sizeof path);
+    const std::string source = size > 0 ? std::string(path, static_cast<std::size_t>(size))
+                                        : "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
+    plans.push_back({source, furniture.placements[i].target, sources[i].flags, sources[i].asked_by});
+  }
+  add_removals(sources.size());
+  return plans;
+}
+
+void HostSide::added_for(const std::string& whom) {
+  for (OpenedSource& source : sources) {
+    if (source.asked_by.empty()) source.asked_by = whom;
+  }
+}
+
+Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
+                        const std::map<std::string, std::string>& environment, Log& log, ContainerState state,
+                        const std::function<Result<void>(HostSide&)>& before_mounts) {
+  HostSide side;
+  if (state == ContainerState::is_new) SPC_TRY(add_host_files(side));
+  side.added_for("every container");
+  if (request.contain) {
+    if (home.starts_with('/') && home != "/") add_tmpfs(side, home, 0, 0, {}, home);
+  } else if (!home.empty()) {
+    SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
+  }
+  side.added_for(request.contain ? "--container-contain" : "--container-mount-home");
+  if (!request.batch_script.empty()) {
+    SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
+  }
+  side.added_for("batch script");
+  if (request.slurm.value_or(false)) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
+  side.added_for("--container-slurm");
+  if (before_mounts) SPC_TRY(before_mounts(side));
+  for (const MountSpec& mount : request.mounts) {
+    auto added = add_mount(side, mount, environment);
+    if (!added && mount.optional) {
+      if (!mount.silent) log.write(LogLevel::warning, mount.origin + ": " + added.error().message());
+      continue;
+    }
+    if (!added && added.error().sys_errno() == ENOENT && mount.kind == MountSpec::Kind::bind) {
+      added = in_words(request.style, Event::no_mount_source, mount.source, std::move(added).error());
+    }
+    SPC_TRY_DURING(mount.origin, std::move(added));
+    side.added_for(mount.origin);
+  }
+  return side;
+}
+
+void add_display(HostSide& side, const std::map<std::string, std::string>& job_environment) {
+  const auto display = job_environment.find("DISPLAY");
+  const auto authority = job_environment.find("XAUTHORITY");
+  if (display == job_environment.end() || authority == job_environment.end() || !authority->second.starts_with('/')) return;
+  const std::string& path = authority->second;
+  // Slurm's names for it: one of this job, or with home_xauthority the user's own.
+  if (path.find("/.Xauthority-") == std::string::npos && !path.ends_with("/.Xauthority")) return;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) return;
+  // Without it programs say that they may not use the display: no reason to refuse the step.
+  [[maybe_unused]] const auto added = add_source(side, path, path, TaskMessage::source_read_only, path);
+  side.added_for("srun --x11");
+}
+
+void move_placement(Furniture& furniture, const std::string& from, const std::string& to) {
+  for (Placement& placement : furniture.placements) {
+    if (placement.target == from) placement.target = to;
+  }
+}
+
+std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
+                                     const PolicyRecord& policy) {
+  if (pull == PullPolicy::always) return std::nullopt;
+  const std::string path = SPC_STORE_DIR "/refs/" + ref_file_name;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || status.st_mtim.tv_sec <= policy.made_at) return std::nullopt;
+  const auto text = read_file(file.get(), 256);
+  if (!text) return std::nullopt;
+  const auto space = text->find(' ');
+  if (space == std::string::npos) return std::nullopt;
+  const auto digest = Digest::parse(std::string_view(*text).substr(0, space));
+  if (!digest) return std::nullopt;
+  const auto asked = std::strtoll(text->c_str() + space + 1, nullptr, 10);
+  const bool fresh =
+      immutable || pull == PullPolicy::missing || pull == PullPolicy::never || ::time(nullptr) - asked < policy.tag_ttl;
+  return fresh ? std::optional(*digest) : std::nullopt;
+}
+
+}  // namespace spc

@@ -1,0 +1,117 @@
+#include "launch/host/image_order.hpp"
+
+#include <unistd.h>
+
+#include "base/file.hpp"
+#include "base/socket.hpp"
+#include "image/reference/request.hpp"
+#include "launch/host/host_side.hpp"
+#include "launch/host/local_image.hpp"
+#include "launch/site/policy_rules.hpp"
+#include "protocol/task.hpp"
+
+namespace spc {
+namespace {
+
+PullPolicy pull_of(const PolicyRecord& policy) {
+  switch (policy.pull) {
+    case PolicyRecord::missing: return PullPolicy::missing;
+    case PolicyRecord::always: return PullPolicy::always;
+    case PolicyRecord::never: return PullPolicy::never;
+    default: return PullPolicy::newer;
+  }
+}
+
+/// For an image that is in the store or that `import` brings there. `earlier`: which one another task of the step has, if any.
+Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
+                                   const Digest& earlier) {
+  ImageOrder order;
+  const PullPolicy pull = request.pull.value_or(pull_of(policy));
+  ImportRequest import;
+  if (request.platform) import.platform = *request.platform;
+  const auto ref_file = image.kind == ImageLocation::Kind::registry ? ref_file_of(image.name, import.platform) : std::nullopt;
+  if (earlier != Digest{}) {
+    order.flags |= TaskMessage::start_known;
+    order.manifest = earlier;
+  } else if (const auto known =
+                 ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy) : std::nullopt) {
+    order.flags |= TaskMessage::start_known;
+    order.manifest = *known;
+  }
+  import.pull = pull;
+  import.verbose = request.verbose;
+  import.registry_user = image.name.user;
+  import.image = image.canonical();
+  import.uid = ::geteuid();
+  order.first = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  order.user_source = std::move(ours);
+  order.second = std::move(theirs);
+  return order;
+}
+
+std::string home_for(const ImageLocation& image) {
+  return image.path.starts_with("~/") ? UserIdentity::of_this_process().home : "";
+}
+
+/// For a path; what turns out to be an archive goes to the store.
+Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const Site& site,
+                                  const ImageLocation& image, const Digest& earlier, Log& log) {
+  auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home_for(image)));
+  if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
+  if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image, earlier);
+  SPC_TRY(check_opened_place(local.file.get(), image.path, site));
+  ImageOrder order;
+  order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
+  order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;
+  order.offset = local.offset;
+  order.first = SPC_TRY(record_of_local_image());
+  order.second = std::move(local.file);
+  return order;
+}
+
+}  // namespace
+
+WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy) {
+  WantedImage wanted;
+  if (request.image.empty()) return wanted;
+  wanted.image = known_as(image, home_for(image));
+  if (image.kind != ImageLocation::Kind::registry) return wanted;
+  if (image.name.digest) wanted.digest = image.name.digest->str();
+  const auto ref_file = ref_file_of(image.name, request.platform.value_or(Platform{}));
+  if (const auto known = ref_file ? known_manifest(*ref_file, true, PullPolicy::missing, policy) : std::nullopt) {
+    wanted.digest = known->str();
+  }
+  return wanted;
+}
+
+Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const Site& site, ImageLocation image,
+                               const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log) {
+  if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
+  if (named.plan() == NamePlan::reuse && !named.needs_file()) return ImageOrder{.flags = TaskMessage::start_stored};
+  const bool reuses = named.plan() == NamePlan::reuse;
+  if (reuses) image = SPC_TRY(ImageLocation::parse(named.notes().image, policy.default_registry));
+  const std::string known = known_as(image, home_for(image));
+  const bool brought = site_importer.brings(image);
+  if (brought) {
+    image.path = SPC_TRY(site_importer.get(reuses ? known : request.image, log));
+    image.kind = ImageLocation::Kind::path;
+  } else {
+    SPC_TRY(check_place(image, site));
+  }
+  const Site no_rules;  // what the site's own program has brought lies where that program wants it
+  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path
+                           ? order_for_path(request, policy, brought ? no_rules : site, image, earlier, log)
+                           : order_for_store(request, policy, image, earlier));
+  if (!request.name) return order;
+  const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
+  const std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
+  if (reuses) {
+    SPC_TRY(named.must_be_the_same(file));
+  } else {
+    named.will_be(known, file);
+  }
+  return order;
+}
+
+}  // namespace spc

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/digest.hpp"
+#include "base/log.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "image/reference/location.hpp"
+#include "launch/host/named_container.hpp"
+#include "launch/inside/container_spec.hpp"
+#include "launch/launch.hpp"
+#include "launch/policy/site.hpp"
+#include "launch/site/site_importer.hpp"
+#include "protocol/policy.hpp"
+
+namespace spc {
+
+/// What the agent makes the container from. The two descriptors go with the message; `user_source` stays here.
+struct ImageOrder {
+  ContainerSpec::From from{};
+  std::uint32_t flags = 0;
+  Digest manifest;
+  std::uint64_t offset = 0;
+  UniqueFd first;
+  UniqueFd second;
+  UniqueFd user_source;  ///< on which `import` asks the user's side
+};
+
+/// What the image that this step names is called, as far as that is known without a registry.
+WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy);
+
+/// From an image, which the container of a name then keeps, or of what there is under that name already.
+/// `earlier`: which image another task of the step has, if any.
+Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const Site& site, ImageLocation image,
+                               const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log);
+
+}  // namespace spc

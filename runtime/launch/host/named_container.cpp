@@ -1,0 +1,173 @@
+#include "launch/host/named_container.hpp"
+
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/file.hpp"
+#include "base/socket.hpp"
+
+namespace spc {
+namespace {
+
+std::string flag_error(const char* flag, const ContainerName& name, const char* but) {
+  return "--container-name: " + std::string(flag) + ": the container " + in_quotes(name.text) + " " + but;
+}
+
+}  // namespace
+
+ContainerNotes ContainerNotes::parse(std::string_view records) {
+  ContainerNotes notes;
+  while (!records.empty()) {
+    const std::string_view record = records.substr(0, records.find('\0'));
+    records.remove_prefix(std::min(record.size() + 1, records.size()));
+    const auto equals = record.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view key = record.substr(0, equals);
+    const std::string value(record.substr(equals + 1));
+    if (key == "name") notes.name = value;
+    if (key == "image") notes.image = value;
+    if (key == "digest") notes.digest = value;
+    if (key == "file") notes.file = value;
+  }
+  return notes;
+}
+
+std::string ContainerNotes::serialize() const {
+  std::string text;
+  const auto add = [&](const char* key, const std::string& value) {
+    if (!value.empty()) text.append(key).append("=").append(value).push_back('\0');
+  };
+  add("name", name);
+  add("image", image);
+  add("digest", digest);
+  add("file", file);
+  return text;
+}
+
+std::string file_identity(int file, FileKind kind) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return {};
+  if (kind == FileKind::brought) return "brought:" + std::to_string(status.st_size);
+  std::string text = std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+  // A file is another one when it was written to; in a directory that is what it is for.
+  if (S_ISREG(status.st_mode)) {
+    text += ":" + std::to_string(status.st_size) + ":" + std::to_string(status.st_mtim.tv_sec) + "." +
+            std::to_string(status.st_mtim.tv_nsec);
+  }
+  return text;
+}
+
+std::string known_as(const ImageLocation& location, const std::string& home) {
+  if (location.kind != ImageLocation::Kind::path) return location.canonical();
+  const std::string path = location.path.starts_with("~/") ? home + location.path.substr(1) : location.path;
+  char absolute[PATH_MAX];
+  return ::realpath(path.c_str(), absolute) != nullptr ? absolute : path;
+}
+
+Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const ContainerNotes& notes,
+                          const WantedImage& wanted) {
+  using Use = ContainerName::Use;
+  const bool running = state == TaskMessage::named_running;
+  const bool exists = running || state == TaskMessage::named_stored;
+  if (!notes.name.empty() && notes.name != name.text) {
+    return Error(ErrorKind::refused,
+                 "--container-name: " + in_quotes(name.text) + " conflicts with " + in_quotes(notes.name))
+        .hint("choose another name");
+  }
+  if (name.use == Use::create && exists) {
+    return Error(ErrorKind::refused, flag_error("\"create\" flag was passed", name, "already exists"));
+  }
+  if (name.use == Use::exec && !running) {
+    return Error(ErrorKind::not_found, flag_error("\"exec\" flag was passed", name, "is not running"));
+  }
+  if (name.use == Use::no_exec && running) {
+    return Error(ErrorKind::refused, flag_error("\"no_exec\" flag was passed", name, "is running"))
+        .hint("two containers cannot use the same files");
+  }
+  if (name.use == Use::replace && running) {
+    return Error(ErrorKind::refused, flag_error("\"replace\" flag was passed", name, "is running"));
+  }
+  if (name.use == Use::replace && wanted.image.empty()) {
+    return Error(ErrorKind::invalid, "--container-name: \"replace\" flag was passed, and --container-image is not set");
+  }
+  if (!exists) {
+    if (!wanted.image.empty()) return NamePlan::make;
+    return Error(ErrorKind::not_found,
+                 "a container with name " + in_quotes(name.text) + " does not exist, and --container-image is not set");
+  }
+  const bool same = wanted.image.empty() || notes.image.empty() || wanted.image == notes.image ||
+                    (!notes.digest.empty() && wanted.digest == notes.digest);
+  if (!same) {
+    return Error(ErrorKind::refused, "--container-name: the container " + in_quotes(name.text) + " was made from " +
+                                         in_quotes(notes.image) + ", not from " + in_quotes(wanted.image))
+        .hint("choose another name, or use :replace to recreate it");
+  }
+  return running ? NamePlan::join : NamePlan::reuse;
+}
+
+Result<void> NamedStart::ask(const ContainerName& name, bool of_job, int agent) {
+  name_ = name;
+  of_job_ = of_job;
+  asked_for_step_ = name.step_key().has_value();
+  return send(agent);
+}
+
+Result<void> NamedStart::send(int agent) const {
+  TaskMessage message;
+  message.kind = TaskMessageKind::name;
+  message.container = asked_for_step_ ? *name_.step_key() : name_.key();
+  if (asked_for_step_) message.name_flags |= TaskMessage::name_of_step;
+  if (of_job_) message.name_flags |= TaskMessage::name_of_job;
+  if (name_.use == ContainerName::Use::replace) message.name_flags |= TaskMessage::name_replace;
+  return send_struct(agent, message);
+}
+
+Result<bool> NamedStart::take_answer(const TaskMessage& answer, std::vector<UniqueFd> notes, int agent) {
+  if (asked_for_step_ && answer.named_state == TaskMessage::named_new) {
+    asked_for_step_ = false;
+    SPC_TRY(send(agent));
+    return false;
+  }
+  state_ = answer.named_state;
+  namespaces_ = answer.namespaces;
+  if (notes.size() == 1) file_ = std::move(notes.front());
+  constexpr std::size_t kSane = 64 << 10;
+  if (file_) notes_ = ContainerNotes::parse(SPC_TRY_DURING("read the container's notes", read_file(file_.get(), kSane)));
+  if (asked_for_step_) notes_.name.clear();  // it may have a name of its own
+  return true;
+}
+
+Result<void> NamedStart::decide(const WantedImage& wanted) {
+  plan_ = SPC_TRY(plan_for(name_, state_, notes_, wanted));
+  return {};
+}
+
+void NamedStart::will_be(const std::string& image, const std::string& file) {
+  fresh_ = true;
+  notes_ = ContainerNotes{.name = name_.text, .image = image, .digest = {}, .file = file};
+}
+
+Result<void> NamedStart::must_be_the_same(const std::string& file) const {
+  if (file == notes_.file) return {};
+  return Error(ErrorKind::refused, "--container-name: " + in_quotes(notes_.image) + ", which the container " +
+                                       in_quotes(name_.text) + " was made from, has changed")
+      .hint("use --container-name=" + name_.text + ":replace with --container-image to recreate it");
+}
+
+Result<void> NamedStart::write(const Digest& manifest) {
+  if (!fresh_) return {};
+  if (manifest != Digest()) notes_.digest = manifest.str();
+  SPC_TRY_DURING("write the container's notes", write_all(file_.get(), notes_.serialize()));
+  return {};
+}
+
+void NamedStart::take_back() {
+  if (fresh_) [[maybe_unused]]
+    const int emptied = ::ftruncate(file_.get(), 0);
+}
+
+}  // namespace spc

@@ -1,0 +1,94 @@
+#include "launch/inside/container_spec.hpp"
+
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <climits>
+
+#include "launch/inside/image_files.hpp"
+#include "protocol/image_record.hpp"
+#include "task/furnish.hpp"
+
+namespace spc {
+namespace {
+
+/// A record of the store is called by the manifest's digest.
+std::optional<Digest> digest_in_name(int record) {
+  char path[PATH_MAX];
+  const auto size = ::readlink(("/proc/self/fd/" + std::to_string(record)).c_str(), path, sizeof path);
+  if (size <= 0) return std::nullopt;
+  std::string_view name(path, static_cast<std::size_t>(size));
+  constexpr std::string_view kGone = " (deleted)";  // a newer record has taken its place meanwhile
+  if (name.ends_with(kGone)) name.remove_suffix(kGone.size());
+  auto digest = Digest::parse("sha256:" + std::string(name.substr(name.rfind('/') + 1)));
+  return digest ? std::optional(*digest) : std::nullopt;
+}
+
+/// enroot's /etc/rc executes the entrypoint of the image that it was made from. Apptainer's runscript is what the image is for,
+/// rather than something that goes before it, so the user has to ask for it.
+std::vector<std::string> entrypoint_of(const ImageSettings& image, bool asked_by_user) {
+  if (!image.entrypoint.empty() || image.start_script.empty()) return image.entrypoint;
+  if (image.start_script != kEnrootScript && !asked_by_user) return {};
+  return {"/bin/sh", image.start_script};
+}
+
+}  // namespace
+
+Result<void> add_image_record(ContainerSpec& spec, int record) {
+  ImageRecordHeader header;
+  constexpr std::uint64_t kSane = 4 << 20;
+  if (::pread(record, &header, sizeof header, 0) != sizeof header || header.settings.size > kSane) {
+    return Error(ErrorKind::corrupt, "read the image's settings: unexpected record");
+  }
+  std::string records(header.settings.size, '\0');
+  if (::pread(record, records.data(), records.size(), static_cast<off_t>(header.settings.offset)) !=
+      static_cast<ssize_t>(records.size())) {
+    return Error(ErrorKind::corrupt, "read the image's settings: truncated record");
+  }
+  spec.settings = ImageSettings::parse(records);
+  spec.layers = header.layer_count;
+  spec.manifest = digest_in_name(record);
+  return {};
+}
+
+std::string workdir_of(const LaunchRequest& request, const ImageSettings& image) {
+  const std::string& workdir = request.workdir.empty() ? image.workdir : request.workdir;
+  if (workdir.empty()) return "/";
+  return workdir[0] == '/' ? workdir : "/" + workdir;
+}
+
+EntrypointMode entrypoint_mode(const LaunchRequest& request, const Site& site) {
+  const std::string text = site.text("entrypoint", "no");
+  const auto of_site = text == "task" ? EntrypointMode::task : text == "node" ? EntrypointMode::node : EntrypointMode::no;
+  if (!request.entrypoint) return of_site;
+  if (!*request.entrypoint) return EntrypointMode::no;
+  return of_site == EntrypointMode::no ? EntrypointMode::node : of_site;
+}
+
+void decide(ContainerSpec& spec, const LaunchRequest& request, const Site& site,
+            const std::map<std::string, std::string>& job_environment) {
+  spec.workdir = workdir_of(request, spec.settings);
+  // Programs that open a shell look at SHELL; many images have no other than sh.
+  if (::access(spec.user.shell.c_str(), X_OK) != 0) spec.user.shell = "/bin/sh";
+  spec.environment = merge_environment(job_environment, spec.settings, EnvironmentWishes::of_site(site), request.environment,
+                                       spec.user, spec.workdir);
+  spec.entrypoint_mode = entrypoint_mode(request, site);
+  if (spec.entrypoint_mode != EntrypointMode::no)
+    spec.entrypoint = entrypoint_of(spec.settings, request.entrypoint.value_or(false));
+}
+
+Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& request) {
+  const UniqueFd directory = open_inside(spec.workdir.c_str(), O_PATH | O_DIRECTORY);
+  if (!directory || ::fchdir(directory.get()) != 0) {
+    auto error = Error::from_errno(errno, "couldn't chdir to " + in_quotes(spec.workdir));
+    return in_words(request.style, Event::no_workdir, spec.workdir,
+                    std::move(error).hint(request.workdir.empty()
+                                              ? "this is the image's work directory; set another with --container-workdir"
+                                              : "--container-workdir must exist in the image or be a mount"));
+  }
+  return {};
+}
+
+}  // namespace spc

@@ -1,0 +1,264 @@
+#include "launch/inside/entrypoint.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/file.hpp"
+#include "launch/inside/entrypoint_process.hpp"
+#include "launch/inside/task_notes.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kKeptLines = 20;
+constexpr std::size_t kMostNotes = 16 << 20;
+constexpr char kHint[] = "--no-container-entrypoint runs the command without it";
+constexpr int kWholeSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+
+constexpr std::array<std::string_view, 4> kOfEveryShell{"_", "SHLVL", "OLDPWD", "PWD"};
+constexpr std::array<std::string_view, 8> kOfOneTask{"SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID", "PMIX_RANK",
+                                                     "PMI_RANK",     "PMI_ID",        "RANK",           "LOCAL_RANK"};
+
+template <typename List>
+bool is_in(const List& list, std::string_view text) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+/// A shell does not hand on variables with other names.
+bool is_shell_name(std::string_view name) {
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+/// The texts in `records`, each ended by NUL.
+class Texts {
+ public:
+  explicit Texts(std::string_view records) : rest_(records) {}
+  bool next(std::string_view& text) {
+    const auto end = rest_.find('\0');
+    if (end == std::string_view::npos) return false;
+    text = rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    return true;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+/// Where the environment's PATH leads; the name itself if nowhere.
+std::string find_program(const std::string& name, const Environment& environment) {
+  const auto path = environment.find("PATH");
+  if (name.find('/') != std::string::npos || path == environment.end()) return name;
+  for (std::size_t at = 0; at <= path->second.value.size();) {
+    const std::size_t end = std::min(path->second.value.find(':', at), path->second.value.size());
+    const std::string directory = path->second.value.substr(at, end - at);
+    const std::string program = (directory.empty() ? "." : directory) + "/" + name;
+    struct stat status {};
+    if (::stat(program.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(program.c_str(), X_OK) == 0) return program;
+    at = end + 1;
+  }
+  return name;
+}
+
+/// What it is given: no variable that is right for one task only if it runs for all, and no descriptor of the PMI.
+Environment given_environment(Environment environment, EntrypointMode mode) {
+  environment.erase("PMI_FD");
+  if (mode == EntrypointMode::task) return environment;
+  std::erase_if(environment, [](const auto& variable) { return is_in(kOfOneTask, variable.first); });
+  return environment;
+}
+
+/// Why it counts as failed; empty: it does not.
+std::string failure_of(const EntrypointEnd& end, const std::string& name, std::chrono::seconds limit,
+                       const std::string& last_line) {
+  using Kind = EntrypointEnd::Kind;
+  const std::string what = "run the image's entrypoint " + in_quotes(name);
+  std::string why;
+  switch (end.kind) {
+    case Kind::exited:
+      if (end.number == 0) return {};
+      why = "exited with status " + std::to_string(end.number);
+      break;
+    case Kind::signalled: why = "was killed by signal " + std::to_string(end.number); break;
+    case Kind::timed_out: why = "did not finish within " + std::to_string(limit.count()) + " s"; break;
+    case Kind::not_executed: return Error::from_errno(end.number, what).hint(kHint).message();
+  }
+  if (!last_line.empty()) why += "; last output: " + in_quotes(last_line);
+  return Error(ErrorKind::system, what + ": " + why).hint(kHint).message();
+}
+
+/// Only the process that has set a lock of this kind, or its end, undoes it; a fork has nothing to do with it.
+bool lock(int file, short kind, int command) {
+  struct flock whole {};
+  whole.l_type = kind;
+  whole.l_whence = SEEK_SET;
+  int done = -1;
+  do {
+    done = ::fcntl(file, command, &whole);
+  } while (done != 0 && errno == EINTR);
+  return done == 0;
+}
+
+Result<EntrypointOutcome> wait_for_outcome(const UniqueFd& notes) {
+  if (!notes) return Error(ErrorKind::internal, "wait for the image's entrypoint: no notes");
+  if (!lock(notes.get(), F_RDLCK, F_SETLKW)) return Error::from_errno(errno, "wait for the image's entrypoint");
+  return EntrypointOutcome::parse(SPC_TRY(read_behind_notes(notes.get())));
+}
+
+std::string shown(std::string_view line) { return "entrypoint: " + printable(line); }
+
+}  // namespace
+
+EntrypointChanges EntrypointChanges::between(const Environment& given, std::string_view workdir, std::string_view found) {
+  EntrypointChanges changes;
+  Texts texts(found);
+  std::string_view text;
+  if (!texts.next(text)) return changes;
+  if (text != workdir && text.starts_with('/')) changes.workdir = text;
+  std::set<std::string, std::less<>> left;
+  while (texts.next(text)) {
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    const std::string name(text.substr(0, equals));
+    const std::string_view value = text.substr(equals + 1);
+    left.insert(name);
+    const auto before = given.find(name);
+    const bool same = before != given.end() && before->second.value == value;
+    if (!same && !is_in(kOfEveryShell, name)) changes.set[name] = value;
+  }
+  for (const auto& [name, variable] : given) {
+    if (!left.contains(name) && is_shell_name(name) && !is_in(kOfEveryShell, name)) changes.unset.insert(name);
+  }
+  return changes;
+}
+
+void apply(const EntrypointChanges& changes, const LaunchRequest& request, ContainerSpec& spec) {
+  const auto is_free = [&](const std::string& name) {
+    const auto found = spec.environment.find(name);
+    return found == spec.environment.end() || (found->second.origin != Origin::kept && found->second.origin != Origin::option);
+  };
+  for (const auto& [name, value] : changes.set) {
+    if (is_free(name)) spec.environment[name] = {value, Origin::entrypoint};
+  }
+  for (const std::string& name : changes.unset) {
+    if (is_free(name)) spec.environment.erase(name);
+  }
+  if (changes.workdir.empty() || !request.workdir.empty()) return;
+  spec.workdir = changes.workdir;
+  if (is_free("PWD")) spec.environment["PWD"] = {changes.workdir, Origin::entrypoint};
+}
+
+std::string EntrypointOutcome::serialize() const {
+  std::string records;
+  const auto add = [&](std::string_view key, std::string_view value) { records.append(key).append("=").append(value) += '\0'; };
+  for (const auto& [name, value] : changes.set) add("set", name + "=" + value);
+  for (const std::string& name : changes.unset) add("unset", name);
+  for (const std::string& line : output) add("output", line);
+  add("workdir", changes.workdir);
+  add("failure", failure);
+  add("end", "");
+  return records;
+}
+
+EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
+  EntrypointOutcome outcome;
+  Texts texts(records);
+  for (std::string_view text; texts.next(text);) {
+    const auto equals = std::min(text.find('='), text.size());
+    const std::string_view key = text.substr(0, equals);
+    const std::string value(text.substr(std::min(equals + 1, text.size())));
+    if (key == "set" && value.find('=') != std::string::npos) {
+      outcome.changes.set[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
+    }
+    if (key == "unset") outcome.changes.unset.insert(value);
+    if (key == "output") outcome.output.push_back(value);
+    if (key == "workdir") outcome.changes.workdir = value;
+    if (key == "failure") outcome.failure = value;
+    if (key == "end") return outcome;
+  }
+  outcome.failure = "run the image's entrypoint: the task that ran it exited";
+  return outcome;
+}
+
+Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const Site& site) {
+  Entrypoint entrypoint;
+  entrypoint.mode_ = request.explain ? EntrypointMode::no : entrypoint_mode(request, site);
+  if (entrypoint.mode_ == EntrypointMode::no) return entrypoint;
+  constexpr char kDefaultLimit[] = "60";
+  entrypoint.limit_ = std::chrono::seconds(std::strtol(site.text("entrypoint_timeout", kDefaultLimit).c_str(), nullptr, 10));
+  constexpr char kProbe[] = SPC_LIBEXECDIR "/entrypoint-probe";
+  entrypoint.probe_.reset(::open(kProbe, O_PATH | O_CLOEXEC));
+  if (!entrypoint.probe_)
+    return Error::from_errno(errno, "open " + in_quotes(kProbe)).hint("install spank-container on this node");
+  return entrypoint;
+}
+
+Result<void> Entrypoint::write_down_in(UniqueFd notes) {
+  if (mode_ == EntrypointMode::node && !lock(notes.get(), F_WRLCK, F_SETLK)) {
+    return Error::from_errno(errno, "lock the entrypoint's notes");
+  }
+  notes_ = std::move(notes);
+  return {};
+}
+
+Result<void> Entrypoint::run(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log) {
+  if (mode_ == EntrypointMode::no) return {};
+  EntrypointOutcome outcome;
+  const bool waits = mode_ == EntrypointMode::node && !notes_;
+  bool told = false;
+  if (waits) {
+    outcome = SPC_TRY(wait_for_outcome(notes));
+  } else if (!spec.entrypoint.empty()) {
+    told = request.entrypoint_log;
+    outcome = SPC_TRY(execute(spec, told ? &log : nullptr));
+  }
+  if (notes_) {
+    SPC_TRY(write_all(notes_.get(), outcome.serialize()));
+    notes_.reset();  // with it goes the lock
+  }
+  if (!told && (request.entrypoint_log || !outcome.failure.empty())) {
+    for (const std::string& line : outcome.output) log.write(LogLevel::info, shown(line));
+  }
+  if (!outcome.failure.empty()) return Error(ErrorKind::system, outcome.failure);
+  apply(outcome.changes, request, spec);
+  return outcome.changes.workdir.empty() ? Result<void>() : enter_workdir(spec, request);
+}
+
+Result<EntrypointOutcome> Entrypoint::execute(const ContainerSpec& spec, Log* log) const {
+  const Environment given = given_environment(spec.environment, mode_);
+  const UniqueFd found(::memfd_create("spank-container environment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!found) return Error::from_errno(errno, "make a memory file");
+  EntrypointProcess process;
+  process.program = find_program(spec.entrypoint[0], given);
+  process.arguments = spec.entrypoint;
+  process.arguments.push_back("/proc/self/fd/" + std::to_string(kProbeDescriptor));
+  process.arguments.push_back(std::to_string(kFoundDescriptor));
+  for (const auto& [name, variable] : given) process.environment.push_back(name + "=" + variable.value);
+  process.probe = probe_.get();
+  process.found = found.get();
+  process.limit = limit_;
+
+  EntrypointOutcome outcome;
+  const auto end = SPC_TRY_DURING("run the image's entrypoint", run_process(process, [&](std::string_view line) {
+                                    if (log != nullptr) log->write(LogLevel::info, shown(line));
+                                    if (outcome.output.size() == kKeptLines) outcome.output.erase(outcome.output.begin());
+                                    outcome.output.emplace_back(line);
+                                  }));
+  outcome.failure = failure_of(end, spec.entrypoint[0], limit_, outcome.output.empty() ? "" : outcome.output.back());
+  if (outcome.failure.empty() && (::fcntl(found.get(), F_GET_SEALS) & kWholeSeals) == kWholeSeals) {
+    outcome.changes = EntrypointChanges::between(given, spec.workdir, SPC_TRY(read_file(found.get(), kMostNotes)));
+  }
+  return outcome;
+}
+
+}  // namespace spc

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "launch/inside/container_spec.hpp"
+#include "protocol/task.hpp"
+
+namespace spc {
+namespace {
+
+/// A name like this may be that of a secret.
+bool may_be_secret(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  constexpr std::array<std::string_view, 5> kMarks{"TOKEN", "SECRET", "PASS", "KEY", "CREDENTIAL"};
+  return std::any_of(kMarks.begin(), kMarks.end(), [&](auto mark) { return name.find(mark) != std::string::npos; });
+}
+
+std::string words(const std::vector<std::string>& list) {
+  std::string text;
+  for (const std::string& word : list) text += (text.empty() ? "" : " ") + in_quotes(word);
+  return text;
+}
+
+std::string flags_of(const MountPlan& mount) {
+  std::string text = (mount.flags & TaskMessage::source_read_only) != 0 ? "ro" : "rw";
+  if ((mount.flags & TaskMessage::source_not_recursive) != 0) text += "+bind";
+  if ((mount.flags & TaskMessage::source_no_exec) != 0) text += "+noexec";
+  if ((mount.flags & TaskMessage::source_squashfs) != 0) text += "+sqsh";
+  if ((mount.flags & TaskMessage::source_private) != 0) text += "+private";
+  return text;
+}
+
+std::string namespaces_of(std::uint32_t bits) {
+  std::string text = "mount";
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 5> kNames{
+      {{own_user, "user"}, {own_net, "net"}, {own_ipc, "ipc"}, {own_uts, "uts"}, {own_pid, "pid"}}};
+  for (const auto& [bit, name] : kNames) {
+    if ((bits & bit) != 0) text += std::string(", ") + name;
+  }
+  return text + " (all others are the host's)";
+}
+
+std::string file_system_of(const ContainerSpec& spec) {
+  std::string text;
+  switch (spec.from) {
+    case ContainerSpec::From::store: text = std::to_string(spec.layers) + " layers in the node's store"; break;
+    case ContainerSpec::From::file: text = "squashfs file, served by FUSE"; break;
+    case ContainerSpec::From::directory: text = "directory"; break;
+  }
+  if (spec.from == ContainerSpec::From::store && spec.by_fuse) text += ", served by FUSE";
+  return text + (spec.writable ? "; writable, changes are discarded" : "; read-only");
+}
+
+std::string entrypoint_of(const ContainerSpec& spec) {
+  if (spec.entrypoint_mode == EntrypointMode::node && !spec.entrypoint.empty())
+    return words(spec.entrypoint) + ", once per node";
+  if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", in each task";
+  std::string text = words(spec.settings.entrypoint);
+  if (text.empty() && !spec.settings.start_script.empty()) text = in_quotes(spec.settings.start_script);
+  return text.empty() ? "" : text + ", not run";
+}
+
+class Page {
+ public:
+  void line(std::string_view key, const std::string& value) {
+    std::string text(key);
+    text += ": ";
+    text.resize(std::max(text.size(), kColumn), ' ');
+    lines_.push_back(text + value);
+  }
+  void line_unless_empty(std::string_view key, const std::string& value) {
+    if (!value.empty()) line(key, value);
+  }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  static constexpr std::size_t kColumn = 14;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest& request) {
+  Page page;
+  page.line("image", printable(spec.image));
+  if (spec.manifest) page.line("manifest", spec.manifest->str());
+  page.line("file system", file_system_of(spec));
+  page.line("user", printable(spec.user.name) + " (" + std::to_string(spec.user.uid) + ":" + std::to_string(spec.user.gid) +
+                        "), home " + in_quotes(spec.user.home) +
+                        ((spec.namespaces & own_user) != 0 ? ", root in the container" : ", no privileges"));
+  page.line_unless_empty("image's user",
+                         spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", ignored");
+  page.line("namespaces", namespaces_of(spec.namespaces));
+  page.line("workdir", in_quotes(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
+  page.line_unless_empty("entrypoint", entrypoint_of(spec));
+  page.line_unless_empty("image's cmd", words(spec.settings.command));
+  page.line_unless_empty("volumes", words(spec.settings.volumes));
+  page.line_unless_empty("ports", words(spec.settings.ports));
+  for (const auto& [hook, origin] : spec.hook_origins) page.line("hook", hook + " (" + printable(origin) + ")");
+  for (const auto& [hook, note] : spec.hooks) page.line("hook", hook + ": " + printable(note));
+  if (spec.hooks.empty()) page.line("hooks", "none had an effect");
+  page.line_unless_empty("command", words(request.command));
+  for (const MountPlan& mount : spec.mounts) {
+    if (mount.source.empty()) {
+      page.line("no mount", "at " + in_quotes(mount.target) + " (umount)");
+      continue;
+    }
+    page.line("mount",
+              in_quotes(mount.source) + " at " + in_quotes(mount.target) + ", " + flags_of(mount) + " (" + mount.asked_by + ")");
+  }
+  for (const auto& [name, variable] : spec.environment) {
+    const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(variable.value);
+    page.line("variable", printable(name) + "=" + value + " (" + name_of(variable.origin) + ")");
+  }
+  return page.take();
+}
+
+}  // namespace spc

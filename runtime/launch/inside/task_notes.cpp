@@ -1,0 +1,85 @@
+#include "launch/inside/task_notes.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "base/file.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMost = 16 << 20;
+
+/// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, site (KEY=VALUE), and from the
+/// first `hook` on what TaskEdits knows.
+struct Parts {
+  std::string notes;
+  std::string behind;
+};
+
+Result<Parts> read_parts(int file) {
+  const std::string bytes = SPC_TRY_DURING("read the leader's notes", read_file(file, kMost));
+  std::uint64_t length = 0;
+  if (bytes.size() >= sizeof length) std::memcpy(&length, bytes.data(), sizeof length);
+  if (bytes.size() < sizeof length || length > bytes.size() - sizeof length) {
+    return Error(ErrorKind::internal, "read the leader's notes: incomplete");
+  }
+  return Parts{bytes.substr(sizeof length, length), bytes.substr(sizeof length + length)};
+}
+
+}  // namespace
+
+std::string TaskNotes::step_of(const std::map<std::string, std::string>& job_environment) {
+  const auto value = [&](const char* name) {
+    const auto found = job_environment.find(name);
+    return found == job_environment.end() ? std::string() : found->second;
+  };
+  return value("SLURM_JOB_ID") + "." + value("SLURM_STEP_ID");
+}
+
+Result<UniqueFd> TaskNotes::make_file() {
+  UniqueFd file(::memfd_create("spank-container notes", MFD_CLOEXEC));
+  if (!file) return Error::from_errno(errno, "create the notes for the followers");
+  return file;
+}
+
+Result<void> TaskNotes::write(int file) const {
+  std::string records = "step=" + step + '\0';
+  for (const auto& [key, value] : site.records()) records.append("site=").append(key).append("=").append(value) += '\0';
+  records += edits.serialize();
+  const std::uint64_t length = records.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  return write_all(file, bytes.append(records));
+}
+
+Result<TaskNotes> TaskNotes::read(int file) {
+  const Parts parts = SPC_TRY(read_parts(file));
+  TaskNotes notes;
+  std::string_view rest = parts.notes;
+  while (!rest.empty() && !rest.starts_with("hook=")) {
+    std::string_view record = rest.substr(0, rest.find('\0'));
+    rest.remove_prefix(std::min(record.size() + 1, rest.size()));
+    const bool of_site = record.starts_with("site=");
+    if (!of_site && !record.starts_with("step=")) continue;
+    record.remove_prefix(5);
+    const auto equals = record.find('=');
+    if (!of_site) {
+      notes.step = record;
+    } else if (equals != std::string_view::npos) {
+      notes.site.add(record.substr(0, equals), record.substr(equals + 1));
+    }
+  }
+  notes.edits = TaskEdits::parse(rest);
+  return notes;
+}
+
+Result<std::string> read_behind_notes(int file) {
+  auto parts = SPC_TRY(read_parts(file));
+  return std::move(parts.behind);
+}
+
+}  // namespace spc

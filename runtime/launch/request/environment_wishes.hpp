@@ -1,0 +1,29 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+#include "launch/policy/site.hpp"
+
+namespace spc {
+
+/// What --container-env or the site says about variables.
+struct EnvironmentWishes {
+  std::vector<std::string> keep;              ///< names and patterns (with * and ?) whose job's value stays
+  std::map<std::string, std::string> values;  ///< what these become in any case
+
+  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN or NAME=VALUE; quoting as in launch/quoted_text.hpp.
+  Result<void> add(std::string_view list);
+  [[nodiscard]] bool keeps(std::string_view name) const;
+
+  /// The keys `keep_env` and `env` of config.toml.
+  static EnvironmentWishes of_site(const Site& site);
+};
+
+/// Whether `text` is what `pattern` stands for: * any characters, ? one.
+bool matches_pattern(std::string_view pattern, std::string_view text);
+
+}  // namespace spc

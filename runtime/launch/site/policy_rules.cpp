@@ -1,0 +1,88 @@
+#include "launch/site/policy_rules.hpp"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/unique_fd.hpp"
+#include "launch/host/user_identity.hpp"
+
+namespace spc {
+namespace {
+
+std::string listed(const std::vector<std::string>& directories) {
+  std::string text;
+  for (const std::string& directory : directories) text += (text.empty() ? "" : ", ") + in_quotes(directory);
+  return text;
+}
+
+Error outside(const std::string& typed, const std::string& where, const std::vector<std::string>& allowed) {
+  return Error(ErrorKind::refused, "--container-image: " + in_quotes(typed) + where +
+                                       ": this site allows image files only in " + listed(allowed))
+      .hint("use a registry image, or ask the administrator about allowed_paths in config.toml");
+}
+
+/// Of what the descriptor stands for, as the kernel knows it.
+Result<std::string> real_path(int file, const std::string& typed) {
+  char path[PATH_MAX];
+  const ssize_t size = ::readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), path, sizeof path);
+  if (size <= 0 || size == sizeof path)
+    return Error::from_errno(size <= 0 ? errno : ENAMETOOLONG, "look for " + in_quotes(typed));
+  return std::string(path, static_cast<std::size_t>(size));
+}
+
+Result<void> check_real_path(const std::string& path, const std::string& typed, const std::vector<std::string>& allowed) {
+  const auto fits = [&](const std::string& directory) { return lies_below(path, directory); };
+  if (std::any_of(allowed.begin(), allowed.end(), fits)) return {};
+  return outside(typed, path == typed ? "" : ", which is " + in_quotes(path), allowed);
+}
+
+}  // namespace
+
+Result<void> check_features(const std::vector<std::string>& used, const Site& site) {
+  const auto off = site.all("features_off");
+  for (const std::string& feature : used) {
+    if (std::find(off.begin(), off.end(), feature) == off.end()) continue;
+    return Error(ErrorKind::refused, "--" + feature + ": not allowed by this site")
+        .hint("drop it, or ask the administrator about features_off in config.toml");
+  }
+  return {};
+}
+
+bool lies_below(std::string_view path, std::string_view directory) {
+  while (directory.ends_with('/')) directory.remove_suffix(1);
+  return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
+}
+
+Result<void> check_place(ImageLocation& image, const Site& site) {
+  using Kind = ImageLocation::Kind;
+  const auto allowed = site.all("allowed_paths");
+  if (allowed.empty() || image.kind == Kind::registry) return {};
+  if (image.kind == Kind::docker_daemon || image.kind == Kind::podman) return outside(image.canonical(), "", allowed);
+  const std::string path =
+      image.path.starts_with("~/") ? UserIdentity::of_this_process().home + image.path.substr(1) : image.path;
+  const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!place) {
+    return Error::from_errno(errno, "--container-image: open image " + in_quotes(image.path))
+        .hint("it must exist on every node of the step and is opened with the user's permissions");
+  }
+  const std::string real = SPC_TRY(real_path(place.get(), image.path));
+  SPC_TRY(check_real_path(real, image.path, allowed));
+  if (image.kind != Kind::path && real.find(':') != std::string::npos) {
+    return Error(ErrorKind::invalid,
+                 "--container-image: " + in_quotes(image.path) + " is " + in_quotes(real) + ": a path must not contain a colon");
+  }
+  image.path = real;
+  return {};
+}
+
+Result<void> check_opened_place(int file, const std::string& typed, const Site& site) {
+  const auto allowed = site.all("allowed_paths");
+  if (allowed.empty()) return {};
+  return check_real_path(SPC_TRY(real_path(file, typed)), typed, allowed);
+}
+
+}  // namespace spc

@@ -1,0 +1,129 @@
+#include "launch/site/site_importer.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "base/file.hpp"
+#include "base/trusted_file.hpp"
+#include "base/unique_fd.hpp"
+#include "task/enter.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMostOutput = 1 << 20;
+
+/// In the child: its output goes to memory, since one that leaves something running must not keep us waiting.
+[[noreturn]] void become_importer(pid_t parent, int out, int log, char* const* arguments, char* const* environment) {
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent || !stay_outside()) ::_exit(126);
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Out of the way of the numbers that they get.
+  const int high_out = ::fcntl(out, F_DUPFD, 100);
+  const int high_log = ::fcntl(log, F_DUPFD, 100);
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(null, 0);
+  ::dup2(high_out, 1);
+  ::dup2(high_log, 2);
+  ::syscall(SYS_close_range, 3, ~0U, 0);
+  ::execve(arguments[0], arguments, environment);
+  ::_exit(127);
+}
+
+Result<UniqueFd> memory(const char* name) {
+  UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
+  if (!file) return Error::from_errno(errno, "make room for the importer's output");
+  return file;
+}
+
+std::string content(int file) {
+  std::string text(kMostOutput, '\0');
+  const ssize_t got = ::pread(file, text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
+}
+
+std::string outcome(int status) {
+  if (WIFSIGNALED(status)) return "was ended by signal " + std::to_string(WTERMSIG(status));
+  if (WEXITSTATUS(status) == 127) return "cannot be executed (exit code 127)";
+  return "failed with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+/// The last lines, which say why.
+void show(std::string_view text, Log& log) {
+  constexpr std::size_t kLines = 20;
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (!line.empty()) lines.push_back(line);
+  }
+  for (std::size_t i = lines.size() > kLines ? lines.size() - kLines : 0; i < lines.size(); ++i) {
+    log.write(LogLevel::info, "importer: " + printable(lines[i].substr(0, 1000)));
+  }
+}
+
+}  // namespace
+
+bool SiteImporter::brings(const ImageLocation& image) const {
+  using Kind = ImageLocation::Kind;
+  if (program_.empty()) return false;
+  return image.kind == Kind::registry || image.kind == Kind::docker_daemon || image.kind == Kind::podman;
+}
+
+Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
+  const std::string uri = image.find("://") == std::string::npos ? "docker://" + image : image;
+  // It is run as each user in turn, so nobody but root may decide what it is.
+  SPC_TRY(open_trusted_file(program_, "importer"));
+  asked_ = true;
+  const std::string printed = SPC_TRY_DURING("pull image " + in_quotes(image), run("get", uri.c_str(), &log));
+  std::string path = printed.substr(0, printed.find('\n'));
+  if (path.starts_with('/')) return path;
+  return Error(ErrorKind::invalid, "pull image " + in_quotes(image) + ": importer " + in_quotes(program_) + " printed " +
+                                       in_quotes(path) + ", which is not an absolute path")
+      .hint("error in the site's importer: contact the administrator");
+}
+
+void SiteImporter::release() {
+  if (!asked_) return;
+  asked_ = false;
+  static_cast<void>(run("release", nullptr, nullptr));
+}
+
+Result<std::string> SiteImporter::run(const char* verb, const char* argument, Log* log) {
+  const UniqueFd out = SPC_TRY(memory("spank-container importer"));
+  const UniqueFd messages = SPC_TRY(memory("spank-container importer log"));
+  char* const arguments[] = {program_.data(), const_cast<char*>(verb), const_cast<char*>(argument), nullptr};
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : *environment_) texts.push_back(name + "=" + value);
+  if (!environment_->contains("PYXIS_RUNTIME_PATH")) texts.emplace_back("PYXIS_RUNTIME_PATH=/tmp");
+  std::vector<char*> environment;
+  for (std::string& text : texts) environment.push_back(text.data());
+  environment.push_back(nullptr);
+
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "start importer " + in_quotes(program_));
+  if (child == 0) become_importer(parent, out.get(), messages.get(), arguments, environment.data());
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status == 0) return content(out.get());
+  if (log != nullptr) show(content(messages.get()), *log);
+  return Error(ErrorKind::system, "importer " + in_quotes(program_) + " " + outcome(status))
+      .hint("its output is above");
+}
+
+}  // namespace spc

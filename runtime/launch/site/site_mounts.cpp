@@ -1,0 +1,38 @@
+#include "launch/site/site_mounts.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::string_view kOption = "--container-mounts: ";
+
+Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin) {
+  auto parsed = parse_mounts(text);
+  if (!parsed) {
+    // The grammar is that of the option, and so is the message.
+    std::string why = parsed.error().message();
+    if (why.starts_with(kOption)) why.erase(0, kOption.size());
+    return Error(ErrorKind::invalid, origin + ": " + why);
+  }
+  for (MountSpec& mount : *parsed) {
+    mount.origin = origin;
+    mounts.push_back(std::move(mount));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<MountSpec>> site_mounts(const Site& site, UsersMounts users) {
+  std::vector<MountSpec> mounts;
+  for (const char* key : {"enroot_mounts", "enroot_mounts_of_user"}) {
+    if (users == UsersMounts::no && key == std::string_view("enroot_mounts_of_user")) continue;
+    for (const std::string& record : site.all(key)) {
+      const auto tab = record.find('\t');
+      SPC_TRY(add(mounts, std::string_view(record).substr(tab + 1), record.substr(0, tab)));
+    }
+  }
+  for (const std::string& text : site.all("mounts")) SPC_TRY(add(mounts, text, "config.toml: mounts"));
+  return mounts;
+}
+
+}  // namespace spc

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "base/result.hpp"
+#include "launch/policy/site.hpp"
+#include "launch/request/mount_spec.hpp"
+
+namespace spc {
+
+/// Whether those that the user has told enroot to make are among them.
+enum class UsersMounts { yes, no };
+
+/// The mounts of every container: those of enroot's mounts.d, the system's before the user's, then those of config.toml.
+/// An Error names the file.
+Result<std::vector<MountSpec>> site_mounts(const Site& site, UsersMounts users);
+
+}  // namespace spc

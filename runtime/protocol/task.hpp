@@ -1,0 +1,156 @@
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/digest.hpp"
+#include "protocol/policy.hpp"
+
+namespace spc {
+
+/// How the tasks of a step and its agent speak: fixed-size messages over SEQPACKET sockets, nothing to parse.
+///
+///   task   ── join (own socket, own mount namespace) ──►  agent        on the step's common socket
+///   the first task leads, the others only wait for ready or failed:
+///   agent  ── lead (policy) ──►            lead
+///   lead   ── name ──►                     agent        only for a container with a name: is there one?
+///   agent  ── named (state, notes) ──►     lead         as soon as it is known; not while somebody else prepares it
+///   lead   ── source …, start ──►          agent        which host directories, which image
+///   agent  ── progress, warning … ──►      every task
+///   builder ── hooks (namespace, root) ──► lead         only if it asked for it: the root exists, and the host is still in sight;
+///                                                       then target … furnished as below, and targets with their sources
+///   builder ── furnish (namespace) ──►     lead         the root exists; nothing else is attached to it yet
+///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
+///   builder ── attached (errno) ──►        lead
+///   lead   ── furnished (notes) ──►        builder
+///   builder ── to_save (the root) ──►      lead         only if it asked for it
+///   agent  ── ready (namespace, record) or failed ──►  every task
+enum class TaskMessageKind : std::uint32_t {
+  join = 1,
+  lead,
+  source,
+  start,
+  progress,
+  warning,
+  furnish,
+  target,
+  attached,
+  furnished,
+  ready,
+  failed,
+  name,
+  named,
+  to_save,
+  hooks,
+};
+
+/// Whose step, and which, in Slurm's numbers. Job 0: none of Slurm's.
+struct StepId {
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::uint32_t job = 0;
+  std::uint32_t step = 0;
+};
+
+/// Trees that the builder takes from the host, or makes, by itself; the lead only says where they go. The last two are there
+/// for a container with own_ipc only.
+enum class HostTree : std::uint32_t { proc, sys, dev, tmp, shm, mqueue, count };
+
+/// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them. In `user` the user has
+/// id 0 and nobody else exists; nobody gets in before all mounts are in place, in a mount namespace that belongs to it.
+enum NamespaceBits : std::uint32_t { own_user = 1, own_net = 2, own_ipc = 4, own_uts = 8, own_pid = 16 };
+
+/// How the kernel knows them: the flag of clone(2), and the name below /proc/PID/ns and in --container-unshare.
+struct NamespaceKind {
+  NamespaceBits bit;
+  int flag;
+  const char* name;
+};
+inline constexpr std::array<NamespaceKind, 5> kNamespaceKinds = {{{own_user, CLONE_NEWUSER, "user"},
+                                                                  {own_net, CLONE_NEWNET, "net"},
+                                                                  {own_ipc, CLONE_NEWIPC, "ipc"},
+                                                                  {own_uts, CLONE_NEWUTS, "uts"},
+                                                                  {own_pid, CLONE_NEWPID, "pid"}}};
+
+/// Phases of a preparation as --container-verbose and the benchmarks show them.
+enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, furnish, count };
+using PhaseTimes = std::array<std::uint32_t, static_cast<std::size_t>(Phase::count)>;  ///< microseconds
+
+struct TaskMessage {
+  TaskMessageKind kind{};
+
+  // source: how the tree of the passed descriptor is mounted; source_tmpfs comes without one: a new one of `size` bytes
+  // (0: as large as the writable layer may be) that belongs to the user
+  enum SourceFlags : std::uint32_t {
+    source_read_only = 1,
+    source_not_recursive = 2,
+    source_no_exec = 4,
+    source_tmpfs = 8,
+    source_squashfs = 16,  ///< a regular file with a squashfs in it, to be served by `fuse` and mounted itself
+    source_private = 32,   ///< what is mounted on the host later does not appear
+  };
+  std::uint32_t source_flags = 0;
+  std::uint64_t size = 0;
+
+  // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks
+  // the user's side (base/user_source_protocol.hpp). Of the other kinds: a sealed memory file in the form of an image record
+  // (base/image_record.hpp, settings only), which all tasks are given as it is, and the opened image.
+  enum StartFlags : std::uint32_t {
+    start_read_only = 1,
+    start_known = 2,      ///< `manifest` is tried first; `import` runs only if it is not in the store or not public
+    start_squashfs = 4,   ///< the image is a regular file with a squashfs at `offset`: served by `fuse` as the user
+    start_directory = 8,  ///< the image is a directory
+    start_private = 16,   ///< this container is for the lead alone; each task gets one of its own
+    start_stored = 32,    ///< the image is what the container of this name has; the descriptors are not looked at
+    start_join = 64,      ///< enter the running container of this name; only sources and targets are added
+    start_save = 128,     ///< the lead gets the container's root, open, without what is mounted in it
+    start_hooks = 256,    ///< it wants to work on the root before the host is out of sight
+  };
+  std::uint32_t start_flags = 0;
+  /// lead, of a private container: the image that the step's earlier ones have; furnish and ready: of the image, if it is one
+  /// of the store
+  Digest manifest;
+  std::uint64_t offset = 0;  ///< bytes
+
+  std::uint32_t namespaces = 0;  ///< start: NamespaceBits that the container shall have; ready and named: that it has
+  std::uint64_t upper_size = 0;  ///< bytes that can be written, in the container and in its /tmp each; 0: the site's limit
+
+  // name: who keeps its files and where it is found is decided by these alone (nobody's text); named: which of these it is
+  enum NameFlags : std::uint32_t {
+    name_of_job = 1,   ///< the name is the job's, and its container goes with it
+    name_of_step = 2,  ///< `container` is no name: the first 8 bytes are job and step id of a running step without one
+    name_replace = 4,  ///< what is stored under this name goes first, unless it is running
+  };
+  std::uint32_t name_flags = 0;
+  Digest container;  ///< made of the name: launch/container_name.hpp
+  enum NamedState : std::uint32_t { named_new = 0, named_stored = 1, named_running = 2 };
+  /// Of a container with a name one descriptor comes along, its notes, which are empty when it is new: see launch/. From the
+  /// agent of a running one to another agent: three, its lock, its socket and its notes.
+  std::uint32_t named_state = 0;
+
+  // target: a source in the order sent, or count of sources + a HostTree; while hooks run also something that is opened only
+  // now, as a second descriptor or, a tmpfs, without one: source_flags and size as for source. attached: errno, 0 = done
+  std::uint32_t index = 0;
+  std::int32_t error = 0;
+
+  // ready, with the mount namespace, the image's record, the notes that the lead sent with `furnished` (if it did) and one
+  // descriptor for each of `namespaces`
+  bool has_notes = false;
+  PhaseTimes times{};
+  std::uint32_t layers = 0;
+  std::uint32_t layers_shared = 0;  ///< whose super block another step had mounted already
+
+  PolicyRecord policy;  // lead
+  char text[600] = {};  // progress, warning, failed; furnished and ready: from the first task for the others, as it is
+};
+
+/// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.
+inline constexpr int kAgentSocket = 3;
+
+/// More mounts than this in one container are refused: the kernel's own default limit is far above (fs.mount-max).
+inline constexpr std::uint32_t kMaxSources = 512;
+
+}  // namespace spc

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/digest.hpp"
+
+namespace spc {
+
+/// What `import` (service user) asks of `user-source` (the job's user): credentials for one registry, or an image among
+/// what only the user may read: his files, his podman storage, a local docker daemon. SEQPACKET, fixed-size messages; one
+/// question at a time. The first task makes the pair, passes one end on to `import`, and starts `user-source LOCATION`
+/// (ImageLocation::canonical()) with the other as descriptor 3 when the first question comes: for a public image never.
+/// `import` believes nothing of the answers: blobs have digests, credentials are tried at the registry.
+inline constexpr int kUserSourceSocket = 3;
+
+enum class UserSourceKind : std::uint32_t {
+  // import -> user-source
+  credentials = 1,  ///< text: HOST[:PORT] of the registry, the only one whose secret is wanted; user: whose, or empty
+  document = 2,     ///< the image's top document: an OCI manifest or index
+  blob = 3,         ///< digest: a manifest, configuration or layer of this image
+
+  // user-source -> import
+  secret = 16,    ///< one descriptor: a sealed memory file with records `key=value\0`: username and password, or identity_token
+  none = 17,      ///< there are no credentials for this registry, or no such blob
+  file = 18,      ///< one descriptor, from which `size` bytes at `offset` are what was asked for; text: its media type, if known
+  failed = 19,    ///< text, error_kind: why not
+  progress = 20,  ///< before an answer; text: what takes so long
+};
+
+struct UserSourceMessage {
+  UserSourceKind kind{};
+  std::uint32_t error_kind = 0;  ///< an ErrorKind, with `failed`
+  Digest digest;
+  std::uint64_t offset = 0;  ///< bytes
+  std::uint64_t size = 0;    ///< bytes
+  char user[256] = {};
+  char text[600] = {};  ///< NUL-terminated, printable
+};
+
+}  // namespace spc

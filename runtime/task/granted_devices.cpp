@@ -1,0 +1,44 @@
+#include "task/granted_devices.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string_view>
+
+namespace spc {
+namespace {
+
+#ifndef SYS_faccessat2
+constexpr long SYS_faccessat2 = 439;  // the same everywhere
+#endif
+
+/// glibc before 2.33 answers for other effective ids from the file's mode, without asking the kernel.
+bool can_open(const std::string& node) { return ::syscall(SYS_faccessat2, AT_FDCWD, node.c_str(), R_OK | W_OK, AT_EACCESS) == 0; }
+
+void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(directory.c_str()), ::closedir);
+  if (!open) return;
+  while (const dirent* entry = ::readdir(open.get())) {
+    if (entry->d_type != DT_CHR || !std::string_view(entry->d_name).starts_with(prefix)) continue;
+    if (const std::string node = directory + "/" + entry->d_name; can_open(node)) nodes.insert(node);
+  }
+}
+
+}  // namespace
+
+std::set<std::string> granted_gpu_nodes() {
+  std::set<std::string> nodes;
+  if (::access("/dev/nvidiactl", F_OK) == 0) {
+    add_from("/dev", "nvidia", nodes);
+    add_from("/dev/nvidia-caps", "nvidia-cap", nodes);
+    add_from("/dev/nvidia-caps-imex-channels", "channel", nodes);
+  }
+  if (::access("/dev/kfd", F_OK) == 0 && can_open("/dev/kfd")) nodes.insert("/dev/kfd");
+  if (::access("/dev/dri", F_OK) == 0) add_from("/dev/dri", "", nodes);
+  return nodes;
+}
+
+}  // namespace spc

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "protocol/task.hpp"
+
+namespace spc {
+
+/// What a task enters: the container's mount namespace, and of the other kinds what it has of its own.
+struct ContainerNamespaces {
+  UniqueFd mounts;
+  std::array<UniqueFd, kNamespaceKinds.size()> own;  ///< in the order of kNamespaceKinds; empty: the host's
+
+  [[nodiscard]] bool has(NamespaceBits bit) const;
+  /// Takes those of `bits` from `passed`, where they stand one after the other from `first` on.
+  static Result<ContainerNamespaces> take(std::vector<UniqueFd>& passed, std::uint32_t bits, std::size_t first);
+};
+
+}  // namespace spc

@@ -1,0 +1,185 @@
+#include "task/step_agent.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "base/socket.hpp"
+#include "protocol/save.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kAgent[] = SPC_LIBEXECDIR "/agent";
+
+/// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system calls; full root is
+/// regained here and never in slurmstepd itself.
+void become_root() {
+  ::syscall(SYS_setresuid, 0, 0, 0);
+  ::syscall(SYS_setresgid, 0, 0, 0);
+}
+
+/// In the child only. Takes the one descriptor that waits in `parking`; -1 if there is none.
+int take_parked(int parking) {
+  char byte = 0;
+  iovec data{&byte, sizeof byte};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  if (::recvmsg(parking, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0) return -1;
+  const cmsghdr* passed = CMSG_FIRSTHDR(&header);
+  int descriptor = -1;
+  if (passed != nullptr && passed->cmsg_type == SCM_RIGHTS) std::memcpy(&descriptor, CMSG_DATA(passed), sizeof descriptor);
+  return descriptor;
+}
+
+/// Descriptors 0-2 on /dev/null, `socket` (or /dev/null) on 3, nothing else: an agent that kept slurmstepd's descriptor 2
+/// would keep the step from ending.
+void keep_only(int socket) {
+  const int null = ::open("/dev/null", O_RDWR);
+  const int high = ::fcntl(socket >= 0 ? socket : null, F_DUPFD, 100);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  ::dup2(high, kAgentSocket);
+  ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
+}
+
+/// What follows `agent`, made before the fork.
+class Arguments {
+ public:
+  Arguments(const char* command, std::initializer_list<std::uint32_t> numbers) : texts_{"agent", command} {
+    for (const std::uint32_t number : numbers) texts_.push_back(std::to_string(number));
+    for (std::string& text : texts_) pointers_.push_back(text.data());
+    pointers_.push_back(nullptr);
+  }
+  [[nodiscard]] char* const* get() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<char*> pointers_;
+};
+
+[[noreturn]] void execute(const Arguments& arguments) {
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  char* const environment[] = {nullptr};
+  ::execve(kAgent, arguments.get(), environment);
+  ::_exit(127);
+}
+
+Result<void> run_agent(const Arguments& arguments, const std::string& what) {
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "fork the agent");
+  if (child == 0) {
+    keep_only(-1);
+    execute(arguments);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return Error::from_errno(errno, "wait for the agent");
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<StepChannel> StepChannel::open() {
+  auto [tasks, agent] = SPC_TRY(socket_pair());
+  auto [step, save] = SPC_TRY(socket_pair());
+  auto [parking, entrance] = SPC_TRY(socket_pair());
+  const int passed[] = {agent.get()};
+  SPC_TRY(send_struct(entrance.get(), char{}, passed));
+  return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save)};
+}
+
+Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, const std::function<void(const char*)>& tell_user) {
+  // What is told and srun has not read must fit into a pipe: nobody may hold slurmstepd up by talking.
+  constexpr int kMostLines = 80;
+  SaveMessage message;
+  pollfd events[] = {{step.get(), POLLIN, 0}, {-1, POLLIN, 0}};
+  if (::poll(events, 1, 0) <= 0) return {};  // nobody has said that he is here
+  const auto saver = SPC_TRY(receive_struct(step.get(), message));
+  message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed};
+  [[maybe_unused]] const auto sent = send_struct(step.get(), message, {}, WhenFull::fail);
+  events[1].fd = saver.empty() ? -1 : saver.front().get();
+  for (int lines = 0;;) {
+    if (::poll(events, 2, -1) < 0) continue;
+    if (events[1].revents != 0) break;
+    if (events[0].revents == 0) continue;
+    SPC_TRY(receive_struct(step.get(), message));
+    message.text[sizeof message.text - 1] = '\0';
+    if (message.text[0] != '\0' && lines++ < kMostLines) tell_user(printable(message.text).c_str());
+    if (message.kind != SaveMessageKind::done) continue;
+    step.reset();
+    return {};
+  }
+  return Error(ErrorKind::unavailable, "save the container: the saver exited unexpectedly")
+      .hint("unless it was cancelled, it may need more memory: see --mem");
+}
+
+Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
+  if (::access(kAgent, X_OK) != 0) {
+    return Error::from_errno(errno, "start " + in_quotes(kAgent)).hint("install spank-container on this node");
+  }
+  const Arguments arguments("step", {step.uid, step.gid, step.job, step.step});
+  StepAgent agent;
+  agent.step_ = step;
+  agent.pid_ = ::fork();
+  if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
+  if (agent.pid_ > 0) return agent;
+
+  become_root();
+  // After the id change, which clears it. With contain_spank our parent is a clone that ends with this callback, and the
+  // signal would come at once; then the end of file on the socket ends the agent.
+  if (::getppid() == stepd) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != stepd) ::_exit(0);
+  }
+  const int agent_end = take_parked(parked_end.get());
+  if (agent_end < 0) ::_exit(127);
+  keep_only(agent_end);
+  execute(arguments);
+}
+
+void StepAgent::stop() {
+  if (pid_ <= 0) return;
+  // Only a child of ours can be this process: with contain_spank it is not, and its number may be anybody's by now.
+  siginfo_t state{};
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &state, WEXITED | WNOHANG | WNOWAIT) == 0) {
+    ::kill(pid_, SIGKILL);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  // Where other steps of the user's find this one; the agent, killed, has left it.
+  const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
+  ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
+  pid_ = -1;
+}
+
+Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {
+  return run_agent(Arguments("setup", {service_uid, service_gid}), "set up the node");
+}
+
+Result<void> clean_up_after_job(uid_t uid, std::uint32_t job) {
+  return run_agent(Arguments("epilog", {uid, job}), "clean up after job " + std::to_string(job));
+}
+
+}  // namespace spc

@@ -1,0 +1,135 @@
+#include "tool/containers/node_step.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "base/socket.hpp"
+#include "spank_container/runtime.h"
+#include "tool/images/stored_images.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+namespace {
+
+std::vector<const char*> as_pointers(const std::vector<std::string>& texts) {
+  std::vector<const char*> pointers;
+  for (const auto& text : texts) pointers.push_back(text.c_str());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+void show(int level, const char* line, void* display) {
+  if (level == SPC_LOG_RECORD) return;  // for the log of a node that runs jobs
+  static_cast<PullDisplay*>(display)->write(static_cast<LogLevel>(level), line);
+}
+
+void set_variable(const char* name, const char* value, void* environment) {
+  (*static_cast<std::map<std::string, std::string>*>(environment))[name] = value;
+}
+void unset_variable(const char* name, void* environment) {
+  static_cast<std::map<std::string, std::string>*>(environment)->erase(name);
+}
+
+}  // namespace
+
+struct NodeStep::State {
+  State(const std::string& image, bool quiet) : display(image, quiet) {}
+  PullDisplay display;
+  spc_runtime* runtime = nullptr;
+};
+
+NodeStep::NodeStep(NodeStep&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+
+NodeStep::~NodeStep() {
+  if (state_ == nullptr) return;
+  spc_close(state_->runtime);
+  delete state_;
+}
+
+Result<NodeStep> NodeStep::open(const std::string& image, bool quiet) {
+  NodeStep step(new State(image, quiet));
+  spc_runtime*& runtime = step.state_->runtime;
+  if (spc_open(show, &step.state_->display, &runtime) != SPC_OK) return Error(ErrorKind::no_space, "out of memory");
+  spc_step options{};
+  options.size = sizeof options;
+  options.uid = ::geteuid();
+  options.gid = ::getegid();
+  // A node where slurmd has not been started yet has no store.
+  if (spc_node_setup(runtime) != SPC_OK || spc_step_open(runtime) != SPC_OK || spc_step_start(runtime, &options) != SPC_OK) {
+    return Error(ErrorKind::system, spc_error_message(runtime));
+  }
+  return step;
+}
+
+Result<void> NodeStep::enter(const StepOptions& options, std::map<std::string, std::string>& environment) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  const auto variable_pointers = as_pointers(variables);
+  const auto mounts = as_pointers(options.mounts);
+  const auto env = as_pointers(options.env);
+  const auto devices = as_pointers(options.devices);
+  spc_options given{};
+  given.size = sizeof given;
+  given.image = options.image.c_str();
+  given.mounts = mounts.data();
+  given.workdir = options.workdir.empty() ? nullptr : options.workdir.c_str();
+  given.env = env.data();
+  given.devices = devices.data();
+  given.writable = options.writable;
+  given.mount_home = options.mount_home;
+  given.pull = options.pull.empty() ? nullptr : options.pull.c_str();
+  given.verbose = options.verbose ? SPC_YES : SPC_NO;
+  spc_environment changes{};
+  changes.size = sizeof changes;
+  changes.variables = variable_pointers.data();
+  changes.set = set_variable;
+  changes.unset = unset_variable;
+  changes.arg = &environment;
+  spc_task_keep_privilege(state_->runtime);
+  if (spc_task_enter(state_->runtime, &given, &changes) != SPC_OK) {
+    return Error(ErrorKind::system, spc_error_message(state_->runtime));
+  }
+  return {};
+}
+
+Result<Digest> pull_into_node_store(const Places& places, const Config& config, const Wanted& wanted) {
+  if (wanted.platform) {
+    return Error(ErrorKind::invalid, "--platform: the node's store takes images for the node's architecture only");
+  }
+  StepOptions options;
+  options.image = wanted.image;
+  options.writable = SPC_NO;
+  options.verbose = wanted.verbose;
+  options.pull = wanted.pull ? name_of(*wanted.pull) : "";
+  {
+    // A container is made and left at once: what it needs is in the store then, under the same rules as for a job.
+    auto step = SPC_TRY(NodeStep::open(wanted.image, wanted.quiet));
+    auto [ours, theirs] = SPC_TRY(socket_pair());
+    const pid_t child = ::fork();
+    if (child < 0) return Error::from_errno(errno, "fork");
+    if (child == 0) {
+      std::map<std::string, std::string> environment;
+      const auto entered = step.enter(options, environment);
+      std::string why = entered ? "" : entered.error().message();
+      why += '\0';
+      static_cast<void>(send_message(theirs.get(), std::as_bytes(std::span(why)), {}));
+      ::_exit(0);
+    }
+    theirs.reset();
+    std::string why(8192, '\0');
+    const auto told = receive_message(ours.get(), std::as_writable_bytes(std::span(why)));
+    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    if (!told || told->size == 0)
+      return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process exited");
+    if (why[0] != '\0') return Error(ErrorKind::system, why.c_str());
+  }
+  const auto store = SPC_TRY(open_store(places.store));
+  return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;
+}
+
+}  // namespace spc

@@ -1,0 +1,81 @@
+#include "tool/containers/running.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+
+#include "base/file.hpp"
+#include "tool/places.hpp"
+
+namespace spc {
+namespace {
+
+/// A home directory may be shared between machines, where a process id says nothing.
+std::string prefix_of_this_machine() {
+  utsname machine{};
+  ::uname(&machine);
+  return std::string(machine.nodename) + ".";
+}
+
+/// Four lines: name, image, process, supervisor.
+std::string serialize(const RunningContainer& container) {
+  return container.name + "\n" + container.image + "\n" + std::to_string(container.pid) + "\n" +
+         std::to_string(container.supervisor) + "\n";
+}
+
+RunningContainer parse(const std::string& text) {
+  std::vector<std::string> lines(4);
+  std::size_t at = 0;
+  for (auto& line : lines) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    line = text.substr(at, end - at);
+    at = std::min(end + 1, text.size());
+  }
+  return {.name = lines[0], .image = lines[1], .pid = std::atoi(lines[2].c_str()), .supervisor = std::atoi(lines[3].c_str())};
+}
+
+}  // namespace
+
+Result<RunningEntry> RunningEntry::add(const std::string& directory, const RunningContainer& container) {
+  SPC_TRY(make_directories(directory));
+  const std::string path = directory + "/" + prefix_of_this_machine() + std::to_string(container.pid);
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
+    return Error::from_errno(errno, "note the container in " + in_quotes(path));
+  SPC_TRY(write_all(file.get(), serialize(container)));
+  return RunningEntry(path, std::move(file));
+}
+
+RunningEntry::~RunningEntry() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+Result<std::vector<RunningContainer>> running_containers(const std::string& directory) {
+  std::vector<RunningContainer> containers;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), ::closedir);
+  if (!entries) {
+    if (errno == ENOENT) return containers;
+    return Error::from_errno(errno, "read " + in_quotes(directory));
+  }
+  const std::string prefix = prefix_of_this_machine();
+  while (const dirent* entry = ::readdir(entries.get())) {
+    if (!std::string_view(entry->d_name).starts_with(prefix)) continue;
+    const std::string path = directory + "/" + entry->d_name;
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!file) continue;
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+      ::unlink(path.c_str());  // its owner was killed
+      continue;
+    }
+    if (const auto text = read_file(file.get(), 64 << 10)) containers.push_back(parse(*text));
+  }
+  return containers;
+}
+
+}  // namespace spc

@@ -1,0 +1,102 @@
+#include "tool/containers/supervise.hpp"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tool/terminal.hpp"
+
+namespace spc {
+namespace {
+
+/// What is passed on. Stopping and continuing are left to the terminal, which reaches both processes.
+sigset_t passed_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGPIPE, SIGCHLD}) {
+    ::sigaddset(&set, number);
+  }
+  return set;
+}
+
+int status_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+/// errno of the failed execution: the most telling of those met along PATH.
+int execute_one(const std::vector<std::string>& command, const std::string& path, char* const* environment) {
+  std::vector<char*> arguments;
+  for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  if (command[0].find('/') != std::string::npos) {
+    ::execve(command[0].c_str(), arguments.data(), environment);
+    return errno;
+  }
+  int failed = ENOENT;
+  for (std::size_t at = 0; at <= path.size();) {
+    const std::size_t end = std::min(path.find(':', at), path.size());
+    const std::string directory = path.substr(at, end - at);
+    at = end + 1;
+    const std::string program = (directory.empty() ? "." : directory) + "/" + command[0];
+    ::execve(program.c_str(), arguments.data(), environment);
+    if (errno != ENOENT && errno != ENOTDIR) failed = errno;
+    if (failed != ENOENT && failed != EACCES) return failed;
+  }
+  return failed;
+}
+
+}  // namespace
+
+Result<int> supervise(const std::function<int()>& child, const std::function<void(pid_t)>& started) {
+  const sigset_t watched = passed_signals();
+  sigset_t before;
+  ::sigprocmask(SIG_BLOCK, &watched, &before);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return Error::from_errno(errno, "fork");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kNoContainer);
+    ::signal(SIGPIPE, SIG_DFL);
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    ::_exit(child());
+  }
+  started(pid);
+  for (;;) {
+    siginfo_t info{};
+    const int number = ::sigwaitinfo(&watched, &info);
+    if (number < 0) continue;
+    if (number != SIGCHLD) {
+      // What a terminal sends reaches the whole process group, the child included.
+      if (info.si_code != SI_KERNEL) ::kill(pid, number);
+      continue;
+    }
+    int status = 0;
+    if (::waitpid(pid, &status, WNOHANG) == pid) return status_of(status);
+  }
+}
+
+int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+  std::vector<char*> pointers;
+  for (auto& variable : variables) pointers.push_back(variable.data());
+  pointers.push_back(nullptr);
+  const auto path = environment.find("PATH");
+  int failed = ENOENT;
+  for (const auto& command : alternatives) {
+    failed = execute_one(command, path == environment.end() ? "/usr/bin:/bin" : path->second, pointers.data());
+    if (failed != ENOENT) break;
+  }
+  const std::string what = "execute " + in_quotes(alternatives.back()[0]) + ": ";
+  if (failed == ENOEXEC) {
+    report_error(what + "not an executable for this machine (hint: a script needs a first line like #!/bin/sh)");
+  } else {
+    report_error(Error::from_errno(failed, "execute " + in_quotes(alternatives.back()[0])).message());
+  }
+  return failed == ENOENT || failed == ENOTDIR ? kNoCommand : kCannotExecute;
+}
+
+}  // namespace spc

@@ -1,0 +1,245 @@
+#include "tool/containers/user_container.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "hook_engine/root_path.hpp"
+#include "launch/hooks/shell_hooks.hpp"
+#include "launch/hooks/step_edits.hpp"
+#include "launch/host/host_side.hpp"
+#include "launch/inside/image_files.hpp"
+#include "task/fake_root.hpp"
+#include "task/furnish.hpp"
+
+namespace spc {
+namespace {
+
+/// A copy of the tree at `source`, in no place yet, with more flags than it has.
+Result<UniqueFd> copy_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
+  const unsigned below = recursive ? AT_RECURSIVE : 0U;
+  UniqueFd tree(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | below));
+  if (!tree) return Error::from_errno(errno, "copy the mount of " + in_quotes(path));
+  mount_attr attr{};
+  attr.attr_set = attributes;
+  if (::mount_setattr(tree.get(), "", AT_EMPTY_PATH | below, &attr, sizeof attr) != 0) {
+    return Error::from_errno(errno, "set the flags of the mount of " + in_quotes(path));
+  }
+  return tree;
+}
+
+/// It belongs to whom the user is inside, and has no limit but the memory if none was asked for.
+Result<UniqueFd> new_tmpfs(const OpenedSource& source) {
+  const UniqueFd context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+  const auto set = [&](const char* key, const std::string& value) {
+    return ::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
+  };
+  const bool ready = context && set("mode", "0755") && (source.size == 0 || set("size", std::to_string(source.size))) &&
+                     ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+  unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+  if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
+  if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
+  UniqueFd mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
+  if (!mount) return Error::from_errno(errno, "mount a tmpfs");
+  return mount;
+}
+
+using HostTrees = std::array<UniqueFd, static_cast<std::size_t>(HostTree::count)>;
+
+Result<HostTrees> copy_host_trees(const MountedImage& image) {
+  HostTrees trees;
+  const auto put = [&](HostTree which, Result<UniqueFd> tree) -> Result<void> {
+    trees[static_cast<std::size_t>(which)] = SPC_TRY(std::move(tree));
+    return {};
+  };
+  constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+  SPC_TRY(put(HostTree::proc, copy_tree(AT_FDCWD, "/proc", true, kQuiet)));
+  SPC_TRY(put(HostTree::sys, copy_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY)));
+  SPC_TRY(put(HostTree::dev, copy_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID)));
+  SPC_TRY(put(HostTree::tmp, copy_tree(AT_FDCWD, (image.place + "/tmp").c_str(), false, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
+  return trees;
+}
+
+/// What lies on the file system of /dev keeps its devices: they are in the container anyway.
+bool lies_on_dev(const OpenedSource& source) {
+  struct stat dev {
+  }, own{};
+  return source.path && ::stat("/dev", &dev) == 0 && ::fstat(source.path.get(), &own) == 0 && dev.st_dev == own.st_dev;
+}
+
+Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedImage& image) {
+  std::vector<UniqueFd> trees;
+  std::uint32_t data = 0;
+  for (const OpenedSource& source : side.sources) {
+    if ((source.flags & TaskMessage::source_tmpfs) != 0) {
+      trees.push_back(SPC_TRY(new_tmpfs(source)));
+      continue;
+    }
+    // What is in a file of data has been mounted before, in this order.
+    const bool is_data = (source.flags & TaskMessage::source_squashfs) != 0;
+    if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file was changed concurrently");
+    const std::string place = is_data ? image.place + "/data" + std::to_string(data++) : "";
+    std::uint64_t attributes = MOUNT_ATTR_NOSUID;
+    if (!lies_on_dev(source)) attributes |= MOUNT_ATTR_NODEV;
+    if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
+    if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
+    const bool recursive = (source.flags & TaskMessage::source_not_recursive) == 0;
+    trees.push_back(SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), recursive, attributes)));
+  }
+  return trees;
+}
+
+/// The calling process then sees the container's root only.
+Result<void> pivot_into(const std::string& root) {
+  if (::chdir(root.c_str()) != 0) return Error::from_errno(errno, "enter the container's root");
+  if (::syscall(SYS_pivot_root, ".", ".") != 0) return Error::from_errno(errno, "pivot into the container");
+  if (::umount2(".", MNT_DETACH) != 0) return Error::from_errno(errno, "leave the host's root");
+  return {};
+}
+
+Furniture furniture_of(HostSide side, const UserIdentity& user, RootMap map, bool mounts_home, const std::string& workdir) {
+  Furniture furniture = std::move(side.furniture);
+  if (map == RootMap::self) {
+    furniture.passwd_entry = user.passwd_entry();
+    furniture.group_entries = user.group_entries;
+  }
+  furniture.namespaces = map == RootMap::root ? own_user : 0U;
+  if (!mounts_home && user.home != "/") furniture.directories.push_back(user.home);
+  furniture.directories.push_back(workdir);
+  return furniture;
+}
+
+Result<void> make_root_read_only() {
+  mount_attr attr{};
+  attr.attr_set = MOUNT_ATTR_RDONLY;
+  if (::mount_setattr(AT_FDCWD, "/", 0, &attr, sizeof attr) != 0) return Error::from_errno(errno, "make the root read-only");
+  return {};
+}
+
+Result<void> change_directory(const std::string& path) {
+  const UniqueFd directory = open_inside(path.c_str(), O_PATH | O_DIRECTORY);
+  if (!directory || ::fchdir(directory.get()) != 0) {
+    return Error::from_errno(errno, "couldn't chdir to " + in_quotes(path))
+        .hint("--workdir must exist in the image or be a mount");
+  }
+  return {};
+}
+
+/// In sight of the host, with all rights in our user namespace.
+Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart& start, const AttachSource& attach,
+                                 HookedStart& hooked, HostSide& side, Log& log) {
+  const std::string place = image.place + "/root";
+  const UniqueFd root(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!root) return Error::from_errno(errno, "open the container's root");
+  const auto open_directory = [&](const std::string& path) { return open_in_root(root.get(), path, MakeTarget::directory); };
+  SPC_TRY(attach_host_trees(side.furniture, open_directory, attach));
+  side.furniture.has_host_trees = true;
+  hooked.add(SPC_TRY(run_shell_hooks_alone(hooked.shell_hooks(), place, image.place + "/hooks", start, log)));
+  return {};
+}
+
+}  // namespace
+
+UserIdentity identity_inside(RootMap map) {
+  const UserIdentity user = UserIdentity::of_this_process();
+  return map == RootMap::root ? user.as_root() : user;
+}
+
+Site site_for(const OfEnroot& of_enroot) {
+  Site site = Site::read();
+  if (of_enroot.hooks) {
+    site.add("enroot_compat", "true");
+    site.add("user_hooks", "true");
+  }
+  return site;
+}
+
+Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
+                                          RootMap map, const OfEnroot& of_enroot,
+                                          const std::map<std::string, std::string>& environment, const Site& site, Log& log) {
+  const UserIdentity outside = UserIdentity::of_this_process();
+  const UserIdentity user = identity_inside(map);
+  const bool mounts_home = request.mount_home.value_or(false);
+  // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
+  if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "create a mount namespace");
+  MadeContainer made;
+  HookedStart& hooked = made.hooked;
+  made.mounts = UniqueFd(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!made.mounts) return Error::from_errno(errno, "open the mount namespace");
+  auto side =
+      SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
+        HookContext context = HookedStart::context_of(request, environment, site);
+        context.remap_root = map == RootMap::root;
+        return hooked.prepare(std::move(context), so_far, log);
+      }));
+  if (mounts_home) move_placement(side.furniture, outside.home, user.home);
+  ContainerSpec spec;
+  spec.image = request.image;
+  spec.settings = settings;
+  spec.user = user;
+  SPC_TRY(hooked.before_entering({}, {}, spec, log));
+  auto host = SPC_TRY(copy_host_trees(image));
+  auto sources = SPC_TRY(copy_sources(side, image));
+  const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
+    const UniqueFd& tree = index < sources.size() ? sources[index] : host[index - sources.size()];
+    if (::move_mount(tree.get(), "", target.get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
+      return Error::from_errno(errno, "mount " + in_quotes(shown_as));
+    }
+    return {};
+  };
+  if (hooked.runs_shell_hooks() && image.writable) {
+    SPC_TRY(run_hooks_of_enroot(image, ShellHookStart{request, of_enroot.environment, site, spec}, attach, hooked, side, log));
+  }
+  SPC_TRY(pivot_into(image.place + "/root"));
+
+  if (settings.in_files) read_image_files(environment, settings, &log);
+  const std::string workdir = workdir_of(request, settings);
+  auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
+  spec.settings = settings;
+  if (image.writable) {
+    SPC_TRY(hooked.create(spec, furniture));
+    made.edits = hooked.for_tasks();
+    SPC_TRY(furnish(furniture, attach));
+    SPC_TRY(hooked.start());
+  } else if (!request.devices.empty()) {
+    return Error(ErrorKind::unavailable, "--device: this kernel cannot set up the container writable, as devices need it")
+        .hint("see scontainer doctor");
+  } else {
+    // Nothing can be made: what the image has must do.
+    furniture.passwd_entry.clear();
+    furniture.group_entries.clear();
+    furniture.directories.clear();
+    furniture.namespaces = 0;
+    hooked.leave_out(furniture);
+    SPC_TRY(furnish(furniture, attach));
+  }
+  if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
+  made.settings = std::move(settings);
+  return made;
+}
+
+Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
+                        RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
+  const std::string workdir = workdir_of(request, settings);
+  SPC_TRY(change_directory(workdir));
+  if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
+  ContainerSpec spec;
+  spec.image = request.image;
+  spec.settings = settings;
+  spec.user = user;
+  spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
+  SPC_TRY(hooked.apply_to_task(edits, spec, log));
+  environment.clear();
+  for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  return map == RootMap::root ? fake_root_calls() : Result<void>();
+}
+
+}  // namespace spc

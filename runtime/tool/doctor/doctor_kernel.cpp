@@ -1,0 +1,92 @@
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+
+#include "base/user_namespace.hpp"
+#include "tool/doctor/doctor.hpp"
+
+namespace spc {
+namespace {
+
+/// errno of `probe` in a child of its own, 0 if it works.
+int tried(const std::function<int()>& probe) {
+  const pid_t child = ::fork();
+  if (child < 0) return errno;
+  if (child == 0) ::_exit(probe() & 0xff);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
+}
+
+int own_namespaces() {
+  const auto entered = enter_user_namespace(RootMap::self);
+  return entered ? 0 : entered.error().sys_errno() == 0 ? EIO : entered.error().sys_errno();
+}
+
+int fuse_mount() {
+  if (const int failed = own_namespaces(); failed != 0) return failed;
+  const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
+  if (device < 0) return errno;
+  const std::string options = "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
+                              ",group_id=" + std::to_string(::getegid());
+  return ::mount("probe", "/tmp", "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0 ? 0 : errno;
+}
+
+int writable_overlay() {
+  if (const int failed = own_namespaces(); failed != 0) return failed;
+  if (::mount("probe", "/tmp", "tmpfs", 0, nullptr) != 0 || ::chdir("/tmp") != 0) return errno;
+  for (const char* name : {"low", "up", "work", "root"}) {
+    if (::mkdir(name, 0755) != 0) return errno;
+  }
+  const char* options = "lowerdir=low,upperdir=up,workdir=work,userxattr";
+  if (::mount("overlay", "root", "overlay", 0, options) != 0) return errno;
+  return ::mkdir("root/made", 0755) == 0 ? 0 : errno;
+}
+
+Finding finding(const char* what, int failed, Finding::Verdict otherwise, const char* cure) {
+  if (failed == 0) return {what, Finding::Verdict::ok, "works", ""};
+  return {what, otherwise, std::strerror(failed), cure};
+}
+
+Finding kernel_version() {
+  utsname system{};
+  ::uname(&system);
+  int major = 0;
+  int minor = 0;
+  if (std::sscanf(system.release, "%d.%d", &major, &minor) != 2) major = 0;
+  const std::string release = std::string("Linux ") + system.release;
+  if (major > 6 || (major == 6 && minor >= 2)) return {"kernel", Finding::Verdict::ok, release, ""};
+  if (major > 5 || (major == 5 && minor >= 12)) {
+    return {"kernel", Finding::Verdict::warning, release, "jobs use kernel mounts on 6.2 or newer; scontainer run works"};
+  }
+  return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2 for Slurm jobs"};
+}
+
+}  // namespace
+
+std::vector<Finding> examine_kernel() {
+  const bool root = ::geteuid() == 0;
+  const auto bad = root ? Finding::Verdict::warning : Finding::Verdict::failed;
+  std::vector<Finding> findings{kernel_version()};
+  const int namespaces = tried(own_namespaces);
+  findings.push_back(finding("user namespaces", namespaces, Finding::Verdict::failed,
+                             "sysctl user.max_user_namespaces must be above 0, and on Debian and Ubuntu "
+                             "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0"));
+  if (namespaces != 0) return findings;
+  findings.push_back(finding("FUSE", tried(fuse_mount), bad, "modprobe fuse; /dev/fuse must have mode 0666"));
+  findings.push_back(finding("unprivileged overlay", tried(writable_overlay), Finding::Verdict::warning,
+                             "containers of scontainer run are read-only; use Linux 6.12 or newer for writable ones"));
+  return findings;
+}
+
+}  // namespace spc

@@ -1,0 +1,201 @@
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/file.hpp"
+#include "image/config/config.hpp"
+#include "image/reference/reference.hpp"
+#include "image/registry/http.hpp"
+#include "launch/site/site_mounts.hpp"
+#include "tool/doctor/doctor.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+namespace {
+
+using Verdict = Finding::Verdict;
+
+std::string free_space(const std::string& path) {
+  struct statvfs status {};
+  if (::statvfs(path.c_str(), &status) != 0) return path;
+  return path + ", " + human_bytes(std::uint64_t{status.f_bavail} * status.f_frsize) + " free";
+}
+
+Finding examine_programs() {
+  for (const char* name : {"import", "layer-writer", "fuse", "agent"}) {
+    const std::string path = helper_program(name);
+    if (::access(path.c_str(), X_OK) == 0) continue;
+    return {"programs", Verdict::failed, path + ": " + std::strerror(errno), "install spank-container completely"};
+  }
+  const std::string import = helper_program("import");
+  return {"programs", Verdict::ok, import.substr(0, import.rfind('/')), ""};
+}
+
+Finding examine_service_user() {
+  const passwd* user = ::getpwnam("spank-container");
+  constexpr char kCure[] = "for Slurm jobs: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container";
+  if (user == nullptr) return {"service user", Verdict::warning, "no user spank-container", kCure};
+  if (user->pw_uid == 0) return {"service user", Verdict::failed, "spank-container is root", "give it a UID of its own"};
+  return {"service user", Verdict::ok, "spank-container, uid " + std::to_string(user->pw_uid), ""};
+}
+
+Finding examine_node_store() {
+  constexpr char kWhat[] = "node store";
+  const passwd* user = ::getpwnam("spank-container");
+  struct Wanted {
+    const char* path;
+    bool of_service_user;
+    mode_t mode;
+  };
+  static constexpr Wanted kWanted[] = {{"", false, 0755},
+                                       {"/layers", false, 0755},
+                                       {"/layers/sha256", false, 0750},
+                                       {"/images", true, 0700},
+                                       {"/refs", true, 0755}};
+  for (const Wanted& wanted : kWanted) {
+    const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) {
+      return {kWhat, Verdict::warning, path + ": " + std::strerror(errno), "for Slurm jobs: start slurmd, which creates the store"};
+    }
+    const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
+    if (!S_ISDIR(status.st_mode) || status.st_uid != owner || (status.st_mode & 07777) != wanted.mode) {
+      return {kWhat, Verdict::failed, path + " has a wrong owner or mode", "restart slurmd, which corrects them"};
+    }
+  }
+  return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR), ""};
+}
+
+/// The file that a line of plugstack.conf means: a path, or a name in Slurm's plugin directory.
+std::string plugin_file(const std::string& name) {
+  if (name[0] == '/') return name;
+  for (const char* pattern : {"/usr/lib/*/slurm*/", "/usr/lib64/slurm*/", "/usr/lib/slurm*/", "/usr/local/lib/slurm*/"}) {
+    glob_t found{};
+    const std::string file = pattern + name;
+    std::string first;
+    if (::glob(file.c_str(), 0, nullptr, &found) == 0) first = found.gl_pathv[0];
+    ::globfree(&found);
+    if (!first.empty()) return first;
+  }
+  return {};
+}
+
+/// The name of our plugin in a line of plugstack.conf that asks for it.
+std::string plugin_named_in(const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    at = end + 1;
+    line.resize(std::min(line.find('#'), line.size()));
+    const auto name = line.find("spank_container.so");
+    if (name == std::string::npos) continue;
+    const auto begin = line.find_last_of(" \t", name);
+    return line.substr(begin == std::string::npos ? 0 : begin + 1, name + 18 - (begin == std::string::npos ? 0 : begin + 1));
+  }
+  return {};
+}
+
+Finding examine_plugin() {
+  constexpr char kWhat[] = "Slurm plugin";
+  for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf", "/usr/local/etc/plugstack.conf"}) {
+    const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    if (!file) continue;
+    const auto text = read_file(file.get(), 1 << 20);
+    const std::string name = text ? plugin_named_in(*text) : std::string();
+    if (name.empty()) continue;
+    const std::string plugin = plugin_file(name);
+    if (plugin.empty()) {
+      return {kWhat, Verdict::failed, std::string(path) + " names " + name + ", which is not in Slurm's plugin directory",
+              "install it there, or give its path"};
+    }
+    // Slurm's own functions are missing here; as in slurmd, they are looked up when they are called.
+    const std::unique_ptr<void, int (*)(void*)> loaded(::dlopen(plugin.c_str(), RTLD_LAZY), ::dlclose);
+    const char* reason = loaded ? "" : ::dlerror();
+    if (!loaded && std::strstr(reason, "undefined symbol: s") == nullptr) {
+      return {kWhat, Verdict::failed, reason, "install libspank_container.so.1 and run ldconfig"};
+    }
+    return {kWhat, Verdict::ok, plugin, ""};
+  }
+  return {kWhat, Verdict::warning, "no plugstack.conf names spank_container.so",
+          "for Slurm jobs: add the line \"required spank_container.so\" to plugstack.conf"};
+}
+
+class Answer final : public HttpHandler {
+ public:
+  Take body(const HttpHead&, std::span<const std::byte>) override { return Take::taken; }
+  void ended(const HttpHead& head, HttpEnd end) override {
+    status = head.status;
+    error = std::move(end.error);
+    done = true;
+  }
+  long status = 0;
+  std::optional<Error> error;
+  bool done = false;
+};
+
+}  // namespace
+
+std::vector<Finding> examine_own_store(const Places& places) {
+  constexpr char kWhat[] = "your store";
+  const auto store = make_own_store(places);
+  if (!store)
+    return {{kWhat, Verdict::failed, store.error().message(), "set XDG_DATA_HOME to a writable directory"}};
+  struct stat status {};
+  if (::fstat(store->get(), &status) != 0 || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
+    return {{kWhat, Verdict::failed, places.store + " is accessible to other users", "chmod go-w " + places.store}};
+  }
+  const UniqueFd nameless(::openat(store->get(), "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!nameless) {
+    return {{kWhat, Verdict::failed, places.store + ": " + std::strerror(errno),
+             "set XDG_DATA_HOME to a directory on a local disk: this file system does not support unnamed files"}};
+  }
+  return {{kWhat, Verdict::ok, free_space(places.store), ""}};
+}
+
+std::vector<Finding> examine_node() {
+  return {examine_programs(), examine_service_user(), examine_node_store(), examine_plugin()};
+}
+
+Finding examine_config(const std::string& path) {
+  const auto config = read_config(path);
+  if (!config) return {"config.toml", Verdict::failed, config.error().message(), "fix it: see spank-container.conf(5)"};
+  const auto mounts = site_mounts(Site::parse(site_records(config->site)), UsersMounts::yes);
+  if (!mounts) return {"config.toml", Verdict::failed, mounts.error().message(), "fix it: see spank-container.conf(5)"};
+  return {"config.toml", Verdict::ok, ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
+}
+
+Finding examine_registry(const std::string& config_path, const std::string& wanted) {
+  Config config;
+  if (auto read = read_config(config_path)) config = *std::move(read);
+  const std::string registry = wanted.empty() ? config.default_registry : wanted;
+  const std::string what = "registry " + registry;
+  const RegistryConfig& settings = config.registry(registry);
+  ImageReference reference;
+  reference.registry = registry;
+  HttpRequest request;
+  request.url = std::string(settings.insecure ? "http://" : "https://") + reference.api_host() + "/v2/";
+  request.ca = settings.ca;
+  auto http = HttpClient::create({.connect = std::chrono::seconds(5), .stall = std::chrono::seconds(5)});
+  if (!http) return {what, Verdict::failed, http.error().message(), ""};
+  Answer answer;
+  auto started = (*http)->start(request, answer);
+  while (started && !answer.done) started = (*http)->wait(std::chrono::milliseconds(200));
+  if (!started) return {what, Verdict::warning, started.error().message(), ""};
+  if (answer.error) {
+    return {what, Verdict::warning, answer.error->message(),
+            "check the network, https_proxy and the registry's table in config.toml"};
+  }
+  // Without credentials most say 401 here, which is what a registry has to say.
+  if (answer.status == 200 || answer.status == 401) return {what, Verdict::ok, "answers", ""};
+  return {what, Verdict::warning, "answers with status " + std::to_string(answer.status), "is it a registry?"};
+}
+
+}  // namespace spc

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.hpp"
+#include "tool/images/image_mount.hpp"
+#include "tool/images/obtain.hpp"
+
+namespace spc {
+
+/// The settings of an image that is a file system of the user's: they lie in its files (launch/image_files.hpp).
+inline const std::string kSettingsInFiles = std::string("settings=files") + '\0';
+
+/// An image that is ready to be mounted.
+struct OpenedImage {
+  std::string name;
+  ImageFiles files;
+  std::string settings;  ///< records `key=value\0`: env, workdir, entrypoint, cmd
+};
+
+/// The image that the user named: of his store, fetched if need be, or a file or directory of his, as it is.
+Result<OpenedImage> open_image(const Places& places, const Config& config, const Wanted& wanted);
+
+/// The same, but nothing is fetched: from the store as it is.
+Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
+
+}  // namespace spc

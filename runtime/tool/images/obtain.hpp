@@ -1,0 +1,37 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.hpp"
+#include "image/config/config.hpp"
+#include "image/reference/request.hpp"
+#include "tool/command.hpp"
+#include "tool/images/stored_images.hpp"
+#include "tool/places.hpp"
+#include "tool/terminal.hpp"
+
+namespace spc {
+
+struct Wanted {
+  std::string image;  ///< as the user typed it
+  std::optional<Platform> platform;
+  std::optional<PullPolicy> pull;  ///< empty: what config.toml says
+  bool quiet = false;
+  bool verbose = false;
+};
+/// The options --platform, --pull, --quiet and --verbose.
+Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image);
+
+/// The caller's own store with the image in it, fetched as far as `pull` asks for it. What is there may be used without
+/// asking anybody; when the registry cannot be reached, a warning says that the stored image is used.
+struct ObtainedImage {
+  UniqueFd store;
+  ListedImage image;
+};
+Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted);
+
+/// The digest that the image has where it comes from; nothing of it is stored.
+Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted);
+
+}  // namespace spc

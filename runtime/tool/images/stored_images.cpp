@@ -1,0 +1,179 @@
+#include "tool/images/stored_images.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/file.hpp"
+#include "image/reference/reference.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::size_t kMaxRecord = 24 << 20;
+
+/// Names in a directory of the store, without those of unfinished files; empty if it is not there.
+Result<std::vector<std::string>> names_in(int store, const char* directory) {
+  const int file = ::openat(store, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) {
+    if (errno == ENOENT) return std::vector<std::string>();
+    return Error::from_errno(errno, "read " + in_quotes(directory) + " in the image store");
+  }
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(file), ::closedir);
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string name_of_ref(std::string text) {
+  for (auto at = text.find("%2F"); at != std::string::npos; at = text.find("%2F", at)) text.replace(at, 3, "/");
+  return text;
+}
+
+std::optional<StoredName> read_name(int store, const std::string& file_name) {
+  const UniqueFd file(::openat(store, ("refs/" + file_name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return std::nullopt;
+  const auto text = read_file(file.get(), 4096);
+  constexpr std::size_t kDigest = 7 + 64;
+  if (!text || text->size() < kDigest + 2) return std::nullopt;
+  const auto digest = Digest::parse(std::string_view(*text).substr(0, kDigest));
+  if (!digest) return std::nullopt;
+  StoredName name{.name = name_of_ref(file_name), .manifest = *digest, .asked_at = 0};
+  std::from_chars(text->data() + kDigest + 1, text->data() + text->size(), name.asked_at);
+  return name;
+}
+
+std::string layer_path(const Digest& layer) { return "layers/sha256/" + layer.hex() + ".sqsh"; }
+
+/// Record, size and completeness, as far as the caller may read them.
+void fill_in(int store, ListedImage& image) {
+  const std::string path = "images/" + image.digest.hex();
+  // O_NOATIME: to be looked at is not to be used. Whoever may not ask for it may not read the record either.
+  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return;
+  struct stat status {};
+  if (::fstat(file.get(), &status) == 0) image.used_at = std::max(status.st_atim.tv_sec, status.st_mtim.tv_sec);
+  const auto bytes = read_file(file.get(), kMaxRecord);
+  if (!bytes) return;
+  auto record = parse_image_record(*bytes);
+  if (!record) return;
+  std::set<Digest> seen;
+  for (const Digest& layer : record->layers) {
+    if (!seen.insert(layer).second) continue;
+    if (::fstatat(store, layer_path(layer).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+      image.bytes += static_cast<std::uint64_t>(status.st_size);
+    } else if (errno == ENOENT) {
+      image.complete = false;
+    }
+  }
+  image.record = *std::move(record);
+  const UniqueFd origins(::openat(store, ("images/origins/" + image.digest.hex()).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!origins) return;
+  if (const auto text = read_file(origins.get(), kMaxRecord)) image.origins = ImageOrigins::parse(*text);
+}
+
+bool is_digest_prefix(std::string_view text) {
+  return text.size() >= 6 && text.size() <= 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string ref_file(const std::string& name) {
+  std::string out;
+  for (const char c : name) c == '/' ? out.append("%2F") : out.append(1, c);
+  return out;
+}
+
+/// Whoever uses it holds a lock on it.
+Result<bool> remove_layer(int store, const Digest& layer) {
+  const std::string path = layer_path(layer);
+  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file && errno == ENOENT) return true;
+  if (!file) return Error::from_errno(errno, "open " + in_quotes(path) + " in the image store");
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (::unlinkat(store, path.c_str(), 0) != 0)
+    return Error::from_errno(errno, "remove " + in_quotes(path) + " from the image store");
+  return true;
+}
+
+Result<std::vector<ListedImage>> list_images(int store) {
+  std::map<Digest, ListedImage> images;
+  const auto refs = SPC_TRY(names_in(store, "refs"));
+  for (const auto& file_name : refs) {
+    auto name = read_name(store, file_name);
+    if (name) images[name->manifest].names.push_back(*std::move(name));
+  }
+  // Only the service user and root may look into the node's images/.
+  if (const auto records = names_in(store, "images")) {
+    for (const auto& hexadecimal : *records) {
+      if (const auto digest = Digest::parse("sha256:" + hexadecimal)) images[*digest];
+    }
+  }
+  std::vector<ListedImage> list;
+  for (auto& [digest, image] : images) {
+    image.digest = digest;
+    fill_in(store, image);
+    list.push_back(std::move(image));
+  }
+  const auto by_name = [](const ListedImage& one) { return one.names.empty() ? std::string("~") : one.names.front().name; };
+  std::stable_sort(list.begin(), list.end(), [&](const auto& a, const auto& b) { return by_name(a) < by_name(b); });
+  return list;
+}
+
+Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry) {
+  auto images = SPC_TRY(list_images(store));
+  const auto reference = ImageReference::parse(text, default_registry);
+  const std::string canonical = reference ? reference->canonical() : std::string();
+  std::string_view prefix = text;
+  if (prefix.starts_with("sha256:")) prefix.remove_prefix(7);
+  ListedImage* found = nullptr;
+  for (auto& image : images) {
+    const auto is_meant = [&](const auto& one) { return one.name == text || one.name == canonical; };
+    const bool named = std::any_of(image.names.begin(), image.names.end(), is_meant) ||
+                       std::any_of(image.origins.all().begin(), image.origins.all().end(), is_meant);
+    if (named) return std::move(image);
+    if (!is_digest_prefix(prefix) || !image.digest.hex().starts_with(prefix)) continue;
+    if (found != nullptr)
+      return Error(ErrorKind::invalid, in_quotes(text) + ": ambiguous digest").hint("use more digits");
+    found = &image;
+  }
+  if (found != nullptr) return std::move(*found);
+  return Error(ErrorKind::not_found, "no image " + in_quotes(canonical.empty() ? text : canonical) + " in the store")
+      .hint("list images with scontainer images, pull them with scontainer pull");
+}
+
+Result<ListedImage> image_of(int store, const Digest& digest) {
+  ListedImage image;
+  image.digest = digest;
+  fill_in(store, image);
+  if (!image.record) return Error(ErrorKind::not_found, "no image " + digest.str() + " in the store");
+  return image;
+}
+
+Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image) {
+  std::vector<UniqueFd> files;
+  for (const Digest& layer : image.record->layers) {
+    UniqueFd file(::openat(store, layer_path(layer).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    if (!file) {
+      const int err = errno;
+      return Error::from_errno(err, "open layer " + layer.str()).hint("pull it again with scontainer pull");
+    }
+    if (::flock(file.get(), LOCK_SH | LOCK_NB) != 0) return Error::from_errno(errno, "lock layer " + layer.str());
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace spc
