@@ -13,8 +13,6 @@
 #include "agent/mount.hpp"
 #include "agent/privilege.hpp"
 #include "catch.hpp"
-#include "agent/mount.hpp"
-#include "agent/privilege.hpp"
 #include "loop_devices.hpp"
 
 using namespace spc;
