@@ -8,7 +8,7 @@ namespace spc {
 
 /// RFC 4648, 4, with padding.
 std::string base64(std::string_view bytes);
-/// Empty for what is not base64. Padding may be missing.
+/// Empty if it is not base64. Padding is optional.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace spc

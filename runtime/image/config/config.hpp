@@ -15,18 +15,18 @@
 
 namespace spc {
 
-/// What the site says about one registry: `[registries."HOST[:PORT]"]`.
+/// Configuration of one registry: `[registries."HOST[:PORT]"]`.
 struct RegistryConfig {
-  bool insecure = false;                   ///< spoken to by plain HTTP
-  std::string ca;                          ///< file of certificates trusted besides the system's; empty: none
-  bool blocked = false;                    ///< nobody may use it here
-  std::vector<std::string> mirrors;        ///< HOST[:PORT][/PREFIX], asked before it, without credentials
-  bool mirror_tags = false;                ///< they may say what a tag stands for
-  std::vector<std::string> login_servers;  ///< HOST[:PORT] that may see its users' credentials
+  bool insecure = false;                   ///< use plain HTTP
+  std::string ca;                          ///< CA certificates trusted in addition to the system's; empty: none
+  bool blocked = false;                    ///< nobody may use it
+  std::vector<std::string> mirrors;        ///< HOST[:PORT][/PREFIX] to try before it, without credentials
+  bool mirror_tags = false;                ///< mirrors may resolve tags
+  std::vector<std::string> login_servers;  ///< HOST[:PORT] that may receive its users' credentials
   bool require_digest = false;             ///< only references with a digest
 };
 
-/// How the image store keeps itself in bounds: `[store]`.
+/// Limits of the image store: `[store]`.
 struct StoreConfig {
   std::uint64_t max_size = 0;
   std::uint32_t high_watermark = 90;
@@ -34,12 +34,12 @@ struct StoreConfig {
   std::uint32_t max_imports_per_user = 4;
 };
 
-/// config.toml, checked. CONFIG.md explains the keys; config_keys() is the list both are tested against.
+/// config.toml, checked. CONFIG.md documents the keys; a test compares both with config_keys().
 struct Config {
   std::string default_registry = "docker.io";
   bool writable = true;
   bool mount_home = false;
-  std::string upper_size = "50%";  ///< a percentage of the memory, or bytes with K, M, G or T: tmpfs takes it as it is
+  std::string upper_size = "50%";  ///< a percentage of the memory, or bytes with K, M, G or T, as tmpfs takes it
   std::string squashfs = "auto";   ///< auto, kernel or fuse
   PullPolicy pull = PullPolicy::newer;
   std::int64_t public_ttl = 3600;
@@ -48,32 +48,32 @@ struct Config {
   std::uint32_t max_parallel_layers = 0;
   std::uint64_t max_image_bytes = 0;
   std::int64_t stall_timeout = 30;
-  std::string https_proxy;  ///< URL; for the site's store, where users' proxies do not count
+  std::string https_proxy;  ///< URL; for the site's store, where users' proxies are not used
   std::string http_proxy;
-  std::vector<std::string> no_proxy;            ///< hosts and domains that are spoken to without
+  std::vector<std::string> no_proxy;            ///< hosts and domains to contact directly
   std::vector<std::string> allowed_registries;  ///< HOST[:PORT] or *.DOMAIN; empty: all
   StoreConfig store;
   SiteConfig site;  ///< for the user's side of a start
   std::map<std::string, RegistryConfig, std::less<>> registries;
 
-  /// What was said about HOST[:PORT], or the defaults.
+  /// The configuration of HOST[:PORT], or the defaults.
   [[nodiscard]] const RegistryConfig& registry(std::string_view host) const;
-  /// Whether anybody may use this registry here.
+  /// Whether this registry may be used.
   [[nodiscard]] bool allows(std::string_view host) const;
 };
 
 /// Refuses a registry that this site does not allow.
 Result<void> check_allowed(const Config& config, std::string_view registry);
 
-/// Reads a configuration file, `config.toml`, and after it the files `*.toml` of the directory `config.d` beside it in the
-/// order of their names: a key or a list in a later file replaces that of an earlier one, tables are joined. What is missing
-/// has its default. Files and directories must belong to root (or to `owner`) and nobody else may be able to write them or
-/// what they lie in (base/trusted_file.hpp); an unknown key, a wrong type or a value out of range is an error with its line.
+/// Reads the configuration file `config.toml` and then the files `*.toml` in the directory `config.d` beside it, in
+/// order of their names: a key or list in a later file replaces that of an earlier one, tables are merged. Missing keys have
+/// their defaults. Files and directories must be owned by root (or `owner`) and writable by the owner only, including parents
+/// (base/trusted_file.hpp); an unknown key, a wrong type or a value out of range is an error with its line.
 Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid());
 
-/// The same for text; `name` stands for the file in messages.
+/// The same for text; `name` names the file in messages.
 Result<Config> parse_config(const std::string& text, const std::string& name);
-/// What the text says takes the place of what is there.
+/// Values in the text replace existing ones.
 Result<void> add_config(Config& config, const std::string& text, const std::string& name);
 
 struct ConfigKey {
@@ -82,7 +82,7 @@ struct ConfigKey {
   const char* default_text;
   const char* meaning;
 };
-/// Keys at the top of the file.
+/// Keys at the top level.
 std::span<const ConfigKey> config_keys();
 /// Keys of the table [store].
 std::span<const ConfigKey> store_config_keys();

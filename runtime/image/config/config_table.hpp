@@ -12,28 +12,28 @@
 
 namespace spc {
 
-/// What is wrong with a value: file and line come first.
+/// An invalid value, with file and line.
 Error config_error(const std::string& file, const toml::value& value, const std::string& why);
 
-/// Reads the keys of one table into variables; those of keys that are not there stay as they are. What is wrong is an Error
-/// with its line.
+/// Reads the keys of one table into variables; missing keys leave them unchanged. An invalid value is an Error with its
+/// line.
 class TableReader {
  public:
   using Check = std::function<bool(const std::string&)>;
 
-  /// `file` and `table` are borrowed. `prefix` stands before the keys in messages.
+  /// `file` and `table` are borrowed. `prefix` precedes the keys in messages.
   TableReader(const std::string& file, const toml::value& table, std::string prefix, std::span<const ConfigKey> keys)
       : file_(file), table_(table), prefix_(std::move(prefix)), keys_(keys) {}
 
-  /// There is no key besides `keys` and these tables.
+  /// Refuses keys other than `keys` and these tables.
   Result<void> check_keys(std::initializer_list<std::string_view> tables = {}) const;
 
   Result<void> read(const char* name, bool& into) const;
-  /// Text that `check` accepts; what it does not is answered with `rule`.
+  /// Text accepted by `check`; otherwise an error with `rule`.
   Result<void> read(const char* name, std::string& into, const Check& check, const char* rule) const;
-  /// A list of texts that `check` accepts; it replaces what was there.
+  /// A list of texts accepted by `check`; replaces the previous value.
   Result<void> read(const char* name, std::vector<std::string>& into, const Check& check, const char* rule) const;
-  /// Some of a few words, or one.
+  /// One of a few words.
   Result<void> read_words(const char* name, std::vector<std::string>& into, std::span<const std::string_view> words) const;
   Result<void> read_word(const char* name, std::string& into, std::span<const std::string_view> words) const;
 

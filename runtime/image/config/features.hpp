@@ -4,8 +4,8 @@
 
 namespace spc {
 
-/// What a site can take away with `features_off`: options, without `--`. launch/policy_rules.cpp says when one is used;
-/// tests/architecture compares the list with the options that there are.
+/// Options that a site can disable with `features_off`, without `--`. launch/policy_rules.cpp determines when one is used;
+/// tests/architecture compares this list with the options.
 inline constexpr std::string_view kFeatures[] = {
     "container-mounts",         "container-workdir",  "container-env",     "container-pull",       "container-platform",
     "container-writable",       "container-readonly", "container-name",    "container-mount-home", "container-save",

@@ -10,7 +10,7 @@
 
 namespace spc {
 
-/// Brings an image into the store, as far as it is not there, and returns the digest under which its record lies.
+/// Adds an image to the store, unless it is there, and returns the digest that names its record.
 /// `user` reads what only the user may read.
 Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
                             UserSourceLink& user);

@@ -2,7 +2,7 @@
 
 namespace spc {
 
-/// Reads config.toml and sends a PolicyAnswer to this socket; gives back the program's exit code.
+/// Reads config.toml and sends a PolicyAnswer to this socket; returns the exit code of the program.
 int answer_policy(int socket) noexcept;
 
 }  // namespace spc

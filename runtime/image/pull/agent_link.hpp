@@ -20,25 +20,25 @@ class AgentLink final : public Log {
   /// `socket` is borrowed.
   explicit AgentLink(int socket) : socket_(socket) {}
 
-  /// A line for the user who waits: info is progress, a warning is not to be missed.
+  /// A line for the waiting user: info is progress, a warning must be seen.
   void write(LogLevel level, std::string_view line) noexcept override;
 
-  /// Shown as numbers instead of lines, to who asked for it.
+  /// Printed as numbers instead of lines for whoever asked.
   void meter(std::uint64_t done, std::uint64_t total) noexcept;
 
-  /// A new file without a name in the store, open for reading and writing.
+  /// A new unnamed file in the store, open for reading and writing.
   Result<UniqueFd> new_layer();
-  /// Asks for the file to get its name, which takes as long as the agent's verifier needs to read it. Nobody may have it
-  /// open for writing any more, so the last descriptor is consumed.
+  /// Requests a name for the file; takes as long as the agent's verifier needs to read it. Consumes the last descriptor,
+  /// since nobody may have the file open for writing.
   Result<void> publish(const Digest& layer, UniqueFd file);
-  /// Whether the answer to publish() has come: true, the layer is in the store. An Error: it was refused.
+  /// Whether publish() was answered: true: the layer is in the store; Error: it was refused.
   Result<bool> published(const Digest& layer);
-  /// Takes the layer out of the store. False: it is in use.
+  /// Removes the layer from the store. False: it is in use.
   Result<bool> evict(const Digest& layer);
 
-  /// Readable when receive() has something to do.
+  /// Readable when receive() has work to do.
   [[nodiscard]] pollfd watch() const { return {.fd = socket_, .events = POLLIN, .revents = 0}; }
-  /// Takes what answers there are, without waiting. An agent that is gone is an Error.
+  /// Reads pending answers without waiting. Error: the agent is gone.
   Result<void> receive();
 
   /// The last message is one of these.
@@ -55,7 +55,7 @@ class AgentLink final : public Log {
   Result<void> keep(const Answer& answer);
 
   int socket_;
-  std::map<Digest, std::optional<Result<bool>>> published_;  // asked for, with the answers that came
+  std::map<Digest, std::optional<Result<bool>>> published_;  // requested, with the answers so far
 };
 
 }  // namespace spc

@@ -7,17 +7,17 @@
 
 namespace spc {
 
-/// fsync in a thread of its own, which takes seconds on a slow disk: other layers go on meanwhile. Without it a layer
-/// that has its name could be empty after a power failure.
+/// fsync in a thread, since it takes seconds on a slow disk and other layers continue meanwhile. Without it, a published
+/// layer could be empty after a power failure.
 class FileSync {
  public:
-  /// `file` is borrowed until finish() or the end of this object.
+  /// `file` is borrowed until finish() or destruction.
   explicit FileSync(int file);
   FileSync(const FileSync&) = delete;
   FileSync& operator=(const FileSync&) = delete;
   ~FileSync();
 
-  /// Readable when finish() will not wait.
+  /// Readable when finish() will not block.
   [[nodiscard]] int descriptor() const { return done_.get(); }
   Result<void> finish();
 

@@ -11,7 +11,7 @@
 
 namespace spc {
 
-/// Everything about an image but its layers; all bytes matched their digests before they were parsed.
+/// An image without its layers; all bytes matched their digests before they were parsed.
 struct ResolvedImage {
   Digest digest;  ///< of the image manifest
   std::string manifest_bytes;
@@ -21,16 +21,16 @@ struct ResolvedImage {
   std::vector<Digest> indexes;  ///< that led to it
 };
 
-/// Where an image comes from: a repository at a registry, or what only its user may read.
+/// Source of an image: a repository in a registry, or files that only the user may read.
 class ImageSource {
  public:
   virtual ~ImageSource() = default;
 
-  /// Follows indexes to the image for `platform` and gets its manifest and configuration. An image for another platform is
-  /// refused here, before any layer is touched.
+  /// Follows indexes to the image for `platform` and fetches its manifest and configuration. An image for another platform
+  /// is refused here, before any layer is fetched.
   Result<ResolvedImage> resolve(const Platform& platform);
 
-  /// Brings a layer's blob into `sink`. That the bytes have the layer's digest is for the sink to check.
+  /// Fetches a layer's blob into `sink`, which checks the digest.
   virtual std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) = 0;
 
  protected:
@@ -39,16 +39,16 @@ class ImageSource {
 
   struct Document {
     std::string bytes;
-    std::string media_type;  ///< as the source says; may be empty
+    std::string media_type;  ///< as stated by the source; may be empty
     Digest digest;           ///< of `bytes`
   };
-  /// How messages call the image, and the manifest or index that it stands for or that `digest` names.
+  /// Name for messages: the image, and the manifest or index that it resolves to or that `digest` names.
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string manifest_name(const std::optional<Digest>& digest) const = 0;
 
-  /// What the image's name stands for.
+  /// What the image's name resolves to.
   virtual Result<Document> get_top() = 0;
-  /// These two answer with bytes of the wanted digest or with an error.
+  /// These two return bytes of the requested digest, or an error.
   virtual Result<Document> get_manifest(const Digest& wanted) = 0;
   virtual Result<std::string> get_config(const Descriptor& wanted) = 0;
 };

@@ -7,23 +7,23 @@
 
 namespace spc {
 
-/// Where the time of an import went. What happens at once to several layers counts once: as fetching as long as one of them
-/// is fetched without being held up, else as waiting for the converter as long as one is converted.
+/// Timing breakdown of an import. Parallel work counts once: as fetching while any layer is being fetched without
+/// back-pressure, otherwise as waiting for the converter while any layer is being converted.
 struct ImportTiming {
   using Seconds = std::chrono::duration<double>;
 
-  Seconds others{};  ///< waiting for imports of the same user or of the same layers
+  Seconds others{};  ///< waiting for imports of the same user or layers
   Seconds fetch{};
   Seconds convert{};  ///< waiting for the converter
-  Seconds publish{};  ///< writing out, the verifier, publication
+  Seconds publish{};  ///< writing back, verifier, publishing
   std::size_t layers = 0;
   std::uint64_t bytes = 0;  ///< of these layers' blobs
 
-  /// One line for people. What is in no phase went into finding out which layers are needed.
+  /// One line for the user. Time outside all phases was spent on finding out which layers are needed.
   [[nodiscard]] std::string line(Seconds total) const;
 };
 
-/// Adds the time of its life to one of the phases.
+/// Adds its lifetime to one of the phases.
 class TimedPhase {
  public:
   explicit TimedPhase(ImportTiming::Seconds& phase) : phase_(phase) {}

@@ -10,8 +10,8 @@
 
 namespace spc {
 
-/// A layer that is in the store already, but came from elsewhere: to know its digest proves nothing, so this source has
-/// to deliver every byte, which are only counted and hashed.
+/// A layer that is already in the store, but from elsewhere: knowing its digest proves nothing, so this source must
+/// deliver every byte, which is only counted and hashed.
 class LayerProof final : public LayerTask, private FetchSink {
  public:
   static std::unique_ptr<LayerProof> start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source);

@@ -18,8 +18,8 @@
 
 namespace spc {
 
-/// One layer on its way: its source → SHA-256 → pipe → converter → the agent's file → published. Nothing is published
-/// unless blob digest, size and diffID are what manifest and configuration promise. At most 1 MiB waits in memory.
+/// One layer being pulled: source → SHA-256 → pipe → converter → the agent's file → published. Published only
+/// if blob digest, size and diffID match manifest and configuration. Buffers at most 1 MiB.
 class LayerPull final : public LayerTask, private FetchSink {
  public:
   static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source,
@@ -48,12 +48,12 @@ class LayerPull final : public LayerTask, private FetchSink {
   std::unique_ptr<BlobStream> blob_;
   Sha256 hash_;
   std::uint64_t received_ = 0;
-  std::vector<std::byte> waiting_;  // bytes that the pipe did not take yet,
-  std::size_t waiting_from_ = 0;    // from here on
+  std::vector<std::byte> waiting_;  // bytes that the pipe has not taken,
+  std::size_t waiting_from_ = 0;    // starting here
   bool paused_ = false;
-  bool converter_left_ = false;  // it reads no more: the reason comes with finish()
+  bool converter_left_ = false;  // it stopped reading: finish() has the reason
   bool input_closed_ = false;
-  std::optional<FileSync> sync_;  // the last step before the agent is asked for the name
+  std::optional<FileSync> sync_;  // the last step before publish()
   bool asked_for_name_ = false;
 };
 

@@ -11,28 +11,28 @@
 
 namespace spc {
 
-/// A layer that has to be brought.
+/// A layer to pull.
 struct MissingLayer {
   Descriptor blob;
-  Digest diff_id;  ///< of the tar archive in the blob, by the image's configuration
+  Digest diff_id;  ///< of the uncompressed archive, from the image configuration
 };
 
-/// As messages call it.
+/// Name for messages.
 inline std::string name_of(const MissingLayer& layer) { return "layer " + in_quotes(layer.blob.digest.str()); }
 
 /// What a layer waits for.
 enum class LayerPhase { fetching, converting, publishing };
 
-/// One layer on its way. Dropping it ends the way.
+/// One layer being pulled. Destruction aborts it.
 class LayerTask {
  public:
   virtual ~LayerTask() = default;
-  /// Descriptors whose readiness lets it go on.
+  /// Descriptors to poll.
   virtual void watch(std::vector<pollfd>& descriptors) const = 0;
-  /// Does what can be done now. True: it has arrived.
+  /// Does what can be done now. True: the layer is complete.
   virtual Result<bool> advance() = 0;
   [[nodiscard]] virtual LayerPhase phase() const = 0;
-  /// Bytes of the blob that have come.
+  /// Received bytes of the blob.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
 };
 

@@ -7,11 +7,11 @@
 
 namespace spc {
 
-/// An image that only its user may read: an archive, a layout, a local storage. His process finds it and hands out parts of
-/// files, which are read here; what they hold he may change at any time, so digests decide as they do for a registry.
+/// An image that only its user may read: an archive, a layout, a local storage. A process of the user finds it and hands out
+/// parts of files, which are read here; the user can change their content at any time, so digests decide, as for a registry.
 class LocalSource final : public ImageSource {
  public:
-  /// `link` is borrowed; `name` is the image's in messages.
+  /// `link` is borrowed; `name` names the image in messages.
   LocalSource(UserSourceLink& link, std::string name) : link_(link), name_(std::move(name)) {}
 
   std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;

@@ -17,18 +17,18 @@ struct PullContext {
   const ImageStore& store;
   AgentLink& agent;
   LayerRights& rights;
-  std::string image;       ///< as messages call it
-  std::size_t layers = 0;  ///< of the image, with those that are there
+  std::string image;       ///< for messages
+  std::size_t layers = 0;  ///< of the image, including those in the store
   std::size_t max_parallel = 2;
   bool meter = false;  ///< progress as numbers instead of lines
   ImportTiming& timing;
 };
 
-/// Brings every missing layer into the store, the largest first, several at a time; of a layer that came from elsewhere
-/// into the store the bytes are asked for all the same and only checked. A layer that another process on this node is
-/// bringing is waited for; if that process dies, or takes longer than any honest one, we bring it. Tells the user about
-/// progress: at once, then at most once a second. On an error everything underway is dropped. Gives back the layers: as long
-/// as they are held nobody takes them out of the store.
+/// Pulls every missing layer into the store, the largest first, several in parallel. For a layer that is in the store from
+/// elsewhere, the bytes are fetched nevertheless, and only checked. A layer that another process on this node is
+/// pulling is awaited; if that process dies or takes too long, it is pulled here. Reports
+/// progress at once, then at most once a second. An error aborts everything. Returns the layers, which cannot be evicted
+/// while they are held.
 Result<std::vector<UniqueFd>> pull_layers(PullContext context, std::vector<MissingLayer> missing);
 
 }  // namespace spc

@@ -8,8 +8,8 @@
 
 namespace spc {
 
-/// A blob on its way into a FetchSink, from a registry or from a file. Whoever has it waits for its descriptors and for the
-/// HttpClient, at most about 100 ms, and calls advance() each time.
+/// A blob being fetched into a FetchSink, from a registry or a file. The owner polls its descriptors and the HttpClient, for at
+/// most about 100 ms, and calls advance() each time.
 class BlobStream {
  public:
   virtual ~BlobStream() = default;
@@ -21,9 +21,9 @@ class BlobStream {
   virtual void resume() = 0;
 
   [[nodiscard]] virtual bool finished() const = 0;
-  /// Whether everything came, once finished.
+  /// Whether the blob is complete, once finished.
   virtual Result<void> outcome() = 0;
-  /// A hint for the user when the bytes turn out not to be those of the blob's digest.
+  /// A hint for the user if the bytes do not match the blob's digest.
   [[nodiscard]] virtual const char* whose_fault() const = 0;
 };
 

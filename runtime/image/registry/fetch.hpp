@@ -12,7 +12,7 @@
 
 namespace spc {
 
-/// Takes the bytes that are wanted, in order and each once.
+/// Receives the requested bytes, in order and each once.
 class FetchSink {
  public:
   virtual ~FetchSink() = default;
@@ -25,19 +25,19 @@ struct FetchRequest {
   bool head = false;
   std::string accept;
   std::uint64_t max_size = 0;               ///< a longer body is an error
-  std::optional<std::uint64_t> exact_size;  ///< so is another size, where it is known
-  bool not_from_mirrors = false;            ///< the registry itself has to say it
+  std::optional<std::uint64_t> exact_size;  ///< any other size is an error, if known
+  bool not_from_mirrors = false;            ///< only the registry itself may answer
 };
 
-/// Gets one thing from a registry or its mirrors and sees to what may come in between:
-///  - a mirror that does not have it or does not work: the next server is asked, which may go on in the middle;
-///  - at the registry, a login: first without credentials, or with an anonymous token; when that is refused (401, 403, 404
-///    of a manifest, 429) the user is asked for his credentials, once. A token that expires is renewed;
-///  - at most 5 redirects, never from https to http; what was used to log in goes to no other origin;
-///  - at most 4 tries after a broken connection, "too many requests" or a server's failure, waiting in between as long as
-///    the server asks, or longer and longer.
-/// A broken download goes on where it broke if the server can; if not, what has been taken already is skipped. (Whether the
-/// two parts belong together is for the digest to tell.)
+/// Fetches one object from a registry or its mirrors and handles
+///  - a mirror that lacks it or fails: the next server is tried, and may resume a partial download;
+///  - a login at the registry: first without credentials or with an anonymous token; if that is refused (401, 403, 404
+///    of a manifest, 429), the user is asked for credentials, once. An expired token is renewed;
+///  - at most 5 redirects, never from https to http; credentials are not sent to another origin;
+///  - at most 4 attempts after a broken connection, "too many requests" or a server failure, waiting as long as
+///    the server asks, or increasingly longer.
+/// A broken download is resumed if the server supports it; otherwise the bytes already received are skipped. (The digest
+/// tells whether the two parts belong together.)
 class Fetch final : public BlobStream, private HttpHandler {
  public:
   Fetch(RegistrySession& session, FetchRequest request, FetchSink& sink);
@@ -46,16 +46,16 @@ class Fetch final : public BlobStream, private HttpHandler {
   Fetch& operator=(const Fetch&) = delete;
 
   void start() override;
-  /// Begins the next try when its time has come.
+  /// Starts the next attempt when it is due.
   void advance() override;
   void resume() override { session_.http.resume(*this); }
 
   [[nodiscard]] bool finished() const override { return state_ == State::finished; }
   Result<void> outcome() override;
   [[nodiscard]] const char* whose_fault() const override { return "the registry or a proxy changed it"; }
-  /// The response's head, once finished.
+  /// The response head, once finished.
   Result<HttpHead> result();
-  /// The mirror that answered; null: it was the registry itself.
+  /// The mirror that answered; null: the registry itself.
   [[nodiscard]] RegistryEndpoint* mirror() { return endpoint().is_mirror ? &endpoint() : nullptr; }
 
  private:
@@ -94,21 +94,21 @@ class Fetch final : public BlobStream, private HttpHandler {
   FetchRequest request_;
   FetchSink& sink_;
   State state_ = State::idle;
-  std::size_t at_ = 0;          // the endpoint that is asked
-  std::string url_;             // of the request underway
-  std::string small_body_;      // of answers that are not what was wanted
-  std::uint64_t received_ = 0;  // bytes the sink has
-  std::uint64_t skip_ = 0;      // of this response, which the sink has already
+  std::size_t at_ = 0;          // the current endpoint
+  std::string url_;             // of the current request
+  std::string small_body_;      // of unexpected responses
+  std::uint64_t received_ = 0;  // bytes passed to the sink
+  std::uint64_t skip_ = 0;      // bytes of this response that the sink already has
   bool body_begun_ = false;
   bool ranges_work_ = true;
-  std::optional<Error> stopped_;  // why we ended the response ourselves
-  bool give_up_ = false;          // and that another try is useless
+  std::optional<Error> stopped_;  // why we aborted the response
+  bool give_up_ = false;          // and another attempt is useless
   int redirects_ = 0;
   int tries_ = 0;
   int logins_ = 0;
   std::uint64_t tries_counted_from_ = 0;
   unsigned used_generation_ = 0;
-  bool used_secret_ = false;  // to get what came last
+  bool used_secret_ = false;  // for the last response
   bool asking_with_secret_ = false;
   Clock::time_point due_;
   std::optional<Result<HttpHead>> result_;

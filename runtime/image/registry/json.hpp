@@ -12,12 +12,12 @@ namespace spc {
 
 using Json = nlohmann::json;
 
-/// Parses a JSON object from an untrusted source. Refused besides what is not JSON: keys given twice (readers differ
-/// in which one counts), more than 32 levels, more than 200,000 values, a byte order mark, anything after the object.
+/// Parses a JSON object from an untrusted source. Also refuses duplicate keys (readers differ in which one wins), more than
+/// 32 levels, more than 200,000 values, a byte order mark, and trailing data.
 /// `what` names the document in messages, for example `manifest of "registry:5000/x:1"`.
 Result<Json> parse_json_object(std::string_view text, std::string_view what);
 
-/// Members of an object. A member that is absent or null is "not there"; one of another type is an error naming it.
+/// Members of an object. An absent or null member is "not there"; one of another type is an error that names it.
 const Json* find_member(const Json& object, const char* key);
 Result<std::optional<std::string>> text_member(const Json& object, const char* key);
 Result<std::optional<std::uint64_t>> number_member(const Json& object, const char* key);

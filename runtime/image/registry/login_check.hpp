@@ -9,11 +9,11 @@
 namespace spc {
 
 enum class LoginCheck {
-  accepted,    ///< the registry lets these credentials in
-  not_needed,  ///< it lets everybody in, so that they could not be tried
+  accepted,    ///< the registry accepts the credentials
+  not_needed,  ///< it does not require a login, so they could not be checked
 };
 
-/// Tries credentials at a registry (HOST[:PORT]) as a pull would; what it refuses is an error.
+/// Checks credentials with a registry (HOST[:PORT]) as a pull would; a refusal is an error.
 Result<LoginCheck> check_login(HttpClient& http, Log& log, const std::string& registry, const Config& config,
                                const RegistrySecret& secret);
 

@@ -12,14 +12,14 @@
 
 namespace spc {
 
-/// Names a blob: its digest and size decide, `urls` and embedded data are ignored.
+/// Names a blob by digest and size; `urls` and embedded data are ignored.
 struct Descriptor {
   std::string media_type;
   Digest digest;
   std::uint64_t size = 0;
 };
 
-/// An OCI or Docker v2 schema 2 image manifest. Every layer is one that we can convert.
+/// An OCI or Docker v2 schema 2 image manifest. All its layers can be converted.
 struct Manifest {
   Descriptor config;
   std::vector<Descriptor> layers;  ///< bottom layer first
@@ -36,29 +36,29 @@ struct Index {
   std::vector<Entry> entries;
 };
 
-/// What the registry's answer is. Its own `mediaType` decides; `content_type` only where it has none. A document that
+/// Parses a registry's response. Its own `mediaType` decides; `content_type` only if it has none. A document that
 /// contradicts itself or is both manifest and index is refused (CVE-2021-41190). `what` names it in messages.
 Result<std::variant<Manifest, Index>> parse_manifest(std::string_view bytes, std::string_view content_type,
                                                      std::string_view what);
 
-/// The entry for `platform`. Without one the error lists what there is.
+/// The entry for `platform`. If there is none, the error lists the platforms.
 Result<Index::Entry> choose_platform(const Index& index, const Platform& platform, std::string_view what);
 
-/// The part of an image configuration that matters here.
+/// The relevant part of an image configuration.
 struct ImageConfig {
-  Platform platform;  ///< empty members where the image does not say
+  Platform platform;  ///< members are empty if the image does not state them
   std::vector<Digest> diff_ids;
   std::vector<std::string> env;  ///< NAME=value each
   std::vector<std::string> entrypoint;
   std::vector<std::string> cmd;
   std::string workdir;
   std::string user;
-  std::vector<std::string> volumes;  ///< told, never acted upon, as the next
+  std::vector<std::string> volumes;  ///< shown, never used; as are the following
   std::vector<std::string> ports;
 };
 Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what);
 
-/// Everything manifests are asked for with: the value of the Accept header.
+/// The Accept header for manifests.
 extern const char* const kManifestAccept;
 
 }  // namespace spc

@@ -15,57 +15,57 @@
 
 namespace spc {
 
-/// To whom the registry gives what was got.
+/// Who may have what was fetched.
 enum class Access {
-  anonymous,             ///< to everybody
-  refused_to_anonymous,  ///< to these credentials: without any it refused
-  not_known,             ///< to these credentials; it was not asked without
+  anonymous,             ///< everybody
+  refused_to_anonymous,  ///< these credentials: anonymous access was refused
+  not_known,             ///< these credentials; anonymous access was not tried
 };
 
-/// One server that answers for a repository: the registry itself or a mirror of it.
+/// One server for a repository: the registry itself or a mirror.
 struct RegistryEndpoint {
   std::string name;          ///< HOST[:PORT][/PREFIX], for messages
   std::string base_url;      ///< scheme and host
-  std::string repository;    ///< as this server calls it
-  std::string ca;            ///< file of certificates trusted besides the system's
-  bool is_mirror = false;    ///< gets no credentials; whatever fails here is asked elsewhere
-  bool gave_up = false;      ///< a mirror that does not work is left alone
-  bool on_loopback = false;  ///< a service of this node: so may be what it redirects to
+  std::string repository;    ///< the repository's name on this server
+  std::string ca;            ///< CA certificates trusted in addition to the system's
+  bool is_mirror = false;    ///< gets no credentials; on failure the next server is tried
+  bool gave_up = false;      ///< a failed mirror is skipped
+  bool on_loopback = false;  ///< a service of this node: it may redirect to this node
 
-  // How it wants to be spoken to, as far as it has said so.
+  // How to authenticate, as far as known.
   std::optional<Challenge> bearer;
-  SecretText authorization;               ///< the header's value; empty: none
-  bool authorized_by_user = false;        ///< it was made from the user's secret
-  unsigned authorization_generation = 0;  ///< counts them, so that many fetches renew it once
+  SecretText authorization;               ///< header value; empty: none
+  bool authorized_by_user = false;        ///< made from the user's secret
+  unsigned authorization_generation = 0;  ///< counts renewals, so that parallel fetches renew it once
 
   [[nodiscard]] std::string url() const { return base_url + "/v2/" + repository + (repository.empty() ? "" : "/"); }
 };
 
-/// What the requests to one repository share.
+/// Shared state of the requests to one repository.
 struct RegistrySession {
   HttpClient& http;
-  Log& log;                                 ///< told when something is tried again
-  std::string registry;                     ///< HOST[:PORT] as the user knows it
-  std::string repository;                   ///< empty: only the login is in question
-  std::vector<RegistryEndpoint> endpoints;  ///< asked in this order; the last is the registry itself
-  std::vector<std::string> login_servers;   ///< HOST[:PORT] that the site trusts with this registry's credentials
+  Log& log;                                 ///< reports retries
+  std::string registry;                     ///< HOST[:PORT] as given by the user
+  std::string repository;                   ///< empty: login only
+  std::vector<RegistryEndpoint> endpoints;  ///< tried in this order; the last is the registry itself
+  std::vector<std::string> login_servers;   ///< HOST[:PORT] that may receive this registry's credentials
 
-  /// Asks the user for his credentials; nobody to ask if empty. It is called at most once.
+  /// Asks the user for credentials; empty: no user to ask. Called at most once.
   std::function<Result<std::optional<RegistrySecret>>()> ask_user;
-  bool user_first = false;  ///< the user has said whose credentials: do not try without
+  bool user_first = false;  ///< the user named the credentials: do not try without
   bool asked = false;
   std::optional<RegistrySecret> secret;
   std::optional<Error> trouble;  ///< why the user could not be asked
   bool refused_anonymous = false;
-  Access access = Access::anonymous;  ///< once credentials were needed, it stays so
+  Access access = Access::anonymous;  ///< stays so once credentials were needed
 };
 
-/// The servers for an image, as the site wants them.
+/// The servers for an image, as configured.
 std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, const Config& config);
 
-/// The site's proxies, for what others get, too: no user's proxy may decide about that.
+/// The site's proxies, for shared images: a user's proxy must not decide about those.
 HttpProxies proxies_of_site(const Config& config);
-/// Those of this process's environment, then the site's: for what only the user himself gets.
+/// The environment's proxies, then the site's: for images of this user only.
 HttpProxies proxies_of_user(const Config& config);
 
 }  // namespace spc

@@ -9,23 +9,23 @@
 
 namespace spc {
 
-/// What of an image's record says how it is kept. Times are seconds since 1970.
+/// What an image's record says about its storage. Times are seconds since 1970.
 struct StoredRecord {
   Digest manifest;
   std::int64_t public_until = 0;
   std::int64_t fetched = 0;
   std::int64_t last_used = 0;
   std::uint32_t layer_format = 0;
-  std::vector<Digest> layers;  ///< by name, bottom layer first
+  std::vector<Digest> layers;  ///< names, bottom layer first
 };
 
 struct StoredLayer {
   Digest name;
-  std::uint64_t bytes = 0;  ///< that it takes on the disk
+  std::uint64_t bytes = 0;  ///< disk usage
   std::int64_t written = 0;
 };
 
-/// Everything in the store, as it is at this moment. What is damaged or of an older version is listed without layers.
+/// A snapshot of the store. Damaged records and those of an older version are listed without layers.
 struct StoreInventory {
   std::vector<StoredRecord> images;
   std::vector<StoredLayer> layers;
