@@ -224,18 +224,18 @@ Result<void> pivot_into(int root) {
   return check(::umount2(".", MNT_DETACH), "leave the host's root");
 }
 
-/// The leading task, inside as the user, opens each target in turn; only its descriptors are used here. `kind`: furnish, or
+/// The leading task, inside as the user, opens each target in turn; only its descriptors are used here. `kind`: set_up, or
 /// hooks, which may mount more; `size`: of what they mount.
-Result<void> furnish_with(TaskMessageKind kind, int lead, std::span<const int> container, HostTrees& host,
-                          std::vector<DetachedMount>& sources, UniqueFd& notes, TaskMessage& ready, const BuildOrder& order,
-                          const std::string& size) {
+Result<void> set_up_root_with(TaskMessageKind kind, int lead, std::span<const int> container, HostTrees& host,
+                              std::vector<DetachedMount>& sources, UniqueFd& notes, TaskMessage& ready, const BuildOrder& order,
+                              const std::string& size) {
   TaskMessage message;
   message.kind = kind;
   message.manifest = ready.manifest;
   SPC_TRY(send_struct(lead, message, container));
   for (;;) {
     auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message));
-    if (message.kind == TaskMessageKind::furnished) {
+    if (message.kind == TaskMessageKind::set_up_done) {
       std::memcpy(ready.text, message.text, sizeof message.text);
       if (descriptors.size() == 1) notes = std::move(descriptors.front());
       return {};
@@ -290,7 +290,7 @@ Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead
   UniqueFd notes;  // the other tasks have those that the container has
   const int container[] = {order.join, order.image.record.get()};
   HostTrees none;
-  SPC_TRY(furnish_with(TaskMessageKind::furnish, lead.socket.get(), container, none, sources, notes, ready, order, size));
+  SPC_TRY(set_up_root_with(TaskMessageKind::set_up, lead.socket.get(), container, none, sources, notes, ready, order, size));
   if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
   std::vector<UniqueFd> namespaces;
   namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
@@ -337,17 +337,17 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
 
   UniqueFd notes;
   const int container[] = {mount_namespace.get(), image.record.get(), root.get()};
-  const auto furnish = [&](TaskMessageKind kind, std::size_t passed) {
-    return furnish_with(kind, lead.socket.get(), std::span(container, passed), host, sources, notes, ready, order, size);
+  const auto set_up_root = [&](TaskMessageKind kind, std::size_t passed) {
+    return set_up_root_with(kind, lead.socket.get(), std::span(container, passed), host, sources, notes, ready, order, size);
   };
   if (order.hooks) {
-    SPC_TRY(furnish(TaskMessageKind::hooks, 3));
-    lap(Phase::furnish);
+    SPC_TRY(set_up_root(TaskMessageKind::hooks, 3));
+    lap(Phase::root_setup);
   }
   SPC_TRY(pivot_into(root.get()));
   lap(Phase::pivot);
 
-  SPC_TRY(furnish(TaskMessageKind::furnish, 2));
+  SPC_TRY(set_up_root(TaskMessageKind::set_up, 2));
   if (order.read_only) {
     const auto finished = SPC_TRY(open_path(AT_FDCWD, "/"));
     SPC_TRY(make_read_only(finished.get()));
@@ -367,7 +367,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   ready.has_notes = notes.operator bool();
   if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));
   if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
-  lap(Phase::furnish);
+  lap(Phase::root_setup);
   return namespaces;
 }
 

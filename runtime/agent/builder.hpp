@@ -49,7 +49,7 @@ struct BuildOrder {
   bool hooks = false;  ///< of enroot's kind: the lead works on the root before the pivot
 };
 
-/// Builds the container's root, furnishes it together with the leading task, and gives back its mount namespace, the notes
+/// Builds the container's root, sets it up together with the leading task, and gives back its mount namespace, the notes
 /// that the lead has for the other tasks (if it has), and the namespaces of `order.namespaces` in the order of the enum; `ready`
 /// is filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do
 /// nothing afterwards but hand over the result and exit.

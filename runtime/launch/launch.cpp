@@ -318,7 +318,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         break;
       }
 
-      case TaskMessageKind::furnish: {
+      case TaskMessageKind::set_up: {
         if (descriptors->size() != 2) return Error(ErrorKind::internal, "no namespace to set up");
         user_source.stop();       // before anything of the image is entered
         site_importer.release();  // the image is open

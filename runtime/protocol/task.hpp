@@ -21,11 +21,11 @@ namespace spc {
 ///   lead   ── source …, start ──►          agent        which host directories, which image
 ///   agent  ── progress, warning … ──►      every task
 ///   builder ── hooks (namespace, root) ──► lead         only if it asked for it: the root exists, and the host is still in sight;
-///                                                       then target … furnished as below, and targets with their sources
-///   builder ── furnish (namespace) ──►     lead         the root exists; nothing else is attached to it yet
+///                                                       then target … set_up_done as below, and targets with their sources
+///   builder ── set_up (namespace) ──►      lead         the root exists; nothing else is attached to it yet
 ///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
-///   lead   ── furnished (notes) ──►        builder
+///   lead   ── set_up_done (notes) ──►      builder
 ///   builder ── to_save (the root) ──►      lead         only if it asked for it
 ///   agent  ── ready (namespace, record) or failed ──►  every task
 enum class TaskMessageKind : std::uint32_t {
@@ -35,10 +35,10 @@ enum class TaskMessageKind : std::uint32_t {
   start,
   progress,
   warning,
-  furnish,
+  set_up,
   target,
   attached,
-  furnished,
+  set_up_done,
   ready,
   failed,
   name,
@@ -76,7 +76,7 @@ inline constexpr std::array<NamespaceKind, 5> kNamespaceKinds = {{{own_user, CLO
                                                                   {own_pid, CLONE_NEWPID, "pid"}}};
 
 /// Phases of a preparation as --container-verbose and the benchmarks show them.
-enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, furnish, count };
+enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, root_setup, count };
 using PhaseTimes = std::array<std::uint32_t, static_cast<std::size_t>(Phase::count)>;  ///< microseconds
 
 struct TaskMessage {
@@ -110,7 +110,7 @@ struct TaskMessage {
     start_hooks = 256,    ///< it wants to work on the root before the host is out of sight
   };
   std::uint32_t start_flags = 0;
-  /// lead, of a private container: the image that the step's earlier ones have; furnish and ready: of the image, if it is one
+  /// lead, of a private container: the image that the step's earlier ones have; set_up and ready: of the image, if it is one
   /// of the store
   Digest manifest;
   std::uint64_t offset = 0;  ///< bytes
@@ -136,7 +136,7 @@ struct TaskMessage {
   std::uint32_t index = 0;
   std::int32_t error = 0;
 
-  // ready, with the mount namespace, the image's record, the notes that the lead sent with `furnished` (if it did) and one
+  // ready, with the mount namespace, the image's record, the notes that the lead sent with `set_up_done` (if it did) and one
   // descriptor for each of `namespaces`
   bool has_notes = false;
   PhaseTimes times{};
@@ -144,7 +144,7 @@ struct TaskMessage {
   std::uint32_t layers_shared = 0;  ///< whose super block another step had mounted already
 
   PolicyRecord policy;  // lead
-  char text[600] = {};  // progress, warning, failed; furnished and ready: from the first task for the others, as it is
+  char text[600] = {};  // progress, warning, failed; set_up_done and ready: from the first task for the others, as it is
 };
 
 /// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.

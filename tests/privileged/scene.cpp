@@ -80,8 +80,8 @@ TaskMessage Step::start(std::uint32_t flags, const UniqueFd& record, const Uniqu
     TaskMessage message;
     auto descriptors = receive_struct(socket_.get(), message);
     REQUIRE(descriptors);
-    if (message.kind == TaskMessageKind::furnish) {
-      message.kind = TaskMessageKind::furnished;
+    if (message.kind == TaskMessageKind::set_up) {
+      message.kind = TaskMessageKind::set_up_done;
       REQUIRE(send_struct(socket_.get(), message));
       continue;
     }

@@ -225,7 +225,7 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
   auto edits = SPC_TRY(answer.take());
   furniture.has_host_trees = true;
   TaskMessage message;
-  message.kind = TaskMessageKind::furnished;
+  message.kind = TaskMessageKind::set_up_done;
   SPC_TRY(send_struct(builder, message));
   return edits;
 }
