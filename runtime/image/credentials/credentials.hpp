@@ -12,14 +12,14 @@
 
 namespace spc {
 
-/// What the user shows to the registry of `image`, from the first of his files that knows it (CredentialPlaces). Only the
-/// credentials of that registry are looked at or asked for. A file that cannot be used is a warning if another one
-/// answers, and the error if none does.
+/// The user's credentials for the registry of `image`, from the first of the user's files that has some (CredentialPlaces).
+/// Only credentials of that registry are read or requested. An unusable file causes a warning if another one has
+/// credentials, and the error otherwise.
 Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& places, const ImageReference& image,
                                                        const std::string& user, Log& log);
 
-/// Answers UserSourceKind::credentials on `socket`. A question about another registry than that of `image`, which the
-/// user named himself, is refused: `import` must not be able to collect what it has no use for.
+/// Answers UserSourceKind::credentials on `socket`. A request for another registry than that of `image`, which the
+/// user named, is refused: `import` must not be able to collect unrelated credentials.
 Result<void> answer_credentials(int socket, const UserSourceMessage& question, const ImageReference& image, Log& log);
 
 }  // namespace spc

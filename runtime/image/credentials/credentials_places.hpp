@@ -12,8 +12,8 @@
 
 namespace spc {
 
-/// Where a user keeps credentials. They are looked through in this order, and the first that knows the registry (and the
-/// user, if one is named) counts:
+/// Where a user stores credentials. They are searched in this order; the first that has some for the registry (and the
+/// user, if one is named) is used:
 ///
 ///  1. $REGISTRY_AUTH_FILE
 ///  2. $XDG_RUNTIME_DIR/containers/auth.json, or /run/containers/UID/auth.json    what `podman login` writes
@@ -26,16 +26,16 @@ struct CredentialPlaces {
   std::string docker_file;              ///< 4
   std::string enroot_file;              ///< 5
 
-  /// From this process's environment.
+  /// From the environment of this process.
   static CredentialPlaces of_user();
 };
 
-/// The file's text, at most 1 MiB; empty when there is none. It may be a link but has to lead to an ordinary file. One
-/// that everybody can read is warned of.
+/// The file's text, at most 1 MiB; empty if there is none. It may be a link to a regular file. A world-readable
+/// file causes a warning.
 Result<std::optional<SecretText>> read_credential_file(const std::string& path, Log& log);
 
-/// How well a name in one of the files fits: 0 not at all, more for one that says more. `HOST[:PORT]`, the same with a
-/// beginning of the repository's name behind it, or a URL, of which the host counts. The names of Docker Hub are one.
+/// How well a name in one of the files matches: 0 not at all, higher if more specific. `HOST[:PORT]`, the same with a
+/// prefix of the repository, or a URL, of which the host is used. All names of Docker Hub are equal.
 std::size_t fit_of(std::string_view key, const ImageReference& image);
 
 }  // namespace spc

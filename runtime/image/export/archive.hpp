@@ -9,18 +9,18 @@
 
 namespace spc {
 
-/// A file that is put into the archive instead of, or besides, what the image has there.
+/// A file that is added to the archive, replacing the image's own.
 struct AddedFile {
-  std::string path;  ///< without '/' at its beginning
+  std::string path;  ///< without leading '/'
   std::string text;
   std::uint32_t mode = 0644;
 };
 
-/// Takes the bytes of an archive as they come.
+/// Receives the bytes of an archive in order.
 using ByteSink = std::function<Result<void>(const void* bytes, std::size_t size)>;
 
-/// Writes the mounted image below `root` as one tar archive (PAX): directories, files, links, hard links; everything belongs
-/// to root, sockets and devices are left out.
+/// Writes the mounted image below `root` as one tar archive (PAX): directories, files, links, hard links; everything is
+/// owned by root, sockets and devices are skipped.
 Result<void> write_tree(int root, const std::vector<AddedFile>& added, const ByteSink& sink);
 
 }  // namespace spc

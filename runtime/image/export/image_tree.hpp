@@ -10,20 +10,20 @@
 
 namespace spc {
 
-// The files of a mounted image, looked at from outside. Links of the image never lead out of it.
+// The files of a mounted image, seen from outside. Links in the image never lead out of it.
 
-/// Opens `path` as the image understands it.
+/// Opens `path`, resolved inside the image.
 Result<UniqueFd> open_in_image(int root, const std::string& path);
-/// The text of a file, at most `limit` bytes of it; empty if there is none.
+/// The text of a file, at most `limit` bytes; empty if there is none.
 std::string text_in_image(int root, const std::string& path, std::size_t limit);
 
 struct TreeEntry {
-  std::string path;  ///< without a '/' at its beginning
-  int directory;     ///< the one it lies in,
-  const char* name;  ///< by this name
+  std::string path;  ///< without leading '/'
+  int directory;     ///< its directory,
+  const char* name;  ///< its name there
   struct stat status;
 };
-/// Calls `visit` for everything below `root`, a directory before what is in it, in no certain order. Links are not followed.
+/// Calls `visit` for everything below `root`, a directory before its content, otherwise unordered. Links are not followed.
 Result<void> walk_image(int root, const std::function<Result<void>(const TreeEntry&)>& visit);
 
 }  // namespace spc

@@ -9,16 +9,16 @@ namespace spc {
 
 enum class Replace { no, yes };
 
-/// A file that gets its name when it is complete; before that, nothing of it can be seen, and nothing is left of it when we
-/// are killed. (On file systems without nameless files, a hidden file is left then.)
+/// A file that gets its name when it is complete; until then it is invisible, and nothing remains if we are
+/// killed. (On file systems without unnamed files, a hidden file remains.)
 class NewFile {
  public:
-  /// A directory at `path`, or a file that may not be replaced, is refused at once.
+  /// A directory at `path`, or a file that may not be replaced, is refused immediately.
   static Result<NewFile> create(const std::string& path, Replace replace);
-  /// The same, but for the file itself: make() does that.
+  /// The same without the file itself, which make() creates.
   static Result<NewFile> plan(const std::string& path, Replace replace);
   Result<void> make();
-  /// Takes back what make() did.
+  /// Undoes make().
   void unmake();
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
@@ -26,15 +26,15 @@ class NewFile {
 
   /// Open for reading and writing.
   [[nodiscard]] int file() const { return file_.get(); }
-  /// Writes it to the disk and gives it its name, in one step.
+  /// Writes it to disk and gives it its name atomically.
   Result<void> publish();
 
  private:
   NewFile() = default;
   std::string shown_as_;
-  UniqueFd directory_;  // stays what it was in whatever mount namespace we are then
+  UniqueFd directory_;  // valid in any mount namespace
   std::string name_;
-  std::string hidden_;  // its name until then; empty: it has none
+  std::string hidden_;  // its name until then; empty: none
   Replace replace_ = Replace::no;
   UniqueFd file_;
 };

@@ -11,14 +11,14 @@
 
 namespace spc {
 
-/// What was read from the image, by its place there, as long as the most recently used fit into `limit` bytes. Safe for
-/// any number of threads; two that want the same at once load it once. Value tells its size with cost().
+/// Data read from the image, keyed by position; the most recently used up to `limit` bytes. Thread-safe; concurrent
+/// requests for one key load it once. Value reports its size with cost().
 template <typename Value>
 class Cache {
  public:
   explicit Cache(std::size_t limit) : limit_(limit) {}
 
-  /// `load` makes a Result<Value> when it is not there; what fails is not kept.
+  /// `load` makes a Result<Value> for a missing key; failures are not cached.
   template <typename Load>
   Result<std::shared_ptr<const Value>> get(std::uint64_t key, const Load& load) {
     const std::shared_ptr<Slot> slot = slot_for(key);
@@ -39,7 +39,7 @@ class Cache {
     std::size_t cost = 0;
     std::uint64_t key = 0;
   };
-  using Slots = std::list<std::shared_ptr<Slot>>;  // the most recently used first
+  using Slots = std::list<std::shared_ptr<Slot>>;  // most recently used first
 
   std::shared_ptr<Slot> slot_for(std::uint64_t key) {
     const std::lock_guard hold(mutex_);
@@ -66,7 +66,7 @@ class Cache {
   void account(std::uint64_t key, const std::shared_ptr<Slot>& slot) {
     const std::lock_guard hold(mutex_);
     const auto found = by_key_.find(key);
-    if (found == by_key_.end() || *found->second != slot) return;  // thrown out meanwhile
+    if (found == by_key_.end() || *found->second != slot) return;  // evicted meanwhile
     slot->cost += slot->value->cost();
     used_ += slot->value->cost();
     shrink();

@@ -9,21 +9,21 @@
 
 namespace spc {
 
-/// What the kernel asks about one image, answered for a mount with `allow_other,default_permissions`: everything belongs
-/// to the serving process's user and group, nothing ever changes, and what cannot be read is EIO.
+/// Answers the kernel's requests for one image, for a mount with `allow_other,default_permissions`: everything is owned by
+/// the serving process's user and group, nothing ever changes, and what cannot be read is EIO.
 ///
-/// Of extended attributes only user.* and overlayfs's mark of an opaque directory exist: labels, ACLs and capabilities that
-/// somebody else wrote shall have no effect.
+/// Only the extended attributes user.* and overlayfs's mark of an opaque directory exist: labels, ACLs and capabilities
+/// written by others must have no effect.
 class FileSystem {
  public:
-  /// Before the session is made; the image may come later, but before the first request.
+  /// Before the session is created; the image may follow, but before the first request.
   static std::unique_ptr<FileSystem> create() { return std::unique_ptr<FileSystem>(new FileSystem); }
   void serve(std::unique_ptr<ImageBytes> image) { reader_ = std::make_unique<SquashfsReader>(std::move(image)); }
 
-  /// To be given to fuse_session_new() with this object as user data.
+  /// For fuse_session_new(), with this object as user data.
   static const fuse_lowlevel_ops& operations();
 
-  // One for each question of the kernel; what they return is the answer, or an Error for EIO.
+  // One per kernel request; returns the reply, or an Error for EIO.
   Result<void> lookup(fuse_req_t request, fuse_ino_t parent, std::string_view name);
   Result<void> getattr(fuse_req_t request, fuse_ino_t node);
   Result<void> readlink(fuse_req_t request, fuse_ino_t node);

@@ -16,13 +16,13 @@ namespace spc {
 struct Block {
   std::unique_ptr<std::byte[]> bytes;
   std::size_t size = 0;
-  std::uint64_t next = 0;  ///< metadata only: where the next block begins in the image
+  std::uint64_t next = 0;  ///< metadata only: start of the next block in the image
 
   [[nodiscard]] std::size_t cost() const { return size; }
 };
 using SharedBlock = std::shared_ptr<const Block>;
 
-/// A number of the image, which is little-endian as is this machine.
+/// A number in the image, which is little-endian like this machine.
 template <typename Number>
 Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
   Number number;
@@ -30,22 +30,22 @@ Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
   return number;
 }
 
-/// The image is not as the format wants it. Whoever reads the file gets EIO.
+/// The image violates the format. Readers get EIO.
 inline Error damaged(const char* what) { return Error(ErrorKind::corrupt, what); }
 
-/// The blocks of one image. Any number of threads may use it. The descriptor stays the caller's.
+/// The blocks of one image. Thread-safe. The caller owns the descriptor.
 class ImageBytes {
  public:
-  /// The squashfs that begins at `offset` of the file, whose decompressor there must be.
+  /// The squashfs that starts at `offset` of the file; its decompressor must be available.
   static Result<std::unique_ptr<ImageBytes>> open(int file, std::uint64_t offset);
 
   [[nodiscard]] const SquashfsSuper& super() const { return super_; }
 
-  /// Bytes as they lie in the image.
+  /// Raw bytes of the image.
   Result<void> read(std::uint64_t position, std::span<std::byte> into) const;
   /// A block of a table: at most 8 KiB, never empty.
   Result<SharedBlock> metadata(std::uint64_t position);
-  /// A block of files' contents, with the size word that a file or the fragment table states for it. Never empty.
+  /// A block of file content, with the size word stated for it by the file or fragment table. Never empty.
   Result<SharedBlock> data(std::uint64_t position, std::uint32_t size_word);
 
  private:
@@ -62,11 +62,11 @@ class ImageBytes {
   Cache<Block> data_{kDataCache};
 };
 
-/// Reads on from a position in a table, from block to block.
+/// Reads on from a position in a table, across blocks.
 class TableReader {
  public:
   struct Position {
-    std::uint64_t block = 0;   ///< where the block begins in the image
+    std::uint64_t block = 0;   ///< start of the block in the image
     std::uint32_t offset = 0;  ///< in its decompressed bytes
   };
 

@@ -4,8 +4,8 @@
 
 namespace spc {
 
-/// From here on all threads of this process can compute, use the descriptors they have and end. A file that takes the
-/// process over can open, connect, start and signal nothing; any other system call kills it. Threads must exist before.
+/// From here on, all threads of this process can only compute, use their open descriptors and exit. A file that takes over
+/// the process cannot open, connect, start or signal anything; any other system call kills it. Create threads before.
 Result<void> enter_fuse_sandbox();
 
 }  // namespace spc

@@ -15,17 +15,17 @@ namespace spc {
 struct Inode {
   static constexpr std::uint32_t kNone = ~0U;
 
-  std::uint64_t reference = 0;  ///< what directories name it by; hard links have the same
+  std::uint64_t reference = 0;  ///< its name in directories; hard links share it
   std::uint32_t number = 0;
-  mode_t mode = 0;  ///< type and permissions, without the bits that lend somebody's identity
+  mode_t mode = 0;  ///< type and permissions, without setuid and setgid
   std::uint32_t links = 0;
   std::uint32_t mtime = 0;
-  std::uint64_t size = 0;    ///< of a file's contents or a link's target
-  std::uint32_t device = 0;  ///< as the image has it; 0 is 0:0
+  std::uint64_t size = 0;    ///< of a file's content or a link's target
+  std::uint32_t device = 0;  ///< as in the image; 0 is 0:0
   std::uint32_t xattrs = kNone;
 
-  // Where the rest is.
-  TableReader::Position details;  ///< a file's sizes of blocks, or a link's target
+  // Position of the remaining data.
+  TableReader::Position details;  ///< a file's block sizes, or a link's target
   std::uint64_t first_block = 0;
   std::uint32_t fragment = kNone;
   std::uint32_t fragment_offset = 0;
@@ -33,7 +33,7 @@ struct Inode {
   std::uint32_t listing_bytes = 0;
 };
 
-/// A directory's entries without "." and "..", sorted by name, each once.
+/// A directory's entries without "." and "..", sorted by name, without duplicates.
 struct Directory {
   struct Entry {
     std::uint64_t reference = 0;
@@ -48,28 +48,28 @@ struct Directory {
   [[nodiscard]] std::string_view name(const Entry& entry) const {
     return std::string_view(names).substr(entry.name_at, entry.name_bytes);
   }
-  /// nullptr: there is no such entry.
+  /// nullptr: no such entry.
   [[nodiscard]] const Entry* find(std::string_view name) const;
   [[nodiscard]] std::size_t cost() const { return names.capacity() + entries.capacity() * sizeof(Entry); }
 };
 
-/// A run of a file's contents.
+/// A part of a file's content.
 struct Piece {
   SharedBlock block;  ///< empty: zeros
   std::size_t offset = 0;
   std::size_t size = 0;
 };
 
-/// A squashfs read with distrust: nothing that an image says is used as a place or a size before it was compared with
-/// what is there, and every error is one of the reading alone. Any number of threads may use it.
+/// A defensive squashfs reader: no position or size from the image is used before it is checked against the actual
+/// bounds, and an error affects only that read. Thread-safe.
 ///
-/// Device nodes other than 0:0, overlayfs's whiteout, do not exist in it.
+/// Device nodes other than 0:0, overlayfs's whiteout, are hidden.
 class SquashfsReader {
  public:
   explicit SquashfsReader(std::unique_ptr<ImageBytes> image) : image_(std::move(image)) {}
 
   [[nodiscard]] const SquashfsSuper& super() const { return image_->super(); }
-  /// Nothing: it is a device node.
+  /// Empty: a device node.
   Result<std::optional<Inode>> inode(std::uint64_t reference);
   Result<std::shared_ptr<const Directory>> directory(const Inode& inode);
   Result<std::string> link_target(const Inode& inode);
@@ -79,12 +79,12 @@ class SquashfsReader {
   Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode);
 
  private:
-  /// Sizes of a file's blocks from one on, and where the first of them begins in the image.
+  /// Sizes of a file's blocks from one on, and the position of the first of them in the image.
   struct BlockSizes {
     std::uint64_t position = 0;
     std::vector<std::uint32_t> words;
   };
-  /// Where each 2048th block of a large file begins, and the words of its sizes.
+  /// The position of each 2048th block of a large file, and of its size words.
   struct BlockIndex {
     struct Mark {
       TableReader::Position words;

@@ -7,18 +7,18 @@
 
 namespace spc {
 
-/// Turns one layer blob into one squashfs file as it streams: a thread inflates, one hashes what comes out, the caller's
-/// parses the archive, and `workers` compress blocks. Nothing is unpacked and memory is bounded, but for the tree
-/// (about 300 bytes an entry).
+/// Converts one layer blob into one squashfs file while streaming: one thread inflates, one hashes the output, the caller's
+/// thread parses the archive, and `workers` compress blocks. Nothing is unpacked and memory is bounded, except for the tree
+/// (about 300 bytes per entry).
 class LayerConverter {
  public:
-  /// Makes everything that needs a system call that the sandbox forbids, above all the threads. Reads nothing yet.
-  /// `output` is empty and open for reading and writing; both descriptors stay the caller's.
+  /// Prepares everything that needs a system call forbidden by the sandbox, above all threads. Reads nothing yet.
+  /// `output` is empty and open for reading and writing; the caller owns both descriptors.
   static Result<LayerConverter> create(int input, int output, unsigned workers, const LayerLimits& limits);
   LayerConverter(LayerConverter&&) noexcept;
   ~LayerConverter();
 
-  /// Converts. Errors name the entry they are about. Call it once.
+  /// Converts. Errors name the entry. Call it once.
   Result<ConvertedLayer> run();
 
  private:

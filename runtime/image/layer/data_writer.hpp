@@ -17,16 +17,16 @@ namespace spc {
 
 inline constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
 
-/// Compresses file data into the blocks of a squashfs image and writes them in order, as it comes.
+/// Compresses file data into the blocks of a squashfs image and writes them in order, while streaming.
 ///
-/// This takes the place of libsquashfs' block processor, which copies every byte once more, hashes every block to find
-/// equal files and compares each file with all blocks before it, which is quadratic. Here a whole block is compressed
+/// Replaces libsquashfs's block processor, which copies every byte once more, hashes every block to find
+/// duplicate files and compares each file with all blocks before it, which is quadratic. Here a whole block is compressed
 /// where the inflating thread put it. Files smaller than a block share blocks (fragments); the last, short block of a
-/// larger file is one of its own. The result depends on the input alone, not on the number of threads.
+/// larger file is separate. The result depends only on the input, not on the number of threads.
 class DataWriter {
  public:
-  /// Starts `workers` threads and returns when they wait for work; with none, blocks are compressed where they are
-  /// added. `offset`: of the first block.
+  /// Starts `workers` threads and returns when they are ready; with none, blocks are compressed by the
+  /// caller. `offset`: of the first block.
   DataWriter(int output, std::uint64_t offset, unsigned workers);
   ~DataWriter();
   DataWriter(const DataWriter&) = delete;
@@ -46,16 +46,16 @@ class DataWriter {
     std::uint32_t stored_size = 0;
   };
   [[nodiscard]] const std::vector<Fragment>& fragments() const { return fragments_; }
-  [[nodiscard]] std::uint64_t offset() const { return offset_; }  ///< behind the last block
+  [[nodiscard]] std::uint64_t offset() const { return offset_; }  ///< after the last block
 
  private:
   using Buffer = std::unique_ptr<std::byte[]>;
   static constexpr std::size_t kSlots = 24;
 
-  /// A block on its way from the archive to the image. Slots are a ring: taken, compressed and written in order.
+  /// A block being compressed and written. Slots are a ring: taken, compressed and written in order.
   struct Slot {
     std::span<const std::byte> input;
-    PieceRef piece;  ///< holds the input, if that is not `own`
+    PieceRef piece;  ///< holds the input, unless it is `own`
     Buffer own;
     Buffer output;
     std::span<const std::byte> result;
@@ -78,16 +78,16 @@ class DataWriter {
 
   int output_;
   std::uint64_t offset_;
-  std::uint64_t written_back_;  ///< up to here the disk has been told to begin
+  std::uint64_t written_back_;  ///< writeback has been started up to here
   std::shared_ptr<FileData> file_;
   bool shares_block_ = false;  ///< the file goes into the fragment block
-  Buffer partial_;             ///< a block of the file that is not complete yet
+  Buffer partial_;             ///< an incomplete block of the file
   std::size_t partial_size_ = 0;
   Buffer fragment_;
   std::size_t fragment_size_ = 0;
   std::vector<Fragment> fragments_;
 
-  // All counts grow for ever; a block's slot is its count modulo kSlots.
+  // All counts only grow; a block's slot is its count modulo kSlots.
   std::mutex mutex_;
   std::condition_variable work_there_;
   std::condition_variable work_done_;

@@ -11,28 +11,28 @@
 
 namespace spc {
 
-/// A `layer-writer` at work: `import`'s side. The process ends when this object goes, and with the thread that started
+/// A running `layer-writer`, seen from `import`. The process ends with this object and with the thread that started
 /// it (PDEATHSIG is tied to the thread): start and finish a layer in one thread, or in one that outlives it.
 class LayerProcess {
  public:
-  /// `output_file`: an empty regular file, open for reading and writing; it stays the caller's. Nothing is inherited
-  /// but it, the pipes and descriptors 1 and 2. `program`: if not the one beside this program or where it is installed.
+  /// `output_file`: an empty regular file, open for reading and writing; the caller owns it. Only this file,
+  /// the pipes and descriptors 1 and 2 are inherited. `program`: if not the one beside this program or the installed one.
   static Result<LayerProcess> start(int output_file, const LayerLimits& limits = {}, const std::string& program = {});
 
   LayerProcess(LayerProcess&&) noexcept = default;
   LayerProcess& operator=(LayerProcess&& other) noexcept;
   ~LayerProcess() { kill(); }
 
-  /// Where the blob's bytes go, compressed as they are: a pipe of 1 MiB if the system allows. EPIPE means that the
-  /// process has given up: finish() says why. (SIGPIPE must be ignored.) Make it non-blocking for use with poll.
+  /// Input of the compressed blob: a pipe of 1 MiB if the system allows it. EPIPE means that the
+  /// process failed: finish() has the reason. (SIGPIPE must be ignored.) Make it non-blocking for poll.
   [[nodiscard]] int input() const { return input_.get(); }
   /// The blob is complete.
   void close_input() { input_.reset(); }
-  /// Becomes readable when finish() will not wait.
+  /// Becomes readable when finish() will not block.
   [[nodiscard]] int result_descriptor() const { return report_.get(); }
 
-  /// Closes the input and waits for the end. Success means that the image is complete; whether diff_id is the right
-  /// one is for the caller to check. A process that died is an Error that says of what.
+  /// Closes the input and waits for the process. Success means that the image is complete; the caller checks diff_id.
+  /// An Error tells how a process died.
   Result<ConvertedLayer> finish();
 
  private:

@@ -16,8 +16,8 @@ namespace spc {
 
 class PieceQueue;
 
-/// Part of the uncompressed layer. All pieces but the last are full, so that a 512-byte block of the tar never
-/// crosses from one piece into the next.
+/// Part of the uncompressed layer. All pieces but the last are full, so that a 512-byte tar block never
+/// crosses two pieces.
 struct Piece {
   static constexpr std::size_t kCapacity = std::size_t{1} << 20;
   std::unique_ptr<std::byte[]> bytes;
@@ -25,7 +25,7 @@ struct Piece {
   std::atomic<unsigned> readers = 0;
 };
 
-/// Keeps a piece's bytes where they are; copies share it. The piece is used again when the last one is gone.
+/// Keeps a piece's bytes valid; copies share it. The piece is reused when the last reference is gone.
 class PieceRef {
  public:
   PieceRef() noexcept = default;
@@ -50,8 +50,8 @@ class PieceRef {
   Piece* piece_ = nullptr;
 };
 
-/// Carries the uncompressed layer from the thread that inflates it to the two that read it, without a copy. It owns a
-/// fixed number of pieces, which bounds the memory: the inflating thread waits until a piece is free.
+/// Passes the uncompressed layer from the inflating thread to the two that read it, without copying. It owns a
+/// fixed number of pieces, which bounds the memory: the inflating thread waits for a free piece.
 class PieceQueue {
  public:
   static constexpr std::size_t kPieces = 8;
@@ -60,16 +60,16 @@ class PieceQueue {
   PieceQueue();
 
   // The inflating thread:
-  /// An empty piece; nullptr: nobody reads any more.
+  /// An empty piece; nullptr: there are no readers any more.
   Piece* empty_piece();
   void publish(Piece* piece);
-  /// Ends the stream, by an Error if `why` is one.
+  /// Ends the stream, with an Error if `why` is one.
   void finish(std::optional<Error> why);
 
   // The reading threads:
   /// The next piece; an empty reference at the end of the stream.
   Result<PieceRef> next(Reader reader);
-  /// Nobody reads any more; the inflating thread ends.
+  /// Stops reading; the inflating thread ends.
   void stop();
 
  private:

@@ -6,11 +6,11 @@
 
 namespace spc {
 
-/// Where the first data block lies: behind the super block and the compressor's options.
+/// Position of the first data block: after the super block and the compressor options.
 Result<std::uint64_t> begin_squashfs(int output);
 
-/// Writes everything but the data: inodes, directories, fragments, attributes and at last the super block. All owners
-/// are 0:0 and the image bears no date, so that the same tree gives the same bytes.
+/// Writes everything but the data: inodes, directories, fragments, attributes and finally the super block. All owners
+/// are 0:0 and there is no date, so that the same tree gives the same bytes.
 Result<void> write_squashfs_tables(int output, std::uint64_t data_end, Inode& root,
                                    const std::vector<DataWriter::Fragment>& fragments);
 

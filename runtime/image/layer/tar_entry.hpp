@@ -17,18 +17,18 @@ struct Extent {
   std::uint64_t size = 0;
 };
 
-/// One entry of the archive, with everything that other headers say about it applied.
+/// One entry of the archive, with its extended headers applied.
 struct TarEntry {
   enum class Kind { file, hard_link, symlink, device, directory, fifo };
   Kind kind = Kind::file;
-  std::string path;    ///< as it is written: any bytes but NUL
+  std::string path;    ///< as written: any bytes but NUL
   std::string target;  ///< of links
   std::uint16_t mode = 0;
-  std::uint32_t mtime = 0;   ///< whole seconds, cut to what squashfs can store
-  std::uint64_t size = 0;    ///< of the file, with its holes
+  std::uint32_t mtime = 0;   ///< whole seconds, clamped to what squashfs can store
+  std::uint64_t size = 0;    ///< of the file, including holes
   std::uint64_t stored = 0;  ///< bytes of data that follow in the archive
   bool sparse = false;
-  std::vector<Extent> extents;  ///< of a sparse file: ascending, apart, within size, in all `stored` bytes
+  std::vector<Extent> extents;  ///< of a sparse file: ascending, disjoint, within size, `stored` bytes in total
   std::vector<Xattr> xattrs;
 };
 

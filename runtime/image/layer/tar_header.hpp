@@ -14,7 +14,7 @@ namespace spc {
 inline constexpr std::size_t kTarBlock = 512;
 using TarBlock = std::span<const std::byte, kTarBlock>;
 
-/// One 512-byte header: V7, ustar or GNU. Making one checks the checksum and every number that is used.
+/// One 512-byte header: V7, ustar or GNU. The constructor checks the checksum and every number that is used.
 struct TarHeader {
   char type = '0';
   std::string name;  ///< with ustar's prefix
@@ -29,9 +29,9 @@ struct TarHeader {
 bool is_zero(TarBlock block);
 
 /// The records of a PAX extended header, `length key=value\n`. Anything malformed is refused: a reader that skips
-/// what it does not understand sees another archive than the next reader.
+/// what it does not understand sees a different archive than the next reader.
 struct PaxRecords {
-  std::string path, link;  ///< empty: not given
+  std::string path, link;  ///< empty: not set
   bool has_size = false, has_mtime = false;
   std::uint64_t size = 0;
   std::uint32_t mtime = 0;
@@ -43,7 +43,7 @@ struct PaxRecords {
   std::vector<Extent> extents;
 
   static Result<PaxRecords> parse(std::string_view text);
-  /// True if they say what an entry is called or where its data ends.
+  /// True if they set the name of an entry or the end of its data.
   [[nodiscard]] bool name_or_place() const { return !path.empty() || !link.empty() || has_size || sparse; }
 
  private:
@@ -52,15 +52,15 @@ struct PaxRecords {
   bool offset_pending_ = false;
 };
 
-/// Old GNU sparse maps: pairs of numbers in the header and in the blocks behind it. True if another block follows.
+/// Old GNU sparse maps: pairs of numbers in the header and the following blocks. True if another block follows.
 Result<bool> append_gnu_sparse_map(TarBlock block, bool is_header, std::vector<Extent>& extents);
-/// The file's size, from an old GNU sparse header.
+/// The file size in an old GNU sparse header.
 Result<std::uint64_t> gnu_sparse_size(TarBlock header);
 
 /// Digits only, at most 2^63-1.
 Result<std::uint64_t> parse_decimal(std::string_view text);
 
-/// Nobody needs more, and it is our memory.
+/// Sufficient in practice, and bounds memory.
 inline constexpr std::size_t kMaxExtents = 1'000'000;
 
 }  // namespace spc

@@ -7,27 +7,27 @@
 
 namespace spc {
 
-/// Some of an entry's data, where the inflating thread put it.
+/// Part of an entry's data, where the inflating thread put it.
 struct TarData {
   std::span<const std::byte> bytes;
   const PieceRef* piece = nullptr;  ///< copy it to keep the bytes
 };
 
-/// Reads a tar archive piece by piece: V7, ustar, PAX and GNU, with GNU's three ways to write sparse files.
+/// Reads a tar archive piece by piece: V7, ustar, PAX and GNU, with GNU's three sparse formats.
 ///
-/// It is strict where readers differ from each other (CVE-2025-62518): an extended header belongs to the one file entry
-/// behind it, a size comes from one place, and what is malformed is refused, not skipped. libarchive would do less: it
-/// passes over malformed extended headers with a warning, cuts a name at a NUL, and in a UTF-8 locale normalises names,
+/// It is strict where readers differ (CVE-2025-62518): an extended header belongs to the one file entry
+/// after it, a size comes from one place, and malformed input is refused, not skipped. libarchive is laxer: it
+/// skips malformed extended headers with a warning, cuts a name at a NUL, and in a UTF-8 locale normalizes names,
 /// so that a program no longer finds its file.
 class TarReader {
  public:
   explicit TarReader(PieceQueue& queue) : queue_(queue) {}
 
-  /// The next entry; false at the end of the archive. Skips data of the previous one that was not read.
+  /// The next entry; false at the end of the archive. Skips unread data of the previous one.
   Result<bool> next(TarEntry& entry);
-  /// The next bytes of the entry's stored data, at least one and at most `most`; empty when all was read.
+  /// The next bytes of the entry's stored data, at least one and at most `most`; empty at the end.
   Result<TarData> read(std::uint64_t most);
-  /// Reads on behind the end of the archive, where only padding should be: it belongs to the diffID, but is not parsed.
+  /// Reads past the end of the archive, where only padding should be: it belongs to the diffID, but is not parsed.
   Result<void> drain();
 
  private:
@@ -43,8 +43,8 @@ class TarReader {
   PieceQueue& queue_;
   PieceRef piece_;
   std::size_t at_ = 0;         ///< position in the piece
-  std::uint64_t data_ = 0;     ///< bytes of the entry's data not read yet
-  std::uint64_t padding_ = 0;  ///< behind the data
+  std::uint64_t data_ = 0;     ///< unread bytes of the entry's data
+  std::uint64_t padding_ = 0;  ///< after the data
   TarBlock last_header_{kNoBlock};
   static constexpr std::byte kNoBlock[kTarBlock] = {};
 };

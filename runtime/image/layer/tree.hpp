@@ -15,15 +15,15 @@ namespace spc {
 
 struct Inode;
 
-/// In the order of bytes, as squashfs wants them. Hard links are entries of the same inode.
+/// In byte order, as in squashfs. Hard links are entries of the same inode.
 using Directory = std::map<std::string, std::shared_ptr<Inode>, std::less<>>;
 
-/// Where a file's bytes are in the image; the data writer fills it in as blocks get their place.
+/// Location of a file's data in the image; the data writer sets it as blocks are placed.
 struct FileData {
   static constexpr std::uint32_t kNoFragment = 0xffffffff;
   std::uint64_t size = 0;
   std::uint64_t start = 0;  ///< of the first block
-  std::uint64_t holes = 0;  ///< bytes that are not stored because a whole block is zero
+  std::uint64_t holes = 0;  ///< bytes not stored because a whole block is zero
   std::uint32_t fragment = kNoFragment;
   std::uint32_t fragment_offset = 0;
   std::vector<std::uint32_t> blocks;  ///< stored size of each, as squashfs encodes it; 0: a hole
@@ -40,7 +40,7 @@ struct Inode {
 
   std::variant<Directory, FileData, Symlink, Fifo, Whiteout> content;
   std::uint16_t mode = 0;  ///< permissions and the sticky bit
-  bool opaque = false;     ///< of a directory: hides what lower layers have there
+  bool opaque = false;     ///< directories: hides the content of lower layers
   std::uint32_t mtime = 0;
   std::unique_ptr<std::vector<Xattr>> xattrs;
 
@@ -50,17 +50,17 @@ struct Inode {
   std::uint64_t reference = kNotWritten;
 };
 
-/// The layer's tree in memory, as a tar extraction inside an empty root would leave it: the last entry of a name wins,
-/// and links in the way lead to where they would lead there. Nothing is ever opened or created on the host.
+/// The layer's tree in memory, as extracting the tar into an empty root would leave it: the last entry of a name wins,
+/// and links in a path are followed as there. Nothing is ever opened or created on the host.
 ///
-/// A directory that is a link only in a lower layer cannot be known here: its entries then make a directory that hides
-/// the link. Builders write the link's target instead, since they record what the file system says.
+/// A directory that is a link in a lower layer is unknown here: its entries create a directory that hides
+/// the link. Builders write the link's target instead, since they record the resulting file system.
 class Tree {
  public:
   Tree();
 
-  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs' own; other `.wh..wh.*` names and device
-  /// nodes are dropped. Of a file, the inode whose data comes next; else nothing.
+  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names and device
+  /// nodes are dropped. Returns the inode of a file whose data comes next; otherwise null.
   Result<std::shared_ptr<Inode>> add(TarEntry& entry);
 
   [[nodiscard]] Inode& root() { return *root_; }

@@ -12,13 +12,13 @@
 
 namespace spc {
 
-/// One image among what the user has, as every image is: a document (manifest or index) and blobs named by digest. What is
-/// not kept that way (`docker save`, a tar of a root file system) is described so; layers are never copied.
+/// One image of the user, in the form of every image: a document (manifest or index) and blobs named by digest. Other
+/// formats (`docker save`, a tar of a root file system) are described as such; layers are never copied.
 class LocalImage {
  public:
   virtual ~LocalImage() = default;
 
-  /// Finds the image, as the user. What takes long is told to `log`.
+  /// Finds the image, as the user. Long operations are reported to `log`.
   static Result<std::unique_ptr<LocalImage>> open(const ImageLocation& location, Log& log);
 
   [[nodiscard]] virtual const FilePart& document() const = 0;
@@ -26,7 +26,7 @@ class LocalImage {
   virtual Result<std::optional<FilePart>> blob(const Digest& digest) const = 0;
 };
 
-/// An image whose manifest we write: the same bytes each time for the same image.
+/// An image whose manifest we generate: always the same bytes for the same image.
 class DescribedImage final : public LocalImage {
  public:
   struct Layer {

@@ -7,8 +7,8 @@
 
 namespace spc {
 
-/// A compressed archive (gzip, zstd) as a temporary file of what is in it, by the rules for layers (layer/decompress.hpp); any
-/// other file as it is. What is in it cannot be looked at otherwise: the list stands at its end. `log` hears of it.
+/// The content of a compressed archive (gzip, zstd) as a temporary file, by the rules for layers (layer/decompress.hpp); any
+/// other file unchanged. The index of an archive is at its end, so it must be unpacked. Reported to `log`.
 Result<FilePart> unpacked(FilePart file, const std::string& name, Log& log);
 
 }  // namespace spc
