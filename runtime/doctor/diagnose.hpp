@@ -9,23 +9,23 @@
 
 namespace spc {
 
-/// A failure that a text names.
+/// A known failure found in a text.
 struct Recognised {
   const Failure* failure = nullptr;
-  std::uint64_t line = 0;    ///< of the first time, from 1
-  std::uint64_t times = 0;   ///< on how many lines
-  std::string text;          ///< of the first such line what is around the words, printable, at most 300 bytes
-  std::string task;          ///< whose line it was, if `srun --label` says; empty otherwise
-  bool consequence = false;  ///< another one that was found brings it about
+  std::uint64_t line = 0;    ///< first occurrence, from 1
+  std::uint64_t times = 0;   ///< number of lines with it
+  std::string text;          ///< excerpt of the first such line, printable, at most 300 bytes
+  std::string task;          ///< of the first such line, if labelled by `srun --label`; otherwise empty
+  bool consequence = false;  ///< caused by another failure that was found
 };
 
-/// Reads what a job wrote and notes the failures that it names. Takes pieces of any size and holds no more than a line of
-/// 8 KiB: of a longer one each part is looked at, and a failure's words must stand within 1 KiB where it is cut.
+/// Reads the output of a job and collects the known failures in it. Accepts pieces of any size and buffers at most 8 KiB
+/// of a line: longer lines are searched in parts, which overlap by 1 KiB.
 class Diagnosis {
  public:
   Diagnosis();
   void read(std::string_view piece);
-  /// Causes in the order in which they were first seen, then their consequences.
+  /// Causes in order of first occurrence, then their consequences.
   [[nodiscard]] std::vector<Recognised> findings();
   [[nodiscard]] std::uint64_t lines() const { return lines_; }
 
@@ -40,8 +40,8 @@ class Diagnosis {
   std::string task_;  // of the current line, once it is `labelled_`
   bool labelled_ = false;
   bool line_begins_ = true;
-  std::uint64_t lines_ = 0;  // that have begun
-  std::vector<Seen> seen_;   // as known_failures()
+  std::uint64_t lines_ = 0;  // started so far
+  std::vector<Seen> seen_;   // parallel to known_failures()
 };
 
 std::vector<Recognised> diagnose(std::string_view text);

@@ -5,23 +5,23 @@
 
 namespace spc {
 
-/// Pieces of text that stand in this order on one line; letters count as they are. There are no wildcards: looking for one
-/// costs time in proportion to the line, whatever is in it.
+/// Strings that must occur in this order on one line, case-sensitive. No wildcards: the cost of a search
+/// is proportional to the line, whatever it contains.
 using Pattern = std::vector<std::string_view>;
 
-/// A failure that programs in containers report in words that do not say what is wrong: a row of the table.
+/// A failure that programs report in words that do not name the cause: a row of the table.
 struct Failure {
-  const char* id;                 ///< stays the same, for scripts
-  const char* says;               ///< what it is, in a few words
+  const char* id;                 ///< stable, for scripts
+  const char* says;               ///< summary
   std::vector<Pattern> patterns;  ///< any of them
   const char* cause;
   const char* cure;
-  const char* look;                       ///< what tells which of several causes it is; may be empty
-  std::vector<const char*> checks = {};   ///< those of preflight() that concern it, by name
-  std::vector<const char*> told_by = {};  ///< ids: if one of these was seen, too, this one is its consequence
+  const char* look;                       ///< how to tell several causes apart; may be empty
+  std::vector<const char*> checks = {};   ///< related checks of preflight(), by name
+  std::vector<const char*> told_by = {};  ///< ids: if one of these was found, this is its consequence
 };
 
-/// Which failures are known. The texts are those of the CUDA runtime and driver, NVML, NCCL, OpenMPI, PMIx, UCX, rdma-core,
+/// Known failures. The texts are those of the CUDA runtime and driver, NVML, NCCL, Open MPI, PMIx, UCX, rdma-core,
 /// PyTorch and the dynamic loader.
 const std::vector<Failure>& gpu_failures();
 const std::vector<Failure>& nccl_failures();

@@ -4,13 +4,13 @@
 
 namespace spc {
 
-/// One thing that was looked at, and what to do about it.
+/// The result of one check, and how to fix it.
 struct Finding {
   enum class Verdict { ok, warning, failed };
   std::string what;
   Verdict verdict = Verdict::ok;
   std::string detail;  ///< what was found
-  std::string cure;    ///< empty: nothing is to be done
+  std::string cure;    ///< empty: nothing to do
 };
 
 }  // namespace spc

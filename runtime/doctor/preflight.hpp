@@ -7,8 +7,8 @@
 
 namespace spc {
 
-/// Looks for what is missing on a node or in a step for GPUs, NCCL and MPI: each check gives one finding, also where there is
-/// nothing to be wrong. Opens no device, starts nothing, and needs no privilege.
+/// Checks what GPUs, NCCL and MPI need from a node or step: each check gives one finding, even if it does not
+/// apply. Opens no device, starts no process, and needs no privilege.
 std::vector<Finding> preflight(const Surroundings& around);
 
 // Its parts.

@@ -12,7 +12,7 @@
 
 namespace spc {
 
-/// What a process of a job has around it, as far as preflight() looks at it. Files are read below `host_root`.
+/// The environment of a job's process, as far as preflight() needs it. Files are read below `host_root`.
 struct Surroundings {
   struct Limit {
     std::uint64_t soft = 0, hard = 0;  ///< UINT64_MAX: unlimited
@@ -25,27 +25,27 @@ struct Surroundings {
     bool loopback = false;
   };
 
-  std::string host_root;  ///< before every path; empty but in tests
+  std::string host_root;  ///< prefix of every path; empty except in tests
   std::map<std::string, std::string, std::less<>> environment;
   NvidiaDriver driver;
   Limit locked_memory, open_files;
-  std::optional<Space> shared_memory;  ///< of /dev/shm; nothing if it is not there
-  std::vector<Interface> interfaces;   ///< those that are up and have an IPv4 or IPv6 address, each once
-  /// errno of opening this device node for reading and writing, 0 if it may be; it is asked for and not opened.
+  std::optional<Space> shared_memory;  ///< of /dev/shm; empty if it does not exist
+  std::vector<Interface> interfaces;   ///< interfaces that are up and have an IPv4 or IPv6 address, without duplicates
+  /// errno of opening this device node for reading and writing, 0 if permitted; checked without opening it.
   std::function<int(const std::string& node)> may_open;
   /// errno of listening on this TCP port, 0 if it is free.
   std::function<int(std::uint16_t port)> listen_on;
 
-  /// A variable's value; nullptr if it is not set.
+  /// A variable's value; nullptr if unset.
   [[nodiscard]] const std::string* variable(std::string_view name) const;
   [[nodiscard]] bool exists(const std::string& path) const;
-  /// Up to 64 KiB of a file, or an empty text.
+  /// Up to 64 KiB of a file, or empty.
   [[nodiscard]] std::string text_of(const std::string& path) const;
   /// Names in a directory, sorted; without . and ..
   [[nodiscard]] std::vector<std::string> names_in(const std::string& path) const;
 };
 
-/// Those of the calling process. `driver_root` is that of config.toml.
+/// Those of the calling process. `driver_root` is the setting in config.toml.
 Surroundings surroundings_of_this_process(const std::string& driver_root);
 
 }  // namespace spc

@@ -8,18 +8,18 @@
 
 namespace spc {
 
-/// A line of an fstab as enroot-mount reads it: SOURCE TARGET TYPE OPTIONS FREQ PASS, with `\040` and its like for blanks.
+/// An fstab line in enroot-mount's format: SOURCE TARGET TYPE OPTIONS FREQ PASS, with escapes such as `\040` for blanks.
 struct EnrootFstabLine {
   std::string source;
   std::string target;             ///< in the container's root
-  std::string type;               ///< "none" for what has a source in the tree
-  std::string data;               ///< options of the file system, as they came, with commas
-  unsigned long flags = 0;        ///< MS_* without propagation; 0 together with a propagation: nothing is mounted
-  unsigned long propagation = 0;  ///< MS_PRIVATE and the like, MS_REC with them
+  std::string type;               ///< "none" if the source is a path
+  std::string data;               ///< file system options as given, with commas
+  unsigned long flags = 0;        ///< MS_* without propagation; 0 with a propagation: nothing is mounted
+  unsigned long propagation = 0;  ///< MS_PRIVATE and so on, with MS_REC
   enum class Create { no, file, directory, as_source } create = Create::no;
-  bool detach = false;  ///< takes away what is mounted there
+  bool detach = false;  ///< unmount the target
   bool no_fail = false;
-  bool quiet = false;  ///< says nothing about a failure that does not count
+  bool quiet = false;  ///< do not report ignored failures
   int pass = 0;
 
   bool operator==(const EnrootFstabLine&) const = default;
@@ -29,12 +29,12 @@ struct EnrootFstabLine {
 /// The longest line, in bytes.
 inline constexpr std::size_t kMostOfFstabLine = 4096;
 
-/// What enroot's own guesses where fields are missing:
-///   SOURCE                   the same path inside, rbind,x-create=auto
+/// enroot's defaults for missing fields:
+/// SOURCE                   the same path in the container, rbind,x-create=auto
 ///   SOURCE TARGET            rbind,x-create=auto; after `tmpfs` a tmpfs
-///   SOURCE OPTIONS           the same path inside
+/// SOURCE OPTIONS           the same path in the container
 ///   SOURCE TARGET OPTIONS    type none
-/// The pass number is the sixth field, or the fifth where that is 0 or missing.
+/// The pass number is the sixth field, or the fifth if that is 0 or missing.
 Result<std::vector<EnrootFstabLine>> parse_enroot_mounts(std::string_view text);
 
 }  // namespace spc

@@ -11,8 +11,8 @@
 
 namespace spc {
 
-/// A file NAME.json in a directory of hooks, in the form of oci-hooks(5), version 1.0.0. With `hook.path` it is a hook of OCI
-/// runtimes; without, it says more about the program NAME beside it.
+/// A file NAME.json in a hook directory, in the format of oci-hooks(5), version 1.0.0. With `hook.path` it is an OCI runtime
+/// hook; without, it describes the program NAME beside it.
 struct HookDescription {
   std::string path;               ///< of an OCI hook's program
   std::vector<std::string> args;  ///< argv; empty: the program's path
@@ -20,11 +20,11 @@ struct HookDescription {
   std::optional<std::chrono::seconds> timeout;
   HookConditions when;
   std::vector<std::string> stages;
-  bool optional = false;  ///< ours: that it fails is a warning
+  bool optional = false;  ///< extension: a failure is a warning
 
-  /// Strict, as for edits: a key that is not known is refused and named.
+  /// Strict, like edits: unknown keys are refused by name.
   static Result<HookDescription> parse(std::string_view text);
-  /// The same of a file that nobody but root (or `owner`) can have written.
+  /// The same for a file that only root (or `owner`) can have written.
   static Result<HookDescription> read(const std::string& path, uid_t owner);
 };
 

@@ -13,24 +13,24 @@
 
 namespace spc {
 
-/// The program of a hook of OCI runtimes.
+/// The program of an OCI runtime hook.
 struct OciProgram {
   std::string path;
   std::vector<std::string> args;  ///< argv; empty: the path
-  std::vector<std::string> env;   ///< besides that of all hooks: NAME=VALUE
+  std::vector<std::string> env;   ///< in addition to that of all hooks: NAME=VALUE
   std::chrono::seconds limit{30};
 };
 
-/// Runs it as the user, with the state of the container on standard input and a bundle (a directory with config.json) that is
-/// gone afterwards. `status`: creating, created, running or stopped. `root`: where the container's root is.
+/// Runs it as the user, with the container state on standard input and a bundle (a directory with config.json) that is
+/// removed afterwards. `status`: creating, created, running or stopped. `root`: path of the container's root.
 Result<void> run_oci_hook(const std::string& hook, const OciProgram& program, std::string_view status, const std::string& root,
                           const HookContext& context, Log& log);
 
-/// A file in the form of oci-hooks(5) as a hook of the step. prestart, createRuntime and createContainer run on the host before
-/// the container is entered, startContainer inside, poststop on the host when all tasks have ended.
+/// A file in the format of oci-hooks(5) as a step hook. prestart, createRuntime and createContainer run on the host before
+/// the container is entered, startContainer in the container, poststop on the host when all tasks have ended.
 class OciHook final : public StepHook {
  public:
-  /// The program must be root's, as all directories above it, but for startContainer, where it is the container's.
+  /// The program and all directories above it must be owned by root, except for startContainer, where it is the container's.
   static Result<std::unique_ptr<StepHook>> make(const HookFile& file, HookDescription description, uid_t owner);
 
   [[nodiscard]] std::string from() const override { return file_; }

@@ -12,11 +12,11 @@
 
 namespace spc {
 
-/// A program of the site, which reads a context as JSON and prints edits as JSON. It sees the host in every stage but `start`:
-/// what it says to `create` and `task` it is asked before the container is entered.
+/// A site program that reads a context as JSON and prints edits as JSON. It runs on the host in every stage but `start`:
+/// for `create` and `task` it runs before the container is entered.
 class ProgramHook final : public StepHook {
  public:
-  /// `description`: what the file NAME.json beside it says, or nothing.
+  /// `description`: the file NAME.json beside it, if any.
   static Result<std::unique_ptr<StepHook>> make(const HookFile& file, HookDescription description, uid_t owner);
 
   [[nodiscard]] std::string from() const override { return path_; }

@@ -12,15 +12,15 @@
 
 namespace spc {
 
-/// The environment of a hook's process, built and not inherited: PATH, LANG, HOME, USER, LOGNAME and the job's SLURM_*. The
-/// image's variables are data in the context; what is for the loader or a shell comes from nobody.
+/// The environment of a hook process, built, not inherited: PATH, LANG, HOME, USER, LOGNAME and the job's SLURM_*. The
+/// image's variables are data in the context; variables of loader and shell are never passed.
 std::vector<std::string> environment_of_hooks(const HookContext& context);
 
-/// Runs it to its end. Lines of its standard error go to `log` under the hook's name, escaped. An error unless it ends with
-/// status 0: its file, how it ended, and the last lines it said. Gives back what it printed.
+/// Runs it until it exits. Lines of its standard error go to `log` with the hook's name, escaped. An error unless it exits with
+/// status 0: its file, how it ended, and its last lines. Returns its output.
 Result<std::string> run_site_program(const std::string& hook, const HookProcess& process, Log& log);
 
-/// hook_timeout of config.toml.
+/// hook_timeout in config.toml.
 std::chrono::seconds time_limit_of_hooks(const HookContext& context);
 
 }  // namespace spc

@@ -2,7 +2,7 @@
 
 namespace spc {
 
-/// What the calling process executes keeps its capabilities, which execve(2) else takes from whoever is not root. For a
+/// Programs executed by the calling process keep its capabilities, which execve(2) otherwise drops for non-root users. For a
 /// process in a user namespace of its own.
 void keep_capabilities_when_executing();
 

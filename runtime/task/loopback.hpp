@@ -2,7 +2,7 @@
 
 namespace spc {
 
-/// Makes 127.0.0.1 usable in the network namespace of the calling process, which must have the privilege. errno tells why not.
+/// Brings up 127.0.0.1 in the network namespace of the calling process, which must have the privilege. errno on failure.
 bool start_loopback();
 
 }  // namespace spc

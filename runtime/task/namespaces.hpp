@@ -10,13 +10,13 @@
 
 namespace spc {
 
-/// What a task enters: the container's mount namespace, and of the other kinds what it has of its own.
+/// What a task enters: the container's mount namespace and its own namespaces of other kinds.
 struct ContainerNamespaces {
   UniqueFd mounts;
   std::array<UniqueFd, kNamespaceKinds.size()> own;  ///< in the order of kNamespaceKinds; empty: the host's
 
   [[nodiscard]] bool has(NamespaceBits bit) const;
-  /// Takes those of `bits` from `passed`, where they stand one after the other from `first` on.
+  /// Takes those of `bits` from `passed`, where they are consecutive from `first`.
   static Result<ContainerNamespaces> take(std::vector<UniqueFd>& passed, std::uint32_t bits, std::size_t first);
 };
 

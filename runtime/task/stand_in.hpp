@@ -4,9 +4,9 @@
 
 namespace spc {
 
-/// For a process that has joined a pid namespace, into which only its children get: forks, and returns in the child, which
-/// goes on as the task. The process itself, whose number Slurm knows, stays as its stand-in: holds no descriptor, passes on
-/// the signals that processes send, and ends as the child ends. Either is killed when the other one is.
+/// For a process that has joined a PID namespace, which only its children enter: forks, and returns in the child, which
+/// continues as the task. The process itself, whose PID Slurm knows, stays as its stand-in: it holds no descriptor, passes on
+/// signals, and exits as the child does. If one is killed, so is the other.
 Result<void> leave_stand_in();
 
 }  // namespace spc

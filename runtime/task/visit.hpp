@@ -7,8 +7,8 @@
 
 namespace spc {
 
-/// Executes `inside` in a child that has entered the container like a task; the caller stays where it is and what it is, so
-/// that it can enter later, when there is more to enter.
+/// Executes `inside` in a child that has entered the container like a task; the caller does not enter, so
+/// that it can do so later, when the container is complete.
 Result<void> visit_container(const ContainerNamespaces& namespaces, const std::function<Result<void>()>& inside);
 
 }  // namespace spc

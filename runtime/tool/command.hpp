@@ -10,14 +10,14 @@
 
 namespace spc {
 
-/// What was typed behind the name of a command.
+/// Command line after a command's name.
 struct Arguments {
   std::map<std::string, std::vector<std::string>, std::less<>> options;  ///< by long name, without dashes
-  std::vector<std::string> words;                                        ///< what is no option
-  std::vector<std::string> rest;                                         ///< as typed, for a command to be run
+  std::vector<std::string> words;                                        ///< not options
+  std::vector<std::string> rest;                                         ///< as given, for a command to run
 
   [[nodiscard]] bool has(std::string_view option) const { return options.find(option) != options.end(); }
-  /// The last one given; empty if there is none.
+  /// The last one given; empty if none.
   [[nodiscard]] std::string value(std::string_view option) const {
     const auto found = options.find(option);
     return found == options.end() || found->second.empty() ? std::string() : found->second.back();
@@ -28,24 +28,24 @@ struct Arguments {
   }
 };
 
-/// One option: parser, help, shell completion and the test of the manual page read this.
+/// One option: used by parser, help, completion and the test of the manual page.
 struct OptionRow {
   const char* names;     ///< `--json` or `-y,--yes`
-  const char* argument;  ///< nullptr: it has none
+  const char* argument;  ///< nullptr: none
   const char* help;
 };
 
 /// One command of scontainer.
 struct Command {
   const char* name;
-  const char* words;  ///< what follows the options, for people: `IMAGE [COMMAND...]`
+  const char* words;  ///< words after the options, for the help: `IMAGE [COMMAND...]`
   const char* summary;
-  const char* more;  ///< behind the options in its help: explanation and examples
+  const char* more;  ///< end of its help: explanation and examples
   std::span<const OptionRow> options;
   unsigned least_words;
   unsigned most_words;
-  bool takes_rest;  ///< everything behind the words is a command and left as it is
-  int failure;      ///< exit status when it fails by itself
+  bool takes_rest;  ///< everything after the words is a command and passed on unchanged
+  int failure;      ///< exit status of its own failures
   Result<int> (*run)(const Arguments&);
 };
 
@@ -55,7 +55,7 @@ std::span<const Command> command_table();
 /// Parses the command line, runs the command and reports its error; returns the exit status.
 int run_command_line(int argc, char** argv);
 
-/// The helps, as text: of the program, and of one command.
+/// Help texts: of the program, and of one command.
 std::string program_help();
 std::string command_help(const Command& command);
 

@@ -7,13 +7,13 @@
 
 namespace spc {
 
-/// Something about an image that matters to who wants to run it: `{"cuda", "12.4.99"}`.
+/// A relevant property of an image: `{"cuda", "12.4.99"}`.
 struct Fact {
-  std::string what;   ///< os, libc, cuda, cudnn, mpi, pmix, srun (what it must be told for this MPI), ucx, nccl, python
-  std::string value;  ///< empty: there is none of it
+  std::string what;   ///< os, libc, cuda, cudnn, mpi, pmix, srun (the option this MPI needs), ucx, nccl, python
+  std::string value;  ///< empty: not present
 };
 
-/// What the files below `root`, a mounted image, tell: os-release, the package database, names and contents of libraries.
+/// What the files below `root`, a mounted image, reveal: os-release, the package database, names and contents of libraries.
 /// Nothing is executed. Always all facts, in the same order.
 Result<std::vector<Fact>> facts_of(int root);
 

@@ -4,7 +4,7 @@
 
 #include "tool/command.hpp"
 
-// Options and the further text of each command's help.
+// Options and help texts of each command.
 
 namespace spc {
 

@@ -6,15 +6,15 @@
 
 namespace spc {
 
-/// What a line means with its source and target opened. `source` is empty where there is none in the tree.
+/// A parsed line with source and target opened. `source` is empty if it is not a path.
 struct OpenedMount {
   const EnrootFstabLine& line;
   UniqueFd source;
   UniqueFd target;
 };
 
-/// Has it mounted by the start of the step, at the other end of `socket`: binds and tmpfs, whose flags can be added to and not
-/// taken away. `remount` mounts the target on itself; what is mounted cannot be taken away or moved: EPERM.
+/// Lets the start of the step mount it, through `socket`: binds and tmpfs, with flags that can be added but not
+/// removed. `remount` mounts the target on itself; unmounting and moving is refused: EPERM.
 Result<void> mount_by_step(const OpenedMount& mount, int socket);
 
 /// Mounts as the calling process, which needs CAP_SYS_ADMIN in its user namespace.

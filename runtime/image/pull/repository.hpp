@@ -12,20 +12,20 @@
 
 namespace spc {
 
-/// One repository at a registry, or at the mirrors that the site has for it. It is asked without credentials first, and with
-/// those that `ask_user` finds when that is refused, or at once if the reference names a user.
+/// One repository in a registry, or in its mirrors. Anonymous access is tried first, then the credentials
+/// found by `ask_user`; or these at once if the reference names a user.
 class Repository final : public ImageSource {
  public:
   using AskUser = std::function<Result<std::optional<RegistrySecret>>()>;
   /// `http` and `log` are borrowed.
   Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user = {});
 
-  /// What a tag stands for now, by one HEAD request: the digest of a manifest or of an index.
+  /// What a tag resolves to now, by one HEAD request: the digest of a manifest or an index.
   Result<Digest> ask_digest(const std::string& tag_or_digest);
 
-  /// Whether the registry gives out this very manifest, byte by byte.
+  /// Whether the registry serves exactly this manifest.
   Result<void> confirm(const Digest& manifest);
-  /// To whom it gave what was got so far.
+  /// Who may have what was fetched so far.
   [[nodiscard]] Access access() const { return session_.access; }
   [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
 

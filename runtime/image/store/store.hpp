@@ -13,15 +13,15 @@
 
 namespace spc {
 
-/// Raised whenever layer-writer writes something else for the same blob than before.
+/// Raised whenever layer-writer's output for the same blob changes.
 inline constexpr std::uint32_t kLayerFormat = 1;
 
-/// A layer's name in layers/sha256/. Each format has names of its own, so that programs of two versions, one after the
-/// other in either order or side by side, never take each other's layers; what is not used any more is evicted like any
-/// other. (A name is a digest or one bit pattern away from one: to hit another blob's would take a preimage.)
+/// A layer's name in layers/sha256/. Names differ per format, so that programs of two versions, used one after the
+/// other or side by side, never use each other's layers; unused ones are evicted like any
+/// other. (A name is a digest or one bit pattern away from one: a collision would take a preimage.)
 Digest layer_name(const Digest& blob, std::uint32_t format = kLayerFormat);
 
-/// A lock on some byte of the store's file `locks`. The kernel frees it when its holder dies.
+/// A lock on a byte of the store's file `locks`. The kernel releases it when its holder dies.
 class StoreLock {
  public:
   StoreLock(int file, std::int64_t offset) : file_(file), offset_(offset) {}
@@ -34,7 +34,7 @@ class StoreLock {
   std::int64_t offset_;
 };
 
-/// What the file system of the store has; bytes and inodes that an ordinary user could still take.
+/// Free space of the store's file system: bytes and inodes available to an ordinary user.
 struct StoreSpace {
   std::uint64_t total = 0;
   std::uint64_t used = 0;
@@ -42,8 +42,8 @@ struct StoreSpace {
   std::uint64_t free_inodes = 0;
 };
 
-/// The store as `import` may use it: reads everything, writes images/ and refs/, asks the agent for new layers. Layers
-/// are called by their names (layer_name()).
+/// The store as used by `import`: reads everything, writes images/ and refs/, requests new layers from the agent. Layers
+/// are identified by their names (layer_name()).
 class ImageStore {
  public:
   /// `directory` is borrowed.
@@ -54,13 +54,13 @@ class ImageStore {
 
   // --- layers ---
   [[nodiscard]] bool has_layer(const Digest& name) const;
-  /// As long as the descriptor is open nobody takes the layer out of the store. Empty: it is not there.
+  /// While the descriptor is open, the layer is not removed from the store. Empty: there is no such layer.
   [[nodiscard]] UniqueFd hold_layer(const Digest& name) const;
-  /// A container or an import has it.
+  /// Used by a container or an import.
   [[nodiscard]] bool is_layer_in_use(const Digest& name) const;
-  /// Held while a layer is brought, so that one process on the node does it. Empty when another one does.
+  /// Held while a layer is pulled, so that only one process on the node does it. Empty if another one does.
   Result<std::optional<StoreLock>> try_lock(const Digest& layer) const;
-  /// One of the `slots` imports that a user may have underway at a time. Empty when they are taken.
+  /// One of the user's `slots` concurrent imports. Empty if all are taken.
   Result<std::optional<StoreLock>> try_slot(std::uint32_t uid, std::uint32_t slots) const;
 
   /// Whether this origin has proven, byte by byte, that it has the layer.
@@ -69,15 +69,15 @@ class ImageStore {
   Result<void> note_delivery(const Digest& layer, const std::string& origin) const;
 
   // --- images ---
-  /// Empty when there is none, or a damaged one or one of another format, which will be replaced.
+  /// Empty if there is no record, or a damaged one or one of another format, which will be replaced.
   Result<std::optional<ImageRecord>> image(const Digest& manifest) const;
-  /// Puts or replaces a record in one step; it survives a crash of the node.
+  /// Adds or replaces a record atomically; it survives a crash of the node.
   Result<void> write_image(const Digest& manifest, const ImageRecord& record) const;
   Result<ImageOrigins> origins(const Digest& manifest) const;
   Result<void> write_origins(const Digest& manifest, const ImageOrigins& origins) const;
-  /// Its record, then what is known of its origins.
+  /// Removes its record, then what is known of its origins.
   Result<void> remove_image(const Digest& manifest) const;
-  /// It is about to be used: whoever makes room takes the image last.
+  /// Marks it as used now: it is evicted last.
   void touch_image(const Digest& manifest) const;
 
   // --- references ---
@@ -85,20 +85,20 @@ class ImageStore {
     Digest manifest;
     std::int64_t asked_at = 0;  ///< seconds since 1970
   };
-  /// What a name stands for; only public images have such a file, everybody may read it.
+  /// What a name resolves to; only public images have such a file, which is world-readable.
   Result<std::optional<Ref>> ref(const std::string& name) const;
   Result<void> write_ref(const std::string& name, const Ref& ref) const;
   Result<void> remove_ref(const std::string& name) const;
-  /// The name has just passed the site's rules: while they stay as they are, tasks may start by it without `import`.
+  /// The name has just passed the site's rules: while these are unchanged, tasks may start with it without `import`.
   void touch_ref(const std::string& name) const;
 
-  /// A grant: the registry has let this user have what the name stands for, at that time.
+  /// A grant: the registry has let this user have what the name resolves to, at that time.
   Result<std::optional<Ref>> grant(std::uint32_t uid, const std::string& name) const;
   Result<void> write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const;
-  /// Every user's grants for these images.
+  /// All users' grants for these images.
   Result<void> forget_grants(const std::set<Digest>& manifests) const;
 
-  // --- for whoever makes room: inventory.hpp, eviction.hpp ---
+  // --- for eviction: inventory.hpp, eviction.hpp ---
   [[nodiscard]] Result<StoreSpace> space() const;
   [[nodiscard]] int directory() const { return directory_; }
   [[nodiscard]] int images() const { return images_.get(); }

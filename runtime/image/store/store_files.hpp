@@ -10,28 +10,28 @@
 
 namespace spc {
 
-// Small files in a directory of the store that belongs to the caller. Names are of our own making: no '/', never a link.
+// Small files in a directory of the store owned by the caller. Names are generated: no '/', never a link.
 
-/// The whole file, or empty when there is none.
+/// The whole file, or empty if there is none.
 Result<std::optional<std::string>> read_named(int directory, const std::string& name, std::size_t limit);
 
 enum class Durable { yes, no };
 
-/// Makes or replaces a file: it is written without a name and gets it when it is complete. Anybody may read it who can
+/// Creates or replaces a file: it is written without a name and linked when complete. World-readable for those who can
 /// reach it. `durable`: it survives a crash of the node.
 Result<void> write_named(int directory, const std::string& name, std::string_view bytes, Durable durable);
 
-/// Takes a file away; that it is not there is fine.
+/// Removes a file; a missing one is not an error.
 Result<void> remove_named(int directory, const std::string& name);
 
-/// Opens a directory of mode 0700, after making it if need be.
+/// Opens a directory of mode 0700, creating it if necessary.
 Result<UniqueFd> open_private_directory(int parent, const std::string& name);
 
-/// read_named() in a subdirectory that need not be there.
+/// read_named() in a subdirectory that may be missing.
 Result<std::optional<std::string>> read_below(int parent, const std::string& directory, const std::string& name,
                                               std::size_t limit);
 
-/// The names in a directory, without those that begin with a dot.
+/// The names in a directory, without those starting with a dot.
 Result<std::vector<std::string>> names_in(int directory);
 
 }  // namespace spc

@@ -7,18 +7,18 @@
 
 namespace spc::verify {
 
-/// The sets of extended attributes that inodes refer to by their number: user.* as images bring them, and overlayfs'
-/// mark of a directory that hides what is below. A set has each name once.
+/// The sets of extended attributes that inodes refer to by number: user.* from images, and overlayfs's
+/// mark of an opaque directory. A set has each name once.
 class Attributes {
  public:
   static Result<Attributes> read(LayerBytes& layer, const Layout& layout);
 
-  /// Every set belongs to an inode, and inodes name them in the order in which they first need them.
+  /// Every set belongs to an inode, and inodes refer to sets in order of first use.
   Result<void> use(std::uint32_t set, bool by_directory);
   [[nodiscard]] bool all_used() const { return used_ == hides_.size(); }
 
  private:
-  std::vector<bool> hides_;  ///< for each set: it has overlayfs' mark
+  std::vector<bool> hides_;  ///< for each set: it has overlayfs's mark
   std::size_t used_ = 0;
 };
 

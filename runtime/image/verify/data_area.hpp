@@ -7,7 +7,7 @@
 
 namespace spc::verify {
 
-/// What an inode says about a file's data. The sizes of its blocks follow the inode.
+/// An inode's description of a file's data. The sizes of its blocks follow the inode.
 struct FileData {
   std::uint64_t start = 0;
   std::uint64_t size = 0;
@@ -16,20 +16,20 @@ struct FileData {
   std::uint32_t fragment_offset = 0;
 };
 
-/// The blocks of files and fragments: their places, their sizes, and the headers of those that are compressed. They are
-/// not unpacked: that takes a quarter of the time in which they were made, and a damaged block is an error of the read.
+/// The blocks of files and fragments: their positions, sizes, and the headers of compressed ones. They are
+/// not decompressed: that would take a quarter of the time of the conversion, and a damaged block only causes a read error.
 ///
-/// A file smaller than a block is a part of a fragment. All others have blocks of their own, the last one short. What a
-/// later entry of the archive replaced is still there, so no file claims it: between the files there may be gaps.
+/// A file smaller than a block is part of a fragment. All others have blocks of their own, the last one short. Data
+/// replaced by a later entry of the archive is still there and belongs to no file: there may be gaps between files.
 class DataArea {
  public:
   DataArea(LayerBytes& layer, const Layout& layout);
 
-  /// Comes first: the fragments' table and blocks.
+  /// First: the fragment table and blocks.
   Result<void> check_fragments();
-  /// One file; takes its block sizes from `inodes`.
+  /// One file; reads its block sizes from `inodes`.
   Result<void> check_file(const FileData& file, MetaStream& inodes);
-  /// Comes last: no two files share a byte.
+  /// Last: no two files share a byte.
   Result<void> check_apart();
 
  private:
@@ -43,8 +43,8 @@ class DataArea {
 
   LayerBytes& layer_;
   const Layout& layout_;
-  std::vector<std::uint32_t> fragment_sizes_;  ///< unpacked
-  std::vector<Extent> extents_;                ///< in the file, of files' and fragments' blocks
+  std::vector<std::uint32_t> fragment_sizes_;  ///< decompressed
+  std::vector<Extent> extents_;                ///< in the file, of file and fragment blocks
   std::vector<Extent> parts_;                  ///< of fragments, as if each had the size of a block
 };
 

@@ -11,13 +11,13 @@
 
 namespace spc::verify {
 
-/// The inodes and listings, each read once and in the order in which they lie in the file.
+/// The inodes and listings, each read once in file order.
 ///
-/// Our writer puts an inode behind all that its listing names: a directory behind its subdirectories, each with all that
-/// is below it, one behind the other in the order of their names; then the other entries in that order, unless they have
-/// been written already, since they have several names; then the directory itself. Listings come in the order of their
-/// directories. This is what is checked, so there can be neither a cycle, nor a directory with two parents, nor one
-/// with none.
+/// Our writer puts an inode after everything that its listing names: a directory after its subdirectories, each with all
+/// of its content, in the order of their names; then the other entries in that order, unless already
+/// written under another name; then the directory itself. Listings are in the order of their
+/// directories. This order is checked, so there can be neither cycles, nor directories with two parents or
+/// none.
 class InodeTree {
  public:
   InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data, Attributes& attributes);
@@ -28,16 +28,16 @@ class InodeTree {
   /// As listings name them.
   enum class Kind : std::uint8_t { none = 0, directory = 1, file = 2, symlink = 3, whiteout = 5, fifo = 6 };
 
-  /// What must be remembered of an inode: images have millions of them.
+  /// State per inode, kept small: images have millions of them.
   struct Inode {
     std::uint32_t block;
     std::uint16_t offset;
     Kind kind;
     bool named;               ///< a listing has named it
-    std::uint32_t order;      ///< its place among the inodes, from 0
-    std::uint32_t link_left;  ///< names that no listing has mentioned yet; a directory's parent
-    std::uint32_t first;      ///< of a directory: the place of the first inode below it, or its own
-    std::uint32_t height;     ///< of a directory: of the tree below it
+    std::uint32_t order;      ///< its position among the inodes, from 0
+    std::uint32_t link_left;  ///< names not yet seen in a listing; a directory's parent
+    std::uint32_t first;      ///< directories: position of the first inode below it, or its own
+    std::uint32_t height;     ///< directories: height of the tree below it
   };
   struct Common;
   struct DirectoryFields;
@@ -60,7 +60,7 @@ class InodeTree {
     void operator()(Inode* inodes) const { std::free(inodes); }
   };
   std::unique_ptr<Inode[], Free> known_;  ///< by number, from 1
-  std::uint64_t names_left_ = 0;          ///< that inodes have and no listing has mentioned yet
+  std::uint64_t names_left_ = 0;          ///< not yet seen in a listing
 };
 
 }  // namespace spc::verify

@@ -10,12 +10,12 @@
 
 namespace spc::verify {
 
-/// A layer's file, or what a test made up.
+/// A layer's file, or test data.
 class LayerBytes {
  public:
   virtual ~LayerBytes() = default;
   [[nodiscard]] virtual std::uint64_t size() const = 0;
-  /// Fills `into` from `offset` on. The caller has checked that this lies within size().
+  /// Fills `into` from `offset`. The caller has checked the bounds.
   virtual Result<void> read(std::uint64_t offset, std::span<std::byte> into) = 0;
 };
 
@@ -33,7 +33,7 @@ class SpanBytes : public LayerBytes {
   std::span<const std::byte> bytes_;
 };
 
-/// Takes little-endian numbers from the front of some bytes; the caller knows that there are enough.
+/// Reads little-endian numbers from the front; the caller has checked the size.
 class Fields {
  public:
   explicit Fields(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -10,14 +10,14 @@ namespace spc::verify {
 
 inline constexpr std::size_t kMetaBytes = 8192;
 
-/// A table that is stored in metadata blocks, read once from its beginning to its end.
+/// A table stored in metadata blocks, read once from start to end.
 ///
-/// All blocks but the last are full, and they fill the table's place in the file without a gap. So whatever is read here
-/// in order lies where the writer had put it, and nothing lies anywhere else.
+/// All blocks but the last are full, and they fill the table's range in the file without gaps. So whatever is read here
+/// in order is where the writer put it, and nothing is anywhere else.
 class MetaStream {
  public:
-  /// Of the next byte, as references in the image state it: the block's place behind the table's beginning, and the
-  /// offset in it. Behind the last byte of a full block this is the next one.
+  /// Of the next byte, as references in the image state it: the block's position in the table, and the
+  /// offset in it. After the last byte of a full block this is the next one.
   struct Position {
     std::uint64_t block = 0;
     std::uint32_t offset = 0;
@@ -39,7 +39,7 @@ class MetaStream {
 
   [[nodiscard]] Position position() const;
   [[nodiscard]] bool at_end() const { return at_ == filled_ && next_ == end_; }
-  /// Refuses a table that goes on.
+  /// Refuses a table with more data.
   Result<void> expect_end() const;
 
  private:
@@ -55,8 +55,8 @@ class MetaStream {
   const char* name_;
   std::uint64_t begin_;
   std::uint64_t end_;
-  std::uint64_t block_;  ///< where the current block begins in the file
-  std::uint64_t next_;   ///< where it ends
+  std::uint64_t block_;  ///< start of the current block in the file
+  std::uint64_t next_;   ///< its end
   std::size_t at_ = 0;
   std::size_t filled_ = 0;
   FrameReader frames_;

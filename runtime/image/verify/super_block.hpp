@@ -6,8 +6,8 @@ namespace spc::verify {
 
 inline constexpr std::uint64_t kBlockBytes = std::uint64_t{128} << 10;
 
-/// Where everything lies. Having one means: super block, compressor options, the table of owners, the lists of places and
-/// the padding are exactly what our writer makes for an image of these sizes, and all ranges are in this order, within
+/// Positions of all parts. A value means: super block, compressor options, ID table, position lists and
+/// padding are exactly what our writer generates for an image of these sizes, and all ranges are in this order, within
 /// the file, without gaps.
 struct Layout {
   struct Range {
@@ -20,11 +20,11 @@ struct Layout {
   Range inodes;
   Range directories;
   std::uint32_t fragment_count = 0;
-  std::uint64_t fragment_places = 0;  ///< of the list where the fragments' blocks begin
+  std::uint64_t fragment_places = 0;  ///< of the list of fragment block positions
   Range fragments;
   bool has_attributes = false;
   std::uint32_t attribute_sets = 0;
-  std::uint64_t attribute_places = 0;  ///< of the list where the sets' blocks begin
+  std::uint64_t attribute_places = 0;  ///< of the list of attribute block positions
   Range attributes;
   Range sets;
   bool fragments_stored_as_is = false;  ///< a flag that depends on the fragments
@@ -32,10 +32,10 @@ struct Layout {
   static Result<Layout> read(LayerBytes& layer);
 };
 
-/// How many metadata blocks a table of 16-byte entries takes.
+/// Number of metadata blocks of a table of 16-byte entries.
 constexpr std::uint64_t blocks_for(std::uint64_t entries) { return (entries * 16 + 8191) / 8192; }
 
-/// The 64-bit number at `offset`, which must lie within the file.
+/// The 64-bit number at `offset`, which must be within the file.
 Result<std::uint64_t> number_at(LayerBytes& layer, std::uint64_t offset);
 
 }  // namespace spc::verify

@@ -10,18 +10,18 @@
 
 namespace spc::verify {
 
-/// Looks at the headers of a frame that takes `size` bytes of `layer` from `place` on: how much it unpacks to. Accepts only
-/// what our writer makes: one frame, the size of its content in the shortest form, a window of that size, no
-/// dictionary, no checksum, blocks to the very end.
+/// Checks the headers of a frame that takes `size` bytes of `layer` at `place`; returns its decompressed size. Accepts only
+/// what our writer generates: one frame, the content size in its shortest form, a window of that size, no
+/// dictionary, no checksum, blocks up to the end.
 Result<std::size_t> check_frame(LayerBytes& layer, std::uint64_t place, std::uint64_t size);
 
-/// Unpacks whole frames.
+/// Decompresses whole frames.
 class FrameReader {
  public:
   FrameReader();
 
-  /// Unpacks the frame, checked as above, into the front of `into`; how many bytes that were. More than there is room
-  /// for is refused.
+  /// Decompresses the frame, checked as above, into the front of `into`; returns the number of bytes. A frame that does
+  /// not fit is refused.
   Result<std::size_t> unpack(std::span<const std::byte> frame, std::span<std::byte> into);
 
  private:

@@ -5,8 +5,8 @@
 
 namespace spc {
 
-/// What is the same for all processes of one parallel launch on this machine, and different for every other: of Open MPI's
-/// mpirun, of Hydra (MPICH, Intel MPI) and of srun, by the variables that they set. Empty: the process is alone, or nobody says.
+/// A key shared by all processes of one parallel launch on this machine, and by no others: Open MPI's
+/// mpirun, Hydra (MPICH, Intel MPI) and srun, from the variables they set. Empty: the process is alone or unknown.
 std::string launch_key(const std::map<std::string, std::string>& environment);
 
 }  // namespace spc

@@ -12,13 +12,13 @@
 
 namespace spc {
 
-/// What root wants to run, in the words of runtime.h.
+/// What root wants to run, in terms of runtime.h.
 struct StepOptions {
   std::string image;
   std::vector<std::string> mounts;
   std::string workdir;
   std::vector<std::string> env;
-  std::vector<std::string> devices;  ///< names of CDI
+  std::vector<std::string> devices;  ///< CDI names
   int writable = -1;    ///< SPC_UNSET, SPC_NO, SPC_YES
   int mount_home = -1;  ///< the same
   std::string pull;
@@ -27,7 +27,7 @@ struct StepOptions {
 };
 
 /// As root: the container that a job step of root would get, from the node's store, by the same agent and kernel mounts.
-/// It ends when this object goes and nobody is in it any more.
+/// It ends when this object is destroyed and nobody is in it any more.
 class NodeStep {
  public:
   static Result<NodeStep> open(const std::string& image, bool quiet);
@@ -35,7 +35,7 @@ class NodeStep {
   NodeStep& operator=(NodeStep&&) = delete;
   ~NodeStep();
 
-  /// Takes this process, a child of the one that opened the step, inside; changes `environment` to the container's.
+  /// Moves this process, a child of the one that opened the step, into it; changes `environment` to the container's.
   Result<void> enter(const StepOptions& options, std::map<std::string, std::string>& environment);
 
  private:
@@ -44,7 +44,7 @@ class NodeStep {
   State* state_;
 };
 
-/// As root: brings an image into the node's store and returns its digest.
+/// As root: pulls an image into the node's store and returns its digest.
 Result<Digest> pull_into_node_store(const Places& places, const Config& config, const Wanted& wanted);
 
 }  // namespace spc

@@ -10,16 +10,16 @@
 
 namespace spc {
 
-/// A container that `scontainer run` has made, for `scontainer exec`.
+/// A container started by `scontainer run`, for `scontainer exec`.
 struct RunningContainer {
   std::string name;
   std::string image;
-  pid_t pid = 0;         ///< of the command inside
+  pid_t pid = 0;         ///< of the command in the container
   pid_t supervisor = 0;  ///< of scontainer itself
 };
 
-/// Our entry among the running containers; a lock on it says that it counts. It goes with this object; of a process that was
-/// killed only a file stays that nobody has locked, and that the next one removes.
+/// Our entry among the running containers, valid while it is locked. Removed with this object; after a kill, an unlocked
+/// file remains, which the next one removes.
 class RunningEntry {
  public:
   static Result<RunningEntry> add(const std::string& directory, const RunningContainer& container);

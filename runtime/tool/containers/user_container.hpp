@@ -14,36 +14,36 @@
 
 namespace spc {
 
-/// Who the user is in the container: himself, or root with /root as his home.
+/// The user's identity in the container: the user, or root with home /root.
 UserIdentity identity_inside(RootMap map);
 
-/// What hooks of enroot see, and whether they count whatever config.toml says: they do where the command enroot was called.
+/// What enroot hooks see, and whether they run whatever config.toml says, as for the command enroot.
 struct OfEnroot {
   std::map<std::string, std::string> environment;
   bool hooks = false;
 };
 
-/// The site's settings, with what enroot_compat and user_hooks then are.
+/// The site's settings, with the resulting enroot_compat and user_hooks.
 Site site_for(const OfEnroot& of_enroot);
 
-/// What comes of making a container: what its tasks need besides being in it.
+/// Result of setting up a container: what its tasks need besides being in it.
 struct MadeContainer {
   UniqueFd mounts;         ///< its mount namespace
-  ImageSettings settings;  ///< those in the image's files included
+  ImageSettings settings;  ///< including those in the image's files
   TaskEdits edits;         ///< of hooks
   HookedStart hooked;      ///< for begin_task() in the same process
 };
 
-/// Makes the container of the mounted image, as the first task of a step does: mounts of the host, /proc, /sys, /dev, a private
-/// /tmp, names of user and groups; and takes the calling process into it, which must be a child of the one that mounted the
-/// image. `environment` is that of the host.
+/// Sets up the container of the mounted image, as the leader of a step does: host mounts, /proc, /sys, /dev, a private
+/// /tmp, user and group names; and moves the calling process into it, which must be a child of the one that mounted the
+/// image. `environment` is the host's.
 Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
                                           RootMap map, const OfEnroot& of_enroot,
                                           const std::map<std::string, std::string>& environment, const Site& site, Log& log);
 
-/// What is left to do for each task when it is in the container: work directory, environment, and giving up the way to any
-/// privilege. `hooked` and `user` are from outside: of make_user_container(), or what before_entering() and identity_inside()
-/// made. Changes `environment` to the container's.
+/// The remaining work of each task in the container: work directory, environment, and no_new_privs.
+/// `hooked` and `user` come from outside: from make_user_container(), or from before_entering() and
+/// identity_inside(). Changes `environment` to the container's.
 Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
                         RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log);
 

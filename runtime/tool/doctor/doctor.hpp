@@ -9,17 +9,17 @@
 
 namespace spc {
 
-/// What the kernel can do, tried out in processes of their own.
+/// Kernel features, tested in separate processes.
 std::vector<Finding> examine_kernel();
-/// The user's own place for images.
+/// The user's own image store.
 std::vector<Finding> examine_own_store(const Places& places);
 /// Programs, service user, node store, plugin: what jobs need on this machine.
 std::vector<Finding> examine_node();
-/// The registry HOST[:PORT], asked by HTTP as `import` would ask it.
+/// The registry HOST[:PORT], contacted over HTTP as `import` does.
 Finding examine_registry(const std::string& config_path, const std::string& registry);
 Finding examine_config(const std::string& path);
 
-/// Prints which known failures a file (- is standard input) names, with cause and cure; whether there were any.
+/// Prints the known failures in a file (- is standard input), with cause and fix; returns whether there were any.
 Result<bool> explain_log(const std::string& path, bool as_json);
 
 }  // namespace spc

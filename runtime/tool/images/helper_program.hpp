@@ -11,12 +11,12 @@
 
 namespace spc {
 
-/// A program that works for us. It ends when this object goes, and with this process.
+/// A helper process. It ends with this object and with this process.
 class HelperProgram {
  public:
   enum class Environment { empty, ours };
 
-  /// `descriptors[i]` becomes descriptor 3+i of the program; it gets no other but 0 and 1 on /dev/null and our 2.
+  /// `descriptors[i]` becomes descriptor 3+i of the program; 0 and 1 are /dev/null, 2 is ours; there are no others.
   static Result<HelperProgram> start(const std::string& path, const std::vector<std::string>& arguments,
                                      const std::vector<int>& descriptors, Environment environment);
 
@@ -30,12 +30,12 @@ class HelperProgram {
   ~HelperProgram() { kill(); }
 
   [[nodiscard]] bool running() const { return pid_ > 0; }
-  /// Becomes readable when the program has ended.
+  /// Becomes readable when the program has exited.
   [[nodiscard]] int watch() const { return watch_.get(); }
-  /// Waits for its end; 128 and the signal's number for one that was killed.
+  /// Waits for its exit; 128 plus the signal number if it was killed.
   int wait();
   void kill();
-  /// From now on it ends by itself.
+  /// From now on it ends independently.
   void leave_alone() { pid_ = -1; }
 
  private:

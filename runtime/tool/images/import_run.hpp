@@ -7,11 +7,11 @@
 
 namespace spc {
 
-/// Brings an image into the caller's own store: runs `import` and plays for it what the agent is on a node
-/// (base/import_protocol.hpp). Returns the digest under which the image's record lies.
+/// Pulls an image into the caller's own store: runs `import` and takes the agent's part
+/// (base/import_protocol.hpp). Returns the digest that names the image's record.
 ///
-/// The program that converts a layer is sandboxed here, too, and a layer is published only when `layer-verifier` has
-/// accepted it. All files are nameless until then: whatever dies leaves nothing.
+/// The converter is sandboxed here, too, and a layer is published only when `layer-verifier` has
+/// accepted it. Files have no name until then: a crash leaves nothing behind.
 Result<Digest> import_into_own_store(int store, const ImportRequest& request, PullDisplay& display);
 
 }  // namespace spc

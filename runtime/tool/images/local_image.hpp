@@ -8,20 +8,20 @@
 
 namespace spc {
 
-/// The settings of an image that is a file system of the user's: they lie in its files (launch/image_files.hpp).
+/// The settings of an image that is a file system of the user, read from its files (launch/image_files.hpp).
 inline const std::string kSettingsInFiles = std::string("settings=files") + '\0';
 
-/// An image that is ready to be mounted.
+/// An image ready to be mounted.
 struct OpenedImage {
   std::string name;
   ImageFiles files;
   std::string settings;  ///< records `key=value\0`: env, workdir, entrypoint, cmd
 };
 
-/// The image that the user named: of his store, fetched if need be, or a file or directory of his, as it is.
+/// The image named by the user: from the user's store, pulled if necessary, or a file or directory.
 Result<OpenedImage> open_image(const Places& places, const Config& config, const Wanted& wanted);
 
-/// The same, but nothing is fetched: from the store as it is.
+/// The same without pulling.
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
 
 }  // namespace spc

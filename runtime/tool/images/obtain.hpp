@@ -14,24 +14,24 @@
 namespace spc {
 
 struct Wanted {
-  std::string image;  ///< as the user typed it
+  std::string image;  ///< as given by the user
   std::optional<Platform> platform;
-  std::optional<PullPolicy> pull;  ///< empty: what config.toml says
+  std::optional<PullPolicy> pull;  ///< empty: as in config.toml
   bool quiet = false;
   bool verbose = false;
 };
 /// The options --platform, --pull, --quiet and --verbose.
 Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image);
 
-/// The caller's own store with the image in it, fetched as far as `pull` asks for it. What is there may be used without
-/// asking anybody; when the registry cannot be reached, a warning says that the stored image is used.
+/// The caller's own store with the image in it, pulled as `pull` requires. Stored images may be used without
+/// asking anybody; if the registry cannot be reached, a warning says that the stored image is used.
 struct ObtainedImage {
   UniqueFd store;
   ListedImage image;
 };
 Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted);
 
-/// The digest that the image has where it comes from; nothing of it is stored.
+/// The digest the image has at its origin; nothing is stored.
 Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted);
 
 }  // namespace spc

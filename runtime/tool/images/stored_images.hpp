@@ -16,39 +16,39 @@ namespace spc {
 struct StoredName {
   std::string name;  ///< ImageReference::canonical(), or the location of a local image
   Digest manifest;
-  std::int64_t asked_at = 0;  ///< seconds since 1970: when it last was seen to stand for this manifest
+  std::int64_t asked_at = 0;  ///< seconds since 1970: when it was last seen to resolve to this manifest
 };
 
-/// An image of a store, as far as the caller may see it.
+/// An image in a store, as far as the caller may see it.
 struct ListedImage {
   Digest digest;
   std::vector<StoredName> names;
   std::optional<ImageRecord> record;  ///< empty: the caller may not read it
   ImageOrigins origins;               ///< a private image has names here and none in refs/
   std::uint64_t bytes = 0;            ///< of its layers in the store
-  bool complete = true;               ///< all layers are there
+  bool complete = true;               ///< all layers are present
   std::int64_t used_at = 0;           ///< seconds since 1970; 0: unknown
 
   [[nodiscard]] std::string platform() const { return origins.all().empty() ? std::string() : origins.all().front().platform; }
 };
 
-/// Everything in the store. `store` is its directory. Of the node's store an ordinary user sees names and digests only.
+/// Everything in the store. `store` is its directory. Of the node's store, users other than root see names and digests only.
 Result<std::vector<ListedImage>> list_images(int store);
 
-/// The image that `text` names: a reference as in --container-image, a name as `images` shows it, or at least 6 digits of
+/// The image named by `text`: a reference as in --container-image, a name as shown by `images`, or at least 6 digits of
 /// a digest. ErrorKind::not_found if there is none.
 Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry);
 
 /// The one with this digest; `names` stays empty.
 Result<ListedImage> image_of(int store, const Digest& digest);
 
-/// Opens its layers, bottom first. A lock on each keeps them from being evicted for as long as the file is open anywhere.
+/// Opens its layers, bottom first. A lock on each prevents eviction while the file is open anywhere.
 Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image);
 
 /// NAME's file in refs/.
 std::string ref_file(const std::string& name);
 
-/// Takes a layer out of the store unless a container uses it (false).
+/// Removes a layer from the store unless a container uses it (false).
 Result<bool> remove_layer(int store, const Digest& layer);
 
 }  // namespace spc
