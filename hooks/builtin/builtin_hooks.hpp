@@ -6,7 +6,7 @@
 
 namespace spc {
 
-/// The built-in hooks, in the order in which they run.
+/// The built-in hooks, in execution order.
 const std::vector<const Hook*>& builtin_hooks();
 
 }  // namespace spc

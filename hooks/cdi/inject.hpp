@@ -7,13 +7,13 @@
 
 namespace spc {
 
-/// In Edits::remembered: the version of NVIDIA's driver on the node, if CUDA libraries of the image may take the place of its own
+/// In Edits::remembered: the version of the node's NVIDIA driver, if CUDA libraries in the image may replace its own
 /// (enable-cuda-compat).
 inline constexpr char kCdiDriverVersion[] = "driver version";
 
-/// What these devices are to a step, on the host, as the user: device nodes, mounts, variables, and what their hooks are for.
-/// Refused is what cannot be done, or would show more than a device: mounts of or over `/`, file systems of other types than
-/// tmpfs, network interfaces, programs that are executed.
+/// Injects these devices into a step, on the host, as the user: device nodes, mounts, variables, and the effects of their
+/// hooks. Refuses what cannot be done or would expose more than a device: mounts of or over `/`, file system types other than
+/// tmpfs, network interfaces, programs.
 Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>& devices);
 
 }  // namespace spc

@@ -7,7 +7,7 @@
 
 namespace spc {
 
-/// VENDOR/CLASS=NAME, as the Container Device Interface writes it: `nvidia.com/gpu=0`.
+/// VENDOR/CLASS=NAME, as in the Container Device Interface: `nvidia.com/gpu=0`.
 struct CdiName {
   std::string kind;  ///< VENDOR/CLASS
   std::string name;
@@ -17,10 +17,10 @@ struct CdiName {
   bool operator==(const CdiName&) const = default;
 };
 
-/// What `kind` of a CDI file must be: VENDOR/CLASS, each of letters, digits, `.`, `_` and `-`, beginning with a letter and
+/// Syntax of `kind` in a CDI file: VENDOR/CLASS, each of letters, digits, `.`, `_` and `-`, starting with a letter and
 /// ending with a letter or digit.
 bool is_cdi_kind(std::string_view kind);
-/// Letters, digits, `.`, `_`, `:` and `-`, beginning and ending with a letter or digit.
+/// Letters, digits, `.`, `_`, `:` and `-`, starting and ending with a letter or digit.
 bool is_cdi_device_name(std::string_view name);
 
 }  // namespace spc

@@ -11,14 +11,14 @@
 
 namespace spc {
 
-/// A CDI file that could be read.
+/// A valid CDI file.
 struct CdiFile {
   std::string path;
-  unsigned priority = 0;  ///< of its directory: the higher counts
+  unsigned priority = 0;  ///< of its directory: the higher one wins
   CdiSpec spec;
 };
 
-/// A device as it counts, in one of the files.
+/// A device, as defined by one of the files.
 struct CdiEntry {
   const CdiFile* file;
   const CdiDevice* device;
@@ -26,30 +26,30 @@ struct CdiEntry {
   [[nodiscard]] std::string name() const { return file->spec.kind + "=" + device->name; }
 };
 
-/// The CDI files of a node: *.json and *.yaml directly in /etc/cdi and, counting more, in /run/cdi and /var/run/cdi. They decide
-/// what of the host appears inside, so they, and what lies above them, must be root's, and nobody else's to write.
+/// The CDI files of a node: *.json and *.yaml directly in /etc/cdi and, with precedence, in /run/cdi and /var/run/cdi. They
+/// decide what of the host appears in containers, so they and the directories above must be owned by root and writable by root only.
 class CdiRegistry {
  public:
-  /// `host_root` comes before each path; files of `owner` are trusted as root's are. What cannot be read or is wrong is left
-  /// out, with a problem.
+  /// `host_root` is the prefix of each path; files owned by `owner` are trusted like root's. Unreadable and invalid files
+  /// are skipped, with a problem.
   static CdiRegistry read(const std::string& host_root = "", uid_t owner = 0);
   /// Of files as they are.
   static CdiRegistry of(std::vector<CdiFile> files);
 
-  /// One sentence for each file that is left out.
+  /// One sentence for each skipped file.
   [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
   [[nodiscard]] const std::vector<CdiFile>& files() const { return files_; }
 
-  /// All devices that count, in the order of their names. Of two files of the same priority that have a device neither counts.
+  /// All valid devices, by name. A device in two files of the same priority is not valid.
   [[nodiscard]] std::vector<CdiEntry> devices() const;
-  /// Those of a kind, in the order of their file.
+  /// Those of a kind, in file order.
   [[nodiscard]] std::vector<CdiEntry> devices_of(std::string_view kind) const;
-  /// The device of this name; that of `all`, where no device is called so, is all of the kind. If there is none, the error
-  /// says what there is instead.
+  /// The device of this name; `all`, unless a device has that name, means all of the kind. If there is none, the error
+  /// lists the available ones.
   [[nodiscard]] Result<std::vector<CdiEntry>> find(const CdiName& name) const;
-  /// The names that two files of the same priority have.
+  /// Names defined by two files of the same priority.
   [[nodiscard]] std::vector<std::string> conflicts() const;
-  /// Which files give the device, if there are two of the same priority.
+  /// Which files define the device, if two of the same priority do.
   [[nodiscard]] std::vector<std::string> conflict(const CdiName& name) const;
 
  private:
@@ -61,8 +61,8 @@ class CdiRegistry {
   std::vector<std::pair<dev_t, ino_t>> seen_;  ///< directories
 };
 
-/// What these devices come to, in the order in which they were asked for: first what their files say for all devices of theirs,
-/// each file once, and mounts by the depth of their places.
+/// The combined edits of these devices, in the order of the request: first each file's edits for all of its devices,
+/// once per file; mounts by depth of their targets.
 CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices);
 
 }  // namespace spc

@@ -8,13 +8,13 @@
 #include "base/result.hpp"
 #include "hooks/cdi/document.hpp"
 
-// A file of the Container Device Interface as data. Format and rules: SPEC.md, specs-go and pkg/cdi of
+// A parsed file of the Container Device Interface. Format and rules: SPEC.md, specs-go and pkg/cdi of
 // tags.cncf.io/container-device-interface, versions 0.3.0 to 1.1.0.
 
 namespace spc {
 
 struct CdiDeviceNode {
-  std::string path;       ///< inside
+  std::string path;       ///< in the container
   std::string host_path;  ///< empty: the same
   bool operator==(const CdiDeviceNode&) const = default;
 };
@@ -26,7 +26,7 @@ struct CdiMount {
   bool operator==(const CdiMount&) const = default;
 };
 
-/// An OCI hook. Those of nvidia-cdi-hook are done natively (verbs.hpp).
+/// An OCI hook. Those of nvidia-cdi-hook are implemented natively (verbs.hpp).
 struct CdiHook {
   std::string stage, path;
   std::vector<std::string> args, env;
@@ -40,10 +40,10 @@ struct CdiEdits {
   std::vector<CdiMount> mounts;
   std::vector<CdiHook> hooks;
   std::vector<std::uint64_t> additional_gids;
-  std::vector<std::string> net_devices;  ///< of the host
-  bool intel_rdt = false;                ///< is there
+  std::vector<std::string> net_devices;  ///< on the host
+  bool intel_rdt = false;                ///< present
 
-  /// What is given twice counts as the later says: mounts with one containerPath, device nodes with one path.
+  /// Of duplicates the later one wins: mounts by containerPath, device nodes by path.
   void append(const CdiEdits& more);
   bool operator==(const CdiEdits&) const = default;
 };
@@ -59,8 +59,8 @@ struct CdiSpec {
   CdiEdits edits;  ///< once, if any of its devices is used
 };
 
-/// Checks and takes over a document. Unknown members, versions that are not known and members that this version does not have
-/// yet are refused, as the CDI's own library does.
+/// Validates and converts a document. Unknown members, unknown versions and members that this version does not have
+/// yet are refused, as in the CDI's own library.
 Result<CdiSpec> read_cdi_spec(const CdiDocument& document);
 
 /// Text of a file to spec.

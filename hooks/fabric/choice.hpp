@@ -12,10 +12,10 @@ struct FabricAdapter {
   bool chosen = true;  ///< the step may use it
 };
 
-/// Which adapters a step may use, by the job's MELLANOX_VISIBLE_DEVICES (those of Mellanox, as enroot has it) and
-/// FABRIC_VISIBLE_DEVICES (all). Unset, empty, `all` and `void` leave all; `none` leaves none; else a list of numbers (in the order
-/// of fabric_devices, of those that the variable speaks of), names or PCI addresses. One that does not exist is an error.
-/// What an image says about it does not count.
+/// Which adapters a step may use, according to the job's MELLANOX_VISIBLE_DEVICES (Mellanox adapters, as in enroot) and
+/// FABRIC_VISIBLE_DEVICES (all). Unset, empty, `all` and `void` select all; `none` selects none; otherwise a list of indices (in
+/// the order of fabric_devices, among those the variable applies to), names or PCI addresses. An unknown one is an error.
+/// The image's values are ignored.
 Result<std::vector<FabricAdapter>> choose_adapters(const HookContext& context, std::vector<FabricDevice> devices);
 
 }  // namespace spc

@@ -4,14 +4,14 @@
 
 namespace spc {
 
-/// The node's settings of NCCL: /etc/nccl.conf and what it names, a virtual topology. No variable is ever set.
+/// The node's NCCL settings: /etc/nccl.conf and the files it names, a virtual topology. No variable is set.
 extern const Hook nccl_hook;
-/// The variables that SHARP's collectives need, for jobs that ask for it: --network=sharp.
+/// The variables of SHARP's collectives, for jobs that request it: --network=sharp.
 extern const Hook sharp_hook;
-/// Adapters of the fabric: which may be used, the node's libraries for them, limits, and whether all that will do.
+/// Fabric adapters: which are usable, the node's libraries for them, limits, and warnings.
 extern const Hook fabric_hook;
 
-/// Whether the site has left the fabric on.
+/// Whether the site has not disabled the fabric.
 bool fabric_is_on(const HookContext& context);
 
 }  // namespace spc

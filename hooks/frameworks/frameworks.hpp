@@ -6,11 +6,11 @@
 
 namespace spc {
 
-/// MASTER_ADDR, RANK and their like for the tasks of a step (`frameworks` in config.toml).
+/// MASTER_ADDR, RANK and so on for the tasks of a step (`frameworks` in config.toml).
 extern const Hook frameworks_hook;
 
-/// Where the ranks of a step meet. Step 0 has the port that enroot's hook gives the job; no two steps of a job share one (as long
-/// as they are fewer than 4536). All are above the ports that the kernel hands out unless a site has changed these.
+/// The rendezvous port of a step. Step 0 has the port that enroot's hook gives the job; no two steps of a job share one (up to
+/// 4536 steps). All are above the kernel's default range of ephemeral ports.
 std::uint16_t master_port(std::uint32_t job, std::uint32_t step);
 
 }  // namespace spc

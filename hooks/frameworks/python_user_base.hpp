@@ -6,11 +6,11 @@
 
 namespace spc {
 
-/// `pip install --user` into a directory that belongs to the image (`python_user_base` in config.toml).
+/// `pip install --user` into a directory of the image (`python_user_base` in config.toml).
 extern const Hook python_user_base_hook;
 
-/// The name of that directory: the beginning of the digest of the image's manifest or, for an image that is a file or directory, of
-/// a number made of its path.
+/// The name of that directory: the start of the manifest digest or, for an image file or directory, of
+/// a number derived from its path.
 std::string python_base_name(const std::string& image_digest, const std::string& image_name);
 
 }  // namespace spc

@@ -7,21 +7,21 @@
 
 namespace spc {
 
-/// Which GPUs and what of the driver a container gets.
+/// Which GPUs and driver files a container gets.
 struct NvidiaChoice {
   bool nothing = false;              ///< not even the driver's files
   std::uint32_t uses = 0;            ///< NvidiaUse
   std::vector<std::string> devices;  ///< nodes, in order
-  std::vector<std::string> denied;   ///< nodes that the step could open, and shall not
+  std::vector<std::string> denied;   ///< nodes that the step could open, to be masked
   std::vector<std::string> notes, warnings;
   std::string refusal;
 };
 
-/// By the option, NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES of the job or else of the image, and what Slurm has
-/// allocated; never more than the step's cgroup lets.
+/// From the option, NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES of the job or else of the image, and Slurm's
+/// allocation; never more than the step's cgroup allows.
 NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node);
 
-/// Nodes that choose_nvidia may deny.
+/// Nodes that choose_nvidia may mask.
 std::vector<std::string> deniable_nodes(const NvidiaNode& node);
 
 /// A variable of the job, or else of the image.

@@ -11,14 +11,14 @@
 
 namespace spc {
 
-/// A file of the driver that 98-nvidia offers as a mount.
+/// A driver file that 98-nvidia requests as a mount.
 struct NvidiaOffer {
-  MountEdit mount;                       ///< as `prepare` offers it; no two have one target
+  MountEdit mount;                       ///< as requested in `prepare`; targets are unique
   std::uint32_t uses = 0;                ///< NvidiaUse
   std::optional<NvidiaLibrary> library;  ///< set for a library
 };
 
-/// What `prepare` of 98-nvidia finds on the host.
+/// What 98-nvidia finds on the host in `prepare`.
 struct NvidiaNode : HostFindings {
   NvidiaDriver driver;
   std::set<std::string> accessible;  ///< device nodes that the step may open

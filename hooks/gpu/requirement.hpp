@@ -9,17 +9,17 @@
 
 namespace spc {
 
-/// What is known of a GPU's driver to compare with: "cuda" and "driver", and more where somebody knows more ("arch", "brand").
+/// Known properties of a GPU driver: "cuda" and "driver", and others if available ("arch", "brand").
 using RequirementFacts = std::map<std::string, std::string, std::less<>>;
 
-/// NVIDIA_REQUIRE_*: alternatives separated by spaces, each made of conditions separated by commas, `cuda>=12.6`; the operators
-/// are = != < <= > >= (libnvidia-container's src/cli/dsl.c). Versions are compared by their numbers, what is no version as text.
-/// A condition about what nobody knows holds, and so does one that cannot be read. Returns the condition that fails, empty if
-/// none does: of several alternatives the one about cuda rather than another.
+/// NVIDIA_REQUIRE_*: alternatives separated by spaces, each of conditions separated by commas, `cuda>=12.6`; the operators
+/// are = != < <= > >= (libnvidia-container's src/cli/dsl.c). Versions are compared numerically, other values as text.
+/// Conditions on unknown properties hold, and so do unreadable ones. Returns the failed condition, empty if
+/// none fails: with several alternatives, preferably the one on cuda.
 std::string unsatisfied_condition(std::string_view requirement, const RequirementFacts& facts);
 
-/// Refuses an image whose NVIDIA_REQUIRE_* the driver does not meet, unless NVIDIA_DISABLE_REQUIRE is set, and warns of one made for
-/// a later CUDA. `own_libcuda`: the image's libcuda is used.
+/// Refuses an image whose NVIDIA_REQUIRE_* the driver does not meet, unless NVIDIA_DISABLE_REQUIRE is set, and warns about one
+/// built for a later CUDA. `own_libcuda`: the image's libcuda is used.
 void check_requirements(const HookContext& context, const NvidiaDriver& driver, bool own_libcuda, Edits& edits);
 
 }  // namespace spc

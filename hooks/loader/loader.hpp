@@ -6,23 +6,23 @@
 
 namespace spc {
 
-/// Inside: what lies below was brought by a start of the container, and entries of the cache that lead there are ours.
+/// In the container: files below come from a start of the container, and cache entries that point there are ours.
 constexpr char kNodeLibraries[] = "/usr/lib/spank-container/";
 
-/// What it takes inside for the image's loader to find libraries that the host brings. In `create`; nothing of the image is
-/// executed, and its files are only read.
+/// The edits with which the image's loader finds libraries of the host. In `create`; nothing in the image is
+/// executed, its files are only read.
 ///
-/// - glibc: /etc/ld.so.cache with the image's entries and these, a file of the container's own that ldconfig can replace.
-///   Variables of the loader and paths in programs (LD_LIBRARY_PATH, RPATH) go before it, as ever.
-/// - musl: the same by directories, which is what /etc/ld-musl-MACHINE.path has.
+/// - glibc: /etc/ld.so.cache with the image's entries and these, a file in the writable layer that ldconfig can replace.
+/// Loader variables and paths in programs (LD_LIBRARY_PATH, RPATH) take precedence, as usual.
+/// - musl: the same with directories, listed in /etc/ld-musl-MACHINE.path.
 /// - a loader elsewhere, or none: LD_LIBRARY_PATH.
 ///
-/// So that directories of the image are not searched for more than these libraries, a link to each lies in a directory of ours,
-/// which is also what a later ldconfig inside finds (/etc/ld.so.conf.d/*spank-container.conf). Of equal sonames those of
-/// `directories` win over `libraries`, and earlier ones over later ones.
+/// So that directories of the image are not searched for other libraries, links to these libraries are put into our own
+/// directory, which a later ldconfig in the container also finds (/etc/ld.so.conf.d/*spank-container.conf). Of equal sonames
+/// those of `directories` precede `libraries`, and earlier ones later ones.
 ///
-/// To be called for every container, also if there is nothing to be found: a container that is started again must lose what
-/// it had.
+/// Call it for every container, even without libraries: a container that is started again must lose those of its last
+/// start.
 Result<Edits> loader_edits(const HookContext& context, const std::vector<LibraryEdit>& libraries,
                            const std::vector<LibraryDirectoryEdit>& directories);
 

@@ -14,7 +14,7 @@ namespace spc {
 
 /// libmpi.so.12.1.8 -> {12, 1, 8}; empty if nothing follows .so.
 std::vector<unsigned> library_version(std::string_view file_name);
-/// libmpi.so.12 -> libmpi.so: by what the linker finds it, and libraries of different ABIs are the same one.
+/// libmpi.so.12 -> libmpi.so: the linker name, the same for libraries of different ABIs.
 std::string linker_name(std::string_view soname);
 /// 12.1.8
 std::string version_text(const std::vector<unsigned>& version);
@@ -22,25 +22,25 @@ std::string version_text(const std::vector<unsigned>& version);
 enum class AbiLevel { major, full, strict };
 AbiLevel abi_level_of(std::string_view word);
 
-enum class AbiFit { fits, older, no };  ///< older: the same ABI, less of it
-/// Whether a library of version `host` can take the place of one of version `image`. What a file name does not say, and only
-/// full and strict ask for, fits full and not strict.
+enum class AbiFit { fits, older, no };  ///< older: the same ABI with fewer functions
+/// Whether a library of version `host` can replace one of version `image`. Numbers missing in a file name that only
+/// full and strict compare satisfy full, but not strict.
 AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& image, AbiLevel level);
 
-/// A library of the node as it was read there: inside, its file is not to be seen before it is mounted.
+/// A library of the node, as read there: in the container, its file is not visible before it is mounted.
 struct HostLibrary {
-  std::string source;  ///< on the host, no link
+  std::string source;  ///< on the host, not a link
   std::string soname;
   std::uint16_t machine = 0;
-  bool dependency = false;  ///< of mpi_dependencies
-  bool searches = false;    ///< it has an RPATH: where its libraries are is not for us to know
+  bool dependency = false;  ///< from mpi_dependencies
+  bool searches = false;    ///< it has an RPATH, so its dependencies may be found elsewhere
   std::vector<std::string> needed;
   std::map<std::string, std::set<std::string>> version_needs;
   std::set<std::string> version_definitions;
 
   [[nodiscard]] std::string file_name() const;
 
-  /// Follows links; `host_root` is before the path and not in `source`.
+  /// Follows links; `host_root` is the prefix of the path and not in `source`.
   static Result<HostLibrary> read(const std::string& host_root, const std::string& path);
 
   /// For Edits::remembered: lines.
