@@ -15,10 +15,10 @@
 namespace spank_container {
 namespace {
 
-constexpr std::string_view kHex = "0123456789abcdef";
-constexpr int64_t kPatience = 1000;  // milliseconds, for all of it: a firewall may swallow everything
+constexpr std::string_view kReportHex = "0123456789abcdef";
+constexpr int64_t kReportPatience = 1000;  // milliseconds, for all of it: a firewall may swallow everything
 
-int64_t now_ms() {
+int64_t clock_ms() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
@@ -26,7 +26,7 @@ int64_t now_ms() {
 
 bool becomes_ready(int socket, short what, int64_t deadline) {
   for (;;) {
-    const int64_t left = deadline - now_ms();
+    const int64_t left = deadline - clock_ms();
     if (left <= 0) return false;
     pollfd waiting{.fd = socket, .events = what, .revents = 0};
     const int ready = ::poll(&waiting, 1, static_cast<int>(left));
@@ -68,7 +68,7 @@ bool hand_over(int socket, const ErrorReport& report, int64_t deadline) {
 
 std::string ReportAddress::variable() const {
   std::string text = std::to_string(port) + ":";
-  for (const unsigned char byte : token) text += {kHex[byte >> 4], kHex[byte & 15]};
+  for (const unsigned char byte : token) text += {kReportHex[byte >> 4], kReportHex[byte & 15]};
   return text;
 }
 
@@ -79,8 +79,8 @@ std::optional<ReportAddress> ReportAddress::parse(std::string_view variable) {
   const auto [end, error] = std::from_chars(variable.data(), variable.data() + colon, address.port);
   if (error != std::errc() || end != variable.data() + colon) return std::nullopt;
   for (size_t byte = 0; byte < address.token.size(); ++byte) {
-    const auto high = kHex.find(variable[colon + 1 + 2 * byte]);
-    const auto low = kHex.find(variable[colon + 2 + 2 * byte]);
+    const auto high = kReportHex.find(variable[colon + 1 + 2 * byte]);
+    const auto low = kReportHex.find(variable[colon + 2 + 2 * byte]);
     if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
     address.token[byte] = static_cast<unsigned char>(high << 4 | low);
   }
@@ -95,7 +95,7 @@ bool report_error(const std::string& host, const ReportAddress& address, std::st
   std::copy(text.begin(), text.end(), report.text);
   const int socket = begin_connection(host, address.port);
   if (socket < 0) return false;
-  const bool taken = hand_over(socket, report, now_ms() + kPatience);
+  const bool taken = hand_over(socket, report, clock_ms() + kReportPatience);
   ::close(socket);
   return taken;
 }

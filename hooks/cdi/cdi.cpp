@@ -34,7 +34,7 @@ bool prefers_cdi(const HookContext& context) {
 }
 
 /// What of a GPU decides who may use it; a display node may be closed to a user who may compute.
-std::vector<std::string> nodes_of(const CdiEntry& gpu) {
+std::vector<std::string> device_nodes_of(const CdiEntry& gpu) {
   std::vector<std::string> nodes;
   for (const CdiDeviceNode& node : gpu.device->edits.device_nodes) {
     const std::string& path = node.host_path.empty() ? node.path : node.host_path;
@@ -49,7 +49,7 @@ std::vector<CdiEntry> usable_gpus(const HookContext& context, const CdiRegistry&
   std::set<std::string> covered;
   for (const CdiEntry& entry : registry.devices_of(kGpus)) {
     if (entry.device->name == "all") continue;
-    const auto nodes = nodes_of(entry);
+    const auto nodes = device_nodes_of(entry);
     const bool open = std::all_of(nodes.begin(), nodes.end(), [&](const std::string& node) { return context.may_open(node); });
     const bool known = std::all_of(nodes.begin(), nodes.end(), [&](const std::string& node) { return covered.contains(node); });
     if (!open || known) continue;
@@ -69,16 +69,16 @@ std::vector<std::string> take_others(const HookContext& context, std::vector<Cdi
     if (allocated->contains(i)) {
       kept.push_back(gpus[i]);
     } else {
-      for (std::string& node : nodes_of(gpus[i])) denied.push_back(std::move(node));
+      for (std::string& node : device_nodes_of(gpus[i])) denied.push_back(std::move(node));
     }
   }
   gpus = std::move(kept);
   return denied;
 }
 
-bool wanted(const HookContext& context) { return !context.devices.empty() || prefers_cdi(context); }
+bool wants_cdi(const HookContext& context) { return !context.devices.empty() || prefers_cdi(context); }
 
-Result<Edits> prepare(const HookContext& context) {
+Result<Edits> prepare_cdi_devices(const HookContext& context) {
   const auto registry = CdiRegistry::read(context.host_root, trusted_owner(context));
   std::vector<CdiEntry> devices;
   std::vector<std::string> denied;
@@ -101,7 +101,7 @@ Result<Edits> prepare(const HookContext& context) {
 }
 
 /// Whether CUDA libraries of the image take the place of the driver's only the image can say.
-Result<void> create(const HookContext& context, Edits& edits) {
+Result<void> create_cdi_devices(const HookContext& context, Edits& edits) {
   const auto version = edits.remembered.find(kCdiDriverVersion);
   if (version == edits.remembered.end() || !context.open_in_image) return {};
   const CudaCompat compat = cuda_compat_of_image(context, version->second);
@@ -121,8 +121,8 @@ bool cdi_serves_gpus(const HookContext& context) {
 
 const Hook cdi_hook{.name = "60-cdi",
                     .says = "CDI devices described in /etc/cdi and /run/cdi",
-                    .when = wanted,
-                    .prepare = prepare,
-                    .create = create};
+                    .when = wants_cdi,
+                    .prepare = prepare_cdi_devices,
+                    .create = create_cdi_devices};
 
 }  // namespace spc

@@ -9,11 +9,11 @@ constexpr std::size_t kLongestName = 256;
 
 // Not <cctype>: what a letter is does not depend on the locale.
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_name_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool is_word(std::string_view text, std::string_view also) {
-  const auto fits = [&](char c) { return is_letter(c) || is_digit(c) || also.find(c) != std::string_view::npos; };
-  return !text.empty() && text.size() <= kLongestName && (is_letter(text.back()) || is_digit(text.back())) &&
+  const auto fits = [&](char c) { return is_letter(c) || is_name_digit(c) || also.find(c) != std::string_view::npos; };
+  return !text.empty() && text.size() <= kLongestName && (is_letter(text.back()) || is_name_digit(text.back())) &&
          std::all_of(text.begin(), text.end(), fits);
 }
 
@@ -28,7 +28,7 @@ bool is_cdi_kind(std::string_view kind) {
 }
 
 bool is_cdi_device_name(std::string_view name) {
-  return is_word(name, "._:-") && (is_letter(name.front()) || is_digit(name.front()));
+  return is_word(name, "._:-") && (is_letter(name.front()) || is_name_digit(name.front()));
 }
 
 Result<CdiName> CdiName::parse(std::string_view text) {

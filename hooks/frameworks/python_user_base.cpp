@@ -43,7 +43,7 @@ Result<Edits> base_of_task(const HookContext& context) {
   return edits;
 }
 
-bool is_on(const HookContext& context) { return context.flag("python_user_base", true); }
+bool wants_user_base(const HookContext& context) { return context.flag("python_user_base", true); }
 
 }  // namespace
 
@@ -60,7 +60,7 @@ std::string python_base_name(const std::string& image_digest, const std::string&
 
 const Hook python_user_base_hook{.name = "50-python-user-base",
                                  .says = "a directory per image for pip install --user",
-                                 .when = is_on,
+                                 .when = wants_user_base,
                                  .task = base_of_task};
 
 }  // namespace spc

@@ -14,7 +14,7 @@ namespace {
 constexpr char kAmd[] = "0x1002";
 constexpr char kIntel[] = "0x8086";
 
-using Gpus = std::vector<const DriGpu*>;
+using DriGpus = std::vector<const DriGpu*>;
 
 struct AccessibleGpu {
   DriGpu gpu;
@@ -25,8 +25,8 @@ struct AccessibleGpu {
 struct FoundGpus : HostFindings {
   std::vector<AccessibleGpu> accessible;
 
-  [[nodiscard]] Gpus of_step() const {
-    Gpus gpus;
+  [[nodiscard]] DriGpus of_step() const {
+    DriGpus gpus;
     for (const AccessibleGpu& found : accessible) {
       if (found.of_step) gpus.push_back(&found.gpu);
     }
@@ -40,19 +40,19 @@ bool granted_render_node(const HookContext& context) {
   });
 }
 
-bool wanted(const HookContext& context) { return wants_gpus(context) && granted_render_node(context); }
+bool wants_dri(const HookContext& context) { return wants_gpus(context) && granted_render_node(context); }
 
-std::string in_words(const Gpus& gpus) {
+std::string names_of(const DriGpus& gpus) {
   std::string text;
   for (const DriGpu* gpu : gpus) text += (text.empty() ? "" : ", ") + gpu->render_node + " (" + gpu->pci_address + ")";
   return text.empty() ? "none" : text;
 }
 
-std::vector<std::string> nodes_of(const DriGpu& gpu) {
+std::vector<std::string> dri_nodes_of(const DriGpu& gpu) {
   return gpu.card_node.empty() ? std::vector{gpu.render_node} : std::vector{gpu.render_node, gpu.card_node};
 }
 
-std::vector<DriGpu> accessible_gpus(const HookContext& context, std::string_view vendor) {
+std::vector<DriGpu> accessible_dri_gpus(const HookContext& context, std::string_view vendor) {
   auto gpus = dri_gpus(context, vendor);
   std::erase_if(gpus, [&](const DriGpu& gpu) { return !context.may_open(gpu.render_node); });
   return gpus;
@@ -61,14 +61,14 @@ std::vector<DriGpu> accessible_gpus(const HookContext& context, std::string_view
 /// Nothing is shown until `create` says so.
 Edits offer(const HookContext& context, std::string_view vendor) {
   Edits edits;
-  const auto gpus = accessible_gpus(context, vendor);
+  const auto gpus = accessible_dri_gpus(context, vendor);
   if (gpus.empty()) return edits;
   const auto allocated = allocated_of(context, gpus.size());
   auto found = std::make_shared<FoundGpus>();
   for (const DriGpu& gpu : gpus) {
     const bool of_step = !allocated || allocated->contains(found->accessible.size());
     found->accessible.push_back({gpu, of_step});
-    for (const std::string& node : nodes_of(gpu)) {
+    for (const std::string& node : dri_nodes_of(gpu)) {
       if (context.may_open(node)) edits.denied_devices.push_back(node);
     }
   }
@@ -77,13 +77,13 @@ Edits offer(const HookContext& context, std::string_view vendor) {
 }
 
 /// Leaves these open, of the offered ones.
-void show(const Gpus& gpus, Edits& edits) {
+void show(const DriGpus& gpus, Edits& edits) {
   for (const DriGpu* gpu : gpus) {
-    for (const std::string& node : nodes_of(*gpu)) {
+    for (const std::string& node : dri_nodes_of(*gpu)) {
       if (std::erase(edits.denied_devices, node) != 0) edits.devices.push_back({.path = node, .source = {}, .optional = true});
     }
   }
-  edits.notes.push_back("GPUs: " + in_words(gpus));
+  edits.notes.push_back("GPUs: " + names_of(gpus));
 }
 
 Result<Edits> prepare_amd(const HookContext& context) {
@@ -101,8 +101,8 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
   if (found == nullptr) return {};
   const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
   if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
-  const Gpus of_step = found->of_step();
-  Gpus shown;
+  const DriGpus of_step = found->of_step();
+  DriGpus shown;
   std::string missing;
   for (const std::string& word : parts_of(visible == nullptr ? "all" : *visible)) {
     const int number = number_of(word);
@@ -116,7 +116,7 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
   }
   if (!missing.empty()) {
     const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " requests " + missing +
-                            ", which this step does not have; available: " + in_words(of_step);
+                            ", which this step does not have; available: " + names_of(of_step);
     if (!shown.empty()) edits.warnings.push_back(why);
     if (shown.empty()) edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
   }
@@ -136,7 +136,7 @@ Result<void> create_intel(const HookContext&, Edits& edits) {
 Edits renumber(const HookContext& context, std::string_view vendor, std::initializer_list<const char*> names) {
   Edits edits;
   if (!allocated_of(context, SIZE_MAX)) return edits;
-  renumber_variables(context, accessible_gpus(context, vendor).size(), names, edits);
+  renumber_variables(context, accessible_dri_gpus(context, vendor).size(), names, edits);
   return edits;
 }
 
@@ -180,14 +180,14 @@ const Hook gpu_hook{.name = "97-gpu",
 
 const Hook amd_hook{.name = "98-amd",
                     .says = "the AMD GPUs of the step",
-                    .when = wanted,
+                    .when = wants_dri,
                     .prepare = prepare_amd,
                     .create = create_amd,
                     .task = task_amd};
 
 const Hook intel_hook{.name = "98-intel",
                       .says = "the Intel GPUs of the step",
-                      .when = wanted,
+                      .when = wants_dri,
                       .prepare = prepare_intel,
                       .create = create_intel,
                       .task = task_intel};

@@ -49,7 +49,7 @@ bool when(const HookContext& context) {
   return wants_gpus(context) && (!context.granted_devices || granted_nvidia_gpus(context) > 0);
 }
 
-Result<Edits> prepare(const HookContext& context) {
+Result<Edits> prepare_nvidia(const HookContext& context) {
   if (cdi_serves_gpus(context)) {
     Edits edits;
     edits.notes.emplace_back("60-cdi injects NVIDIA GPUs");
@@ -93,7 +93,7 @@ void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint3
   check_requirements(context, node.driver, !compat.directory.empty(), edits);
 }
 
-Result<void> create(const HookContext& context, Edits& edits) {
+Result<void> create_nvidia(const HookContext& context, Edits& edits) {
   const auto* node = edits.found_as<NvidiaNode>();
   if (node == nullptr) return {};
   NvidiaChoice choice = choose_nvidia(context, *node);
@@ -114,7 +114,7 @@ Result<void> create(const HookContext& context, Edits& edits) {
   return {};
 }
 
-Result<Edits> task(const HookContext& context) {
+Result<Edits> task_nvidia(const HookContext& context) {
   Edits edits;
   const std::size_t accessible = granted_nvidia_gpus(context);
   if (!has_mig_parts(context)) renumber_variables(context, accessible, {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}, edits);
@@ -126,8 +126,8 @@ Result<Edits> task(const HookContext& context) {
 const Hook nvidia_hook{.name = "98-nvidia",
                        .says = "NVIDIA driver and the step's GPUs",
                        .when = when,
-                       .prepare = prepare,
-                       .create = create,
-                       .task = task};
+                       .prepare = prepare_nvidia,
+                       .create = create_nvidia,
+                       .task = task_nvidia};
 
 }  // namespace spc

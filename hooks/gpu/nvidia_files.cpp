@@ -30,7 +30,7 @@ LibraryPlaces places_in_image(const HookContext& context) {
   return {};
 }
 
-std::string directory_of(const NvidiaLibrary& library, const LibraryPlaces& places) {
+std::string target_directory_of(const NvidiaLibrary& library, const LibraryPlaces& places) {
   return (library.is_32_bit ? places.of_32_bit : places.native) + (library.folder.empty() ? "" : "/" + library.folder);
 }
 
@@ -75,7 +75,7 @@ void add_links(const NvidiaLibrary& library, const std::string& directory, Edits
 }
 
 void place_library(const NvidiaLibrary& library, const LibraryPlaces& places, MountEdit& mount, Edits& edits) {
-  const std::string directory = directory_of(library, places);
+  const std::string directory = target_directory_of(library, places);
   mount.target = directory + "/" + library.file;
   if (!library.soname.empty()) {
     edits.libraries.push_back({.soname = library.soname,
@@ -91,7 +91,7 @@ std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDrive
   std::vector<NvidiaOffer> offers;
   if (!driver.versions_agree()) return offers;
   for (const NvidiaLibrary& library : driver.libraries) {
-    const std::string target = directory_of(library, {}) + "/" + library.file;
+    const std::string target = target_directory_of(library, {}) + "/" + library.file;
     offers.push_back({.mount = {.source = library.path, .target = target}, .uses = library.uses, .library = library});
   }
   for (const auto* files : {&driver.binaries, &driver.firmware, &driver.config_files}) {

@@ -30,7 +30,7 @@ constexpr std::array<KnownLoader, 5> kKnownLoaders{{
     {EM_PPC64, "/lib64/ld64.so.2", "/lib/ld-musl-powerpc64le.so.1", "/etc/ld-musl-powerpc64le.path"},
 }};
 
-constexpr std::size_t kMostNames = 4096;
+constexpr std::size_t kMostDirectoryNames = 4096;
 
 UniqueFd regular_file(const HookContext& context, const std::string& path) {
   UniqueFd file = context.open_in_image(path.c_str(), O_RDONLY);
@@ -45,7 +45,7 @@ std::set<std::string> names_in(const HookContext& context, const std::string& di
   DIR* stream = ::fdopendir(opened.get());
   if (stream == nullptr) return names;
   (void)opened.release();  // it is the stream's now
-  for (std::size_t i = 0; i < kMostNames; ++i) {
+  for (std::size_t i = 0; i < kMostDirectoryNames; ++i) {
     const dirent* entry = ::readdir(stream);
     if (entry == nullptr) break;
     const std::string_view name = entry->d_name;

@@ -22,11 +22,11 @@ constexpr std::size_t kOldEntrySize = 12;
 constexpr std::uint32_t kExtensionMagic = 0xeaa42174;
 enum ExtensionTag : std::uint32_t { tag_generator = 0, tag_glibc_hwcaps = 1 };
 
-constexpr std::size_t kMostBytes = 16 << 20;  ///< a machine with everything installed has one or two
+constexpr std::size_t kMostCacheBytes = 16 << 20;  ///< a machine with everything installed has one or two
 constexpr std::size_t kLongestText = 4096;    ///< a path, PATH_MAX
 constexpr std::size_t kMostHwcaps = 256;
 
-Error damaged(const char* what) { return {ErrorKind::invalid, std::string("read ld.so.cache: ") + what}; }
+Error damaged_cache(const char* what) { return {ErrorKind::invalid, std::string("read ld.so.cache: ") + what}; }
 
 std::uint32_t number_at(std::string_view bytes, std::size_t offset) {
   std::uint32_t value = 0;
@@ -40,7 +40,7 @@ void append(std::string& bytes, T value) {
 }
 
 /// The text at this offset of the file, which must end within it.
-std::optional<std::string_view> text_at(std::string_view file, std::size_t offset) {
+std::optional<std::string_view> cache_text_at(std::string_view file, std::size_t offset) {
   if (offset >= file.size()) return std::nullopt;
   const std::size_t most = std::min(kLongestText, file.size() - offset);
   const void* end = std::memchr(file.data() + offset, '\0', most);
@@ -60,12 +60,12 @@ std::string_view current_part(std::string_view file) {
   return {};
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 /// As the loader reads it: in 32 bits, wherever that leads.
-std::int32_t take_number(std::string_view& text) {
+std::int32_t take_digits(std::string_view& text) {
   std::uint32_t value = 0;
-  for (; !text.empty() && is_digit(text[0]); text.remove_prefix(1))
+  for (; !text.empty() && is_decimal(text[0]); text.remove_prefix(1))
     value = value * 10 + static_cast<std::uint32_t>(text[0] - '0');
   return static_cast<std::int32_t>(value);
 }
@@ -81,11 +81,11 @@ std::vector<LdCache::Entry> sorted(std::vector<LdCache::Entry> entries) {
 
 int compare_as_loader(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty()) {
-    const bool digits = is_digit(a[0]);
-    if (digits != is_digit(b[0])) return digits ? 1 : -1;
+    const bool digits = is_decimal(a[0]);
+    if (digits != is_decimal(b[0])) return digits ? 1 : -1;
     if (digits) {
-      const auto left = take_number(a);
-      const auto right = take_number(b);
+      const auto left = take_digits(a);
+      const auto right = take_digits(b);
       if (left != right) return left < right ? -1 : 1;
     } else if (a[0] != b[0]) {
       return a[0] < b[0] ? -1 : 1;
@@ -111,33 +111,33 @@ std::optional<std::uint32_t> cache_flags_of(std::uint16_t machine) {
 Result<LdCache> LdCache::read(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return Error::from_errno(errno, "read ld.so.cache");
-  if (!S_ISREG(status.st_mode)) return damaged("not a regular file");
-  if (status.st_size > static_cast<off_t>(kMostBytes)) return damaged("too large");
-  return parse(SPC_TRY(read_file(fd, kMostBytes)));
+  if (!S_ISREG(status.st_mode)) return damaged_cache("not a regular file");
+  if (status.st_size > static_cast<off_t>(kMostCacheBytes)) return damaged_cache("too large");
+  return parse(SPC_TRY(read_file(fd, kMostCacheBytes)));
 }
 
 Result<LdCache> LdCache::parse(std::string bytes) {
-  if (bytes.size() > kMostBytes) return damaged("too large");
+  if (bytes.size() > kMostCacheBytes) return damaged_cache("too large");
   LdCache cache;
   cache.bytes_ = std::make_unique<const std::string>(std::move(bytes));
   const std::string_view file = current_part(*cache.bytes_);
-  if (file.size() < kHeaderSize) return damaged("no table of a known format");
+  if (file.size() < kHeaderSize) return damaged_cache("no table of a known format");
   // Releases before 2.33 say nothing of the byte order (0), others 2 for little-endian.
   constexpr unsigned kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3;
   const unsigned order = static_cast<unsigned char>(file[28]) & 3U;
-  if (order != 0 && order != kOwnOrder) return damaged("wrong byte order");
+  if (order != 0 && order != kOwnOrder) return damaged_cache("wrong byte order");
   const std::size_t count = number_at(file, 20);
-  if (count > (file.size() - kHeaderSize) / kEntrySize) return damaged("truncated entries");
+  if (count > (file.size() - kHeaderSize) / kEntrySize) return damaged_cache("truncated entries");
 
   std::size_t all_texts = 0;
   cache.entries_.reserve(count);
   for (std::size_t at = kHeaderSize; at < kHeaderSize + count * kEntrySize; at += kEntrySize) {
-    const auto soname = text_at(file, number_at(file, at + 4));
-    const auto path = text_at(file, number_at(file, at + 8));
-    if (!soname || !path) return damaged("a name is out of bounds");
+    const auto soname = cache_text_at(file, number_at(file, at + 4));
+    const auto path = cache_text_at(file, number_at(file, at + 8));
+    if (!soname || !path) return damaged_cache("a name is out of bounds");
     // Many entries may share one long text.
     all_texts += soname->size() + path->size();
-    if (all_texts > kMostBytes) return damaged("names too long");
+    if (all_texts > kMostCacheBytes) return damaged_cache("names too long");
     Entry entry{*soname, *path, number_at(file, at), number_at(file, at + 12), 0};
     std::memcpy(&entry.hwcap, file.data() + at + 16, sizeof entry.hwcap);
     cache.entries_.push_back(entry);
@@ -153,19 +153,19 @@ Result<void> LdCache::parse_extensions(std::string_view file) {
   const std::size_t begin = number_at(file, 32);
   if (begin == 0) return {};
   if (begin > file.size() || file.size() - begin < 8 || number_at(file, begin) != kExtensionMagic)
-    return damaged("invalid extensions");
+    return damaged_cache("invalid extensions");
   const std::size_t count = number_at(file, begin + 4);
-  if (count > 64 || file.size() - begin - 8 < count * 16) return damaged("truncated extensions");
+  if (count > 64 || file.size() - begin - 8 < count * 16) return damaged_cache("truncated extensions");
   for (std::size_t at = begin + 8; at < begin + 8 + count * 16; at += 16) {
     const std::size_t offset = number_at(file, at + 8);
     const std::size_t size = number_at(file, at + 12);
-    if (offset > file.size() || size > file.size() - offset) return damaged("an extension is out of bounds");
+    if (offset > file.size() || size > file.size() - offset) return damaged_cache("an extension is out of bounds");
     if (number_at(file, at) == tag_generator) generator_ = file.substr(offset, std::min(size, kLongestText));
     if (number_at(file, at) != tag_glibc_hwcaps) continue;
-    if (size / 4 > kMostHwcaps) return damaged("too many processor types");
+    if (size / 4 > kMostHwcaps) return damaged_cache("too many processor types");
     for (std::size_t name = offset; name + 4 <= offset + size; name += 4) {
-      const auto text = text_at(file, number_at(file, name));
-      if (!text) return damaged("a name is out of bounds");
+      const auto text = cache_text_at(file, number_at(file, name));
+      if (!text) return damaged_cache("a name is out of bounds");
       hwcaps_.emplace_back(*text);
     }
   }

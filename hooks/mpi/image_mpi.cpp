@@ -8,7 +8,7 @@
 namespace spc {
 namespace {
 
-constexpr std::array<const char*, 10> kDirectories{"/usr/lib/x86_64-linux-gnu",
+constexpr std::array<const char*, 10> kMpiDirectories{"/usr/lib/x86_64-linux-gnu",
                                                    "/usr/lib/aarch64-linux-gnu",
                                                    "/usr/lib64",
                                                    "/usr/lib",
@@ -34,7 +34,7 @@ bool in_cache(std::string_view cache, std::string_view soname) {
 
 bool image_has(const HookContext& context, const std::string& cache, std::string_view soname) {
   if (in_cache(cache, soname)) return true;
-  for (const char* directory : kDirectories) {
+  for (const char* directory : kMpiDirectories) {
     if (is_there(context, directory, soname)) return true;
   }
   const std::string* listed = context.of_image("LD_LIBRARY_PATH");

@@ -14,7 +14,7 @@
 namespace spc {
 namespace {
 
-constexpr char kDirectory[] = "/usr/lib/spank-container/mpi/";
+constexpr char kMpiDirectory[] = "/usr/lib/spank-container/mpi/";
 constexpr char kRemembered[] = "library ";  ///< before the number of one
 constexpr char kImagesOwn[] = "--container-mpi=image keeps the image's MPI";
 
@@ -29,7 +29,7 @@ std::string other_name_of(std::string_view linker_name) {
   return "";
 }
 
-bool wanted(const HookContext& context) {
+bool wants_host_mpi(const HookContext& context) {
   return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
 }
 
@@ -52,7 +52,7 @@ MountEdit mount_of(std::string_view text) {
   return mount;
 }
 
-Result<Edits> prepare(const HookContext& context) {
+Result<Edits> prepare_host_mpi(const HookContext& context) {
   Edits edits;
   const auto libraries = context.settings_of("mpi_libraries");
   if (libraries.empty()) {
@@ -63,7 +63,7 @@ Result<Edits> prepare(const HookContext& context) {
   const auto add = [&](const std::string& path, bool dependency) -> Result<void> {
     auto library = SPC_TRY(HostLibrary::read(context.host_root, path));
     library.dependency = dependency;
-    const std::string target = kDirectory + library.file_name();
+    const std::string target = kMpiDirectory + library.file_name();
     const auto is_it = [&](const MountEdit& mount) { return mount.target == target; };
     if (std::any_of(edits.mounts.begin(), edits.mounts.end(), is_it)) return {};
     edits.remembered[kRemembered + std::to_string(edits.mounts.size())] = library.serialize();
@@ -128,7 +128,7 @@ class Judge {
     for (const ImageLibrary& one : replaced) {
       if (auto reason = against_version(library, one, edits); !reason.empty()) return reason;
       if (one.soname == other_soname)
-        edits.libraries.push_back({one.soname, kDirectory + library.file_name(), true, library.machine});
+        edits.libraries.push_back({one.soname, kMpiDirectory + library.file_name(), true, library.machine});
     }
     return "";
   }
@@ -206,7 +206,7 @@ class Judge {
   bool more_mounts_;
 };
 
-Result<void> create(const HookContext& context, Edits& edits) {
+Result<void> create_host_mpi(const HookContext& context, Edits& edits) {
   std::vector<HostLibrary> libraries;
   for (std::size_t i = 0;; ++i) {
     const auto found = edits.remembered.find(kRemembered + std::to_string(i));
@@ -224,11 +224,11 @@ Result<void> create(const HookContext& context, Edits& edits) {
   for (std::string& note : edits.notes) note = printable(note);
   if (!edits.refusal.empty()) return {};
   for (const HostLibrary& library : libraries) {
-    edits.libraries.push_back({library.soname, kDirectory + library.file_name(), true, library.machine});
+    edits.libraries.push_back({library.soname, kMpiDirectory + library.file_name(), true, library.machine});
   }
   // The loader looks there before it looks into the cache.
   if (const std::string* path = context.of_image("LD_LIBRARY_PATH"); path != nullptr && !path->empty()) {
-    edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kDirectory, sizeof kDirectory - 2);
+    edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kMpiDirectory, sizeof kMpiDirectory - 2);
   }
   return {};
 }
@@ -238,9 +238,9 @@ Result<void> create(const HookContext& context, Edits& edits) {
 const Hook mpi_abi_hook{
     .name = "70-mpi-abi",
     .says = "the node's MPI in place of the image's",
-    .when = wanted,
-    .prepare = prepare,
-    .create = create,
+    .when = wants_host_mpi,
+    .prepare = prepare_host_mpi,
+    .create = create_host_mpi,
 };
 
 }  // namespace spc

@@ -31,7 +31,7 @@ bool is_pals(const HookContext& context) { return context.of_job("PALS_SPOOL_DIR
 
 bool has_mpi(const HookContext& context) { return is_pmix(context) || is_pmi(context) || is_pals(context); }
 
-long number_of(const HookContext& context, std::string_view name) { return std::atol(of_job(context, name).c_str()); }
+long job_number(const HookContext& context, std::string_view name) { return std::atol(of_job(context, name).c_str()); }
 
 /// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every step.
 bool mpi_was_asked_for(const HookContext& context) {
@@ -94,7 +94,7 @@ bool server_asks_nobody(const HookContext& context) {
 void say_no(const HookContext& context, Edits& edits, const std::string& why, const std::string& hint) {
   if (mpi_was_asked_for(context)) {
     edits.refusal = why + " (hint: " + hint + ")";
-  } else if (number_of(context, "SLURM_STEP_NUM_TASKS") > 1) {
+  } else if (job_number(context, "SLURM_STEP_NUM_TASKS") > 1) {
     edits.warnings.push_back(why + " (hint: " + hint + ")");
   } else {
     edits.notes.push_back(why);
@@ -105,12 +105,12 @@ void check_namespaces(const HookContext& context, Edits& edits) {
   if (context.own_net && is_pmix(context)) {
     say_no(context, edits, "PMIx needs the node's network, which --container-unshare=net removes: MPI cannot start",
            "drop net, or use --mpi=none if the step does not use MPI");
-  } else if (context.own_net && has_mpi(context) && number_of(context, "SLURM_STEP_NUM_NODES") > 1) {
+  } else if (context.own_net && has_mpi(context) && job_number(context, "SLURM_STEP_NUM_NODES") > 1) {
     say_no(context, edits, "with --container-unshare=net there is no network between the nodes: MPI cannot connect its ranks",
            "drop net, or use one node");
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
-      number_of(context, "SLURM_STEP_NUM_TASKS") > std::max(1L, number_of(context, "SLURM_STEP_NUM_NODES"))) {
+      job_number(context, "SLURM_STEP_NUM_TASKS") > std::max(1L, job_number(context, "SLURM_STEP_NUM_NODES"))) {
     say_no(context, edits,
            std::string("with --container-private and --container-unshare=") + (context.own_ipc ? "ipc" : "pid") +
                " the tasks on a node cannot share memory, which MPI needs: it would fail or be slow",
@@ -128,7 +128,7 @@ void check_root(const HookContext& context, Edits& edits, bool munge) {
       "PMIxEnv=PMIX_MCA_psec=none in mpi.conf");
 }
 
-Result<Edits> prepare(const HookContext& context) {
+Result<Edits> prepare_pmi(const HookContext& context) {
   Edits edits;
   if (const std::string server = without_slash(of_job(context, "PMIX_SERVER_TMPDIR")); server.starts_with('/')) {
     edits.mounts.push_back(shared_directory(server));
@@ -160,15 +160,15 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
     edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: ranks will not find each other (hint: --mpi=pmi2)");
   }
   const bool without = !has_mpi(context) && (type.empty() || type == "none");
-  if (!without || number_of(context, "SLURM_STEP_NUM_TASKS") < 2) return;
+  if (!without || job_number(context, "SLURM_STEP_NUM_TASKS") < 2) return;
   if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: use --mpi=pmix to connect ranks");
   if (mpi.mpich && !mpi.open_mpi)
     edits.notes.emplace_back("the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks");
 }
 
-Result<void> create(const HookContext& context, Edits& edits) {
+Result<void> create_pmi(const HookContext& context, Edits& edits) {
   // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
-  if (has_mpi(context) || number_of(context, "SLURM_STEP_NUM_TASKS") > 1) compare(context, ImageMpi::of(context), edits);
+  if (has_mpi(context) || job_number(context, "SLURM_STEP_NUM_TASKS") > 1) compare(context, ImageMpi::of(context), edits);
   for (const MountEdit& mount : edits.mounts) {
     if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
   }
@@ -204,7 +204,7 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   edits.notes.push_back(server + " is hidden: PMIx falls back to TCP, which is slower");
 }
 
-Result<Edits> task(const HookContext& context) {
+Result<Edits> task_pmi(const HookContext& context) {
   Edits edits;
   correct_variables(context, edits);
   if (is_pmix(context)) leave_choice_to_pmix(context, edits);
@@ -215,8 +215,8 @@ Result<Edits> task(const HookContext& context) {
 
 const Hook slurm_pmi_hook{.name = "50-slurm-pmi",
                           .says = "Slurm's PMIx, PMI and PALS: directories, and variables for each task",
-                          .prepare = prepare,
-                          .create = create,
-                          .task = task};
+                          .prepare = prepare_pmi,
+                          .create = create_pmi,
+                          .task = task_pmi};
 
 }  // namespace spc

@@ -18,21 +18,21 @@
 namespace spc {
 namespace {
 
-constexpr char kDirectory[] = "/usr/local/cuda/compat";
+constexpr char kCompatDirectory[] = "/usr/local/cuda/compat";
 constexpr char kSection[] = ".note.cuda.fwd_compatibility";
-constexpr std::size_t kMostNames = 4096;
+constexpr std::size_t kMostCompatNames = 4096;
 
 /// Those of a directory of the image that are called libcuda.so.X.Y; of a larger directory than any real one: none.
 std::vector<std::string> libcudas(const HookContext& context) {
   std::vector<std::string> names;
-  UniqueFd directory = context.open_in_image(kDirectory, O_RDONLY | O_DIRECTORY);
+  UniqueFd directory = context.open_in_image(kCompatDirectory, O_RDONLY | O_DIRECTORY);
   if (!directory) return names;
   const std::unique_ptr<DIR, int (*)(DIR*)> open(::fdopendir(directory.get()), ::closedir);
   if (!open) return names;
   [[maybe_unused]] const int theirs = directory.release();
   std::size_t seen = 0;
   while (const dirent* entry = ::readdir(open.get())) {
-    if (++seen > kMostNames) return {};
+    if (++seen > kMostCompatNames) return {};
     const std::string_view name(entry->d_name);
     if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos) names.emplace_back(name);
   }
@@ -71,7 +71,7 @@ std::optional<std::string> note_of(int fd) {
   return std::nullopt;
 }
 
-int major_of(std::string_view version) { return number_of(version.substr(0, version.find('.'))); }
+int cuda_major_of(std::string_view version) { return number_of(version.substr(0, version.find('.'))); }
 
 /// Whether the note names this major version of a driver; nothing if it cannot be read.
 std::optional<bool> is_for_driver(const std::string& note, int major) {
@@ -92,11 +92,11 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   const auto names = libcudas(context);
   if (names.empty()) return compat;
   if (names.size() > 1) {
-    compat.reason = std::string(kDirectory) + " in the image has several libcuda.so: not used";
+    compat.reason = std::string(kCompatDirectory) + " in the image has several libcuda.so: not used";
     return compat;
   }
   const std::string version = names.front().substr(sizeof "libcuda.so." - 1);
-  const std::string path = std::string(kDirectory) + "/" + names.front();
+  const std::string path = std::string(kCompatDirectory) + "/" + names.front();
   const UniqueFd file = context.open_in_image(path.c_str(), O_RDONLY);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -105,9 +105,9 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   }
   compat.version = version;
   const auto note = note_of(file.get());
-  const auto named = note ? is_for_driver(*note, major_of(driver_version)) : std::nullopt;
-  const bool use = named ? *named && compare_versions(version, driver_version) > 0 : major_of(version) > major_of(driver_version);
-  if (use) compat.directory = kDirectory;
+  const auto named = note ? is_for_driver(*note, cuda_major_of(driver_version)) : std::nullopt;
+  const bool use = named ? *named && compare_versions(version, driver_version) > 0 : cuda_major_of(version) > cuda_major_of(driver_version);
+  if (use) compat.directory = kCompatDirectory;
   compat.reason = "libcuda " + version + " of the image " + (use ? "is used instead of" : "does not replace") +
                   " the driver's " + std::string(driver_version);
   return compat;

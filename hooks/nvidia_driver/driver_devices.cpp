@@ -7,7 +7,7 @@
 namespace spc {
 namespace {
 
-constexpr char kGpus[] = "/proc/driver/nvidia/gpus";
+constexpr char kProcGpus[] = "/proc/driver/nvidia/gpus";
 constexpr char kCapabilities[] = "/proc/driver/nvidia/capabilities";
 constexpr char kCaps[] = "/dev/nvidia-caps";
 
@@ -60,8 +60,8 @@ void add_mig(const NodeFiles& node, NvidiaGpu& gpu) {
 }
 
 void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
-  for (const std::string& address : node.names(kGpus)) {
-    const std::string text = node.text(std::string(kGpus) + "/" + address + "/information");
+  for (const std::string& address : node.names(kProcGpus)) {
+    const std::string text = node.text(std::string(kProcGpus) + "/" + address + "/information");
     const int minor = number_of(field_of(text, "Device Minor"));
     if (minor < 0) continue;
     NvidiaGpu gpu;
@@ -84,7 +84,7 @@ void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
       driver.gpus.push_back(std::move(gpu));
     }
     if (!driver.gpus.empty())
-      driver.notes.push_back(std::string(kGpus) + " is empty: GPUs are ordered by device node number");
+      driver.notes.push_back(std::string(kProcGpus) + " is empty: GPUs are ordered by device node number");
   }
   for (NvidiaGpu& gpu : driver.gpus) {
     gpu.dri = dri_of(node, gpu.pci_address);

@@ -15,15 +15,15 @@ using namespace std::string_literals;
 namespace {
 
 #if defined(__aarch64__)
-constexpr char kMultiarch[] = "aarch64-linux-gnu";
+constexpr char kDriverMultiarch[] = "aarch64-linux-gnu";
 constexpr char kCpu[] = "aarch64";
 constexpr std::array<const char*, 2> kDirectories32{"/usr/lib/arm-linux-gnueabihf", "/usr/lib32"};
-constexpr std::uint16_t kMachine32 = EM_ARM;
+constexpr std::uint16_t kDriverMachine32 = EM_ARM;
 #else
-constexpr char kMultiarch[] = "x86_64-linux-gnu";
+constexpr char kDriverMultiarch[] = "x86_64-linux-gnu";
 constexpr char kCpu[] = "x86_64";
 constexpr std::array<const char*, 3> kDirectories32{"/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib"};
-constexpr std::uint16_t kMachine32 = EM_386;
+constexpr std::uint16_t kDriverMachine32 = EM_386;
 #endif
 
 /// Where a driver lies that was not put into the node's own directories and that nobody has told us of: the GPU operator, GKE.
@@ -31,7 +31,7 @@ constexpr std::array<const char*, 3> kOtherRoots{"/run/nvidia/driver", "/home/ku
 
 /// Below a root, in the order of the toolkit's pkg/lookup/library.go; lib64 and lib for a root that holds nothing else.
 std::vector<std::string> directories_below(const std::string& root) {
-  const std::string multiarch = kMultiarch;
+  const std::string multiarch = kDriverMultiarch;
   std::vector<std::string> directories;
   for (const std::string& directory :
        {"/usr/lib64"s, "/usr/lib/" + multiarch, "/usr/lib/" + multiarch + "/nvidia/current", "/lib64"s, "/lib/" + multiarch})
@@ -81,12 +81,12 @@ bool has_own_version(std::string_view file) {
 }
 
 /// What a library of the driver says about itself; nothing if it is none for this machine, or only another one's name.
-std::optional<NvidiaLibrary> read_library(const NodeFiles& node, const std::string& directory, const std::string& folder,
+std::optional<NvidiaLibrary> driver_library(const NodeFiles& node, const std::string& directory, const std::string& folder,
                                           const std::string& file, bool is_32_bit) {
   const std::string path = directory + (folder.empty() ? "" : "/" + folder) + "/" + file;
   const UniqueFd opened(::open(node.on_disk(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!opened) return std::nullopt;
-  if (elf_machine_of(opened.get()) != (is_32_bit ? kMachine32 : own_machine())) return std::nullopt;
+  if (elf_machine_of(opened.get()) != (is_32_bit ? kDriverMachine32 : own_machine())) return std::nullopt;
   return NvidiaLibrary{.path = path,
                        .file = file,
                        .soname = folder.empty() ? soname_of(opened.get()).value_or("") : "",
@@ -95,7 +95,7 @@ std::optional<NvidiaLibrary> read_library(const NodeFiles& node, const std::stri
                        .is_32_bit = is_32_bit};
 }
 
-void add_libraries(const NodeFiles& node, const std::string& directory, bool is_32_bit, NvidiaDriver& driver) {
+void add_driver_libraries(const NodeFiles& node, const std::string& directory, bool is_32_bit, NvidiaDriver& driver) {
   const std::string ending = ".so." + driver.library_version;
   for (const char* folder : {"", "vdpau"}) {
     const std::string below = *folder == '\0' ? directory : directory + "/" + folder;
@@ -106,7 +106,7 @@ void add_libraries(const NodeFiles& node, const std::string& directory, bool is_
       if (!file.ends_with(ending) && !node.link(below + "/" + file).empty()) continue;  // its soname, not itself
       const auto is_it = [&](const NvidiaLibrary& other) { return other.file == file && other.is_32_bit == is_32_bit; };
       if (std::ranges::any_of(driver.libraries, is_it)) continue;
-      if (auto library = read_library(node, directory, folder, file, is_32_bit)) driver.libraries.push_back(*std::move(library));
+      if (auto library = driver_library(node, directory, folder, file, is_32_bit)) driver.libraries.push_back(*std::move(library));
     }
   }
 }
@@ -258,15 +258,15 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
   }
   if (driver.version.empty()) driver.version = driver.library_version;
   const std::string directory = driver.library_directories.front();
-  add_libraries(node, directory, false, driver);
+  add_driver_libraries(node, directory, false, driver);
   // Debian keeps there what several drivers would quarrel about, and the rest where it belongs.
   if (constexpr std::string_view kCurrent = "/nvidia/current"; directory.ends_with(kCurrent))
-    add_libraries(node, directory.substr(0, directory.size() - kCurrent.size()), false, driver);
+    add_driver_libraries(node, directory.substr(0, directory.size() - kCurrent.size()), false, driver);
   for (const char* directory_32 : kDirectories32) {
     const std::string found = *root + directory_32;
     if (found == directory || !node.is_regular(found + "/libcuda.so." + driver.library_version)) continue;
     driver.library_directories.push_back(found);
-    add_libraries(node, found, true, driver);
+    add_driver_libraries(node, found, true, driver);
     break;
   }
   add_binaries(node, *root, driver);

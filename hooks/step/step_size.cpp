@@ -7,7 +7,7 @@
 namespace spc {
 namespace {
 
-std::optional<std::uint32_t> number_of(const HookContext& context, const char* name) {
+std::optional<std::uint32_t> count_in_job(const HookContext& context, const char* name) {
   const std::string* text = context.of_job(name);
   return text == nullptr ? std::nullopt : decimal(*text);
 }
@@ -16,10 +16,10 @@ std::optional<std::uint32_t> number_of(const HookContext& context, const char* n
 
 StepSize StepSize::of(const HookContext& context) {
   StepSize step;
-  step.tasks = number_of(context, "SLURM_STEP_NUM_TASKS").value_or(1);
-  step.nodes = number_of(context, "SLURM_STEP_NUM_NODES").value_or(1);
+  step.tasks = count_in_job(context, "SLURM_STEP_NUM_TASKS").value_or(1);
+  step.nodes = count_in_job(context, "SLURM_STEP_NUM_NODES").value_or(1);
   const std::string* counts = context.of_job("SLURM_STEP_TASKS_PER_NODE");
-  const auto node = number_of(context, "SLURM_NODEID");
+  const auto node = count_in_job(context, "SLURM_NODEID");
   if (counts != nullptr && node) step.tasks_here = tasks_on_node(*counts, *node).value_or(1);
   const std::string* list = context.of_job("SLURM_STEP_GPUS");
   if (list == nullptr) list = context.of_job("SLURM_JOB_GPUS");

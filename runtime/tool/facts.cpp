@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kMaxText = 64 << 20;
 
 /// `VALUE` of a line `KEY=VALUE`, without quotes.
-std::string value_of(const std::string& text, const std::string& key) {
+std::string line_value(const std::string& text, const std::string& key) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = std::string_view(text).substr(at, end - at);
@@ -165,7 +165,7 @@ Result<std::vector<Fact>> facts_of(int root) {
   const std::string mpi = mpi_of(root, libraries, packages);
   const std::string pmix = either(first_package(packages, {"libpmix2", "libpmix"}), "libpmix");
   return std::vector<Fact>{
-      {"os", value_of(release, "PRETTY_NAME")},
+      {"os", line_value(release, "PRETTY_NAME")},
       {"libc", libc_of(root, libraries, musl)},
       {"cuda", libraries.version("libcudart")},
       {"cudnn", libraries.version("libcudnn")},

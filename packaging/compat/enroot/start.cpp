@@ -13,7 +13,7 @@
 namespace spc {
 namespace {
 
-Error invalid_argument(const std::string& text) { return Error(ErrorKind::invalid, "Invalid argument: " + printable(text)); }
+Error bad_argument(const std::string& text) { return Error(ErrorKind::invalid, "Invalid argument: " + printable(text)); }
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -58,7 +58,7 @@ Result<std::string> variable_for(const std::string& text) {
   const std::string name = text.substr(0, text.find('='));
   const bool is_name = !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
                        std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
-  if (!is_name) return invalid_argument(text);
+  if (!is_name) return bad_argument(text);
   if (name.size() < text.size()) return text;
   const char* value = std::getenv(name.c_str());
   return name + "=" + (value == nullptr ? "" : value);
@@ -67,7 +67,7 @@ Result<std::string> variable_for(const std::string& text) {
 Result<std::string> mount_for(const std::string& entry) {
   const auto fields = split(entry, ':');
   const bool has_blank = std::any_of(entry.begin(), entry.end(), [](unsigned char c) { return std::isspace(c) != 0; });
-  if (has_blank || fields.size() < 2 || fields[0].empty() || fields[1].empty()) return invalid_argument(entry);
+  if (has_blank || fields.size() < 2 || fields[0].empty() || fields[1].empty()) return bad_argument(entry);
   const bool is_bind = fields[0] != "tmpfs" && (fields.size() < 3 || fields[2] == "none" || fields[2] == "bind");
   if (!is_bind) {
     return Error(ErrorKind::refused, "Cannot mount " + quoted(entry) + ": only files and directories of the host are mounted")
@@ -76,7 +76,7 @@ Result<std::string> mount_for(const std::string& entry) {
   const auto is_path = [](const std::string& text) { return text[0] == '/' || text[0] == '.'; };
   const std::string source = (is_path(fields[0]) ? "" : "./") + fields[0];
   std::string mount = source + ":" + (is_path(fields[1]) ? "" : "/") + fields[1];
-  if (mount.find(',') != std::string::npos) return invalid_argument(entry);
+  if (mount.find(',') != std::string::npos) return bad_argument(entry);
   std::vector<std::string> flags;
   for (auto& option : fields.size() > 3 ? split(fields[3], ',') : std::vector<std::string>()) {
     static constexpr std::array<std::string_view, 6> kWithoutMeaning{"", "defaults", "silent", "loud", "relatime", "nofail"};

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMetadataBytes = 8192;
 constexpr std::uint16_t kMetadataPlain = 1U << 15U;
-constexpr std::uint32_t kDataPlain = 1U << 24U;
+constexpr std::uint32_t kBlockPlain = 1U << 24U;
 
 Result<void> read_at(int file, std::uint64_t offset, std::span<std::byte> into) {
   while (!into.empty()) {
@@ -90,7 +90,7 @@ Result<SharedBlock> ImageBytes::metadata(std::uint64_t position) {
 
 Result<SharedBlock> ImageBytes::data(std::uint64_t position, std::uint32_t size_word) {
   return data_.get(position, [&]() -> Result<Block> {
-    return load(position, size_word & ~kDataPlain, (size_word & kDataPlain) == 0, super_.block_size);
+    return load(position, size_word & ~kBlockPlain, (size_word & kBlockPlain) == 0, super_.block_size);
   });
 }
 

@@ -9,7 +9,7 @@
 namespace spc {
 namespace {
 
-std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
+std::string megabytes(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
 
 std::uint64_t layer_bytes(const StoreInventory& inventory) {
   std::uint64_t bytes = 0;
@@ -19,7 +19,7 @@ std::uint64_t layer_bytes(const StoreInventory& inventory) {
 
 Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed, const char* hint) {
   return std::move(Error(ErrorKind::no_space,
-                         "the image store " + in_quotes(store.path()) + " " + has + ", the image needs " + in_mb(needed)))
+                         "the image store " + in_quotes(store.path()) + " " + has + ", the image needs " + megabytes(needed)))
       .hint(hint);
 }
 
@@ -37,14 +37,14 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
   const auto plan = plan_eviction(inventory, bytes_to_free(limits, space, needed), kept, std::time(nullptr));
   if (!plan.images.empty()) {
     agent.write(LogLevel::info, "making room in the image store: evicting " + std::to_string(plan.images.size()) +
-                                    " least recently used images, " + in_mb(plan.bytes));
+                                    " least recently used images, " + megabytes(plan.bytes));
   }
   const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
-  if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + in_mb(now.free) + " free", needed, hint);
+  if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + megabytes(now.free) + " free", needed, hint);
   if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
-    return no_room(store, "is limited to " + in_mb(config.max_size) + " and uses " + in_mb(limits.layer_bytes - evicted.bytes), needed,
+    return no_room(store, "is limited to " + megabytes(config.max_size) + " and uses " + megabytes(limits.layer_bytes - evicted.bytes), needed,
                    hint);
   }
   return {};
@@ -72,7 +72,7 @@ Error about_store(Error error, const ImageStore& store) {
   }
   const auto space = store.space();
   if (!about_room || !space) return error;
-  return std::move(error).during("image store " + in_quotes(store.path()) + " (" + in_mb(space->free) + " and " +
+  return std::move(error).during("image store " + in_quotes(store.path()) + " (" + megabytes(space->free) + " and " +
                                  std::to_string(space->free_inodes) + " inodes free)");
 }
 

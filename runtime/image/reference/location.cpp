@@ -38,35 +38,35 @@ constexpr std::array<std::string_view, 10> kFileEndings = {".sqsh",   ".sqfs", "
                                                            ".tar.gz", ".tgz",  ".tar.zst",  ".tar.xz", ".tar.bz2"};
 
 /// In messages: never a text that may have a password in it.
-Error bad(std::string_view text, const std::string& why) {
+Error bad_location(std::string_view text, const std::string& why) {
   return {ErrorKind::invalid,
           "image" + (text.find('@') == std::string_view::npos ? " " + in_quotes(text) : std::string()) + ": " + why};
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-bool is_alnum(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
 
 /// Names of images in archives, storages and daemons, identifiers and digests among them. Never an option of a program
 /// that is given the name.
 Result<void> check_name(std::string_view text, std::string_view name) {
-  const auto ok = [](char c) { return is_alnum(c) || std::string_view("._-/:@+[]").find(c) != std::string_view::npos; };
-  if (name.size() > kMaxName) return bad(text, "the image's name has more than 512 characters");
+  const auto ok = [](char c) { return is_letter_or_digit(c) || std::string_view("._-/:@+[]").find(c) != std::string_view::npos; };
+  if (name.size() > kMaxName) return bad_location(text, "the image's name has more than 512 characters");
   if (!std::all_of(name.begin(), name.end(), ok)) {
-    return bad(text, "an image's name consists of letters, digits and . _ - / : @ +");
+    return bad_location(text, "an image's name consists of letters, digits and . _ - / : @ +");
   }
-  if (!is_alnum(name.front()) && name.front() != '[' && name.front() != '_') {
-    return bad(text, "an image's name begins with a letter or a digit");
+  if (!is_letter_or_digit(name.front()) && name.front() != '[' && name.front() != '_') {
+    return bad_location(text, "an image's name begins with a letter or a digit");
   }
   return {};
 }
 
 Result<void> check_path(std::string_view text, std::string_view path) {
   if (std::any_of(path.begin(), path.end(), is_control))
-    return bad(text, "control characters are not allowed in an image's path");
+    return bad_location(text, "control characters are not allowed in an image's path");
   if (path[0] == '~' && path.size() > 1 && path[1] != '/') {
-    return bad(text, "only ~/ (the user's own home directory) is expanded").hint("use the absolute path");
+    return bad_location(text, "only ~/ (the user's own home directory) is expanded").hint("use the absolute path");
   }
-  if (path == "~") return bad(text, "is the home directory, not an image");
+  if (path == "~") return bad_location(text, "is the home directory, not an image");
   return {};
 }
 
@@ -74,7 +74,7 @@ Result<void> check_path(std::string_view text, std::string_view path) {
 /// ImageReference knows what may be shown of it.
 Result<void> refuse_other_forms(std::string_view text) {
   const std::string_view scheme = text.substr(0, text.find(':'));
-  const bool is_word = std::all_of(scheme.begin(), scheme.end(), [](char c) { return is_alnum(c) || c == '-' || c == '+'; });
+  const bool is_word = std::all_of(scheme.begin(), scheme.end(), [](char c) { return is_letter_or_digit(c) || c == '-' || c == '+'; });
   const std::string_view behind = text.substr(scheme.size());
   if (is_word && (behind.starts_with("://") || scheme == "file")) {
     auto error = Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
@@ -94,11 +94,11 @@ Result<void> refuse_other_forms(std::string_view text) {
   const bool has_tag = text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
   for (const std::string_view ending : kFileEndings) {
     if (!has_tag && text.ends_with(ending)) {
-      return bad(text, "a file needs a path")
+      return bad_location(text, "a file needs a path")
           .hint(did_you_mean() + " or, for an image of this name, with its tag: NAME" + std::string(ending) + ":latest");
     }
   }
-  if (text.ends_with('/')) return bad(text, "a directory needs a path").hint(did_you_mean());
+  if (text.ends_with('/')) return bad_location(text, "a directory needs a path").hint(did_you_mean());
   return {};
 }
 
@@ -106,18 +106,18 @@ Result<ImageLocation> parse_scheme(std::string_view text, const Scheme& scheme) 
   ImageLocation location{.kind = scheme.kind};
   const std::string_view rest = text.substr(scheme.prefix.size());
   if (scheme.prefix.ends_with("//")) {
-    if (rest.empty()) return bad(text, "the image's name is missing").hint(scheme.form);
+    if (rest.empty()) return bad_location(text, "the image's name is missing").hint(scheme.form);
     SPC_TRY(check_name(text, rest));
     location.reference = rest;
     return location;
   }
   // As skopeo divides it: a path with a colon in it needs the form ./PATH.
   const std::size_t colon = rest.find(':');
-  if (colon == 0 || rest.empty()) return bad(text, "the path is missing").hint(scheme.form);
+  if (colon == 0 || rest.empty()) return bad_location(text, "the path is missing").hint(scheme.form);
   SPC_TRY(check_path(text, rest.substr(0, colon)));
   location.path = rest.substr(0, colon);
   if (colon == std::string_view::npos) return location;
-  if (colon + 1 == rest.size()) return bad(text, "the name after the last ':' is missing").hint(scheme.form);
+  if (colon + 1 == rest.size()) return bad_location(text, "the name after the last ':' is missing").hint(scheme.form);
   SPC_TRY(check_name(text, rest.substr(colon + 1)));
   location.reference = rest.substr(colon + 1);
   return location;
@@ -127,8 +127,8 @@ Result<ImageLocation> parse_scheme(std::string_view text, const Scheme& scheme) 
 
 Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_view default_registry) {
   if (text.empty()) return Error(ErrorKind::invalid, "the image's name is empty");
-  if (text.size() > kMaxText) return bad(text, "the name is longer than 4096 characters");
-  if (text.find('\0') != std::string_view::npos) return bad(text, "NUL characters are not allowed");
+  if (text.size() > kMaxText) return bad_location(text, "the name is longer than 4096 characters");
+  if (text.find('\0') != std::string_view::npos) return bad_location(text, "NUL characters are not allowed");
 
   if (text[0] == '.' || text[0] == '/' || text[0] == '~') {
     SPC_TRY(check_path(text, text));

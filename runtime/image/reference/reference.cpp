@@ -8,7 +8,7 @@
 namespace spc {
 namespace {
 
-constexpr std::size_t kMaxText = 4096;
+constexpr std::size_t kMaxReference = 4096;
 constexpr std::size_t kMaxRepository = 255;  // what every known registry accepts (distribution spec, "name")
 constexpr std::size_t kMaxTag = 128;
 
@@ -25,15 +25,15 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-Error bad(std::string_view text, const std::string& why) {
+Error bad_reference(std::string_view text, const std::string& why) {
   return Error(ErrorKind::invalid, "image " + in_quotes(text) + ": " + why);
 }
 
 /// [a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*
 Result<void> check_component(std::string_view whole, std::string_view component) {
-  if (component.empty()) return bad(whole, "the repository has an empty component (\"//\", or \"/\" at an end)");
+  if (component.empty()) return bad_reference(whole, "the repository has an empty component (\"//\", or \"/\" at an end)");
   if (std::any_of(component.begin(), component.end(), is_upper)) {
-    return bad(whole, "repository names have no upper-case letters").hint("write " + in_quotes(lower(component)));
+    return bad_reference(whole, "repository names have no upper-case letters").hint("write " + in_quotes(lower(component)));
   }
   for (std::size_t i = 0; i < component.size();) {
     const char c = component[i];
@@ -42,14 +42,14 @@ Result<void> check_component(std::string_view whole, std::string_view component)
       continue;
     }
     if (c != '.' && c != '_' && c != '-') {
-      return bad(whole, "repository names consist of a-z, 0-9, '.', '_', '-' and '/'");
+      return bad_reference(whole, "repository names consist of a-z, 0-9, '.', '_', '-' and '/'");
     }
     std::size_t end = i;
     while (end < component.size() && component[end] == c) ++end;
     const std::size_t longest = c == '.' ? 1 : c == '_' ? 2 : component.size();
     const bool next_ok = end < component.size() && (is_lower(component[end]) || is_digit(component[end]));
     if (i == 0 || !next_ok || end - i > longest) {
-      return bad(whole, "in repository component " + in_quotes(component) +
+      return bad_reference(whole, "in repository component " + in_quotes(component) +
                             " '.', '_', '__' or '-' must stand between letters or digits");
     }
     i = end;
@@ -58,11 +58,11 @@ Result<void> check_component(std::string_view whole, std::string_view component)
 }
 
 Result<void> check_tag(std::string_view whole, std::string_view tag) {
-  if (tag.empty()) return bad(whole, "the tag after ':' is empty");
-  if (tag.size() > kMaxTag) return bad(whole, "a tag has at most 128 characters");
+  if (tag.empty()) return bad_reference(whole, "the tag after ':' is empty");
+  if (tag.size() > kMaxTag) return bad_reference(whole, "a tag has at most 128 characters");
   const auto ok = [](char c) { return is_alnum(c) || c == '_' || c == '.' || c == '-'; };
-  if (!std::all_of(tag.begin(), tag.end(), ok)) return bad(whole, "tags consist of letters, digits, '_', '.' and '-'");
-  if (tag[0] == '.' || tag[0] == '-') return bad(whole, "a tag begins with a letter, a digit or '_'");
+  if (!std::all_of(tag.begin(), tag.end(), ok)) return bad_reference(whole, "tags consist of letters, digits, '_', '.' and '-'");
+  if (tag[0] == '.' || tag[0] == '-') return bad_reference(whole, "a tag begins with a letter, a digit or '_'");
   return {};
 }
 
@@ -72,20 +72,20 @@ Result<void> check_port(std::string_view whole, std::string_view port) {
   if (digits) {
     for (const char c : port) value = value * 10 + static_cast<unsigned>(c - '0');
   }
-  if (!digits || value < 1 || value > 65535) return bad(whole, "port " + in_quotes(port) + " is not a number from 1 to 65535");
+  if (!digits || value < 1 || value > 65535) return bad_reference(whole, "port " + in_quotes(port) + " is not a number from 1 to 65535");
   return {};
 }
 
 Result<void> check_host_name(std::string_view whole, std::string_view host) {
-  if (host.empty()) return bad(whole, "the registry's name is empty");
-  if (host.size() > 253) return bad(whole, "the registry's name is longer than 253 characters");
+  if (host.empty()) return bad_reference(whole, "the registry's name is empty");
+  if (host.size() > 253) return bad_reference(whole, "the registry's name is longer than 253 characters");
   for (std::string_view rest = host;;) {
     const std::size_t dot = rest.find('.');
     const std::string_view label = rest.substr(0, dot);
     const auto ok = [](char c) { return is_alnum(c) || c == '-'; };
     if (label.empty() || label.size() > 63 || !std::all_of(label.begin(), label.end(), ok) || label.front() == '-' ||
         label.back() == '-') {
-      return bad(whole, "registry " + in_quotes(host) + " is not a host name");
+      return bad_reference(whole, "registry " + in_quotes(host) + " is not a host name");
     }
     if (dot == std::string_view::npos) return {};
     rest.remove_prefix(dot + 1);
@@ -96,15 +96,15 @@ Result<void> check_host_name(std::string_view whole, std::string_view host) {
 Result<std::string> checked_registry(std::string_view whole, std::string_view text) {
   if (text.starts_with('[')) {
     const std::size_t close = text.find(']');
-    if (close == std::string_view::npos) return bad(whole, "the IPv6 address has no closing ']'");
+    if (close == std::string_view::npos) return bad_reference(whole, "the IPv6 address has no closing ']'");
     const std::string address(text.substr(1, close - 1));
     in6_addr parsed{};
     if (::inet_pton(AF_INET6, address.c_str(), &parsed) != 1) {
-      return bad(whole, in_quotes(address) + " is not an IPv6 address");
+      return bad_reference(whole, in_quotes(address) + " is not an IPv6 address");
     }
     const std::string_view rest = text.substr(close + 1);
     if (!rest.empty()) {
-      if (rest[0] != ':') return bad(whole, "only a port may follow the IPv6 address");
+      if (rest[0] != ':') return bad_reference(whole, "only a port may follow the IPv6 address");
       SPC_TRY(check_port(whole, rest.substr(1)));
     }
     return lower(text);
@@ -138,7 +138,7 @@ Result<std::string> parse_registry(std::string_view text) { return checked_regis
 
 Result<ImageReference> ImageReference::parse(std::string_view text, std::string_view default_registry) {
   if (text.empty()) return Error(ErrorKind::invalid, "the image's name is empty");
-  if (text.size() > kMaxText) return bad(text, "the name is longer than 4096 characters");
+  if (text.size() > kMaxReference) return bad_reference(text, "the name is longer than 4096 characters");
   const auto printing = [](char c) { return c > 0x20 && c < 0x7f; };
 
   std::string_view rest = text;
@@ -164,7 +164,7 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
     rest = rest.substr(at + 1);
   }
   if (!std::all_of(text.begin(), text.end(), printing)) {
-    return bad(text, "spaces, control characters and letters other than a-z are not allowed");
+    return bad_reference(text, "spaces, control characters and letters other than a-z are not allowed");
   }
 
   // The registry ends at '#', or at the first '/' if what stands before it can only be a registry.
@@ -185,8 +185,8 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
     reference.tag = rest.substr(colon + 1);
     rest = rest.substr(0, colon);
   }
-  if (rest.empty()) return bad(text, "the repository's name is missing");
-  if (rest.size() > kMaxRepository) return bad(text, "a repository's name has at most 255 characters");
+  if (rest.empty()) return bad_reference(text, "the repository's name is missing");
+  if (rest.size() > kMaxRepository) return bad_reference(text, "a repository's name has at most 255 characters");
   for (std::string_view name = rest;;) {
     const std::size_t slash = name.find('/');
     SPC_TRY(check_component(text, name.substr(0, slash)));
@@ -196,7 +196,7 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
   reference.repository = rest;
   if (reference.registry == "docker.io" && rest.find('/') == std::string_view::npos) {
     reference.repository = "library/" + reference.repository;
-    if (reference.repository.size() > kMaxRepository) return bad(text, "a repository's name has at most 255 characters");
+    if (reference.repository.size() > kMaxRepository) return bad_reference(text, "a repository's name has at most 255 characters");
   }
 
   if (digest) {

@@ -7,7 +7,7 @@
 namespace spc {
 namespace {
 
-constexpr std::string_view kMagic{"SIF_MAGIC\0", 10};
+constexpr std::string_view kSifMagic{"SIF_MAGIC\0", 10};
 constexpr std::size_t kMagicAt = 32;
 constexpr std::size_t kEntryBytes = 585;     // Go's encoding/binary leaves no gaps
 constexpr std::uint64_t kMaxEntries = 1024;  // the format's tools make 48
@@ -17,7 +17,7 @@ enum class FileSystem : std::int32_t { squashfs = 1, ext3 = 2, encrypted_squashf
 enum class Part : std::int32_t { system = 1, primary_system = 2, overlay = 4 };
 
 template <typename Number>
-Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
+Number sif_number_at(std::span<const std::byte> bytes, std::size_t offset) {
   Number number;
   std::memcpy(&number, bytes.data() + offset, sizeof number);
   return number;
@@ -42,12 +42,12 @@ struct Entry {
   std::string architecture;
 
   explicit Entry(std::span<const std::byte> bytes)
-      : type(number_at<DataType>(bytes, 0)),
+      : type(sif_number_at<DataType>(bytes, 0)),
         used(bytes[4] != std::byte{0}),
-        offset(number_at<std::int64_t>(bytes, 17)),
-        size(number_at<std::int64_t>(bytes, 25)),
-        file_system(number_at<FileSystem>(bytes, 201)),
-        part(number_at<Part>(bytes, 205)),
+        offset(sif_number_at<std::int64_t>(bytes, 17)),
+        size(sif_number_at<std::int64_t>(bytes, 25)),
+        file_system(sif_number_at<FileSystem>(bytes, 201)),
+        part(sif_number_at<Part>(bytes, 205)),
         architecture(architecture_at(bytes, 209)) {}
 };
 
@@ -79,7 +79,7 @@ Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::stri
 }  // namespace
 
 bool looks_like_sif(std::span<const std::byte> head) {
-  return head.size() >= kMagicAt + kMagic.size() && std::memcmp(head.data() + kMagicAt, kMagic.data(), kMagic.size()) == 0;
+  return head.size() >= kMagicAt + kSifMagic.size() && std::memcmp(head.data() + kMagicAt, kSifMagic.data(), kSifMagic.size()) == 0;
 }
 
 Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t file_size) {
@@ -89,8 +89,8 @@ Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t
   const std::string version(reinterpret_cast<const char*>(head.data()) + 42, 2);
   if (version != "01")
     return Error(ErrorKind::invalid, "it is a SIF file of version " + in_quotes(version) + ", only 01 is supported");
-  const auto entries = number_at<std::int64_t>(head, 88);
-  const auto offset = number_at<std::int64_t>(head, 96);
+  const auto entries = sif_number_at<std::int64_t>(head, 88);
+  const auto offset = sif_number_at<std::int64_t>(head, 96);
   if (entries <= 0 || static_cast<std::uint64_t>(entries) > kMaxEntries ||
       offset < static_cast<std::int64_t>(SifTable::kHeaderBytes)) {
     return Error(ErrorKind::corrupt, "the SIF file is corrupt: invalid header");

@@ -18,7 +18,7 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMaxRecord = 24 << 20;
-constexpr std::size_t kMaxOrigins = 1 << 20;
+constexpr std::size_t kMaxOriginsFile = 1 << 20;
 constexpr std::size_t kMaxDeliveries = 1 << 20;
 
 /// A byte of the file `locks` for each layer: 62 bits of its name. Two layers on one byte would only wait for each other.
@@ -179,7 +179,7 @@ Result<void> ImageStore::write_image(const Digest& manifest, const ImageRecord& 
 }
 
 Result<ImageOrigins> ImageStore::origins(const Digest& manifest) const {
-  const auto bytes = SPC_TRY(read_below(images_.get(), "origins", manifest.hex(), kMaxOrigins));
+  const auto bytes = SPC_TRY(read_below(images_.get(), "origins", manifest.hex(), kMaxOriginsFile));
   return ImageOrigins::parse(bytes.value_or(""));
 }
 

@@ -11,7 +11,7 @@
 namespace spc {
 namespace {
 
-constexpr std::size_t kMaxDocument = 4 << 20;
+constexpr std::size_t kMaxSavedDocument = 4 << 20;
 constexpr std::size_t kMaxConfig = 8 << 20;
 
 struct SavedImage {
@@ -46,7 +46,7 @@ Result<std::vector<SavedImage>> saved_images(const std::string& text) {
   return images;
 }
 
-Result<const SavedImage*> choose(const std::vector<SavedImage>& images, const std::string& reference, const std::string& name) {
+Result<const SavedImage*> choose_saved(const std::vector<SavedImage>& images, const std::string& reference, const std::string& name) {
   if (reference.empty() && images.size() == 1) return &images.front();
   std::vector<std::string> there;
   for (const SavedImage& image : images) {
@@ -73,9 +73,9 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
                                                      const std::string& name, Log& log) {
   const auto list = SPC_TRY(files->find("manifest.json"));
   if (!list) return Error(ErrorKind::invalid, in_quotes(name) + " has no file manifest.json");
-  const auto text = SPC_TRY(read_part(*list, kMaxDocument, "manifest.json"));
+  const auto text = SPC_TRY(read_part(*list, kMaxSavedDocument, "manifest.json"));
   const auto images = SPC_TRY_DURING("manifest.json", saved_images(text));
-  const SavedImage* image = SPC_TRY(choose(images, reference, name));
+  const SavedImage* image = SPC_TRY(choose_saved(images, reference, name));
 
   const auto config_file = SPC_TRY(files->find(image->config));
   if (!config_file) return Error(ErrorKind::corrupt, in_quotes(name) + ": the image's configuration is not in the archive");

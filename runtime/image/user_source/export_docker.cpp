@@ -15,7 +15,7 @@ constexpr std::uint64_t kUsualImage = std::uint64_t{1} << 30;
 constexpr char kUsualSocket[] = "/var/run/docker.sock";
 constexpr std::size_t kMaxComplaint = 300;
 constexpr long kPatienceToConnect = 10;  // seconds
-constexpr std::chrono::seconds kBetweenLines{15};
+constexpr std::chrono::seconds kBetweenDockerLines{15};
 
 struct FreeCurl {
   void operator()(CURL* handle) const { ::curl_easy_cleanup(handle); }
@@ -33,7 +33,7 @@ struct Answer {
   std::uint64_t written = 0;
   std::string complaint;
   std::optional<Error> failed;
-  std::chrono::steady_clock::time_point next_line = std::chrono::steady_clock::now() + kBetweenLines;
+  std::chrono::steady_clock::time_point next_line = std::chrono::steady_clock::now() + kBetweenDockerLines;
 };
 
 std::size_t take(char* bytes, std::size_t, std::size_t count, void* argument) {
@@ -57,7 +57,7 @@ std::size_t take(char* bytes, std::size_t, std::size_t count, void* argument) {
 int tell(void* argument, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   auto& answer = *static_cast<Answer*>(argument);
   if (const auto now = std::chrono::steady_clock::now(); now >= answer.next_line) {
-    answer.next_line = now + kBetweenLines;
+    answer.next_line = now + kBetweenDockerLines;
     answer.log->write(LogLevel::info,
                       "exporting from docker: " + answer.what + ": " + std::to_string(answer.written / 1'000'000) + " MB");
   }

@@ -16,9 +16,9 @@
 namespace spc {
 namespace {
 
-constexpr std::uint64_t kUsualImage = std::uint64_t{1} << 30;
+constexpr std::uint64_t kUsualPodmanImage = std::uint64_t{1} << 30;
 constexpr std::size_t kMaxComplaints = 300;
-constexpr int kBetweenLines = 15'000;  // milliseconds
+constexpr int kBetweenPodmanLines = 15'000;  // milliseconds
 
 /// A program of the user at work, its output going into a file. It does not outlive us.
 class Program {
@@ -58,7 +58,7 @@ class Program {
   /// Listens for a while. The end: it has closed its error output, so it has ended.
   Heard listen() {
     pollfd one{complaints_.get(), POLLIN, 0};
-    if (::poll(&one, 1, kBetweenLines) <= 0) return Heard::nothing;
+    if (::poll(&one, 1, kBetweenPodmanLines) <= 0) return Heard::nothing;
     std::array<char, 1024> buffer{};
     const ssize_t got = ::read(complaints_.get(), buffer.data(), buffer.size());
     if (got <= 0) return Heard::the_end;
@@ -91,7 +91,7 @@ class Program {
 };
 
 Result<FilePart> output_of(const std::vector<std::string>& command, const std::string& what, Log& log) {
-  UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
+  UniqueFd file = SPC_TRY(temporary_file(kUsualPodmanImage));
   auto program = SPC_TRY(Program::start(command, file.get()));
   log.write(LogLevel::info, command.front() + " writes out " + what);
   for (auto heard = program.listen(); heard != Program::Heard::the_end; heard = program.listen()) {

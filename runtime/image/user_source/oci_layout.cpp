@@ -10,7 +10,7 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMaxDocument = 4 << 20;
-constexpr std::size_t kMaxEntries = 2000;
+constexpr std::size_t kMaxIndexEntries = 2000;
 
 std::string blob_name(const Digest& digest) { return "blobs/sha256/" + digest.hex(); }
 
@@ -45,7 +45,7 @@ Result<void> check_layout(const NamedFiles& files, const std::string& name) {
 Result<std::vector<Entry>> entries_of(const Json& index) {
   std::vector<Entry> entries;
   const auto* items = SPC_TRY(array_member(index, "manifests"));
-  if (items->size() > kMaxEntries) return Error(ErrorKind::invalid, "lists more than " + std::to_string(kMaxEntries) + " images");
+  if (items->size() > kMaxIndexEntries) return Error(ErrorKind::invalid, "lists more than " + std::to_string(kMaxIndexEntries) + " images");
   for (const Json& item : *items) {
     if (!item.is_object()) return Error(ErrorKind::corrupt, "an entry is not an object");
     Entry entry;

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 /// Unpacked, nobody's image is larger; a small file that claims to be is an attack on the disk.
 constexpr std::uint64_t kMaxUnpacked = std::uint64_t{1} << 40;
 constexpr std::uint64_t kUsualRatio = 3;
-constexpr std::chrono::seconds kBetweenLines{15};
+constexpr std::chrono::seconds kBetweenUnpackLines{15};
 
 bool begins_with(const std::array<std::byte, 6>& bytes, std::string_view magic) {
   return std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
@@ -31,14 +31,14 @@ std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999)
 /// Writes what comes out; the bytes are hashed by nobody, so the second reader of the queue only lets go of them.
 Result<std::uint64_t> write_pieces(PieceQueue& queue, int output, const std::string& name, Log& log) {
   std::uint64_t written = 0;
-  auto next_line = Clock::now() + kBetweenLines;
+  auto next_line = Clock::now() + kBetweenUnpackLines;
   for (;;) {
     const PieceRef piece = SPC_TRY(queue.next(PieceQueue::kParser));
     if (!piece) return written;
     SPC_TRY(write_all(output, piece.bytes()));
     written += piece.bytes().size();
     if (Clock::now() < next_line) continue;
-    next_line = Clock::now() + kBetweenLines;
+    next_line = Clock::now() + kBetweenUnpackLines;
     log.write(LogLevel::info, "unpacking " + name + ": " + in_mb(written));
   }
 }

@@ -12,7 +12,7 @@ namespace {
 enum Namespace : std::uint16_t { kUser = 0, kTrusted = 1 };
 constexpr std::uint16_t kElsewhere = 0x100;  ///< the value is where another name has it
 constexpr std::string_view kMark = "overlay.opaque";
-constexpr std::size_t kMaxName = 255;
+constexpr std::size_t kMaxAttributeName = 255;
 constexpr std::uint32_t kMaxValue = 65536;
 
 Error bad(const char* what) { return refused(std::string("attributes: ") + what); }
@@ -55,7 +55,7 @@ class Reader {
     const unsigned name_space = type & ~unsigned{kElsewhere};
     const std::size_t prefix = name_space == kUser ? 5 : 8;
     if (name_space != kUser && name_space != kTrusted) return bad("a name is neither user.* nor overlayfs' mark");
-    if (length == 0 || length + prefix > kMaxName) return bad("a name has a wrong length");
+    if (length == 0 || length + prefix > kMaxAttributeName) return bad("a name has a wrong length");
     std::string name(length, '\0');
     SPC_TRY(pairs_.read(std::as_writable_bytes(std::span(name))));
     if (name.find('\0') != std::string::npos) return bad("a name contains NUL");

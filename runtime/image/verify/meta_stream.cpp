@@ -4,7 +4,7 @@
 
 namespace spc::verify {
 namespace {
-constexpr std::size_t kStoredAsIs = 0x8000;
+constexpr std::size_t kMetaStoredAsIs = 0x8000;
 }
 
 MetaStream::MetaStream(LayerBytes& layer, const char* name, std::uint64_t begin, std::uint64_t end)
@@ -20,10 +20,10 @@ Result<void> MetaStream::load() {
   if (stored.size() < 3) return bad("the table ends in the middle of a metadata block");
   SPC_TRY(layer_.read(next_, stored));
   const std::size_t header = Fields(stored).take<std::uint16_t>();
-  const std::size_t size = header & ~kStoredAsIs;
+  const std::size_t size = header & ~kMetaStoredAsIs;
   if (size == 0 || size > stored.size() - 2) return bad("a metadata block has a wrong size");
   const auto bytes = stored.subspan(2, size);
-  if ((header & kStoredAsIs) != 0) {
+  if ((header & kMetaStoredAsIs) != 0) {
     std::copy(bytes.begin(), bytes.end(), buffers_->content.begin());
     filled_ = size;
   } else {

@@ -57,8 +57,8 @@ std::string described(const MountEdit& mount) {
   return text + (mount.read_only ? " (ro)" : "") + (mount.no_exec ? " (noexec)" : "");
 }
 
-Result<int> show(const Arguments& arguments) {
-  if (arguments.words.size() != 2) return Error(ErrorKind::invalid, "cdi show: device required").hint("scontainer cdi list prints them");
+Result<int> show_devices(const Arguments& arguments) {
+  if (arguments.words.size() != 2) return Error(ErrorKind::invalid, "cdi show_devices: device required").hint("scontainer cdi list prints them");
   const auto name = SPC_TRY(CdiName::parse(arguments.words[1]));
   const auto registry = CdiRegistry::read();
   HookContext context;
@@ -116,9 +116,9 @@ Result<int> generate(const Arguments& arguments) {
 Result<int> run_cdi(const Arguments& arguments) {
   const std::string& action = arguments.words[0];
   if (action == "list") return list(arguments);
-  if (action == "show") return show(arguments);
+  if (action == "show_devices") return show_devices(arguments);
   if (action == "generate") return generate(arguments);
-  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is not list, show or generate")
+  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is not list, show_devices or generate")
       .hint("scontainer cdi --help");
 }
 

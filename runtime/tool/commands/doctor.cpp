@@ -29,7 +29,7 @@ Colour colour_of(Finding::Verdict verdict) {
   return Colour::none;
 }
 
-void print(const Finding& finding) {
+void print_finding(const Finding& finding) {
   char verdict[16];
   std::snprintf(verdict, sizeof verdict, "%-8s", name_of(finding.verdict));
   std::string line = coloured(verdict, colour_of(finding.verdict)) + finding.what + ": " + printable(finding.detail);
@@ -70,7 +70,7 @@ bool report(const std::vector<Finding>& findings, bool as_json) {
     failed = failed || finding.verdict == Finding::Verdict::failed;
     list.push_back(
         {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"detail", finding.detail}, {"cure", finding.cure}});
-    if (!as_json) print(finding);
+    if (!as_json) print_finding(finding);
   }
   if (as_json) std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   return !failed;

@@ -24,7 +24,7 @@ constexpr int kBacklog = 4096;
 constexpr int kMostAttempts = 1000;
 
 /// What the keeper says to who has asked, with the namespaces' descriptors and a file of the texts.
-struct Answer {
+struct JoinAnswer {
   std::uint64_t made = 0;
   std::uint64_t image = 0, settings = 0;  ///< bytes in the file, in this order; the edits are the rest
   char error[1024] = "";
@@ -70,7 +70,7 @@ void become_keeper(int listener) {
 }
 
 void answer(int client, const Result<SharedContainer>& made, int texts, pid_t first) {
-  Answer message;
+  JoinAnswer message;
   pid_t asking = 0;
   if (!is_ours(client, &asking)) return;
   if (!made) {
@@ -127,7 +127,7 @@ void serve(int listener, const Result<SharedContainer>& made, int texts, pid_t f
 }
 
 Result<SharedContainer> taken(UniqueFd socket) {
-  Answer message;
+  JoinAnswer message;
   auto descriptors = SPC_TRY(receive_struct(socket.get(), message));
   SharedContainer container;
   if (message.made == 0) {

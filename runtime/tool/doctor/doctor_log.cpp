@@ -51,7 +51,7 @@ std::string list_of(const std::vector<const char*>& words) {
   return list;
 }
 
-void print(const Recognised& one) {
+void print_recognised(const Recognised& one) {
   const Failure& failure = *one.failure;
   std::string where = "line " + std::to_string(one.line);
   if (one.times > 1) where += ", and " + std::to_string(one.times - 1) + (one.times == 2 ? " more" : " more lines");
@@ -91,7 +91,7 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
     for (const Recognised& one : findings) list.push_back(in_json(one));
     std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
-    for (const Recognised& one : findings) print(one);
+    for (const Recognised& one : findings) print_recognised(one);
     if (findings.empty()) {
       const std::string count = std::to_string(diagnosis.lines()) + (diagnosis.lines() == 1 ? " line" : " lines");
       std::puts((count + ", no failure in " + (diagnosis.lines() == 1 ? "it" : "them") + " known to doctor").c_str());
