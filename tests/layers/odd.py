@@ -211,7 +211,7 @@ def compressed():
     add([77], "gzip without its end", "ends too early", packed[:-4])
     add([77], "gzip with a wrong checksum", "checksum or length", packed[:-8] + bytes([packed[-8] ^ 1]) + packed[-7:])
     add([77], "gzip with a wrong length", "checksum or length", packed[:-1] + bytes([packed[-1] ^ 1]))
-    add([79], "garbage behind gzip", "something else behind", packed + b"garbage")
+    add([79], "garbage behind gzip", "trailing data", packed + b"garbage")
     add([80], "gzip in gzip", "not a tar archive", gzip.compress(packed * 20, mtime=0))
     frame, block = b"\x28\xb5\x2f\xfd", (5 << 3 | 1).to_bytes(3, "little") + b"hello"
     add([84], "zstd cut short", "ends too early", frame + b"\x20\x05" + block[:-1])

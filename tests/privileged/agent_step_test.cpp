@@ -151,7 +151,7 @@ TEST_CASE("a directory of a file system without programs is no image") {
     Step step;
     const auto answer = step.start(TaskMessage::start_directory, some_record(), opened("/run/here"));
     CHECK(answer.kind == TaskMessageKind::failed);
-    CHECK(says(answer, "nothing can be executed"));
+    CHECK(says(answer, "does not allow executables"));
   }
   CHECK(::umount("/run/here") == 0);
 }

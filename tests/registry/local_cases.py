@@ -214,7 +214,7 @@ def test_a_tar_of_a_root_file_system_is_an_image_of_one_layer():
         digest = oci.digest(file.read())
     result = has_layers(local(path), [digest])
     assert local(path, store=result.store).done == result.done
-    fails(local(f"oci-archive:{path}:v1"), "root file system without a name")
+    fails(local(f"oci-archive:{path}:v1"), "unnamed root file system")
 
 
 def test_layouts_and_archives_that_are_damaged():
@@ -234,7 +234,7 @@ def test_layouts_and_archives_that_are_damaged():
     fails(local(path), "truncated")
     fails(local(as_tar(files, compress=lambda data: gzip.compress(data, 1)[:-9])), "unpack", "ends too early")
     fails(local(as_tar(files, compress=lambda data: b"BZh9" + data)), "bzip2", "gzip or zstd")
-    fails(local(as_tar({"README": b"text"})), "is no image")
+    fails(local(as_tar({"README": b"text"})), "is not an image")
 
 
 def test_what_is_not_an_ordinary_file_is_refused_without_waiting():
@@ -278,7 +278,7 @@ def test_an_archive_that_shrinks_while_it_is_read():
 def test_no_process_that_reads_for_the_user():
     result = agent.run(store := new_store(), "oci:/nowhere", config=config())
     result.store = store
-    fails(result, "nobody is there")
+    fails(result, "no process reads")
 
 
 class FakeDocker(threading.Thread):

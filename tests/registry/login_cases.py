@@ -106,7 +106,7 @@ def test_a_user_in_the_name_is_asked_for_at_once_and_must_have_credentials():
     private(pull("named", user=user, more=["registry_user=alice"]), small)
     assert user.asked == [(registry.name, "alice")], user.asked
     before = len(registry.requests)
-    fails(pull("named", user=User(), more=["registry_user=bob"]), "no credentials of the user")
+    fails(pull("named", user=User(), more=["registry_user=bob"]), "no credentials for the user")
     assert len(registry.requests) == before
 
 
@@ -136,7 +136,7 @@ def test_trouble_is_told_where_the_store_has_the_image_too():
     result = pull("known", store=store, user=User("credential helper: is not there"))
     assert result.failed and result.failed.endswith("credential helper: is not there"), result
     result = pull("known", store=store, user=User(), more=["registry_user=hatter"])
-    assert result.failed and "no credentials of the user" in result.failed, result
+    assert result.failed and "no credentials for the user" in result.failed, result
 
 # --- tokens ---
 
@@ -295,12 +295,12 @@ def test_user_source_finds_the_credentials_of_this_registry_only():
     write("bin/printer", "#!/bin/sh\necho $1\n", 0o755)
     private(nothing_leaked(with_home()), small)
     os.chmod(enroot, 0o666)
-    fails(with_home(), "others could have written it")
+    fails(with_home(), "other users can write the file")
     auth = {"auth": BASIC[6:]}
     docker = write(".docker/config.json", json.dumps({"auths": {registry.name: auth}}))
     private(nothing_leaked(with_home()), small)
     write(".docker/config.json", json.dumps({"auths": {"other:1": auth}, "credHelpers": {registry.name: "cases"}}))
-    fails(with_home(), "docker-credential-cases", "no such program")
+    fails(with_home(), "docker-credential-cases", "not found in PATH")
     write("bin/docker-credential-cases", '#!/bin/sh\necho \'{"Username":"alice","Secret":"wonder:land"}\'\n', 0o755)
     private(nothing_leaked(with_home()), small)
     os.unlink(docker)

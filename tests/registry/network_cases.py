@@ -59,7 +59,7 @@ def test_mirrors_that_do_not_have_it_or_do_not_work_are_passed_over():
     assert result.seconds < 8, result
     # One that is broken is asked once, not for each layer; one that just lacks something goes on being asked.
     assert len(broken.requests) == 1 and len(empty.requests) >= 4, (len(broken.requests), len(empty.requests))
-    assert sum("asking the next one" in line for line in result.progress) == 2, result
+    assert sum("trying the next one" in line for line in result.progress) == 2, result
 
 
 def test_a_blob_that_breaks_at_a_mirror_goes_on_at_the_registry():

@@ -80,7 +80,7 @@ def test_tls():
     server.repository("tls", small)
     succeeds(pull("tls", server=server, settings=trusting(server, ca)), small)
     fails(pull("tls", server=server, settings=config()), "TLS certificate is signed by an unknown authority", "config.toml")
-    fails(pull("tls", server=server, settings=trusting(server, os.path.join(certificates["directory"], "other.crt"))), "unknown here")
+    fails(pull("tls", server=server, settings=trusting(server, os.path.join(certificates["directory"], "other.crt"))), "unknown authority")
     fails(pull("tls", server=server, settings=trusting(server, "/nonexistent")), "cannot be read")
     server.repository("down", small, lambda h, *_: h.answer(302, extra={"Location": f"http://{elsewhere.name}/x"}) or True)
     fails(pull("down", server=server, settings=trusting(server, ca)), "redirects from https to")

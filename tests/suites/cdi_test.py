@@ -145,7 +145,7 @@ def a_malformed_file_is_told_and_takes_only_its_devices_away(cluster):
 
 @test
 def mounts_of_the_root_and_programs_are_refused(cluster):
-    for spec, text in ((edits(mounts=[{"hostPath": "/", "containerPath": "/host"}]), "no single file or directory of the node"),
+    for spec, text in ((edits(mounts=[{"hostPath": "/", "containerPath": "/host"}]), "not a single file or directory of the node"),
                        (edits(mounts=[{"hostPath": "/etc", "containerPath": "/../"}]), "is the image's root"),
                        (edits(hooks=[{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", "touch /home/shared/ran"]}]),
                         'a shell is not run for a device'),
@@ -175,9 +175,9 @@ def a_wrong_name_is_refused_before_the_job_and_an_unknown_one_on_the_node(cluste
     with files(cluster, a_json=ZERO):
         for name in ("gpu", "example.org/x", "example.org/x=", "example.org/x=a/b", "=x"):
             done = step(cluster, "echo started", name)
-            expect(done.rc != 0 and "no name of a device" in done.err and "step" not in done.err.lower(), f"{name} was submitted", done)
+            expect(done.rc != 0 and "not a device name" in done.err and "step" not in done.err.lower(), f"{name} was submitted", done)
         refused(cluster, "example.org/x=two", 'device "example.org/x=two": not in any CDI file of this node (hint: available: example.org/x=one)')
-    refused(cluster, "example.org/x=one", "/etc/cdi and /run/cdi have none")
+    refused(cluster, "example.org/x=one", "no CDI files in /etc/cdi and /run/cdi")
 
 
 @test

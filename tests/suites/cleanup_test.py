@@ -118,7 +118,7 @@ def an_import_that_is_killed_is_told_with_one_line_and_can_be_tried_again(cluste
     kill_all(cluster.processes("node01", "import"))
     done = pull.step.end(10)
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
-    expect("the import ended unexpectedly" in done.errors()[0], "the line does not say why", done)
+    expect("import exited unexpectedly" in done.errors()[0], "the line does not say why", done)
     pull.must_leave_nothing()
     pull.go()
     cluster.srun(*ON, "/probe", image=pull.name).good()

@@ -276,7 +276,7 @@ def whatever_is_killed_during_a_hook_leaves_nothing(cluster):
         step_ = hook_that_hangs(cluster, "hook-agent")
         kill_all(cluster.processes("node01", "agent"))
         done = step_.end(10)
-        expect(done.rc == 1 and "the agent has ended" in done.err, "the reason is not told", done)
+        expect(done.rc == 1 and "the agent exited" in done.err, "the reason is not told", done)
         cluster.must_be_quiet(within=2, store=store)
 
         step_ = hook_that_hangs(cluster, "hook-stepd")

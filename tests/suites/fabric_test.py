@@ -173,7 +173,7 @@ def a_site_that_requires_the_fabric_names_what_a_fake_one_lacks(cluster):
         if is_enough(hard_limit(cluster)):
             done.good("")
         else:
-            expect(done.rc != 0 and "the site requires the fabric: only " in done.err and "of memory may be locked" in done.err, "memory", done)
+            expect(done.rc != 0 and "the site requires the fabric: only " in done.err and "of memory can be locked" in done.err, "memory", done)
         cluster.root("node02", "chmod", "600", "/dev/infiniband/uverbs0").good()
         done = cluster.srun(*TWO_BY_TWO, "true", image=with_verbs(cluster))
         expect(done.rc != 0 and "/dev/infiniband/uverbs0 is not accessible" in done.err, "node", done)

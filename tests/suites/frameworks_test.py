@@ -130,7 +130,7 @@ srun -n2 --overlap --container-image={BASE} true
 kill $listener
 """
     done = cluster.batch(script, "-n2", "-w", "node01")
-    told = [line for line in done.out.splitlines() if "which MASTER_PORT names, is in use on this node" in line]
+    told = [line for line in done.out.splitlines() if "(MASTER_PORT) is in use on this node" in line]
     equal(len(told), 1, f"warnings in {done.out}")
 
 

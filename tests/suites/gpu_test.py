@@ -79,14 +79,14 @@ def the_option_and_the_site_turn_a_fake_driver_off(cluster):
 def the_option_is_refused_where_there_is_no_fake_gpu(cluster):
     with driver(cluster):
         refused(run(cluster, "true", "--container-gpu", gpus=0), "hook 97-gpu: --container-gpu: this step has no GPU on this node",
-                "ask Slurm for one")
+                "request one")
 
 
 @test
 def a_node_with_fake_gpus_and_no_driver_says_so(cluster):
     done = run(cluster, "echo runs")
     done.good("runs")
-    expect("no driver of NVIDIA's" in done.err, "the driver that is missing was not named", done)
+    expect("no NVIDIA driver" in done.err, "the driver that is missing was not named", done)
     refused(run(cluster, "true", "--container-gpu"), "the node has GPUs, but no NVIDIA driver")
 
 

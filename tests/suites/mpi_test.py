@@ -78,13 +78,13 @@ def both_run_as_root_inside(cluster):
 def pmix_as_root_inside_without_munge_is_refused_with_the_reason(cluster):
     done = cluster.srun("--mpi=pmix", "--container-remap-root", "-n2", "true")
     expect(done.rc == 1 and len(done.errors()) == 1, "it is not refused", done)
-    expect("PMIx compares user ids" in done.errors()[0] and "libmunge.so.2" in done.errors()[0], "the reason is not said", done)
+    expect("PMIx compares user IDs" in done.errors()[0] and "libmunge.so.2" in done.errors()[0], "the reason is not said", done)
 
 
 @test
 def pmix_without_the_nodes_network_is_refused_with_the_reason(cluster):
     done = cluster.srun("--mpi=pmix", "--container-unshare=net", "-n2", "true")
-    expect(done.rc == 1 and "--container-unshare=net takes away" in "".join(done.errors()), "it is not refused", done)
+    expect(done.rc == 1 and "--container-unshare=net removes" in "".join(done.errors()), "it is not refused", done)
     cluster.srun("--mpi=none", "--container-unshare=net", "-n2", "true").good("")
     ring(cluster, "pmi2", "mpich", "--container-unshare=net", "-N1", "-n2").good("ring of 2 on 1 hosts, 2 share memory")
 

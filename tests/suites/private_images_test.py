@@ -90,7 +90,7 @@ def a_credential_helper_on_the_path_is_asked(cluster):
     with in_home(cluster, "bin/docker-credential-suites", helper, 0o755), \
             in_home(cluster, ".docker/config.json", json.dumps({"credHelpers": {"registry:5001": "suites"}})):
         works(cluster, env=["PATH=/home/alice/bin:/usr/bin:/bin"])
-        is_refused(cluster, "docker-credential-suites", "no such program", env=["PATH=/usr/bin:/bin"])
+        is_refused(cluster, "docker-credential-suites", "not found in PATH", env=["PATH=/usr/bin:/bin"])
 
 
 @test
@@ -99,7 +99,7 @@ def a_user_in_the_image_s_name_has_to_have_credentials(cluster):
     with in_home(cluster, ".docker/config.json", DOCKER):
         cluster.srun("-w", "node01", "true", image=named).good("")
         done = cluster.srun("-w", "node01", "true", image=named.replace("alice@", "hatter@"))
-        expect(done.rc == 1 and "no credentials of the user" in done.err, "another user's credentials were taken", done)
+        expect(done.rc == 1 and "no credentials for the user" in done.err, "another user's credentials were taken", done)
 
 
 @test

@@ -211,7 +211,7 @@ def an_importer_brings_the_image_and_is_told_when_it_is_not_needed(cluster):
 
 @test
 def an_importer_that_fails_is_shown_and_told(cluster):
-    for get, word in (("exit 3", "failed with exit code 3"), ("echo image.sqsh", "no absolute path"), ("echo $PWD/nothing.sqsh", "no such file"), ("kill -9 $$", "signal 9")):
+    for get, word in (("exit 3", "failed with exit code 3"), ("echo image.sqsh", "not an absolute path"), ("echo $PWD/nothing.sqsh", "no such file"), ("kill -9 $$", "signal 9")):
         importer = Importer(cluster, get)
         with importer as setting, plugstack(cluster, setting):
             done = cluster.srun("true", image="ubuntu")

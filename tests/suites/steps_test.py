@@ -87,7 +87,7 @@ def a_user_who_says_himself_what_srun_tells_the_nodes_harms_nobody(cluster):
     for value in ("junk", "0", "0;1", "0,container-image=%", "0,container-image=x;" * 2000, "9" * 5000):
         done = cluster.run("srun", "-N2", "-n4", f"--export=ALL,SLURM_SCONTAINER_COMPONENTS={value}", "true")
         equal(done.rc, 1, f"exit code with {value[:20]!r}", done)
-        expect("which component of the heterogeneous step" in done.err, "no reason", done)
+        expect("the component of the heterogeneous step is ambiguous" in done.err, "no reason", done)
     for value in ("", "junk", "1:" + "f" * 32, "70000:" + "f" * 32, "x" * 9000):
         image = UNKNOWN.replace("--container-image", "SCONTAINER_IMAGE")  # srun sees none, and listens to nobody
         done = cluster.run("srun", "-N2", f"--export=ALL,{image},SLURM_SCONTAINER_REPORT={value}", "true")

@@ -50,7 +50,7 @@ def test_devices_that_are_not_there_are_refused():
         user("run", "-q", "--device=gpu", base(), "true").fails(125, "--device", '"gpu" is not a device name')
         user("cdi", "show", "example.org/x=six").fails(1, "available: example.org/x=one")
         user("cdi", "show", "x").fails(1, "is not a device name")
-        user("cdi", "show").fails(1, "which device?")
+        user("cdi", "show").fails(1, "device required")
         user("cdi", "shew").fails(1, '"shew" is not list, show or generate')
     with files(a_json=SPEC):
         os.chmod("/etc/cdi/a.json", 0o666)

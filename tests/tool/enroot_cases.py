@@ -153,7 +153,7 @@ def test_enroot_writes_into_a_container_from_one_place_at_a_time():
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=home)
     assert first.stdout.readline() == "ready\n"
     second = enroot("start", "-w", "busy", "true")
-    assert second.status == 125 and "another container is writing" in second.err, second
+    assert second.status == 125 and "another container is using" in second.err, second
     enroot("start", "busy", "true").succeeds()
     first.communicate("\n", timeout=10)
     assert first.returncode == 0

@@ -33,7 +33,7 @@ def test_an_exported_squashfs_has_what_enroot_needs_and_runs_again():
 def test_an_export_never_replaces_by_accident():
     user("pull", base()).succeeds()
     machine.write(path("precious"), "precious")
-    user("export", base(), "precious").fails(1, "exists already", "--force")
+    user("export", base(), "precious").fails(1, "already exists", "--force")
     user("export", base(), ".").fails(1, "directory")
     user("export", base(), "no/such/directory/file").fails(1, "no such file or directory")
     user("export", f"{machine.registry.name}/nope:1", "file").fails(1, "no image")

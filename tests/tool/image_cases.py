@@ -241,7 +241,7 @@ def test_a_private_image_is_pulled_after_a_login():
         assert not [name for name in stored("refs") if "treasure" in name], "a private image has a name that others see"
         user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("removed")
         assert list(stored_now()["auths"]) == ["other:5000"]
-        user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("nothing was stored")
+        user("logout", cave.server.name, REGISTRY_AUTH_FILE=auth).succeeds("no credentials stored")
         assert {path.split("/images/")[1].split("/")[0] for path in known() - before} == {"origins", "delivered", "grants", digest[7:]}
         user("rm", digest[7:19]).succeeds("removed 1 image and 1 layer")
         assert known() == before, known() - before

@@ -208,7 +208,7 @@ TEST_CASE("what would be more than a device is refused") {
         std::string::npos);
   CHECK(outcome(R"({"mounts":[{"hostPath":"proc","containerPath":"/p","type":"proc"}]})")
             .find("file systems of type \"proc\" are not supported") != std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"etc","containerPath":"/p"}]})").find("no single file or directory") !=
+  CHECK(outcome(R"({"mounts":[{"hostPath":"etc","containerPath":"/p"}]})").find("not a single file or directory") !=
         std::string::npos);
   CHECK(outcome(R"({"deviceNodes":[{"path":"/opt/node"}]})").find("is outside /dev") != std::string::npos);
   CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/../etc/shadow"}]})").find("is outside /dev") != std::string::npos);

@@ -169,7 +169,7 @@ TEST_CASE("a fake driver whose parts do not belong together") {
   node.around.driver.library_version = "570.124.06";
   expect(node.check("driver"), Verdict::failed, "kernel module 570.86.10, libcuda is 570.124.06");
   node.around.driver.library_version.clear();
-  expect(node.check("driver"), Verdict::failed, "found nowhere");
+  expect(node.check("driver"), Verdict::failed, "libcuda.so.1 not found");
   node.denied = {"/dev/nvidia-uvm"};
   expect(node.check("nvidia-uvm"), Verdict::failed, "Operation not permitted");
   std::filesystem::remove(node.around.host_root + "/dev/nvidia-uvm");
@@ -223,14 +223,14 @@ TEST_CASE("kernel settings that forbid what MPI and containers need") {
   expect(node.check("user namespaces"), Verdict::failed, "is 0");
   node.file("/proc/sys/user/max_user_namespaces", "100\n");
   node.file("/proc/sys/kernel/unprivileged_userns_clone", "0\n");
-  expect(node.check("user namespaces"), Verdict::ok, "users may make none");
+  expect(node.check("user namespaces"), Verdict::ok, "users cannot create any");
 }
 
 TEST_CASE("RemoveIPC as logind reads it: yes unless said, and the last one counts") {
   const FakeNode node;
-  expect(node.check("RemoveIPC"), Verdict::ok, "does not run");
+  expect(node.check("RemoveIPC"), Verdict::ok, "is not running");
   node.file("/run/systemd/seats/seat0", "");
-  expect(node.check("RemoveIPC"), Verdict::ok, "does not run");
+  expect(node.check("RemoveIPC"), Verdict::ok, "is not running");
   node.file("/run/systemd/system/x", "");
   expect(node.check("RemoveIPC"), Verdict::warning, "yes");
   node.file("/etc/systemd/logind.conf", "[Login]\n#RemoveIPC=no\n");
@@ -264,9 +264,9 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
 TEST_CASE("addresses and ports that others need") {
   FakeNode node;
   node.around.interfaces = {{"lo", true}};
-  expect(node.check("network addresses"), Verdict::warning, "none but");
+  expect(node.check("network addresses"), Verdict::warning, "only the loopback");
   node.around.interfaces = {{"eth0", false}};
-  expect(node.check("network addresses"), Verdict::failed, "loopback is down");
+  expect(node.check("network addresses"), Verdict::failed, "loopback interface is down");
   auto& environment = node.around.environment;
   node.file("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
   environment["MASTER_PORT"] = "29500";
@@ -275,7 +275,7 @@ TEST_CASE("addresses and ports that others need") {
   expect(node.check("MASTER_PORT"), Verdict::warning, "40000 is free, and among");
   for (const char* wrong : {"", "0", "65536", "http", "-1", "123456"}) {
     environment["MASTER_PORT"] = wrong;
-    expect(node.check("MASTER_PORT"), Verdict::failed, "no port");
+    expect(node.check("MASTER_PORT"), Verdict::failed, "is not a port");
   }
   environment["MASTER_PORT"] = "29500";
   node.around.listen_on = [](std::uint16_t port) { return port == 29500 ? EADDRINUSE : 0; };

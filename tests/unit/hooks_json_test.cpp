@@ -128,7 +128,7 @@ TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
   CHECK(refused(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is not a variable name");
   CHECK(refused(R"({"files": [{"path": "/x", "mode": "4755"}]})").starts_with("files[0].mode: \"4755\" is not between"));
   CHECK(refused(R"({"files": [{"path": "/x", "mode": "rwx"}]})").starts_with("files[0].mode: \"rwx\" is not between"));
-  CHECK(refused(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is no limit"));
+  CHECK(refused(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is not a limit"));
   CHECK(refused(R"({"limits": [{"name": "memlock", "soft": -1}]})").starts_with("limits[0].soft: is not a number"));
   CHECK(refused(R"({"limits": [{"name": "memlock", "soft": "much"}]})") ==
         "limits[0].soft: is neither a number nor \"unlimited\"");
@@ -166,7 +166,7 @@ TEST_CASE("a stage can say only what can still be done") {
 }
 
 TEST_CASE("a context with a stage that does not exist, or keys that do not, is refused") {
-  CHECK(context_from_json("{}").error().message().starts_with("stage: \"\" is no stage"));
+  CHECK(context_from_json("{}").error().message().starts_with("stage: \"\" is not a stage"));
   CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() == "jobs: is unknown");
   CHECK(context_from_json(R"({"stage": "task", "version": 2})").error().message() == "version: is not 1");
   CHECK(context_from_json(R"({"stage": "task", "user": {"uid": 4294967296}})").error().message() == "user.uid: is too large");

@@ -218,7 +218,7 @@ TEST_CASE("what only the user's side does is checked too") {
   CHECK(refused("mounts = [\"/a\\n:/x\"]", "SRC[:DST[:FLAGS]]"));
   CHECK(refused("env = [\"A\"]", "NAME=VALUE"));
   CHECK(refused("env = [\"1A=b\"]", "NAME=VALUE"));
-  CHECK(refused("env = [\"A=\\u0000\"]", "it has a NUL"));
+  CHECK(refused("env = [\"A=\\u0000\"]", "it contains a NUL"));
   CHECK(refused("keep_env = [\"A B\"]", "a pattern"));
   CHECK(refused("allowed_paths = [\"images\"]", "an absolute path"));
   CHECK(refused("max_tmpfs_size = \"5GB\"", "1% to 100%"));

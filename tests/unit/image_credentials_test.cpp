@@ -266,9 +266,9 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
   CHECK(expand("${SPC_TEST_TOKEN}$(cloud x)") == "$oauthtoken from-environmentcloud-x-1");
   home.program("fails", "echo not logged in >&2; exit 2");
   CHECK(contains(expand("$(fails)"), "exited with status 2 (it says: not logged in)"));
-  CHECK(contains(expand("$(cloud x)", false), "others could have written it"));
+  CHECK(contains(expand("$(cloud x)", false), "other users can write the file"));
   CHECK(contains(expand("$(true)"), "the password is empty"));
-  CHECK(contains(expand("$(no-such-program x)"), "no such program"));
+  CHECK(contains(expand("$(no-such-program x)"), "not found in PATH"));
 
   const auto found = [](const std::string& text, const std::string& image, const std::string& user = "") -> std::string {
     const auto secret = secret_in_enroot(text, "f", ImageReference::parse(image).value(), user, true);
@@ -312,7 +312,7 @@ TEST_CASE("a question about another registry than the image's is refused") {
   CHECK(ask("reg:1").kind == UserSourceKind::secret);
   const auto refused = ask("reg:2");
   CHECK(refused.kind == UserSourceKind::failed);
-  CHECK(contains(refused.text, "are not given out"));
+  CHECK(contains(refused.text, "are not sent"));
   home.write(".docker/config.json", "{}");
   CHECK(ask("reg:1").kind == UserSourceKind::none);
 }

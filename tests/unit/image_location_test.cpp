@@ -153,8 +153,8 @@ TEST_CASE("row 9: a name of 1 MiB is refused") {
 
 TEST_CASE("row 10: other schemes are refused by name, with those there are") {
   CHECK(refused("file:///x", "unknown scheme \"file:\""));
-  CHECK(refused("http://registry/x", "write docker://"));
-  CHECK(refused("https://registry/x", "write docker://"));
+  CHECK(refused("http://registry/x", "use docker://"));
+  CHECK(refused("https://registry/x", "use docker://"));
   CHECK(refused("shub://a/b", "unknown scheme \"shub:\" (hint: [docker://]NAME, oci:DIR"));
   CHECK(refused("docker-daemon:x:1", "use dockerd://NAME"));
   CHECK(refused("containers-storage:x", "use podman://NAME"));

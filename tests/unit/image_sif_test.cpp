@@ -78,8 +78,8 @@ TEST_CASE("a SIF file that cannot be used is refused by the name of what it is")
 
 TEST_CASE("a SIF file whose numbers make no sense is refused") {
   CHECK(outcome(Sif().root(1, "02", std::int64_t{1} << 62))
-            .starts_with("the SIF file is truncated: its root file system ends behind"));
-  CHECK(outcome(Sif().root(1, "02", -5)).starts_with("the SIF file is truncated: its root file system ends behind"));
+            .starts_with("the SIF file is truncated: its root file system extends beyond"));
+  CHECK(outcome(Sif().root(1, "02", -5)).starts_with("the SIF file is truncated: its root file system extends beyond"));
   const auto with = [](std::size_t at, std::int64_t value) {
     Sif sif;
     sif.root(1).number(at, value);

@@ -67,7 +67,7 @@ TEST_CASE("where an image lies is where its file really is") {
   auto with_colon = ImageLocation::parse("/x").value();
   with_colon.kind = ImageLocation::Kind::oci_archive;
   with_colon.path = base + "/images/a:b.tar";
-  CHECK(message_of(check_place(with_colon, site)).find("no colon") != std::string::npos);
+  CHECK(message_of(check_place(with_colon, site)).find("must not contain a colon") != std::string::npos);
   const UniqueFd mine(::open((base + "/mine.tar").c_str(), O_RDONLY | O_CLOEXEC));
   CHECK(message_of(check_opened_place(mine.get(), "x", site)).find("this site allows") != std::string::npos);
   CHECK(message_of(check_opened_place(mine.get(), "x", Site())) == "accepted");
