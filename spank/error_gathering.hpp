@@ -10,11 +10,11 @@
 
 namespace spank_container {
 
-/// srun's side of error_report.hpp: takes the errors of a step's nodes, and prints those that are alike once.
+/// srun's side of error_report.hpp: receives the errors of a step's nodes, and prints equal ones once.
 ///
-/// A thread listens from `start` to `stop`. What nodes send is data of bounded size; who does not know the token, or
-/// has not sent a whole report within a second, is dropped. A node ends its task only when its report was
-/// taken, and srun ends only after its tasks, so nothing that was taken is lost.
+/// A thread listens from `start` to `stop`. Nodes send data of bounded size; a client without the token, or
+/// without a complete report within a second, is dropped. A node ends its task only when its report is
+/// accepted, and srun ends after its tasks, so no accepted report is lost.
 class ErrorGathering {
  public:
   /// Called in the thread with one error and the nodes that have it.
@@ -25,11 +25,11 @@ class ErrorGathering {
   ErrorGathering& operator=(const ErrorGathering&) = delete;
   ~ErrorGathering();
 
-  /// Opens the socket. Port 0 in the address: it cannot be had, and the nodes print for themselves.
+  /// Opens the socket. Port 0 in the address: not possible, and the nodes print their errors themselves.
   ReportAddress open();
-  /// Starts the thread. `nodes`: when as many have reported there is nothing left to wait for; 0: not known.
+  /// Starts the thread. `nodes`: stops waiting after as many reports; 0: unknown.
   void start(size_t nodes, Print print);
-  /// Prints what is left and ends the thread.
+  /// Prints the remaining errors and ends the thread.
   void stop();
 
  private:
@@ -47,7 +47,7 @@ class ErrorGathering {
   void listen_until_stopped();
   [[nodiscard]] int wait_ms(int64_t now) const;
   void accept_all(int64_t now);
-  /// False: the connection has ended.
+  /// False: the connection was closed.
   bool read_from(Connection& connection, int64_t now);
   bool take(const ErrorReport& report, int64_t now);
   void print_all();
@@ -61,7 +61,7 @@ class ErrorGathering {
   std::vector<Connection> connections_;
   std::vector<Gathered> gathered_;
   size_t reports_ = 0, text_bytes_ = 0;
-  int64_t first_ = 0, last_ = 0;  ///< when the oldest and the newest of `gathered_` came
+  int64_t first_ = 0, last_ = 0;  ///< times of the oldest and newest of `gathered_`
 };
 
 }  // namespace spank_container

@@ -4,11 +4,11 @@
 
 namespace spank_container {
 
-/// --container=IMAGE is Slurm's own option, for OCI bundles; who types it may have meant ours. Of the command line and the
-/// environment of the calling srun, sbatch or salloc: the hint, or an empty text if there is nothing to say.
+/// --container=IMAGE is Slurm's own option, for OCI bundles; the user may have meant ours. From the command line and the
+/// environment of the calling srun, sbatch or salloc: the hint, or an empty text.
 std::string hint_about_oci_option();
 
-/// Of a command line as /proc shows it: what is given to --container, or an empty text.
+/// From a command line as in /proc: the value of --container, or an empty text.
 std::string oci_option_in(const std::string& command_line);
 
 }  // namespace spank_container

@@ -6,14 +6,15 @@
 
 namespace spank_container {
 
-/// The task prologs of a task that is about to enter its container. Slurm would run the site's after us, inside, where its path
-/// must exist. So, where the site wants that, the task runs it before it enters, and Slurm's copy of its configuration in this
-/// process forgets it. What else Slurm runs inside, it can: from 23.11 on with a launcher of ours (script_launcher.cpp).
+/// The task prologs of a task that is about to enter its container. Slurm would run the site's after us, in the container, where
+/// its path must exist. If the site wants it on the host, the task runs it before entering, and removes it from Slurm's
+/// configuration in this process. Other scripts run by Slurm in the container work: from 23.11 on with our launcher
+/// (script_launcher.cpp).
 class TaskProlog {
  public:
   /// On the host, as the user. `variables` is the job's environment.
   void run_on_host(const char* const* variables);
-  /// Inside: does to task and environment what the script has printed, as Slurm would. Ends the task if the script failed.
+  /// In the container: applies the script's output to task and environment, as Slurm would. Ends the task if the script failed.
   void apply(spank_t spank) const;
 
  private:

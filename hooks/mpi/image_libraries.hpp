@@ -14,21 +14,21 @@
 
 namespace spc {
 
-/// The libraries of an image as its loader finds them: in LD_LIBRARY_PATH of the image, by the cache, in the usual
-/// directories. What a program says itself (RPATH) is not known. In `create` only.
+/// The libraries of an image as its loader finds them: in the image's LD_LIBRARY_PATH, by the cache, in the standard
+/// directories. A program's own RPATH is not known. In `create` only.
 class ImageLibraries {
  public:
   explicit ImageLibraries(const HookContext& context);
 
-  /// Whether programs of this machine can be loaded; true for an image whose loader is in no known place.
+  /// Whether programs of this architecture can be loaded; true for an image whose loader is in an unknown place.
   [[nodiscard]] bool has_loader(std::uint16_t machine) const;
-  /// Those of this linker name, one for each soname.
+  /// Those with this linker name, one per soname.
   [[nodiscard]] std::vector<ImageLibrary> by_linker_name(std::string_view name, std::uint16_t machine) const;
-  /// What the library says of itself; null if the image has none of this soname. Valid as long as this object.
+  /// The library's ELF data; null if the image has none of this soname. Valid as long as this object.
   const ElfFile* library(const std::string& soname, std::uint16_t machine);
-  /// 2.36, or what it is instead; for messages.
+  /// 2.36, or a description; for messages.
   std::string libc(std::uint16_t machine);
-  /// The last name in a chain of links: libmpi.so.12 -> libmpi.so.12.1.8. Only names are followed, not what they are links to.
+  /// The last name in a chain of links: libmpi.so.12 -> libmpi.so.12.1.8.
   [[nodiscard]] std::string file_name(const std::string& path) const;
 
  private:

@@ -6,14 +6,14 @@
 
 namespace spc {
 
-/// Whether the image's loader knows a library of this name, by its /etc/ld.so.cache or as a file in one of the usual
-/// directories or the image's LD_LIBRARY_PATH. In `create` and `task` only.
+/// Whether the image's loader finds a library of this name, by its /etc/ld.so.cache or as a file in a standard
+/// directory or the image's LD_LIBRARY_PATH. In `create` and `task` only.
 bool image_has_library(const HookContext& context, std::string_view soname);
 
-/// The MPI in an image, as far as its libraries tell.
+/// The MPI in an image, detected by its libraries.
 struct ImageMpi {
-  bool open_mpi = false;  ///< libmpi.so.40 (Open MPI 3, 4, 5), .20, .12 of old Open MPI are not told from MPICH
-  bool mpich = false;     ///< libmpi.so.12, libmpich.so.12: MPICH and what shares its ABI
+  bool open_mpi = false;  ///< libmpi.so.40 (Open MPI 3, 4, 5); .20 and .12 of old Open MPI cannot be told from MPICH
+  bool mpich = false;     ///< libmpi.so.12, libmpich.so.12: MPICH and compatible ones
   bool pmix = false;      ///< libpmix.so.2
   bool pmi2 = false;      ///< libpmi2.so.0
 

@@ -4,9 +4,9 @@
 
 namespace spc {
 
-/// 70-mpi-abi: with --container-mpi=host, or mpi = "host" of the site, the node's MPI takes the place of the image's, if their
-/// ABIs fit and the image has a C library that is new enough. Its files lie in a directory of their own inside, and the loader
-/// finds them before the image's. What it takes and what it refuses: ABI.md beside this file.
+/// 70-mpi-abi: with --container-mpi=host, or the site's mpi = "host", the node's MPI replaces the image's, if the
+/// ABIs match and the image's C library is new enough. Its files are in a directory of their own in the container, where the
+/// loader finds them before the image's. ABI.md has the rules.
 extern const Hook mpi_abi_hook;
 
 }  // namespace spc

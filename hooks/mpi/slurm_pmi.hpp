@@ -4,7 +4,7 @@
 
 namespace spc {
 
-/// 50-slurm-pmi: what PMIx, PMI and PALS of Slurm need inside. What it knows of them: README.md beside this file.
+/// 50-slurm-pmi: what Slurm's PMIx, PMI and PALS need in the container. See README.md.
 extern const Hook slurm_pmi_hook;
 
 }  // namespace spc

@@ -4,11 +4,11 @@
 
 namespace spc {
 
-/// What a container takes over from the node besides its mounts, under the names that enroot's hooks have.
+/// Properties that a container takes over from the node, with the names of enroot's hooks.
 extern const Hook localtime_hook;
 extern const Hook aptfix_hook;
-/// Lines of passwd and group for the user and his groups. furnish() writes them, which knows him; this is where that is told and
-/// turned off.
+/// Entries of passwd and group for the user. The root file system set-up writes them, since it knows the user; this hook
+/// reports and disables them.
 extern const Hook shadow_hook;
 
 }  // namespace spc

@@ -7,20 +7,20 @@
 
 namespace spc {
 
-/// Files of the node below a root (host_root: empty but in tests). What is not there, or cannot be read, is empty: of a driver
-/// that is half there the half is described.
+/// Files of the node below a root (host_root: empty except in tests). Missing or unreadable files are empty: a partly
+/// installed driver is described as far as it is there.
 class NodeFiles {
  public:
   explicit NodeFiles(std::string root) : root_(std::move(root)) {}
 
   [[nodiscard]] bool exists(const std::string& path) const;
-  [[nodiscard]] bool is_regular(const std::string& path) const;  ///< itself or what a link leads to
+  [[nodiscard]] bool is_regular(const std::string& path) const;  ///< itself or a link's target
   /// At most 64 KiB.
   [[nodiscard]] std::string text(const std::string& path) const;
   [[nodiscard]] std::string link(const std::string& path) const;
-  /// The names in a directory that begin so, sorted with numbers as numbers. Links count.
+  /// The names in a directory with this prefix, in natural order, including links.
   [[nodiscard]] std::vector<std::string> names(const std::string& directory, std::string_view prefix = "") const;
-  /// Those that `wanted` picks; of a directory of thousands sorting all would take longer than reading it.
+  /// Those selected by `wanted`; for a directory of thousands, sorting all would take longer than reading it.
   [[nodiscard]] std::vector<std::string> names_if(const std::string& directory,
                                                   const std::function<bool(std::string_view)>& wanted) const;
   [[nodiscard]] std::string on_disk(const std::string& path) const { return root_ + path; }
@@ -29,10 +29,10 @@ class NodeFiles {
   std::string root_;
 };
 
-/// Of "Name:   value" lines, the value of the first with this name; empty if there is none.
+/// Of "Name:   value" lines, the value of the first with this name; empty if none.
 std::string field_of(std::string_view text, std::string_view name);
 
-/// The number that `text` is, or -1.
+/// The number in `text`, or -1.
 int number_of(std::string_view text);
 
 }  // namespace spc

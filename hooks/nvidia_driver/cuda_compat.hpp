@@ -7,16 +7,16 @@
 
 namespace spc {
 
-/// Whether an image's own libcuda (NVIDIA's forward compatibility package) takes the place of the driver's.
+/// Whether an image's own libcuda (NVIDIA's forward compatibility package) replaces the driver's.
 struct CudaCompat {
-  std::string directory;  ///< inside, to be searched before all others; empty: the driver's own libcuda is used
-  std::string version;    ///< of the libcuda there; empty: it has none that counts
-  std::string reason;     ///< why it is used or not, for people; empty: there is none
+  std::string directory;  ///< in the container, to be searched before all others; empty: the driver's own libcuda is used
+  std::string version;    ///< of the libcuda there; empty: none that is usable
+  std::string reason;     ///< why it is used or not, for the user; empty: there is none
 };
 
-/// Looks in /usr/local/cuda/compat of the image, which must have exactly one libcuda.so.X.Y. What that library says in its note
-/// decides, or without one whether it is of a later major version than the node's driver: the rules of NVIDIA's toolkit
-/// (cmd/nvidia-cdi-hook/cudacompat). Nothing of it is mounted or executed, and links do not lead out of the image.
+/// Searches /usr/local/cuda/compat of the image, which must have exactly one libcuda.so.X.Y. The note in that library
+/// decides, or without one whether it has a later major version than the node's driver: the rules of NVIDIA's toolkit
+/// (cmd/nvidia-cdi-hook/cudacompat). Nothing in it is mounted or executed, and links do not lead out of the image.
 CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version);
 
 }  // namespace spc

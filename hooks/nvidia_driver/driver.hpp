@@ -10,7 +10,7 @@
 
 namespace spc {
 
-/// What a part of NVIDIA's driver is for: the words of NVIDIA_DRIVER_CAPABILITIES as bits. A part is wanted if any of its bits
+/// The purpose of a driver file: the words of NVIDIA_DRIVER_CAPABILITIES as bits. A file is wanted if any of its bits
 /// is; a 32-bit library also needs `for_32_bit` (the word compat32).
 enum NvidiaUse : std::uint32_t {
   for_utility = 1,
@@ -20,15 +20,15 @@ enum NvidiaUse : std::uint32_t {
   for_display = 16,
   for_ngx = 32,
   for_32_bit = 64,
-  for_any = 63,  ///< a library that is in no table, so newer than these: wanted with whatever is wanted
+  for_any = 63,  ///< a library in no table, so newer than these: wanted with anything
 };
 
 /// A shared library of the driver.
 struct NvidiaLibrary {
   std::string path;    ///< on the host: with driver_root, without host_root
   std::string file;    ///< libcuda.so.550.54.15
-  std::string soname;  ///< libcuda.so.1, as its dynamic section has it; empty: a module that nobody links with
-  std::string folder;  ///< below the directory of libraries: vdpau, gbm, or empty
+  std::string soname;  ///< libcuda.so.1, from its dynamic section; empty: a module that is not linked with
+  std::string folder;  ///< below the library directory: vdpau, gbm, or empty
   std::uint32_t uses = 0;
   bool is_32_bit = false;
 
@@ -44,7 +44,7 @@ struct NvidiaFile {
   bool operator==(const NvidiaFile&) const = default;
 };
 
-/// A part of a GPU that MIG has made: what lets a process use it are the nodes of its GPU instance and compute instance.
+/// A MIG partition of a GPU: a process needs the nodes of its GPU instance and compute instance to use it.
 struct NvidiaMig {
   unsigned gpu_instance = 0, compute_instance = 0;
   std::string gpu_instance_node, compute_instance_node;  ///< /dev/nvidia-caps/nvidia-capN
@@ -55,27 +55,27 @@ struct NvidiaMig {
 struct NvidiaGpu {
   unsigned minor = 0;
   std::string node;              ///< /dev/nvidia<minor>
-  std::string pci_address;       ///< 0000:1b:00.0; empty if the driver does not say
-  std::string uuid, model;       ///< GPU-...; empty if the driver does not say
+  std::string pci_address;       ///< 0000:1b:00.0; empty if unknown
+  std::string uuid, model;       ///< GPU-...; empty if unknown
   std::vector<std::string> dri;  ///< /dev/dri/cardN, /dev/dri/renderDN of this address
   bool mig_mode = false;         ///< has instances
-  std::vector<NvidiaMig> migs;   ///< in the order of their numbers
+  std::vector<NvidiaMig> migs;   ///< by number
 
   bool operator==(const NvidiaGpu&) const = default;
 };
 
-/// What there is of NVIDIA's driver on this node. Lists are in an order that does not depend on that of directories.
+/// NVIDIA's driver on this node. The order of the lists does not depend on that of directories.
 struct NvidiaDriver {
-  std::string version;                           ///< of the kernel's driver: 550.54.15; of libcuda if the kernel does not say
-  std::string library_version;                   ///< of libcuda; empty: none was found
-  std::vector<std::string> library_directories;  ///< where libcuda lies, on the host; the first of each width
+  std::string version;                           ///< of the kernel driver: 550.54.15; of libcuda if that is unknown
+  std::string library_version;                   ///< of libcuda; empty: not found
+  std::vector<std::string> library_directories;  ///< directories of libcuda on the host; the first of each word size
   std::vector<NvidiaLibrary> libraries;
   std::vector<NvidiaFile> binaries, firmware, config_files;
   std::vector<NvidiaFile> sockets;  ///< of nvidia-persistenced and of the fabric manager
 
   std::vector<NvidiaGpu> gpus;  ///< by PCI address: the order of Slurm, of nvidia-smi and of CUDA_DEVICE_ORDER=PCI_BUS_ID
-  std::vector<NvidiaFile> control_nodes;       ///< /dev/nvidiactl, -uvm, -uvm-tools, -modeset, as far as they exist
-  std::vector<std::string> mig_control_nodes;  ///< what mig/config and mig/monitor need, in /dev/nvidia-caps
+  std::vector<NvidiaFile> control_nodes;       ///< existing ones of /dev/nvidiactl, -uvm, -uvm-tools, -modeset
+  std::vector<std::string> mig_control_nodes;  ///< for mig/config and mig/monitor, in /dev/nvidia-caps
   std::vector<std::string> imex_channels;      ///< /dev/nvidia-caps-imex-channels/channelN
   std::vector<std::string> nvswitch_nodes;     ///< /dev/nvidia-nvswitch*
   std::vector<std::string> fs_nodes;           ///< GPUDirect Storage: /dev/nvidia-fs*
@@ -83,27 +83,27 @@ struct NvidiaDriver {
 
   std::vector<std::string> notes;  ///< where it was found, and what is missing
 
-  /// Whether libraries and kernel belong together, without which nothing works.
+  /// Whether libraries and kernel driver match, which everything needs.
   [[nodiscard]] bool versions_agree() const { return !version.empty() && version == library_version; }
 
   bool operator==(const NvidiaDriver&) const = default;
 };
 
-/// Looks for the driver without executing or loading any of it, and without opening a device. `host_root` comes before every
-/// path; `driver_root` is where the driver's files lie if not in the host's own places (config.toml), or empty. Without a
-/// driver: an empty value whose notes say where it was looked for.
+/// Finds the driver without executing or loading any of it, and without opening a device. `host_root` is the prefix of every
+/// path; `driver_root` is the location of the driver's files outside the system directories (config.toml), or empty. Without a
+/// driver: an empty value whose notes list the searched places.
 NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& driver_root);
 
-/// The GPUs, control nodes and instances alone, without the files.
+/// The GPUs, control nodes and instances only, without the files.
 void discover_nvidia_devices(const std::string& host_root, NvidiaDriver& driver);
 
-/// for_utility of "utility" and so on; "all" is everything but compat32. Nothing if there is no such word.
+/// for_utility for "utility" and so on; "all" is everything but compat32. Empty for an unknown word.
 std::optional<std::uint32_t> nvidia_use_of(std::string_view word);
 
-/// What the library of this file name (libcuda.so.550.54.15) is for.
+/// The purpose of the library with this file name (libcuda.so.550.54.15).
 std::uint32_t nvidia_library_use(std::string_view file);
 
-/// The CUDA version that a driver supports by itself, as 1204 for 12.4; 0 if the driver is newer than the table.
+/// The CUDA version a driver supports by itself, as 1204 for 12.4; 0 if the driver is newer than the table.
 unsigned cuda_version_of_driver(std::string_view version);
 
 }  // namespace spc

@@ -7,7 +7,7 @@
 
 namespace spc {
 
-/// What `list -f` prints: a heading, then a line for each container that runs, and one for each that does not.
+/// The output of `list -f`: a heading, then a line for each running container, and one for each other.
 Result<std::string> table_of(const std::vector<std::string>& names);
 
 }  // namespace spc

@@ -7,13 +7,13 @@
 
 namespace spc {
 
-/// Becomes `scontainer` with these arguments and this environment; comes back only with an error.
+/// Executes `scontainer` with these arguments and this environment; returns only on failure.
 Error become_scontainer(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
 /// The same with our environment.
 Error become_scontainer(const std::vector<std::string>& arguments);
 
-/// Runs it to its end; gives what it wrote to standard output. Its own messages go to standard error; when it fails, it has
-/// said why, and the Error's message is empty.
+/// Runs it and returns its standard output. Its messages go to standard error; when it fails, it has
+/// reported the reason, and the Error's message is empty.
 Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments);
 
 }  // namespace spc

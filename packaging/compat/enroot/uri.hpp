@@ -6,11 +6,11 @@
 
 namespace spc {
 
-/// `docker://[USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]`, `dockerd://IMAGE[:TAG]`, `podman://IMAGE[:TAG]`. Only the scheme is looked
-/// at here: scontainer takes all of it as it is.
+/// `docker://[USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]`, `dockerd://IMAGE[:TAG]`, `podman://IMAGE[:TAG]`. Only the scheme is
+/// checked here: scontainer accepts the rest as it is.
 Result<void> check_uri(const std::string& uri);
 
-/// The file that `import` writes without -o: `nvidia+pytorch+24.03-py3.sqsh`; registry, user and digest are not in it.
+/// The default output file of `import`: `nvidia+pytorch+24.03-py3.sqsh`, without registry, user and digest.
 std::string default_file_name(const std::string& uri);
 
 }  // namespace spc
