@@ -104,7 +104,7 @@ void CdiRegistry::read_file(const std::string& host_root, const std::string& pat
   const auto read = [&]() -> Result<CdiSpec> {
     const auto file = SPC_TRY(open_trusted_file(host_root + path, "CDI file", owner));
     const std::string what = "CDI file " + in_quotes(path);
-    const auto text = SPC_TRY_DURING(what, spc::read_file(file.get(), kCdiMostBytes));
+    const auto text = SPC_TRY_DURING(what, spc::read_file(file.get(), kCdiLimits.bytes));
     return SPC_TRY_DURING(what, parse_cdi_spec(text));
   };
   if (auto spec = read()) {

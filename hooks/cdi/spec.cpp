@@ -10,8 +10,6 @@
 namespace spc {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::array<std::string_view, 8> kVersions{"0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"};
 
 /// By place in kVersions.
@@ -39,8 +37,7 @@ class Reader {
     if (spec.kind.find('.', spec.kind.find('/')) != std::string::npos) needs(v06, "a dot in the class");
     SPC_TRY(annotations(tree, "the file"));
     spec.edits = SPC_TRY(edits_of(tree, "containerEdits"));
-    const Json* devices = SPC_TRY(list(tree, "devices", "the file"));
-    for (const Json& device : *devices) spec.devices.push_back(SPC_TRY(device_of(device)));
+    for (const Json& device : *SPC_TRY(list(tree, "devices", "the file"))) spec.devices.push_back(SPC_TRY(device_of(device)));
     std::set<std::string_view> names;
     for (const CdiDevice& device : spec.devices) {
       if (!names.insert(device.name).second) return wrong("devices", in_quotes(device.name) + " is duplicate");
@@ -61,57 +58,55 @@ class Reader {
 
   static Result<void> members(const Json& object, const std::string& where, std::initializer_list<std::string_view> known) {
     if (!object.is_object()) return wrong(where, "is not a map");
-    for (const auto& [key, value] : object.items()) {
+    for (const auto& [key, value] : object.members()) {
       if (std::find(known.begin(), known.end(), key) == known.end()) return wrong(where, "unknown member " + in_quotes(key));
     }
     return {};
   }
 
   [[nodiscard]] Result<std::string> as_text(const Json& value, const std::string& what) const {
-    if (value.is_number_integer() && from_yaml_) return std::to_string(value.get<std::int64_t>());
-    if (!value.is_string()) return wrong(what, "is not a string");
-    const auto& text = value.get_ref<const std::string&>();
+    const bool is_number = !value.is_text() && !value.is_null() && !value.is_array() && !value.is_object();
+    if (is_number && from_yaml_) return value.str();
+    if (!value.is_text()) return wrong(what, "is not a string");
+    const std::string& text = value.as_text();
     if (text.find('\0') != std::string::npos) return wrong(what, "contains a NUL character");
     return text;
   }
 
   /// Empty if it is not there.
   [[nodiscard]] Result<std::string> text(const Json& object, const char* key, const std::string& where) const {
-    const auto found = object.find(key);
-    if (found == object.end() || found->is_null()) return std::string();
-    return as_text(*found, where + ": " + key);
+    const Json* member = object.find(key);
+    return member == nullptr ? std::string() : as_text(*member, where + ": " + key);
   }
 
-  static Result<const Json*> list(const Json& object, const char* key, const std::string& where) {
-    static const Json kEmpty = Json::array();
-    const auto found = object.find(key);
-    if (found == object.end() || found->is_null()) return &kEmpty;
-    if (!found->is_array()) return wrong(where + ": " + key, "is not a list");
-    return &*found;
+  /// Empty if it is not there.
+  static Result<const Json::Array*> list(const Json& object, const char* key, const std::string& where) {
+    static const Json::Array kNone;
+    const Json* member = object.find(key);
+    if (member == nullptr) return &kNone;
+    if (!member->is_array()) return wrong(where + ": " + key, "is not a list");
+    return &member->elements();
   }
 
   [[nodiscard]] Result<std::vector<std::string>> texts(const Json& object, const char* key, const std::string& where) const {
     std::vector<std::string> values;
-    const Json* items = SPC_TRY(list(object, key, where));
-    for (const Json& item : *items) values.push_back(SPC_TRY(as_text(item, where + ": " + key)));
+    for (const Json& item : *SPC_TRY(list(object, key, where))) values.push_back(SPC_TRY(as_text(item, where + ": " + key)));
     return values;
   }
 
   static Result<std::optional<std::uint64_t>> number(const Json& object, const char* key, const std::string& where) {
-    const auto found = object.find(key);
-    if (found == object.end() || found->is_null()) return std::optional<std::uint64_t>();
-    if (!found->is_number_integer() || (!found->is_number_unsigned() && found->get<std::int64_t>() < 0)) {
-      return wrong(where + ": " + key, "is not a non-negative number");
-    }
-    return std::optional(found->get<std::uint64_t>());
+    const Json* member = object.find(key);
+    if (member == nullptr) return std::optional<std::uint64_t>();
+    if (!member->is_number()) return wrong(where + ": " + key, "is not a non-negative number");
+    return std::optional(member->as_number());
   }
 
   Result<void> annotations(const Json& object, const std::string& where) {
-    const auto found = object.find("annotations");
-    if (found == object.end() || found->is_null()) return {};
-    if (!found->is_object()) return wrong(where + ": annotations", "is not a map");
-    if (!found->empty()) needs(v06, "annotations");
-    for (const auto& [key, value] : found->items()) SPC_TRY(as_text(value, where + ": annotation " + in_quotes(key)));
+    const Json* annotations = object.find("annotations");
+    if (annotations == nullptr) return {};
+    if (!annotations->is_object()) return wrong(where + ": annotations", "is not a map");
+    if (!annotations->empty()) needs(v06, "annotations");
+    for (const auto& [key, value] : annotations->members()) SPC_TRY(as_text(value, where + ": annotation " + in_quotes(key)));
     return {};
   }
 
@@ -130,39 +125,50 @@ class Reader {
 
   Result<CdiEdits> edits_of(const Json& owner, const std::string& where) {
     CdiEdits edits;
-    const auto found = owner.find("containerEdits");
-    if (found == owner.end() || found->is_null()) return edits;
+    const Json* found = owner.find("containerEdits");
+    if (found == nullptr) return edits;
     const Json& tree = *found;
     SPC_TRY(members(tree, where, {"env", "deviceNodes", "netDevices", "mounts", "hooks", "additionalGids", "intelRdt"}));
     edits.env = SPC_TRY(texts(tree, "env", where));
     SPC_TRY(check_variables(edits.env, where));
-    const Json* nodes = SPC_TRY(list(tree, "deviceNodes", where));
-    for (const Json& node : *nodes) edits.device_nodes.push_back(SPC_TRY(node_of(node, where + ": device node")));
-    const Json* mounts = SPC_TRY(list(tree, "mounts", where));
-    for (const Json& mount : *mounts) edits.mounts.push_back(SPC_TRY(mount_of(mount, where + ": mount")));
-    const Json* hooks = SPC_TRY(list(tree, "hooks", where));
-    for (const Json& hook : *hooks) edits.hooks.push_back(SPC_TRY(hook_of(hook, where + ": hook")));
-    const Json* gids = SPC_TRY(list(tree, "additionalGids", where));
-    for (const Json& gid : *gids) {
-      needs(v07, "additionalGids");
-      if (!gid.is_number_unsigned() && !(gid.is_number_integer() && gid.get<std::int64_t>() >= 0)) {
-        return wrong(where + ": additionalGids", "is not a list of numbers");
-      }
-      if (gid.get<std::uint64_t>() != 0) edits.additional_gids.push_back(gid.get<std::uint64_t>());
+    for (const Json& node : *SPC_TRY(list(tree, "deviceNodes", where))) {
+      edits.device_nodes.push_back(SPC_TRY(node_of(node, where + ": device node")));
     }
-    const Json* interfaces = SPC_TRY(list(tree, "netDevices", where));
-    for (const Json& interface : *interfaces) {
-      needs(v11, "netDevices");
-      SPC_TRY(members(interface, where + ": net device", {"hostInterfaceName", "name"}));
-      edits.net_devices.push_back(SPC_TRY(text(interface, "hostInterfaceName", where + ": net device")));
-      if (edits.net_devices.back().empty()) return wrong(where + ": net device", "has no hostInterfaceName");
+    for (const Json& mount : *SPC_TRY(list(tree, "mounts", where))) {
+      edits.mounts.push_back(SPC_TRY(mount_of(mount, where + ": mount")));
     }
-    if (const auto rdt = tree.find("intelRdt"); rdt != tree.end() && !rdt->is_null()) {
+    for (const Json& hook : *SPC_TRY(list(tree, "hooks", where))) {
+      edits.hooks.push_back(SPC_TRY(hook_of(hook, where + ": hook")));
+    }
+    edits.additional_gids = SPC_TRY(groups_of(tree, where));
+    edits.net_devices = SPC_TRY(interfaces_of(tree, where));
+    if (const Json* rdt = tree.find("intelRdt")) {
       if (!rdt->is_object()) return wrong(where + ": intelRdt", "is not a map");
       needs(v07, "intelRdt");
       edits.intel_rdt = true;
     }
     return edits;
+  }
+
+  Result<std::vector<std::uint64_t>> groups_of(const Json& tree, const std::string& where) {
+    std::vector<std::uint64_t> groups;
+    for (const Json& gid : *SPC_TRY(list(tree, "additionalGids", where))) {
+      needs(v07, "additionalGids");
+      if (!gid.is_number()) return wrong(where + ": additionalGids", "is not a list of numbers");
+      if (gid.as_number() != 0) groups.push_back(gid.as_number());
+    }
+    return groups;
+  }
+
+  Result<std::vector<std::string>> interfaces_of(const Json& tree, const std::string& where) {
+    std::vector<std::string> interfaces;
+    for (const Json& interface : *SPC_TRY(list(tree, "netDevices", where))) {
+      needs(v11, "netDevices");
+      SPC_TRY(members(interface, where + ": net device", {"hostInterfaceName", "name"}));
+      interfaces.push_back(SPC_TRY(text(interface, "hostInterfaceName", where + ": net device")));
+      if (interfaces.back().empty()) return wrong(where + ": net device", "has no hostInterfaceName");
+    }
+    return interfaces;
   }
 
   static Result<void> check_variables(const std::vector<std::string>& variables, const std::string& where) {

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 namespace spc {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 void add_texts(Json& object, const char* key, const std::vector<std::string>& texts) {
   if (!texts.empty()) object[key] = texts;
@@ -33,14 +32,14 @@ Json tree_of(const CdiEdits& edits) {
     if (hook.timeout) item["timeout"] = *hook.timeout;
     tree["hooks"].push_back(std::move(item));
   }
-  if (!edits.additional_gids.empty()) tree["additionalGids"] = edits.additional_gids;
+  for (const std::uint64_t gid : edits.additional_gids) tree["additionalGids"].push_back(gid);
   return tree;
 }
 
 Json tree_of(const CdiSpec& spec) {
   Json tree{{"cdiVersion", spec.version}, {"kind", spec.kind}, {"devices", Json::array()}};
   for (const CdiDevice& device : spec.devices) {
-    tree["devices"].push_back({{"name", device.name}, {"containerEdits", tree_of(device.edits)}});
+    tree["devices"].push_back(Json{{"name", device.name}, {"containerEdits", tree_of(device.edits)}});
   }
   if (auto edits = tree_of(spec.edits); !edits.empty()) tree["containerEdits"] = std::move(edits);
   return tree;
@@ -60,19 +59,36 @@ bool is_plain(const std::string& text) {
          std::find(kWords.begin(), kWords.end(), lower) == kWords.end();
 }
 
+/// JSON's texts are YAML's in quotes, but for characters that YAML does not let stand there: all but ASCII is escaped.
+std::string with_escapes(const std::string& json) {
+  std::string text;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const auto first = static_cast<unsigned char>(json[i]);
+    if (first < 0x7f) {
+      text += json[i];
+      continue;
+    }
+    const std::size_t more = first < 0x80 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;  // it is UTF-8
+    unsigned code = more == 0 ? first : first & (0x3fU >> more);
+    for (std::size_t byte = 0; byte < more; ++byte) code = code << 6 | (static_cast<unsigned char>(json[++i]) & 0x3fU);
+    std::array<char, 11> escape{};
+    std::snprintf(escape.data(), escape.size(), code > 0xffff ? "\\U%08x" : "\\u%04x", code);
+    text += escape.data();
+  }
+  return text;
+}
+
 std::string scalar(const Json& value) {
-  if (value.is_string() && is_plain(value.get_ref<const std::string&>())) return value.get<std::string>();
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);  // JSON's texts are YAML's in quotes
+  return value.is_text() && is_plain(value.as_text()) ? value.as_text() : with_escapes(value.str());
 }
 
 /// `begin` stands before the first line, and is as wide as `indent`.
 void write(std::string& out, const Json& value, std::string begin, const std::string& indent) {
   if (value.is_object() && !value.empty()) {
-    for (const auto& [key, member] : value.items()) {
+    for (const auto& [key, member] : value.members()) {
       out += begin + key + ":";
       begin = indent;
-      const bool nested = (member.is_object() || member.is_array()) && !member.empty();
-      if (!nested) {
+      if (member.empty()) {
         out += " " + scalar(member) + "\n";
         continue;
       }
@@ -81,7 +97,7 @@ void write(std::string& out, const Json& value, std::string begin, const std::st
       write(out, member, deeper, deeper);
     }
   } else if (value.is_array() && !value.empty()) {
-    for (const Json& item : value) {
+    for (const Json& item : value.elements()) {
       write(out, item, begin + "- ", indent + "  ");
       begin = indent;
     }
@@ -92,7 +108,7 @@ void write(std::string& out, const Json& value, std::string begin, const std::st
 
 }  // namespace
 
-std::string cdi_to_json(const CdiSpec& spec) { return tree_of(spec).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string cdi_to_json(const CdiSpec& spec) { return tree_of(spec).str(2, ' ', Json::Order::kept) + "\n"; }
 
 std::string cdi_to_yaml(const CdiSpec& spec) {
   std::string out = "---\n";

@@ -8,12 +8,11 @@
 #include <algorithm>
 #include <array>
 
+#include "base/json_object.hpp"
 #include "hooks/json/edits_object.hpp"
 
 namespace spc {
 namespace {
-
-using Json = StrictObject::Json;
 
 constexpr std::array<std::string_view, 5> kStages{"prepare", "create", "task", "start", "stop"};
 
@@ -23,11 +22,11 @@ Json json_of_settings(const HookContext& context) {
   return settings;
 }
 
-Result<void> read_settings(StrictObject& call, HookContext& context) {
+Result<void> read_settings(JsonObject& call, HookContext& context) {
   const Json* settings = call.take_any("settings");
   if (settings == nullptr) return {};
-  auto object = SPC_TRY(StrictObject::of(*settings, "settings"));
-  for (const auto& [key, value] : settings->items()) {
+  auto object = SPC_TRY(JsonObject::of(*settings, "settings"));
+  for (const auto& [key, value] : settings->members()) {
     std::vector<std::string> values;
     SPC_TRY(object.take(key.c_str(), values));
     for (std::string& text : values) context.settings.emplace(key, std::move(text));
@@ -35,10 +34,10 @@ Result<void> read_settings(StrictObject& call, HookContext& context) {
   return {};
 }
 
-Result<void> read_image(StrictObject& call, HookCall& into) {
+Result<void> read_image(JsonObject& call, HookCall& into) {
   const Json* image = call.take_any("image");
   if (image == nullptr) return {};
-  auto object = SPC_TRY(StrictObject::of(*image, "image"));
+  auto object = SPC_TRY(JsonObject::of(*image, "image"));
   SPC_TRY(object.take("name", into.context.image_name));
   SPC_TRY(object.take("digest", into.context.image_digest));
   SPC_TRY(object.take("environment", into.context.image));
@@ -46,10 +45,10 @@ Result<void> read_image(StrictObject& call, HookCall& into) {
   return object.nothing_left();
 }
 
-Result<void> read_user(StrictObject& call, HookContext& context) {
+Result<void> read_user(JsonObject& call, HookContext& context) {
   const Json* user = call.take_any("user");
   if (user == nullptr) return {};
-  auto object = SPC_TRY(StrictObject::of(*user, "user"));
+  auto object = SPC_TRY(JsonObject::of(*user, "user"));
   std::uint64_t uid = context.uid;
   std::uint64_t gid = context.gid;
   SPC_TRY(object.take("uid", uid));
@@ -63,10 +62,10 @@ Result<void> read_user(StrictObject& call, HookContext& context) {
   return object.nothing_left();
 }
 
-Result<void> read_container(StrictObject& call, HookContext& context) {
+Result<void> read_container(JsonObject& call, HookContext& context) {
   const Json* container = call.take_any("container");
   if (container == nullptr) return {};
-  auto object = SPC_TRY(StrictObject::of(*container, "container"));
+  auto object = SPC_TRY(JsonObject::of(*container, "container"));
   SPC_TRY(object.take("remapRoot", context.remap_root));
   SPC_TRY(object.take("ownNet", context.own_net));
   SPC_TRY(object.take("ownIpc", context.own_ipc));
@@ -95,27 +94,27 @@ UniqueFd open_below(const std::string& root, const char* path, int flags) {
 std::string context_to_json(const HookCall& call) {
   const HookContext& context = call.context;
   Json object{{"version", 1}, {"stage", call.stage}, {"job", context.job}, {"settings", json_of_settings(context)}};
-  object["image"] = {{"name", context.image_name}, {"digest", context.image_digest}, {"environment", context.image}};
+  object["image"] = Json{{"name", context.image_name}, {"digest", context.image_digest}, {"environment", context.image}};
   if (!call.image_root.empty()) object["image"]["root"] = call.image_root;
   object["environment"] = context.environment;
-  object["user"] = {{"uid", context.uid}, {"gid", context.gid}, {"name", context.user}, {"home", context.home}};
+  object["user"] = Json{{"uid", context.uid}, {"gid", context.gid}, {"name", context.user}, {"home", context.home}};
   if (context.gpu) object["gpu"] = *context.gpu;
   object["devices"] = context.devices;
   object["mpi"] = context.mpi;
   object["command"] = context.command;
-  object["container"] = {
+  object["container"] = Json{
       {"remapRoot", context.remap_root}, {"ownNet", context.own_net},         {"ownIpc", context.own_ipc},
       {"ownPid", context.own_pid},       {"ownUts", context.own_uts},         {"ownContainer", context.own_container},
       {"writable", context.writable},    {"mountsHome", context.mounts_home}, {"hasBindMounts", context.has_bind_mounts}};
   if (!context.host_root.empty()) object["hostRoot"] = context.host_root;
   if (context.granted_devices) object["grantedDevices"] = *context.granted_devices;
   if (call.prepared != Edits()) object["prepared"] = edits_object(call.prepared);
-  return object.dump(1, ' ', false, Json::error_handler_t::replace);
+  return object.str(1);
 }
 
 Result<HookCall> context_from_json(std::string_view text) {
-  const Json document = SPC_TRY(StrictObject::parse(text));
-  auto object = SPC_TRY(StrictObject::of(document));
+  const Json document = SPC_TRY(JsonObject::parse(text));
+  auto object = SPC_TRY(JsonObject::of(document));
   HookCall call;
   HookContext& context = call.context;
   std::uint64_t version = 1;

@@ -4,12 +4,11 @@
 #include <array>
 #include <cstdio>
 
+#include "base/json_object.hpp"
 #include "hooks/json/edits_object.hpp"
 
 namespace spc {
 namespace {
-
-using Json = StrictObject::Json;
 
 /// Those of setrlimit(2) that the engine sets.
 constexpr std::array<std::string_view, 8> kLimits{"memlock", "nofile", "stack", "core", "nproc", "as", "data", "fsize"};
@@ -90,15 +89,15 @@ Json json_of(const ProgramEdit& program) {
   return object;
 }
 
-Result<void> check_name(const StrictObject& object, const char* key, const std::string& name) {
+Result<void> check_name(const JsonObject& object, const char* key, const std::string& name) {
   if (!name.empty() && name.find('=') == std::string::npos) return {};
   return object.problem(key, in_quotes(name) + " is not a variable name");
 }
 
-Result<void> read_environment(StrictObject& edits, Edits::Environment& environment) {
+Result<void> read_environment(JsonObject& edits, Edits::Environment& environment) {
   const Json* member = edits.take_any("environment");
   if (member == nullptr) return {};
-  auto object = SPC_TRY(StrictObject::of(*member, edits.name_of("environment")));
+  auto object = SPC_TRY(JsonObject::of(*member, edits.name_of("environment")));
   SPC_TRY(object.take("unset", environment.unset));
   SPC_TRY(object.take("set", environment.set));
   SPC_TRY(object.take("prepend", environment.prepend));
@@ -110,11 +109,11 @@ Result<void> read_environment(StrictObject& edits, Edits::Environment& environme
   return object.nothing_left();
 }
 
-Result<void> read_mount(StrictObject& object, MountEdit& mount) {
+Result<void> read_mount(JsonObject& object, MountEdit& mount) {
   SPC_TRY(object.take_path("source", mount.source));
   SPC_TRY(object.take("target", mount.target));
   // Empty: it is not mounted after all, which only `create` can say.
-  if (const std::string why = problem_of_path(mount.target); !mount.target.empty() && !why.empty()) {
+  if (const std::string why = path_problem(mount.target); !mount.target.empty() && !why.empty()) {
     return object.problem("target", why);
   }
   if (mount.target == "/") return object.problem("target", "cannot be the root");
@@ -125,7 +124,7 @@ Result<void> read_mount(StrictObject& object, MountEdit& mount) {
   return object.take("size", mount.size);
 }
 
-Result<void> read_program(StrictObject& object, ProgramEdit& program) {
+Result<void> read_program(JsonObject& object, ProgramEdit& program) {
   SPC_TRY(object.take_path("path", program.path));
   if (program.path.empty()) return object.problem("path", "is missing");
   SPC_TRY(object.take("args", program.args));
@@ -133,21 +132,21 @@ Result<void> read_program(StrictObject& object, ProgramEdit& program) {
   return object.take("timeout", program.timeout);
 }
 
-Result<void> read_device(StrictObject& object, DeviceEdit& device) {
+Result<void> read_device(JsonObject& object, DeviceEdit& device) {
   SPC_TRY(object.take_path("path", device.path));
   if (device.path.empty()) return object.problem("path", "is missing");
   SPC_TRY(object.take_path("source", device.source));
   return object.take("optional", device.optional);
 }
 
-Result<void> read_symlink(StrictObject& object, SymlinkEdit& link) {
+Result<void> read_symlink(JsonObject& object, SymlinkEdit& link) {
   SPC_TRY(object.take_path("path", link.path));
   SPC_TRY(object.take("target", link.target));
   if (link.path.empty() || link.target.empty()) return object.problem(link.path.empty() ? "path" : "target", "is missing");
   return {};
 }
 
-Result<void> read_file_edit(StrictObject& object, FileEdit& file) {
+Result<void> read_file_edit(JsonObject& object, FileEdit& file) {
   SPC_TRY(object.take_path("path", file.path));
   if (file.path.empty()) return object.problem("path", "is missing");
   SPC_TRY(object.take("content", file.content));
@@ -161,7 +160,7 @@ Result<void> read_file_edit(StrictObject& object, FileEdit& file) {
   return {};
 }
 
-Result<void> read_library(StrictObject& object, LibraryEdit& library) {
+Result<void> read_library(JsonObject& object, LibraryEdit& library) {
   SPC_TRY(object.take("soname", library.soname));
   if (library.soname.empty() || library.soname.find('/') != std::string::npos) {
     return object.problem("soname", in_quotes(library.soname) + " is not a library name");
@@ -175,13 +174,13 @@ Result<void> read_library(StrictObject& object, LibraryEdit& library) {
   return object.take("before", library.before);
 }
 
-Result<void> read_library_directory(StrictObject& object, LibraryDirectoryEdit& directory) {
+Result<void> read_library_directory(JsonObject& object, LibraryDirectoryEdit& directory) {
   SPC_TRY(object.take_path("path", directory.path));
   if (directory.path.empty()) return object.problem("path", "is missing");
   return object.take("before", directory.before);
 }
 
-Result<void> read_limit(StrictObject& object, LimitEdit& limit) {
+Result<void> read_limit(JsonObject& object, LimitEdit& limit) {
   SPC_TRY(object.take("name", limit.name));
   if (std::find(kLimits.begin(), kLimits.end(), limit.name) == kLimits.end()) {
     return object.problem("name",
@@ -189,16 +188,16 @@ Result<void> read_limit(StrictObject& object, LimitEdit& limit) {
   }
   const Json* soft = object.take_any("soft");
   if (soft == nullptr) return object.problem("soft", "is missing");
-  if (!soft->is_string()) return object.take("soft", limit.soft);
-  if (*soft != "unlimited") return object.problem("soft", "is neither a number nor \"unlimited\"");
+  if (!soft->is_text()) return object.take("soft", limit.soft);
+  if (soft->as_text() != "unlimited") return object.problem("soft", "is neither a number nor \"unlimited\"");
   limit.soft = UINT64_MAX;
   return {};
 }
 
 /// Reads an array of objects into a list of edits.
 template <typename Edit, typename Read>
-Result<void> read_list(StrictObject& edits, const char* key, std::vector<Edit>& list, const Read& read) {
-  return edits.take_each(key, [&](StrictObject& element) -> Result<void> {
+Result<void> read_list(JsonObject& edits, const char* key, std::vector<Edit>& list, const Read& read) {
+  return edits.take_each(key, [&](JsonObject& element) -> Result<void> {
     Edit edit;
     SPC_TRY(read(element, edit));
     list.push_back(std::move(edit));
@@ -216,8 +215,7 @@ MountEdit without_target(MountEdit mount) {
 
 Json edits_object(const Edits& edits) {
   Json object = Json::object();
-  put(object, "environment", json_of(edits.environment));
-  if (object.contains("environment") && object["environment"].empty()) object.erase("environment");
+  if (edits.environment != Edits::Environment()) object["environment"] = json_of(edits.environment);
   const auto to_json = [](const auto& edit) { return json_of(edit); };
   put_each(object, "mounts", edits.mounts, to_json);
   put_each(object, "devices", edits.devices, to_json);
@@ -239,7 +237,7 @@ Json edits_object(const Edits& edits) {
 }
 
 Result<Edits> edits_of_object(const Json& value, const std::string& where) {
-  auto object = SPC_TRY(StrictObject::of(value, where));
+  auto object = SPC_TRY(JsonObject::of(value, where));
   Edits edits;
   SPC_TRY(read_environment(object, edits.environment));
   SPC_TRY(read_list(object, "mounts", edits.mounts, read_mount));
@@ -261,16 +259,17 @@ Result<Edits> edits_of_object(const Json& value, const std::string& where) {
 }
 
 Result<std::string> edits_to_json(const Edits& edits) {
-  try {
-    return edits_object(edits).dump(1);
-  } catch (const nlohmann::detail::exception&) {
-    return Error(ErrorKind::invalid, "write edits as JSON: a text in them is not UTF-8");
-  }
+  const Json object = edits_object(edits);
+  std::string text = object.str(1);
+  // Bytes that are not UTF-8 have been replaced, so these texts would not be read as they are.
+  const auto read = Json::parse(text);
+  if (read && *read == object) return text;
+  return Error(ErrorKind::invalid, "write edits as JSON: a text in them is not UTF-8");
 }
 
 Result<Edits> edits_from_json(std::string_view text) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return Edits();
-  const Json document = SPC_TRY(StrictObject::parse(text));
+  const Json document = SPC_TRY(JsonObject::parse(text));
   return edits_of_object(document, "");
 }
 

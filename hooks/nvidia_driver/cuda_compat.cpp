@@ -8,12 +8,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "hooks/node/node_files.hpp"
+#include "base/json.hpp"
 #include "hooks/loader/elf.hpp"
+#include "hooks/node/node_files.hpp"
 
 namespace spc {
 namespace {
@@ -75,13 +76,13 @@ int cuda_major_of(std::string_view version) { return number_of(version.substr(0,
 
 /// Whether the note names this major version of a driver; nothing if it cannot be read.
 std::optional<bool> is_for_driver(const std::string& note, int major) {
-  const auto json = nlohmann::json::parse(note.c_str(), nullptr, false);
-  if (!json.is_object() || !json.contains("Driver") || !json["Driver"].is_array()) return std::nullopt;
-  const auto names_it = [&](const nlohmann::json& entry) {
-    if (entry.is_number_integer()) return entry.get<std::int64_t>() == major;
-    return entry.is_string() && number_of(entry.get_ref<const std::string&>()) == major;
-  };
-  return std::any_of(json["Driver"].begin(), json["Driver"].end(), names_it);
+  const auto json = Json::parse(note.c_str());
+  const Json* drivers = json ? json->find("Driver") : nullptr;
+  if (drivers == nullptr || !drivers->is_array()) return std::nullopt;
+  return std::ranges::any_of(drivers->elements(), [&](const Json& entry) {
+    if (entry.is_number()) return std::cmp_equal(entry.as_number(), major);
+    return entry.is_text() && number_of(entry.as_text()) == major;
+  });
 }
 
 }  // namespace

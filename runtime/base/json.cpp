@@ -14,7 +14,8 @@ Json::~Json() = default;
 Json::Json(Value value) noexcept : value_(std::move(value)) {}
 Json::Json(std::initializer_list<Member> members) : value_(Object(members)) {}
 Json Json::array(Array elements) { return Json(Value(std::move(elements))); }
-Json Json::object() { return Json(Value(Object())); }
+Json Json::object(Object members) { return Json(Value(std::move(members))); }
+Json Json::object() { return object({}); }
 Json::Json(const std::vector<std::string>& texts) : value_(Array(texts.begin(), texts.end())) {}
 Json::Json(const std::set<std::string>& texts) : value_(Array(texts.begin(), texts.end())) {}
 Json::Json(const std::map<std::string, std::string>& texts) : value_(Object()) {

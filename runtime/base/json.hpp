@@ -52,6 +52,7 @@ class Json {
   /// An object of these members; nothing else is written in braces.
   Json(std::initializer_list<Member> members);
   static Json array(Array elements = {});
+  static Json object(Object members);
   static Json object();
 
   template <std::same_as<bool> T>

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "base/file.hpp"
+#include "base/json_object.hpp"
 #include "base/trusted_file.hpp"
-#include "hooks/json/strict.hpp"
 
 namespace spc {
 namespace {
@@ -17,10 +17,10 @@ constexpr std::array<std::string_view, 5> kOurStages{"prepare", "create", "task"
 constexpr std::array<std::string_view, 5> kOciStages{"prestart", "createRuntime", "createContainer", "startContainer",
                                                      "poststop"};
 
-Result<void> read_hook(StrictObject& document, HookDescription& into) {
+Result<void> read_hook(JsonObject& document, HookDescription& into) {
   const auto* member = document.take_any("hook");
   if (member == nullptr) return {};
-  auto hook = SPC_TRY(StrictObject::of(*member, "hook"));
+  auto hook = SPC_TRY(JsonObject::of(*member, "hook"));
   SPC_TRY(hook.take_path("path", into.path));
   SPC_TRY(hook.take("args", into.args));
   SPC_TRY(hook.take("env", into.env));
@@ -33,10 +33,10 @@ Result<void> read_hook(StrictObject& document, HookDescription& into) {
   return hook.nothing_left();
 }
 
-Result<void> read_when(StrictObject& document, HookConditions& into) {
+Result<void> read_when(JsonObject& document, HookConditions& into) {
   const auto* member = document.take_any("when");
   if (member == nullptr) return {};
-  auto when = SPC_TRY(StrictObject::of(*member, "when"));
+  auto when = SPC_TRY(JsonObject::of(*member, "when"));
   bool flag = false;
   SPC_TRY(when.take("always", flag));
   if (when.has("always")) into.always = flag;
@@ -50,7 +50,7 @@ Result<void> read_when(StrictObject& document, HookConditions& into) {
 }
 
 template <typename List>
-Result<void> check_stages(const StrictObject& document, const std::vector<std::string>& stages, const List& known) {
+Result<void> check_stages(const JsonObject& document, const std::vector<std::string>& stages, const List& known) {
   for (const std::string& stage : stages) {
     if (std::find(known.begin(), known.end(), stage) != known.end()) continue;
     std::string list;
@@ -63,8 +63,8 @@ Result<void> check_stages(const StrictObject& document, const std::vector<std::s
 }  // namespace
 
 Result<HookDescription> HookDescription::parse(std::string_view text) {
-  const auto json = SPC_TRY(StrictObject::parse(text));
-  auto document = SPC_TRY(StrictObject::of(json));
+  const auto json = SPC_TRY(JsonObject::parse(text));
+  auto document = SPC_TRY(JsonObject::of(json));
   HookDescription description;
   std::string version = "1.0.0";
   SPC_TRY(document.take("version", version));

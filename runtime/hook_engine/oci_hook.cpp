@@ -7,16 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "base/file.hpp"
+#include "base/json.hpp"
 #include "base/trusted_file.hpp"
 #include "hook_engine/site_program.hpp"
 
 namespace spc {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr char kOciVersion[] = "1.0.2";
 
@@ -29,13 +27,13 @@ class Bundle {
     if (::mkdtemp(path) == nullptr) return Error::from_errno(errno, "make a bundle in /tmp");
     bundle.path_ = path;
     Json config{{"ociVersion", kOciVersion}, {"annotations", annotations_of(context)}, {"mounts", Json::array()}};
-    config["root"] = {{"path", root}, {"readonly", !context.writable}};
-    config["process"] = {{"args", context.command}, {"cwd", "/"}, {"env", Json::array()}};
-    config["process"]["user"] = {{"uid", context.uid}, {"gid", context.gid}};
+    config["root"] = Json{{"path", root}, {"readonly", !context.writable}};
+    config["process"] = Json{{"args", context.command}, {"cwd", "/"}, {"env", Json::array()}};
+    config["process"]["user"] = Json{{"uid", context.uid}, {"gid", context.gid}};
     for (const auto& [name, value] : context.image) config["process"]["env"].push_back(name + "=" + value);
     const UniqueFd file(::open(bundle.file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file) return Error::from_errno(errno, "make " + in_quotes(bundle.file()));
-    SPC_TRY(write_all(file.get(), config.dump(1, ' ', false, Json::error_handler_t::replace)));
+    SPC_TRY(write_all(file.get(), config.str(1)));
     return bundle;
   }
   Bundle(Bundle&& other) noexcept : path_(std::exchange(other.path_, "")) {}
@@ -74,7 +72,7 @@ Result<void> run_oci_hook(const std::string& hook, const OciProgram& program, st
   process.arguments = program.args.empty() ? std::vector<std::string>{program.path} : program.args;
   process.environment = environment_of_hooks(context);
   process.environment.insert(process.environment.end(), program.env.begin(), program.env.end());
-  process.input = state.dump(-1, ' ', false, Json::error_handler_t::replace);
+  process.input = state.str();
   process.limit = program.limit;
   SPC_TRY(run_site_program(hook, process, log));
   return {};

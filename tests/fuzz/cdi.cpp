@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (device.edits == CdiEdits()) device.edits.env.emplace_back("A=b");
   }
   for (const std::string& again : {cdi_to_json(*spec), cdi_to_yaml(*spec)}) {
-    if (again.size() > kCdiMostBytes) continue;
+    if (again.size() > kCdiLimits.bytes) continue;
     const auto read = parse_cdi_spec(again);
     must(read && are_same(*spec, *read), "what is written is read as the same");
   }

@@ -19,10 +19,12 @@ std::set<std::string> files_in(const std::string& directory) {
   return names;
 }
 
-nlohmann::json yaml(const std::string& text) {
+Json yaml(const std::string& text) {
   auto tree = parse_cdi_yaml(text);
-  return tree ? *tree : nlohmann::json("refused: " + tree.error().message());
+  return tree ? *tree : Json("refused: " + tree.error().message());
 }
+
+Json list(Json::Array elements) { return Json::array(std::move(elements)); }
 
 }  // namespace
 
@@ -79,10 +81,10 @@ TEST_CASE("what is too large is refused before it is read") {
   for (int i = 0; i < 100'001; ++i) json += ",0";
   CHECK(said(parse_cdi_spec(json + "]}")).find("more than 100000 values") != std::string::npos);
   // A hundred thousand levels must not end the process by its stack.
-  CHECK(said(parse_cdi_spec("{\"a\":" + std::string(100'000, '['))).find("nested too deep") != std::string::npos);
+  CHECK(said(parse_cdi_spec("{\"a\":" + std::string(100'000, '['))).find("is nested more than 16 levels deep") != std::string::npos);
   std::string dashes;
   for (int i = 0; i < 100'000; ++i) dashes += "- ";
-  CHECK(said(parse_cdi_spec(dashes + "a")).find("nested too deep") != std::string::npos);
+  CHECK(said(parse_cdi_spec(dashes + "a")).find("is nested more than 16 levels deep") != std::string::npos);
 }
 
 TEST_CASE("a file of nvidia-ctk says what it says") {
@@ -109,37 +111,51 @@ TEST_CASE("the same file in JSON and in YAML is the same") {
   const auto yaml_spec = parse_cdi_document(cdi_text("vendors/fake-nvidia.yaml"));
   REQUIRE(yaml_spec);
   CHECK(yaml_spec->from_yaml);
-  const auto json_spec = parse_cdi_document(yaml_spec->tree.dump());
+  const auto json_spec = parse_cdi_document(yaml_spec->tree.str());
   REQUIRE(json_spec);
   CHECK_FALSE(json_spec->from_yaml);
   CHECK(json_spec->tree == yaml_spec->tree);
 }
 
 TEST_CASE("YAML is read as Go's reader does for these files") {
-  using nlohmann::json;
   CHECK(yaml("a: 1\nb: 010\nc: 0x1F\nd: 0o17\ne: -5\nf: 1.0\ng: 08\nh: true\ni: ~\nj: null\nk: +3\nl: 1_0\nm: 0.5.0\n") ==
-        json({{"a", 1},
-              {"b", 8},
-              {"c", 31},
-              {"d", 15},
-              {"e", -5},
-              {"f", "1.0"},
-              {"g", "08"},
-              {"h", "true"},
-              {"i", nullptr},
-              {"j", nullptr},
-              {"k", 3},
-              {"l", "1_0"},
-              {"m", "0.5.0"}}));
+        Json{{"a", 1},
+             {"b", 8},
+             {"c", 31},
+             {"d", 15},
+             {"e", -5},
+             {"f", "1.0"},
+             {"g", "08"},
+             {"h", "true"},
+             {"i", Json()},
+             {"j", Json()},
+             {"k", 3},
+             {"l", "1_0"},
+             {"m", "0.5.0"}});
   CHECK(yaml("- a\n- - b\n  - c\n- d: e\n  f:\n  - g\n-\n  - h\n") ==
-        json::array({"a", {"b", "c"}, {{"d", "e"}, {"f", {"g"}}}, json::array({"h"})}));
-  CHECK(yaml("a:\n- b\nc:\n  - d\n") == json({{"a", {"b"}}, {"c", {"d"}}}));
-  CHECK(yaml("a: b:c\nd: http://e/f\n'g': \"h: i\"\n") == json({{"a", "b:c"}, {"d", "http://e/f"}, {"g", "h: i"}}));
-  CHECK(yaml("a: \"\\\"\\\\\\/\\t\\u20ac\\x41\"\nb: 'it''s # all'\nc: it's # not all\n") == json({{"a",
-                                                                                                   "\"\\/\t\xe2\x82\xac"
-                                                                                                   "A"},
-                                                                                                  {"b", "it's # all"},
-                                                                                                  {"c", "it's"}}));
+        list({"a", list({"b", "c"}), Json{{"d", "e"}, {"f", list({"g"})}}, list({"h"})}));
+  CHECK(yaml("a:\n- b\nc:\n  - d\n") == Json{{"a", list({"b"})}, {"c", list({"d"})}});
+  CHECK(yaml("a: b:c\nd: http://e/f\n'g': \"h: i\"\n") == Json{{"a", "b:c"}, {"d", "http://e/f"}, {"g", "h: i"}});
+  CHECK(yaml("a: \"\\\"\\\\\\/\\t\\u20ac\\x41\"\nb: 'it''s # all'\nc: it's # not all\n") == 
+        Json{{"a", "\"\\/\t\xe2\x82\xac" "A"}, {"b", "it's # all"}, {"c", "it's"}});
   CHECK(yaml("a:\nb:\n  c:\nd: []\ne: {}\nf: ''\n") ==
-        json({{"a", nullptr}, {"b", {{"c", nullptr}}}, {"d", json::array()}, {"e", json::object()}, {"f", ""}}));
+        Json{{"a", Json()}, {"b", Json{{"c", Json()}}}, {"d", list({})}, {"e", Json::object()}, {"f", ""}});
+}
+
+TEST_CASE("YAML that is not one tree of texts, or no text at all, is refused") {
+  using namespace std::string_literals;
+  for (const std::string& text :
+       {"a: \0"s, "\xef\xbb\xbf? [a]\n: b"s, "a: \xc0\x80"s, "a: [b"s, "a: {"s, "a: 'b"s, "a: \"\\q\""s, "- a\nb: c"s,
+        "a: &b\n- *b"s, "{}: a"s, "[]: a"s, "? |\n  a\n: b"s, "*a : b"s, "&a b: c"s, "a: b\n...\n--- c"s}) {
+    INFO(text);
+    CHECK(yaml(text).as_text().starts_with("refused: "));
+  }
+  CHECK(yaml("a: \"\\0\"\n") == Json{{"a", std::string(1, '\0')}});
+  CHECK(said(parse_cdi_spec("kind: \"\\0\"\ncdiVersion: 0.5.0\n")).find("contains a NUL character") != std::string::npos);
+}
+
+TEST_CASE("a map of many keys does not take long") {
+  std::string text = "a:\n";
+  for (int i = 0; i < 49'000; ++i) text += "  k" + std::to_string(i) + ":\n";
+  CHECK(yaml(text).find("a")->size() == 49'000);
 }

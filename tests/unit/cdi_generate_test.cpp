@@ -105,9 +105,40 @@ TEST_CASE("what is written is read as the same, in JSON and in YAML") {
 
 TEST_CASE("texts that YAML would take for something else are written in quotes") {
   CdiSpec spec{.version = "0.6.0", .kind = "v.com/c", .devices = {}, .edits = {}};
-  for (const char* text : {"=x",  " ",  "a: b", "a #b", "- a", "true",   "NO",       "~",  "1",    "0x1",
-                           "1.5", "\"", "'",    "\\",   "\t",  "\x1b",   "\xc3\xa4", "&a", "*a",   "[a]",
-                           "{}",  "!a", "|",    "%",    "@",   "--link", "a:",       "",   "\x7f", "\xf0\x9f\x98\x80"}) {
+  for (const char* text : {"=x",
+                           " ",
+                           "a: b",
+                           "a #b",
+                           "- a",
+                           "true",
+                           "NO",
+                           "~",
+                           "1",
+                           "0x1",
+                           "1.5",
+                           "\"",
+                           "'",
+                           "\\",
+                           "\t",
+                           "\x1b",
+                           "\xc3\xa4",
+                           "&a",
+                           "*a",
+                           "[a]",
+                           "{}",
+                           "!a",
+                           "|",
+                           "%",
+                           "@",
+                           "--link",
+                           "a:",
+                           "",
+                           "\x7f",
+                           "\xf0\x9f\x98\x80",
+                           "\xc2\x85",
+                           "\xe2\x80\xa8",
+                           "\xef\xbb\xbf",
+                           "\xef\xbf\xbe"}) {
     spec.edits.env.push_back("A=" + std::string(text));
     spec.devices.push_back({"d" + std::to_string(spec.devices.size()), {}});
     spec.devices.back().edits.hooks.push_back(
