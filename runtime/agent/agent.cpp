@@ -123,8 +123,7 @@ void Agent::on_lead() {
   } else if (message.kind == TaskMessageKind::start) {
     done = start(message, *std::move(descriptors));
   } else if (message.kind == TaskMessageKind::failed) {
-    message.text[sizeof message.text - 1] = '\0';
-    done = Error(ErrorKind::invalid, message.text);
+    done = message.failure.error();
   } else {
     done = Error(ErrorKind::internal, "set up the container: unexpected message from a task");
   }
@@ -220,7 +219,6 @@ void Agent::on_import() {
     done = Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly")
                .hint("try again; if it persists, increase --mem");
   } else {
-    message.text[sizeof message.text - 1] = '\0';
     done = handle_import(message, *std::move(descriptors));
   }
   if (!done) fail(done.error());
@@ -228,8 +226,8 @@ void Agent::on_import() {
 
 Result<void> Agent::handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors) {
   switch (message.kind) {
-    case ImportMessageKind::progress: tell_all(TaskMessageKind::progress, message.text); return {};
-    case ImportMessageKind::warning: tell_all(TaskMessageKind::warning, message.text); return {};
+    case ImportMessageKind::progress: tell_all(TaskMessageKind::progress, message.text.view()); return {};
+    case ImportMessageKind::warning: tell_all(TaskMessageKind::warning, message.text.view()); return {};
     case ImportMessageKind::new_layer: {
       const auto file = tools_->store.new_layer();
       return answer_import(ImportMessageKind::layer_file, message.digest, file ? nullptr : &file.error(),
@@ -248,7 +246,7 @@ Result<void> Agent::handle_import(const ImportMessage& message, std::vector<Uniq
       auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
       return use(message.digest, std::move(image));
     }
-    case ImportMessageKind::failed: reap(import_); return Error(ErrorKind::unavailable, message.text);
+    case ImportMessageKind::failed: reap(import_); return message.error.error();
     default: return Error(ErrorKind::internal, "pull the image: unexpected message from import");
   }
 }
@@ -271,10 +269,7 @@ Result<void> Agent::answer_import(ImportMessageKind kind, const Digest& digest, 
   ImportMessage answer;
   answer.kind = error != nullptr ? ImportMessageKind::refused : kind;
   answer.digest = digest;
-  if (error != nullptr) {
-    answer.error_kind = static_cast<std::uint32_t>(error->kind());
-    std::snprintf(answer.text, sizeof answer.text, "%s", error->message().c_str());
-  }
+  if (error != nullptr) answer.error = WireError(*error);
   return send_struct(import_.socket.get(), answer, std::span(&descriptor, descriptor >= 0 ? 1 : 0));
 }
 
@@ -302,7 +297,7 @@ Result<void> Agent::start_builder() {
   report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
   if (!built) {
     report.error = built.error().sys_errno();
-    std::snprintf(report.text, sizeof report.text, "%s", built.error().message().c_str());
+    report.failure = WireError(built.error());
   }
   std::vector<int> namespaces;
   if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
@@ -323,14 +318,13 @@ void Agent::on_builder() {
     builder_.pid = -1;
   }
   reap(builder_);
-  report.text[sizeof report.text - 1] = '\0';
   if (!descriptors) return fail(Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly"));
   if (report.error == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     auto again = use(image_, std::move(order_.image));
     return again ? void() : fail(again.error());
   }
-  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return fail(Error(ErrorKind::system, report.text));
+  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return fail(report.failure.error());
   if (!joined_) namespaces_ = *std::move(descriptors);
   answer_all(report);
 }
@@ -350,10 +344,10 @@ void Agent::tell(const Task& task) {
   [[maybe_unused]] const auto sent = send_struct(task.socket.get(), *answer_, passed, WhenFull::fail);
 }
 
-void Agent::tell_all(TaskMessageKind kind, const char* text) {
+void Agent::tell_all(TaskMessageKind kind, std::string_view text) {
   TaskMessage message;
   message.kind = kind;
-  std::snprintf(message.text, sizeof message.text, "%s", text);
+  message.text.set(text);
   for (const Task& task : tasks_) [[maybe_unused]] const auto sent = send_struct(task.socket.get(), message, {}, WhenFull::fail);
 }
 
@@ -366,7 +360,7 @@ void Agent::fail(const Error& error) {
   looking_ = false;
   TaskMessage answer;
   answer.kind = TaskMessageKind::failed;
-  std::snprintf(answer.text, sizeof answer.text, "%s", error.message().c_str());
+  answer.failure = WireError(error);
   answer_all(answer);
 }
 

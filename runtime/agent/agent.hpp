@@ -52,7 +52,7 @@ class Agent {
 
   void lead();                  ///< the first task that waits
   void tell(const Task& task);  ///< its answer, when there is one
-  void tell_all(TaskMessageKind kind, const char* text);
+  void tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
   void fail(const Error& error);
   void reap(Child& child);

@@ -73,8 +73,7 @@ Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, 
   if (!receive_struct(layer.status.get(), status)) {
     return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly").hint("it may need more memory: see --mem");
   }
-  status.error[sizeof status.error - 1] = '\0';
-  if (status.error[0] != '\0') return Error(ErrorKind::invalid, printable(status.error));
+  if (status.error.is_set()) return status.error.error();
   auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid, attributes));
   layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
   SPC_TRY(send_struct(layer.status.get(), status));
@@ -236,14 +235,11 @@ Result<void> set_up_root_with(TaskMessageKind kind, int lead, std::span<const in
   for (;;) {
     auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message));
     if (message.kind == TaskMessageKind::set_up_done) {
-      std::memcpy(ready.text, message.text, sizeof message.text);
+      ready.text = message.text;
       if (descriptors.size() == 1) notes = std::move(descriptors.front());
       return {};
     }
-    if (message.kind == TaskMessageKind::failed) {
-      message.text[sizeof message.text - 1] = '\0';
-      return Error(ErrorKind::invalid, message.text);
-    }
+    if (message.kind == TaskMessageKind::failed) return message.failure.error();
     Result<DetachedMount> of_hook = DetachedMount();
     DetachedMount* tree = nullptr;
     const bool is_new = descriptors.size() == 2 || (message.source_flags & TaskMessage::source_tmpfs) != 0;

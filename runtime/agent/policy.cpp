@@ -73,8 +73,7 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
   auto texts = receive_struct(ours.get(), answer);
   end_child(child);
   if (!texts) return std::move(texts).error().during("read " + in_quotes(SPC_CONFIG_FILE));
-  answer.error[sizeof answer.error - 1] = '\0';
-  if (answer.error[0] != '\0') return Error(ErrorKind::invalid, printable(answer.error));
+  if (answer.error.is_set()) return answer.error.error();
   if (!plausible(answer.policy) || texts->size() != 1) return Error(ErrorKind::internal, "read the policy: unexpected reply");
   policy = answer.policy;
   policy.stamp = stamp;

@@ -49,6 +49,13 @@ Error Error::from_errno(int err, std::string_view what) {
   return error;
 }
 
+Error Error::with(ErrorKind kind, int err, std::string what, std::string advice) {
+  Error error(kind, std::move(what));
+  error.errno_ = err;
+  error.hint_ = std::move(advice);
+  return error;
+}
+
 Error&& Error::during(std::string_view step) && {
   what_ = std::string(step) + ": " + what_;
   return std::move(*this);

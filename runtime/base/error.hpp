@@ -24,6 +24,8 @@ class Error {
 
   /// A failed system call; `err` is errno read on the line of the call, `what` names action and object.
   static Error from_errno(int err, std::string_view what);
+  /// Of these parts: what another process has said.
+  static Error with(ErrorKind kind, int err, std::string what, std::string advice);
 
   /// Adds the step in which it happened; the outermost comes first in the message.
   Error&& during(std::string_view step) &&;
@@ -34,6 +36,9 @@ class Error {
   /// errno of the failed call, 0 when no call failed.
   [[nodiscard]] int sys_errno() const noexcept { return errno_; }
   [[nodiscard]] std::string message() const;
+  // The parts of the message.
+  [[nodiscard]] const std::string& what() const noexcept { return what_; }
+  [[nodiscard]] const std::string& advice() const noexcept { return hint_; }
 
  private:
   ErrorKind kind_;

@@ -162,16 +162,16 @@ Result<Furniture> order_container(LaunchRequest request, const std::map<std::str
 Result<void> report_failure(int agent, const Error& error) {
   TaskMessage message;
   message.kind = TaskMessageKind::failed;
-  std::snprintf(message.text, sizeof message.text, "%s", error.message().c_str());
+  message.failure = WireError(error);
   return send_struct(agent, message);
 }
 
 /// What a task says that can still see the user's files. The text may have a hint of its own, which then comes first.
-Error with_advice(Error error, const std::string& image) {
+Error with_advice(const Error& error, const std::string& image) {
   const auto location = ImageLocation::parse(image);
   const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
   const std::string advice = at_registry ? did_you_mean_file(image) : "";
-  return advice.empty() ? std::move(error) : std::move(error).hint(advice);
+  return advice.empty() ? error : Error(error.kind(), error.message()).hint(advice);
 }
 
 /// Whether this is the script of a batch job of which only the steps run in containers.
@@ -247,14 +247,13 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
     if (!inside && message.kind != TaskMessageKind::lead && message.kind != TaskMessageKind::ready) {
       *request.style = message_style(site_as_known());
     }
-    message.text[sizeof message.text - 1] = '\0';
 
     switch (message.kind) {
       case TaskMessageKind::progress:
         if (*request.style == MessageStyle::pyxis) break;  // a step of pyxis says two lines, and scripts count on it
         [[fallthrough]];
       case TaskMessageKind::warning:
-        log.write(message.kind == TaskMessageKind::warning ? LogLevel::warning : LogLevel::info, message.text);
+        log.write(message.kind == TaskMessageKind::warning ? LogLevel::warning : LogLevel::info, message.text.view());
         break;
 
       case TaskMessageKind::lead:
@@ -375,7 +374,7 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
         }
         if (!inside) {
           SPC_TRY(add_image_record(spec, (*descriptors)[1].get()));
-          spec.user = UserIdentity::from_first_task(std::string_view(message.text, sizeof message.text));
+          spec.user = UserIdentity::from_first_task(message.text.view());
           const auto namespaces = SPC_TRY(ContainerNamespaces::take(*descriptors, message.namespaces, 2U + message.has_notes));
           if (notes.step == TaskNotes::step_of(job_environment)) {
             site = notes.site;
@@ -418,10 +417,10 @@ Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string,
       }
 
       case TaskMessageKind::failed:
-        if (std::string_view(message.text).starts_with("pull image ")) {
+        if (message.failure.error().what().starts_with("pull image ")) {
           say_import(request, Event::import_fails, job_environment, log);
         }
-        return with_advice(Error(ErrorKind::system, message.text), request.image);
+        return with_advice(message.failure.error(), request.image);
 
       default: return Error(ErrorKind::internal, "unexpected message from the agent");
     }

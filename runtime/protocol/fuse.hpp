@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include "protocol/wire_error.hpp"
 
 namespace spc {
 
@@ -14,7 +14,7 @@ inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus
 /// answers with an empty one, upon which the server begins. It ends with its mount, or with the other end of this socket if
 /// that closes before.
 struct FuseStatus {
-  char error[600] = {};  ///< NUL-terminated, printable; empty: all is well
+  WireError error;  ///< not set: all is well
 };
 
 }  // namespace spc

@@ -3,11 +3,12 @@
 #include <cstdint>
 
 #include "base/digest.hpp"
+#include "protocol/wire_error.hpp"
 
 namespace spc {
 
 /// What the agent (root) and `import` (service user) say to each other over one SEQPACKET socket. The agent looks
-/// only at `kind`, `digest` and descriptors; `text` passes through to the user.
+/// only at `kind`, `digest` and descriptors; `text` and `error` pass through to the user.
 ///
 /// `import` is started with these descriptors and nothing else (0-2 are /dev/null, the environment is empty):
 inline constexpr int kImportSocket = 3;   ///< this protocol
@@ -22,24 +23,24 @@ enum class ImportMessageKind : std::uint32_t {
   new_layer = 3,  ///< asks for a new, unnamed file in the store
   publish = 4,    ///< digest + the file's descriptor: give it the name of this blob digest
   done = 5,       ///< digest: the manifest whose record now is in images/
-  failed = 6,     ///< text, error_kind: the whole message for the user
+  failed = 6,     ///< error
   evict = 7,      ///< digest: take this layer out of the store, unless it is in use
   meter = 8,      ///< done, total: bytes of the blobs, a few times a second; only to who asked for it in the request
 
   // agent -> import
   layer_file = 16,  ///< answer to new_layer, with one descriptor open for reading and writing
   published = 17,   ///< answer to publish, with its digest; it may come after other answers, when the verifier has read it
-  refused = 18,     ///< answer to new_layer, publish or evict, with their digest: text says why
+  refused = 18,     ///< answer to new_layer, publish or evict, with their digest: error says why
   evicted = 19,     ///< answer to evict
 };
 
 struct ImportMessage {
   ImportMessageKind kind{};
-  std::uint32_t error_kind = 0;  ///< an ErrorKind, with `failed` and `refused`
   Digest digest;
   std::uint64_t done = 0;
   std::uint64_t total = 0;
-  char text[600] = {};  ///< NUL-terminated, printable
+  Text<600> text;
+  WireError error;
 };
 
 }  // namespace spc

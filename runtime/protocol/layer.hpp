@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/digest.hpp"
+#include "protocol/wire_error.hpp"
 
 namespace spc {
 
@@ -32,12 +33,10 @@ inline constexpr int kLayerReport = 4;  ///< takes one LayerReport
 
 /// The only thing that leaves the sandbox apart from the image file. Fixed size: nothing to parse.
 struct LayerReport {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '1', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '2', '\0'};
   char magic[8] = {};
-  std::uint32_t failed = 0;
-  std::uint32_t error_kind = 0;  ///< an ErrorKind, if it failed
+  WireError error;  ///< not set: here is the layer
   ConvertedLayer layer;
-  char text[404] = {};  ///< NUL-terminated, printable: why it failed
 };
 
 }  // namespace spc

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "protocol/wire_error.hpp"
+
 namespace spc {
 
 /// What the site decided in config.toml and config.d, as numbers: `import policy` parses the files as the service user and
@@ -32,7 +34,7 @@ struct PolicyRecord {
 /// What `import policy` writes to descriptor 3, with the texts as a memory file, or why there is none.
 struct PolicyAnswer {
   PolicyRecord policy;
-  char error[600] = {};  ///< NUL-terminated; empty: the policy counts
+  WireError error;  ///< not set: the policy counts
 };
 
 }  // namespace spc

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "protocol/wire_error.hpp"
+
 namespace spc {
 
 /// How slurmstepd, the tasks and `save` of a step speak: fixed-size messages over SEQPACKET sockets.
@@ -23,7 +25,8 @@ struct SaveMessage {
   SaveMessageKind kind{};
   std::uint32_t tasks = 0;   ///< save: how many this node had
   std::uint32_t killed = 0;  ///< save: of those, how many SIGTERM or SIGKILL has ended
-  char text[600] = {};       ///< progress, done: a line, or nothing
+  Text<600> text;            ///< progress, done: a line, or nothing
+  WireError error;           ///< failed
 };
 
 /// Descriptors of the program; 0-2 are /dev/null.

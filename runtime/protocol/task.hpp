@@ -8,6 +8,7 @@
 
 #include "base/digest.hpp"
 #include "protocol/policy.hpp"
+#include "protocol/wire_error.hpp"
 
 namespace spc {
 
@@ -144,7 +145,8 @@ struct TaskMessage {
   std::uint32_t layers_shared = 0;  ///< whose super block another step had mounted already
 
   PolicyRecord policy;  // lead
-  char text[600] = {};  // progress, warning, failed; set_up_done and ready: from the first task for the others, as it is
+  Text<600> text;       // progress, warning; set_up_done and ready: from the first task for the others, as it is
+  WireError failure;    // failed
 };
 
 /// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.

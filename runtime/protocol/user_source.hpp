@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/digest.hpp"
+#include "protocol/wire_error.hpp"
 
 namespace spc {
 
@@ -23,18 +24,18 @@ enum class UserSourceKind : std::uint32_t {
   secret = 16,    ///< one descriptor: a sealed memory file with records `key=value\0`: username and password, or identity_token
   none = 17,      ///< there are no credentials for this registry, or no such blob
   file = 18,      ///< one descriptor, from which `size` bytes at `offset` are what was asked for; text: its media type, if known
-  failed = 19,    ///< text, error_kind: why not
+  failed = 19,    ///< error: why not
   progress = 20,  ///< before an answer; text: what takes so long
 };
 
 struct UserSourceMessage {
   UserSourceKind kind{};
-  std::uint32_t error_kind = 0;  ///< an ErrorKind, with `failed`
   Digest digest;
   std::uint64_t offset = 0;  ///< bytes
   std::uint64_t size = 0;    ///< bytes
-  char user[256] = {};
-  char text[600] = {};  ///< NUL-terminated, printable
+  Text<256> user;
+  Text<600> text;
+  WireError error;
 };
 
 }  // namespace spc

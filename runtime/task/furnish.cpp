@@ -237,7 +237,7 @@ Result<void> furnish(const Furniture& furniture, int builder) {
   if (furniture.before_others) SPC_TRY(furniture.before_others());
   TaskMessage message;
   message.kind = TaskMessageKind::set_up_done;
-  furniture.for_other_tasks.copy(message.text, sizeof message.text - 1);
+  message.text.set(furniture.for_other_tasks);
   return send_struct(builder, message, std::span(&furniture.notes, furniture.notes >= 0 ? 1 : 0));
 }
 

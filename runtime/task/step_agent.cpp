@@ -125,8 +125,7 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
     if (events[1].revents != 0) break;
     if (events[0].revents == 0) continue;
     SPC_TRY(receive_struct(step.get(), message));
-    message.text[sizeof message.text - 1] = '\0';
-    if (message.text[0] != '\0' && lines++ < kMostLines) tell_user(printable(message.text).c_str());
+    if (!message.text.empty() && lines++ < kMostLines) tell_user(printable(message.text.view()).c_str());
     if (message.kind != SaveMessageKind::done) continue;
     step.reset();
     return {};

@@ -81,9 +81,11 @@ bool is_the_users_own(const char* file, const std::string& text) {
 
 void serve_by_fuse(AgentTools& tools) { tools.policy.squashfs = PolicyRecord::by_fuse; }
 
+std::string said(const TaskMessage& answer) { return answer.failure.is_set() ? answer.failure.error().message() : ""; }
+
 bool says(const TaskMessage& answer, const char* text) {
-  UNSCOPED_INFO("the answer is: " << answer.text);
-  return std::string(answer.text).find(text) != std::string::npos;
+  UNSCOPED_INFO("the answer is: " << said(answer));
+  return said(answer).find(text) != std::string::npos;
 }
 
 }  // namespace
@@ -98,7 +100,7 @@ TEST_CASE("a squashfs of the user is served by a process of his, from wherever i
     std::ofstream(scene.image, std::ios::binary) << std::string(offset, 'x') << squashfs;
     Step step;
     const auto answer = step.start(TaskMessage::start_squashfs, some_record(), opened(scene.image), {}, offset);
-    CHECK(std::string(answer.text) == "");
+    CHECK(said(answer) == "");
     REQUIRE(answer.kind == TaskMessageKind::ready);
     CHECK(answer.layers == 1);
     CHECK(running("fuse") == 1);
@@ -129,7 +131,7 @@ TEST_CASE("a directory is the container's root, and stays as it is") {
   REQUIRE(::chown((scene.tree / "file").c_str(), Step::kUser, Step::kUser) == 0);
   Step step;
   const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree));
-  CHECK(std::string(answer.text) == "");
+  CHECK(said(answer) == "");
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(step.inside([] { return is_the_users_own("/file", "text"); }));
   CHECK(contents(scene.tree / "file") == "text");
@@ -160,7 +162,7 @@ TEST_CASE("layers of the store are served where the site wants it, and nobody ca
   add_image(3);
   Step step(serve_by_fuse);
   const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
-  CHECK(std::string(answer.text) == "");
+  CHECK(said(answer) == "");
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(answer.layers == 3);
   CHECK(running("fuse") == 3);
@@ -182,7 +184,7 @@ TEST_CASE("layers of the store are served where the kernel cannot map their owne
   {
     Step step(like_an_old_kernel);
     const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
-    CHECK(std::string(answer.text) == "");
+    CHECK(said(answer) == "");
     REQUIRE(answer.kind == TaskMessageKind::ready);
     CHECK(running("fuse") == 1);
     CHECK(step.inside([] { return is_the_users_own("/file", "layer 1"); }));
@@ -204,7 +206,9 @@ TEST_CASE("a mounted layer is not evicted, and one that is not is") {
   {
     Step step;
     const auto answer = step.start(0, wish, some_record());
-    CHECK(std::string(answer.text) == "1:18 evict layer " + digest_of(1).str() + ": it is in use|");
+    CHECK(said(answer) == "1:18 evict layer " + digest_of(1).str() + ": it is in use| (hint: of import)");
+    CHECK(answer.failure.error().kind() == ErrorKind::no_space);
+    CHECK(answer.failure.error().sys_errno() == EDQUOT);
   }
   CHECK(user.inside([] { return contents("/file") == "layer 1"; }));
   user.kill_agent();
@@ -212,7 +216,7 @@ TEST_CASE("a mounted layer is not evicted, and one that is not is") {
   user.leave();
   CHECK(becomes_true([] { return our_loop_devices().empty(); }));
   Step step;
-  CHECK(std::string(step.start(0, wish, some_record()).text) == "1:19|");
+  CHECK(said(step.start(0, wish, some_record())) == "1:19| (hint: of import)");
 }
 
 TEST_CASE("layers are published when the verifier accepts them, several at the same time") {
@@ -225,8 +229,8 @@ TEST_CASE("layers are published when the verifier accepts them, several at the s
   const auto answer = step.start(0, wishes, some_record());
   ::clock_gettime(CLOCK_MONOTONIC, &end);
   const std::string verify = ": not a layer written by the converter";
-  CHECK(std::string(answer.text) == "103:17|98:18 verify layer " + digest_of('b').str() + verify + "|99:18 verify layer " +
-                                        digest_of('c').str() + ": the verifier failed (hint: see --mem)|");
+  CHECK(said(answer) == "103:17|98:18 verify layer " + digest_of('b').str() + verify + "|99:18 verify layer " +
+                                        digest_of('c').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK(static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e9 < 0.55);
   CHECK(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('b').hex() + ".sqsh"));
@@ -239,8 +243,8 @@ TEST_CASE("a verdict that is lost is none") {
   ::signal(SIGCHLD, SIG_IGN);  // then the kernel keeps no status
   Step step;
   ::signal(SIGCHLD, SIG_DFL);
-  CHECK(std::string(step.start(0, wishes, some_record()).text) ==
-        "103:18 verify layer " + digest_of('g').str() + ": the verifier failed (hint: see --mem)|");
+  CHECK(said(step.start(0, wishes, some_record())) ==
+        "103:18 verify layer " + digest_of('g').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
 }
 

@@ -58,13 +58,13 @@ int play_import() {
     ImportMessage answer;
     if (!receive_struct(kImportSocket, answer)) return 1;
     answers.push_back(std::to_string(answer.digest.bytes[0]) + ":" + std::to_string(static_cast<unsigned>(answer.kind)) +
-                      (answer.text[0] != '\0' ? std::string(" ") + answer.text : ""));
+                      (answer.error.is_set() ? " " + answer.error.error().message() : ""));
   }
   std::sort(answers.begin(), answers.end());
   ImportMessage end{.kind = ImportMessageKind::failed, .digest = {}};
   std::string text;
   for (const std::string& answer : answers) text += answer + "|";
-  std::snprintf(end.text, sizeof end.text, "%s", text.c_str());
+  end.error = WireError(Error::with(ErrorKind::no_space, EDQUOT, text, "of import"));
   (void)send_struct(kImportSocket, end);
   ::pause();
   return 0;

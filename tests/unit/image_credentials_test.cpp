@@ -299,7 +299,7 @@ TEST_CASE("a question about another registry than the image's is refused") {
   const auto ask = [&](const std::string& registry) {
     UserSourceMessage question;
     question.kind = UserSourceKind::credentials;
-    registry.copy(question.text, sizeof question.text - 1);
+    question.text.set(registry);
     REQUIRE(answer_credentials(user_side.get(), question, image, log));
     UserSourceMessage answered;
     auto descriptors = receive_struct(import_side.get(), answered).value();
@@ -312,7 +312,7 @@ TEST_CASE("a question about another registry than the image's is refused") {
   CHECK(ask("reg:1").kind == UserSourceKind::secret);
   const auto refused = ask("reg:2");
   CHECK(refused.kind == UserSourceKind::failed);
-  CHECK(contains(refused.text, "are not sent"));
+  CHECK(contains(refused.error.error().message(), "are not sent"));
   home.write(".docker/config.json", "{}");
   CHECK(ask("reg:1").kind == UserSourceKind::none);
 }

@@ -43,7 +43,7 @@ class Peer {
 UserSourceMessage message(UserSourceKind kind, const char* text = "") {
   UserSourceMessage out;
   out.kind = kind;
-  std::strcpy(out.text, text);
+  out.text.set(text);
   return out;
 }
 
@@ -67,8 +67,8 @@ TEST_CASE("credentials travel in a sealed file and come back as they were") {
   CHECK(got->username == "$oauthtoken");
   CHECK(got->password.text() == "p=w d");
   CHECK(got->source == secret.source);
-  CHECK(std::string(peer.question.text) == "reg:5000");
-  CHECK(std::string(peer.question.user) == "bob");
+  CHECK(peer.question.text.view() == "reg:5000");
+  CHECK(peer.question.user.view() == "bob");
   REQUIRE(log.lines.size() == 1);
   CHECK(log.lines[0].find('\x1b') == std::string::npos);
 }
@@ -99,7 +99,7 @@ TEST_CASE("an answer that is not one is an error and never read") {
   }
   {
     UserSourceMessage failed = message(UserSourceKind::failed, "no \x1b such file");
-    failed.error_kind = 4711;
+    std::memset(&failed.error, 77, sizeof failed.error);
     Peer peer({failed});
     const auto answer = UserSourceLink(peer.socket(), log).document();
     REQUIRE_FALSE(answer);

@@ -63,17 +63,15 @@ Result<void> answer_credentials(int socket, const UserSourceMessage& question, c
   UserSourceMessage answer;
   const auto fail = [&](const Error& error) {
     answer.kind = UserSourceKind::failed;
-    answer.error_kind = static_cast<std::uint32_t>(error.kind());
-    const std::string text = printable(error.message());
-    text.copy(answer.text, sizeof answer.text - 1);
+    answer.error = WireError(error);
     return send_struct(socket, answer);
   };
-  const std::string_view registry(question.text, ::strnlen(question.text, sizeof question.text));
+  const std::string_view registry = question.text.view();
   if (registry != image.registry) {
     return fail(Error(ErrorKind::refused, "credentials for " + in_quotes(registry) + " are not sent: the image is from " +
                                               in_quotes(image.registry)));
   }
-  const std::string user(question.user, ::strnlen(question.user, sizeof question.user));
+  const std::string user = question.user.str();
   const auto secret = find_credentials(CredentialPlaces::of_user(), image, user, log);
   if (!secret) return fail(secret.error());
   answer.kind = *secret ? UserSourceKind::secret : UserSourceKind::none;

@@ -62,9 +62,7 @@ Result<fuse_session*> make_session(FileSystem& files) {
 }
 
 /// A message on the status socket: write() and read() keep message borders, and the sandbox allows no other calls.
-void send_status(const std::string& error) {
-  FuseStatus status;
-  std::snprintf(status.error, sizeof status.error, "%s", error.c_str());
+void send_status(const FuseStatus& status) {
   (void)!::write(kFuseStatus, &status, sizeof status);
 }
 
@@ -74,7 +72,7 @@ bool await_mount() {
   do {
     got = ::read(kFuseStatus, &answer, sizeof answer);
   } while (got < 0 && errno == EINTR);
-  return got == sizeof answer && answer.error[0] == '\0';
+  return got == sizeof answer && !answer.error.is_set();
 }
 
 Result<void> run(std::uint64_t offset) {
@@ -94,7 +92,7 @@ Result<void> run(std::uint64_t offset) {
     files->serve(SPC_TRY(ImageBytes::open(kFuseImage, offset)));
     return {};
   }();
-  send_status(served ? "" : served.error().message());
+  send_status(served ? FuseStatus() : FuseStatus{WireError(served.error())});
   if (!served || !await_mount()) ::_exit(1);
   ::close(kFuseStatus);
   may_begin.count_down();
@@ -135,6 +133,6 @@ int main(int argc, char** argv) {
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
   const auto failed = spc::guarded(offset);
-  if (!failed) spc::send_status(failed.error().message());
+  if (!failed) spc::send_status({WireError(failed.error())});
   ::_exit(1);
 }

@@ -79,16 +79,15 @@ Result<UniqueFd> read_policy(PolicyRecord& policy) {
 
 int answer_policy(int socket) noexcept {
   PolicyAnswer answer;
-  const auto refuse = [&](std::string_view why) { why.copy(answer.error, sizeof answer.error - 1); };
   UniqueFd texts;
   try {
     auto read = read_policy(answer.policy);
     if (read)
       texts = *std::move(read);
     else
-      refuse(read.error().message());
+      answer.error = WireError(read.error());
   } catch (const std::exception& error) {
-    refuse(error.what());
+    answer.error = WireError(Error(ErrorKind::internal, error.what()));
   }
   const int passed[] = {texts.get()};
   return send_struct(socket, answer, std::span(passed, texts ? 1 : 0)) ? 0 : 1;

@@ -147,14 +147,7 @@ Result<ConvertedLayer> LayerProcess::finish() {
     return Error::from_errno(err, "execute \"layer-writer\"");
   }
   if (got != sizeof report) return died(status);
-  if (report.failed != 0) {
-    // The process is not trusted: its text is shown, its kind is checked.
-    report.text[sizeof report.text - 1] = '\0';
-    const auto kind = report.error_kind <= static_cast<std::uint32_t>(ErrorKind::internal)
-                          ? static_cast<ErrorKind>(report.error_kind)
-                          : ErrorKind::internal;
-    return Error(kind, printable(report.text));
-  }
+  if (report.error.is_set()) return report.error.error();
   if (status != 0) return died(status);
   return report.layer;
 }

@@ -40,10 +40,7 @@ LayerReport report_of(const Result<ConvertedLayer>& result) {
     report.layer = *result;
     return report;
   }
-  const std::string text = result.error().message();
-  report.failed = 1;
-  report.error_kind = static_cast<std::uint32_t>(result.error().kind());
-  std::memcpy(report.text, text.data(), std::min(text.size(), sizeof report.text - 1));
+  report.error = WireError(result.error());
   return report;
 }
 

@@ -16,24 +16,8 @@ namespace {
 ImportMessage message_of(ImportMessageKind kind, std::string_view text = {}) {
   ImportMessage message;
   message.kind = kind;
-  const std::string line = printable(text);
-  if (line.size() < sizeof message.text) {
-    std::memcpy(message.text, line.data(), line.size());
-  } else {
-    // Beginning and end say the most: what was done to what, and the reason with its hint.
-    constexpr std::string_view kGap = " ... ";
-    const std::size_t half = (sizeof message.text - 1 - kGap.size()) / 2;
-    const std::string shortened = line.substr(0, half) + std::string(kGap) + line.substr(line.size() - half);
-    std::memcpy(message.text, shortened.data(), shortened.size());
-  }
+  message.text.set(printable(text));
   return message;
-}
-
-Error refusal(const ImportMessage& message) {
-  const auto kind = message.error_kind <= static_cast<std::uint32_t>(ErrorKind::internal)
-                        ? static_cast<ErrorKind>(message.error_kind)
-                        : ErrorKind::internal;
-  return {kind, printable({message.text, ::strnlen(message.text, sizeof message.text)})};
 }
 
 }  // namespace
@@ -68,7 +52,7 @@ Result<void> AgentLink::keep(const Answer& answer) {
   const auto asked = published_.find(answer.message.digest);
   if (asked == published_.end()) return Error(ErrorKind::internal, "unexpected reply from the agent");
   const bool refused = answer.message.kind == ImportMessageKind::refused;
-  asked->second = refused ? Result<bool>(refusal(answer.message)) : Result<bool>(true);
+  asked->second = refused ? Result<bool>(answer.message.error.error()) : Result<bool>(true);
   return {};
 }
 
@@ -85,7 +69,7 @@ Result<UniqueFd> AgentLink::new_layer() {
   const std::string step = "request a file in the store";
   SPC_TRY_DURING(step, send_struct(socket_, message_of(ImportMessageKind::new_layer)));
   Answer answer = SPC_TRY_DURING(step, answer_to(Digest{}));
-  if (answer.message.kind == ImportMessageKind::refused) return refusal(answer.message).during(step);
+  if (answer.message.kind == ImportMessageKind::refused) return answer.message.error.error().during(step);
   if (answer.message.kind != ImportMessageKind::layer_file || answer.descriptors.size() != 1) {
     return Error(ErrorKind::internal, step + ": unexpected answer");
   }
@@ -138,8 +122,8 @@ Result<void> AgentLink::done(const Digest& manifest) {
 }
 
 Result<void> AgentLink::failed(const Error& error) {
-  ImportMessage message = message_of(ImportMessageKind::failed, error.message());
-  message.error_kind = static_cast<std::uint32_t>(error.kind());
+  ImportMessage message = message_of(ImportMessageKind::failed);
+  message.error = WireError(error);
   return send_struct(socket_, message);
 }
 

@@ -17,18 +17,11 @@ bool is_socket(int fd) {
   return fd >= 0 && ::fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
 }
 
-Result<void> put(char* into, std::size_t size, std::string_view text) {
-  if (text.size() >= size) return Error(ErrorKind::invalid, in_quotes(text) + ": is too long");
-  std::memcpy(into, text.data(), text.size());
+template <std::size_t Size>
+Result<void> put(Text<Size>& into, std::string_view text) {
+  if (!Text<Size>::fits(text)) return Error(ErrorKind::invalid, in_quotes(text) + ": is too long");
+  into.set(text);
   return {};
-}
-
-std::string text_of(const UserSourceMessage& message) {
-  return printable({message.text, ::strnlen(message.text, sizeof message.text)});
-}
-
-ErrorKind failure_kind(std::uint32_t number) {
-  return number <= static_cast<std::uint32_t>(ErrorKind::internal) ? static_cast<ErrorKind>(number) : ErrorKind::internal;
 }
 
 Result<void> wait_readable(int socket, std::chrono::steady_clock::time_point until) {
@@ -58,7 +51,7 @@ Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& ques
     SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience_));
     answer.descriptors = SPC_TRY_DURING(step, receive_struct(socket_, answer.message));
     if (answer.message.kind != UserSourceKind::progress) return answer;
-    log_.write(LogLevel::info, text_of(answer.message));
+    log_.write(LogLevel::info, printable(answer.message.text.view()));
   }
 }
 
@@ -67,12 +60,11 @@ Result<std::optional<RegistrySecret>> UserSourceLink::credentials(std::string_vi
   if (!connected()) return none;
   UserSourceMessage question;
   question.kind = UserSourceKind::credentials;
-  SPC_TRY(put(question.text, sizeof question.text, registry));
-  SPC_TRY(put(question.user, sizeof question.user, user));
+  SPC_TRY(put(question.text, registry));
+  SPC_TRY(put(question.user, user));
   const Answer answer = SPC_TRY(ask(question));
   if (answer.message.kind == UserSourceKind::none) return none;
-  if (answer.message.kind == UserSourceKind::failed)
-    return Error(failure_kind(answer.message.error_kind), text_of(answer.message));
+  if (answer.message.kind == UserSourceKind::failed) return answer.message.error.error();
   if (answer.message.kind != UserSourceKind::secret || answer.descriptors.size() != 1) {
     return Error(ErrorKind::internal, "query user-source: unexpected reply");
   }
@@ -98,14 +90,14 @@ Result<std::optional<UserSourceLink::Part>> UserSourceLink::ask_part(const UserS
   Answer answer = SPC_TRY(ask(question));
   const UserSourceMessage& message = answer.message;
   if (message.kind == UserSourceKind::none) return none;
-  if (message.kind == UserSourceKind::failed) return Error(failure_kind(message.error_kind), text_of(message));
+  if (message.kind == UserSourceKind::failed) return message.error.error();
   if (message.kind != UserSourceKind::file || answer.descriptors.size() != 1) {
     return Error(ErrorKind::internal, "query user-source: unexpected reply");
   }
   return std::optional(Part{.file = std::move(answer.descriptors.front()),
                             .offset = message.offset,
                             .size = message.size,
-                            .media_type = text_of(message)});
+                            .media_type = printable(message.text.view())});
 }
 
 }  // namespace spc

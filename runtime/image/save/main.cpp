@@ -36,7 +36,7 @@ void say(int socket, SaveMessageKind kind, const std::string& text) {
   SaveMessage message;
   message.kind = kind;
   const bool is_for_user = socket == kSaveSocket && !text.empty();
-  std::snprintf(message.text, sizeof message.text, "%s%s", is_for_user ? prefix : "", text.c_str());
+  message.text.set((is_for_user ? prefix : "") + text);
   [[maybe_unused]] const auto sent = send_struct(socket, message, {}, WhenFull::fail);
 }
 
@@ -156,7 +156,9 @@ Result<void> save_container(Save& save, const SavedTree& tree, const std::string
   auto planned = NewFile::plan(target.path, Replace::yes);
   auto tried = planned ? planned->make() : std::move(planned).error();
   if (tried) planned->unmake();  // until then nothing of it can be seen, on no file system
-  say(kSaveTaskSocket, tried ? SaveMessageKind::opened : SaveMessageKind::failed, tried ? "" : tried.error().message());
+  SaveMessage opened{.kind = tried ? SaveMessageKind::opened : SaveMessageKind::failed};
+  if (!tried) opened.error = WireError(tried.error());
+  [[maybe_unused]] const auto sent = send_struct(kSaveTaskSocket, opened, {}, WhenFull::fail);
 
   const auto ending = wait_for_the_end(signals.get());
   if (!ending) ::_exit(0);

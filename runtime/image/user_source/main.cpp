@@ -19,11 +19,6 @@ using namespace spc;
 
 namespace {
 
-void put_text(UserSourceMessage& message, std::string_view text) {
-  const std::string line = printable(text);
-  std::memcpy(message.text, line.data(), std::min(line.size(), sizeof message.text - 1));
-}
-
 /// Lines for the user who waits, by way of `import`.
 class ProgressLog final : public Log {
  public:
@@ -32,7 +27,7 @@ class ProgressLog final : public Log {
     try {
       UserSourceMessage message;
       message.kind = UserSourceKind::progress;
-      put_text(message, line);
+      message.text.set(printable(line));
       static_cast<void>(send_struct(kUserSourceSocket, message));
     } catch (const std::exception&) {
       // A line is lost.
@@ -43,8 +38,7 @@ class ProgressLog final : public Log {
 Result<void> answer_failure(const Error& error) {
   UserSourceMessage message;
   message.kind = UserSourceKind::failed;
-  message.error_kind = static_cast<std::uint32_t>(error.kind());
-  put_text(message, error.message());
+  message.error = WireError(error);
   return send_struct(kUserSourceSocket, message);
 }
 
@@ -55,7 +49,7 @@ Result<void> answer_part(const std::optional<FilePart>& part) {
   message.kind = UserSourceKind::file;
   message.offset = part->offset;
   message.size = part->size;
-  put_text(message, part->media_type);
+  message.text.set(printable(part->media_type));
   const int passed[] = {part->file->get()};
   return send_struct(kUserSourceSocket, message, passed);
 }
@@ -95,7 +89,6 @@ Result<void> serve(std::string_view text) {
   for (;;) {
     UserSourceMessage question;
     if (!receive_struct(kUserSourceSocket, question)) return {};  // nobody asks any more
-    question.text[sizeof question.text - 1] = question.user[sizeof question.user - 1] = '\0';
     SPC_TRY(source.answer(question));
   }
 }

@@ -86,8 +86,7 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
   if (!receive_struct(ours.get(), answer)) {
     return Error(ErrorKind::unavailable, "the saver could not be started");
   }
-  answer.text[sizeof answer.text - 1] = '\0';
-  if (answer.kind != SaveMessageKind::opened) return Error(ErrorKind::invalid, answer.text);
+  if (answer.kind != SaveMessageKind::opened) return answer.error.error();
   Saver saver;
   saver.line_ = std::move(ours);
   return saver;

@@ -22,7 +22,7 @@ namespace {
 void say(int stepd, std::string_view line, SaveMessageKind kind) {
   SaveMessage message;
   message.kind = kind;
-  line.copy(message.text, sizeof message.text - 1);
+  message.text.set(line);
   [[maybe_unused]] const auto sent = send_struct(stepd, message);
 }
 
@@ -61,10 +61,9 @@ bool wait_for_the_end(int stepd, int save) {
       save = -1;
       continue;
     }
-    message.text[sizeof message.text - 1] = '\0';
     if (message.kind == SaveMessageKind::started) has_save = true;
     if (message.kind == SaveMessageKind::progress || message.kind == SaveMessageKind::done) {
-      say(stepd, message.text, SaveMessageKind::progress);
+      say(stepd, message.text.view(), SaveMessageKind::progress);
     }
     if (message.kind == SaveMessageKind::done) has_save = false;
   }

@@ -52,10 +52,8 @@ enum class MayGainPrivilege { yes, no };
   static_cast<void>(::recv(kUserSourceSocket, &failed, sizeof failed, MSG_DONTWAIT));
   failed = UserSourceMessage();
   failed.kind = UserSourceKind::failed;
-  failed.error_kind = static_cast<std::uint32_t>(ErrorKind::system);
-  std::strncpy(failed.text,
-               "start " SPC_LIBEXECDIR "/user-source: it cannot be executed (hint: install spank-container on this node)",
-               sizeof failed.text - 1);
+  failed.error = WireError(Error(ErrorKind::system, "start " SPC_LIBEXECDIR "/user-source: it cannot be executed")
+                               .hint("install spank-container on this node"));
   static_cast<void>(send_struct(kUserSourceSocket, failed));
   ::_exit(127);
 }

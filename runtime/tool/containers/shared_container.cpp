@@ -16,6 +16,7 @@
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
+#include "protocol/wire_error.hpp"
 
 namespace spc {
 namespace {
@@ -27,7 +28,7 @@ constexpr int kMostAttempts = 1000;
 struct JoinAnswer {
   std::uint64_t made = 0;
   std::uint64_t image = 0, settings = 0;  ///< bytes in the file, in this order; the edits are the rest
-  char error[1024] = "";
+  WireError error;
 };
 
 struct Address {
@@ -74,7 +75,7 @@ void answer(int client, const Result<SharedContainer>& made, int texts, pid_t fi
   pid_t asking = 0;
   if (!is_ours(client, &asking)) return;
   if (!made) {
-    if (asking == first) std::snprintf(message.error, sizeof message.error, "%s", made.error().message().c_str());
+    if (asking == first) message.error = WireError(made.error());
     (void)send_struct(client, message).has_value();
     return;
   }
@@ -126,13 +127,14 @@ void serve(int listener, const Result<SharedContainer>& made, int texts, pid_t f
   ::_exit(0);
 }
 
-Result<SharedContainer> taken(UniqueFd socket) {
+/// `answered`: there was a keeper, whatever it has said.
+Result<SharedContainer> taken(UniqueFd socket, bool& answered) {
   JoinAnswer message;
   auto descriptors = SPC_TRY(receive_struct(socket.get(), message));
+  answered = true;
   SharedContainer container;
   if (message.made == 0) {
-    message.error[sizeof message.error - 1] = '\0';
-    if (message.error[0] != '\0') return Error(ErrorKind::system, message.error);
+    if (message.error.is_set()) return message.error.error();
     container.failed = true;
     return container;
   }
@@ -167,10 +169,11 @@ Result<SharedContainer> join_shared_container(const std::string& key, const std:
     listener.reset();
     if (::connect(socket.get(), as_sockaddr(address), address.size) == 0) {
       if (!is_ours(socket.get())) return Error(ErrorKind::refused, "the name of the shared container is in use by another user");
-      auto container = taken(std::move(socket));
+      bool answered = false;
+      auto container = taken(std::move(socket), answered);
       // A keeper that is gone has ended before it saw us, or was killed: then there is no container, and we may make one.
-      const bool gone =
-          !container && (container.error().kind() == ErrorKind::unavailable || container.error().sys_errno() == ECONNRESET);
+      const bool gone = !container && !answered &&
+                        (container.error().kind() == ErrorKind::unavailable || container.error().sys_errno() == ECONNRESET);
       if (!gone) return container;
     }
     const timespec pause{.tv_sec = 0, .tv_nsec = 10'000'000};

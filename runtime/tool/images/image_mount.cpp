@@ -56,8 +56,7 @@ Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& 
   theirs.reset();
   FuseStatus status;
   SPC_TRY_DURING("serve a layer", receive_struct(ours.get(), status));
-  status.error[sizeof status.error - 1] = '\0';
-  if (status.error[0] != '\0') return Error(ErrorKind::corrupt, printable(status.error));
+  if (status.error.is_set()) return status.error.error();
 
   SPC_TRY(make_directory(AT_FDCWD, name.c_str(), 0700));
   const std::string options = "fd=" + std::to_string(device.get()) + ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +

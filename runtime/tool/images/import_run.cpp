@@ -27,13 +27,6 @@ static_assert(kImportSocket == 3 && kImportRequest == 4 && kImportStore == 5 && 
 
 std::string layer_name(const Digest& blob) { return blob.hex() + ".sqsh"; }
 
-Error as_error(const ImportMessage& message) {
-  const auto kind = message.error_kind <= static_cast<std::uint32_t>(ErrorKind::internal)
-                        ? static_cast<ErrorKind>(message.error_kind)
-                        : ErrorKind::internal;
-  return {kind, printable(message.text)};
-}
-
 /// One run of `import`, and of what it needs of us.
 class ImportRun {
  public:
@@ -121,10 +114,9 @@ Result<void> ImportRun::on_message() {
     return Error(ErrorKind::unavailable, "pull " + in_quotes(image_) + ": import exited unexpectedly")
         .hint("try again; run scontainer doctor to find the reason");
   }
-  message.text[sizeof message.text - 1] = '\0';
   switch (message.kind) {
-    case ImportMessageKind::progress: display_.write(LogLevel::info, message.text); return {};
-    case ImportMessageKind::warning: display_.write(LogLevel::warning, message.text); return {};
+    case ImportMessageKind::progress: display_.write(LogLevel::info, message.text.view()); return {};
+    case ImportMessageKind::warning: display_.write(LogLevel::warning, message.text.view()); return {};
     case ImportMessageKind::meter: display_.meter(message.done, message.total); return {};
     case ImportMessageKind::new_layer: return make_layer();
     case ImportMessageKind::publish:
@@ -132,7 +124,7 @@ Result<void> ImportRun::on_message() {
       return verify(message.digest, std::move(descriptors->front()));
     case ImportMessageKind::evict: return evict(message.digest);
     case ImportMessageKind::done: outcome_.emplace(message.digest); return {};
-    case ImportMessageKind::failed: outcome_.emplace(as_error(message)); return {};
+    case ImportMessageKind::failed: outcome_.emplace(message.error.error()); return {};
     default: return Error(ErrorKind::internal, "unexpected message from import");
   }
 }
@@ -192,9 +184,8 @@ Result<void> ImportRun::answer(ImportMessageKind kind, const Digest& digest, int
 Result<void> ImportRun::refuse(const Digest& digest, const Error& why) {
   ImportMessage message;
   message.kind = ImportMessageKind::refused;
-  message.error_kind = static_cast<std::uint32_t>(why.kind());
   message.digest = digest;
-  std::snprintf(message.text, sizeof message.text, "%s", why.message().c_str());
+  message.error = WireError(why);
   return send_struct(socket_.get(), message);
 }
 

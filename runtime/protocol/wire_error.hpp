@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "base/error.hpp"
+
+namespace spc {
+
+/// A text of fixed size in a message from one process to another. Whatever bytes arrive, view() stays inside.
+template <std::size_t Size>
+class Text {
+ public:
+  static bool fits(std::string_view text) noexcept { return text.size() < Size; }
+
+  /// A longer text loses its middle: beginning and end say the most, what was done to what, and why not.
+  void set(std::string_view text) noexcept {
+    static constexpr std::string_view kGap = " ... ";
+    std::memset(bytes_, 0, Size);
+    if (fits(text)) {
+      text.copy(bytes_, text.size());
+      return;
+    }
+    const std::size_t half = (Size - 1 - kGap.size()) / 2;
+    text.copy(bytes_, half);
+    kGap.copy(bytes_ + half, kGap.size());
+    text.substr(text.size() - half).copy(bytes_ + half + kGap.size(), half);
+  }
+  [[nodiscard]] std::string_view view() const noexcept { return {bytes_, ::strnlen(bytes_, Size)}; }
+  [[nodiscard]] std::string str() const { return std::string(view()); }
+  [[nodiscard]] bool empty() const noexcept { return bytes_[0] == '\0'; }
+
+ private:
+  char bytes_[Size] = {};
+};
+
+/// An Error on its way to another process, where it is the same again: kind, errno, text and hint. One that was never set says
+/// that nothing is wrong.
+class WireError {
+ public:
+  WireError() = default;
+  explicit WireError(const Error& error) noexcept
+      : kind_(static_cast<std::uint32_t>(error.kind()) + 1), errno_(error.sys_errno()) {
+    text_.set(error.what());
+    hint_.set(error.advice());
+  }
+
+  [[nodiscard]] bool is_set() const noexcept { return kind_ != 0; }
+  /// Only of one that is set. What the sender had no right to say, an unknown kind or control characters, is not believed.
+  [[nodiscard]] Error error() const {
+    const bool is_known = is_set() && kind_ <= static_cast<std::uint32_t>(ErrorKind::internal) + 1;
+    const auto kind = is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal;
+    return Error::with(kind, errno_, printable(text_.view()), printable(hint_.view()));
+  }
+
+ private:
+  std::uint32_t kind_ = 0;  // an ErrorKind plus 1
+  std::int32_t errno_ = 0;
+  Text<1000> text_;
+  Text<400> hint_;
+};
+static_assert(std::is_trivially_copyable_v<WireError>);
+
+}  // namespace spc
