@@ -10,7 +10,6 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 
 #include "base/file.hpp"
 #include "base/socket.hpp"

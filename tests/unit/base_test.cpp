@@ -1,6 +1,7 @@
 #include "base/digest.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
+#include "base/wire_error.hpp"
 #include "catch.hpp"
 
 #include <fcntl.h>
@@ -17,6 +18,35 @@ TEST_CASE("an error reads step, action, object, reason, hint") {
 TEST_CASE("quoted text cannot move a terminal's cursor or end a line") {
   CHECK(in_quotes("a\x1b[2Jb\nc\"d") == "\"a\\x1b[2Jb\\nc\\\"d\"");
   CHECK(in_quotes(std::string(1'000'000, 'x')).size() < 320);
+}
+
+TEST_CASE("an error is the same behind a message") {
+  const auto error = Error::from_errno(ENOSPC, "write \"x\"").during("import");
+  const Error same = WireError(error).error();
+  CHECK(same.message() == error.message());
+  CHECK(same.kind() == error.kind());
+  CHECK(same.sys_errno() == ENOSPC);
+  CHECK(WireError(error).is_set());
+  CHECK_FALSE(WireError().is_set());
+}
+
+TEST_CASE("a message's text stays inside it, and keeps beginning and end when it is too long") {
+  Text<16> text;
+  text.set("fifteen letters");
+  CHECK(text.view() == "fifteen letters");
+  text.set("beginning and the end");
+  CHECK(text.view() == "begin ... e end");
+  text.set("");
+  CHECK(text.empty());
+  std::memset(static_cast<void*>(&text), 'x', sizeof text);
+  CHECK(text.view() == std::string(16, 'x'));
+}
+
+TEST_CASE("a kind that nobody knows, and what would move a terminal's cursor, are not believed") {
+  WireError error;
+  std::memset(static_cast<void*>(&error), 27, sizeof error);
+  CHECK(error.error().kind() == ErrorKind::internal);
+  CHECK(error.error().message().find('\x1b') == std::string::npos);
 }
 
 TEST_CASE("a digest is sha256 with 64 lower-case digits and nothing else") {

@@ -1,5 +1,5 @@
 spc_unit_test(launch_test
-  SOURCES launch_entrypoint_test.cpp launch_environment_test.cpp launch_mounts_test.cpp launch_name_test.cpp
+  SOURCES launch_entrypoint_test.cpp launch_environment_test.cpp launch_failure_test.cpp launch_mounts_test.cpp launch_name_test.cpp
           launch_namespaces_test.cpp launch_slurm_client_test.cpp launch_task_notes_test.cpp
   LIBS spc_launch spc_hook_engine spc_hooks spc_task spc_reference spc_base)
 spc_unit_test(save_test

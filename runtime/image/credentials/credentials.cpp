@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
 
 #include "base/socket.hpp"
 #include "image/credentials/credentials_enroot.hpp"
