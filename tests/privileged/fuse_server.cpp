@@ -82,7 +82,7 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
   const UniqueFd status_socket = std::move(ours);
   FuseStatus status;
   SPC_TRY(receive_struct(status_socket.get(), status));
-  if (status.error[0] != '\0') return Error(ErrorKind::corrupt, status.error);
+  if (status.error.is_set()) return status.error.error();
   if (how == Mount::no) return server;
   const UniqueFd mount = SPC_TRY(mount_fuse(device.get(), uid));
   SPC_TRY(send_struct(status_socket.get(), FuseStatus{}));

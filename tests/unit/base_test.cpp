@@ -1,7 +1,7 @@
 #include "base/digest.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
-#include "base/wire_error.hpp"
+#include "protocol/wire_error.hpp"
 #include "catch.hpp"
 
 #include <fcntl.h>

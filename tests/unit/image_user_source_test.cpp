@@ -99,7 +99,7 @@ TEST_CASE("an answer that is not one is an error and never read") {
   }
   {
     UserSourceMessage failed = message(UserSourceKind::failed, "no \x1b such file");
-    std::memset(&failed.error, 77, sizeof failed.error);
+    std::memset(static_cast<void*>(&failed.error), 77, sizeof failed.error);
     Peer peer({failed});
     const auto answer = UserSourceLink(peer.socket(), log).document();
     REQUIRE_FALSE(answer);

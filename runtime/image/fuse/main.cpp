@@ -132,6 +132,6 @@ int main(int argc, char** argv) {
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
   const auto failed = spc::guarded(offset);
-  if (!failed) spc::send_status({WireError(failed.error())});
+  if (!failed) spc::send_status({spc::WireError(failed.error())});
   ::_exit(1);
 }

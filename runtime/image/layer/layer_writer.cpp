@@ -71,5 +71,5 @@ int main(int argc, char** argv) {
                                 .workers = argc < 5 ? 0 : static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10))};
   const spc::LayerReport report = spc::report_of(spc::guarded(limits));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
-  ::_exit(sent && report.failed == 0 ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids
+  ::_exit(sent && !report.error.is_set() ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids
 }
