@@ -76,7 +76,7 @@ Error wrong_type(std::string_view key, const char* wanted) {
 Result<std::optional<std::string>> Json::text(std::string_view key) const {
   const Json* member = find(key);
   if (member == nullptr) return std::optional<std::string>();
-  if (!member->is_text()) return wrong_type(key, "text");
+  if (!member->is_text()) return wrong_type(key, "a string");
   if (member->as_text().find('\0') == std::string::npos) return std::optional<std::string>(member->as_text());
   return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" contains a NUL character");
 }

@@ -207,14 +207,14 @@ def compressed():
     """The blob itself is wrong. (What is right is read by the unit tests: tar and tarfile would have to be told.)"""
     plain = Tar().file(b"f", b"content" * 100).end()
     packed = gzip.compress(plain, 6, mtime=0)
-    add([77], "gzip cut short", "ends too early", packed[:-9])
-    add([77], "gzip without its end", "ends too early", packed[:-4])
+    add([77], "gzip cut short", "is truncated", packed[:-9])
+    add([77], "gzip without its end", "is truncated", packed[:-4])
     add([77], "gzip with a wrong checksum", "checksum or length", packed[:-8] + bytes([packed[-8] ^ 1]) + packed[-7:])
     add([77], "gzip with a wrong length", "checksum or length", packed[:-1] + bytes([packed[-1] ^ 1]))
     add([79], "garbage behind gzip", "trailing data", packed + b"garbage")
     add([80], "gzip in gzip", "not a tar archive", gzip.compress(packed * 20, mtime=0))
     frame, block = b"\x28\xb5\x2f\xfd", (5 << 3 | 1).to_bytes(3, "little") + b"hello"
-    add([84], "zstd cut short", "ends too early", frame + b"\x20\x05" + block[:-1])
+    add([84], "zstd cut short", "is truncated", frame + b"\x20\x05" + block[:-1])
     add([84], "zstd with another magic", "not a tar archive", b"\x27\xb5\x2f\xfd\x20\x05" + block + bytes(2000))
     add([84], "zstd with a reserved block", "zstd: ", frame + b"\x20\x05" + (5 << 3 | 7).to_bytes(3, "little") + b"hello")
     add([84], "zstd with a window of 2 TiB", "zstd: ", frame + b"\x00\xf8" + block)

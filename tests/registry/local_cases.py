@@ -98,7 +98,7 @@ def test_an_oci_layout_by_its_only_entry_its_name_and_its_digest():
 def test_of_several_images_in_a_layout_one_has_to_be_named():
     directory = in_directory(layout_files({"v1": small, "registry:5000/a/b:v2": two}))
     succeeds(local(f"oci:{directory}:registry:5000/a/b:v2"), two)
-    fails(local(f"oci:{directory}"), "several images", '"v1"', '"registry:5000/a/b:v2"', "behind a ':'")
+    fails(local(f"oci:{directory}"), "several images", '"v1"', '"registry:5000/a/b:v2"', "after a ':'")
     fails(local(f"oci:{directory}:v3"), 'no image "v3"', '"v1"')
 
 

@@ -65,7 +65,7 @@ def defaults_of_enroot_conf_count_and_the_jobs_variables_more(cluster):
         cluster.run(*step, env=["ENROOT_ROOTFS_WRITABLE=y", "ENROOT_REMAP_ROOT=no"]).good("writable\n2001")
         cluster.run(*step[:4], "--container-writable", "--no-container-remap-root", *step[4:]).good("writable\n2001")
         done = cluster.run(*step[:4], "--container-verbose", "true")
-        expect("ENROOT_DATA_PATH takes a shell" in done.err, "the value that is ignored is not named", done)
+        expect("ENROOT_DATA_PATH needs a shell" in done.err, "the value that is ignored is not named", done)
 
 
 @test

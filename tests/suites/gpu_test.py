@@ -95,7 +95,7 @@ def fake_libraries_of_another_version_than_the_kernels_are_named_with_both(clust
     with driver(cluster, kernel="535.104.05"):
         done = run(cluster, "/oracle libcuda.so.1")
         done.good("libcuda.so.1: not found")
-        expect(f"in the kernel is 535.104.05, but the libraries on this node are {VERSION}" in done.err, "both versions", done)
+        expect(f"kernel driver is 535.104.05, but the libraries on this node are {VERSION}" in done.err, "both versions", done)
 
 
 @test

@@ -227,7 +227,7 @@ TEST_CASE("what would be more than a device is refused") {
   CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})", {"/dev/old"})
             .find("device node \"/dev/new\": containers have the node's /dev, which is read-only") !=
         std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})").find("the node's own /sys, in which nothing") !=
+  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})").find("the node's /sys, which is read-only") !=
         std::string::npos);
   CHECK(outcome(R"({"netDevices":[{"hostInterfaceName":"eth1","name":"eth0"}]})")
             .find("network interface \"eth1\": interfaces are not moved") != std::string::npos);
@@ -271,7 +271,7 @@ TEST_CASE("mounts, nodes and files come in as their options say") {
   CHECK(has(edits.notes, "mount \"/data\": option \"idmap\" is ignored"));
   CHECK(has(edits.notes, "intelRdt is ignored"));
   REQUIRE(edits.warnings.size() == 1);
-  CHECK(edits.warnings[0].find("the group 4711, which you are not in") != std::string::npos);
+  CHECK(edits.warnings[0].find("the group 4711, which the user is not a member of") != std::string::npos);
   REQUIRE(edits.files.size() == 1);
   CHECK(edits.files[0].content ==
         "{\"profiles\":[{\"name\":\"_container_\",\"settings\":[\"EGLVisibleDGPUDevices\",0x8]}],"

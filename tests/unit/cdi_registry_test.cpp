@@ -57,9 +57,8 @@ TEST_CASE("a node without CDI files has no devices and no problem") {
   CHECK(registry.problems().empty());
   CHECK(registry.devices().empty());
   CHECK(found(registry, "v.com/c=x") ==
-        "device \"v.com/c=x\": not in any CDI file of this node (hint: /etc/cdi and /run/cdi have none; the vendor's tool makes "
-        "them, "
-        "such as nvidia-ctk cdi generate)");
+        "device \"v.com/c=x\": not in any CDI file of this node (hint: no CDI files in /etc/cdi and /run/cdi; create them with the "
+        "vendor's tool, such as nvidia-ctk cdi generate)");
 }
 
 TEST_CASE("what is missing is refused with what there is") {
@@ -92,8 +91,7 @@ TEST_CASE("two files of one directory that describe a device take it from each o
   host.write("/etc/cdi/b.json", spec("v.com/c", {"x"}));
   auto registry = read(host);
   CHECK(found(registry, "v.com/c=x") ==
-        "device \"v.com/c=x\": \"/etc/cdi/a.json\" and \"/etc/cdi/b.json\" both describe it (hint: one of these CDI files must "
-        "go)");
+        "device \"v.com/c=x\": \"/etc/cdi/a.json\" and \"/etc/cdi/b.json\" both describe it (hint: remove one of these CDI files)");
   CHECK(found(registry, "v.com/c=y") == "v.com/c=y@/etc/cdi/a.json");
   CHECK(names(registry.devices()) == "v.com/c=y");
   CHECK(found(registry, "v.com/c=all") == "v.com/c=y@/etc/cdi/a.json");

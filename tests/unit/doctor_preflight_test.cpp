@@ -272,7 +272,7 @@ TEST_CASE("addresses and ports that others need") {
   environment["MASTER_PORT"] = "29500";
   expect(node.check("MASTER_PORT"), Verdict::ok, "29500 is free");
   environment["MASTER_PORT"] = "40000";
-  expect(node.check("MASTER_PORT"), Verdict::warning, "40000 is free, and among");
+  expect(node.check("MASTER_PORT"), Verdict::warning, "40000 is free, but in");
   for (const char* wrong : {"", "0", "65536", "http", "-1", "123456"}) {
     environment["MASTER_PORT"] = wrong;
     expect(node.check("MASTER_PORT"), Verdict::failed, "is not a port");

@@ -64,7 +64,7 @@ TEST_CASE("fake driver: libraries of another version than the kernel's are named
   const auto warned = nvidia_hook.prepare(context);
   REQUIRE(warned);
   REQUIRE(warned->warnings.size() == 1);
-  CHECK(warned->warnings.front().find("in the kernel is 550.54.15, but the libraries on this node are 535.1.2") !=
+  CHECK(warned->warnings.front().find("kernel driver is 550.54.15, but the libraries on this node are 535.1.2") !=
         std::string::npos);
   CHECK(warned->mounts.empty());
   context.gpu = true;

@@ -236,9 +236,9 @@ TEST_CASE("a fake adapter without a node, or with a closed one, is a fault") {
   node.add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", -1);
   auto edits = node.start(fabric_hook);
   CHECK(says(edits.warnings, "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
-  CHECK(says(edits.notes, "TCP: mlx5_0 has no node"));
+  CHECK(says(edits.notes, "TCP: mlx5_0 has no device node"));
   node.context.settings.emplace("fabric", "require");
-  CHECK(node.start(fabric_hook).refusal.starts_with("the site requires the fabric: mlx5_0 has no node"));
+  CHECK(node.start(fabric_hook).refusal.starts_with("the site requires the fabric: mlx5_0 has no device node"));
 }
 
 TEST_CASE("where the site requires a fabric, a step of several nodes is refused without one") {

@@ -225,7 +225,7 @@ TEST_CASE("an image of another architecture is left alone, with a note") {
   CHECK(edits.symlinks.empty());
   CHECK(edits.environment == Edits::Environment());
   REQUIRE(!edits.notes.empty());
-  CHECK(edits.notes.back().starts_with("1 libraries are left out"));
+  CHECK(edits.notes.back().starts_with("1 libraries are skipped"));
 }
 
 TEST_CASE("libraries of 32 bits have entries of their own") {
