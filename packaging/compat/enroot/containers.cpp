@@ -37,22 +37,22 @@ Result<void> check_name(const std::string& name) {
 
 Result<void> remove_tree(int parent, const char* name) {
   struct stat status {};
-  if (::fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0) return Error::from_errno(errno, "look at " + quoted(name));
+  if (::fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0) return Error::from_errno(errno, "look at " + in_quotes(name));
   if (S_ISDIR(status.st_mode)) {
     // Overlayfs leaves directories without any permission.
     if ((status.st_mode & 0700) != 0700 && ::fchmodat(parent, name, 0700, 0) != 0) {
-      return Error::from_errno(errno, "enter " + quoted(name));
+      return Error::from_errno(errno, "enter " + in_quotes(name));
     }
     const int directory = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     const std::unique_ptr<DIR, int (*)(DIR*)> entries(directory < 0 ? nullptr : ::fdopendir(directory), ::closedir);
-    if (!entries) return Error::from_errno(errno, "open directory " + quoted(name));
+    if (!entries) return Error::from_errno(errno, "open directory " + in_quotes(name));
     while (const dirent* entry = ::readdir(entries.get())) {
       const std::string_view found = entry->d_name;
       if (found != "." && found != "..") SPC_TRY(remove_tree(directory, entry->d_name));
     }
   }
   if (::unlinkat(parent, name, S_ISDIR(status.st_mode) ? AT_REMOVEDIR : 0) != 0) {
-    return Error::from_errno(errno, "remove " + quoted(name));
+    return Error::from_errno(errno, "remove " + in_quotes(name));
   }
   return {};
 }
@@ -107,31 +107,31 @@ Result<void> create_container(const std::string& data_path, const std::string& n
   if (there && !replace) return Error(ErrorKind::invalid, "File already exists: " + printable(path));
   SPC_TRY(make_directories(data_path));
   std::string unfinished = data_path + "/." + name + ".XXXXXX";
-  if (::mkdtemp(unfinished.data()) == nullptr) return Error::from_errno(errno, "make a directory in " + quoted(data_path));
+  if (::mkdtemp(unfinished.data()) == nullptr) return Error::from_errno(errno, "make a directory in " + in_quotes(data_path));
   auto put = put_image(unfinished + "/image.sqsh");
   if (put && there) put = remove_container(path);
-  if (put && ::rename(unfinished.c_str(), path.c_str()) != 0) put = Error::from_errno(errno, "create " + quoted(path));
+  if (put && ::rename(unfinished.c_str(), path.c_str()) != 0) put = Error::from_errno(errno, "create " + in_quotes(path));
   if (!put) (void)remove_container(unfinished);
   return put;
 }
 
 Result<void> put_image_file(const std::string& image, const std::string& path) {
   const UniqueFd from(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!from) return Error::from_errno(errno, "open " + quoted(image));
+  if (!from) return Error::from_errno(errno, "open " + in_quotes(image));
   UniqueFd to(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!to) return Error::from_errno(errno, "create " + quoted(path));
+  if (!to) return Error::from_errno(errno, "create " + in_quotes(path));
   if (::ioctl(to.get(), FICLONE, from.get()) == 0) return {};
   const std::string other = path + ".link";
   if (::link(image.c_str(), other.c_str()) == 0) {
     if (::rename(other.c_str(), path.c_str()) == 0) return {};
-    return Error::from_errno(errno, "create " + quoted(path));
+    return Error::from_errno(errno, "create " + in_quotes(path));
   }
   return copy_file(from.get(), to.get());
 }
 
 Result<void> remove_container(const std::string& path) {
   auto removed = remove_tree(AT_FDCWD, path.c_str());
-  if (!removed) return std::move(removed).error().during("remove " + quoted(path));
+  if (!removed) return std::move(removed).error().during("remove " + in_quotes(path));
   return {};
 }
 
@@ -140,7 +140,7 @@ Result<std::vector<std::string>> list_containers(const std::string& data_path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(data_path.c_str()), ::closedir);
   if (!entries) {
     if (errno == ENOENT) return names;
-    return Error::from_errno(errno, "read " + quoted(data_path));
+    return Error::from_errno(errno, "read " + in_quotes(data_path));
   }
   while (const dirent* entry = ::readdir(entries.get())) {
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);

@@ -39,7 +39,7 @@ Error become(const std::vector<std::string>& arguments, char* const* environment
   const std::string path = program();
   const auto words = command(arguments);
   ::execve(path.c_str(), pointers(words).data(), environment);
-  return Error::from_errno(errno, "execute " + quoted(path));
+  return Error::from_errno(errno, "execute " + in_quotes(path));
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ Result<std::string> output_of_scontainer(const std::vector<std::string>& argumen
   pid_t pid = -1;
   const int failed = ::posix_spawn(&pid, path.c_str(), &actions, nullptr, pointers(words).data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return Error::from_errno(failed, "execute " + quoted(path));
+  if (failed != 0) return Error::from_errno(failed, "execute " + in_quotes(path));
   writing.reset();
   std::string text;
   std::array<char, 4096> piece{};

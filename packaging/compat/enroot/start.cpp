@@ -70,7 +70,7 @@ Result<std::string> mount_for(const std::string& entry) {
   if (has_blank || fields.size() < 2 || fields[0].empty() || fields[1].empty()) return bad_argument(entry);
   const bool is_bind = fields[0] != "tmpfs" && (fields.size() < 3 || fields[2] == "none" || fields[2] == "bind");
   if (!is_bind) {
-    return Error(ErrorKind::refused, "Cannot mount " + quoted(entry) + ": only files and directories of the host are mounted")
+    return Error(ErrorKind::refused, "Cannot mount " + in_quotes(entry) + ": only files and directories of the host are mounted")
         .hint("SRC:DST[:none:OPTIONS]; /tmp in the container is a tmpfs");
   }
   const auto is_path = [](const std::string& text) { return text[0] == '/' || text[0] == '.'; };
