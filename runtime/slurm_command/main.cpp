@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/inside/slurm_client.hpp"
+#include "launch/host/slurm_client.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "launch/inside/environment.hpp"
+#include "launch/spec/environment.hpp"
 
 using namespace spc;
 using Variables = std::map<std::string, std::string>;

@@ -1,4 +1,5 @@
 #include "launch/inside/image_files.hpp"
+#include "launch/site/enroot_text.hpp"
 
 #include "catch.hpp"
 

@@ -8,6 +8,7 @@
 #include "api/used_features.hpp"
 #include "catch.hpp"
 #include "image/config/features.hpp"
+#include "base/unique_fd.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "launch/site/site_mounts.hpp"

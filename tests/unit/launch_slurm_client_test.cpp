@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "launch/inside/slurm_client.hpp"
+#include "launch/host/slurm_client.hpp"
 
 using namespace spc;
 

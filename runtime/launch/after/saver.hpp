@@ -5,8 +5,8 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "launch/inside/environment.hpp"
 #include "launch/request/messages.hpp"
+#include "launch/spec/environment.hpp"
 #include "task/step_agent.hpp"
 
 namespace spc {

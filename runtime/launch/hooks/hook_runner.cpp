@@ -19,8 +19,8 @@
 
 #include "base/clock.hpp"
 #include "base/socket.hpp"
-#include "launch/hooks/descendants.hpp"
 #include "task/ambient.hpp"
+#include "task/descendants.hpp"
 
 namespace spc {
 namespace {

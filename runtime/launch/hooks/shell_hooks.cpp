@@ -16,8 +16,9 @@
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "hook_engine/root_path.hpp"
-#include "launch/inside/image_files.hpp"
 #include "launch/site/enroot_compat.hpp"
+#include "launch/site/enroot_text.hpp"
+#include "protocol/task.hpp"
 #include "task/visit.hpp"
 
 namespace spc {

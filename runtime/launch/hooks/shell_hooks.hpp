@@ -8,9 +8,9 @@
 #include "base/result.hpp"
 #include "launch/hooks/hook_runner.hpp"
 #include "launch/hooks/step_edits.hpp"
-#include "launch/inside/container_spec.hpp"
-#include "launch/launch.hpp"
 #include "launch/policy/site.hpp"
+#include "launch/request/launch_request.hpp"
+#include "launch/spec/container_spec.hpp"
 
 namespace spc {
 

@@ -11,21 +11,12 @@
 #include "hook_engine/shell_hook.hpp"
 #include "hook_engine/step_hook.hpp"
 #include "launch/host/host_side.hpp"
-#include "launch/inside/container_spec.hpp"
-#include "launch/launch.hpp"
+#include "launch/inside/task_edits.hpp"
 #include "launch/policy/site.hpp"
+#include "launch/request/launch_request.hpp"
+#include "launch/spec/container_spec.hpp"
 
 namespace spc {
-
-/// What the hooks' edits come to for each task of the node, besides what is in the container by then: records `key=value\0`.
-struct TaskEdits {
-  std::vector<std::pair<std::string, Edits>> of_hooks;  ///< environment, limits, notes and warnings only
-  std::vector<std::string> off;                         ///< names of built-in hooks that others have replaced
-  std::map<std::string, std::uint64_t> took;            ///< by each hook until then, in microseconds
-
-  [[nodiscard]] std::string serialize() const;
-  static TaskEdits parse(std::string_view records);
-};
 
 /// The hooks' part in the start of one container: what they say becomes mounts, files and variables of it.
 class HookedStart {

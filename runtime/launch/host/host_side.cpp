@@ -11,7 +11,7 @@
 
 #include "base/file.hpp"
 #include "launch/host/data_file.hpp"
-#include "launch/inside/slurm_client.hpp"
+#include "launch/host/slurm_client.hpp"
 
 namespace spc {
 

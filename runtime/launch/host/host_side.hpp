@@ -7,20 +7,14 @@
 #include <vector>
 
 #include "base/digest.hpp"
+#include "base/log.hpp"
 #include "base/result.hpp"
-#include "launch/launch.hpp"
+#include "launch/request/launch_request.hpp"
+#include "launch/spec/mount_plan.hpp"
 #include "protocol/policy.hpp"
 #include "task/furnish.hpp"
 
 namespace spc {
-
-/// Something of the host, or a new file system, and where it appears.
-struct MountPlan {
-  std::string source;  ///< empty: what is mounted there by then is taken away
-  std::string target;
-  std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
-  std::string asked_by;     ///< an option, a key of config.toml, "every container"
-};
 
 /// A file or directory of the host, opened as the user, or a tmpfs, to be mounted.
 struct OpenedSource {

@@ -8,10 +8,10 @@
 #include "base/unique_fd.hpp"
 #include "image/reference/location.hpp"
 #include "launch/host/named_container.hpp"
-#include "launch/inside/container_spec.hpp"
-#include "launch/launch.hpp"
 #include "launch/policy/site.hpp"
+#include "launch/request/launch_request.hpp"
 #include "launch/site/site_importer.hpp"
+#include "launch/spec/container_spec.hpp"
 #include "protocol/policy.hpp"
 
 namespace spc {

@@ -10,7 +10,7 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "launch/inside/container_spec.hpp"
+#include "launch/spec/container_spec.hpp"
 
 namespace spc {
 

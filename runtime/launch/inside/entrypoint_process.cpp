@@ -16,7 +16,7 @@
 
 #include "base/clock.hpp"
 #include "base/socket.hpp"
-#include "launch/hooks/descendants.hpp"
+#include "task/descendants.hpp"
 
 namespace spc {
 namespace {

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/file.hpp"
+#include "launch/site/enroot_text.hpp"
 #include "task/furnish.hpp"
 
 namespace spc {
@@ -224,22 +225,6 @@ int change_of_depth(std::string_view line) {
 }
 
 }  // namespace
-
-std::vector<std::string> parse_environment_file(std::string_view text) {
-  std::vector<std::string> variables;
-  Lines lines(text);
-  for (std::string_view line; lines.next(line);) {
-    line = trimmed(line);
-    const auto equals = line.find('=');
-    if (equals == std::string_view::npos || !is_name(line.substr(0, equals)) || line.starts_with("ENROOT_")) continue;
-    std::string_view value = line.substr(equals + 1);
-    if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0]) {
-      value = value.substr(1, value.size() - 2);
-    }
-    variables.push_back(std::string(line.substr(0, equals + 1)).append(value));
-  }
-  return variables;
-}
 
 std::string workdir_in_rc(std::string_view text) {
   static const std::map<std::string, std::string> none;

@@ -6,12 +6,9 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "launch/inside/environment.hpp"
+#include "launch/spec/environment.hpp"
 
 namespace spc {
-
-/// The script that runs the entrypoint of an image of enroot.
-inline constexpr char kEnrootScript[] = "/etc/rc";
 
 /// The settings of an image that is a mere file system, from the files that enroot and Apptainer leave in it. To be called
 /// inside, as the user, by every task. Adds to `settings`; nothing in an image is an error. What is left out goes to `log`, if there is one.
@@ -19,10 +16,6 @@ inline constexpr char kEnrootScript[] = "/etc/rc";
 /// enroot:    NAME=VALUE lines of /etc/environment; the work directory from the `cd` in /etc/rc, which itself is not run.
 /// Apptainer: assignments in /.singularity.d/env/*.sh, see parse_shell_assignments(). Its /etc/environment is not read.
 void read_image_files(const std::map<std::string, std::string>& job, ImageSettings& settings, Log* log);
-
-/// The lines of /etc/environment as enroot reads them: comments, lines that are no assignment and ENROOT_* are left out,
-/// and one pair of quotes round the value.
-std::vector<std::string> parse_environment_file(std::string_view text);
 
 /// The directory that enroot's /etc/rc changes to; empty: none.
 std::string workdir_in_rc(std::string_view text);

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "launch/inside/container_spec.hpp"
+#include "launch/spec/container_spec.hpp"
 #include "protocol/task.hpp"
 
 namespace spc {

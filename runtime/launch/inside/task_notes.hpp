@@ -7,7 +7,7 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "launch/hooks/step_edits.hpp"
+#include "launch/inside/task_edits.hpp"
 #include "launch/policy/site.hpp"
 
 namespace spc {

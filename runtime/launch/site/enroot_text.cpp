@@ -4,14 +4,16 @@
 #include <array>
 #include <optional>
 
-#include "launch/inside/image_files.hpp"
-
 namespace spc {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
 bool is_name_character(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
+
+bool is_name(std::string_view text) {
+  return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_name_character);
+}
 
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
@@ -174,6 +176,22 @@ std::string with_variables(std::string_view text, const Variables& variables) {
     text.remove_prefix(end + 1);
   }
   return replaced;
+}
+
+std::vector<std::string> parse_environment_file(std::string_view text) {
+  std::vector<std::string> variables;
+  for (std::string_view line : lines_of(text)) {
+    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
+    line = line.substr(0, line.find_last_not_of(kBlanks) + 1);
+    const auto equals = line.find('=');
+    if (equals == std::string_view::npos || !is_name(line.substr(0, equals)) || line.starts_with("ENROOT_")) continue;
+    std::string_view value = line.substr(equals + 1);
+    if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0]) {
+      value = value.substr(1, value.size() - 2);
+    }
+    variables.push_back(std::string(line.substr(0, equals + 1)).append(value));
+  }
+  return variables;
 }
 
 Variables parse_environ(std::string_view text, const Variables& variables) {

@@ -14,6 +14,10 @@ using Variables = std::map<std::string, std::string>;
 /// `text` with each ${NAME} replaced by that variable, or by nothing. What else looks like a shell's is left as it is.
 std::string with_variables(std::string_view text, const Variables& variables);
 
+/// The lines of /etc/environment as enroot reads them: comments, lines that are no assignment and ENROOT_* are left out,
+/// and one pair of quotes round the value.
+std::vector<std::string> parse_environment_file(std::string_view text);
+
 /// An environ.d/*.env: NAME=VALUE lines with ${NAME} in the values, one pair of quotes around a value dropped. Comments, lines
 /// that are no assignments and ENROOT_* count for nothing.
 Variables parse_environ(std::string_view text, const Variables& variables);

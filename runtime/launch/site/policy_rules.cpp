@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "base/unique_fd.hpp"
-#include "launch/host/user_identity.hpp"
+#include "task/user_identity.hpp"
 
 namespace spc {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "launch/site/policy_rules.hpp"
 #include "launch/site/site_mounts.hpp"
+#include "protocol/task.hpp"
 
 namespace spc {
 namespace {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "launch/launch.hpp"
 #include "launch/policy/site.hpp"
+#include "launch/request/launch_request.hpp"
 #include "protocol/policy.hpp"
 
 namespace spc {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "launch/launch.hpp"
+#include "launch/request/launch_request.hpp"
 
 namespace spc {
 

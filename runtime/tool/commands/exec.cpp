@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
-#include "launch/inside/environment.hpp"
+#include "launch/spec/environment.hpp"
 #include "task/fake_root.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/running.hpp"

@@ -12,8 +12,8 @@
 #include "base/socket.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/inside/image_files.hpp"
-#include "launch/launch.hpp"
 #include "launch/request/device_names.hpp"
+#include "launch/request/launch_request.hpp"
 
 #include "tool/command.hpp"
 #include "tool/containers/launch_key.hpp"

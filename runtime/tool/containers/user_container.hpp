@@ -6,10 +6,10 @@
 #include "base/result.hpp"
 #include "base/user_namespace.hpp"
 #include "launch/hooks/step_edits.hpp"
-#include "launch/host/user_identity.hpp"
-#include "launch/inside/environment.hpp"
-#include "launch/launch.hpp"
 #include "launch/policy/site.hpp"
+#include "launch/request/launch_request.hpp"
+#include "launch/spec/environment.hpp"
+#include "task/user_identity.hpp"
 #include "tool/images/image_mount.hpp"
 
 namespace spc {

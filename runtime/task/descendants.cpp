@@ -1,4 +1,4 @@
-#include "launch/hooks/descendants.hpp"
+#include "task/descendants.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

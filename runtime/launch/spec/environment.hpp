@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launch/host/user_identity.hpp"
 #include "launch/request/environment_wishes.hpp"
+#include "task/user_identity.hpp"
 
 namespace spc {
+
+/// The script that runs the entrypoint of an image of enroot.
+inline constexpr char kEnrootScript[] = "/etc/rc";
 
 /// What the image says about running it, from the record in the store (base/image_record.hpp, section settings).
 struct ImageSettings {

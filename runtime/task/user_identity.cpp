@@ -1,4 +1,4 @@
-#include "launch/host/user_identity.hpp"
+#include "task/user_identity.hpp"
 
 #include <grp.h>
 #include <pwd.h>

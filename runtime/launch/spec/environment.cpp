@@ -1,4 +1,4 @@
-#include "launch/inside/environment.hpp"
+#include "launch/spec/environment.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "launch/inside/slurm_client.hpp"
+#include "launch/host/slurm_client.hpp"
 
 #include <fcntl.h>
 #include <pwd.h>

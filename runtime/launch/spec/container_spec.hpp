@@ -9,11 +9,11 @@
 
 #include "base/digest.hpp"
 #include "base/result.hpp"
-#include "launch/host/host_side.hpp"
-#include "launch/host/user_identity.hpp"
-#include "launch/inside/environment.hpp"
-#include "launch/launch.hpp"
 #include "launch/policy/site.hpp"
+#include "launch/request/launch_request.hpp"
+#include "launch/spec/environment.hpp"
+#include "launch/spec/mount_plan.hpp"
+#include "task/user_identity.hpp"
 
 namespace spc {
 

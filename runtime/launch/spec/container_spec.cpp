@@ -1,4 +1,4 @@
-#include "launch/inside/container_spec.hpp"
+#include "launch/spec/container_spec.hpp"
 
 #include <unistd.h>
 
@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <climits>
 
-#include "launch/inside/image_files.hpp"
 #include "protocol/image_record.hpp"
 #include "task/furnish.hpp"
 

@@ -2,7 +2,7 @@
 #include <array>
 #include <cctype>
 
-#include "launch/inside/container_spec.hpp"
+#include "launch/spec/container_spec.hpp"
 #include "protocol/task.hpp"
 
 namespace spc {
