@@ -6,6 +6,8 @@ from functools import partial
 from images import Image, special, with_probe
 from harness import add, equal, expect, test
 
+QUICK = True
+
 # rename(2) itself: mv would copy where it fails.
 RENAME = "perl -e 'rename($ARGV[0], $ARGV[1]) or die \"$!\\n\"' "
 

@@ -2,6 +2,8 @@
 from images import Image, with_probe
 from harness import add, equal, expect, test
 
+QUICK = True
+
 
 def variable(cluster, name, *options, env=(), image="base", **how):
     return cluster.srun(*options, "sh", "-c", f"echo ${{{name}-unset}}", env=env, image=image, **how).good()

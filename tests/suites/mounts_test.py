@@ -5,6 +5,8 @@ import subprocess
 from cluster import kill_all
 from harness import equal, expect, test
 
+QUICK = True
+
 
 def owned_by_alice(path):
     os.chown(path, 2001, 2001)

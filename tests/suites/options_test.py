@@ -7,6 +7,8 @@ from harness import add, equal, expect, test
 from functools import partial
 from plugstack import plugstack
 
+QUICK = True
+
 BASE = "registry:5000/suites/base:1"
 IN_BASE = "test -e /workspace/file && echo inside || echo outside"
 

@@ -6,6 +6,8 @@ from cluster import NODES
 from images import with_probe
 from harness import equal, expect, test
 
+QUICK = True
+
 BASE = "registry:5000/suites/base:1"
 IN_BASE = (f"--container-image={BASE}", "cat", "/workspace/replaced")
 UNKNOWN = "--container-image=registry:5000/suites/base:nothing"
