@@ -201,7 +201,7 @@ TEST_CASE("memory that is too small") {
   node.around.shared_memory = Surroundings::Space{std::uint64_t{8} << 30, 1 << 20};
   expect(node.check("/dev/shm"), Verdict::warning, "8.0 GiB, 1.0 MiB free");
   node.around.shared_memory.reset();
-  expect(node.check("/dev/shm"), Verdict::failed, "none");
+  expect(node.check("/dev/shm"), Verdict::failed, "missing");
   node.around.locked_memory = {8 << 20, 8 << 20};
   expect(node.check("locked memory"), Verdict::ok, "8.0 MiB");
   node.file("/sys/class/infiniband/mlx5_0/x", "");
@@ -288,7 +288,7 @@ TEST_CASE("InfiniBand whose parts are missing") {
   FakeNode node;
   node.file("/sys/class/infiniband/mlx5_0/x", "");
   expect(node.check("InfiniBand"), Verdict::failed, "no /dev/infiniband/uverbs0");
-  expect(node.check("libibverbs"), Verdict::warning, "none");
+  expect(node.check("libibverbs"), Verdict::warning, "missing");
   node.file("/dev/infiniband/uverbs0", "");
   node.denied = {"/dev/infiniband/uverbs0"};
   expect(node.check("InfiniBand"), Verdict::failed, "uverbs0 (Operation not permitted)");
