@@ -223,7 +223,7 @@ def test_documents_that_are_not_images():
         (with_layer(mediaType="application/vnd.oci.image.layer.v1.tar+gzip+encrypted"), "encrypted"),
         (with_layer(mediaType="text/plain"), "unknown type"),
         (with_layer(size=-1), '"size" is not a number'), (with_layer(size="5"), '"size" is not a number'),
-        (with_layer(size=2**63 - 1), "is impossible"), (with_layer(size=1.5), '"size" is not a number'),
+        (with_layer(size=2**63 - 1), "is invalid"), (with_layer(size=1.5), '"size" is not a number'),
         (with_layer(digest="sha256:../../etc/passwd"), "hexadecimal"), (with_layer(digest="md5:" + "0" * 32), "only sha256"),
         (with_layer(digest="sha256:" + "A" * 64), "lower-case"), (with_layer(digest=None), "has no digest"),
         ({**manifest, "layers": [layer] * 501}, "501 layers"), ({**manifest, "layers": {}}, '"layers" is not an array'),

@@ -138,7 +138,7 @@ TEST_CASE("sizes of memory") {
   CHECK(bytes("2G") == "2147483648");
   CHECK(bytes("1T") == "1099511627776");
   CHECK(bytes("50%") == "0 50%");
-  CHECK(bytes("0") == "\"0\": too small (hint: bytes, with K, M, G or T behind them, or N% of the job's memory)");
+  CHECK(bytes("0") == "\"0\": too small (hint: bytes with suffix K, M, G or T, or N% of the job's memory)");
   for (const char* text : {"", "K", "-1", "1X", "1GiB", "1 G", "0x10", "1.5G", "+1", "%"}) {
     CHECK(bytes(text).find("is not a size") != std::string::npos);
   }

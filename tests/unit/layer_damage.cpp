@@ -92,7 +92,7 @@ TEST_CASE("what is not a tar archive is refused") {
 
 TEST_CASE("an archive cut anywhere is refused behind the last good entry") {
   const std::string tar = Tar().file("good", "x").file("cut", noise(2000)).without_end();
-  CHECK(has(reason(tar.substr(0, 1024 + 300)), "behind entry \"good\""));
+  CHECK(has(reason(tar.substr(0, 1024 + 300)), "after entry \"good\""));
   CHECK(has(reason(tar.substr(0, 1024 + 512)), "entry \"cut\": the archive ends in the middle of a file"));
   CHECK(has(reason(tar.substr(0, 1024 + 512 + 700)), "entry \"cut\""));
   CHECK(has(reason(gzip(tar).substr(0, 1500)), "ends too early"));
@@ -101,7 +101,7 @@ TEST_CASE("an archive cut anywhere is refused behind the last good entry") {
 TEST_CASE("a wrong checksum or number is refused behind the last good entry") {
   auto broken = Header{.name = "broken"}.bytes();
   broken[0] = 'B';
-  CHECK(has(reason(Tar().file("good").raw(broken).end()), "behind entry \"good\": the header's checksum is wrong"));
+  CHECK(has(reason(Tar().file("good").raw(broken).end()), "after entry \"good\": the header's checksum is wrong"));
   CHECK(has(reason(Tar().entry({.name = "f", .size_field = "12x"}).end()), "the size is not a number"));
   for (const std::string& odd : {std::string(12, ' '),
                                  std::string("\0"
@@ -144,7 +144,7 @@ TEST_CASE("malformed extended headers are refused, not skipped") {
     INFO(records);
     const auto converted = convert(Tar().file("good").pax(records).file("f").end());
     CHECK_FALSE(converted.layer);
-    CHECK(has(converted.why(), "behind entry \"good\": an extended header"));
+    CHECK(has(converted.why(), "after entry \"good\": an extended header"));
   }
 }
 

@@ -47,14 +47,14 @@ std::string with_super(SuperField field, Number number) {
 }  // namespace
 
 TEST_CASE("devices, sockets and types that are never written are refused") {
-  constexpr std::string_view kWhy = "its type is never used";
+  constexpr std::string_view kWhy = "unused type";
   for (const auto type : std::to_array<std::uint16_t>({4, 7, 10, 11, 12, 13, 14, 15, 0, 65535})) {
     CAPTURE(type);
     CHECK(has(with_inode("gone", 0, type), std::string(kWhy)));
     CHECK(has(with_inode("fifo", 0, type), std::string(kWhy)));
   }
-  CHECK(has(with_inode("gone", 20, std::uint32_t{0x501}), "it is a device and no whiteout"));
-  CHECK(has(with_inode("gone", 2, std::uint16_t{0666}), "it is a device and no whiteout"));
+  CHECK(has(with_inode("gone", 20, std::uint32_t{0x501}), "a device other than a whiteout"));
+  CHECK(has(with_inode("gone", 2, std::uint16_t{0666}), "a device other than a whiteout"));
 }
 
 TEST_CASE("setuid, setgid and another type's bits in a mode are refused") {
@@ -95,15 +95,15 @@ TEST_CASE("other formats, versions and places are refused") {
 TEST_CASE("counts that are too large are refused without memory for them") {
   constexpr std::uint32_t kHuge = 0xffffffff;
   CHECK(has(with_super(kInodes, kHuge), "fewer inodes than stated"));
-  CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) + 1), "the table ends too early"));
+  CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) + 1), "truncated table"));
   CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) - 1), "something behind the last entry"));
-  CHECK(has(with_super(kFragments, kHuge), "the fragments are in a wrong place"));
-  CHECK(has(with([](Parts& parts) { parts.set_count = kHuge; }), "the attributes' header is wrong"));
+  CHECK(has(with_super(kFragments, kHuge), "wrong position of fragments"));
+  CHECK(has(with([](Parts& parts) { parts.set_count = kHuge; }), "wrong attributes header"));
   CHECK(has(with([](Parts& parts) { put(parts.directories, 0, kHuge); }), "too many entries"));
   CHECK(has(with_inode("link", 20, kHuge), "target has a wrong length"));
-  CHECK(has(with_inode("big", 24, std::uint64_t{1} << 63U), "a block's size does not fit its file"));
-  CHECK(has(with_inode("holes", 24, ~std::uint64_t{0}), "a block's size does not fit its file"));
-  CHECK(has(with_inode("hide", 20, kHuge), "the names of a directory are not in order"));
+  CHECK(has(with_inode("big", 24, std::uint64_t{1} << 63U), "wrong block size for its file"));
+  CHECK(has(with_inode("holes", 24, ~std::uint64_t{0}), "wrong block size for its file"));
+  CHECK(has(with_inode("hide", 20, kHuge), "names of a directory not sorted"));
 }
 
 TEST_CASE("a directory in itself, in two places or in none is refused") {
@@ -136,7 +136,7 @@ TEST_CASE("a directory in itself, in two places or in none is refused") {
 }
 
 TEST_CASE("wrong numbers of links are refused") {
-  CHECK(has(with_inode("d", 20, std::uint32_t{3}), "its number of links is wrong"));
+  CHECK(has(with_inode("d", 20, std::uint32_t{3}), "wrong link count"));
   CHECK(has(with_inode("big", 40, std::uint32_t{3}), "fewer names than it says"));
   CHECK(has(with_inode("big", 40, std::uint32_t{1}), "long form"));
   CHECK(has(with_inode("fifo", 16, std::uint32_t{0}), "no name left"));
@@ -170,13 +170,13 @@ TEST_CASE("links to nothing or to a text with NUL are refused") {
 
 TEST_CASE("data that lies outside, overlaps or does not fit its file is refused") {
   const auto size = static_cast<std::uint32_t>(sample().size());
-  CHECK(has(with_inode("big", 16, std::uint64_t{0}), "a block lies outside the data"));
-  CHECK(has(with_inode("big", 16, std::uint64_t{size}), "a block lies outside the data"));
-  CHECK(has(with_inode("big", 16, ~std::uint64_t{0} - 100), "a block lies outside the data"));
+  CHECK(has(with_inode("big", 16, std::uint64_t{0}), "block out of bounds"));
+  CHECK(has(with_inode("big", 16, std::uint64_t{size}), "block out of bounds"));
+  CHECK(has(with_inode("big", 16, ~std::uint64_t{0} - 100), "block out of bounds"));
   CHECK(has(with_inode("b", 20, std::uint32_t{7}), "a fragment that does not exist"));
   CHECK(has(with_inode("b", 24, std::uint32_t{0}), "two files share their data"));
   CHECK(has(with_inode("b", 24, std::uint32_t{200'000}), "reaches beyond its fragment"));
-  CHECK(has(with_inode("empty", 24, std::uint32_t{1}), "an empty file has a place"));
+  CHECK(has(with_inode("empty", 24, std::uint32_t{1}), "an empty file has a position"));
   CHECK(has(with_inode("holes", 32, std::uint64_t{131'073}), "holes are counted wrongly"));
   CHECK(has(with([](Parts& parts) {
               // Both files have a block that was stored as it is: "twin" takes the other's.
@@ -184,7 +184,7 @@ TEST_CASE("data that lies outside, overlaps or does not fit its file is refused"
               put(parts.inodes, parts.inode_offset("twin") + 16, get<std::uint32_t>(parts.inodes, parts.inode_offset("a") + 16));
             }),
             "two files share their data"));
-  CHECK(has(with([](Parts& parts) { put(parts.fragments, 8, std::uint32_t{0x2000000}); }), "a block has a wrong size"));
+  CHECK(has(with([](Parts& parts) { put(parts.fragments, 8, std::uint32_t{0x2000000}); }), "wrong size of a block"));
   CHECK(has(with([](Parts& parts) { put(parts.fragments, 0, std::uint64_t{96}); }), "not in order"));
 }
 

@@ -82,7 +82,7 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
   const TableReader reader(file, found->second, "store.", store_config_keys());
   SPC_TRY(reader.check_keys());
   std::string max_size = std::to_string(store.max_size);
-  SPC_TRY(reader.read("max_size", max_size, is_byte_size, "expected a number of bytes with K, M, G or T behind it"));
+  SPC_TRY(reader.read("max_size", max_size, is_byte_size, "expected a number of bytes with suffix K, M, G or T"));
   store.max_size = bytes_in(max_size);
   SPC_TRY(reader.read("high_watermark", store.high_watermark, 100));
   SPC_TRY(reader.read("low_watermark", store.low_watermark, 100));

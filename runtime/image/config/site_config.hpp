@@ -57,6 +57,6 @@ std::string site_records(const SiteConfig& site);
 
 /// 1% to 100%, or a number of bytes with K, M, G or T behind it: tmpfs takes it as it is.
 bool is_upper_size(const std::string& text);
-inline constexpr char kUpperSizeRule[] = "expected 1% to 100%, or a number of bytes with K, M, G or T behind it";
+inline constexpr char kUpperSizeRule[] = "expected 1% to 100%, or a number of bytes with suffix K, M, G or T";
 
 }  // namespace spc

@@ -85,7 +85,7 @@ std::string docker_name_of(const std::string& registry) {
 
 Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, const std::string& registry) {
   const std::string program = "docker-credential-" + helper;
-  const std::string step = "ask credential helper " + in_quotes(program) + " about " + in_quotes(registry);
+  const std::string step = "query credential helper " + in_quotes(program) + " about " + in_quotes(registry);
   const auto output = SPC_TRY_DURING(step, run_command({program, "get"}, docker_name_of(registry) + "\n"));
   const std::string& text = output.out.text();
   if (output.status != 0) {

@@ -107,7 +107,7 @@ const Directory::Entry* Directory::find(std::string_view wanted) const {
 Result<std::optional<Inode>> SquashfsReader::inode(std::uint64_t reference) {
   const SquashfsSuper& super = image_->super();
   const std::uint64_t block = reference >> 16U;
-  if (block >= super.directory_table - super.inode_table) return damaged("an inode outside of its table");
+  if (block >= super.directory_table - super.inode_table) return damaged("an inode beyond its table");
   TableReader table(*image_, {super.inode_table + block, static_cast<std::uint32_t>(reference & 0xffffU)});
   const auto base = SPC_TRY(take<16>(table));
 

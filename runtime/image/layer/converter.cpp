@@ -115,7 +115,7 @@ class LayerConverter::Work {
     for (;;) {
       auto more = reader.next(entry);
       if (!more) {
-        const std::string after = last.empty() ? "before the first entry" : "behind entry " + in_quotes(last);
+        const std::string after = last.empty() ? "before the first entry" : "after entry " + in_quotes(last);
         return std::move(more).error().during(after);
       }
       if (!*more) break;

@@ -142,7 +142,7 @@ Result<PaxRecords> PaxRecords::parse(std::string_view text) {
     if (blank == std::string_view::npos || blank > 10) return bad("an extended header's record has no length");
     const auto length = SPC_TRY(parse_decimal(text.substr(0, blank)));
     if (length <= blank + 2 || length > text.size()) return bad("an extended header's record has a wrong length");
-    if (text[length - 1] != '\n') return bad("an extended header's record does not end where it says");
+    if (text[length - 1] != '\n') return bad("an extended header's record has a wrong end");
     const auto record = text.substr(blank + 1, length - blank - 2);
     text.remove_prefix(length);
     const auto equals = record.find('=');

@@ -98,7 +98,7 @@ Result<bool> TarReader::header(TarHeader& header) {
   if (!found) return false;
   if (is_zero(*found)) {
     found = SPC_TRY(block());
-    if (found && !is_zero(*found)) return bad("there is a block of zeros between two entries");
+    if (found && !is_zero(*found)) return bad("zero block between two entries");
     return false;
   }
   last_header_ = *found;
@@ -118,7 +118,7 @@ Result<bool> TarReader::next(TarEntry& entry) {
   bool pending = false;
   for (;;) {
     if (!SPC_TRY(this->header(header))) {
-      if (pending) return bad("the archive ends behind an extended header");
+      if (pending) return bad("the archive ends after an extended header");
       return false;
     }
     if (header.type == 'g') {
@@ -126,17 +126,17 @@ Result<bool> TarReader::next(TarEntry& entry) {
       // none of these: what it would see differently is refused.
       const auto records = SPC_TRY(text(header.size, "a global extended header"));
       const auto global = SPC_TRY(PaxRecords::parse(records));
-      if (global.name_or_place()) return bad("a global extended header sets what can only be an entry's own");
+      if (global.name_or_place()) return bad("a global extended header sets a property of an entry");
       continue;
     }
     if (header.type == 'x') {
-      if (has_pax) return bad("there are two extended headers for one entry");
+      if (has_pax) return bad("two extended headers for one entry");
       const auto records = SPC_TRY(text(header.size, "an extended header"));
       pax = SPC_TRY(PaxRecords::parse(records));
       has_pax = true;
     } else if (header.type == 'L' || header.type == 'K') {
       std::string& target = header.type == 'L' ? long_name : long_link;
-      if (!target.empty()) return bad("there are two long names for one entry");
+      if (!target.empty()) return bad("two long names for one entry");
       target = SPC_TRY(text(header.size, "a long name"));
       target.resize(std::min(target.find('\0'), target.size()));
     } else {

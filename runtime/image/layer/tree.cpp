@@ -92,7 +92,7 @@ Result<Inode*> Tree::enter(const Parts& directories) {
       if (here.size() >= kMaxDepth) return refused("the directories are nested too deeply");
       here.push_back(&inode);
     } else if (const auto* link = std::get_if<Symlink>(&inode.content)) {
-      if (++links > kMaxLinks) return refused("there is a loop of links at " + in_quotes(part));
+      if (++links > kMaxLinks) return refused("link loop at " + in_quotes(part));
       if (link->target.starts_with('/')) here.resize(1);
       push_target(ahead, link->target);
     } else {

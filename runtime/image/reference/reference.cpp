@@ -158,7 +158,7 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
     }
     const auto ok = [](char c) { return is_alnum(c) || c == '.' || c == '_' || c == '-' || c == '$' || c == '+'; };
     if (user.empty() || !std::all_of(user.begin(), user.end(), ok)) {
-      return Error(ErrorKind::invalid, "image: what follows '@' is neither a digest (sha256:...) nor an image behind USER@");
+      return Error(ErrorKind::invalid, "image: after '@', expected a digest (sha256:...), or an image after USER@");
     }
     reference.user = user;
     rest = rest.substr(at + 1);

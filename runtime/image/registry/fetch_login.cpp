@@ -137,7 +137,7 @@ void Fetch::token_refused(const HttpHead& head) {
     return fail(Error(ErrorKind::refused, "the login server rejects the credentials " + described(*session_.secret))
                     .hint("log in again: scontainer login " + session_.registry));
   }
-  fail(explain(head).during(asking_with_secret_ ? "ask for a token" : "ask for an anonymous token"));
+  fail(explain(head).during(asking_with_secret_ ? "request a token" : "request an anonymous token"));
 }
 
 void Fetch::use_token() {

@@ -47,7 +47,7 @@ Result<Descriptor> parse_descriptor(const Json& object) {
   const auto size = SPC_TRY(number_member(object, "size"));
   if (!size) return corrupt("descriptor of " + descriptor.digest.str() + " has no size");
   if (*size > kMaxBlob)
-    return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is impossible");
+    return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is invalid");
   descriptor.size = *size;
   return descriptor;
 }

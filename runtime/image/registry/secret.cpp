@@ -24,11 +24,11 @@ Result<RegistrySecret> parse_records(std::string_view bytes) {
   while (!bytes.empty()) {
     const std::size_t end = bytes.find('\0');
     const std::size_t equals = bytes.find('=');
-    if (end == std::string_view::npos || equals == std::string_view::npos || equals > end) return wrong("a record is damaged");
+    if (end == std::string_view::npos || equals == std::string_view::npos || equals > end) return wrong("damaged record");
     const std::string_view key = bytes.substr(0, equals);
     const std::string_view value = bytes.substr(equals + 1, end - equals - 1);
     bytes.remove_prefix(end + 1);
-    if (!is_one_line(value)) return wrong("there is a control character in them");
+    if (!is_one_line(value)) return wrong("contain a control character");
     if (key == "username") {
       secret.username = value;
     } else if (key == "password") {
@@ -40,10 +40,10 @@ Result<RegistrySecret> parse_records(std::string_view bytes) {
     } else if (key == "source") {
       secret.source = value;
     } else {
-      return wrong("a record has an unknown key");
+      return wrong("unknown key in a record");
     }
   }
-  if (secret.empty()) return wrong("there is neither a password nor a token in them");
+  if (secret.empty()) return wrong("contain neither password nor token");
   return secret;
 }
 

@@ -96,7 +96,7 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFODATA, &answer);
   log.write(LogLevel::info, "exporting from docker: " + name);
   const CURLcode code = ::curl_easy_perform(handle.get());
-  const std::string step = "ask docker at " + in_quotes(socket) + " for " + in_quotes(image);
+  const std::string step = "connect to docker at " + in_quotes(socket) + " for " + in_quotes(image);
   if (answer.failed) return std::move(*answer.failed).during(step);
   if (code == CURLE_COULDNT_CONNECT) {
     return Error(ErrorKind::unavailable, step + ": cannot connect")

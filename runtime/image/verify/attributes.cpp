@@ -28,18 +28,18 @@ class Reader {
     const auto reference = fields.take<std::uint64_t>();
     const auto count = fields.take<std::uint32_t>();
     const auto size = fields.take<std::uint32_t>();
-    if (reference != pairs_.position().reference()) return bad("a set begins in a wrong place");
-    if (count == 0) return bad("a set is empty");
+    if (reference != pairs_.position().reference()) return bad("wrong position of a set");
+    if (count == 0) return bad("empty set");
     bytes_ = 0;
     marks_ = 0;
     std::uint32_t last = 0;
     for (std::uint32_t i = 0; i < count; ++i) {
       const std::uint32_t name = SPC_TRY(read_pair());
-      if (i > 0 && name <= last) return bad("the names of a set are not in order");
+      if (i > 0 && name <= last) return bad("names of a set not sorted");
       last = name;
     }
-    if (bytes_ != size) return bad("a set has another size than it says");
-    if (marks_ == 1) return bad("a mark of overlayfs stands alone");
+    if (bytes_ != size) return bad("wrong size of a set");
+    if (marks_ == 1) return bad("overlayfs mark in a set of its own");
     return marks_ == 2;
   }
 
@@ -54,19 +54,19 @@ class Reader {
     const std::size_t length = fields.take<std::uint16_t>();
     const unsigned name_space = type & ~unsigned{kElsewhere};
     const std::size_t prefix = name_space == kUser ? 5 : 8;
-    if (name_space != kUser && name_space != kTrusted) return bad("a name is neither user.* nor overlayfs' mark");
-    if (length == 0 || length + prefix > kMaxAttributeName) return bad("a name has a wrong length");
+    if (name_space != kUser && name_space != kTrusted) return bad("a name is neither user.* nor overlayfs's mark");
+    if (length == 0 || length + prefix > kMaxAttributeName) return bad("wrong length of a name");
     std::string name(length, '\0');
     SPC_TRY(pairs_.read(std::as_writable_bytes(std::span(name))));
     if (name.find('\0') != std::string::npos) return bad("a name contains NUL");
     const bool is_mark = name == kMark;
     if (!is_mark && (name_space == kTrusted || name.starts_with("overlay."))) {
-      return bad("a name is neither user.* nor overlayfs' mark");
+      return bad("a name is neither user.* nor overlayfs's mark");
     }
     const bool elsewhere = (type & kElsewhere) != 0;
     if (is_mark) {
       ++marks_;
-      if (elsewhere) return bad("a mark of overlayfs has a wrong value");
+      if (elsewhere) return bad("wrong value of an overlayfs mark");
     }
     SPC_TRY(elsewhere ? read_reference() : read_value(is_mark));
     bytes_ += head.size() + length;
@@ -78,10 +78,10 @@ class Reader {
     const auto place = pairs_.position().reference();
     const auto head = SPC_TRY(pairs_.take<4>());
     const auto size = Fields(head).take<std::uint32_t>();
-    if (size > kMaxValue) return bad("a value is too long");
+    if (size > kMaxValue) return bad("value too long");
     bytes_ += head.size() + size;
     if (is_mark) {
-      if (size != 1 || SPC_TRY(pairs_.take<1>())[0] != std::byte{'y'}) return bad("a mark of overlayfs has a wrong value");
+      if (size != 1 || SPC_TRY(pairs_.take<1>())[0] != std::byte{'y'}) return bad("wrong value of an overlayfs mark");
       return {};
     }
     if (size > 8) values_.push_back(place);
@@ -94,7 +94,7 @@ class Reader {
     const auto size = fields.take<std::uint32_t>();
     // Only longer values than a reference are shared, and they come first.
     if (size != 8 || !std::binary_search(values_.begin(), values_.end(), fields.take<std::uint64_t>())) {
-      return bad("a reference leads to no value");
+      return bad("invalid reference to a value");
     }
     bytes_ += bytes.size();
     return {};
@@ -117,7 +117,7 @@ Result<Attributes> Attributes::read(LayerBytes& layer, const Layout& layout) {
   for (std::uint32_t i = 0; i < layout.attribute_sets; ++i) {
     if (i % (kMetaBytes / 16) == 0) {
       const auto place = SPC_TRY(number_at(layer, layout.attribute_places + i / (kMetaBytes / 16) * 8));
-      if (place != layout.sets.begin + sets.position().block) return bad("a block is in a wrong place");
+      if (place != layout.sets.begin + sets.position().block) return bad("wrong position of a block");
     }
     const auto description = SPC_TRY(sets.take<16>());
     attributes.hides_.push_back(SPC_TRY(reader.read_set(description)));
@@ -129,8 +129,8 @@ Result<Attributes> Attributes::read(LayerBytes& layer, const Layout& layout) {
 
 Result<void> Attributes::use(std::uint32_t set, bool by_directory) {
   if (set == kNoAttributes) return {};
-  if (set > used_ || set >= hides_.size()) return bad("an inode names a set that is not there or not due yet");
-  if (hides_[set] && !by_directory) return bad("overlayfs' mark is on something else than a directory");
+  if (set > used_ || set >= hides_.size()) return bad("an inode refers to a missing or later set");
+  if (hides_[set] && !by_directory) return bad("overlayfs's mark on a non-directory");
   if (set == used_) ++used_;
   return {};
 }

@@ -16,11 +16,11 @@ DataArea::DataArea(LayerBytes& layer, const Layout& layout) : layer_(layer), lay
 Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t stored_size) {
   const bool as_is = (stored_size & kStoredAsIs) != 0;
   const std::uint32_t size = stored_size & ~kStoredAsIs;
-  if (size == 0 || size > kBlockBytes) return refused("a block has a wrong size");
-  if (place > layout_.data.end || size > layout_.data.end - place) return refused("a block lies outside the data");
+  if (size == 0 || size > kBlockBytes) return refused("wrong size of a block");
+  if (place > layout_.data.end || size > layout_.data.end - place) return refused("block out of bounds");
   if (as_is) return std::size_t{size};
   const std::size_t unpacked = SPC_TRY(check_frame(layer_, place, size));
-  if (unpacked > kBlockBytes) return refused("a block unpacks to more than there is room for");
+  if (unpacked > kBlockBytes) return refused("a block decompresses to more than its limit");
   if (size >= unpacked) return refused("a block is compressed but not smaller");
   return unpacked;
 }
@@ -33,7 +33,7 @@ Result<void> DataArea::check_fragments() {
   for (std::uint32_t i = 0; i < layout_.fragment_count; ++i) {
     if (i % (kMetaBytes / 16) == 0) {
       const auto place = SPC_TRY(number_at(layer_, layout_.fragment_places + i / (kMetaBytes / 16) * 8));
-      if (place != layout_.fragments.begin + table.position().block) return refused("fragments: a block is in a wrong place");
+      if (place != layout_.fragments.begin + table.position().block) return refused("fragments: wrong position of a block");
     }
     const auto entry = SPC_TRY(table.take<16>());
     Fields fields(entry);
@@ -47,20 +47,20 @@ Result<void> DataArea::check_fragments() {
     fragment_sizes_.push_back(static_cast<std::uint32_t>(unpacked));
     extents_.push_back({.begin = start, .end = end});
   }
-  if (all_as_is != layout_.fragments_stored_as_is) return refused("super block: the flags are not those of our images");
+  if (all_as_is != layout_.fragments_stored_as_is) return refused("super block: unexpected flags");
   return table.expect_end();
 }
 
 Result<void> DataArea::check_part(const FileData& file) {
   if (file.start != 0 || file.holes != 0) return refused("a small file has blocks");
   if (file.size == 0) {
-    if (file.fragment != kNoFragment || file.fragment_offset != 0) return refused("an empty file has a place");
+    if (file.fragment != kNoFragment || file.fragment_offset != 0) return refused("an empty file has a position");
     return {};
   }
-  if (file.fragment >= fragment_sizes_.size()) return refused("a file lies in a fragment that does not exist");
+  if (file.fragment >= fragment_sizes_.size()) return refused("a file in a missing fragment");
   const std::uint64_t room = fragment_sizes_[file.fragment];
   if (file.fragment_offset > room || file.size > room - file.fragment_offset) {
-    return refused("a file reaches beyond its fragment");
+    return refused("a file extends beyond its fragment");
   }
   const std::uint64_t begin = file.fragment * kBlockBytes + file.fragment_offset;
   parts_.push_back({.begin = begin, .end = begin + file.size});
@@ -69,7 +69,7 @@ Result<void> DataArea::check_part(const FileData& file) {
 
 Result<void> DataArea::check_file(const FileData& file, MetaStream& inodes) {
   if (file.size < kBlockBytes) return check_part(file);
-  if (file.fragment != kNoFragment || file.fragment_offset != 0) return refused("a large file lies in a fragment");
+  if (file.fragment != kNoFragment || file.fragment_offset != 0) return refused("a large file in a fragment");
   std::uint64_t place = file.start;
   std::uint64_t holes = 0;
   std::uint64_t left = file.size;
@@ -80,16 +80,16 @@ Result<void> DataArea::check_file(const FileData& file, MetaStream& inodes) {
     if (stored_size == 0) {
       holes += wanted;
     } else {
-      if (place < layout_.data.begin) return refused("a block lies outside the data");
+      if (place < layout_.data.begin) return refused("block out of bounds");
       const auto unpacked = SPC_TRY(check_block(place, stored_size));
-      if (unpacked != wanted) return refused("a block's size does not fit its file");
+      if (unpacked != wanted) return refused("wrong block size for its file");
       place += stored_size & ~kStoredAsIs;
     }
     left -= wanted;
   }
-  if (holes != file.holes) return refused("a file's holes are counted wrongly");
+  if (holes != file.holes) return refused("wrong count of holes");
   if (holes == file.size) {
-    if (file.start != 0) return refused("a file without blocks has a place");
+    if (file.start != 0) return refused("a file without blocks has a position");
     return {};
   }
   extents_.push_back({.begin = file.start, .end = place});

@@ -85,7 +85,7 @@ InodeTree::InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data, At
 
 Result<void> InodeTree::check() {
   const std::uint64_t blocks = (layout_.inodes.end - layout_.inodes.begin) / 3 + 1;
-  if (layout_.inode_count > blocks * kMetaBytes / kSmallestInode) return refused("there are fewer inodes than stated");
+  if (layout_.inode_count > blocks * kMetaBytes / kSmallestInode) return refused("fewer inodes than stated");
   // The system gives zeros, and memory only for what is touched: a count that is too large costs nothing.
   known_.reset(static_cast<Inode*>(std::calloc(layout_.inode_count, sizeof(Inode))));
   if (!known_) throw std::bad_alloc();
@@ -97,7 +97,7 @@ Result<void> InodeTree::check() {
   }
   SPC_TRY(inodes_.expect_end());
   SPC_TRY(listings_.expect_end());
-  if (names_left_ != 0) return refused("an inode has fewer names than it says");
+  if (names_left_ != 0) return refused("an inode has fewer names than stated");
   if (!attributes_.all_used()) return refused("attributes: a set belongs to no inode");
 
   const Inode& root = known_[layout_.inode_count - 1];
@@ -115,11 +115,11 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
   const auto bytes = SPC_TRY(inodes_.take<16>());
   const Common common{Fields(bytes)};
   if (common.owner != 0 || common.group != 0) return refused("its owner is not 0");
-  if ((common.mode & ~unsigned{kPermissions}) != 0) return refused("its mode has more than permissions and the sticky bit");
+  if ((common.mode & ~unsigned{kPermissions}) != 0) return refused("mode bits other than permissions and sticky");
   if (common.number == 0 || common.number > layout_.inode_count) return refused("its number is too large");
   Inode& inode = known_[common.number - 1];
-  if (inode.kind != Kind::none) return refused("its number is taken");
-  if (place.block > 0xffffffff) return refused("it lies too far behind");
+  if (inode.kind != Kind::none) return refused("duplicate number");
+  if (place.block > 0xffffffff) return refused("its parent is too far away");
   inode.block = static_cast<std::uint32_t>(place.block);
   inode.offset = static_cast<std::uint16_t>(place.offset);
   inode.order = order;
@@ -132,7 +132,7 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
       inode.kind = Kind::directory;
       return check_directory(inode, common.number, common.type == kLongDirectory);
     case kSymlink:
-      if (common.mode != 0777) return refused("it is a link with permissions");
+      if (common.mode != 0777) return refused("a link with permissions");
       inode.kind = Kind::symlink;
       SPC_TRY(check_symlink(inode));
       break;
@@ -141,7 +141,7 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
       inode.kind = Kind::whiteout;
       inode.link_left = Fields(fields).take<std::uint32_t>();
       const auto device = Fields(std::span(fields).subspan(4)).take<std::uint32_t>();
-      if (device != 0 || inode.link_left != 1 || common.mode != 0) return refused("it is a device and no whiteout");
+      if (device != 0 || inode.link_left != 1 || common.mode != 0) return refused("a device other than a whiteout");
       break;
     }
     case kFifo: {
@@ -150,7 +150,7 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
       inode.link_left = Fields(fields).take<std::uint32_t>();
       break;
     }
-    default: return refused("its type is never used");
+    default: return refused("unused type");
   }
   names_left_ += inode.link_left;
   return {};
@@ -191,7 +191,7 @@ Result<void> InodeTree::check_file(Inode& inode, bool is_long) {
     const auto attributes = fields.take<std::uint32_t>();
     if (inode.link_left == 1 && attributes == kNoAttributes && file.holes == 0 && file.start <= 0xffffffff &&
         file.size <= 0xffffffff) {
-      return refused("it has the long form without need");
+      return refused("unnecessary long form");
     }
     SPC_TRY(attributes_.use(attributes, false));
   }
@@ -220,20 +220,20 @@ Result<InodeTree::DirectoryFields> InodeTree::read_directory(bool is_long) {
     directory.listing.offset = fields.take<std::uint16_t>();
     directory.attributes = fields.take<std::uint32_t>();
     if (directory.attributes == kNoAttributes && directory.size <= 0xffff) {
-      return refused("it has the long form without need");
+      return refused("unnecessary long form");
     }
   }
-  if (directory.size < kDots) return refused("it has a wrong size");
+  if (directory.size < kDots) return refused("wrong size");
   return directory;
 }
 
 /// The inode, if it says of itself what the entry says.
 Result<InodeTree::Inode*> InodeTree::named_by(const Listing::Entry& entry) {
-  if (entry.number == 0 || entry.number > layout_.inode_count) return refused("an entry names an inode that is not there");
+  if (entry.number == 0 || entry.number > layout_.inode_count) return refused("an entry refers to a missing inode");
   Inode& inode = known_[entry.number - 1];
   if (inode.kind == Kind::none || static_cast<std::uint16_t>(inode.kind) != entry.kind || inode.block != entry.block ||
       inode.offset != entry.offset) {
-    return refused("an entry names an inode that is not there");
+    return refused("an entry refers to a missing inode");
   }
   return &inode;
 }
@@ -244,18 +244,18 @@ Result<void> InodeTree::check_index(const Listing::Begin& begin, std::string_vie
   Fields fields(bytes);
   const bool right = fields.take<std::uint32_t>() == begin.at && fields.take<std::uint32_t>() == begin.block &&
                      fields.take<std::uint32_t>() == name.size() - 1;
-  if (!right) return refused("its index does not fit its listing");
+  if (!right) return refused("its index does not match its listing");
   std::array<char, 255> found;
   const auto text = std::span(found).first(name.size());
   SPC_TRY(inodes_.read(std::as_writable_bytes(text)));
-  if (!std::equal(text.begin(), text.end(), name.begin())) return refused("its index does not fit its listing");
+  if (!std::equal(text.begin(), text.end(), name.begin())) return refused("its index does not match its listing");
   return {};
 }
 
 Result<void> InodeTree::check_directory(Inode& inode, std::uint32_t number, bool is_long) {
   const auto directory = SPC_TRY(read_directory(is_long));
   SPC_TRY(attributes_.use(directory.attributes, true));
-  if (directory.listing != listings_.position()) return refused("its listing is in a wrong place");
+  if (directory.listing != listings_.position()) return refused("wrong position of its listing");
   inode.link_left = directory.parent;
 
   Listing listing(listings_, directory.size - kDots);
@@ -281,10 +281,10 @@ Result<void> InodeTree::check_directory(Inode& inode, std::uint32_t number, bool
     }
     child->named = true;
   }
-  if (is_long && indexes != directory.indexes) return refused("its index does not fit its listing");
-  if (directory.links != 2 + order.directories()) return refused("its number of links is wrong");
+  if (is_long && indexes != directory.indexes) return refused("its index does not match its listing");
+  if (directory.links != 2 + order.directories()) return refused("wrong link count");
   if (inode.height >= kMaxHeight) return refused("the directories are nested too deeply");
-  if (!order.ends_at(inode.order, inode.first)) return refused("the inodes are not in the writer's order");
+  if (!order.ends_at(inode.order, inode.first)) return refused("unexpected order of inodes");
   return {};
 }
 

@@ -50,16 +50,16 @@ Result<std::optional<Listing::Entry>> Listing::next() {
   const std::size_t length = fields.take<std::uint16_t>() + std::size_t{1};
   if (length > kMaxName) return refused("a name is longer than 255 bytes");
   at_ += kEntryBytes + length;
-  if (at_ > size_) return refused("a listing is longer than its directory says");
+  if (at_ > size_) return refused("a listing is longer than stated");
   name_.resize(length);
   SPC_TRY(stream_.read(std::as_writable_bytes(std::span(name_))));
   entry.name = name_;
-  if (!is_legal(name_)) return refused("a name is not legal");
-  if (name_ <= last_name_) return refused("the names of a directory are not in order");
+  if (!is_legal(name_)) return refused("invalid name");
+  if (name_ <= last_name_) return refused("names of a directory not sorted");
 
-  if (begin_ && distance != 0) return refused("a listing's group has a wrong number");
+  if (begin_ && distance != 0) return refused("wrong number of a listing's group");
   if (!group_.has_room_for(entry) || (begin_ && begin_->at > 0 && previous.has_room_for(entry))) {
-    return refused("a listing has other groups than it should");
+    return refused("unexpected groups in a listing");
   }
   --group_.left;
   ++group_.count;

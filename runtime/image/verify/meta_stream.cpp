@@ -14,14 +14,14 @@ Error MetaStream::bad(const char* what) const { return refused(std::string(name_
 
 /// Unpacks the next block.
 Result<void> MetaStream::load() {
-  if (next_ == end_) return bad("the table ends too early");
+  if (next_ == end_) return bad("truncated table");
   if (filled_ != 0 && filled_ != kMetaBytes) return bad("a metadata block before the last one is not full");
   const std::span stored = std::span(buffers_->stored).first(std::min<std::uint64_t>(end_ - next_, kMetaBytes + 2));
   if (stored.size() < 3) return bad("the table ends in the middle of a metadata block");
   SPC_TRY(layer_.read(next_, stored));
   const std::size_t header = Fields(stored).take<std::uint16_t>();
   const std::size_t size = header & ~kMetaStoredAsIs;
-  if (size == 0 || size > stored.size() - 2) return bad("a metadata block has a wrong size");
+  if (size == 0 || size > stored.size() - 2) return bad("a metadatwrong size of a block");
   const auto bytes = stored.subspan(2, size);
   if ((header & kMetaStoredAsIs) != 0) {
     std::copy(bytes.begin(), bytes.end(), buffers_->content.begin());
@@ -63,7 +63,7 @@ MetaStream::Position MetaStream::position() const {
 }
 
 Result<void> MetaStream::expect_end() const {
-  if (!at_end()) return bad("there is something behind the last entry");
+  if (!at_end()) return bad("trailing data after the last entry");
   return {};
 }
 

@@ -42,19 +42,19 @@ struct Super {
 Error bad_super_block(const char* what) { return refused(std::string("super block: ") + what); }
 
 Result<void> check_constants(const Super& super) {
-  if (super.magic != 0x73717368) return bad_super_block("this is no squashfs image");
+  if (super.magic != 0x73717368) return bad_super_block("not a squashfs image");
   if (super.major != 4 || super.minor != 0) return bad_super_block("the version is not 4.0");
   if (super.block_size != kBlockBytes || super.block_log != 17) return bad_super_block("the block size is not 128 KiB");
   if (super.compressor != 6) return bad_super_block("the compressor is not zstd");
-  if (super.owners != 1) return bad_super_block("there is not exactly one owner");
-  if (super.date != 0) return bad_super_block("the image bears a date");
-  if (super.export_table != kAbsent) return bad_super_block("there is an export table");
-  if (super.inodes == 0) return bad_super_block("there are no inodes");
+  if (super.owners != 1) return bad_super_block("expected exactly one owner");
+  if (super.date != 0) return bad_super_block("unexpected date");
+  if (super.export_table != kAbsent) return bad_super_block("unexpected export table");
+  if (super.inodes == 0) return bad_super_block("no inodes");
   std::uint16_t flags = kNoDuplicates | kCompressorOptions;
   flags |= super.fragments == 0 ? kNoFragments : kAlwaysFragments;
   if (super.attribute_table == kAbsent) flags |= kNoAttributes;
   if (super.fragments > 0) flags |= super.flags & kFragmentsAsIs;
-  if (super.flags != flags) return bad_super_block("the flags are not those of our images");
+  if (super.flags != flags) return bad_super_block("unexpected flags");
   return {};
 }
 
@@ -69,12 +69,12 @@ Result<void> expect(LayerBytes& layer, std::uint64_t offset, std::span<const std
 
 Result<void> check_padding(LayerBytes& layer, std::uint64_t used) {
   const std::uint64_t size = layer.size();
-  if (size != (used + kPage - 1) / kPage * kPage) return bad_super_block("the file's size does not fit");
+  if (size != (used + kPage - 1) / kPage * kPage) return bad_super_block("wrong file size");
   std::array<std::byte, kPage> rest{};
   const auto padding = std::span(rest).first(size - used);
   SPC_TRY(layer.read(used, padding));
   if (std::any_of(padding.begin(), padding.end(), [](auto byte) { return byte != std::byte{0}; })) {
-    return bad_super_block("there is something behind the image");
+    return bad_super_block("trailing data after the image");
   }
   return {};
 }
@@ -83,11 +83,11 @@ Result<void> check_padding(LayerBytes& layer, std::uint64_t used) {
 Result<void> read_attributes(LayerBytes& layer, const Super& super, Layout& layout) {
   const std::uint64_t begin = super.owner_table + 8;
   if (super.attribute_table == kAbsent) {
-    if (super.used != begin) return bad_super_block("there is something behind the owners");
+    if (super.used != begin) return bad_super_block("trailing data after the owners");
     return {};
   }
   if (super.attribute_table <= begin || super.used <= super.attribute_table || super.used - super.attribute_table < 16 + 8) {
-    return bad_super_block("the attributes are in a wrong place");
+    return bad_super_block("wrong position of attributes");
   }
   std::array<std::byte, 16> header{};
   SPC_TRY(layer.read(super.attribute_table, header));
@@ -96,12 +96,12 @@ Result<void> read_attributes(LayerBytes& layer, const Super& super, Layout& layo
   layout.attribute_sets = fields.take<std::uint32_t>();
   if (names_begin != begin || layout.attribute_sets == 0 || fields.take<std::uint32_t>() != 0 ||
       super.used - super.attribute_table != 16 + 8 * blocks_for(layout.attribute_sets)) {
-    return bad_super_block("the attributes' header is wrong");
+    return bad_super_block("wrong attributes header");
   }
   layout.has_attributes = true;
   layout.attribute_places = super.attribute_table + 16;
   const std::uint64_t middle = SPC_TRY(number_at(layer, layout.attribute_places));
-  if (middle <= begin || middle >= super.attribute_table) return bad_super_block("the attributes are in a wrong place");
+  if (middle <= begin || middle >= super.attribute_table) return bad_super_block("wrong position of attributes");
   layout.attributes = {.begin = begin, .end = middle};
   layout.sets = {.begin = middle, .end = super.attribute_table};
   return {};
@@ -121,9 +121,9 @@ Result<Layout> Layout::read(LayerBytes& layer) {
   SPC_TRY(layer.read(0, bytes));
   const Super super{Fields(bytes)};
   SPC_TRY(check_constants(super));
-  SPC_TRY(expect(layer, kSuperBytes, kOptions, "compressor options: they are not those of our images"));
+  SPC_TRY(expect(layer, kSuperBytes, kOptions, "compressor options: unexpected values"));
   // What lies within what is used lies within the file.
-  if (super.used > layer.size()) return bad_super_block("the file is cut off");
+  if (super.used > layer.size()) return bad_super_block("truncated file");
   SPC_TRY(check_padding(layer, super.used));
 
   Layout layout;
@@ -136,24 +136,24 @@ Result<Layout> Layout::read(LayerBytes& layer) {
   const bool ascend = layout.data.begin <= super.inode_table && super.inode_table < super.directory_table &&
                       super.directory_table <= super.owner_table && super.owner_table <= super.used;
   if (!ascend || super.owner_table - super.directory_table < kOwners.size() || super.used - super.owner_table < 8) {
-    return bad_super_block("the tables are not in order");
+    return bad_super_block("wrong order of tables");
   }
 
   const std::uint64_t owners = super.owner_table - kOwners.size();
-  SPC_TRY(expect(layer, owners, kOwners, "owners: there is another than 0"));
-  if (SPC_TRY(number_at(layer, super.owner_table)) != owners) return refused("owners: the table is in a wrong place");
+  SPC_TRY(expect(layer, owners, kOwners, "owners: an owner other than 0"));
+  if (SPC_TRY(number_at(layer, super.owner_table)) != owners) return refused("owners: wrong position of the table");
 
   layout.directories = {.begin = super.directory_table, .end = owners};
   if (super.fragments == 0) {
-    if (super.fragment_table != kAbsent) return bad_super_block("there is a table of no fragments");
+    if (super.fragment_table != kAbsent) return bad_super_block("empty fragment table");
   } else {
     const std::uint64_t list = 8 * blocks_for(super.fragments);
     if (super.fragment_table <= super.directory_table || super.fragment_table > owners || owners - super.fragment_table != list) {
-      return bad_super_block("the fragments are in a wrong place");
+      return bad_super_block("wrong position of fragments");
     }
     layout.fragment_places = super.fragment_table;
     const std::uint64_t begin = SPC_TRY(number_at(layer, super.fragment_table));
-    if (begin < super.directory_table || begin >= super.fragment_table) return bad_super_block("the fragments are in a wrong place");
+    if (begin < super.directory_table || begin >= super.fragment_table) return bad_super_block("wrong position of fragments");
     layout.directories.end = begin;
     layout.fragments = {.begin = begin, .end = super.fragment_table};
   }

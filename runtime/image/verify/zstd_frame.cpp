@@ -29,7 +29,7 @@ Result<Header> read_header(std::span<const std::byte> frame) {
       if (content < 65536 + 256) return refused("a zstd frame states its size in a longer form than needed");
       return Header{.content = content, .size = 9};
     }
-    default: return refused("a zstd frame has options that are never used");
+    default: return refused("a zstd frame has unexpected options");
   }
 }
 
@@ -37,14 +37,14 @@ Result<Header> read_header(std::span<const std::byte> frame) {
 
 Result<std::size_t> check_frame(LayerBytes& layer, std::uint64_t place, std::uint64_t size) {
   std::array<std::byte, 9 + kBlockHeader> front{};
-  if (size < front.size() - 3) return refused("a zstd frame is cut off");
+  if (size < front.size() - 3) return refused("truncated zstd frame");
   const std::size_t there = std::min<std::size_t>(front.size(), size);
   SPC_TRY(layer.read(place, std::span(front).first(there)));
   const Header header = SPC_TRY(read_header(front));
 
   std::uint64_t at = header.size;
   for (unsigned i = 0; i < kMaxBlocks; ++i) {
-    if (size - at < kBlockHeader) return refused("a zstd frame is cut off");
+    if (size - at < kBlockHeader) return refused("truncated zstd frame");
     std::array<std::byte, kBlockHeader> bytes{};
     if (i == 0) {
       std::copy_n(front.begin() + static_cast<std::ptrdiff_t>(at), kBlockHeader, bytes.begin());
@@ -55,10 +55,10 @@ Result<std::size_t> check_frame(LayerBytes& layer, std::uint64_t place, std::uin
     const std::uint32_t block = fields.take<std::uint16_t>() | std::uint32_t{fields.take<std::uint8_t>()} << 16U;
     const std::size_t stored = (block >> 1U & 3U) == 1 ? 1 : block >> 3U;  // type 1: one byte, repeated
     at += kBlockHeader;
-    if (stored > size - at) return refused("a zstd frame is cut off");
+    if (stored > size - at) return refused("truncated zstd frame");
     at += stored;
     if ((block & 1U) == 0) continue;
-    if (at != size) return refused("there is something behind a zstd frame");
+    if (at != size) return refused("trailing data after a zstd frame");
     return header.content;
   }
   return refused("a zstd frame has too many blocks");
@@ -71,7 +71,7 @@ FrameReader::FrameReader() : context_(ZSTD_createDCtx()) {
 Result<std::size_t> FrameReader::unpack(std::span<const std::byte> frame, std::span<std::byte> into) {
   SpanBytes bytes(frame);
   const std::size_t content = SPC_TRY(check_frame(bytes, 0, frame.size()));
-  if (content > into.size()) return refused("a block unpacks to more than there is room for");
+  if (content > into.size()) return refused("a block decompresses to more than its limit");
   const std::size_t size = ZSTD_decompressDCtx(context_.get(), into.data(), content, frame.data(), frame.size());
   if (ZSTD_isError(size) != 0 || size != content) return refused("a zstd frame is damaged");
   return size;

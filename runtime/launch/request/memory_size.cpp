@@ -13,7 +13,7 @@
 namespace spc {
 namespace {
 
-constexpr std::string_view kGrammar = "bytes, with K, M, G or T behind them, or N% of the job's memory";
+constexpr std::string_view kGrammar = "bytes with suffix K, M, G or T, or N% of the job's memory";
 constexpr std::uint64_t kMost = std::uint64_t{1} << 60;  // no machine has more, and sums of it do not overflow
 constexpr std::uint64_t kPage = 4096;
 
