@@ -175,7 +175,7 @@ def extended():
     add([123], "a long name that claims 64 MiB", "too long", Tar().entry(b"x", kind=b"L", size=64 << 20, magic=GNU).end())
     add([123], "20,000 extended headers", "two extended headers", b"".join(Tar().pax({"path": "a"}).bytes() for _ in range(20_000)) + header(b"f") + bytes(1024))
     add([124], "a key given twice", ACCEPTED, Tar().pax(record("path", "first") + record("path", "second")).file(b"f").end())
-    add([124], "an extended header at the end", "ends behind an extended header", Tar().file(b"f").pax({"path": "a"}).end())
+    add([124], "an extended header at the end", "ends after an extended header", Tar().file(b"f").pax({"path": "a"}).end())
     add([124], "an empty path", "path is empty", Tar().pax({"path": ""}).file(b"f").end())
     add([125], "NUL in a path", "contains NUL", Tar().pax({"path": b"a\0b"}).file(b"f").end())
     add([125], "NUL in a link", "contains NUL", Tar().pax({"linkpath": b"a\0b"}).symlink(b"l", b"x").end())
@@ -194,7 +194,7 @@ def framing():
     add([128], "no end marker", ACCEPTED, Tar().file(b"f").bytes())
     add([128], "one block of zeros", ACCEPTED, Tar().file(b"f").bytes() + bytes(512))
     add([128], "an entry behind the end", ACCEPTED, Tar().file(b"f").end() + Tar().file(b"never").end())
-    add([128], "an entry behind one block of zeros", "block of zeros", Tar().file(b"f").raw(bytes(512)).file(b"g").end())
+    add([128], "an entry behind one block of zeros", "zero block", Tar().file(b"f").raw(bytes(512)).file(b"g").end())
     for kind in b"MVDNXsZ":
         add([129], f"an entry of type {chr(kind)}", "unknown type", Tar().file(b"f").entry(b"odd", kind=bytes([kind])).end())
     add([129], "a file whose name ends as a directory's", "may be a file or a directory", Tar().file(b"f/").end())

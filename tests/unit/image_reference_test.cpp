@@ -87,7 +87,7 @@ TEST_CASE("a broken name is answered with the rule it breaks") {
   CHECK(refused("a@sha256:" + std::string(63, 'a'), "64 hexadecimal"));
   CHECK(refused("a@sha256:" + std::string(64, 'A'), "lower-case"));
   CHECK(refused("a@md5:" + kHex, "only sha256"));
-  CHECK(refused("a/b@c", "neither a digest"));
+  CHECK(refused("a/b@c", "expected a digest"));
 }
 
 TEST_CASE("a password in a name is refused and not repeated") {

@@ -60,7 +60,7 @@ TEST_CASE("devices, sockets and types that are never written are refused") {
 TEST_CASE("setuid, setgid and another type's bits in a mode are refused") {
   for (const char* name : {"", "d", "a", "link", "fifo", "note"}) {
     for (const auto bits : std::to_array<std::uint16_t>({04755, 02755, 0020666, 0100644})) {
-      CHECK(has(with_inode(name, 2, bits), "its mode has more than permissions"));
+      CHECK(has(with_inode(name, 2, bits), "mode bits other than permissions"));
     }
   }
 }
@@ -68,8 +68,8 @@ TEST_CASE("setuid, setgid and another type's bits in a mode are refused") {
 TEST_CASE("owners other than 0 are refused") {
   CHECK(has(with_inode("note", 4, std::uint16_t{1}), "its owner is not 0"));
   CHECK(has(with_inode("note", 6, std::uint16_t{1}), "its owner is not 0"));
-  CHECK(has(with([](Parts& parts) { put(parts.owners, 0, std::uint32_t{1000}); }), "there is another than 0"));
-  CHECK(has(with_super(kOwners, std::uint16_t{2}), "not exactly one owner"));
+  CHECK(has(with([](Parts& parts) { put(parts.owners, 0, std::uint32_t{1000}); }), "an owner other than 0"));
+  CHECK(has(with_super(kOwners, std::uint16_t{2}), "expected exactly one owner"));
 }
 
 TEST_CASE("other formats, versions and places are refused") {
@@ -96,7 +96,7 @@ TEST_CASE("counts that are too large are refused without memory for them") {
   constexpr std::uint32_t kHuge = 0xffffffff;
   CHECK(has(with_super(kInodes, kHuge), "fewer inodes than stated"));
   CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) + 1), "truncated table"));
-  CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) - 1), "something behind the last entry"));
+  CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) - 1), "trailing data after the last entry"));
   CHECK(has(with_super(kFragments, kHuge), "wrong position of fragments"));
   CHECK(has(with([](Parts& parts) { parts.set_count = kHuge; }), "wrong attributes header"));
   CHECK(has(with([](Parts& parts) { put(parts.directories, 0, kHuge); }), "too many entries"));
@@ -125,31 +125,31 @@ TEST_CASE("a directory in itself, in two places or in none is refused") {
               parts.directories.replace(hide, 4, before.directories, empty, 4);
               parts.directories.replace(empty, 4, before.directories, hide, 4);
             }),
-            "writer's order"));
+            "unexpected order of inodes"));
   CHECK(has(with([&](Parts& parts) {
               point(parts, "void", "");
               put(parts.inodes, parts.inode_offset("") + 28, get<std::uint32_t>(parts.inodes, parts.inode_offset("") + 12));
             }),
-            "writer's order"));
+            "unexpected order of inodes"));
   CHECK(has(with_inode("void", 28, std::uint32_t{1}), "another parent"));
   CHECK(has(with_inode("", 28, std::uint32_t{1}), "the root has a parent"));
 }
 
 TEST_CASE("wrong numbers of links are refused") {
   CHECK(has(with_inode("d", 20, std::uint32_t{3}), "wrong link count"));
-  CHECK(has(with_inode("big", 40, std::uint32_t{3}), "fewer names than it says"));
+  CHECK(has(with_inode("big", 40, std::uint32_t{3}), "fewer names than stated"));
   CHECK(has(with_inode("big", 40, std::uint32_t{1}), "long form"));
   CHECK(has(with_inode("fifo", 16, std::uint32_t{0}), "no name left"));
-  CHECK(has(with_inode("fifo", 16, std::uint32_t{0xffffffff}), "fewer names than it says"));
+  CHECK(has(with_inode("fifo", 16, std::uint32_t{0xffffffff}), "fewer names than stated"));
 }
 
 TEST_CASE("names that are none are refused") {
   const auto rename = [](std::string_view from, std::string_view to) {
     return with([&](Parts& parts) { parts.directories.replace(parts.entry_offset(from) + 8, to.size(), to); });
   };
-  CHECK(has(rename("empty", "../.."), "not legal"));
-  CHECK(has(rename("big", "b/g"), "not legal"));
-  CHECK(has(rename("big", std::string_view("b\0g", 3)), "not legal"));
+  CHECK(has(rename("empty", "../.."), "invalid name"));
+  CHECK(has(rename("big", "b/g"), "invalid name"));
+  CHECK(has(rename("big", std::string_view("b\0g", 3)), "invalid name"));
   CHECK(has(rename("big", "zig"), "not in order"));
   const auto one = [](std::string_view name) {
     Parts parts(converted(Tar().file(std::string(name.size(), 'x'))));
@@ -157,7 +157,7 @@ TEST_CASE("names that are none are refused") {
     return refusal(parts.image());
   };
   CHECK(one("y").empty());
-  for (const std::string_view name : {".", "..", "/"}) CHECK(has(one(name), "not legal"));
+  for (const std::string_view name : {".", "..", "/"}) CHECK(has(one(name), "invalid name"));
   CHECK(has(with([](Parts& parts) { put(parts.directories, parts.entry_offset("big") + 6, std::uint16_t{0xffff}); }),
             "longer than 255 bytes"));
 }
@@ -175,9 +175,9 @@ TEST_CASE("data that lies outside, overlaps or does not fit its file is refused"
   CHECK(has(with_inode("big", 16, ~std::uint64_t{0} - 100), "block out of bounds"));
   CHECK(has(with_inode("b", 20, std::uint32_t{7}), "a fragment that does not exist"));
   CHECK(has(with_inode("b", 24, std::uint32_t{0}), "two files share their data"));
-  CHECK(has(with_inode("b", 24, std::uint32_t{200'000}), "reaches beyond its fragment"));
+  CHECK(has(with_inode("b", 24, std::uint32_t{200'000}), "extends beyond its fragment"));
   CHECK(has(with_inode("empty", 24, std::uint32_t{1}), "an empty file has a position"));
-  CHECK(has(with_inode("holes", 32, std::uint64_t{131'073}), "holes are counted wrongly"));
+  CHECK(has(with_inode("holes", 32, std::uint64_t{131'073}), "wrong count of holes"));
   CHECK(has(with([](Parts& parts) {
               // Both files have a block that was stored as it is: "twin" takes the other's.
               parts = Parts(converted(Tar().file("a", noise(131'072)).file("twin", noise(131'072))));
@@ -200,20 +200,20 @@ TEST_CASE("attributes that give privilege or steer overlayfs are refused") {
     std::string bytes{name_space, '\0', static_cast<char>(name.size()), '\0'};
     return bytes.append(name);
   };
-  const std::string why = "neither user.* nor overlayfs' mark";
+  const std::string why = "neither user.* nor overlayfs's mark";
   CHECK(has(replace(pair(0, "note"), pair(2, "note")), why));  // security.*
   CHECK(has(replace(pair(0, "note"), pair(3, "note")), why));
   CHECK(has(replace(pair(0, "note"), pair(1, "note")), why));  // trusted.*
   CHECK(has(replace("overlay.opaque", "overlay.origin"), why));
   CHECK(has(replace(pair(0, "overlay.opaque"), pair(0, "overlay.opaqu_")), why));
-  CHECK(has(replace(pair(0, "overlay.opaque"), pair(0, "0verlay.opaque")), "stands alone"));
-  CHECK(has(replace(std::string("\1\0\0\0y", 5), std::string("\1\0\0\0n", 5)), "a wrong value"));
+  CHECK(has(replace(pair(0, "overlay.opaque"), pair(0, "0verlay.opaque")), "in a set of its own"));
+  CHECK(has(replace(std::string("\1\0\0\0y", 5), std::string("\1\0\0\0n", 5)), "wrong value"));
   CHECK(has(with([](Parts& parts) {
               const auto mark = get<std::uint32_t>(parts.inodes, parts.inode_offset("hide") + 36);
               put(parts.inodes, parts.inode_offset("note") + 52, mark);
             }),
-            "something else than a directory"));
-  CHECK(has(with_inode("note", 52, std::uint32_t{77}), "not there"));
+            "on a non-directory"));
+  CHECK(has(with_inode("note", 52, std::uint32_t{77}), "missing or later set"));
 }
 
 TEST_CASE("metadata blocks that our converter does not make are refused") {
@@ -237,30 +237,30 @@ TEST_CASE("metadata blocks that our converter does not make are refused") {
   CHECK(packed([&](auto content) { return block(frame(content)); }).empty());
   const std::string skippable("\x50\x2a\x4d\x18\x01\0\0\0x", 9);
   CHECK(has(packed([&](auto content) { return block(skippable + frame(content)); }), "not a zstd frame"));
-  CHECK(has(packed([&](auto content) { return block(frame(content) + skippable); }), "behind a zstd frame"));
+  CHECK(has(packed([&](auto content) { return block(frame(content) + skippable); }), "after a zstd frame"));
   CHECK(has(packed([&](auto content) { return block(frame(content.substr(0, 90)) + frame(content.substr(90))); }),
-            "behind a zstd frame"));
+            "after a zstd frame"));
   const auto option = [&](ZSTD_cParameter parameter, int value) {
     return packed([&](auto content) { return block(frame(content, std::pair(parameter, value))); });
   };
-  CHECK(has(option(ZSTD_c_checksumFlag, 1), "options that are never used"));
-  CHECK(has(option(ZSTD_c_contentSizeFlag, 0), "options that are never used"));
+  CHECK(has(option(ZSTD_c_checksumFlag, 1), "unexpected options"));
+  CHECK(has(option(ZSTD_c_contentSizeFlag, 0), "unexpected options"));
   const std::string bomb(100'000, '\0');
-  CHECK(has(packed([&](auto) { return block(frame(bomb)); }), "more than there is room for"));
-  CHECK(has(packed([&](auto content) { return block(frame(content).substr(0, 30)); }), "cut off"));
-  CHECK(has(packed([](auto) { return std::string(20, '\0'); }), "a wrong size"));
-  CHECK(has(packed([](auto content) { return std::string("\xff\xff") + std::string(content); }), "a wrong size"));
+  CHECK(has(packed([&](auto) { return block(frame(bomb)); }), "more than its limit"));
+  CHECK(has(packed([&](auto content) { return block(frame(content).substr(0, 30)); }), "truncated zstd frame"));
+  CHECK(has(packed([](auto) { return std::string(20, '\0'); }), "wrong size"));
+  CHECK(has(packed([](auto content) { return std::string("\xff\xff") + std::string(content); }), "wrong size"));
   CHECK(has(packed([](auto content) { return Parts::pack_block(content.substr(0, 50)) + Parts::pack_block(content.substr(50)); }),
             "is not full"));
 }
 
 TEST_CASE("something behind the image is refused") {
-  CHECK(has(refusal(sample() + std::string(4096, '\0')), "size does not fit"));
-  CHECK(has(refusal(sample() + "x"), "size does not fit"));
+  CHECK(has(refusal(sample() + std::string(4096, '\0')), "wrong file size"));
+  CHECK(has(refusal(sample() + "x"), "wrong file size"));
   auto image = sample();
   image.back() = 'x';
-  CHECK(has(refusal(image), "something behind the image"));
-  CHECK(has(with([](Parts& parts) { parts.inodes += std::string(20, '\0'); }), "something behind the last entry"));
-  CHECK(has(with([](Parts& parts) { parts.directories += std::string(20, '\0'); }), "something behind the last entry"));
-  CHECK(has(with([](Parts& parts) { parts.pairs += "x"; }), "something behind the last entry"));
+  CHECK(has(refusal(image), "trailing data after the image"));
+  CHECK(has(with([](Parts& parts) { parts.inodes += std::string(20, '\0'); }), "trailing data after the last entry"));
+  CHECK(has(with([](Parts& parts) { parts.directories += std::string(20, '\0'); }), "trailing data after the last entry"));
+  CHECK(has(with([](Parts& parts) { parts.pairs += "x"; }), "trailing data after the last entry"));
 }
