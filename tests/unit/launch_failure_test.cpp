@@ -39,9 +39,9 @@ Error heard_by_task(const Error& failure, const std::string& image) {
 
 TEST_CASE("an import's failure is of the same kind when the task hears of it") {
   for (const ErrorKind kind : {ErrorKind::not_found, ErrorKind::refused, ErrorKind::no_space, ErrorKind::corrupt}) {
-    const auto heard = heard_by_task(Error(kind, "import image \"a\": no"), "registry:5000/a");
+    const auto heard = heard_by_task(Error(kind, "pull image \"a\": no"), "registry:5000/a");
     CHECK(heard.kind() == kind);
-    CHECK(heard.message() == "import image \"a\": no");
+    CHECK(heard.message() == "pull image \"a\": no");
   }
 }
 
