@@ -55,14 +55,14 @@ UserIdentity UserIdentity::of_this_process() {
   return user;
 }
 
-std::string UserIdentity::for_other_tasks() const { return name + '\0' + home + '\0' + shell + '\0'; }
+std::string UserIdentity::for_other_tasks() const { return name + '\n' + home + '\n' + shell + '\n'; }
 
 UserIdentity UserIdentity::from_first_task(std::string_view text) {
   UserIdentity user;
   user.uid = ::geteuid();
   user.gid = ::getegid();
   for (std::string* field : {&user.name, &user.home, &user.shell}) {
-    const auto end = text.find('\0');
+    const auto end = text.find('\n');
     *field = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }

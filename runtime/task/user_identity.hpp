@@ -20,7 +20,7 @@ struct UserIdentity {
   /// Asks the host's name service about the calling process; call it before entering a container, whose name service
   /// is the image's code. A user that the host does not know is no error.
   static UserIdentity of_this_process();
-  /// Name, home and shell for the other tasks of the node, who then need not ask the name service: each ended by NUL.
+  /// Name, home and shell for the other tasks of the node, who then need not ask the name service: a line each.
   [[nodiscard]] std::string for_other_tasks() const;
   static UserIdentity from_first_task(std::string_view text);
   /// Who he is where he is root of the container: root, whose home is /root.

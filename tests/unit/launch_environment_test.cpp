@@ -1,5 +1,6 @@
 #include "catch.hpp"
 #include "launch/spec/environment.hpp"
+#include "protocol/wire_error.hpp"
 
 using namespace spc;
 using Variables = std::map<std::string, std::string>;
@@ -148,4 +149,17 @@ TEST_CASE("a change names what differs only") {
   const auto change = change_to(task, job);
   CHECK(change.set == Variables{{"OTHER", "2"}, {"NEW", "3"}});
   CHECK(change.unset == std::set<std::string>{"GONE"});
+}
+
+TEST_CASE("followers learn from a message who the user is") {
+  UserIdentity leader;
+  leader.name = "ann";
+  leader.home = "/home/ann";
+  leader.shell = "/bin/zsh";
+  Text<600> text;
+  text.set(leader.for_other_tasks());
+  const auto follower = UserIdentity::from_first_task(text.view());
+  CHECK(follower.name == "ann");
+  CHECK(follower.home == "/home/ann");
+  CHECK(follower.shell == "/bin/zsh");
 }
