@@ -20,21 +20,21 @@ namespace spc {
 /// his programs first. One that says nothing for `patience` has failed. Nothing that it says is believed.
 class UserSourceLink {
  public:
-  /// `socket` and `log` are borrowed; lines about what takes long go to `log`. A descriptor that is no socket, or
-  /// whose other end is closed, means that nobody reads for the user: each question then has the answer "none".
+  /// `socket` and `log` are borrowed; long operations are reported to `log`. If the descriptor is not a socket, or
+  /// its other end is closed, nobody reads for the user: every request is then answered with "none".
   UserSourceLink(int socket, Log& log, std::chrono::seconds patience = std::chrono::seconds(90));
 
   [[nodiscard]] bool connected() const { return socket_ >= 0; }
 
-  /// What the user shows to `registry` (HOST[:PORT]); of `user` only, unless that is empty. Empty: he has nothing.
+  /// The user's credentials for `registry` (HOST[:PORT]); of `user` only, unless that is empty. Empty: none.
   Result<std::optional<RegistrySecret>> credentials(std::string_view registry, std::string_view user);
 
-  /// `size` bytes at `offset` of `file`, which the user may change at any time.
+  /// `size` bytes at `offset` of `file`, which the user can change at any time.
   struct Part {
     UniqueFd file;
     std::uint64_t offset = 0;
     std::uint64_t size = 0;
-    std::string media_type;  ///< empty: not known
+    std::string media_type;  ///< empty: unknown
   };
   /// The image's manifest or index.
   Result<std::optional<Part>> document();

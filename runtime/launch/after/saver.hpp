@@ -11,27 +11,26 @@
 
 namespace spc {
 
-/// The leading task's hold on `save`, the process that writes the container to a file when all tasks of the node have ended.
-/// It is a process of the user in the step's cgroup, so the step's limits and its end are its own; it lives on the host and has
-/// no descriptor of the task's. slurmstepd tells it when
-/// (StepChannel::finish).
+/// The leader's handle of the saver, which writes the container to a file when all tasks of the node have ended.
+/// It is a process of the user in the step's cgroup, so the step's limits and end apply to it; it runs on the host and
+/// has no descriptor of the task. slurmstepd tells it when to start (StepChannel::finish).
 class Saver {
  public:
   Saver() = default;
-  /// On the host, as the user: starts it, and it opens `path` or says why that cannot be written. `name`: what the user
-  /// has given the container, or nothing.
+  /// On the host, as the user: starts it; it opens `path`, or reports why that cannot be written. `name`: the container's
+  /// name, or empty.
   static Result<Saver> start(const StepChannel& step, const std::string& path, const std::string& name, MessageStyle style,
                              const std::map<std::string, std::string>& job);
 
   explicit operator bool() const { return static_cast<bool>(line_); }
-  /// Hands over the container's root and the image's record, and closes the line.
+  /// Passes on the container's root and the image record, and closes the socket.
   Result<void> give(int root, int record, const ImageSettings& image);
 
  private:
   UniqueFd line_;
 };
 
-/// Each task, when it has entered: a container whose tasks were not all started is not saved.
+/// Each task, when it has entered: a container is not saved unless all tasks were started.
 void tell_saver_of_task(const StepChannel& step);
 
 }  // namespace spc

@@ -12,25 +12,25 @@
 
 namespace spc {
 
-/// Runs programs that may hang, print without end, and leave processes behind, as the calling process, which becomes a
-/// subreaper and must have no other children. Meanwhile it answers those of them that ask for mounts.
+/// Runs programs that may hang, print without end, and leave processes behind. The calling process becomes a
+/// subreaper and must have no other children. Meanwhile it serves their mount requests.
 class HookRunner {
  public:
-  /// What the programs are given, NAME=VALUE, and how long each may take.
+  /// The programs' environment, NAME=VALUE, and their time limit.
   HookRunner(std::vector<std::string> environment, unsigned seconds, Log& log);
   ~HookRunner();
   HookRunner(const HookRunner&) = delete;
   HookRunner& operator=(const HookRunner&) = delete;
 
-  /// Mounts and gives back an errno. The descriptors are the target and, if there is one, the source.
+  /// Mounts and returns an errno. The descriptors are the target and, if any, the source.
   using MountFor = std::function<int(const HookMountRequest&, const std::vector<UniqueFd>&)>;
-  /// Answers at the socket `path`, which is made. When `step` hangs up, all programs are ended.
+  /// Serves the socket `path`, which is created. When `step` hangs up, all programs are killed.
   Result<void> answer_at(const std::string& path, MountFor mount, int step);
   /// The programs keep the capabilities of the calling process.
   void keep_capabilities() { keeps_capabilities_ = true; }
 
-  /// Runs a program to its end; its name, what it is and how it ended are in the error. Lines on its standard error go to the log;
-  /// what is on its standard output is thrown away.
+  /// Runs a program until it exits; an error has its name, its kind and its status. Lines of its standard error go to the log;
+  /// its standard output is discarded.
   Result<void> run(const std::string& name, const std::vector<std::string>& arguments);
 
  private:

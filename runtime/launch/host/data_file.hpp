@@ -7,8 +7,8 @@
 
 namespace spc {
 
-/// Opens a file of the user's for reading, with his rights. It is an Error unless there is a squashfs in it that we can serve.
-/// What is no regular file is refused without being opened, so that neither a FIFO nor a device can hold the task up.
+/// Opens a file of the user for reading, with the user's rights. An Error unless it is a squashfs we can serve.
+/// Anything but a regular file is refused without being opened, so that no FIFO or device can block the task.
 Result<UniqueFd> open_data_file(const std::string& path);
 
 }  // namespace spc

@@ -11,38 +11,38 @@
 
 namespace spc {
 
-/// What the container of a name was made from; written into its notes by the first task of the step that made it.
+/// The image a named container was created from; written into its notes by the leader of the step that created it.
 struct ContainerNotes {
   std::string name;
-  std::string image;   ///< as known_as() has it
-  std::string digest;  ///< of an image of the store: its manifest's
-  std::string file;    ///< of a file or directory: tells whether it is still the same
+  std::string image;   ///< from known_as()
+  std::string digest;  ///< of an image in the store: its manifest's
+  std::string file;    ///< of a file or directory: identifies it
 
   static ContainerNotes parse(std::string_view records);
   [[nodiscard]] std::string serialize() const;
 };
 
-/// The image of a name as this step asks for it; empty members: not asked for, or not known.
+/// The image of a named container as requested by this step; empty members: not requested, or unknown.
 struct WantedImage {
   std::string image;
   std::string digest;
 };
 
-/// What a step does about the container of its name.
+/// What a step does with the container of its name.
 enum class NamePlan {
   make,   ///< from the image
-  reuse,  ///< what is stored
-  join,   ///< what is running
+  reuse,  ///< the stored container
+  join,   ///< the running container
 };
 
-/// What tells whether an opened file or directory is the same as before. What the site's importer brings is a new file each time.
+/// Identifies an opened file or directory. The site's importer provides a new file each time.
 enum class FileKind { of_user, brought };
 std::string file_identity(int file, FileKind kind);
 
-/// One text for one image, whatever the working directory is: canonical, and of a path the absolute one.
+/// One text per image, whatever the working directory: canonical, with an absolute path.
 std::string known_as(const ImageLocation& location, const std::string& home);
 
-/// `state`: a TaskMessage::NamedState. `notes` are empty for a new container, and for a step's that has no name.
+/// `state`: a TaskMessage::NamedState. `notes` are empty for a new container, and for that of a step without a name.
 Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const ContainerNotes& notes, const WantedImage& wanted);
 
 /// The leading task's view of the container of a name, from the agent's answer to the end of furnishing.
@@ -50,22 +50,22 @@ class NamedStart {
  public:
   /// Asks the agent: for a running step first, if the name has that form.
   Result<void> ask(const ContainerName& name, bool of_job, int agent);
-  /// Takes the answer. False: it was about the step, which does not run; the agent has been asked again.
+  /// Handles the answer. False: it was about the step, which is not running; the agent has been asked again.
   Result<bool> take_answer(const TaskMessage& answer, std::vector<UniqueFd> notes, int agent);
   Result<void> decide(const WantedImage& wanted);
   [[nodiscard]] NamePlan plan() const { return plan_; }
 
-  /// What the container is made from, to be noted; `file`: the identity of a file or directory, else empty.
+  /// The image for the notes; `file`: the identity of a file or directory, otherwise empty.
   void will_be(const std::string& image, const std::string& file);
   [[nodiscard]] const ContainerNotes& notes() const { return notes_; }
   /// Of a running container.
   [[nodiscard]] std::uint32_t namespaces() const { return namespaces_; }
-  /// Whether what is stored is of use only with a file or directory of the user.
+  /// Whether the stored container can only be used with a file or directory of the user.
   [[nodiscard]] bool needs_file() const { return !notes_.file.empty(); }
-  /// Whether the file or directory that was opened now is the one that the container is made of.
+  /// Whether the opened file or directory is the one the container was created from.
   [[nodiscard]] Result<void> must_be_the_same(const std::string& file) const;
 
-  /// Writes the notes, if the container is new: from then on it exists.
+  /// Writes the notes of a new container: from now on it exists.
   Result<void> write(const Digest& manifest);
   /// What was furnished half does not exist.
   void take_back();

@@ -14,46 +14,46 @@
 
 namespace spc {
 
-/// What an image's entrypoint has changed before it executed its arguments.
+/// What an image's entrypoint changed before it executed its arguments.
 struct EntrypointChanges {
   std::map<std::string, std::string> set;
   std::set<std::string> unset;
-  std::string workdir;  ///< empty: it has stayed where it was
+  std::string workdir;  ///< empty: unchanged
 
-  /// From what it was given and what the probe has found: the work directory and then the variables, each ended by NUL.
-  /// What every shell changes (_, SHLVL, OLDPWD and PWD) does not count.
+  /// From its environment and the probe's output: the work directory and then the variables, each terminated by NUL.
+  /// Changes made by every shell (_, SHLVL, OLDPWD and PWD) are ignored.
   static EntrypointChanges between(const Environment& given, std::string_view workdir, std::string_view found);
 };
 
-/// `changes` in `spec`; what --container-env or the site keeps or sets stays, and a work directory that the user has chosen.
+/// Applies `changes` to `spec`, except to variables kept or set by --container-env or the site, and to a work directory set by the user.
 void apply(const EntrypointChanges& changes, const LaunchRequest& request, ContainerSpec& spec);
 
-/// How it went, for the tasks that have not run it themselves: records `key=value\0`.
+/// The outcome, for tasks that did not run it themselves: records `key=value\0`.
 struct EntrypointOutcome {
   EntrypointChanges changes;
-  std::string failure;              ///< empty: it went well
-  std::vector<std::string> output;  ///< the last lines of it
+  std::string failure;              ///< empty: success
+  std::vector<std::string> output;  ///< its last lines
 
   [[nodiscard]] std::string serialize() const;
-  /// What does not reach its end is a failure.
+  /// Incomplete records are a failure.
   static EntrypointOutcome parse(std::string_view records);
 };
 
-/// The image's entrypoint in a step's start. It is executed with a small program of ours (container/probe) in place of the
-/// user's command; when it executes its arguments, as entrypoints do, that program tells its environment and work directory,
-/// which become the tasks'. One that ends with 0 without doing so changes nothing.
+/// The image's entrypoint in the start of a step. It is executed with a small probe (container/probe) in place of the
+/// command; when it executes its arguments, as entrypoints do, the probe reports its environment and work directory,
+/// which become the tasks'. One that exits with 0 without doing so changes nothing.
 ///
-/// In mode `node` the leading task runs it, for all: they are given a memory file that is locked until it has ended. The
-/// lock goes with the process that holds it.
+/// In mode `node` the leader runs it for all tasks: they get a memory file that is locked until it is done. The
+/// kernel releases the lock with the process that holds it.
 class Entrypoint {
  public:
-  /// Outside, before anything is entered; opens what will be needed inside.
+  /// Before anything is entered: opens what is needed in the container.
   static Result<Entrypoint> prepare(const LaunchRequest& request, const Site& site);
 
-  /// For the leading task: its notes for the others, where the outcome will stand. They are locked until then.
+  /// For the leader: its notes for the followers, which will contain the outcome. Locked until then.
   Result<void> write_down_in(UniqueFd notes);
-  /// Inside, in the work directory: runs the entrypoint, or waits for the task that does, and changes `spec` accordingly.
-  /// `notes`: what the leading task has sent, if this is another one.
+  /// In the container, in the work directory: runs the entrypoint, or waits for the leader, and changes `spec` accordingly.
+  /// `notes`: sent by the leader, if this is a follower.
   Result<void> run(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log);
 
  private:
@@ -62,7 +62,7 @@ class Entrypoint {
   EntrypointMode mode_ = EntrypointMode::no;
   std::chrono::seconds limit_{0};
   UniqueFd probe_;
-  UniqueFd notes_;  ///< of the leading task, in mode node
+  UniqueFd notes_;  ///< of the leader, in mode node
 };
 
 }  // namespace spc

@@ -10,13 +10,13 @@
 
 namespace spc {
 
-/// Where the entrypoint's process has the probe and the file that the probe writes to.
+/// The probe, and the file that it writes to.
 inline constexpr int kProbeDescriptor = 20;
 inline constexpr int kFoundDescriptor = 21;
 
 struct EntrypointProcess {
   std::string program;
-  std::vector<std::string> arguments;    ///< argv, the program's name first
+  std::vector<std::string> arguments;    ///< argv, starting with the program's name
   std::vector<std::string> environment;  ///< NAME=VALUE
   int probe = -1;
   int found = -1;
@@ -29,11 +29,11 @@ struct EntrypointEnd {
   int number = 0;  ///< exit status, signal, or errno
 };
 
-/// Executes it in a session of its own, standard input empty, nothing of the calling process open, and gives every line that it
-/// prints to `tell`. Returns when its first process has ended. Then
-///  - what it has started lives on if that was a success: entrypoints start servers. What those print is thrown away;
-///  - nothing of it lives on if it was none, if the time was up, or if the calling process is killed.
-/// A fork of the calling process, which must be single-threaded, sees to that; it is nobody's child when this returns.
+/// Executes it in a session of its own, with empty standard input and no descriptor of the calling process, and passes every
+/// line of output to `tell`. Returns when its first process has exited. Then
+///  - on success, processes it started live on, since entrypoints start servers; their output is discarded;
+///  - on failure, at the time limit, or if the calling process is killed, all of them are killed.
+/// A fork of the calling process, which must be single-threaded, supervises it; when this returns, it is no longer its child.
 Result<EntrypointEnd> run_process(const EntrypointProcess& process, const std::function<void(std::string_view)>& tell);
 
 }  // namespace spc

@@ -10,19 +10,19 @@
 
 namespace spc {
 
-/// The settings of an image that is a mere file system, from the files that enroot and Apptainer leave in it. To be called
-/// inside, as the user, by every task. Adds to `settings`; nothing in an image is an error. What is left out goes to `log`, if there is one.
+/// The settings of an image that is just a file system, from the files that enroot and Apptainer leave in it. Call it
+/// in the container, as the user, in every task. Adds to `settings`; nothing in an image is an error. Skipped lines go to `log`, if any.
 ///
 /// enroot:    NAME=VALUE lines of /etc/environment; the work directory from the `cd` in /etc/rc, which itself is not run.
 /// Apptainer: assignments in /.singularity.d/env/*.sh, see parse_shell_assignments(). Its /etc/environment is not read.
 void read_image_files(const std::map<std::string, std::string>& job, ImageSettings& settings, Log* log);
 
-/// The directory that enroot's /etc/rc changes to; empty: none.
+/// The directory of the cd command in enroot's /etc/rc; empty: none.
 std::string workdir_in_rc(std::string_view text);
 
 /// Plain assignments in a shell script, `[export] NAME=VALUE`, with quotes, backslashes, $NAME, ${NAME} and ${NAME:-WORD},
-/// where names are those assigned before, then those in `known`. What is in a condition, a loop or a function is left
-/// out, and so is a line that needs a shell: the first one is named in `left_out` (a line number, 0: none).
+/// where names are those assigned before, then those in `known`. Conditions, loops, functions and
+/// lines that need a shell are skipped: `left_out` is the number of the first one, or 0.
 struct ShellAssignments {
   std::map<std::string, std::string> variables;
   unsigned left_out = 0;

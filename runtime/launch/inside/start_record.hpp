@@ -9,14 +9,14 @@
 
 namespace spc {
 
-/// SCONTAINER_IMAGE_NAME, as it was asked for, and SCONTAINER_IMAGE_DIGEST: what a task can know of the image that it runs in.
+/// SCONTAINER_IMAGE_NAME, as requested, and SCONTAINER_IMAGE_DIGEST.
 void tell_image(const std::string& image, ContainerSpec& spec);
 
-/// One line of key=value about a start that is over, for the administrator's log; texts are quoted.
+/// One line of key=value about a completed start, for the administrator's log; texts are quoted.
 std::string start_record(const std::string& image, const UserIdentity& user, const ContainerSpec& spec, const TaskMessage& ready,
                          std::uint64_t microseconds, const std::map<std::string, std::string>& job);
 
-/// One line for the user who wants to know where the time went.
+/// The timing breakdown for the user, one line.
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint);
 
 }  // namespace spc

@@ -12,14 +12,14 @@
 
 namespace spc {
 
-/// What the leading task writes down for all tasks of its node, in a memory file, before anybody is let in. Behind it, when
-/// that is known, follows how the entrypoint went.
+/// What the leader writes for all tasks of its node, into a memory file, before any follower enters. The outcome of the
+/// entrypoint follows it, once it is known.
 struct TaskNotes {
-  std::string step;  ///< whose: a container with a name may have been started by another step
-  Site site;         ///< as that step has it, with what enroot's files add
+  std::string step;  ///< whose: a named container may have been started by another step
+  Site site;         ///< of that step, including enroot's files
   TaskEdits edits;   ///< of the hooks
 
-  /// JOB.STEP of this environment.
+  /// JOB.STEP from this environment.
   static std::string step_of(const std::map<std::string, std::string>& job_environment);
 
   static Result<UniqueFd> make_file();
@@ -28,7 +28,7 @@ struct TaskNotes {
   static Result<TaskNotes> read(int file);
 };
 
-/// All that is behind the notes by now; for the entrypoint, which knows when it is complete.
+/// Everything after the notes so far; for the entrypoint, which knows when it is complete.
 Result<std::string> read_behind_notes(int file);
 
 }  // namespace spc

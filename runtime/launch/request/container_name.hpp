@@ -10,8 +10,8 @@
 
 namespace spc {
 
-/// --container-name: NAME[:auto|create|exec|no_exec|replace]. A name that reads JOB.STEP (STEP may be `batch` or
-/// `interactive`) means that step's container as long as it runs.
+/// --container-name: NAME[:auto|create|exec|no_exec|replace]. A name of the form JOB.STEP (STEP may be `batch` or
+/// `interactive`) means that step's container while it runs.
 struct ContainerName {
   enum class Use { automatic, create, exec, no_exec, replace };
 
@@ -20,10 +20,10 @@ struct ContainerName {
 
   static Result<ContainerName> parse(std::string_view text);
 
-  /// What the agent is told instead of the name. Made by a short hash: two names that meet are the same user's, and the
-  /// notes of the container then say the other one.
+  /// The agent gets this instead of the name: a short hash. Two names that collide are the same user's, and the
+  /// container's notes then have the other one.
   [[nodiscard]] Digest key() const;
-  /// The same for the running step that the name stands for, if it has that form.
+  /// The same for the running step that the name refers to, if it has that form.
   [[nodiscard]] std::optional<Digest> step_key() const;
 };
 

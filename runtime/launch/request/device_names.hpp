@@ -8,7 +8,7 @@
 
 namespace spc {
 
-/// Adds VENDOR/CLASS=NAME[,...], each once, in order. Whether there is such a device only the node knows.
+/// Adds VENDOR/CLASS=NAME[,...], without duplicates, in order. Only the node knows whether a device exists.
 Result<void> add_device_names(std::vector<std::string>& devices, std::string_view list);
 
 }  // namespace spc

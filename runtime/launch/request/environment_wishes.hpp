@@ -10,10 +10,10 @@
 
 namespace spc {
 
-/// What --container-env or the site says about variables.
+/// Variables requested by --container-env or the site.
 struct EnvironmentWishes {
-  std::vector<std::string> keep;              ///< names and patterns (with * and ?) whose job's value stays
-  std::map<std::string, std::string> values;  ///< what these become in any case
+  std::vector<std::string> keep;              ///< names and patterns (with * and ?) that keep the job's value
+  std::map<std::string, std::string> values;  ///< set to these values in any case
 
   /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN or NAME=VALUE; quoting as in launch/quoted_text.hpp.
   Result<void> add(std::string_view list);
@@ -23,7 +23,7 @@ struct EnvironmentWishes {
   static EnvironmentWishes of_site(const Site& site);
 };
 
-/// Whether `text` is what `pattern` stands for: * any characters, ? one.
+/// Whether `pattern` matches `text`: * any characters, ? one.
 bool matches_pattern(std::string_view pattern, std::string_view text);
 
 }  // namespace spc

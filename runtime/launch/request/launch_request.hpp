@@ -15,38 +15,38 @@
 
 namespace spc {
 
-/// What the user asked for, checked for form only.
+/// The user's request, with checked syntax.
 struct LaunchRequest {
-  std::string image;                  ///< may be empty where there is a name
-  std::vector<std::string> features;  ///< options that are used, for the site's rules about them
+  std::string image;                  ///< may be empty if there is a name
+  std::vector<std::string> features;  ///< options in use, for the site's rules
   std::vector<MountSpec> mounts;
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default
   std::optional<bool> mount_home;
-  std::optional<PullPolicy> pull;    ///< when the registry is asked; empty: the site's default
+  std::optional<PullPolicy> pull;    ///< when to query the registry; empty: the site's default
   std::optional<Platform> platform;  ///< empty: the node's
-  bool verbose = false;              ///< say where the time of an import went
+  bool verbose = false;              ///< print a timing breakdown
   EnvironmentWishes environment;
   std::optional<ContainerName> name;
-  std::string save;                      ///< the file that the container becomes; empty: none
+  std::string save;                      ///< file to write the container to; empty: none
   std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
-  std::optional<MemorySize> tmpfs_size;  ///< of each part that can be written; empty: the site's limit
+  std::optional<MemorySize> tmpfs_size;  ///< of each writable part; empty: the site's limit
   std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;
-  bool contain = false;              ///< nothing of the user's inside
+  bool contain = false;              ///< hide the user's files
   bool private_layer = false;        ///< each task has its own container
-  std::optional<bool> slurm;         ///< Slurm's commands work inside; empty: the site's default
-  bool explain = false;              ///< say what would be executed, and do not
-  std::vector<std::string> command;  ///< of the task, to be explained
+  std::optional<bool> slurm;         ///< make Slurm's commands work; empty: the site's default
+  bool explain = false;              ///< dry run
+  std::vector<std::string> command;  ///< of the task, for the dry run
   std::string batch;                 ///< script, steps, or empty: the site's default
-  std::optional<bool> gpu;           ///< what makes GPUs work inside; empty: if the step has any and the site lets
-  std::vector<std::string> devices;  ///< names of CDI
-  std::string mpi;                   ///< whose MPI: image, host, or empty: the site's default
-  std::optional<std::set<std::string>> granted_devices;  ///< nodes that the step may open, if they were looked for in its cgroup
-  MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings as soon as the agent has them
+  std::optional<bool> gpu;           ///< inject GPUs; empty: if the step has any and the site allows it
+  std::vector<std::string> devices;  ///< CDI names
+  std::string mpi;                   ///< image, host, or empty: the site's default
+  std::optional<std::set<std::string>> granted_devices;  ///< nodes that the step may open, if determined from its cgroup
+  MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings once they are known
   std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE
-  std::string batch_script;            ///< of a batch step: Slurm's copy of the script, shown inside at the same place
+  std::string batch_script;            ///< of a batch step: Slurm's copy of the script, mounted at the same path
 };
 
 }  // namespace spc

@@ -9,25 +9,25 @@
 
 namespace spc {
 
-/// An amount of memory as people write it: bytes, with K, M, G or T behind them, or N% of what the job may use.
+/// An amount of memory as text: bytes with suffix K, M, G or T, or N% of the job's memory.
 struct MemorySize {
   std::uint64_t bytes = 0;
-  std::uint32_t percent = 0;  ///< 1 to 100; 0: `bytes` counts
+  std::uint32_t percent = 0;  ///< 1 to 100; 0: see `bytes`
 
-  /// The Error says what is wrong with the text, which it quotes.
+  /// The Error quotes the text and gives the reason.
   static Result<MemorySize> parse(std::string_view text);
   bool operator==(const MemorySize&) const = default;
 };
 
-/// How much memory the calling task may use, in bytes: the limit of its cgroups, else what the job asked for, else all that
-/// the machine has.
+/// Memory available to the calling task in bytes: the limit of its cgroups, or the job's request, or all of
+/// the node's.
 std::uint64_t memory_of_job(const std::map<std::string, std::string>& job_environment);
 
-/// In bytes of a job that may use `memory`, at least a page. Refused if it is more than `most`, in the form of MemorySize;
-/// empty: there is no such limit.
+/// In bytes for a job with `memory`, at least a page. Refused if it exceeds `most`, written like a MemorySize;
+/// empty: no limit.
 Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, const std::string& most);
 
-/// The same for the calling task and by the site's max_tmpfs_size.
+/// The same for the calling task and the site's max_tmpfs_size.
 Result<std::uint64_t> tmpfs_bytes(const MemorySize& size, const std::map<std::string, std::string>& job_environment);
 
 }  // namespace spc

@@ -9,27 +9,27 @@ namespace spc {
 
 class Site;
 
-/// In whose words the user is spoken to: `messages` in config.toml. Scripts and monitoring that were written for pyxis look for
-/// some of its lines; these it has exactly, and everything else is ours behind its prefix.
+/// The message texts: `messages` in config.toml. Scripts and monitoring written for pyxis look for
+/// some of its lines; these are exact, and everything else is our text with pyxis's prefix.
 enum class MessageStyle { own, pyxis };
 
 MessageStyle message_style(const Site& site);
-/// Before every line for the user.
+/// Prefix of every line for the user.
 const char* message_prefix(MessageStyle style);
 
-/// What pyxis has words of its own for.
+/// Events with pyxis texts.
 enum class Event {
-  import_begins,  ///< object: the image as the user named it, as for the next two
+  import_begins,  ///< object: the image as given by the user, as for the next two
   import_ends,
   import_fails,
   no_mount_source,  ///< the path
   no_workdir,       ///< the path
 };
 
-/// What pyxis says; `detail` is why something failed.
+/// pyxis's text; `detail` is the reason of a failure.
 std::string in_words_of_pyxis(Event event, std::string_view object, std::string_view detail = "");
 
-/// Our error, or pyxis's words for it. What failed by a system call says why in both. No style: our words.
+/// Our error, or pyxis's text for it. Both include the reason of a failed system call. No style: our text.
 Error in_words(const MessageStyle* style, Event event, std::string_view object, Error ours);
 
 }  // namespace spc

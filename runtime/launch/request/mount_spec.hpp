@@ -11,43 +11,43 @@
 
 namespace spc {
 
-/// One of --container-mounts: what appears at a place in the container, or is taken away from it.
+/// One entry of --container-mounts: mounts something in the container, or drops a mount.
 struct MountSpec {
   enum class Kind {
     bind,      ///< a file or directory of the host
-    tmpfs,     ///< an empty directory in memory
-    squashfs,  ///< what is in this file
-    removal,   ///< nothing: what would be mounted there by now is not
+    tmpfs,     ///< an empty tmpfs
+    squashfs,  ///< the content of this file
+    removal,   ///< drops an earlier mount
   };
   enum class Create { as_source, directory, file };
 
   Kind kind = Kind::bind;
   std::string source;              ///< bind, squashfs: relative to the job's work directory
-  std::string target;              ///< absolute inside the container
+  std::string target;              ///< absolute, in the container
   std::uint32_t flags = 0;         ///< TaskMessage::SourceFlags but the kind
-  std::optional<MemorySize> size;  ///< tmpfs; empty: as the container's other writable parts
+  std::optional<MemorySize> size;  ///< tmpfs; empty: as for the other writable parts
   std::optional<unsigned> mode;    ///< tmpfs: of its root directory
   Create create = Create::as_source;
-  bool optional = false;                      ///< what is not there is no error
-  bool silent = false;                        ///< and is not worth a warning
-  std::string shown_as;                       ///< what the user typed
-  std::string origin = "--container-mounts";  ///< who wants it: an option, a file
+  bool optional = false;                      ///< a missing source is no error
+  bool silent = false;                        ///< and causes no warning
+  std::string shown_as;                       ///< as given by the user
+  std::string origin = "--container-mounts";  ///< who requested it: an option, a file
 
   bool operator==(const MountSpec&) const = default;
 };
 
-/// The agent takes kMaxSources, with those that every container has.
+/// The agent accepts kMaxSources, including those of every container.
 inline constexpr std::size_t kMaxMounts = 400;
-/// The refusal of more mounts than that.
+/// The error for more mounts than that.
 Error too_many_mounts();
 
 /// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24 (args.c) with the flags of
 /// enroot's fstab, and more:
-///   `/a:ro`, `/a:rw`      as Apptainer takes it: at the same place
-///   `tmpfs:/p:size=1G`    flags size= and mode= besides
+/// `/a:ro`, `/a:rw`      as in Apptainer: at the same path
+/// `tmpfs:/p:size=1G`    additional flags size= and mode=
 ///   `umount:/p`
-///   `f.sqsh:/p:sqsh`      the squashfs in that file
-/// A comma, colon, blank, quote or backslash that belongs to a path has a backslash before it, or the part is in "quotes".
+/// `f.sqsh:/p:sqsh`      the content of the squashfs file
+/// A comma, colon, blank, quote or backslash in a path is escaped with a backslash, or the part is in "quotes".
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text);
 
 }  // namespace spc

@@ -14,14 +14,14 @@ struct MountWord {
   bool quoted = false;  ///< then it is a path, whatever it looks like
 };
 
-/// One mount of a list: its parts, and the text they were read from.
+/// One mount of a list: its parts, and its original text.
 struct MountWords {
   std::vector<MountWord> parts;  ///< at least one
   std::string_view item;
   bool last = false;
 };
 
-/// Takes the first mount and the comma behind it from the list. It is split at colons; quoting as in launch/quoted_text.hpp.
+/// Takes the first mount and the following comma from the list. Split at colons; quoting as in launch/quoted_text.hpp.
 Result<MountWords> take_mount(std::string_view& list);
 
 }  // namespace spc

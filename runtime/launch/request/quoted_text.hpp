@@ -7,10 +7,10 @@
 
 namespace spc {
 
-/// One piece of an option's argument, up to a separator.
+/// One item of an option's argument, up to a separator.
 struct Piece {
   std::string text;
-  char end = '\0';  ///< the separator behind it; '\0': it was the last one
+  char end = '\0';  ///< the following separator; '\0': the last item
 };
 
 /// Takes the next piece off `rest`; there is always one, if an empty one. A backslash takes its meaning from a separator, a
