@@ -13,7 +13,7 @@ constexpr char kNodeLibraries[] = "/usr/lib/spank-container/";
 /// executed, its files are only read.
 ///
 /// - glibc: /etc/ld.so.cache with the image's entries and these, a file in the writable layer that ldconfig can replace.
-/// Loader variables and paths in programs (LD_LIBRARY_PATH, RPATH) take precedence, as usual.
+///   Loader variables and paths in programs (LD_LIBRARY_PATH, RPATH) take precedence, as usual.
 /// - musl: the same with directories, listed in /etc/ld-musl-MACHINE.path.
 /// - a loader elsewhere, or none: LD_LIBRARY_PATH.
 ///

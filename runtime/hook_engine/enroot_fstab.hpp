@@ -30,9 +30,9 @@ struct EnrootFstabLine {
 inline constexpr std::size_t kMostOfFstabLine = 4096;
 
 /// enroot's defaults for missing fields:
-/// SOURCE                   the same path in the container, rbind,x-create=auto
+///   SOURCE                   the same path in the container, rbind,x-create=auto
 ///   SOURCE TARGET            rbind,x-create=auto; after `tmpfs` a tmpfs
-/// SOURCE OPTIONS           the same path in the container
+///   SOURCE OPTIONS           the same path in the container
 ///   SOURCE TARGET OPTIONS    type none
 /// The pass number is the sixth field, or the fifth if that is 0 or missing.
 Result<std::vector<EnrootFstabLine>> parse_enroot_mounts(std::string_view text);

@@ -12,17 +12,17 @@
 
 namespace spc {
 
-/// What a task needs to be executed inside, where it already is; nothing if it stays outside.
+/// What a task in the container needs for exec; empty if it stays on the host.
 struct TaskEntry {
-  bool explained = false;  ///< --container-explain: all has been said, and nothing is to be executed
+  bool explained = false;  ///< --container-explain: everything was printed; do not execute anything
   EnvironmentChange environment;
-  std::string timing;  ///< one line for people: where the time of the start went
+  std::string timing;  ///< the timing breakdown, one line
 };
 
-/// Takes the calling task into the step's container; the first task of the node prepares it. The process must already be
+/// Moves the calling task into the step's container; the leader sets it up. The process must already run as
 /// the user, have kept its privilege to enter (keep_privilege_to_enter) and be single-threaded. Progress goes to `log`.
-/// `before_entering`, if it is not empty, is called on the host when everything is ready. However it ends, the process has no
-/// privilege left.
+/// `before_entering`, if not empty, is called on the host when everything is ready. In any case, the process has no
+/// privilege afterwards.
 Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
                          const StepChannel& step, Log& log, const std::function<void()>& before_entering);
 

@@ -7,22 +7,22 @@
 
 namespace spc {
 
-/// What became of a layer.
+/// Result of converting a layer.
 struct ConvertedLayer {
-  Digest diff_id;                     ///< of the uncompressed tar, as the image's configuration names it
-  std::uint64_t tar_bytes = 0;        ///< all bytes behind the decompressor, padding included
+  Digest diff_id;                     ///< of the uncompressed tar, as in the image configuration
+  std::uint64_t tar_bytes = 0;        ///< all decompressed bytes, including padding
   std::uint64_t entries = 0;          ///< entries of the archive
   std::uint64_t dropped_devices = 0;  ///< device nodes are never stored
   std::uint64_t dropped_xattrs = 0;   ///< security.*, trusted.*, system.*, user.overlay.*
 };
 
 struct LayerLimits {
-  /// Refuses a layer that unpacks to more; a file's holes count too.
+  /// Refuses a layer that decompresses to more, including holes of files.
   std::uint64_t tar_bytes = std::uint64_t{1} << 40;
-  /// The image file grows no further (RLIMIT_FSIZE).
+  /// Size limit of the image file (RLIMIT_FSIZE).
   std::uint64_t image_bytes = std::uint64_t{1} << 40;
   std::uint64_t entries = 4'000'000;
-  /// Threads that compress; 0: as many as one thread can feed that inflates.
+  /// Compressing threads; 0: as many as one inflating thread can feed.
   std::uint32_t workers = 0;
 };
 
@@ -31,11 +31,11 @@ inline constexpr int kLayerInput = 0;   ///< the blob's bytes, to the end of fil
 inline constexpr int kLayerOutput = 3;  ///< an empty regular file, open for reading and writing
 inline constexpr int kLayerReport = 4;  ///< takes one LayerReport
 
-/// The only thing that leaves the sandbox apart from the image file. Fixed size: nothing to parse.
+/// The only output of the sandbox apart from the image file. Fixed size: nothing to parse.
 struct LayerReport {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '2', '\0'};
   char magic[8] = {};
-  WireError error;  ///< not set: here is the layer
+  WireError error;  ///< not set: success
   ConvertedLayer layer;
 };
 

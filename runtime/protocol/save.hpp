@@ -6,7 +6,7 @@
 
 namespace spc {
 
-/// How slurmstepd, the tasks and `save` of a step speak: fixed-size messages over SEQPACKET sockets.
+/// Messages between slurmstepd, the tasks and the saver of a step: fixed size, over SEQPACKET sockets.
 ///
 ///   save      ── started (its pidfd) ──►    slurmstepd   before anything of it can be another's: slurmstepd waits for it,
 ///                                                        and goes on when it is gone, whoever holds the socket then
@@ -15,17 +15,17 @@ namespace spc {
 ///   save      ── progress … ──►             slurmstepd
 ///   save      ── done ──►                   slurmstepd   the last word, whatever it is; then it waits for the socket's end
 ///
-/// On the socket between the first task and `save`:
+/// On the socket between the leader and the saver:
 ///
-///   save ── opened or failed ──►            first task   whether the file can be written, before the step begins
-///   first task ── tree (root, record) ──►   save         the container's root, the image's settings
+///   save ── opened or failed ──►            leader       whether the file can be written, before the step starts
+///   leader ── tree (root, record) ──►       save         the container's root, the image's settings
 enum class SaveMessageKind : std::uint32_t { started = 1, entered, save, progress, done, failed, opened, tree };
 
 struct SaveMessage {
   SaveMessageKind kind{};
-  std::uint32_t tasks = 0;   ///< save: how many this node had
-  std::uint32_t killed = 0;  ///< save: of those, how many SIGTERM or SIGKILL has ended
-  Text<600> text;            ///< progress, done: a line, or nothing
+  std::uint32_t tasks = 0;   ///< save: number of tasks on this node
+  std::uint32_t killed = 0;  ///< save: of those, ended by SIGTERM or SIGKILL
+  Text<600> text;            ///< progress, done: a line, or empty
   WireError error;           ///< failed
 };
 

@@ -12,7 +12,7 @@
 
 namespace spc {
 
-/// How the tasks of a step and its agent speak: fixed-size messages over SEQPACKET sockets, nothing to parse.
+/// Messages between the tasks of a step and its agent: fixed size, over SEQPACKET sockets, nothing to parse.
 ///
 ///   task   ── join (own socket, own mount namespace) ──►  agent        on the step's common socket
 ///   the first task leads, the others only wait for ready or failed:
@@ -48,7 +48,7 @@ enum class TaskMessageKind : std::uint32_t {
   hooks,
 };
 
-/// Whose step, and which, in Slurm's numbers. Job 0: none of Slurm's.
+/// User and step, in Slurm's numbers. Job 0: not a Slurm step.
 struct StepId {
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
@@ -56,15 +56,15 @@ struct StepId {
   std::uint32_t step = 0;
 };
 
-/// Trees that the builder takes from the host, or makes, by itself; the lead only says where they go. The last two are there
+/// Trees that the builder takes from the host, or creates, itself; the leader only names their targets. The last two are
 /// for a container with own_ipc only.
 enum class HostTree : std::uint32_t { proc, sys, dev, tmp, shm, mqueue, count };
 
-/// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them. In `user` the user has
-/// id 0 and nobody else exists; nobody gets in before all mounts are in place, in a mount namespace that belongs to it.
+/// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them. In `user`, the user has
+/// ID 0 and no other ID exists; nobody enters before all mounts are in place, in a mount namespace owned by it.
 enum NamespaceBits : std::uint32_t { own_user = 1, own_net = 2, own_ipc = 4, own_uts = 8, own_pid = 16 };
 
-/// How the kernel knows them: the flag of clone(2), and the name below /proc/PID/ns and in --container-unshare.
+/// The kernel's names: the flag of clone(2), and the name below /proc/PID/ns and in --container-unshare.
 struct NamespaceKind {
   NamespaceBits bit;
   int flag;
@@ -76,22 +76,22 @@ inline constexpr std::array<NamespaceKind, 5> kNamespaceKinds = {{{own_user, CLO
                                                                   {own_uts, CLONE_NEWUTS, "uts"},
                                                                   {own_pid, CLONE_NEWPID, "pid"}}};
 
-/// Phases of a preparation as --container-verbose and the benchmarks show them.
+/// Phases of a set-up as shown by --container-verbose and the benchmarks.
 enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, root_setup, count };
 using PhaseTimes = std::array<std::uint32_t, static_cast<std::size_t>(Phase::count)>;  ///< microseconds
 
 struct TaskMessage {
   TaskMessageKind kind{};
 
-  // source: how the tree of the passed descriptor is mounted; source_tmpfs comes without one: a new one of `size` bytes
-  // (0: as large as the writable layer may be) that belongs to the user
+  // source: how the tree of the passed descriptor is mounted; source_tmpfs has none: a new tmpfs of `size` bytes
+  // (0: the size limit of the writable layer) owned by the user
   enum SourceFlags : std::uint32_t {
     source_read_only = 1,
     source_not_recursive = 2,
     source_no_exec = 4,
     source_tmpfs = 8,
-    source_squashfs = 16,  ///< a regular file with a squashfs in it, to be served by `fuse` and mounted itself
-    source_private = 32,   ///< what is mounted on the host later does not appear
+    source_squashfs = 16,  ///< a regular file with a squashfs, served by `fuse` and mounted itself
+    source_private = 32,   ///< later mounts on the host are not propagated
   };
   std::uint32_t source_flags = 0;
   std::uint64_t size = 0;
@@ -101,34 +101,34 @@ struct TaskMessage {
   // (base/image_record.hpp, settings only), which all tasks are given as it is, and the opened image.
   enum StartFlags : std::uint32_t {
     start_read_only = 1,
-    start_known = 2,      ///< `manifest` is tried first; `import` runs only if it is not in the store or not public
+    start_known = 2,      ///< try `manifest` first; `import` runs only if it is not in the store or not public
     start_squashfs = 4,   ///< the image is a regular file with a squashfs at `offset`: served by `fuse` as the user
     start_directory = 8,  ///< the image is a directory
-    start_private = 16,   ///< this container is for the lead alone; each task gets one of its own
-    start_stored = 32,    ///< the image is what the container of this name has; the descriptors are not looked at
+    start_private = 16,   ///< this container is for the leader only; each task gets its own
+    start_stored = 32,    ///< the image is that of the named container; the descriptors are ignored
     start_join = 64,      ///< enter the running container of this name; only sources and targets are added
-    start_save = 128,     ///< the lead gets the container's root, open, without what is mounted in it
-    start_hooks = 256,    ///< it wants to work on the root before the host is out of sight
+    start_save = 128,     ///< the leader gets the container's root, open, without mounts
+    start_hooks = 256,    ///< it needs to modify the root while the host is visible
   };
   std::uint32_t start_flags = 0;
-  /// lead, of a private container: the image that the step's earlier ones have; set_up and ready: of the image, if it is one
-  /// of the store
+  /// lead, of a private container: the image of the step's earlier ones; set_up and ready: of the image, if it is in
+  /// the store
   Digest manifest;
   std::uint64_t offset = 0;  ///< bytes
 
-  std::uint32_t namespaces = 0;  ///< start: NamespaceBits that the container shall have; ready and named: that it has
-  std::uint64_t upper_size = 0;  ///< bytes that can be written, in the container and in its /tmp each; 0: the site's limit
+  std::uint32_t namespaces = 0;  ///< start: NamespaceBits of the new container; ready and named: of the existing one
+  std::uint64_t upper_size = 0;  ///< size limit in bytes, of the root file system and of /tmp each; 0: the site's limit
 
-  // name: who keeps its files and where it is found is decided by these alone (nobody's text); named: which of these it is
+  // name: only these determine who owns its files and where they are (no text); named: which of these it is
   enum NameFlags : std::uint32_t {
-    name_of_job = 1,   ///< the name is the job's, and its container goes with it
-    name_of_step = 2,  ///< `container` is no name: the first 8 bytes are job and step id of a running step without one
-    name_replace = 4,  ///< what is stored under this name goes first, unless it is running
+    name_of_job = 1,   ///< the name is per job, and its container is removed with the job
+    name_of_step = 2,  ///< `container` is not a name: the first 8 bytes are job and step ID of a running step without one
+    name_replace = 4,  ///< discard what is stored under this name, unless it is running
   };
   std::uint32_t name_flags = 0;
-  Digest container;  ///< made of the name: launch/container_name.hpp
+  Digest container;  ///< derived from the name: launch/container_name.hpp
   enum NamedState : std::uint32_t { named_new = 0, named_stored = 1, named_running = 2 };
-  /// Of a container with a name one descriptor comes along, its notes, which are empty when it is new: see launch/. From the
+  /// For a named container with one descriptor, its notes, which are empty if it is new: see launch/. From the
   /// agent of a running one to another agent: three, its lock, its socket and its notes.
   std::uint32_t named_state = 0;
 
@@ -137,22 +137,22 @@ struct TaskMessage {
   std::uint32_t index = 0;
   std::int32_t error = 0;
 
-  // ready, with the mount namespace, the image's record, the notes that the lead sent with `set_up_done` (if it did) and one
+  // ready, with the mount namespace, the image's record, the notes that the leader sent with `set_up_done` (if any) and one
   // descriptor for each of `namespaces`
   bool has_notes = false;
   PhaseTimes times{};
   std::uint32_t layers = 0;
-  std::uint32_t layers_shared = 0;  ///< whose super block another step had mounted already
+  std::uint32_t layers_shared = 0;  ///< whose super block was already mounted by another step
 
   PolicyRecord policy;  // lead
-  Text<600> text;       // progress, warning; set_up_done and ready: from the first task for the others, as it is
+  Text<600> text;       // progress, warning; set_up_done and ready: from the leader for the followers, unchanged
   WireError failure;    // failed
 };
 
 /// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.
 inline constexpr int kAgentSocket = 3;
 
-/// More mounts than this in one container are refused: the kernel's own default limit is far above (fs.mount-max).
+/// Limit of mounts in one container: the kernel's own default limit is far above (fs.mount-max).
 inline constexpr std::uint32_t kMaxSources = 512;
 
 }  // namespace spc

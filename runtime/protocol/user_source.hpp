@@ -7,25 +7,25 @@
 
 namespace spc {
 
-/// What `import` (service user) asks of `user-source` (the job's user): credentials for one registry, or an image among
-/// what only the user may read: his files, his podman storage, a local docker daemon. SEQPACKET, fixed-size messages; one
-/// question at a time. The first task makes the pair, passes one end on to `import`, and starts `user-source LOCATION`
-/// (ImageLocation::canonical()) with the other as descriptor 3 when the first question comes: for a public image never.
-/// `import` believes nothing of the answers: blobs have digests, credentials are tried at the registry.
+/// Requests of `import` (service user) to `user-source` (the job's user): credentials for one registry, or an image among
+/// what only the user may read: files, podman's storage, a local docker daemon. SEQPACKET, fixed-size messages; one
+/// request at a time. The leader creates the pair, passes one end on to `import`, and starts `user-source LOCATION`
+/// (ImageLocation::canonical()) with the other as descriptor 3 on the first request: for a public image never.
+/// `import` trusts no reply: blobs have digests, credentials are checked with the registry.
 inline constexpr int kUserSourceSocket = 3;
 
 enum class UserSourceKind : std::uint32_t {
   // import -> user-source
-  credentials = 1,  ///< text: HOST[:PORT] of the registry, the only one whose secret is wanted; user: whose, or empty
+  credentials = 1,  ///< text: HOST[:PORT] of the registry, the only one whose secret is given; user: whose, or empty
   document = 2,     ///< the image's top document: an OCI manifest or index
   blob = 3,         ///< digest: a manifest, configuration or layer of this image
 
   // user-source -> import
   secret = 16,    ///< one descriptor: a sealed memory file with records `key=value\0`: username and password, or identity_token
-  none = 17,      ///< there are no credentials for this registry, or no such blob
-  file = 18,      ///< one descriptor, from which `size` bytes at `offset` are what was asked for; text: its media type, if known
-  failed = 19,    ///< error: why not
-  progress = 20,  ///< before an answer; text: what takes so long
+  none = 17,      ///< no credentials for this registry, or no such blob
+  file = 18,      ///< one descriptor: `size` bytes at `offset` are the requested data; text: its media type, if known
+  failed = 19,    ///< error: the reason
+  progress = 20,  ///< before a reply; text: what takes long
 };
 
 struct UserSourceMessage {

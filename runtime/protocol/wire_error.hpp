@@ -11,13 +11,13 @@
 
 namespace spc {
 
-/// A text of fixed size in a message from one process to another. Whatever bytes arrive, view() stays inside.
+/// A text of fixed size in a message between processes. Whatever bytes arrive, view() stays in bounds.
 template <std::size_t Size>
 class Text {
  public:
   static bool fits(std::string_view text) noexcept { return text.size() < Size; }
 
-  /// A longer text loses its middle: beginning and end say the most, what was done to what, and why not.
+  /// A longer text loses its middle: start and end say what was done to what, and why it failed.
   void set(std::string_view text) noexcept {
     static constexpr std::string_view kGap = " ... ";
     std::memset(bytes_, 0, Size);
@@ -38,8 +38,8 @@ class Text {
   char bytes_[Size] = {};
 };
 
-/// An Error on its way to another process, where it is the same again: kind, errno, text and hint. One that was never set says
-/// that nothing is wrong.
+/// An Error in a message, restored by the receiver with kind, errno, text and hint. One that was never set means
+/// success.
 class WireError {
  public:
   WireError() = default;
@@ -50,7 +50,7 @@ class WireError {
   }
 
   [[nodiscard]] bool is_set() const noexcept { return kind_ != 0; }
-  /// Only of one that is set. What the sender had no right to say, an unknown kind or control characters, is not believed.
+  /// Only if it is set. An unknown kind or control characters from the sender are not accepted.
   [[nodiscard]] Error error() const {
     const bool is_known = is_set() && kind_ <= static_cast<std::uint32_t>(ErrorKind::internal) + 1;
     const auto kind = is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal;

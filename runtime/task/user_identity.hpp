@@ -8,7 +8,7 @@
 
 namespace spc {
 
-/// Who the task runs as, with the names that the host knows.
+/// The task's user, with the host's names.
 struct UserIdentity {
   uid_t uid = 0;
   gid_t gid = 0;
@@ -17,13 +17,13 @@ struct UserIdentity {
   std::string shell = "/bin/sh";
   std::vector<std::string> group_entries;  ///< lines for a group file: the primary and the supplementary groups
 
-  /// Asks the host's name service about the calling process; call it before entering a container, whose name service
-  /// is the image's code. A user that the host does not know is no error.
+  /// Queries the host's name service about the calling process; call it before entering a container, whose name service
+  /// is code of the image. A user unknown to the host is no error.
   static UserIdentity of_this_process();
-  /// Name, home and shell for the other tasks of the node, who then need not ask the name service: a line each.
+  /// Name, home and shell for the followers, who then need not query the name service: one line each.
   [[nodiscard]] std::string for_other_tasks() const;
   static UserIdentity from_first_task(std::string_view text);
-  /// Who he is where he is root of the container: root, whose home is /root.
+  /// The identity with --container-remap-root: root, with home /root.
   [[nodiscard]] UserIdentity as_root() const;
   /// A line for a passwd file; empty for a user without a name.
   [[nodiscard]] std::string passwd_entry() const;

@@ -15,9 +15,9 @@ namespace spc {
 /// stands for Docker Hub) and whose USER is `user`, unless that is empty.
 ///
 /// USER is taken literally (`$oauthtoken`). A PASSWORD that starts with `$` is expanded as in enroot:
-/// - `$NAME`, `${NAME}`: an environment variable;
-/// - `$(PROGRAM ARGUMENTS)` of plain words: the program's output; it is executed without a shell;
-/// - anything else: expanded by /bin/sh.
+///  - `$NAME`, `${NAME}`: an environment variable;
+///  - `$(PROGRAM ARGUMENTS)` of plain words: the program's output; it is executed without a shell;
+///  - anything else: expanded by /bin/sh.
 /// Programs run as the user, for at most 30 seconds, and only if nobody else can write the file (`may_run`).
 Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text, const std::string& path,
                                                        const ImageReference& image, const std::string& user, bool may_run);

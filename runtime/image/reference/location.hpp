@@ -13,9 +13,9 @@ namespace spc {
 ///
 ///     [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST]   a registry
 ///     oci:DIR[:REF]                                                   an OCI image layout
-/// one in a tar archive, or the output of `docker save`
+///     oci-archive:FILE[:REF]   docker-archive:FILE[:REF]              one in a tar archive, or the output of `docker save`
 ///     dockerd://NAME   podman://NAME                                  the local daemon's or the user's podman storage
-/// a file or directory, told apart by its content
+///     ./PATH   ../PATH   ~/PATH   /PATH                               a file or directory, told apart by its content
 ///
 /// A path is kept as given until it is opened, as the user, relative to the job's work directory. After a scheme it ends at
 /// the first ':', as in skopeo. Other schemes are refused by name; names that look like files (`foo.sqsh`) are refused with

@@ -16,8 +16,8 @@
 
 namespace spc {
 
-/// import's side of base/user_source_protocol.hpp. Every question waits for its answer: the user's process may have to run
-/// his programs first. One that says nothing for `patience` has failed. Nothing that it says is believed.
+/// import's side of base/user_source_protocol.hpp. Every request waits for its reply: the user's process may have to run
+/// programs first. Without a message for `patience` it has failed. No reply is trusted.
 class UserSourceLink {
  public:
   /// `socket` and `log` are borrowed; long operations are reported to `log`. If the descriptor is not a socket, or

@@ -43,10 +43,10 @@ Error too_many_mounts();
 
 /// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24 (args.c) with the flags of
 /// enroot's fstab, and more:
-/// `/a:ro`, `/a:rw`      as in Apptainer: at the same path
-/// `tmpfs:/p:size=1G`    additional flags size= and mode=
+///   `/a:ro`, `/a:rw`      as in Apptainer: at the same path
+///   `tmpfs:/p:size=1G`    additional flags size= and mode=
 ///   `umount:/p`
-/// `f.sqsh:/p:sqsh`      the content of the squashfs file
+///   `f.sqsh:/p:sqsh`      the content of the squashfs file
 /// A comma, colon, blank, quote or backslash in a path is escaped with a backslash, or the part is in "quotes".
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text);
 

@@ -7,25 +7,25 @@
 
 namespace spc {
 
-/// Where `enroot_compat` is set: adds what /etc/enroot and the user's own directory of enroot (ENROOT_CONFIG_PATH, by default
-/// ~/.config/enroot) say, as if config.toml said it. In the task, as the user, on the host:
+/// With `enroot_compat`: adds the settings of /etc/enroot and of the user's enroot directory (ENROOT_CONFIG_PATH, by default
+/// ~/.config/enroot), as if they were in config.toml. In the task, as the user, on the host:
 ///
 ///   enroot.conf, enroot.conf.d/*.conf   ENROOT_ROOTFS_WRITABLE, _REMAP_ROOT, _MOUNT_HOME, _UNSHARE_*: keys writable, remap_root,
-///                                       mount_home, unshare; the job's variables of these names count more, as for enroot
+///                                       mount_home, unshare; the job's variables of these names take precedence
 ///   mounts.d/*.fstab                    keys enroot_mounts, enroot_mounts_of_user: `FILE, line N`, a tab, and the mount as for
 ///                                       --container-mounts
 ///   environ.d/*.env                     the key env
 ///
-/// Files below /etc/enroot must be root's, as config.toml must; `job` is what ${NAME} in all of them stands for. What means
-/// nothing here is said to `log`; nullptr: to nobody.
+/// Files below /etc/enroot must be owned by root, like config.toml; `job` replaces ${NAME} in all of them. Unsupported
+/// settings are reported to `log`, unless it is nullptr.
 Result<void> add_enroot_files(Site& site, const Variables& job, Log* log);
 
-/// ENROOT_* as enroot.conf and the job's variables set them; values that take a shell are left out.
+/// ENROOT_* from enroot.conf and the job's variables; values that need a shell are skipped.
 Result<Variables> enroot_settings(const Variables& job);
 /// Whether such a value means yes.
 bool is_on_for_enroot(std::string_view value);
 
-/// ENROOT_CONFIG_PATH, or where it is by default; empty: nowhere.
+/// ENROOT_CONFIG_PATH, or its default; empty: none.
 std::string enroot_directory_of_user(const Variables& settings, const Variables& job);
 
 }  // namespace spc

@@ -9,29 +9,29 @@
 
 namespace spc {
 
-/// A program of the site that brings images instead of `import` (`importer` in config.toml), by the contract of pyxis:
+/// External importer (`importer` in config.toml), with pyxis's contract:
 ///
-///     PROGRAM get docker://IMAGE    prints the absolute path of a squashfs file; what it says on stderr is shown if it fails
-///     PROGRAM release               the file is not needed any more; may be called more than once
+///     PROGRAM get docker://IMAGE    prints the absolute path of a squashfs file; its stderr is shown if it fails
+///     PROGRAM release               the file is no longer needed; may be called repeatedly
 ///
-/// It runs as the user with the job's environment, on the host, and may gain what any program of his may gain. The file is
-/// then an image file like any other of his. It is released as soon as the container is there: that has the file open.
+/// It runs as the user with the job's environment, on the host, with the user's rights. The file is
+/// then an image file like any other. It is released when the container is set up and has the file open.
 class SiteImporter {
  public:
   /// `environment`: the job's.
   explicit SiteImporter(const std::map<std::string, std::string>& environment) : environment_(&environment) {}
   SiteImporter(const SiteImporter&) = delete;
   SiteImporter& operator=(const SiteImporter&) = delete;
-  /// On the host only, as everything here.
+  /// On the host only, like everything here.
   ~SiteImporter() { release(); }
 
-  /// Empty: the site has none.
+  /// Empty: none is configured.
   void set_program(std::string program) { program_ = std::move(program); }
-  /// Whether there is one, and images of this kind are its business.
+  /// Whether there is one, and it handles images of this kind.
   [[nodiscard]] bool brings(const ImageLocation& image) const;
-  /// The path of the file. `image` as the user named it.
+  /// The path of the file. `image` as given by the user.
   Result<std::string> get(const std::string& image, Log& log);
-  /// Nothing where nothing has been asked for.
+  /// No effect if nothing was requested.
   void release();
 
  private:
@@ -39,7 +39,7 @@ class SiteImporter {
 
   const std::map<std::string, std::string>* environment_;
   std::string program_;
-  bool asked_ = false;  // and has not been told yet that the file is not needed
+  bool asked_ = false;  // requested and not released yet
 };
 
 }  // namespace spc

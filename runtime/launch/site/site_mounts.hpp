@@ -8,7 +8,7 @@
 
 namespace spc {
 
-/// Whether those that the user has told enroot to make are among them.
+/// Whether to include the mounts the user configured for enroot.
 enum class UsersMounts { yes, no };
 
 /// The mounts of every container: those of enroot's mounts.d, the system's before the user's, then those of config.toml.

@@ -7,8 +7,8 @@
 
 namespace spc {
 
-/// The request as the site completes it: its mounts come before the user's, its defaults take the place of what was not said.
-/// Refused if the site does not allow an option that is used.
+/// The request completed by the site: its mounts precede the user's, its defaults apply to unset options.
+/// Refused if the site does not allow an option in use.
 Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy, const Site& site);
 
 }  // namespace spc

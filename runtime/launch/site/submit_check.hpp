@@ -5,9 +5,9 @@
 
 namespace spc {
 
-/// In srun, sbatch and salloc: what the configuration there says against the request, and with `check_at_submit` whether the
-/// registry has the image. `scontainer submit-check` finds out, as the user; nothing is started where there is no
-/// configuration. An Error is a refusal; what cannot be found out, or not within some seconds, is left to the nodes.
+/// In srun, sbatch and salloc: what the local configuration has against the request, and with `check_at_submit` whether the
+/// registry has the image. `scontainer submit-check` checks it, as the user; without a configuration nothing is
+/// started. An Error is a refusal; what cannot be checked, or not within some seconds, is left to the nodes.
 Result<void> check_at_submission(const LaunchRequest& request);
 
 }  // namespace spc
