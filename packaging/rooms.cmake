@@ -1,13 +1,21 @@
 # How the rooms of the code are built: a static library each, programs of them, and what is installed.
 set(SPC_PROGRAM_DIR ${PROJECT_BINARY_DIR}/libexec)
 
+# Files of a target are compiled in groups of eight. A class whose members have types of its own file only is no mistake then.
+function(spc_group target)
+  if(SPC_GROUPS)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
 # spc_room(NAME SOURCES... LIBS...): the room's files are compiled in groups, since most of the time goes into the headers
 # that they share. What a library needs comes with it.
 function(spc_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;LIBS" ${ARGN})
   add_library(${name} STATIC ${ROOM_SOURCES})
   target_link_libraries(${name} PUBLIC spc_flags ${ROOM_LIBS})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPC_GROUPS} UNITY_BUILD_BATCH_SIZE 8)
+  spc_group(${name})
 endfunction()
 
 # spc_program(NAME [STATIC] [DESTINATION DIR] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
@@ -19,7 +27,8 @@ function(spc_program name)
   endif()
   add_executable(${name} ${PROGRAM_SOURCES})
   target_link_libraries(${name} PRIVATE spc_flags ${PROGRAM_LIBS})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPC_GROUPS} UNITY_BUILD_BATCH_SIZE 8 RUNTIME_OUTPUT_DIRECTORY ${SPC_PROGRAM_DIR})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${SPC_PROGRAM_DIR})
+  spc_group(${name})
   if(PROGRAM_STATIC AND NOT SPC_SANITIZE)
     target_link_options(${name} PRIVATE -static)
   endif()

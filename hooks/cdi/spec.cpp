@@ -18,9 +18,9 @@ enum Since : std::size_t { v03, v04, v05, v06, v07, v08, v10, v11 };
 Error wrong(const std::string& where, const std::string& why) { return Error(ErrorKind::corrupt, where + ": " + why); }
 
 /// Goes over a document, and remembers which version has all that it meets.
-class Reader {
+class SpecReader {
  public:
-  explicit Reader(bool from_yaml) : from_yaml_(from_yaml) {}
+  explicit SpecReader(bool from_yaml) : from_yaml_(from_yaml) {}
 
   Result<CdiSpec> spec(const Json& tree) {
     SPC_TRY(members(tree, "the file", {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}));
@@ -265,7 +265,7 @@ void CdiEdits::append(const CdiEdits& more) {
   intel_rdt = intel_rdt || more.intel_rdt;
 }
 
-Result<CdiSpec> read_cdi_spec(const CdiDocument& document) { return Reader(document.from_yaml).spec(document.tree); }
+Result<CdiSpec> read_cdi_spec(const CdiDocument& document) { return SpecReader(document.from_yaml).spec(document.tree); }
 
 Result<CdiSpec> parse_cdi_spec(std::string_view text) {
   const auto document = SPC_TRY(parse_cdi_document(text));

@@ -18,7 +18,7 @@ constexpr std::uint32_t kPorts = 4536;      ///< to 65535
 constexpr std::uint32_t kStepApart = 1009;  ///< has no divisor in common with kPorts: steps go through all of them
 constexpr std::uint32_t kJaxApart = kPorts / 2;
 
-std::optional<std::uint32_t> number_of(const HookContext& context, const char* name) {
+std::optional<std::uint32_t> number_in_job(const HookContext& context, const char* name) {
   const std::string* text = context.of_job(name);
   return text == nullptr ? std::nullopt : decimal(*text);
 }
@@ -33,12 +33,12 @@ struct TaskOfStep {
 
   /// Nothing for what is no step (the script of a batch job) or a step that cannot be understood.
   static std::optional<TaskOfStep> of(const HookContext& context) {
-    const auto job = number_of(context, "SLURM_JOB_ID");
-    const auto step = number_of(context, "SLURM_STEP_ID");
-    const auto tasks = number_of(context, "SLURM_STEP_NUM_TASKS");
-    const auto rank = number_of(context, "SLURM_PROCID");
-    const auto node = number_of(context, "SLURM_NODEID");
-    const auto local_rank = number_of(context, "SLURM_LOCALID");
+    const auto job = number_in_job(context, "SLURM_JOB_ID");
+    const auto step = number_in_job(context, "SLURM_STEP_ID");
+    const auto tasks = number_in_job(context, "SLURM_STEP_NUM_TASKS");
+    const auto rank = number_in_job(context, "SLURM_PROCID");
+    const auto node = number_in_job(context, "SLURM_NODEID");
+    const auto local_rank = number_in_job(context, "SLURM_LOCALID");
     const std::string* nodes = context.of_job("SLURM_STEP_NODELIST");
     if (!job || !step || !tasks || !rank || !node || !local_rank || nodes == nullptr) return std::nullopt;
     auto first = spc::first_host(*nodes);

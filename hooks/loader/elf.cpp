@@ -60,10 +60,10 @@ struct Elf64 {
 
 /// Reads a file of one class. The structures of versions and notes are the same in both.
 template <typename Class>
-class Reader {
+class ElfReader {
  public:
   enum class Depth { all, name };  ///< name: machine, type and soname alone, a tenth of the work
-  explicit Reader(int fd, Depth depth = Depth::all) : fd_(fd), depth_(depth) {}
+  explicit ElfReader(int fd, Depth depth = Depth::all) : fd_(fd), depth_(depth) {}
 
   Result<ElfFile> read() {
     const auto bytes = part_of(fd_, 0, sizeof(typename Class::Header));
@@ -239,8 +239,8 @@ std::string_view take_number(std::string_view& text) {
 Result<ElfFile> read_elf(int fd) {
   const auto beginning = beginning_of(fd);
   if (!beginning) return damaged("wrong byte order");
-  if (beginning->e_ident[EI_CLASS] == ELFCLASS64) return Reader<Elf64>(fd).read();
-  if (beginning->e_ident[EI_CLASS] == ELFCLASS32) return Reader<Elf32>(fd).read();
+  if (beginning->e_ident[EI_CLASS] == ELFCLASS64) return ElfReader<Elf64>(fd).read();
+  if (beginning->e_ident[EI_CLASS] == ELFCLASS32) return ElfReader<Elf32>(fd).read();
   return damaged("unknown class");
 }
 
@@ -249,7 +249,7 @@ std::optional<std::string> soname_of(int fd) {
   if (!beginning) return std::nullopt;
   const bool is_64 = beginning->e_ident[EI_CLASS] == ELFCLASS64;
   if (!is_64 && beginning->e_ident[EI_CLASS] != ELFCLASS32) return std::nullopt;
-  auto file = is_64 ? Reader<Elf64>(fd, Reader<Elf64>::Depth::name).read() : Reader<Elf32>(fd, Reader<Elf32>::Depth::name).read();
+  auto file = is_64 ? ElfReader<Elf64>(fd, ElfReader<Elf64>::Depth::name).read() : ElfReader<Elf32>(fd, ElfReader<Elf32>::Depth::name).read();
   if (!file || file->type != ET_DYN || file->soname.empty()) return std::nullopt;
   return std::move(file->soname);
 }

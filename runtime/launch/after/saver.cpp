@@ -49,7 +49,7 @@ constexpr char kProgram[] = SPC_LIBEXECDIR "/save";
 }
 
 /// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.
-Result<UniqueFd> settings_of(const ImageSettings& image) {
+Result<UniqueFd> settings_file(const ImageSettings& image) {
   std::string records = "settings=files";
   records.push_back('\0');
   for (const std::string& variable : image.environment) records.append("env=").append(variable).push_back('\0');
@@ -94,7 +94,7 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
 Result<void> Saver::give(int root, int record, const ImageSettings& image) {
   const UniqueFd line = std::move(line_);
   UniqueFd in_files;
-  if (image.in_files) in_files = SPC_TRY(settings_of(image));
+  if (image.in_files) in_files = SPC_TRY(settings_file(image));
   SaveMessage message;
   message.kind = SaveMessageKind::tree;
   const int passed[] = {root, record, in_files.get()};

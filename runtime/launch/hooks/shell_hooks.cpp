@@ -32,7 +32,7 @@ static_assert(HookMountRequest::read_only == std::uint32_t{TaskMessage::source_r
               HookMountRequest::no_exec == std::uint32_t{TaskMessage::source_no_exec} &&
               HookMountRequest::tmpfs == std::uint32_t{TaskMessage::source_tmpfs} &&
               HookMountRequest::is_private == std::uint32_t{TaskMessage::source_private});
-constexpr std::uint32_t kFlags = 1 | 2 | 4 | 8 | 32;
+constexpr std::uint32_t kSourceFlags = 1 | 2 | 4 | 8 | 32;
 
 /// What decides about the code that a program executes; and, as pyxis, what is not the same for all tasks.
 bool is_left_out(std::string_view name) {
@@ -94,7 +94,7 @@ Variables as_map(const std::vector<std::string>& list) {
 }
 
 /// Anything but a regular file is empty: a hook may have put something else there.
-Result<std::string> text_of(const UniqueFd& directory, const char* name) {
+Result<std::string> file_text(const UniqueFd& directory, const char* name) {
   const UniqueFd file(::openat(directory.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::string();
@@ -116,7 +116,7 @@ std::string environment_before(const ShellHookPlace& place, const ShellHookStart
   if (start.spec.settings.in_files) {
     const UniqueFd root(::open(place.root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const auto etc = open_in_root(root.get(), "/etc/", MakeTarget::no);
-    const auto found = etc ? text_of(*etc, "environment") : Result<std::string>(std::string());
+    const auto found = etc ? file_text(*etc, "environment") : Result<std::string>(std::string());
     for (const std::string& variable : parse_environment_file(found ? *found : "")) add(variable);
   }
   for (const std::string& variable : start.spec.settings.environment) add(variable);
@@ -158,7 +158,7 @@ std::string work_directory() {
 int mount_by(int builder, const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
   TaskMessage message;
   message.kind = TaskMessageKind::target;
-  message.source_flags = request.flags & kFlags;
+  message.source_flags = request.flags & kSourceFlags;
   message.size = request.size;
   std::array<int, 2> passed{opened[0].get(), opened.size() == 2 ? opened[1].get() : -1};
   if (!send_struct(builder, message, std::span(passed.data(), opened.size())) || !receive_struct(builder, message)) return EIO;
@@ -189,13 +189,13 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
       edits.of_hooks.back().second.notes.push_back("has run: " + hook.path);
     }
     const std::string mounts = environment["ENROOT_MOUNTS"];
-    if (!SPC_TRY(text_of(directory, "fstab")).empty()) {
+    if (!SPC_TRY(file_text(directory, "fstab")).empty()) {
       SPC_TRY(runner.run("mounts", {std::string(kTools) + "/enroot-mount", "--root", place.root, mounts}));
     }
   }
   const Variables old = as_map(parse_environment_file(before));
   Edits::Environment changed;
-  for (const auto& [name, value] : as_map(parse_environment_file(SPC_TRY(text_of(directory, "environment"))))) {
+  for (const auto& [name, value] : as_map(parse_environment_file(SPC_TRY(file_text(directory, "environment"))))) {
     const auto found = old.find(name);
     if (found == old.end() || found->second != value) changed.set[name] = value;
   }

@@ -27,7 +27,7 @@ std::string parent_of(std::string_view path) {
   return slash == 0 || slash == std::string_view::npos ? "/" : std::string(path.substr(0, slash));
 }
 
-std::string_view name_of(std::string_view path) { return path.substr(path.find_last_of('/') + 1); }
+std::string_view last_component(std::string_view path) { return path.substr(path.find_last_of('/') + 1); }
 
 bool is_directory(const std::string& path) {
   struct stat status {};
@@ -35,12 +35,12 @@ bool is_directory(const std::string& path) {
 }
 
 /// Without links; empty when there is nothing.
-std::string real_path(const std::string& path) {
+std::string resolved_path(const std::string& path) {
   char found[PATH_MAX];
   return ::realpath(path.c_str(), found) == nullptr ? std::string() : std::string(found);
 }
 
-std::string text_of(const char* path) {
+std::string small_file(const char* path) {
   const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
   constexpr std::size_t kSane = 4 << 20;
   auto text = file ? read_file(file.get(), kSane) : Result<std::string>(std::string());
@@ -113,7 +113,7 @@ MappedLibraries mapped_libraries(std::string_view maps) {
     const auto slash = line.find('/');
     if (slash == std::string_view::npos || line.find(".so") == std::string_view::npos) continue;
     const std::string_view path = line.substr(slash);
-    const std::string_view name = name_of(path);
+    const std::string_view name = last_component(path);
     if (name.find(".so") == std::string_view::npos) continue;
     const bool is_loader = name.starts_with("ld-") || name.starts_with("ld64.");
     if (is_loader && mapped.loader.empty()) mapped.loader = path;
@@ -138,7 +138,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   if (::access(kCommandProgram, X_OK) != 0) return give_up(SPC_LIBEXECDIR "/slurm-command is missing");
   const auto configuration = configuration_directories(environment);
   if (configuration.empty()) return give_up("no slurm.conf on this node");
-  const auto mapped = mapped_libraries(text_of("/proc/self/maps"));
+  const auto mapped = mapped_libraries(small_file("/proc/self/maps"));
   if (mapped.loader.empty() || mapped.plugins.empty()) return give_up("Slurm's libraries not found");
 
   std::set<std::string> tops;
@@ -152,7 +152,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   std::vector<SlurmClient::Bind> at_their_paths;
   for (const char* name : kCommands) {
     const std::string path = commands + "/" + name;
-    const std::string real = real_path(path);
+    const std::string real = resolved_path(path);
     if (real.empty()) continue;
     tops.insert(top_of(real));
     client.table += std::string(name) + " " + real + "\n";
@@ -163,7 +163,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   client.binds.push_back({mapped.plugins, mapped.plugins});
   for (const std::string& directory : configuration) client.binds.push_back({directory, directory});
   if (is_directory("/run/munge")) client.binds.push_back({"/run/munge", "/run/munge"});
-  client.passwd_entries = users_in(text_of((configuration.front() + "/slurm.conf").c_str()));
+  client.passwd_entries = users_in(small_file((configuration.front() + "/slurm.conf").c_str()));
   return client;
 }
 

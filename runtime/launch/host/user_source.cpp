@@ -20,7 +20,7 @@
 namespace spc {
 namespace {
 
-constexpr char kProgram[] = SPC_LIBEXECDIR "/user-source";
+constexpr char kUserSource[] = SPC_LIBEXECDIR "/user-source";
 
 enum class MayGainPrivilege { yes, no };
 
@@ -44,7 +44,7 @@ enum class MayGainPrivilege { yes, no };
     ::dup2(socket, kUserSourceSocket);
   }
   ::syscall(SYS_close_range, kUserSourceSocket + 1, ~0U, 0);
-  ::execve(kProgram, arguments, environment);
+  ::execve(kUserSource, arguments, environment);
 
   // A question that nobody has read would make the other side see a broken connection instead of the answer.
   UserSourceMessage failed;
@@ -84,7 +84,7 @@ Result<void> UserSource::wait_for(int agent) {
 
 Result<void> UserSource::start() {
   const std::string location = location_.canonical();
-  char* const arguments[] = {const_cast<char*>(kProgram), const_cast<char*>(location.c_str()), nullptr};
+  char* const arguments[] = {const_cast<char*>(kUserSource), const_cast<char*>(location.c_str()), nullptr};
   std::vector<std::string> texts;
   for (const auto& [name, value] : *environment_) texts.push_back(name + "=" + value);
   std::vector<char*> environment;

@@ -3,14 +3,14 @@
 namespace spc {
 namespace {
 
-constexpr std::string_view kOption = "--container-mounts: ";
+constexpr std::string_view kMountOption = "--container-mounts: ";
 
 Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin) {
   auto parsed = parse_mounts(text);
   if (!parsed) {
     // The grammar is that of the option, and so is the message.
     std::string why = parsed.error().message();
-    if (why.starts_with(kOption)) why.erase(0, kOption.size());
+    if (why.starts_with(kMountOption)) why.erase(0, kMountOption.size());
     return Error(ErrorKind::invalid, origin + ": " + why);
   }
   for (MountSpec& mount : *parsed) {

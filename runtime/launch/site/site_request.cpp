@@ -10,7 +10,7 @@
 namespace spc {
 namespace {
 
-std::uint32_t namespaces_of(const Site& site) {
+std::uint32_t site_namespaces(const Site& site) {
   constexpr std::pair<std::string_view, std::uint32_t> kNames[] = {
       {"net", own_net}, {"ipc", own_ipc}, {"uts", own_uts}, {"pid", own_pid}};
   std::uint32_t bits = 0;
@@ -32,7 +32,7 @@ Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& pol
   if (!request.slurm) request.slurm = site.flag("slurm", false);
   // Slurm's commands would take themselves for root's, which munge knows better.
   if (!request.remap_root) request.remap_root = !*request.slurm && site.flag("remap_root", false);
-  request.namespaces |= namespaces_of(site);
+  request.namespaces |= site_namespaces(site);
   return request;
 }
 

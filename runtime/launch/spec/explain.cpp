@@ -21,7 +21,7 @@ std::string words(const std::vector<std::string>& list) {
   return text;
 }
 
-std::string flags_of(const MountPlan& mount) {
+std::string flags_in_words(const MountPlan& mount) {
   std::string text = (mount.flags & TaskMessage::source_read_only) != 0 ? "ro" : "rw";
   if ((mount.flags & TaskMessage::source_not_recursive) != 0) text += "+bind";
   if ((mount.flags & TaskMessage::source_no_exec) != 0) text += "+noexec";
@@ -30,7 +30,7 @@ std::string flags_of(const MountPlan& mount) {
   return text;
 }
 
-std::string namespaces_of(std::uint32_t bits) {
+std::string namespaces_in_words(std::uint32_t bits) {
   std::string text = "mount";
   constexpr std::array<std::pair<std::uint32_t, const char*>, 5> kNames{
       {{own_user, "user"}, {own_net, "net"}, {own_ipc, "ipc"}, {own_uts, "uts"}, {own_pid, "pid"}}};
@@ -51,7 +51,7 @@ std::string file_system_of(const ContainerSpec& spec) {
   return text + (spec.writable ? "; writable, changes are discarded" : "; read-only");
 }
 
-std::string entrypoint_of(const ContainerSpec& spec) {
+std::string entrypoint_line(const ContainerSpec& spec) {
   if (spec.entrypoint_mode == EntrypointMode::node && !spec.entrypoint.empty())
     return words(spec.entrypoint) + ", once per node";
   if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", in each task";
@@ -90,9 +90,9 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
                         ((spec.namespaces & own_user) != 0 ? ", root in the container" : ", no privileges"));
   page.line_unless_empty("image's user",
                          spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", ignored");
-  page.line("namespaces", namespaces_of(spec.namespaces));
+  page.line("namespaces", namespaces_in_words(spec.namespaces));
   page.line("workdir", in_quotes(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
-  page.line_unless_empty("entrypoint", entrypoint_of(spec));
+  page.line_unless_empty("entrypoint", entrypoint_line(spec));
   page.line_unless_empty("image's cmd", words(spec.settings.command));
   page.line_unless_empty("volumes", words(spec.settings.volumes));
   page.line_unless_empty("ports", words(spec.settings.ports));
@@ -106,7 +106,7 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
       continue;
     }
     page.line("mount",
-              in_quotes(mount.source) + " at " + in_quotes(mount.target) + ", " + flags_of(mount) + " (" + mount.asked_by + ")");
+              in_quotes(mount.source) + " at " + in_quotes(mount.target) + ", " + flags_in_words(mount) + " (" + mount.asked_by + ")");
   }
   for (const auto& [name, variable] : spec.environment) {
     const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(variable.value);
