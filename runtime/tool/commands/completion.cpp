@@ -64,7 +64,7 @@ complete -F _scontainer scontainer
 
 Result<int> run_completion(const Arguments& arguments) {
   if (arguments.words[0] != "bash") {
-    return Error(ErrorKind::invalid, "no completion for " + in_quotes(arguments.words[0]) + "").hint("only bash is supported");
+    return Error(ErrorKind::invalid, "no completion for " + in_quotes(arguments.words[0])).hint("only bash is supported");
   }
   std::fputs(bash_script().c_str(), stdout);
   return 0;
