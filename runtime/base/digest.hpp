@@ -10,7 +10,7 @@
 
 namespace spc {
 
-/// A SHA-256 digest, the only algorithm we accept: 32 bytes, so that it can travel in fixed-size messages
+/// A SHA-256 digest, the only supported algorithm: 32 bytes, so that it fits into fixed-size messages
 /// and can never be a path.
 struct Digest {
   std::array<std::uint8_t, 32> bytes{};

@@ -5,35 +5,35 @@
 
 namespace spc {
 
-/// What went wrong, as far as code may branch on it; everything else is in the message.
+/// The kind of an error, for code to branch on; everything else is in the message.
 enum class ErrorKind {
   invalid,      ///< the user's input is wrong
-  not_found,    ///< what was asked for does not exist
+  not_found,    ///< the requested object does not exist
   refused,      ///< it exists, but not for this user or by this site's policy
-  unavailable,  ///< a service (registry, agent, device) does not answer; trying again may help
+  unavailable,  ///< a service (registry, agent, device) does not respond; a retry may help
   no_space,     ///< disk, memory, quota or a table is full
-  corrupt,      ///< bytes are not what their digest or format promises
+  corrupt,      ///< bytes do not match their digest or format
   system,       ///< a system call failed
-  internal,     ///< a mistake of ours
+  internal,     ///< a bug in this program
 };
 
-/// Why something failed. Message grammar, one line: `step: action "object": reason (hint: advice)`.
+/// Why something failed. Message format, one line: `step: action "object": reason (hint: advice)`.
 class Error {
  public:
   Error(ErrorKind kind, std::string what) : kind_(kind), what_(std::move(what)) {}
 
   /// A failed system call; `err` is errno read on the line of the call, `what` names action and object.
   static Error from_errno(int err, std::string_view what);
-  /// Of these parts: what another process has said.
+  /// From its parts: an error reported by another process.
   static Error with(ErrorKind kind, int err, std::string what, std::string advice);
 
-  /// Adds the step in which it happened; the outermost comes first in the message.
+  /// Adds the step that failed; the outermost comes first in the message.
   Error&& during(std::string_view step) &&;
-  /// Adds advice for whoever can do something about it. The first hint wins: it is nearest to the cause.
+  /// Adds advice for the user or administrator. The first hint wins: it is closest to the cause.
   Error&& hint(std::string_view advice) &&;
 
   [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
-  /// errno of the failed call, 0 when no call failed.
+  /// errno of the failed call, or 0.
   [[nodiscard]] int sys_errno() const noexcept { return errno_; }
   [[nodiscard]] std::string message() const;
   // The parts of the message.

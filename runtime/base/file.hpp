@@ -10,14 +10,14 @@
 
 namespace spc {
 
-/// Writes everything or fails; retries short writes and EINTR.
+/// Writes everything or fails; handles short writes and EINTR.
 Result<void> write_all(int fd, std::span<const std::byte> bytes);
 inline Result<void> write_all(int fd, std::string_view text) { return write_all(fd, std::as_bytes(std::span(text))); }
 
 /// Reads from offset 0 to the end, at most `limit` bytes; a longer file is ErrorKind::invalid.
 Result<std::string> read_file(int fd, std::size_t limit);
 
-/// An anonymous, sealed memory file holding `bytes`: whoever gets the descriptor can read it and nobody can change it.
+/// An anonymous, sealed memory file holding `bytes`: readable with its descriptor, and immutable.
 Result<UniqueFd> sealed_memory_file(const char* name, std::string_view bytes);
 
 }  // namespace spc

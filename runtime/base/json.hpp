@@ -17,21 +17,21 @@
 
 namespace spc {
 
-/// What a document may be. It is refused, whatever these say, if it is not JSON, if an object has a key twice (readers differ in
-/// which one counts) or if anything stands behind the value.
+/// Limits of a document. It is always refused if it is not JSON, if an object has a duplicate key (readers differ in
+/// which one wins) or if there is trailing data.
 struct JsonLimits {
   std::size_t bytes = 64 << 20;
   std::size_t depth = 32;
   std::size_t values = 200'000;
-  ErrorKind kind = ErrorKind::corrupt;  ///< of the error that refuses it; `invalid` where a person has written it
+  ErrorKind kind = ErrorKind::corrupt;  ///< of a parse error; `invalid` for documents written by people
 };
 
-/// A JSON value: the one place in which documents are read and written. Reading, for what is read leniently:
+/// A JSON value: the one place where documents are read and written. To read with tolerance:
 ///
 ///   const Json document = SPC_TRY(Json::parse(text));
 ///   for (const Json& layer : *SPC_TRY(document.list("layers"))) digest = SPC_TRY(layer.text("digest"));
 ///
-/// and base/json_object.hpp where every member must be known. Writing:
+/// and base/json_object.hpp if every member must be known. To write:
 ///
 ///   Json object{{"name", image.name}, {"layers", Json::array()}};
 ///   object["layers"].push_back(layer.str());
@@ -49,7 +49,7 @@ class Json {
   Json& operator=(Json&& other) noexcept;
   ~Json();
 
-  /// An object of these members; nothing else is written in braces.
+  /// An object with these members; braces mean nothing else.
   Json(std::initializer_list<Member> members);
   static Json array(Array elements = {});
   static Json object(Object members);
@@ -67,12 +67,12 @@ class Json {
   Json(const std::set<std::string>& texts);                                  // NOLINT(google-explicit-constructor)
   Json(const std::map<std::string, std::string>& texts);                     // NOLINT(google-explicit-constructor)
 
-  /// Errors say why, not of which document: `is not JSON (at byte 17)`.
+  /// Errors give the reason, not the document: `is not JSON (at byte 17)`.
   static Result<Json> parse(std::string_view text, const JsonLimits& limits = {});
 
-  /// How members are ordered when written: by their keys, or as they were read and added.
+  /// Order of members in the output: by key, or as read and added.
   enum class Order { sorted, kept };
-  /// In one line, or indented by so many `fill`. Bytes that are not UTF-8 become U+FFFD.
+  /// On one line, or indented by `fill`. Bytes that are not UTF-8 become U+FFFD.
   [[nodiscard]] std::string str(unsigned indent = 0, char fill = ' ', Order order = Order::sorted) const;
 
   [[nodiscard]] bool is_null() const noexcept { return std::holds_alternative<std::monostate>(value_); }
@@ -83,27 +83,27 @@ class Json {
   [[nodiscard]] bool is_array() const noexcept { return std::holds_alternative<Array>(value_); }
   [[nodiscard]] bool is_object() const noexcept { return std::holds_alternative<Object>(value_); }
 
-  // What is there, or false, 0 or nothing if it is something else.
+  // The value, or false, 0 or empty if it has another type.
   [[nodiscard]] bool as_boolean() const noexcept;
   [[nodiscard]] std::uint64_t as_number() const noexcept;
   [[nodiscard]] const std::string& as_text() const noexcept;
   [[nodiscard]] const Array& elements() const noexcept;
   [[nodiscard]] const Object& members() const noexcept;
-  /// Of elements or members.
+  /// Number of elements or members.
   [[nodiscard]] std::size_t size() const noexcept { return elements().size() + members().size(); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
 
   /// A member of an object; nullptr if it is absent or null.
   [[nodiscard]] const Json* find(std::string_view key) const noexcept;
-  // The same in its type. One of another type, or a text with a NUL, is an error that names it: `"size" is not a number ...`.
+  // Typed members. Another type, or a text with a NUL, is an error that names the member: `"size" is not a number ...`.
   [[nodiscard]] Result<std::optional<std::string>> text(std::string_view key) const;
   [[nodiscard]] Result<std::optional<std::uint64_t>> number(std::string_view key) const;
-  /// The elements of an array; none if it is not there. Never nullptr.
+  /// The elements of an array; empty if it is missing. Never nullptr.
   [[nodiscard]] Result<const Array*> list(std::string_view key) const;
 
-  /// The member, which is made if it is not there; what was no object becomes one.
+  /// The member, created if it is missing; a non-object becomes an object.
   Json& operator[](std::string_view key);
-  /// What was no array becomes one.
+  /// A non-array becomes an array.
   void push_back(Json element);
   void erase(std::string_view key);
 

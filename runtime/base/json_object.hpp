@@ -12,16 +12,16 @@
 
 namespace spc {
 
-/// An object of a document that people or programs of the site write. Each member is taken by its key and in its type;
-/// what nobody has taken is refused at the end, so a mistyped key is never passed over. Errors are ErrorKind::invalid and name
-/// the member with the way to it: `mounts[1].target: is not an absolute path`. A member that is absent or null leaves what is
-/// there. The value must outlive it.
+/// An object of a document written by people or by site programs. Each member is taken by key and type;
+/// members that nobody took are refused at the end, so a mistyped key is never ignored. Errors are ErrorKind::invalid and name
+/// the member with its path: `mounts[1].target: is not an absolute path`. An absent or null member leaves the target
+/// unchanged. The value must outlive it.
 class JsonObject {
  public:
   /// Parses a whole document, which must be an object.
   static Result<Json> parse(std::string_view text);
 
-  /// `where`: before the keys in errors; empty for the document itself. An error if `value` is no object.
+  /// `where`: prefix of keys in errors; empty for the document itself. An error if `value` is not an object.
   static Result<JsonObject> of(const Json& value, std::string where = "");
 
   Result<void> take(const char* key, bool& into);
@@ -34,7 +34,7 @@ class JsonObject {
   Result<void> take_path(const char* key, std::string& into);
   Result<void> take_paths(const char* key, std::vector<std::string>& into);
 
-  /// The member, for what has a form of its own; nullptr if it is not there.
+  /// The member, for special formats; nullptr if it is missing.
   const Json* take_any(const char* key);
   /// Calls `read` with each object of an array.
   template <typename Read>
@@ -51,9 +51,9 @@ class JsonObject {
   }
   [[nodiscard]] bool has(const char* key) const { return object_->find(key) != nullptr; }
 
-  /// An error that names the first member that nobody has taken.
+  /// An error that names the first member that nobody took.
   [[nodiscard]] Result<void> nothing_left() const;
-  /// `KEY: WHY`, with the way to it.
+  /// `KEY: WHY`, with its path.
   [[nodiscard]] Error problem(std::string_view key, std::string_view why) const;
   [[nodiscard]] std::string name_of(std::string_view key) const;
 
@@ -64,7 +64,7 @@ class JsonObject {
   std::set<std::string, std::less<>> taken_;
 };
 
-/// "is not an absolute path" and the like; empty: it may be one.
+/// "is not an absolute path" and so on; empty: valid.
 std::string path_problem(std::string_view path);
 
 }  // namespace spc

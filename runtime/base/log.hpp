@@ -4,14 +4,14 @@
 
 namespace spc {
 
-/// A notice is what each node says, not only the first. A record is for the administrator, not for the user.
+/// A notice is the same on each node. A record is for the administrator, not for the user.
 enum class LogLevel { debug, info, warning, notice, record };
 
-/// Where a module tells of progress and decisions. Errors are returned, not logged.
+/// Receives a module's progress and decisions. Errors are returned, not logged.
 class Log {
  public:
   virtual ~Log() = default;
-  /// One line without a line end; never throws.
+  /// One line without newline; never throws.
   virtual void write(LogLevel level, std::string_view line) noexcept = 0;
 };
 

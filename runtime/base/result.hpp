@@ -76,7 +76,7 @@ class [[nodiscard]] Result<void> {
     *std::move(spc_try_);                              \
   })
 
-/// The same, and the Error says during which step it happened.
+/// The same; the Error names the step that failed.
 #define SPC_TRY_DURING(step, ...)                                   \
   __extension__({                                                   \
     auto spc_try_ = (__VA_ARGS__);                                  \

@@ -11,7 +11,7 @@ struct evp_md_ctx_st;
 
 namespace spc {
 
-/// SHA-256 of bytes that come in pieces (libcrypto: uses the CPU's SHA instructions, about 1.5 GB/s).
+/// SHA-256 of streamed bytes (libcrypto: uses the CPU's SHA instructions, about 1.5 GB/s).
 class Sha256 {
  public:
   Sha256();

@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxDescriptorsPerMessage = 253;
 /// Two connected AF_UNIX SEQPACKET sockets, close-on-exec.
 Result<std::pair<UniqueFd, UniqueFd>> socket_pair();
 
-/// What sending does while the peer has not read earlier messages.
+/// What sending does while the peer has unread messages.
 enum class WhenFull { wait, fail };
 
 /// Sends one message with descriptors; the caller keeps its own. A peer that is gone is an Error.

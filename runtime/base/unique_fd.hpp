@@ -8,7 +8,7 @@
 namespace spc {
 
 /// Owns one file descriptor and closes it once. close() errors are ignored and errno is kept:
-/// where the contents of a file matter, say so with fsync before.
+/// if a file's content matters, call fsync before.
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;

@@ -6,12 +6,12 @@
 
 namespace spc {
 
-/// Who the user is inside: himself, or root as far as his own files go.
+/// The user's identity in the container: the user, or root for the user's own files.
 enum class RootMap { self, root };
 
-/// Takes the calling process, which must be single-threaded, into a user namespace in which it has every capability and
-/// only its own user and group exist, and into a mount namespace of its own: what it mounts from now on nobody else sees,
-/// and all of it goes with its last process. No privilege is needed, and no newuidmap.
+/// Moves the calling process, which must be single-threaded, into a user namespace with all capabilities, where
+/// only its own user and group exist, and into a mount namespace of its own: nobody else sees its mounts,
+/// which end with its last process. Needs neither privilege nor newuidmap.
 Result<void> enter_user_namespace(RootMap map);
 
 }  // namespace spc
