@@ -7,7 +7,8 @@ import tomllib
 
 from report import ROOT, difference, relative
 
-DOCUMENTS = ("README.md", "runtime/ARCHITECTURE.md", "packaging/CONTRIBUTING.md", "hooks/README.md")
+DOCUMENTS = ("README.md", "packaging/CONTRIBUTING.md", "hooks/README.md", "runtime/ARCHITECTURE.md", "runtime/DECISIONS.md",
+             "runtime/agent/README.md", "runtime/hook_engine/README.md", "runtime/image/README.md")
 TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
