@@ -5,6 +5,7 @@ import re
 
 TESTS = []
 write_golden = False
+running = None  # the test that runs now
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
 
 
@@ -68,16 +69,32 @@ VARIABLE = (
 )
 
 
+class Golden:
+    """The expected messages of a suite, golden/SUITE.txt: under each "== NAME" a text, and behind it an empty line."""
+
+    def __init__(self, suite):
+        self.path = os.path.join(GOLDEN, suite + ".txt")
+        text = open(self.path).read() if os.path.exists(self.path) else ""
+        parts = re.split(r"^== (\w+)\n", text, flags=re.M)
+        self.texts = dict(zip(parts[1::2], parts[2::2]))
+        for name in list(self.texts)[:-1]:
+            self.texts[name] = self.texts[name].removesuffix("\n")
+
+    def write(self, name, text):
+        self.texts[name] = text
+        with open(self.path, "w") as file:
+            file.write("\n".join(f"== {name}\n{text}" for name, text in sorted(self.texts.items())))
+
+
 def same_as_golden(name, text, done=None):
-    """Compares messages with golden/NAME.txt, exactly but for what changes from run to run."""
+    """Compares messages with those of that name of the running suite, exactly but for what changes from run to run."""
     for pattern, replacement in VARIABLE:
         text = re.sub(pattern, replacement, text)
-    path = os.path.join(GOLDEN, name + ".txt")
+    golden = Golden(running.suite)
     if write_golden:
-        with open(path, "w") as file:
-            file.write(text)
+        golden.write(name, text)
         return
-    wanted = open(path).read() if os.path.exists(path) else ""
+    wanted = golden.texts.get(name, "")
     if text != wanted:
-        lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"golden/{name}.txt", "what was said", lineterm="")
+        lines = difflib.unified_diff(wanted.splitlines(), text.splitlines(), f"golden/{running.suite}.txt: {name}", "what was said", lineterm="")
         raise Failed("unexpected message\n" + "\n".join(lines), done)

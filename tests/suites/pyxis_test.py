@@ -1,5 +1,5 @@
 """Who comes from pyxis changes the name of a file in plugstack.conf: its keys, refusals and messages are as they were. The lines
-are in golden/pyxis_*, in our words and with messages=pyxis."""
+are in golden/pyxis.txt, in our words and with messages=pyxis."""
 import os
 import re
 import shutil
