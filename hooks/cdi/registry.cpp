@@ -171,7 +171,8 @@ Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
   auto error = Error(ErrorKind::not_found, std::move(why));
   const auto there = of_kind.empty() ? devices() : of_kind;
   if (!there.empty()) return std::move(error).hint("available: " + listed(there));
-  return std::move(error).hint("no CDI files in /etc/cdi and /run/cdi; create them with the vendor's tool, such as nvidia-ctk cdi generate");
+  return std::move(error).hint(
+      "no CDI files in /etc/cdi and /run/cdi; create them with the vendor's tool, such as nvidia-ctk cdi generate");
 }
 
 CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices) {

@@ -97,7 +97,8 @@ void check_switches(const HookContext& context, Edits& edits) {
   const auto has = [&](const char* path) { return ::access((context.host_root + path).c_str(), F_OK) == 0; };
   if (has("/dev/nvidia-nvswitchctl") && !has("/var/run/nvidia-fabricmanager/socket"))
     edits.warnings.push_back(
-        "the node has NVLink switches, but the fabric manager is not running: CUDA will fail with 802, system not yet initialized (hint: "
+        "the node has NVLink switches, but the fabric manager is not running: CUDA will fail with 802, system not yet "
+        "initialized (hint: "
         "the administrator can start nvidia-fabricmanager)");
 }
 

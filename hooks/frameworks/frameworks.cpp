@@ -140,7 +140,9 @@ std::uint16_t master_port(std::uint32_t job, std::uint32_t step) {
   return static_cast<std::uint16_t>(kFirstPort + key % kPorts);
 }
 
-const Hook frameworks_hook{
-    .name = "50-slurm-pytorch", .says = "rank and world size for PyTorch, Lightning and JAX", .when = is_on, .task = variables_of_task};
+const Hook frameworks_hook{.name = "50-slurm-pytorch",
+                           .says = "rank and world size for PyTorch, Lightning and JAX",
+                           .when = is_on,
+                           .task = variables_of_task};
 
 }  // namespace spc

@@ -137,8 +137,8 @@ class Judge {
     const std::string real = image_.file_name(replaced.path);
     switch (abi_fit(library_version(library.file_name()), library_version(real), level_)) {
       case AbiFit::no:
-        return "the node's " + library.file_name() + " does not match the image's " + real + " as required by mpi_abi = " + word() +
-               " requests (hint: " + kImagesOwn + ")";
+        return "the node's " + library.file_name() + " does not match the image's " + real +
+               " as required by mpi_abi = " + word() + " (hint: " + kImagesOwn + ")";
       case AbiFit::older:
         edits.warnings.push_back("the node's " + library.file_name() + " is older than the image's " + real +
                                  ": programs that need newer functions may fail");

@@ -94,8 +94,8 @@ void renumber_variables(const HookContext& context, std::size_t accessible, std:
     const auto local = visible == nullptr ? std::nullopt : renumbered(*visible, *list_of_slurm(context));
     if (!local || *local == *visible) continue;
     edits.environment.set[name] = *local;
-    edits.notes.push_back(std::string(name) + "=" + *local + ": numbered among the GPUs accessible in the container; on the host it is " +
-                          *visible);
+    edits.notes.push_back(std::string(name) + "=" + *local +
+                          ": numbered among the GPUs accessible in the container; on the host it is " + *visible);
   }
 }
 

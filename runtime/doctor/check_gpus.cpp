@@ -48,7 +48,8 @@ Finding check_nodes(const Surroundings& around) {
       denied.push_back(gpu.node + " (" + std::strerror(error) + ")");
     }
   }
-  if (open.empty() && denied.empty()) return {kWhat, Verdict::failed, "the driver is loaded, but there is no /dev/nvidia0", kLoad};
+  if (open.empty() && denied.empty())
+    return {kWhat, Verdict::failed, "the driver is loaded, but there is no /dev/nvidia0", kLoad};
   const std::string detail = (open.empty() ? "" : joined(open) + " accessible") +
                              (open.empty() || denied.empty() ? "" : "; ") + (denied.empty() ? "" : "not " + joined(denied));
   if (const int error = around.may_open("/dev/nvidiactl"); error != 0 && !open.empty()) {
@@ -103,7 +104,8 @@ Finding check_visible(const Surroundings& around) {
   const std::string detail = (devices == nullptr ? "not set: the image's value applies" : *devices) +
                              (uses == nullptr ? "" : ", NVIDIA_DRIVER_CAPABILITIES=" + *uses);
   if (has_driver(around) && devices != nullptr && is_nothing(*devices)) {
-    return {kWhat, Verdict::warning, detail.empty() ? "empty" : detail, "the job requests no GPU: unset it, or use --container-gpu"};
+    return {kWhat, Verdict::warning, detail.empty() ? "empty" : detail,
+            "the job requests no GPU: unset it, or use --container-gpu"};
   }
   if (has_driver(around) && uses != nullptr && *uses != "all" && uses->find("compute") == std::string::npos) {
     return {kWhat, Verdict::warning, detail, "CUDA needs compute: NVIDIA_DRIVER_CAPABILITIES=compute,utility"};

@@ -52,7 +52,8 @@ Finding check_open_files(const Surroundings& around) {
   const auto& limit = around.open_files;
   const auto shown = [](std::uint64_t number) { return number == kUnlimited ? "unlimited" : std::to_string(number); };
   const std::string detail = shown(limit.soft) + " of at most " + shown(limit.hard);
-  if (limit.hard < kMany) return {kWhat, Verdict::warning, detail, "for large jobs: set LimitNOFILE=131072 or more in slurmd's unit"};
+  if (limit.hard < kMany)
+    return {kWhat, Verdict::warning, detail, "for large jobs: set LimitNOFILE=131072 or more in slurmd's unit"};
   if (limit.soft < kMany) return {kWhat, Verdict::ok, detail + "; for jobs of many ranks: ulimit -n 65536", ""};
   return {kWhat, Verdict::ok, detail, ""};
 }

@@ -29,7 +29,8 @@ Finding check_pmix(const Surroundings& around) {
   const auto* rank = around.variable("PMIX_RANK");
   if (name == nullptr && rank == nullptr) return {kWhat, Verdict::ok, "not used by this step", ""};
   if (name == nullptr || rank == nullptr) {
-    return {kWhat, Verdict::failed, std::string(name == nullptr ? "PMIX_NAMESPACE" : "PMIX_RANK") + " is not set, but the other is",
+    return {kWhat, Verdict::failed,
+            std::string(name == nullptr ? "PMIX_NAMESPACE" : "PMIX_RANK") + " is not set, but the other is",
             "a wrapper clears the environment: remove it"};
   }
   for (const char* variable : {"PMIX_SERVER_TMPDIR", "PMIX_NSDIR"}) {
@@ -42,7 +43,8 @@ Finding check_pmix(const Surroundings& around) {
   for (const char* variable : {"PMIX_MCA_psec", "PMIX_MCA_gds"}) {
     const auto* forced = around.variable(variable);
     if (forced != nullptr) {
-      return {kWhat, Verdict::warning, std::string(variable) + "=" + *forced + " requires components that the image's PMIx may lack",
+      return {kWhat, Verdict::warning,
+              std::string(variable) + "=" + *forced + " requires components that the image's PMIx may lack",
               std::string("unset ") + variable};
     }
   }
@@ -84,7 +86,8 @@ Finding check_port(const Surroundings& around) {
   const auto* rank = around.variable("SLURM_PROCID");
   if (rank != nullptr && *rank != "0") return {kWhat, Verdict::ok, *text + ", at the node of rank 0", ""};
   if (const int error = around.listen_on(static_cast<std::uint16_t>(port)); error != 0) {
-    return {kWhat, Verdict::failed, *text + ": " + std::strerror(error), "use another port: ss -ltnp shows which process uses it"};
+    return {kWhat, Verdict::failed, *text + ": " + std::strerror(error),
+            "use another port: ss -ltnp shows which process uses it"};
   }
   if (in_ephemeral_range(around.text_of("/proc/sys/net/ipv4/ip_local_port_range"), port)) {
     return {kWhat, Verdict::warning, *text + " is free, but in the kernel's range for outgoing connections",

@@ -28,7 +28,8 @@ const std::vector<Failure>& mpi_failures() {
       {.id = "pmix-data",
        .says = "PMIx cannot use the shared memory of its server",
        .patterns = {{"gds_ds12_lock"}, {"gds_ds21_lock"}, {"GDS framework"}, {"gds_shmem", "FILE-OPEN-FAILURE"}},
-       .cause = "the server's directory (PMIX_SERVER_TMPDIR) is not visible in the container, or PMIX_MCA_gds requires a component that "
+       .cause = "the server's directory (PMIX_SERVER_TMPDIR) is not visible in the container, or PMIX_MCA_gds requires a "
+                "component that "
                 "image and Slurm do not share",
        .cure = "unset PMIX_MCA_gds; do not mount anything over Slurm's spool directory or over PMIx's directory in /tmp",
        .look = "ls -ld $PMIX_SERVER_TMPDIR in the task",
@@ -53,9 +54,8 @@ const std::vector<Failure>& mpi_failures() {
                     {"different user namespaces"}},
        .cause = "each rank has its own container, so the kernel denies access to other ranks' memory; messages of 4 MiB "
                 "and more hang",
-       .cure =
-           "use one container per node and step, as with --container-image: start the ranks with srun, "
-           "without another runtime in it. Otherwise: OMPI_MCA_btl_vader_single_copy_mechanism=none, UCX_TLS=^cma",
+       .cure = "use one container per node and step, as with --container-image: start the ranks with srun, "
+               "without another runtime in it. Otherwise: OMPI_MCA_btl_vader_single_copy_mechanism=none, UCX_TLS=^cma",
        .look = "readlink /proc/self/ns/user in each task",
        .checks = {"ptrace scope"}},
       {.id = "ucx-unreachable",
@@ -66,8 +66,7 @@ const std::vector<Failure>& mpi_failures() {
                     {"UCX", "no active messages transport"}},
        .cause = "ranks on one node do not share IPC or PID namespaces or /dev/shm, or UCX_NET_DEVICES or UCX_TLS names something "
                 "that does not exist. A latency above 100 us within a node has the same cause: UCX fell back to TCP",
-       .cure =
-           "let the ranks on a node share the container and its namespaces (the default); unset UCX_TLS and UCX_NET_DEVICES",
+       .cure = "let the ranks on a node share the container and its namespaces (the default); unset UCX_TLS and UCX_NET_DEVICES",
        .look = "UCX_LOG_LEVEL=info shows the transports in use; readlink /proc/self/ns/{ipc,pid} in each task",
        .checks = {"/dev/shm", "InfiniBand"}},
       {.id = "mpi-unreachable",

@@ -11,17 +11,16 @@ const std::vector<Failure>& nccl_failures() {
                     {"out of shared memory"},
                     {"insufficient shared memory (shm)"}},
        .cause = "/dev/shm is full, or a small separate file system",
-       .cure =
-           "use the node's: drop --container-mounts and namespaces that replace /dev/shm; remove files left by ended jobs",
+       .cure = "use the node's: drop --container-mounts and namespaces that replace /dev/shm; remove files left by ended jobs",
        .look = "df -h /dev/shm; ls -l /dev/shm",
        .checks = {"/dev/shm"}},
       {.id = "shm-removed",
        .says = "shared memory was removed while the job used it",
        .patterns = {{"unlink shared memory", "failed"}, {"/dev/shm/nccl-", "No such file"}, {"No such file", "nccl-"}},
        .cause = "systemd removes a user's shared memory when the last login session ends (RemoveIPC=yes)",
-       .cure =
-           "on the node: set RemoveIPC=no in /etc/systemd/logind.conf, then systemctl restart systemd-logind; until then: loginctl "
-           "enable-linger",
+       .cure = "on the node: set RemoveIPC=no in /etc/systemd/logind.conf, then systemctl restart systemd-logind; until then: "
+               "loginctl "
+               "enable-linger",
        .look = "grep -r RemoveIPC /etc/systemd/logind.conf*",
        .checks = {"RemoveIPC"}},
       {.id = "ib-none",
@@ -54,7 +53,8 @@ const std::vector<Failure>& nccl_failures() {
        .says = "NCCL finds no network interface for bootstrap",
        .patterns = {{"Bootstrap : no socket interface found"}, {"no socket interface found"}},
        .cause = "NCCL_SOCKET_IFNAME names an interface that this node does not have, or the container has its own network",
-       .cure = "unset NCCL_SOCKET_IFNAME (NCCL chooses the right interface on the node's network) or correct it, also in /etc/nccl.conf",
+       .cure = "unset NCCL_SOCKET_IFNAME (NCCL chooses the right interface on the node's network) or correct it, also in "
+               "/etc/nccl.conf",
        .look = "ip -brief address on each node of the job",
        .checks = {"network addresses", "NCCL settings"}},
       {.id = "nccl-peer",
@@ -85,8 +85,7 @@ const std::vector<Failure>& nccl_failures() {
        .says = "NVLink SHARP fails with an invalid argument",
        .patterns = {{"nvls.cc", "Cuda failure 1 'invalid argument'"}, {"nvls.cc", "Cuda failure 'invalid argument'"}},
        .cause = "/dev/nvidia-caps is not in the container, or its nodes are not accessible",
-       .cure =
-           "use --container-gpu; on the node: nvidia-modprobe must create the nodes; until then: NCCL_NVLS_ENABLE=0",
+       .cure = "use --container-gpu; on the node: nvidia-modprobe must create the nodes; until then: NCCL_NVLS_ENABLE=0",
        .look = "ls -l /dev/nvidia-caps in the container and on the host",
        .checks = {"IMEX channels"}},
       {.id = "nccl-imex",
@@ -105,9 +104,8 @@ const std::vector<Failure>& nccl_failures() {
                     {"NET/Plugin", "symbol"},
                     {"External network plugin", "is unsupported"}},
        .cause = "libnccl-net.so, of the site or of the image, was made for another version of NCCL",
-       .cure =
-           "use a plugin for the image's NCCL, or none: NCCL_NET_PLUGIN=none. NCCL then uses its own code for InfiniBand and "
-           "sockets",
+       .cure = "use a plugin for the image's NCCL, or none: NCCL_NET_PLUGIN=none. NCCL then uses its own code for InfiniBand and "
+               "sockets",
        .look = "NCCL_DEBUG=INFO prints NCCL's version and the loaded file; with aws-ofi-nccl and SHARP their versions",
        .checks = {"NCCL settings"}},
       {.id = "port-taken",

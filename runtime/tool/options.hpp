@@ -115,7 +115,8 @@ inline constexpr OptionRow kExportOptions[] = {
 };
 inline constexpr char kExportHelp[] =
     "IMAGE is an image of the user's store, or a path. FILE is a squashfs for --container-image, scontainer run and enroot;\n"
-    "with the prefix oci-archive: an OCI archive with one layer, for skopeo, podman and docker. FILE appears when it is complete.\n\n"
+    "with the prefix oci-archive: an OCI archive with one layer, for skopeo, podman and docker. FILE appears when it is "
+    "complete.\n\n"
     "examples:\n"
     "  scontainer export debian:12 debian.sqsh\n"
     "  scontainer export debian:12 oci-archive:debian.tar\n";
@@ -141,7 +142,8 @@ inline constexpr OptionRow kDoctorOptions[] = {
     {"--registry", "HOST[:PORT]", "check this registry instead of the default one"},
 };
 inline constexpr char kDoctorHelp[] =
-    "With FILE (- is standard input), explain the output of a failed job: known failures of CUDA, NVML, NCCL, MPI, PMIx and UCX,\n"
+    "With FILE (- is standard input), explain the output of a failed job: known failures of CUDA, NVML, NCCL, MPI, PMIx and "
+    "UCX,\n"
     "each with its cause, the fix and what to check. Without FILE, check this machine: each check is ok, a warning (a feature\n"
     "that not everybody needs) or failed, with the fix.\n\n"
     "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and NCCL settings. The permissions of a\n"

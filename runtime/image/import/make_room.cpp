@@ -42,10 +42,12 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
   const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
-  if (needed > 0 && now.free < needed + margin_of(now)) return no_room(store, "has " + megabytes(now.free) + " free", needed, hint);
+  if (needed > 0 && now.free < needed + margin_of(now))
+    return no_room(store, "has " + megabytes(now.free) + " free", needed, hint);
   if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
-    return no_room(store, "is limited to " + megabytes(config.max_size) + " and uses " + megabytes(limits.layer_bytes - evicted.bytes), needed,
-                   hint);
+    return no_room(store,
+                   "is limited to " + megabytes(config.max_size) + " and uses " + megabytes(limits.layer_bytes - evicted.bytes),
+                   needed, hint);
   }
   return {};
 }

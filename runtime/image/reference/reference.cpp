@@ -72,7 +72,8 @@ Result<void> check_port(std::string_view whole, std::string_view port) {
   if (digits) {
     for (const char c : port) value = value * 10 + static_cast<unsigned>(c - '0');
   }
-  if (!digits || value < 1 || value > 65535) return bad_reference(whole, "port " + in_quotes(port) + " is not a number from 1 to 65535");
+  if (!digits || value < 1 || value > 65535)
+    return bad_reference(whole, "port " + in_quotes(port) + " is not a number from 1 to 65535");
   return {};
 }
 
@@ -196,7 +197,8 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
   reference.repository = rest;
   if (reference.registry == "docker.io" && rest.find('/') == std::string_view::npos) {
     reference.repository = "library/" + reference.repository;
-    if (reference.repository.size() > kMaxRepository) return bad_reference(text, "a repository's name has at most 255 characters");
+    if (reference.repository.size() > kMaxRepository)
+      return bad_reference(text, "a repository's name has at most 255 characters");
   }
 
   if (digest) {

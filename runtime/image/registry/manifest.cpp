@@ -193,7 +193,8 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
   const bool has_manifests = find_member(document, "manifests") != nullptr;
 
   if (schema == 1U || find_member(document, "fsLayers") != nullptr || own_type.starts_with(kDockerSchema1)) {
-    return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)").hint("push the image again with a recent tool");
+    return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)")
+        .hint("push the image again with a recent tool");
   }
   if (schema && schema != 2U) return corrupt("schemaVersion " + std::to_string(*schema) + " is unknown");
   if (has_layers && has_manifests) return corrupt("is both a manifest and an index");

@@ -45,7 +45,8 @@ Result<void> check_layout(const NamedFiles& files, const std::string& name) {
 Result<std::vector<Entry>> entries_of(const Json& index) {
   std::vector<Entry> entries;
   const auto* items = SPC_TRY(array_member(index, "manifests"));
-  if (items->size() > kMaxIndexEntries) return Error(ErrorKind::invalid, "lists more than " + std::to_string(kMaxIndexEntries) + " images");
+  if (items->size() > kMaxIndexEntries)
+    return Error(ErrorKind::invalid, "lists more than " + std::to_string(kMaxIndexEntries) + " images");
   for (const Json& item : *items) {
     if (!item.is_object()) return Error(ErrorKind::corrupt, "an entry is not an object");
     Entry entry;
@@ -111,7 +112,8 @@ Error no_such_image(const std::string& name, const std::string& reference, const
   if (there.size() > kShown) list += " and " + std::to_string(there.size() - kShown) + " more";
   if (there.empty()) return {ErrorKind::not_found, in_quotes(name) + " contains no image"};
   if (reference.empty()) {
-    return Error(ErrorKind::invalid, in_quotes(name) + " contains several images: " + list).hint("append one of them after a ':'");
+    return Error(ErrorKind::invalid, in_quotes(name) + " contains several images: " + list)
+        .hint("append one of them after a ':'");
   }
   return Error(ErrorKind::not_found, in_quotes(name) + " has no image " + in_quotes(reference)).hint("it has " + list);
 }

@@ -165,7 +165,8 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
   const std::string again = "/proc/self/fd/" + std::to_string(place.get());
   image.file.reset(::open(again.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!image.file) {
-    return Error::from_errno(errno, "open image " + in_quotes(typed)).hint("it is opened with the user's permissions on the node");
+    return Error::from_errno(errno, "open image " + in_quotes(typed))
+        .hint("it is opened with the user's permissions on the node");
   }
   return is_directory ? look_into_directory(std::move(image), typed) : look_into_file(std::move(image), status, typed);
 }

@@ -49,10 +49,11 @@ std::string start_record(const std::string& image, const UserIdentity& user, con
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint) {
   const auto ms = [&](Phase phase) { return ready.times[static_cast<std::size_t>(phase)] / 1000.0; };
   char line[400];
-  std::snprintf(line, sizeof line,
-                "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared) %.2f, overlay %.2f, pivot %.2f, root file system %.2f",
-                static_cast<double>(microseconds) / 1000.0, ms(Phase::import), ms(Phase::sources), ready.layers,
-                ready.layers_shared, ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::root_setup));
+  std::snprintf(
+      line, sizeof line,
+      "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared) %.2f, overlay %.2f, pivot %.2f, root file system %.2f",
+      static_cast<double>(microseconds) / 1000.0, ms(Phase::import), ms(Phase::sources), ready.layers, ready.layers_shared,
+      ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::root_setup));
   if (entrypoint == 0) return line;
   return line + (", entrypoint " + std::to_string(entrypoint / 1000));
 }

@@ -58,7 +58,8 @@ std::string described(const MountEdit& mount) {
 }
 
 Result<int> show_devices(const Arguments& arguments) {
-  if (arguments.words.size() != 2) return Error(ErrorKind::invalid, "cdi show_devices: device required").hint("scontainer cdi list prints them");
+  if (arguments.words.size() != 2)
+    return Error(ErrorKind::invalid, "cdi show: device required").hint("scontainer cdi list prints them");
   const auto name = SPC_TRY(CdiName::parse(arguments.words[1]));
   const auto registry = CdiRegistry::read();
   HookContext context;
@@ -116,9 +117,9 @@ Result<int> generate(const Arguments& arguments) {
 Result<int> run_cdi(const Arguments& arguments) {
   const std::string& action = arguments.words[0];
   if (action == "list") return list(arguments);
-  if (action == "show_devices") return show_devices(arguments);
+  if (action == "show") return show_devices(arguments);
   if (action == "generate") return generate(arguments);
-  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is not list, show_devices or generate")
+  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is not list, show or generate")
       .hint("scontainer cdi --help");
 }
 

@@ -77,7 +77,8 @@ std::map<std::string, std::string> own_environment() { return as_map(environ); }
 Result<Commands> command_of(const Arguments& arguments, const std::string& settings) {
   std::vector<std::string> command = setting_values(settings, "entrypoint");
   for (auto& word : arguments.rest.empty() ? setting_values(settings, "cmd") : arguments.rest) command.push_back(word);
-  if (command.empty()) return Error(ErrorKind::invalid, "image has no default command").hint("append one: scontainer run IMAGE COMMAND");
+  if (command.empty())
+    return Error(ErrorKind::invalid, "image has no default command").hint("append one: scontainer run IMAGE COMMAND");
   return Commands{command};
 }
 

@@ -64,7 +64,8 @@ Finding examine_node_store() {
     const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) {
-      return {kWhat, Verdict::warning, path + ": " + std::strerror(errno), "for Slurm jobs: start slurmd, which creates the store"};
+      return {kWhat, Verdict::warning, path + ": " + std::strerror(errno),
+              "for Slurm jobs: start slurmd, which creates the store"};
     }
     const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
     if (!S_ISDIR(status.st_mode) || status.st_uid != owner || (status.st_mode & 07777) != wanted.mode) {

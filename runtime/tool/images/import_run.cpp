@@ -143,7 +143,8 @@ Result<void> ImportRun::make_layer() {
     const int err = errno;
     auto error = Error::from_errno(err, "create a layer in the user's image store");
     if (err == EOPNOTSUPP || err == EISDIR) {
-      error = std::move(error).hint("its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local directory");
+      error =
+          std::move(error).hint("its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local directory");
     }
     return refuse({}, error);
   }
