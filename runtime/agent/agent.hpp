@@ -1,18 +1,17 @@
 #pragma once
 
-#include <poll.h>
 #include <sys/types.h>
 
 #include <optional>
 #include <vector>
 
-#include "agent/builder.hpp"
-#include "agent/image_store.hpp"
-#include "agent/named_container.hpp"
+#include "agent/builder/builder.hpp"
+#include "agent/node/image_store.hpp"
+#include "agent/node/named_container.hpp"
 #include "protocol/import.hpp"
 #include "protocol/task.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// The root side of one step on one node: gives its tasks one container. It waits for nothing but events, so that it can
 /// be killed at any time, and ends when slurmstepd has closed the common socket.
@@ -28,12 +27,17 @@ class Agent {
     UniqueFd socket;
   };
 
-  void on_join();
-  void on_lead();
-  void on_import();
-  void on_builder();
-  void on_holder();
-  void on_peer(int listener);
+  /// What is waited for (-1: nothing now), and who reads it; an error is the end of the container.
+  struct Event {
+    int descriptor;
+    Result<void> (Agent::*handler)(int descriptor);
+  };
+  Result<void> on_join(int socket);
+  Result<void> on_lead(int socket);
+  Result<void> on_import(int socket);
+  Result<void> on_builder(int socket);
+  Result<void> on_holder(int socket);
+  Result<void> on_peer(int listener);
 
   Result<void> add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> start(const TaskMessage& message, std::vector<UniqueFd> descriptors);
@@ -43,7 +47,6 @@ class Agent {
   Result<void> join_running();
   [[nodiscard]] std::vector<int> container() const;
   Result<void> start_import(int request, int user_source);
-  Result<void> handle_import(const ImportMessage& message, std::vector<UniqueFd> descriptors);
   Result<void> publish(const Digest& blob, UniqueFd file);
   Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor = -1);
   Result<void> use(const Digest& manifest, ImageFiles image);
@@ -82,4 +85,4 @@ class Agent {
   std::vector<UniqueFd> namespaces_;   ///< of the container: mount, then those of `answer_`
 };
 
-}  // namespace spc
+}  // namespace spc::agent

@@ -6,7 +6,7 @@
 /// The agent's part in containers that several steps share: finding out how the one with this name stands, joining it, and
 /// letting others join.
 
-namespace spc {
+namespace spc::agent {
 
 /// The container that is meant: its lock is taken, or who has it is asked.
 Result<void> Agent::find(const TaskMessage& message) {
@@ -46,15 +46,13 @@ Result<void> Agent::say_found(std::uint32_t state) {
 }
 
 /// The container is ready to be joined, or it is no more.
-void Agent::on_holder() {
+Result<void> Agent::on_holder(int socket) {
   TaskMessage message;
-  auto passed = receive_struct(holder_.get(), message);
+  auto passed = receive_struct(socket, message);
   holder_.reset();
   const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
   if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 2 + shared) {
-    if (looking_) return;
-    auto said = say_found(TaskMessage::named_new);  // of a step, which has ended
-    return said ? void() : fail(said.error());
+    return looking_ ? Result<void>() : say_found(TaskMessage::named_new);  // of a step, which has ended
   }
   looking_ = false;
   if (shared != 0) {
@@ -67,8 +65,7 @@ void Agent::on_holder() {
   passed->erase(passed->begin() + 1);
   namespaces_ = *std::move(passed);
   joined_ = message;
-  auto said = say_found(TaskMessage::named_running);
-  return said ? void() : fail(said.error());
+  return say_found(TaskMessage::named_running);
 }
 
 Result<void> Agent::join_running() {
@@ -90,9 +87,9 @@ Result<void> Agent::join_running() {
 }
 
 /// Everything that the container lives by is handed on, so that it does not matter which of its steps ends first.
-void Agent::on_peer(int listener) {
+Result<void> Agent::on_peer(int listener) {
   const UniqueFd peer = accept_root(listener);
-  if (!peer) return;  // another step was faster
+  if (!peer) return {};  // another step was faster
   TaskMessage message = *answer_;
   auto passed = container();
   if (named_) {
@@ -100,6 +97,7 @@ void Agent::on_peer(int listener) {
     passed.insert(passed.end(), {named_->lock.get(), named_->listener.get(), named_->notes.get()});
   }
   [[maybe_unused]] const auto sent = send_struct(peer.get(), message, passed, WhenFull::fail);
+  return {};
 }
 
-}  // namespace spc
+}  // namespace spc::agent

@@ -15,13 +15,13 @@
 #include <string_view>
 
 #include "agent/agent.hpp"
-#include "agent/loop_device.hpp"
-#include "agent/named_container.hpp"
-#include "agent/policy.hpp"
-#include "agent/privilege.hpp"
-#include "agent/setup.hpp"
+#include "agent/builder/loop_device.hpp"
+#include "agent/node/named_container.hpp"
+#include "agent/node/policy.hpp"
+#include "agent/node/privilege.hpp"
+#include "agent/node/setup.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 Result<AgentTools> prepare_tools(uid_t uid, gid_t gid) {
@@ -58,7 +58,7 @@ int run_setup(uid_t uid, gid_t gid) {
 }
 
 }  // namespace
-}  // namespace spc
+}  // namespace spc::agent
 
 int main(int argc, char** argv) {
   unsigned ids[4] = {};
@@ -68,10 +68,10 @@ int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   const int count = argc - 2;
   bool good = count >= 0 && count <= 4;
-  for (int i = 0; good && i < count; ++i) good = spc::parse_id(argv[i + 2], ids[i]);
-  if (good && command == "step" && count == 4) return spc::run_step(ids[0], ids[1], ids[2], ids[3]);
-  if (good && command == "setup" && count == 2) return spc::run_setup(ids[0], ids[1]);
-  if (good && command == "epilog" && count == 2) return spc::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
+  for (int i = 0; good && i < count; ++i) good = spc::agent::parse_id(argv[i + 2], ids[i]);
+  if (good && command == "step" && count == 4) return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
+  if (good && command == "setup" && count == 2) return spc::agent::run_setup(ids[0], ids[1]);
+  if (good && command == "epilog" && count == 2) return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
   std::fputs(
       "usage: agent step UID GID JOB STEP | agent setup UID GID | agent epilog UID JOB (started by spank_container.so, not by "
       "hand)\n",

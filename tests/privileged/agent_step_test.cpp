@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "agent/setup.hpp"
+#include "agent/node/setup.hpp"
 #include "base/file.hpp"
 #include "catch.hpp"
 #include "fuse_server.hpp"
@@ -20,6 +20,7 @@
 #include "scene.hpp"
 
 using namespace spc;
+using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {

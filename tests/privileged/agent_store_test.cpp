@@ -8,13 +8,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/image_store.hpp"
-#include "agent/setup.hpp"
+#include "agent/node/image_store.hpp"
+#include "agent/node/setup.hpp"
 #include "base/file.hpp"
 #include "catch.hpp"
 #include "protocol/image_record.hpp"
 
 using namespace spc;
+using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {

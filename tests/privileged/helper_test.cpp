@@ -9,11 +9,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "agent/privilege.hpp"
+#include "agent/node/privilege.hpp"
 #include "base/socket.hpp"
 #include "catch.hpp"
 
 using namespace spc;
+using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {

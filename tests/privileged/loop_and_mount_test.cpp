@@ -9,13 +9,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/loop_device.hpp"
-#include "agent/mount.hpp"
-#include "agent/privilege.hpp"
+#include "agent/builder/loop_device.hpp"
+#include "agent/builder/mount.hpp"
+#include "agent/node/privilege.hpp"
 #include "catch.hpp"
 #include "loop_devices.hpp"
 
 using namespace spc;
+using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {

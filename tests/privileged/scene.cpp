@@ -10,15 +10,17 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/loop_device.hpp"
-#include "agent/privilege.hpp"
-#include "agent/setup.hpp"
+#include "agent/builder/loop_device.hpp"
+#include "agent/node/privilege.hpp"
+#include "agent/node/setup.hpp"
 #include "base/socket.hpp"
 #include "catch.hpp"
 
 namespace fs = std::filesystem;
 
 namespace spc {
+
+using namespace agent;
 
 Step::Step(const std::function<void(AgentTools&)>& change) {
   auto [ours, theirs] = std::move(socket_pair()).value();

@@ -16,7 +16,7 @@ class Step {
   static constexpr uid_t kUser = 4343;
 
   /// Forks the agent; its tools are those of a fresh store unless `change` does something about them.
-  explicit Step(const std::function<void(AgentTools&)>& change = [](AgentTools&) {});
+  explicit Step(const std::function<void(agent::AgentTools&)>& change = [](agent::AgentTools&) {});
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   ~Step();

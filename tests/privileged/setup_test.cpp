@@ -3,10 +3,11 @@
 
 #include <filesystem>
 
-#include "agent/setup.hpp"
+#include "agent/node/setup.hpp"
 #include "catch.hpp"
 
 using namespace spc;
+using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {

@@ -4,7 +4,7 @@
 #include "base/unique_fd.hpp"
 #include "protocol/policy.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// The site's policy: the kept one when config.toml and config.d have not changed since it was made, else a new one, parsed
 /// by `import policy` as the service user. A file with a mistake is an Error that names it. Gives back the file in which it is
@@ -14,4 +14,4 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
 /// Size of the writable layer in tmpfs syntax.
 std::string upper_size(const PolicyRecord& policy);
 
-}  // namespace spc
+}  // namespace spc::agent

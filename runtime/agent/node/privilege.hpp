@@ -7,7 +7,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// Reduces the process, its bounding set and its groups to what agent and builder need, for good:
 /// SYS_ADMIN (mounts, namespaces), SYS_CHROOT (setns of a mount namespace), SETUID and SETGID (children, id map), KILL, and
@@ -34,4 +34,4 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
 Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
                            std::initializer_list<int> descriptors);
 
-}  // namespace spc
+}  // namespace spc::agent

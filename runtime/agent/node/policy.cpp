@@ -1,4 +1,4 @@
-#include "agent/policy.hpp"
+#include "agent/node/policy.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,12 +13,12 @@
 #include <span>
 #include <string>
 
-#include "agent/privilege.hpp"
-#include "agent/system_call.hpp"
+#include "agent/node/privilege.hpp"
+#include "agent/node/system_call.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 constexpr char kKept[] = SPC_RUN_DIR "/policy";
@@ -85,4 +85,4 @@ std::string upper_size(const PolicyRecord& policy) {
   return std::to_string(policy.upper_percent) + "%";
 }
 
-}  // namespace spc
+}  // namespace spc::agent

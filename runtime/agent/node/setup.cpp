@@ -1,4 +1,4 @@
-#include "agent/setup.hpp"
+#include "agent/node/setup.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -6,9 +6,9 @@
 
 #include <cerrno>
 
-#include "agent/system_call.hpp"
+#include "agent/node/system_call.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 /// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
@@ -44,4 +44,4 @@ Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   return check(::fchown(locks.get(), service_uid, service_gid), "set the owner of the lock file");
 }
 
-}  // namespace spc
+}  // namespace spc::agent

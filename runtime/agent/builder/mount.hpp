@@ -9,7 +9,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// A mount (or tree of mounts) that is not attached anywhere yet; dropping it unmounts it.
 using DetachedMount = UniqueFd;
@@ -20,8 +20,8 @@ using DetachedMount = UniqueFd;
 Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes,
                                  std::uint64_t propagation = MS_SLAVE);
 
-/// From now on nothing can be written through this mount.
-Result<void> make_read_only(int mount);
+/// From now on nothing can be written through the mount of the caller's root.
+Result<void> make_root_read_only();
 
 /// Attaches at the directory or file that `target` (O_PATH) stands for.
 Result<void> attach(DetachedMount tree, int target);
@@ -41,4 +41,4 @@ Result<DetachedMount> new_squashfs(const std::string& source, int id_map);
 /// nosuid, nodev and with these MOUNT_ATTR_*.
 Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes);
 
-}  // namespace spc
+}  // namespace spc::agent

@@ -1,4 +1,4 @@
-#include "agent/named_container.hpp"
+#include "agent/node/named_container.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,15 +14,13 @@
 #include <memory>
 #include <vector>
 
-#include "agent/system_call.hpp"
+#include "agent/node/system_call.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 constexpr char kContainers[] = SPC_STORE_DIR "/containers";
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-
-std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 Result<UniqueFd> open_containers() {
   auto opened = own(::open(kContainers, kDirectory), "open directory " + in_quotes(kContainers));
@@ -223,4 +221,4 @@ Result<void> sweep_containers() {
   return empty_in_background(trash.get());
 }
 
-}  // namespace spc
+}  // namespace spc::agent

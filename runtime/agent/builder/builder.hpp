@@ -3,12 +3,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "agent/image_store.hpp"
+#include "agent/node/image_store.hpp"
 #include "protocol/task.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// What the leading task wants to see in the container: a directory or file of the host that it opened (O_PATH), or a tmpfs.
 struct MountSource {
@@ -44,6 +45,7 @@ struct BuildOrder {
   std::uint32_t namespaces = 0;  ///< NamespaceBits
   std::uint64_t upper_size = 0;  ///< bytes; 0: the site's limit
   UniqueFd kept;                 ///< of a container with a name: the directory with its `up` and `work`; else they are in memory
+  std::string tmpfs_size;        ///< the same in tmpfs syntax
   int join = -1;                 ///< the mount namespace of a container that runs already: only `sources` are added to it
   bool save = false;
   bool hooks = false;  ///< of enroot's kind: the lead works on the root before the pivot
@@ -55,4 +57,4 @@ struct BuildOrder {
 /// nothing afterwards but hand over the result and exit.
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
-}  // namespace spc
+}  // namespace spc::agent

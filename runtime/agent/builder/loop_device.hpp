@@ -4,7 +4,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// A loop device over a layer file. The kernel frees it (autoclear) with its last user: this descriptor or a mount.
 struct LoopDevice {
@@ -21,4 +21,4 @@ Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table
 /// Opens (creates) that table.
 Result<UniqueFd> open_loop_table(const char* path);
 
-}  // namespace spc
+}  // namespace spc::agent

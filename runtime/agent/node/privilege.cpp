@@ -1,4 +1,4 @@
-#include "agent/privilege.hpp"
+#include "agent/node/privilege.hpp"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "agent/system_call.hpp"
+#include "agent/node/system_call.hpp"
 #include "base/file.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
@@ -137,4 +137,4 @@ void end_child(pid_t child) {
   ::waitpid(child, nullptr, 0);  // no EINTR: the agent handles no signal
 }
 
-}  // namespace spc
+}  // namespace spc::agent

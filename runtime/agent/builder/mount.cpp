@@ -1,4 +1,4 @@
-#include "agent/mount.hpp"
+#include "agent/builder/mount.hpp"
 
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -8,9 +8,9 @@
 #include <initializer_list>
 #include <utility>
 
-#include "agent/system_call.hpp"
+#include "agent/node/system_call.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 constexpr unsigned kImage = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
@@ -55,10 +55,10 @@ Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, s
   return tree;
 }
 
-Result<void> make_read_only(int mount) {
+Result<void> make_root_read_only() {
   mount_attr change{};
   change.attr_set = MOUNT_ATTR_RDONLY;
-  return check(::mount_setattr(mount, "", AT_EMPTY_PATH, &change, sizeof change), "make a mount read-only");
+  return check(::mount_setattr(AT_FDCWD, "/", 0, &change, sizeof change), "make a mount read-only");
 }
 
 Result<void> attach(DetachedMount tree, int target) {
@@ -99,4 +99,4 @@ Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attrib
                    kImage | attributes);
 }
 
-}  // namespace spc
+}  // namespace spc::agent

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "agent/image_store.hpp"
+#include "agent/node/image_store.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// A container with a name, as root sees it. Nobody else enters its directory, `containers/<uid>/<key>` in the store:
 ///
@@ -60,4 +60,4 @@ Result<void> remove_containers_of(uid_t uid, std::uint32_t job);
 /// When slurmd starts: what a crash has left. Containers of jobs are left alone unless they are older than the machine's start.
 Result<void> sweep_containers();
 
-}  // namespace spc
+}  // namespace spc::agent

@@ -1,4 +1,4 @@
-#include "agent/namespaces.hpp"
+#include "agent/builder/steps.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -7,11 +7,12 @@
 
 #include <string>
 
-#include "agent/privilege.hpp"
+#include "agent/node/privilege.hpp"
+#include "agent/node/system_call.hpp"
 #include "base/socket.hpp"
 #include "protocol/task.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, const std::vector<const char*>& names) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
@@ -39,4 +40,18 @@ Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, con
   return made;
 }
 
-}  // namespace spc
+Result<std::vector<UniqueFd>> enter_own_namespaces(std::uint32_t bits, int proc, int user) {
+  int flags = 0;
+  std::vector<const char*> names;
+  for (const auto& [bit, flag, name] : kNamespaceKinds) {
+    if ((bits & bit & (own_net | own_ipc | own_uts)) == 0) continue;
+    flags |= flag;
+    names.push_back(name);
+  }
+  std::vector<UniqueFd> entered;
+  if (flags != 0) entered = SPC_TRY(new_namespaces(proc, user, flags, names));
+  for (const UniqueFd& space : entered) SPC_TRY(check(::setns(space.get(), 0), "enter the container's namespaces"));
+  return entered;
+}
+
+}  // namespace spc::agent

@@ -7,7 +7,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 struct LayerFile {
   UniqueFd file;  ///< read-only; locked, so that nobody evicts it; usable even if somebody did
@@ -69,4 +69,4 @@ class ImageStore {
   unsigned service_gid_ = 0;
 };
 
-}  // namespace spc
+}  // namespace spc::agent

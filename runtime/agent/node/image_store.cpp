@@ -1,4 +1,4 @@
-#include "agent/image_store.hpp"
+#include "agent/node/image_store.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -9,10 +9,10 @@
 #include <cstring>
 #include <ctime>
 
-#include "agent/system_call.hpp"
+#include "agent/node/system_call.hpp"
 #include "protocol/image_record.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
@@ -21,8 +21,6 @@ Result<UniqueFd> open_directory(int parent, const char* name) {
     return Error::from_errno(errno, "open store directory " + in_quotes(name)).hint("restart slurmd, which creates the store");
   return fd;
 }
-
-std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
   constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
@@ -61,7 +59,8 @@ Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
   store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!store.directory_) {
-    return Error::from_errno(errno, "open the image store " + in_quotes(directory)).hint("restart slurmd, which creates the store");
+    return Error::from_errno(errno, "open the image store " + in_quotes(directory))
+        .hint("restart slurmd, which creates the store");
   }
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), "layers/sha256"));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), "images"));
@@ -141,4 +140,4 @@ Result<void> ImageStore::evict(const Digest& blob) const {
   return check(::unlinkat(layers_.get(), layer_file_name(blob).c_str(), 0), "evict layer " + blob.str());
 }
 
-}  // namespace spc
+}  // namespace spc::agent

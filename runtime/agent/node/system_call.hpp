@@ -1,12 +1,14 @@
 #pragma once
 
+#include <fcntl.h>
+
 #include <cerrno>
-#include <string_view>
+#include <string>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::agent {
 
 /// A system call that answers -1 when it fails; `what` names action and object.
 inline Result<void> check(long answer, std::string_view what) {
@@ -20,4 +22,12 @@ inline Result<UniqueFd> own(int descriptor, std::string_view what) {
   return UniqueFd(descriptor);
 }
 
-}  // namespace spc
+/// For the *at calls only.
+inline Result<UniqueFd> open_path(int parent, const std::string& name) {
+  return own(::openat(parent, name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open directory " + name);
+}
+
+/// The path by which a file that is open can be opened anew, or linked.
+inline std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
+
+}  // namespace spc::agent

@@ -1,4 +1,4 @@
-#include "agent/loop_device.hpp"
+#include "agent/builder/loop_device.hpp"
 
 #include <fcntl.h>
 #include <linux/loop.h>
@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <string>
 
-#include "agent/system_call.hpp"
+#include "agent/node/system_call.hpp"
 
-namespace spc {
+namespace spc::agent {
 namespace {
 
 /// One slot of the table, zeros at first; two layers that fall on one slot only lose the sharing of the earlier one.
@@ -66,8 +66,7 @@ Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table
 
   const off_t offset = (layer.bytes[0] << 8 | layer.bytes[1]) * static_cast<off_t>(sizeof(Slot));
   // The slot is locked by an open file description that nobody else has, so until the end of this function or process.
-  const std::string itself = "/proc/self/fd/" + std::to_string(table);
-  const auto slots = SPC_TRY(own(::open(itself.c_str(), O_RDWR | O_CLOEXEC), "open the table of loop devices"));
+  const auto slots = SPC_TRY(own(::open(itself(table).c_str(), O_RDWR | O_CLOEXEC), "open the table of loop devices"));
   struct flock range {};
   range.l_type = F_WRLCK;
   range.l_start = offset;
@@ -84,4 +83,4 @@ Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table
   return fresh;
 }
 
-}  // namespace spc
+}  // namespace spc::agent

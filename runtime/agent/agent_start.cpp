@@ -1,0 +1,143 @@
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "agent/agent.hpp"
+#include "agent/node/privilege.hpp"
+#include "agent/node/system_call.hpp"
+#include "base/clock.hpp"
+#include "base/socket.hpp"
+
+/// From what the leader asks for to a container that is ready: which image, which servers, and the builder.
+
+namespace spc::agent {
+
+Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
+  const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
+  if (descriptors.size() != (is_new ? 0 : 1)) return Error(ErrorKind::internal, "mount source without descriptor");
+  if (order_.sources.size() == kMaxSources) {
+    return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
+  }
+  order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size});
+  return {};
+}
+
+Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
+  if (looking_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "duplicate start request");
+  order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
+  order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
+  order_.upper_size = message.upper_size;
+  private_ = (message.start_flags & TaskMessage::start_private) != 0;
+  if (private_) steps_socket_.reset();  // there is no container of the step
+  order_.save = (message.start_flags & TaskMessage::start_save) != 0;
+  order_.hooks = (message.start_flags & TaskMessage::start_hooks) != 0;
+  began_ = now_us();
+  if ((message.start_flags & TaskMessage::start_join) != 0) return join_running();
+  if (joined_ || (named_ && !named_->lock)) return Error(ErrorKind::internal, "start of a running container");
+  if ((message.start_flags & TaskMessage::start_stored) != 0) {
+    if (!named_) return Error(ErrorKind::internal, "no stored container");
+    return use(Digest{}, SPC_TRY(named_->open_image()));
+  }
+  if (descriptors.size() != 2) return Error(ErrorKind::internal, "start request without image");
+  if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
+    order_.image.record = std::move(descriptors[0]);
+    if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
+    if ((message.start_flags & TaskMessage::start_squashfs) != 0) {
+      order_.image.served.push_back(SPC_TRY(serve(descriptors[1].get(), message.offset)));
+      return start_builder();
+    }
+    // Opened for reading, so the user may read it; O_PATH would prove nothing.
+    if ((::fcntl(descriptors[1].get(), F_GETFL) & O_PATH) != 0) return Error(ErrorKind::internal, "image is not open");
+    order_.image.directory = std::move(descriptors[1]);
+    return start_builder();
+  }
+  if ((message.start_flags & TaskMessage::start_known) != 0) {
+    const bool admitted = image_ != Digest{} && message.manifest == image_;
+    auto image = tools_->store.open_image(message.manifest, admitted ? Audience::whoever_import_admitted : Audience::everyone);
+    if (image) return use(message.manifest, *std::move(image));
+  }
+  return start_import(descriptors[0].get(), descriptors[1].get());
+}
+
+/// An image of the store.
+Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
+  image_ = manifest;
+  order_.image = std::move(image);
+  if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
+  if (tools_->policy.squashfs == PolicyRecord::by_fuse) {
+    for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));
+    order_.image.layers.clear();
+  }
+  return start_builder();
+}
+
+/// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
+/// user: what an image says must not be read with any privilege.
+Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
+  auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
+  const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
+  helpers_.push_back(SPC_TRY(
+      start_helper(SPC_LIBEXECDIR "/fuse", std::to_string(offset).c_str(), uid, gid, {device.get(), file, theirs.get()})));
+  return ServedLayer{std::move(device), std::move(ours)};
+}
+
+Result<void> Agent::start_builder() {
+  for (MountSource& source : order_.sources) {
+    if ((source.flags & TaskMessage::source_squashfs) != 0) source.served = SPC_TRY(serve(source.path.get(), 0));
+  }
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto import_us = static_cast<std::uint32_t>(now_us() - began_);
+  const pid_t child = SPC_TRY(fork_child((order_.namespaces & own_pid) != 0 ? CLONE_NEWPID : 0));
+  if (child > 0) {
+    builder_ = {child, std::move(ours)};
+    order_.image.served.clear();
+    for (MountSource& source : order_.sources) source.served = {};
+    return {};
+  }
+
+  common_.reset();  // else slurmstepd's end of the step would stay unseen
+  TaskMessage report = joined_.value_or(TaskMessage{});
+  report.named_state = 0;
+  report.manifest = joined_ ? joined_->manifest : image_;
+  report.times = {};
+  report.times[static_cast<std::size_t>(Phase::import)] = import_us;
+  const auto built = build_container(order_, *tools_, tasks_.front(), report);
+  report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
+  if (!built) report.failure = WireError(built.error());
+  std::vector<int> namespaces;
+  if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
+  [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
+  if (built && (order_.namespaces & own_pid) != 0) {
+    ours.reset();
+    stay_as_init(theirs.get(), order_.uid, order_.gid);
+  }
+  ::_exit(0);
+}
+
+Result<void> Agent::on_builder(int socket) {
+  TaskMessage report;
+  auto descriptors = receive_struct(socket, report);
+  if (descriptors && report.kind == TaskMessageKind::ready && (report.namespaces & own_pid) != 0) {
+    helpers_.push_back(builder_.pid);  // stays until we end
+    inits_.push_back(std::move(builder_.socket));
+    builder_.pid = -1;
+  }
+  reap(builder_);
+  if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
+  if (report.failure.error().sys_errno() == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
+    tools_->policy.squashfs = PolicyRecord::by_fuse;
+    return use(image_, std::move(order_.image));
+  }
+  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.error();
+  if (!joined_) namespaces_ = *std::move(descriptors);
+  answer_all(report);
+  return {};
+}
+
+}  // namespace spc::agent

@@ -1,0 +1,130 @@
+#include "agent/builder/builder.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "agent/builder/steps.hpp"
+#include "agent/node/policy.hpp"
+#include "agent/node/system_call.hpp"
+#include "base/clock.hpp"
+#include "base/socket.hpp"
+
+namespace spc::agent {
+namespace {
+
+/// Needs SYS_CHROOT and SYS_ADMIN. The agent was started in slurmstepd's namespace; job_container/tmpfs gives the tasks
+/// another one, and a tree can be copied only within the namespace it was opened in.
+Result<void> join_task_namespace(int mount_namespace) {
+  return check(::setns(mount_namespace, CLONE_NEWNS), "join the task's mount namespace");
+}
+
+/// From here on nothing that this process mounts is visible to the host.
+Result<UniqueFd> leave_host_mounts() {
+  SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
+  SPC_TRY(check(::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr), "make mounts private"));
+  return own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace");
+}
+
+/// The calling process and its namespace then see the container's root only.
+Result<void> pivot_into(int root) {
+  SPC_TRY(check(::fchdir(root), "enter the container's root"));
+  SPC_TRY(check(::syscall(SYS_pivot_root, ".", "."), "pivot into the container"));
+  return check(::umount2(".", MNT_DETACH), "leave the host's root");
+}
+
+/// For the user to read when the tasks have ended: the root without what is mounted in it. It is attached, in a namespace
+/// that nobody else is in: from a detached mount a user could make one without nosuid and nodev.
+Result<void> give_bare_root(int lead) {
+  auto bare = SPC_TRY(clone_tree(AT_FDCWD, "/", false, 0));
+  SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
+  const auto place = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  SPC_TRY(attach(std::move(bare), place.get()));
+  const auto root = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  TaskMessage message;
+  message.kind = TaskMessageKind::to_save;
+  const int passed[] = {root.get()};
+  return send_struct(lead, message, passed);
+}
+
+/// The sources are copied where they were opened, and attached where the container is.
+Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead, TaskMessage& ready) {
+  SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
+  auto sources = SPC_TRY(mount_trees(order));
+  UniqueFd notes;  // the other tasks have those that the container has
+  SPC_TRY(check(::setns(order.join, CLONE_NEWNS), "join the container"));
+  const int container[] = {order.join, order.image.record.get()};
+  SPC_TRY(set_up_root(TaskMessageKind::set_up, container, lead.socket.get(), order, sources, notes, ready));
+  if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
+  std::vector<UniqueFd> namespaces;
+  namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
+  return namespaces;
+}
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
+  std::uint64_t began = now_us();
+  const auto lap = [&](Phase phase) {
+    const std::uint64_t moment = now_us();
+    ready.times[static_cast<std::size_t>(phase)] += static_cast<std::uint32_t>(moment - began);
+    began = moment;
+  };
+  order.tmpfs_size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
+  if (order.join >= 0) return add_to_running(order, lead, ready);
+  const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
+  DetachedMount kept;
+  if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", false, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
+  const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  auto entered = SPC_TRY(enter_own_namespaces(order.namespaces, proc.get(), user));
+  auto trees = SPC_TRY(mount_trees(order));
+  std::vector<DetachedMount> lower;
+  if (order.image.directory) lower.push_back(SPC_TRY(copy_directory(order.image.directory.get())));
+  auto mount_namespace = SPC_TRY(leave_host_mounts());
+  lap(Phase::sources);
+
+  const auto workspace = SPC_TRY(make_workspace(order, std::move(kept)));
+  SPC_TRY(mount_layers(order, tools, std::move(lower), workspace.get(), ready));
+  lap(Phase::layers);
+  const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get(), order.kept.operator bool()));
+  lap(Phase::overlay);
+
+  UniqueFd notes;
+  const int container[] = {mount_namespace.get(), order.image.record.get(), root.get()};
+  const auto set_up = [&](TaskMessageKind kind, std::size_t passed) {
+    return set_up_root(kind, std::span(container, passed), lead.socket.get(), order, trees, notes, ready);
+  };
+  if (order.hooks) {
+    SPC_TRY(set_up(TaskMessageKind::hooks, 3));
+    lap(Phase::root_setup);
+  }
+  SPC_TRY(pivot_into(root.get()));
+  lap(Phase::pivot);
+  SPC_TRY(set_up(TaskMessageKind::set_up, 2));
+  if (order.read_only) SPC_TRY(make_root_read_only());
+
+  ready.namespaces = order.namespaces;
+  std::vector<UniqueFd> namespaces;
+  if (user >= 0) {
+    // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
+    namespaces = SPC_TRY(new_namespaces(proc.get(), user, CLONE_NEWNS, {"mnt", "user"}));
+  } else {
+    namespaces.push_back(std::move(mount_namespace));
+  }
+  std::ranges::move(entered, std::back_inserter(namespaces));
+  if ((order.namespaces & own_pid) != 0) {
+    namespaces.push_back(SPC_TRY(own(::openat(proc.get(), "self/ns/pid", O_RDONLY | O_CLOEXEC), "open the pid namespace")));
+  }
+  ready.has_notes = notes.operator bool();
+  if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));
+  if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
+  lap(Phase::root_setup);
+  return namespaces;
+}
+
+}  // namespace spc::agent

@@ -1,0 +1,106 @@
+#include "agent/builder/steps.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+
+#include "agent/builder/loop_device.hpp"
+#include "agent/node/system_call.hpp"
+
+namespace spc::agent {
+namespace {
+
+Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode) {
+  SPC_TRY(check(::mkdirat(parent, name.c_str(), mode), "make directory " + name));
+  return open_path(parent, name);
+}
+
+}  // namespace
+
+Result<DetachedMount> copy_directory(int directory) {
+  auto tree = SPC_TRY(clone_tree(directory, "", false, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  struct statvfs status {};
+  SPC_TRY(check(::fstatvfs(tree.get(), &status), "stat the image directory"));
+  // Not on /sys and the like either: what they show depends on who reads, and overlayfs reads as root.
+  if ((status.f_flag & ST_NOEXEC) != 0) {
+    return Error(ErrorKind::refused, "use the directory as an image: its file system does not allow executables");
+  }
+  if (auto read = own(::openat(tree.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image directory"); !read) {
+    return std::move(read).error().hint(
+        "root must be able to read it, which NFS and FUSE may not allow: copy it to a local disk");
+  }
+  return tree;
+}
+
+Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept) {
+  auto tmpfs = SPC_TRY(new_tmpfs(order.tmpfs_size, 0, 0, order.hooks ? "0711" : "0700"));
+  auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
+  SPC_TRY(attach(std::move(tmpfs), place.get()));
+  auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
+  SPC_TRY(make_directory(workspace.get(), "root", 0755));
+  const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0700));
+  if (order.hooks) {
+    SPC_TRY(make_directory(workspace.get(), "hooks", 0700));
+    SPC_TRY(check(::fchownat(workspace.get(), "hooks", order.uid, order.gid, AT_SYMLINK_NOFOLLOW),
+                  "change the owner of directory hooks"));
+  }
+  if (kept) {
+    SPC_TRY(attach(std::move(kept), writable.get()));
+    return workspace;
+  }
+  for (const char* name : {"up", "work"}) SPC_TRY(make_directory(writable.get(), name, 0755));
+  // The owner of the container's /.
+  SPC_TRY(check(::fchownat(writable.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "change the owner of directory up"));
+  return workspace;
+}
+
+Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vector<DetachedMount> lower, int workspace,
+                          TaskMessage& ready) {
+  for (ServedLayer& layer : order.image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
+  for (const LayerFile& layer : order.image.layers) {
+    const auto loop = SPC_TRY(loop_device_of(layer.digest, layer.file.get(), tools.loop_table.get()));
+    ready.layers_shared += loop.shared ? 1 : 0;
+    lower.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), tools.id_map.get())));
+  }
+  for (DetachedMount& layer : lower) {
+    const auto place = SPC_TRY(make_directory(workspace, std::to_string(ready.layers++), 0700));
+    SPC_TRY(attach(std::move(layer), place.get()));
+  }
+  return {};
+}
+
+/// One overlay over all layers, by names relative to the workspace: no user's string and no length limit in sight.
+/// redirect_dir: without it rename(2) of a directory of the image fails with EXDEV, and dpkg, pip and mv with it.
+/// index, of what is kept: makes the kernel refuse an upper directory that another overlay has, whatever has become of its
+/// agents; that one may just be ending.
+Result<UniqueFd> mount_overlay(std::size_t layers, int workspace, bool kept) {
+  std::string options = "lowerdir=";
+  // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
+  if (layers == 0) {
+    SPC_TRY(make_directory(workspace, "empty", 0755));
+    options += "empty:";
+  }
+  while (layers-- > 0) options += std::to_string(layers) + ":";
+  options.back() = ',';
+  options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off,index=";
+  options += kept ? "on" : "off";
+  SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
+  for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
+    const int failed = errno;
+    const timespec moment{0, 20'000'000};
+    if (failed == EBUSY && attempt < 100) {
+      ::nanosleep(&moment, nullptr);
+      continue;
+    }
+    auto error = Error::from_errno(failed, "mount overlay");
+    if (failed == EBUSY) return std::move(error).hint("processes of a step that lost its agent still use the container");
+    return kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);
+  }
+  return open_path(workspace, "root");
+}
+
+}  // namespace spc::agent

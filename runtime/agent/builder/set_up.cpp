@@ -1,0 +1,106 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "agent/builder/steps.hpp"
+#include "agent/node/system_call.hpp"
+#include "base/socket.hpp"
+#include "protocol/fuse.hpp"
+
+namespace spc::agent {
+namespace {
+
+/// Sources that lie on the file system of /dev keep their devices: they are in the container anyway.
+Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order) {
+  const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
+  unsigned attributes = MOUNT_ATTR_NOSUID;
+  if (asks(TaskMessage::source_read_only)) attributes |= MOUNT_ATTR_RDONLY;
+  if (asks(TaskMessage::source_no_exec)) attributes |= MOUNT_ATTR_NOEXEC;
+  if (asks(TaskMessage::source_tmpfs)) {
+    return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes);
+  }
+  if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
+  struct stat status {};
+  if (::fstat(source.path.get(), &status) != 0 || status.st_dev != order.dev) attributes |= MOUNT_ATTR_NODEV;
+  return clone_tree(source.path.get(), "", !asks(TaskMessage::source_not_recursive), attributes,
+                    asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
+}
+
+/// A hook wants something mounted that the user has opened in the namespace in which it is attached, before it is the
+/// container's. Empty: there is no such tree (any more).
+Result<DetachedMount> tree_for(TaskMessageKind kind, const TaskMessage& target, std::vector<UniqueFd>& descriptors,
+                               const BuildOrder& order, std::vector<DetachedMount>& trees) {
+  const bool opened = descriptors.size() == 2;
+  const bool is_new = opened || (target.source_flags & TaskMessage::source_tmpfs) != 0;
+  if (kind == TaskMessageKind::hooks && is_new && !descriptors.empty()) {
+    MountSource source{
+        opened ? std::move(descriptors[1]) : UniqueFd(), target.source_flags & ~TaskMessage::source_squashfs, target.size, {}};
+    return mount_source(source, order);
+  }
+  if (descriptors.size() != 1) return DetachedMount();
+  return target.index < trees.size() ? std::move(trees[target.index]) : DetachedMount();
+}
+
+}  // namespace
+
+/// The server says that it is ready, or why not, before it is given anything to do.
+Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes) {
+  FuseStatus status;
+  if (!receive_struct(layer.status.get(), status)) {
+    return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly")
+        .hint("it may need more memory: see --mem");
+  }
+  if (status.error.is_set()) return status.error.error();
+  auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid, attributes));
+  layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
+  SPC_TRY(send_struct(layer.status.get(), status));
+  return mount;
+}
+
+/// /proc is a copy of the host's, not a new one: that keeps the site's hidepid. What shows a namespace must be new where the
+/// container has its own.
+Result<std::vector<DetachedMount>> mount_trees(BuildOrder& order) {
+  struct stat dev {};
+  SPC_TRY(check(::stat("/dev", &dev), "stat /dev"));
+  order.dev = dev.st_dev;
+  std::vector<DetachedMount> trees;
+  for (MountSource& source : order.sources) trees.push_back(SPC_TRY(mount_source(source, order)));
+  if (order.join >= 0) return trees;
+  constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+  const auto has = [&](std::uint32_t namespaces) { return (order.namespaces & namespaces) != 0; };
+  trees.push_back(SPC_TRY(has(own_pid) ? new_kernel_view("proc") : clone_tree(AT_FDCWD, "/proc", true, kQuiet)));
+  trees.push_back(SPC_TRY(has(own_net) ? new_kernel_view("sysfs", MOUNT_ATTR_RDONLY)
+                                       : clone_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY)));
+  trees.push_back(SPC_TRY(clone_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID)));
+  trees.push_back(SPC_TRY(new_tmpfs(order.tmpfs_size, order.uid, order.gid, "1777")));
+  if (!has(own_ipc)) return trees;
+  trees.push_back(SPC_TRY(new_tmpfs(order.tmpfs_size, order.uid, order.gid, "1777")));
+  trees.push_back(SPC_TRY(new_kernel_view("mqueue")));
+  return trees;
+}
+
+Result<void> set_up_root(TaskMessageKind kind, std::span<const int> container, int lead, const BuildOrder& order,
+                         std::vector<DetachedMount>& trees, UniqueFd& notes, TaskMessage& ready) {
+  TaskMessage message;
+  message.kind = kind;
+  message.manifest = ready.manifest;
+  SPC_TRY(send_struct(lead, message, container));
+  for (;;) {
+    auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message));
+    if (message.kind == TaskMessageKind::set_up_done) {
+      ready.text = message.text;
+      if (descriptors.size() == 1) notes = std::move(descriptors.front());
+      return {};
+    }
+    if (message.kind == TaskMessageKind::failed) return message.failure.error();
+    const bool target = message.kind == TaskMessageKind::target;
+    auto tree = target ? tree_for(kind, message, descriptors, order, trees) : Result(DetachedMount());
+    if (tree && !*tree) return Error(ErrorKind::internal, "setting up the root file system: unexpected message");
+    const auto attached = tree ? attach(*std::move(tree), descriptors.front().get()) : Result<void>(tree.error());
+    message = TaskMessage{};
+    message.kind = TaskMessageKind::attached;
+    message.error = attached ? 0 : attached.error().sys_errno();
+    SPC_TRY(send_struct(lead, message));
+  }
+}
+
+}  // namespace spc::agent
