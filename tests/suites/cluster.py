@@ -21,6 +21,8 @@ BUILD_IMAGE = os.path.join(HERE, "../images/build")
 NODES = ("node01", "node02")
 LOOP_GET_STATUS64 = 0x4C05
 OURS = "spank-container: "
+# What srun says while the job before still ends: it depends on how busy the machine is.
+WAITING = re.compile(r"^srun: job [0-9]+ (queued and waiting for|has been allocated) resources\n", re.MULTILINE)
 
 
 class Done:
@@ -83,7 +85,7 @@ class Running:
         self.process.send_signal(number)
 
     def _done(self, rc):
-        return Done(self.command, rc, self._text(self.out), self._text(self.err))
+        return Done(self.command, rc, self._text(self.out), WAITING.sub("", self._text(self.err)))
 
     @staticmethod
     def _text(file):
