@@ -7,7 +7,7 @@
 
 namespace spc {
 
-/// The options, without dashes (image/features.hpp), that the user set in any way.
+/// The options, without dashes (image/config/features.hpp), that the user set in any way.
 std::vector<std::string> used_features(const spc_options& options);
 
 }  // namespace spc

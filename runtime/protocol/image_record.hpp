@@ -9,7 +9,7 @@ namespace spc {
 /// `images/<hex of the manifest digest>` in the store: everything a start needs to know about an image, in one file
 /// written once by `import`. It starts with this header and `layer_count` layer names, which is all that the agent
 /// reads; the sections follow, at the offsets given here. Tasks get the whole file, so it says nothing about
-/// other users of the image: images/origins/ has that (image/record.hpp).
+/// other users of the image: images/origins/ has that (image/store/record.hpp).
 struct ImageRecordHeader {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'I', 'M', 'G', '2', '\0'};
   static constexpr std::uint32_t kMaxLayers = 500;  ///< overlayfs's limit (OVL_MAX_STACK)
@@ -21,7 +21,7 @@ struct ImageRecordHeader {
 
   char magic[8] = {};
   std::uint32_t layer_count = 0;
-  std::uint32_t layer_format = 0;  ///< of its layers: image/store.hpp
+  std::uint32_t layer_format = 0;  ///< of its layers: image/store/store.hpp
   /// Until when (seconds since 1970) everybody may use the image without a query to the registry; 0: it is private.
   std::int64_t public_until = 0;
   /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep their order).
@@ -29,6 +29,6 @@ struct ImageRecordHeader {
   Section manifest;  ///< the bytes whose digest is the file's name
   Section config;    ///< the image configuration as served by the registry
 };
-// Digest layers[layer_count] follows: the names in layers/sha256/, bottom layer first; see layer_name() in image/store.hpp.
+// Digest layers[layer_count] follows: the names in layers/sha256/, bottom layer first; see layer_name() in image/store/store.hpp.
 
 }  // namespace spc

@@ -12,9 +12,9 @@ namespace spc {
 ///
 /// `import` is started with only these descriptors (0-2 are /dev/null, the environment is empty):
 inline constexpr int kImportSocket = 3;   ///< this protocol
-inline constexpr int kImportRequest = 4;  ///< sealed memory file: records `key=value\0` (see image/request.hpp)
+inline constexpr int kImportRequest = 4;  ///< sealed memory file: records `key=value\0` (see image/reference/request.hpp)
 inline constexpr int kImportStore = 5;    ///< the store's directory, O_PATH
-inline constexpr int kImportSource = 6;   ///< the process that reads for the user: base/user_source_protocol.hpp
+inline constexpr int kImportSource = 6;   ///< the process that reads for the user: protocol/user_source.hpp
 
 enum class ImportMessageKind : std::uint32_t {
   // import -> agent

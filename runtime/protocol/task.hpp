@@ -97,8 +97,8 @@ struct TaskMessage {
   std::uint64_t size = 0;
 
   // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks
-  // the user's side (base/user_source_protocol.hpp). Of the other kinds: a sealed memory file in the form of an image record
-  // (base/image_record.hpp, settings only), which all tasks are given as it is, and the opened image.
+  // the user's side (protocol/user_source.hpp). Of the other kinds: a sealed memory file in the form of an image record
+  // (protocol/image_record.hpp, settings only), which all tasks are given as it is, and the opened image.
   enum StartFlags : std::uint32_t {
     start_read_only = 1,
     start_known = 2,      ///< try `manifest` first; `import` runs only if it is not in the store or not public
@@ -126,7 +126,7 @@ struct TaskMessage {
     name_replace = 4,  ///< discard what is stored under this name, unless it is running
   };
   std::uint32_t name_flags = 0;
-  Digest container;  ///< derived from the name: launch/container_name.hpp
+  Digest container;  ///< derived from the name: launch/request/container_name.hpp
   enum NamedState : std::uint32_t { named_new = 0, named_stored = 1, named_running = 2 };
   /// For a named container with one descriptor, its notes, which are empty if it is new: see launch/. From the
   /// agent of a running one to another agent: three, its lock, its socket and its notes.

@@ -1,5 +1,5 @@
 // /usr/libexec/spank-container/slurm-command, which lies in a container at the path of each of Slurm's commands: executes the
-// host's command with the host's loader and libraries, so that the image needs neither (launch/slurm_client.hpp).
+// host's command with the host's loader and libraries, so that the image needs neither (launch/host/slurm_client.hpp).
 // Static; runs as the user, and may do nothing that he may not.
 
 #include <sys/stat.h>

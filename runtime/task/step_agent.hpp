@@ -15,7 +15,7 @@ namespace spc {
 struct StepChannel {
   UniqueFd tasks;         ///< inherited by every task
   UniqueFd parked_agent;  ///< a socket with a queued message that holds the agent's end
-  UniqueFd step, save;    ///< slurmstepd's and `save`'s end (base/save_protocol.hpp), inherited by every task
+  UniqueFd step, save;    ///< slurmstepd's and `save`'s end (protocol/save.hpp), inherited by every task
 
   /// The agent's end is in no process until the agent receives it: only then do tasks notice its death, since with
   /// contain_spank slurmstepd cannot close anything before they start.

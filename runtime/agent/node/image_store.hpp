@@ -14,7 +14,7 @@ struct LayerFile {
   Digest digest;
 };
 
-/// A squashfs that a process of the user serves, because the kernel must or can not read it: see base/fuse_protocol.hpp.
+/// A squashfs that a process of the user serves, because the kernel must or can not read it: see protocol/fuse.hpp.
 struct ServedLayer {
   UniqueFd
       device;  ///< /dev/fuse; to be closed once it is mounted: the death of a server ends a connection that nobody else holds
@@ -23,7 +23,7 @@ struct ServedLayer {
 
 /// What a root file system is made of, bottom layer first: layers of the store, or else what is served, or else a directory.
 struct ImageFiles {
-  UniqueFd record;  ///< for the task, in the form of base/image_record.hpp; never looked at
+  UniqueFd record;  ///< for the task, in the form of protocol/image_record.hpp; never looked at
   std::vector<LayerFile> layers;
   std::vector<ServedLayer> served;
   UniqueFd directory;

@@ -1,5 +1,5 @@
 // enroot-mount [--root DIR] [--pass N] FSTAB...|-: mounts what the files say below DIR, as the tool of that name of enroot
-// does for its hooks. In a step the start of the container mounts (hook/mount_request.hpp); elsewhere this process does, in
+// does for its hooks. In a step the start of the container mounts (protocol/hook_mount.hpp); elsewhere this process does, in
 // the user namespace it is in.
 
 #include <fcntl.h>

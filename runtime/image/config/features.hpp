@@ -4,7 +4,7 @@
 
 namespace spc {
 
-/// Options that a site can disable with `features_off`, without `--`. launch/policy_rules.cpp determines when one is used;
+/// Options that a site can disable with `features_off`, without `--`. launch/site/policy_rules.cpp determines when one is used;
 /// tests/architecture compares this list with the options.
 inline constexpr std::string_view kFeatures[] = {
     "container-mounts",         "container-workdir",  "container-env",     "container-pull",       "container-platform",

@@ -10,7 +10,7 @@ namespace spc {
 
 class TableReader;
 
-/// What config.toml says to the user's side of a start, where launch/site.hpp reads it. `import` checks it, as far as text can
+/// What config.toml says to the user's side of a start, where launch/policy/site.hpp reads it. `import` checks it, as far as text can
 /// be checked, and does nothing with it.
 struct SiteConfig {
   bool remap_root = false;

@@ -1,4 +1,4 @@
-// `fuse OFFSET`: serves the squashfs at OFFSET of a file through a FUSE device, see base/fuse_protocol.hpp.
+// `fuse OFFSET`: serves the squashfs at OFFSET of a file through a FUSE device, see protocol/fuse.hpp.
 //
 // Order: what needs system calls that the sandbox forbids, then the sandbox, then the first byte of the file.
 

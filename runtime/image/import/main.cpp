@@ -1,5 +1,5 @@
-// The program `import`, started by the agent as the service user: for one image (see base/import_protocol.hpp), or as
-// `import policy` to check config.toml (see base/policy_record.hpp).
+// The program `import`, started by the agent as the service user: for one image (see protocol/import.hpp), or as
+// `import policy` to check config.toml (see protocol/policy.hpp).
 
 #include <sys/prctl.h>
 #include <sys/stat.h>

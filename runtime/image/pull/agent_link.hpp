@@ -14,7 +14,7 @@
 
 namespace spc {
 
-/// import's side of base/import_protocol.hpp.
+/// import's side of protocol/import.hpp.
 class AgentLink final : public Log {
  public:
   /// `socket` is borrowed.

@@ -16,7 +16,7 @@
 
 namespace spc {
 
-/// import's side of base/user_source_protocol.hpp. Every request waits for its reply: the user's process may have to run
+/// import's side of protocol/user_source.hpp. Every request waits for its reply: the user's process may have to run
 /// programs first. Without a message for `patience` it has failed. No reply is trusted.
 class UserSourceLink {
  public:

@@ -1,5 +1,5 @@
 // `save FILE NAME CPUS PREFIX`: waits beside a step until its tasks have ended, then writes its container to FILE. Started by the
-// first task (launch/saver.hpp), as the user, with the descriptors and messages of base/save_protocol.hpp.
+// first task (launch/after/saver.hpp), as the user, with the descriptors and messages of protocol/save.hpp.
 
 #include <poll.h>
 #include <signal.h>

@@ -11,7 +11,7 @@
 
 namespace spc {
 
-/// The content of a file in images/; base/image_record.hpp has the format.
+/// The content of a file in images/; protocol/image_record.hpp has the format.
 struct ImageRecord {
   std::int64_t public_until = 0;
   std::uint32_t layer_format = 0;

@@ -1,5 +1,5 @@
 // The program `user-source LOCATION`, started by the first task as the job's user: answers what `import` asks about what
-// only the user may read (see base/user_source_protocol.hpp). It opens the image when it is first asked for.
+// only the user may read (see protocol/user_source.hpp). It opens the image when it is first asked for.
 
 #include <sys/prctl.h>
 #include <sys/resource.h>

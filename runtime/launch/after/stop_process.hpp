@@ -10,7 +10,7 @@
 namespace spc {
 
 /// A process that stays on the host while a step's tasks live and then runs the stop hooks. To
-/// slurmstepd it looks like a saver (base/save_protocol.hpp): a process of the user in the step, told when all tasks have ended
+/// slurmstepd it looks like a saver (protocol/save.hpp): a process of the user in the step, told when all tasks have ended
 /// and awaited through its pidfd. If there is a saver, too, it relays between the two.
 class StopProcess {
  public:

@@ -16,7 +16,7 @@
 
 namespace spc {
 
-/// What the agent makes the container from. The two descriptors go with the message; `user_source` stays here.
+/// The image for the agent. The two descriptors go with the message; `user_source` stays here.
 struct ImageOrder {
   ContainerSpec::From from{};
   std::uint32_t flags = 0;
@@ -24,14 +24,14 @@ struct ImageOrder {
   std::uint64_t offset = 0;
   UniqueFd first;
   UniqueFd second;
-  UniqueFd user_source;  ///< on which `import` asks the user's side
+  UniqueFd user_source;  ///< on which `import` sends its requests to the user's side
 };
 
-/// What the image that this step names is called, as far as that is known without a registry.
+/// The name of the step's image, as far as it is known without a registry.
 WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy);
 
-/// From an image, which the container of a name then keeps, or of what there is under that name already.
-/// `earlier`: which image another task of the step has, if any.
+/// From an image, which a named container then keeps, or from the stored container of that name.
+/// `earlier`: the image of another task of the step, if any.
 Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const Site& site, ImageLocation image,
                                const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log);
 

@@ -22,7 +22,7 @@ struct LocalImage {
 Result<LocalImage> open_local_image(const std::string& path, const std::string& home);
 
 /// Takes the place of the record of an image in the store: says that the settings are in the image's files
-/// (launch/image_files.hpp). A sealed memory file.
+/// (launch/inside/image_files.hpp). A sealed memory file.
 Result<UniqueFd> record_of_local_image();
 
 /// "did you mean ./NAME?" if `image`, the name of a registry image, is also that of a file in the working

@@ -11,9 +11,9 @@
 
 namespace spc {
 
-/// The leading task's hold on `user-source` (base/user_source_protocol.hpp): the process that reads for the user what
-/// `import` asks for. It is started when `import` asks for the first time, which for a public image it never does, and is
-/// gone, with all that it started, before the container is entered: none of it is left to the user's program.
+/// The leader's handle of `user-source` (protocol/user_source.hpp): the process that reads for the user what
+/// `import` requests. It is started on the first request, so never for a public image, and is
+/// gone, with all its children, before the container is entered: the user's program inherits nothing of it.
 class UserSource {
  public:
   UserSource() = default;
@@ -21,17 +21,17 @@ class UserSource {
   UserSource& operator=(const UserSource&) = delete;
   ~UserSource() { stop(); }
 
-  /// `socket`: the end on which questions come. `environment`: the job's.
+  /// `socket`: the end for requests. `environment`: the job's.
   void prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment);
-  /// Returns when `agent` has something to say. Until then the first question starts the process.
+  /// Returns when `agent` is readable. Until then, the first request starts the process.
   Result<void> wait_for(int agent);
-  /// Kills and reaps it, and lets go of the socket.
+  /// Kills and reaps it, and closes the socket.
   void stop();
 
  private:
   Result<void> start();
 
-  UniqueFd socket_;  // until somebody has it who answers, or nobody asks any more
+  UniqueFd socket_;  // until the process has it, or no more requests are possible
   ImageLocation location_;
   const std::map<std::string, std::string>* environment_ = nullptr;
   pid_t pid_ = -1;

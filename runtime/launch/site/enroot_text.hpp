@@ -7,7 +7,7 @@
 
 namespace spc {
 
-/// Parsers for enroot's configuration files; launch/enroot_compat.hpp says where they are.
+/// Parsers for enroot's configuration files; launch/site/enroot_compat.hpp says where they are.
 
 using Variables = std::map<std::string, std::string>;
 
@@ -29,7 +29,7 @@ struct EnrootConf {
 };
 EnrootConf parse_enroot_conf(std::string_view text, const Variables& variables);
 
-/// A mounts.d/*.fstab: each line in the syntax of --container-mounts (launch/mount_spec.hpp), with ${NAME} replaced. Missing
+/// A mounts.d/*.fstab: each line in the syntax of --container-mounts (launch/request/mount_spec.hpp), with ${NAME} replaced. Missing
 /// fields default as in enroot. Default mounts of every container (/proc, /sys, /dev, /tmp, host name files) are skipped.
 struct EnrootMount {
   unsigned line = 0;

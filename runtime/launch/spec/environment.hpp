@@ -12,17 +12,17 @@
 
 namespace spc {
 
-/// The script that runs the entrypoint of an image of enroot.
+/// The script that runs the entrypoint of an enroot image.
 inline constexpr char kEnrootScript[] = "/etc/rc";
 
-/// What the image says about running it, from the record in the store (base/image_record.hpp, section settings).
+/// An image's settings, from its record in the store (protocol/image_record.hpp, section settings).
 struct ImageSettings {
   std::vector<std::string> environment;  ///< NAME=VALUE in the image's order
   std::string workdir;
-  bool in_files = false;     ///< the rest is in files of the image: see launch/image_files.hpp
-  std::string start_script;  ///< inside; what runs the image's own command. Empty: none is known
+  bool in_files = false;     ///< the rest is in files of the image: see launch/inside/image_files.hpp
+  std::string start_script;  ///< in the container; runs the image's own command. Empty: unknown
   std::vector<std::string> entrypoint;
-  std::vector<std::string> command;  ///< Cmd: never run, told only, as the rest
+  std::vector<std::string> command;  ///< Cmd: shown, never run, like the rest
   std::string user;
   std::vector<std::string> volumes;
   std::vector<std::string> ports;
@@ -30,29 +30,29 @@ struct ImageSettings {
   static ImageSettings parse(std::string_view records);
 };
 
-/// What a login gives: the container's PATH unless the image says otherwise.
+/// What a login sets: the container's PATH unless the image sets it.
 inline constexpr char kDefaultPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where a variable's value comes from.
+/// The origin of a variable's value.
 enum class Origin { job, slurm, login, image, site, kept, option, hook, entrypoint, container };
 const char* name_of(Origin origin);
 
-/// A task's environment, and why it is as it is.
+/// A task's environment, with origins.
 struct Variable {
   std::string value;
   Origin origin{};
 };
 using Environment = std::map<std::string, Variable>;
 
-/// The rules that users of pyxis rely on: HOME, USER, LOGNAME, SHELL and PATH are the container's; the host's language settings
-/// go; the image's variables win over the job's; a job variable that the image does not know stays. The site's values win over
-/// the image's, those that the site and then the user want to keep from the job over these, and the user's
-/// (--container-env=NAME=VALUE) over all.
+/// The rules that pyxis users rely on: HOME, USER, LOGNAME, SHELL and PATH are the container's; the host's language settings
+/// are dropped; the image's variables override the job's; job variables that the image does not set are kept. The site's values
+/// override the image's, variables kept by the site or the user override these, and the user's
+/// (--container-env=NAME=VALUE) override all.
 Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
                               const EnvironmentWishes& site, const EnvironmentWishes& user_wishes, const UserIdentity& user,
                               std::string_view workdir);
 
-/// Names to set and to unset in the job's environment, so that the job's variables become the container's.
+/// Names to set and to unset in the job's environment to get the container's.
 struct EnvironmentChange {
   std::map<std::string, std::string> set;
   std::set<std::string> unset;

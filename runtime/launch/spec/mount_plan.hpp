@@ -5,9 +5,9 @@
 
 namespace spc {
 
-/// Something of the host, or a new file system, and where it appears.
+/// A host path or tmpfs, and its mount target.
 struct MountPlan {
-  std::string source;  ///< empty: what is mounted there by then is taken away
+  std::string source;  ///< empty: drops what is mounted there
   std::string target;
   std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
   std::string asked_by;     ///< an option, a key of config.toml, "every container"

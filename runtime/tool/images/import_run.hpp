@@ -8,7 +8,7 @@
 namespace spc {
 
 /// Pulls an image into the caller's own store: runs `import` and takes the agent's part
-/// (base/import_protocol.hpp). Returns the digest that names the image's record.
+/// (protocol/import.hpp). Returns the digest that names the image's record.
 ///
 /// The converter is sandboxed here, too, and a layer is published only when `layer-verifier` has
 /// accepted it. Files have no name until then: a crash leaves nothing behind.

@@ -4,7 +4,7 @@
 
 namespace spc {
 
-/// The internal command `submit-check` (base/submit_protocol.hpp). `words`: after its name. Returns the exit status.
+/// The internal command `submit-check` (protocol/submit.hpp). `words`: after its name. Returns the exit status.
 int run_submit_check(std::span<char*> words);
 
 }  // namespace spc
