@@ -180,7 +180,7 @@ def an_image_that_its_registry_does_not_have_is_refused_at_submission(cluster):
         cluster.run("srun", IMAGE, "true").good()
         # What a node may have and the registry not is the node's affair, and so is a registry that cannot be reached from here.
         done = cluster.run("srun", unknown, "--container-pull=never", "true")
-        expect(done.rc == 1 and "get manifest" not in done.err, "the registry was asked", done)
+        expect(done.rc == 1 and "fetch manifest" not in done.err, "the registry was asked", done)
 
 
 # --- what is known afterwards ----------------------------------------------------------------------------------------

@@ -239,7 +239,7 @@ Error Fetch::about(Error error) const {
   if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(endpoint().base_url)) {
     from += ", redirected to " + in_quotes(origin);
   }
-  const std::string action = session_.repository.empty() ? "log in" : (request_.head ? "ask for " : "get ") + request_.what;
+  const std::string action = session_.repository.empty() ? "log in" : (request_.head ? "resolve " : "fetch ") + request_.what;
   return std::move(error).during(action + (session_.repository.empty() ? " to registry " + in_quotes(session_.registry) : from));
 }
 
