@@ -120,9 +120,9 @@ void unset_variable(const char* name, void* arg) { static_cast<Environment*>(arg
 void enter(spc_runtime* runtime, const Arguments& arguments, Environment& job) {
   spc_options options{};
   options.size = sizeof options;
-  options.image = arguments.image.c_str();
-  options.writable = SPC_UNSET;
-  options.mount_home = SPC_UNSET;
+  const std::string image = "container-image=" + arguments.image;
+  const char* const given[] = {image.c_str(), nullptr};
+  options.given = given;
   const auto variables = job.pointers();
   spc_environment environment{};
   environment.size = sizeof environment;

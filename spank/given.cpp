@@ -8,7 +8,7 @@ namespace spank_container {
 namespace {
 
 /// Where Slurm keeps an option of the sbatch or salloc around.
-std::string variable_of_slurm(const OptionRow& row) {
+std::string variable_of_slurm(const spc_option& row) {
   std::string name = std::string("SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_") + row.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
@@ -16,33 +16,29 @@ std::string variable_of_slurm(const OptionRow& row) {
 
 constexpr char kBeaten[] = "SLURM_SPANK_SCONTAINER_BEATEN";  ///< ,NAME,NAME, of options that do not count
 
-/// nullptr: the last value of this option counts alone.
-const char* variable_of_list(size_t row) {
-  const std::string_view name = option_table()[row].name;
-  if (name == "container-mounts") return "SLURM_SPANK_SCONTAINER_MOUNTS";
-  if (name == "container-env") return "SLURM_SPANK_SCONTAINER_ENV";
-  if (name == "container-device") return "SLURM_SPANK_SCONTAINER_DEVICE";
-  if (name == "container-unshare") return "SLURM_SPANK_SCONTAINER_UNSHARE";
-  return nullptr;
+/// Where a list travels whole: SLURM_SPANK_SCONTAINER_MOUNTS. Empty: the last value of this option counts alone.
+std::string variable_of_list(size_t row) {
+  const spc_option& option = option_table()[row];
+  if (option.is_list == 0) return {};
+  std::string name = option.name + std::string_view("container").size();
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(c - 'a' + 'A');
+  return "SLURM_SPANK_SCONTAINER" + name;
 }
 
 /// The option itself, or what says the opposite.
 bool is_same_choice(size_t one, size_t other) {
-  const std::string_view a = option_table()[one].name;
-  const std::string_view b = option_table()[other].name;
-  const auto negates = [](std::string_view no, std::string_view yes) { return no.starts_with("no-") && no.substr(3) == yes; };
-  const auto is_writable = [](std::string_view name) { return name == "container-writable" || name == "container-readonly"; };
-  return a == b || negates(a, b) || negates(b, a) || (is_writable(a) && is_writable(b));
+  const char* opposite = option_table()[one].opposite;
+  return one == other || (opposite != nullptr && opposite == std::string_view(option_table()[other].name));
 }
 
 /// At both ends: lists whose last value came alone are whole again.
 std::vector<GivenOption> with_lists(std::span<const GivenOption> given, GetVariable get, void* arg) {
   std::vector<GivenOption> whole(given.begin(), given.end());
   for (GivenOption& option : whole) {
-    const char* variable = variable_of_list(option.row);
+    const std::string variable = variable_of_list(option.row);
     std::string list;
     // One that belongs to another value is left from somewhere else.
-    if (variable != nullptr && get(variable, list, arg) && list.ends_with("," + option.value)) option.value = list;
+    if (!variable.empty() && get(variable.c_str(), list, arg) && list.ends_with("," + option.value)) option.value = list;
   }
   return whole;
 }
@@ -53,7 +49,7 @@ std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetV
   std::vector<GivenOption> inherited;
   std::vector<GivenOption> typed;
   for (const GivenOption& option : given) {
-    const OptionRow& row = option_table()[option.row];
+    const spc_option& row = option_table()[option.row];
     const auto of_same_row = [&](const GivenOption& other) { return other.row == option.row; };
     const bool first =
         std::none_of(inherited.begin(), inherited.end(), of_same_row) && std::none_of(typed.begin(), typed.end(), of_same_row);
@@ -71,8 +67,8 @@ std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetV
 }
 
 void send_beside(std::span<const GivenOption> counts, std::span<const GivenOption> handed_over) {
-  const auto set = [](const char* variable, const std::string& value) {
-    value.empty() ? ::unsetenv(variable) : ::setenv(variable, value.c_str(), 1);
+  const auto set = [](const std::string& variable, const std::string& value) {
+    value.empty() ? ::unsetenv(variable.c_str()) : ::setenv(variable.c_str(), value.c_str(), 1);
   };
   std::string beaten;
   for (size_t row = 0; row < option_table().size(); ++row) {
@@ -88,7 +84,9 @@ void send_beside(std::span<const GivenOption> counts, std::span<const GivenOptio
       if (option.row == row) last = &option;
     }
     if (last != nullptr && !counted) beaten += "," + std::string(option_table()[row].name);
-    if (const char* variable = variable_of_list(row)) set(variable, last != nullptr && list != last->value ? list : "");
+    if (const auto variable = variable_of_list(row); !variable.empty()) {
+      set(variable, last != nullptr && list != last->value ? list : "");
+    }
   }
   set(kBeaten, beaten.empty() ? "" : beaten + ",");
 }

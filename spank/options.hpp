@@ -4,48 +4,13 @@
 
 #include <span>
 #include <string>
-#include <vector>
 
 #include "spank_container/runtime.h"
 
 namespace spank_container {
 
-/// What the user asked for, as text; the library checks it.
-struct Options {
-  std::string image;
-  std::vector<std::string> mounts;
-  std::string workdir;
-  std::vector<std::string> env;
-  std::string pull, platform;
-  std::string name, save, tmpfs_size;
-  std::vector<std::string> unshare;
-  std::string batch;  ///< script or steps; empty: script
-  std::vector<std::string> devices;
-  std::string mpi;  ///< image or host
-  int gpu = SPC_UNSET;
-  int writable = SPC_UNSET;
-  int mount_home = SPC_UNSET;
-  int remap_root = SPC_UNSET;
-  int entrypoint = SPC_UNSET;
-  int entrypoint_log = SPC_UNSET;
-  int contain = SPC_UNSET;
-  int private_layer = SPC_UNSET;
-  int slurm = SPC_UNSET;
-  int explain = SPC_UNSET;
-  int verbose = SPC_UNSET;
-};
-
-/// One row of the option table: the command line, the environment twins, the help and the man page come from it.
-struct OptionRow {
-  const char* name;      ///< --NAME
-  const char* argument;  ///< shown in --help; nullptr: takes none
-  const char* help;
-  const char* twin;  ///< SCONTAINER_<twin> and PYXIS_CONTAINER_<twin>; nullptr: has none of its own
-  /// Applies a value (empty for options without one); returns why it is refused, or an empty text.
-  std::string (*apply)(Options&, const std::string& value);
-};
-
-std::span<const OptionRow> option_table();
+/// The options of a container, as the library knows them.
+std::span<const spc_option> option_table();
 
 /// srun asks plugins once for each component of a heterogeneous step, but carries only the values of the last one to the nodes,
 /// to all of them. So, where components differ, srun writes down in this variable of the step what each has, and a task
@@ -68,11 +33,5 @@ struct GivenOption {
 
 /// Reads a variable; false: it is not set.
 using GetVariable = bool (*)(const char* name, std::string& value, void* arg);
-
-/// Applies what was given, in order. Returns why one is refused, or an empty text.
-std::string apply_given(Options& options, std::span<const GivenOption> given);
-
-/// Applies the environment twins of options that are not set yet. Returns why one is refused, or an empty text.
-std::string apply_twins(Options& options, GetVariable get, void* arg);
 
 }  // namespace spank_container

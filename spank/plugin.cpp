@@ -64,7 +64,7 @@ int on_option(int row, const char* value, int /*remote*/) {
 
 int register_options(spank_t spank) {
   int row = 0;
-  for (const OptionRow& known : option_table()) {
+  for (const spc_option& known : option_table()) {
     spank_option option{};
     option.name = const_cast<char*>(known.name);
     option.arginfo = const_cast<char*>(known.argument);

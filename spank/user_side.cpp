@@ -15,10 +15,32 @@
 namespace spank_container {
 namespace {
 
-/// What the options mean; made in srun, and again in the task, since a user can avoid srun.
+/// What was asked for, as the library takes it; made in srun, and again in the task, since a user can avoid srun.
 struct Request {
-  Options options;
+  std::vector<std::string> texts;
+  std::vector<const char*> given;  ///< the same
+  spc_options options{};           ///< borrows them
+  spc_summary summary{};
   std::string refused;
+
+  Request(spc_runtime* runtime, std::span<const GivenOption> all, const char* const* variables, const char* batch_script,
+          const char* const* command) {
+    for (const GivenOption& one : all) {
+      const spc_option& option = option_table()[one.row];
+      texts.push_back(option.argument == nullptr ? option.name : std::string(option.name) + "=" + one.value);
+    }
+    for (const auto& text : texts) given.push_back(text.c_str());
+    given.push_back(nullptr);
+    options.size = sizeof options;
+    options.given = given.data();
+    options.variables = variables;
+    options.batch_script = batch_script;
+    options.command = command;
+    summary.size = sizeof summary;
+    if (spc_summarize(runtime, &options, &summary) != SPC_OK) refused = spc_error_message(runtime);
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
 };
 
 std::optional<SrunThatListens> srun;  ///< for this task's error; without one the task prints it itself
@@ -27,13 +49,6 @@ bool from_process(const char* name, std::string& value, void*) {
   const char* found = ::getenv(name);
   if (found != nullptr) value = found;
   return found != nullptr;
-}
-
-Request read_request(std::span<const GivenOption> given, GetVariable get, void* arg) {
-  Request request;
-  request.refused = apply_given(request.options, given);
-  if (request.refused.empty()) request.refused = apply_twins(request.options, get, arg);
-  return request;
 }
 
 /// Tells the library what plugstack.conf says. Returns what is wrong with it, or an empty text.
@@ -47,59 +62,14 @@ std::string configure(spc_runtime* runtime) {
   return settings.refused;
 }
 
-std::vector<const char*> as_vector(const std::vector<std::string>& texts) {
-  std::vector<const char*> pointers;
-  for (const auto& text : texts) pointers.push_back(text.c_str());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-/// Calls `use` with the options as the library takes them; they are borrowed for that call.
-template <typename Use>
-int with_options(const Options& given, const char* batch_script, const Use& use) {
-  const auto mounts = as_vector(given.mounts);
-  const auto env = as_vector(given.env);
-  const auto text = [](const std::string& value) { return value.empty() ? nullptr : value.c_str(); };
-  spc_options options{};
-  options.size = sizeof options;
-  options.image = given.image.c_str();
-  options.mounts = mounts.data();
-  options.workdir = text(given.workdir);
-  options.env = env.data();
-  options.writable = given.writable;
-  options.mount_home = given.mount_home;
-  options.batch_script = batch_script;
-  options.pull = text(given.pull);
-  options.platform = text(given.platform);
-  options.verbose = given.verbose;
-  const auto unshare = as_vector(given.unshare);
-  options.name = text(given.name);
-  options.save = text(given.save);
-  options.unshare = unshare.data();
-  options.tmpfs_size = text(given.tmpfs_size);
-  options.remap_root = given.remap_root;
-  options.entrypoint = given.entrypoint;
-  options.entrypoint_log = given.entrypoint_log;
-  options.contain = given.contain;
-  options.private_layer = given.private_layer;
-  options.slurm = given.slurm;
-  options.explain = given.explain;
-  options.batch = text(given.batch);
-  const auto devices = as_vector(given.devices);
-  options.gpu = given.gpu;
-  options.devices = devices.data();
-  options.mpi = text(given.mpi);
-  return use(options);
-}
-
 /// Options that do nothing without a container: said once each, and the job runs on the host as before.
 void say_what_is_ignored(const std::vector<GivenOption>& given) {
   std::vector<std::string> said;
   for (const GivenOption& option : given) {
-    std::string name = option_table()[option.row].name;
-    for (const char* choice : {"container-mount-home", "container-remap-root", "container-entrypoint", "container-gpu"}) {
-      if (name == choice || name == std::string("no-") + choice) name = std::string("[no-]") + choice;
-    }
+    const spc_option& row = option_table()[option.row];
+    std::string name = row.name;
+    if (name.starts_with("no-")) name = "[no-]" + name.substr(3);
+    if (row.opposite != nullptr && row.opposite == "no-" + name) name = "[no-]" + name;
     if (std::find(said.begin(), said.end(), name) != said.end()) continue;
     said.push_back(name);
     slurm_error("%signoring --%s because neither --container-image nor --container-name is set", state.prefix, name.c_str());
@@ -153,29 +123,27 @@ int refuse_early() {
   const std::string unusable = configure(runtime);
   const auto handed_over = given_to_this_component();
   const auto given = without_beaten(handed_over, from_process, nullptr);
-  Request request = read_request(given, from_process, nullptr);
-  if (request.refused.empty()) request.refused = keep_components_apart(given);
-  const bool wants_container = !request.options.image.empty() || !request.options.name.empty();
-  if (request.refused.empty() && !wants_container) {
+  const Request request(runtime, given, environ, nullptr, nullptr);
+  std::string refused = request.refused;
+  if (refused.empty()) refused = keep_components_apart(given);
+  const bool wants_container = request.summary.container != 0;
+  if (refused.empty() && !wants_container) {
     say_what_is_ignored(given);
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
-  } else if (request.refused.empty()) {
-    request.refused = unusable;
-    const auto check = [&](const spc_options& options) {
-      const int of_form = spc_check(runtime, &options);
-      return of_form == SPC_OK ? spc_check_site(runtime, &options) : of_form;
-    };
-    if (request.refused.empty() && with_options(request.options, nullptr, check) != SPC_OK) {
-      request.refused = spc_error_message(runtime);
+  } else if (refused.empty()) {
+    refused = unusable;
+    if (refused.empty() && (spc_check(runtime, &request.options) != SPC_OK ||
+                            spc_check_site(runtime, &request.options) != SPC_OK)) {
+      refused = spc_error_message(runtime);
     }
-    if (request.refused.empty()) send_beside(given, handed_over);
+    if (refused.empty()) send_beside(given, handed_over);
   }
   spc_close(runtime);
-  if (request.refused.empty()) {
+  if (refused.empty()) {
     if (wants_container && spank_context() == S_CTX_LOCAL) offer_to_gather_errors();
     return 0;
   }
-  slurm_error("%s%s", state.prefix, request.refused.c_str());
+  slurm_error("%s%s", state.prefix, refused.c_str());
   return -1;
 }
 
@@ -189,24 +157,28 @@ void enter_or_end_task(spank_t spank) {
   let_signals_end_the_task();
 
   srun = SrunThatListens::of_this_step(spank, state.tells_errors);
-  const std::string unusable = state.runtime == nullptr ? "" : configure(state.runtime);
+  if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
+  const std::string unusable = configure(state.runtime);
   bool is_component = false;
   const std::string lost = take_own_component(spank, is_component);
   if (!lost.empty()) refuse_task(lost.c_str());
-  const Request request =
-      read_request(is_component ? state.given : whole_given(state.given, variable_of_job, spank), variable_of_job, spank);
-  state.verbose = request.options.verbose == SPC_YES;
+  char** variables = nullptr;
+  if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not provide the job's environment");
+  int words = 0;
+  char** command = nullptr;
+  spank_get_item(spank, S_JOB_ARGV, &words, &command);
+  const Request request(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
+                        batch_script_of(spank), command);
+  state.verbose = request.summary.verbose != 0;
   if (state.verbose) srun.reset();
   if (!unusable.empty()) refuse_task(unusable.c_str());
   if (!request.refused.empty()) refuse_task(request.refused.c_str());
-  if (is_component && request.options.image.empty() && request.options.name.empty()) {
+  if (is_component && request.summary.container == 0) {
     spc_task_stay_outside(state.runtime);
     return;
   }
-  if (request.options.explain == SPC_YES && !state.tells_progress) ::_exit(0);  // one container is enough to explain
+  if (request.summary.explain != 0 && !state.tells_progress) ::_exit(0);  // one container is enough to explain
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
-  char** variables = nullptr;
-  if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not provide the job's environment");
   spc_environment environment{};
   environment.size = sizeof environment;
   environment.variables = variables;
@@ -214,14 +186,7 @@ void enter_or_end_task(spank_t spank) {
   environment.unset = unset_variable;
   environment.arg = spank;
   environment.before_entering = run_task_prolog;
-  int words = 0;
-  char** command = nullptr;
-  spank_get_item(spank, S_JOB_ARGV, &words, &command);
-  const auto enter = [&](spc_options options) {
-    options.command = command;
-    return spc_task_enter(state.runtime, &options, &environment);
-  };
-  if (with_options(request.options, batch_script_of(spank), enter) != SPC_OK) refuse_task(spc_error_message(state.runtime));
+  if (spc_task_enter(state.runtime, &request.options, &environment) != SPC_OK) refuse_task(spc_error_message(state.runtime));
   prolog.apply(spank);
 }
 

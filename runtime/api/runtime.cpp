@@ -13,13 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "api/used_features.hpp"
-#include "image/reference/location.hpp"
-#include "launch/host/namespaces.hpp"
 #include "launch/launch.hpp"
 #include "launch/policy/site.hpp"
-#include "launch/request/device_names.hpp"
-#include "launch/request/save_path.hpp"
+#include "launch/request/messages.hpp"
+#include "launch/request/options.hpp"
 #include "launch/site/submit_check.hpp"
 #include "task/enter.hpp"
 #include "task/granted_devices.hpp"
@@ -89,114 +86,28 @@ class CallbackLog final : public Log {
   const spc_runtime& rt_;
 };
 
-std::optional<bool> tristate(int value) { return value == SPC_UNSET ? std::nullopt : std::optional(value != SPC_NO); }
+/// Writes as much of `known` as the caller's struct has room for.
+template <typename Struct>
+Result<void> hand_out(Struct known, Struct* out) {
+  if (out == nullptr || out->size < sizeof(size_t)) return Error(ErrorKind::invalid, "missing argument");
+  known.size = out->size;
+  std::memcpy(out, &known, std::min(out->size, sizeof known));
+  return {};
+}
 
-Result<LaunchRequest> parse_options(const spc_options* given) {
-  const auto options = SPC_TRY(adopt(given, spc_options{.size = 0,
-                                                        .image = nullptr,
-                                                        .mounts = nullptr,
-                                                        .workdir = nullptr,
-                                                        .env = nullptr,
-                                                        .writable = SPC_UNSET,
-                                                        .mount_home = SPC_UNSET,
-                                                        .batch_script = nullptr,
-                                                        .pull = nullptr,
-                                                        .platform = nullptr,
-                                                        .verbose = 0,
-                                                        .name = nullptr,
-                                                        .save = nullptr,
-                                                        .unshare = nullptr,
-                                                        .tmpfs_size = nullptr,
-                                                        .command = nullptr,
-                                                        .remap_root = SPC_UNSET,
-                                                        .entrypoint = SPC_UNSET,
-                                                        .entrypoint_log = SPC_UNSET,
-                                                        .contain = SPC_UNSET,
-                                                        .private_layer = SPC_UNSET,
-                                                        .slurm = SPC_UNSET,
-                                                        .explain = SPC_UNSET,
-                                                        .batch = nullptr,
-                                                        .gpu = SPC_UNSET,
-                                                        .devices = nullptr,
-                                                        .mpi = nullptr}));
-  LaunchRequest request;
-  if (options.name != nullptr) request.name = SPC_TRY(ContainerName::parse(options.name));
-  if (options.image != nullptr) request.image = options.image;
-  if (!request.image.empty()) {
-    SPC_TRY_DURING("--container-image", ImageLocation::parse(request.image));
-  } else if (!request.name) {
-    return Error(ErrorKind::invalid, "--container-image: argument required");
-  }
-  request.features = used_features(options);
-  for (auto mount = options.mounts; mount != nullptr && *mount != nullptr; ++mount) {
-    for (auto& spec : SPC_TRY(parse_mounts(*mount))) {
-      if (std::find(request.mounts.begin(), request.mounts.end(), spec) == request.mounts.end())
-        request.mounts.push_back(std::move(spec));
-    }
-    if (request.mounts.size() > kMaxMounts) return too_many_mounts();
-  }
-  if (options.workdir != nullptr) {
-    request.workdir = options.workdir;
-    if (request.workdir.empty()) return Error(ErrorKind::invalid, "--container-workdir: argument required");
-  }
-  for (auto list = options.env; list != nullptr && *list != nullptr; ++list) {
-    SPC_TRY_DURING("--container-env", request.environment.add(*list));
-  }
-  if (options.pull != nullptr) {
-    request.pull = parse_pull_policy(options.pull);
-    if (!request.pull) {
-      return Error(ErrorKind::invalid, "--container-pull: " + in_quotes(options.pull) + " is not allowed").hint(kPullPolicies);
-    }
-  }
-  if (options.platform != nullptr) request.platform = SPC_TRY_DURING("--container-platform", Platform::parse(options.platform));
-  request.writable = tristate(options.writable);
-  request.mount_home = tristate(options.mount_home);
-  for (auto list = options.unshare; list != nullptr && *list != nullptr; ++list) {
-    request.namespaces |= SPC_TRY(parse_namespaces(*list));
-  }
-  request.verbose = options.verbose == SPC_YES;
-  request.remap_root = tristate(options.remap_root);
-  request.entrypoint = tristate(options.entrypoint);
-  request.entrypoint_log = options.entrypoint_log == SPC_YES;
-  request.contain = options.contain == SPC_YES;
-  if (request.contain && request.mount_home.value_or(false)) {
-    return Error(ErrorKind::invalid, "--container-contain and --container-mount-home cannot be combined");
-  }
-  if (options.tmpfs_size != nullptr) {
-    request.tmpfs_size = SPC_TRY_DURING("--container-tmpfs-size", MemorySize::parse(options.tmpfs_size));
-  }
-  request.private_layer = options.private_layer == SPC_YES;
-  request.slurm = tristate(options.slurm);
-  if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
-    return Error(ErrorKind::invalid, "--container-slurm and --container-remap-root cannot be combined")
-        .hint("Slurm would see root, munge the user");
-  }
-  request.explain = options.explain == SPC_YES;
-  if (options.save != nullptr) {
-    request.save = options.save;
-    SPC_TRY_DURING("--container-save", check_save_path(request.save));
-  }
-  const bool has_name = options.name != nullptr && *options.name != '\0';
-  if (request.private_layer && (has_name || !request.save.empty())) {
-    return Error(ErrorKind::invalid, std::string("--container-private and --container-") + (has_name ? "name" : "save") +
-                                         " cannot be combined: each task has its own container");
-  }
+Result<OptionTexts> texts_of(const spc_options& options) {
+  OptionTexts texts;
+  for (auto text = options.given; text != nullptr && *text != nullptr; ++text) SPC_TRY(texts.add(*text));
+  if (options.variables != nullptr) SPC_TRY(texts.add_twins(as_map(options.variables)));
+  return texts;
+}
+
+Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
+  const auto options = SPC_TRY(adopt(given, spc_options{}));
+  const auto texts = SPC_TRY(texts_of(options));
+  auto request = SPC_TRY(texts.parse(where));
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
-  if (options.batch != nullptr) request.batch = options.batch;
-  if (!request.batch.empty() && request.batch != "script" && request.batch != "steps") {
-    return Error(ErrorKind::invalid, "--container-batch: " + in_quotes(request.batch) + " is not allowed")
-        .hint("script or steps");
-  }
-  request.gpu = tristate(options.gpu);
-  for (auto list = options.devices; list != nullptr && *list != nullptr; ++list) {
-    SPC_TRY_DURING("--container-device", add_device_names(request.devices, *list));
-  }
-  if (options.mpi != nullptr) request.mpi = options.mpi;
-  if (!request.mpi.empty() && request.mpi != "image" && request.mpi != "host") {
-    return Error(ErrorKind::invalid, "--container-mpi: " + in_quotes(options.mpi) + " is not allowed").hint("image or host");
-  }
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
-  if (request.explain) request.save.clear();  // nothing will have been run
   return request;
 }
 
@@ -233,15 +144,40 @@ int spc_configure(spc_runtime* rt, const char* const* settings) {
 
 const char* spc_message_prefix(const spc_runtime* rt) { return message_prefix(rt == nullptr ? MessageStyle::own : rt->style); }
 
+int spc_option_at(size_t number, spc_option* out) {
+  const auto all = container_options();
+  if (number >= all.size()) return SPC_E_NOT_FOUND;
+  const ContainerOption& option = all[number];
+  const spc_option known{.size = sizeof known,
+                         .name = option.name,
+                         .argument = option.argument,
+                         .help = option.help,
+                         .opposite = option.opposite,
+                         .is_list = option.kind == ContainerOption::Kind::list ? 1 : 0};
+  return hand_out(known, out) ? SPC_OK : SPC_E_INVALID;
+}
+
+int spc_summarize(spc_runtime* rt, const spc_options* options, spc_summary* out) {
+  return guard(rt, [&]() -> Result<void> {
+    const auto adopted = SPC_TRY(adopt(options, spc_options{}));
+    const auto texts = SPC_TRY(texts_of(adopted));
+    const spc_summary summary{.size = sizeof summary,
+                              .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
+                              .explain = texts.has("container-explain") ? 1 : 0,
+                              .verbose = texts.has("container-verbose") ? 1 : 0};
+    return hand_out(summary, out);
+  });
+}
+
 int spc_check(spc_runtime* rt, const spc_options* options) {
   return guard(rt, [&]() -> Result<void> {
-    SPC_TRY(parse_options(options));
+    SPC_TRY(parse_options(options, ReadAt::submission));
     return {};
   });
 }
 
 int spc_check_site(spc_runtime* rt, const spc_options* options) {
-  return guard(rt, [&]() -> Result<void> { return check_at_submission(SPC_TRY(parse_options(options))); });
+  return guard(rt, [&]() -> Result<void> { return check_at_submission(SPC_TRY(parse_options(options, ReadAt::submission))); });
 }
 
 int spc_node_setup(spc_runtime* rt) {
@@ -291,7 +227,7 @@ int spc_task_keep_privilege(spc_runtime* rt) {
 int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_environment* given) {
   const int entered = guard(rt, [&]() -> Result<void> {
     const auto environment = SPC_TRY(adopt(given, spc_environment{}));
-    auto request = SPC_TRY(parse_options(options));
+    auto request = SPC_TRY(parse_options(options, ReadAt::node));
     request.style = &rt->style;
     request.overrides = rt->settings;
     request.granted_devices = rt->granted;

@@ -13,6 +13,7 @@
 #include "tool/containers/supervise.hpp"
 #include "tool/images/submit_check.hpp"
 #include "tool/options.hpp"
+#include "tool/run_options.hpp"
 #include "tool/terminal.hpp"
 
 using namespace spc;
@@ -21,15 +22,15 @@ namespace {
 
 constexpr unsigned kAny = 1U << 20;
 
-constexpr Command kCommands[] = {
+const Command kCommands[] = {
     {"pull", "IMAGE...", "pull images", kPullHelp, kPullOptions, 1, kAny, false, 1, run_pull},
     {"images", "", "list images of the user and the node", kImagesHelp, kImagesOptions, 0, 0, false, 1, run_images},
     {"inspect", "IMAGE", "show configuration and contents of an image", kInspectHelp, kInspectOptions, 1, 1, false, 1,
      run_inspect},
     {"rm", "IMAGE...", "remove images", kRmHelp, kRmOptions, 1, kAny, false, 1, run_rm},
     {"gc", "", "remove unused layers and incomplete images", kGcHelp, kGcOptions, 0, 0, false, 1, run_gc},
-    {"run", "IMAGE [COMMAND...]", "run a command in a container", kRunHelp, kRunOptions, 1, 1, true, kNoContainer, run_run},
-    {"shell", "IMAGE", "run a shell in a container", kShellHelp, kRunOptions, 1, 1, false, kNoContainer, run_shell},
+    {"run", "IMAGE [COMMAND...]", "run a command in a container", kRunHelp, run_options(), 1, 1, true, kNoContainer, run_run},
+    {"shell", "IMAGE", "run a shell in a container", kShellHelp, run_options(), 1, 1, false, kNoContainer, run_shell},
     {"exec", "CONTAINER COMMAND...", "run a command in a running container", kExecHelp, kExecOptions, 1, 1, true, kNoContainer,
      run_exec},
     {"import", "FILE NAME", "import an image file", kImportHelp, kImportOptions, 2, 2, false, 1, run_import},

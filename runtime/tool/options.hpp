@@ -55,25 +55,6 @@ inline constexpr OptionRow kGcOptions[] = {
 inline constexpr char kGcHelp[] =
     "Lists layers that belong to no image and are older than a day, and images with missing layers. Layers in use are kept.\n";
 
-inline constexpr OptionRow kRunOptions[] = {
-    {"--mounts", "SRC[:DST[:FLAGS]][,...]", "bind-mount a host path; FLAGS joined by +: ro, bind, noexec"},
-    {"--workdir", "PATH", "work directory in the container (default: the image's)"},
-    {"--env", "NAME[,NAME...]|NAME=VALUE", "keep these host variables, or set NAME=VALUE"},
-    {"--device", "VENDOR/CLASS=NAME[,...]", "inject CDI devices of this machine"},
-    {"--mount-home", nullptr, "mount the home directory"},
-    {"--no-mount-home", nullptr, "do not mount the home directory"},
-    {"--writable", nullptr, "make the root file system writable; changes are discarded at exit"},
-    {"--readonly", nullptr, "make the root file system read-only, except /tmp and mounts"},
-    {"--changes", "DIR", "keep changes in this directory and start from them next time"},
-    {"--entrypoint", nullptr, "run COMMAND through the image's entrypoint"},
-    {"--remap-root", nullptr, "run as root in a user namespace, for apt, dnf and the like"},
-    {"--name", "NAME", "name of the container for scontainer exec"},
-    {"--share", "KEY|no", "share a container with processes that use the same KEY (default: ranks of one mpirun or srun)"},
-    {"--platform", "OS/ARCH[/VARIANT]", "select this platform instead of this machine's"},
-    {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
-    {"-q,--quiet", nullptr, "do not print pull progress"},
-    {"--tty", nullptr, "accepted and ignored: the terminal is always passed on"},
-};
 inline constexpr char kRunHelp[] =
     "Without COMMAND, run the image's entrypoint and command; with it, run COMMAND alone, as in a job.\n"
     "The container keeps the user, groups, network and devices, /tmp is private, and the image's variables override the user's.\n"

@@ -10,6 +10,7 @@ from report import ROOT, difference, relative
 DOCUMENTS = ("README.md", "packaging/CONTRIBUTING.md", "hooks/README.md", "runtime/ARCHITECTURE.md", "runtime/DECISIONS.md",
              "runtime/agent/README.md", "runtime/hook_engine/README.md", "runtime/image/README.md")
 TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
+OPTIONS = "runtime/launch/request/option_rows.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 SETTINGS_EXAMPLE = ROOT / "packaging/config.toml.example"
@@ -50,12 +51,12 @@ def text_of(literal):
 
 
 def option_table():
-    """name -> (argument or None, environment twin or None), from spank/options.cpp."""
-    source = (ROOT / "spank/options.cpp").read_text()
-    table = source[source.index("kTable[] = {") : source.index("\n};", source.index("kTable[] = {"))]
-    rows = re.findall(rf'\{{"([\w-]+)",\s*{STRING},\s*{STRING},\s*{STRING},\s*\[', table)
+    """name -> (argument or None, environment twin or None), from OPTIONS."""
+    source = (ROOT / OPTIONS).read_text()
+    table = source[source.index("kOptions[] = {") : source.index("\n};", source.index("kOptions[] = {"))]
+    rows = re.findall(rf'\{{"([\w-]+)",\s*{STRING},\s*{STRING},\s*{STRING},\s*Kind::', table)
     if len(rows) != len(re.findall(r'^    \{"', table, re.M)) or not rows:
-        raise ValueError("spank/options.cpp: the option table is not written as documents.py reads it")
+        raise ValueError(f"{OPTIONS}: the option table is not written as documents.py reads it")
     return {name: (text_of(argument), text_of(twin)) for name, argument, _, twin in rows}
 
 
@@ -76,10 +77,10 @@ def documented_options(page):
 
 def option_problems():
     table, page = option_table(), documented_options(OPTIONS_PAGE)
-    yield from difference(page, table, f"{relative(OPTIONS_PAGE)} against spank/options.cpp")
+    yield from difference(page, table, f"{relative(OPTIONS_PAGE)} against {OPTIONS}")
     for name in sorted(set(table) & set(page)):
         if table[name] != page[name]:
-            yield f"--{name}: argument and twin are {table[name]} in spank/options.cpp, {page[name]} in the manual page"
+            yield f"--{name}: argument and twin are {table[name]} in {OPTIONS}, {page[name]} in the manual page"
 
 
 def mentioned_option_problems():

@@ -21,21 +21,23 @@ int main(void) {
     char behind[64];
   } memory;
   spc_runtime *rt = NULL;
-  const char *const mounts[] = {"/scratch", "data", NULL};
+  const char *const image[] = {"container-image=debian:12", NULL};
+  const char *const mounts[] = {"container-image=debian:12", "container-mounts=/scratch", "container-mounts=data", NULL};
   if (spc_open(NULL, NULL, &rt) != SPC_OK) return 2;
 
   memset(&memory, POISON, sizeof memory);
-  memory.options.size = offsetof(struct spc_options, mounts);
-  memory.options.image = "debian:12";
-  expect(spc_check(rt, &memory.options) == SPC_OK, "accepts options that end with the image", rt);
+  memory.options.size = offsetof(struct spc_options, variables);
+  memory.options.given = image;
+  expect(spc_check(rt, &memory.options) == SPC_OK, "accepts options that end with what was given", rt);
 
-  memory.options.size = offsetof(struct spc_options, workdir);
-  memory.options.mounts = mounts;
-  expect(spc_check(rt, &memory.options) == SPC_E_INVALID, "sees the mounts of options that end with them", rt);
+  memory.options.size = offsetof(struct spc_options, batch_script);
+  memory.options.variables = NULL;
+  memory.options.given = mounts;
+  expect(spc_check(rt, &memory.options) == SPC_E_INVALID, "sees the mounts of options that end with the variables", rt);
   expect(strstr(spc_error_message(rt), "data") != NULL, "names the mount that it refuses", rt);
 
   memset(&memory.options, 0, sizeof memory.options);
-  memory.options.image = "debian:12";
+  memory.options.given = image;
   memory.options.size = sizeof memory;
   expect(spc_check(rt, &memory.options) == SPC_OK, "accepts options with members of a later version", rt);
 

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "image/reference/request.hpp"
 #include "launch/request/mount_spec.hpp"
@@ -44,40 +46,34 @@ void check_platform(std::string_view text) {
 
 enum Line { mounts, image, workdir, env, pull, name, save, unshare, tmpfs_size, batch, platform, script, settings, count };
 using Lines = std::array<std::string, count>;
+constexpr std::array<const char*, script> kNames{"mounts",  "image",      "workdir", "env",     "pull", "name", "save",
+                                                 "unshare", "tmpfs-size", "batch",   "platform"};
 
 void check_all(const Lines& lines) {
   spc_runtime* rt = nullptr;
   must(spc_open(nullptr, nullptr, &rt) == SPC_OK, "a handle can be had");
   const auto text = [&](Line line) { return lines[line].empty() ? nullptr : lines[line].c_str(); };
-  const auto list = [&](Line line) { return std::array<const char*, 2>{text(line), nullptr}; };
-  const auto given_mounts = list(mounts);
-  const auto given_env = list(env);
-  const auto given_unshare = list(unshare);
-  const auto given_settings = list(settings);
+  const std::array<const char*, 2> given_settings{text(settings), nullptr};
   must(spc_configure(rt, given_settings.data()) == SPC_OK, "settings are taken as they are");
-  spc_options options{};
-  options.size = sizeof options;
-  options.image = lines[image].c_str();
-  options.mounts = given_mounts.data();
-  options.workdir = text(workdir);
-  options.env = given_env.data();
-  options.pull = text(pull);
-  options.name = text(name);
-  options.save = text(save);
-  options.unshare = given_unshare.data();
-  options.tmpfs_size = text(tmpfs_size);
-  options.batch = text(batch);
-  options.platform = text(platform);
-  options.batch_script = text(script);
-  int* const switches[] = {&options.writable,      &options.mount_home,     &options.remap_root,
-                           &options.entrypoint,    &options.entrypoint_log, &options.contain,
-                           &options.private_layer, &options.slurm,          &options.explain};
+  std::vector<std::string> texts;
+  for (std::size_t line = 0; line < kNames.size(); ++line) {
+    if (!lines[line].empty()) texts.push_back(std::string("container-") + kNames[line] + "=" + lines[line]);
+  }
   std::size_t bits = 0;
   for (const std::string& line : lines) bits = bits * 31 + line.size();
-  for (int* one : switches) {
-    *one = static_cast<int>(bits % 3) - 1;
-    bits /= 3;
+  spc_option option{};
+  option.size = sizeof option;
+  for (std::size_t number = 0; spc_option_at(number, &option) == SPC_OK; ++number) {
+    if (option.argument == nullptr && bits % 3 == 0) texts.emplace_back(option.name);
+    bits = bits / 3 * 31 + number;
   }
+  std::vector<const char*> given;
+  for (const std::string& one : texts) given.push_back(one.c_str());
+  given.push_back(nullptr);
+  spc_options options{};
+  options.size = sizeof options;
+  options.given = given.data();
+  options.batch_script = text(script);
   const int rc = spc_check(rt, &options);
   must(rc == SPC_OK || rc == SPC_E_INVALID, "options are right or wrong, and nothing else");
   if (rc != SPC_OK) must(*spc_error_message(rt) != '\0' && is_printable(spc_error_message(rt)), "a refusal says why");

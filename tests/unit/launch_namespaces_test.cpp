@@ -1,5 +1,5 @@
 #include "catch.hpp"
-#include "launch/host/namespaces.hpp"
+#include "launch/request/namespaces.hpp"
 
 using namespace spc;
 

@@ -3,12 +3,9 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <set>
 
-#include "api/used_features.hpp"
-#include "catch.hpp"
-#include "image/config/features.hpp"
 #include "base/unique_fd.hpp"
+#include "catch.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "launch/site/site_mounts.hpp"
@@ -81,28 +78,6 @@ TEST_CASE("an option that is off is refused by name") {
   CHECK(message_of(check_features({"container-mounts", "container-name"}, site)) ==
         "--container-name: not allowed by this site (hint: drop it, or ask the administrator about features_off in "
         "config.toml)");
-}
-
-TEST_CASE("every option that can be off is recognised when it is used") {
-  const char* const list[] = {"x", nullptr};
-  spc_options options{};
-  options.size = sizeof options;
-  options.image = "x";
-  options.mounts = options.env = options.unshare = options.devices = list;
-  options.workdir = options.pull = options.platform = options.name = options.save = options.tmpfs_size = options.mpi = "x";
-  options.mount_home = options.remap_root = options.entrypoint = options.entrypoint_log = options.contain = SPC_YES;
-  options.private_layer = options.gpu = options.slurm = options.explain = options.verbose = SPC_YES;
-  std::set<std::string> used;
-  for (const int writable : {SPC_YES, SPC_NO}) {
-    options.writable = writable;
-    for (const std::string& feature : used_features(options)) used.insert(feature);
-  }
-  CHECK(used == std::set<std::string>(std::begin(kFeatures), std::end(kFeatures)));
-  spc_options nothing{};
-  nothing.size = sizeof nothing;
-  nothing.image = "x";
-  nothing.writable = nothing.mount_home = nothing.remap_root = nothing.entrypoint = SPC_UNSET;
-  CHECK(used_features(nothing).empty());
 }
 
 TEST_CASE("the site's mounts come before the user's, its defaults where he says nothing") {

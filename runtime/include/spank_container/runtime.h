@@ -10,7 +10,8 @@
  *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
- * In srun, sbatch and salloc: spc_open, spc_check, spc_close. Call spc_configure before spc_check and spc_task_enter.
+ * In srun, sbatch and salloc: spc_option_at for each option; spc_open, spc_summarize, spc_check, spc_close. Call
+ * spc_configure before spc_check and spc_task_enter.
  *
  * Functions return SPC_OK or a negative code; spc_error_message() returns the text of a handle's last failure.
  * Nothing is thrown, no signal handler is installed, no descriptor stays open across exec. Strings are borrowed for the
@@ -53,37 +54,32 @@ typedef void (*spc_log_fn)(int level, const char *line, void *arg);
 
 typedef struct spc_runtime spc_runtime;
 
-enum { SPC_UNSET = -1, SPC_NO = 0, SPC_YES = 1 };
+/* One option of a container, for the caller to register. Members are only ever added at the end. */
+struct spc_option {
+  size_t size;          /* sizeof as the caller compiled it */
+  const char *name;     /* without its dashes, for example "container-image" */
+  const char *argument; /* shown in --help; NULL: it takes none */
+  const char *help;
+  const char *opposite; /* the option that says the contrary; or NULL */
+  int is_list;          /* 1: may be given several times; one value with commas is the same */
+};
 
 /* What the user asked for. Members are only ever added at the end. */
 struct spc_options {
-  size_t size;               /* sizeof as the caller compiled it */
-  const char *image;         /* NULL or empty only with a name; [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST], oci:DIR, ./PATH, ... */
-  const char *const *mounts; /* NULL-terminated; each SRC[:DST[:FLAGS]][,...]; or NULL */
-  const char *workdir;       /* or NULL: the image's */
-  const char *const *env;    /* NULL-terminated names that keep the job's value, each may be a comma list; or NULL */
-  int writable;              /* SPC_UNSET: the site's default */
-  int mount_home;            /* SPC_UNSET: the site's default */
-  const char *batch_script;  /* of a batch step, or NULL */
-  const char *pull;          /* newer, missing, always or never; or NULL: the site's default */
-  const char *platform;      /* OS/ARCHITECTURE[/VARIANT]; or NULL: the node's */
-  int verbose;               /* 1: say where the time of an import went, too */
-  const char *name;          /* NAME[:auto|create|exec|no_exec|replace], or JOB.STEP; or NULL: without a name */
-  const char *save;          /* file that the container becomes when its tasks have ended; or NULL */
-  const char *const *unshare; /* NULL-terminated; each NS[,NS...] of net, ipc, uts, pid; or NULL */
-  const char *tmpfs_size;    /* how much can be written: bytes with K, M, G, T, or N% of the memory; or NULL */
-  const char *const *command; /* what the task will execute, for `explain`; or NULL */
-  int remap_root;            /* SPC_UNSET: the site's default */
-  int entrypoint;            /* SPC_UNSET: the site's default */
-  int entrypoint_log;        /* SPC_YES: show what the entrypoint prints */
-  int contain;               /* SPC_YES: nothing of the user's is mounted, home and /tmp are empty */
-  int private_layer;         /* SPC_YES: each task has a writable layer and /tmp of its own */
-  int slurm;                 /* SPC_YES: Slurm's commands work inside */
-  int explain;               /* SPC_YES: say through the log what would be executed, then end the process with status 0 */
-  const char *batch;         /* script or steps: of a batch step, the latter leaves the script outside; or NULL: the site's default */
-  int gpu;                   /* SPC_UNSET: GPUs work inside if the step has any and the site lets */
-  const char *const *devices; /* NULL-terminated names of CDI, VENDOR/CLASS=NAME, each may be a comma list; or NULL */
-  const char *mpi;           /* image or host: whose MPI; or NULL: the site's default */
+  size_t size;                  /* sizeof as the caller compiled it */
+  const char *const *given;     /* NULL-terminated; each NAME=VALUE, or NAME of an option without a value */
+  const char *const *variables; /* the user's environment, NAME=VALUE, NULL-terminated: sets options that are not
+                                   given, by SCONTAINER_NAME and PYXIS_CONTAINER_NAME; or NULL */
+  const char *batch_script;     /* of a batch step, or NULL */
+  const char *const *command;   /* what the task will execute, for --container-explain; or NULL */
+};
+
+/* What options amount to before their values are checked. */
+struct spc_summary {
+  size_t size;
+  int container; /* 1: a container is asked for, by an image or by a name */
+  int explain;   /* 1: spc_task_enter says through the log what would be executed, and ends the process with status 0 */
+  int verbose;   /* 1: it says where the time went, too */
 };
 
 struct spc_step {
@@ -116,6 +112,10 @@ SPC_API int spc_configure(spc_runtime *rt, const char *const *settings);
 /* Prefix of every line for the user, "spank-container: " or "pyxis: ", as configured by the site. Static. */
 SPC_API const char *spc_message_prefix(const spc_runtime *rt);
 
+/* The option with this number, counted from 0; SPC_E_NOT_FOUND behind the last. Needs no handle; the texts are static. */
+SPC_API int spc_option_at(size_t number, struct spc_option *out);
+/* Refuses unknown options and those that contradict each other, and sums up the others. Checks no value. */
+SPC_API int spc_summarize(spc_runtime *rt, const struct spc_options *options, struct spc_summary *out);
 /* Checks the syntax of the options, without side effects. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
 /* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what this machine's configuration

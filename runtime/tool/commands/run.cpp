@@ -12,8 +12,7 @@
 #include "base/socket.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/inside/image_files.hpp"
-#include "launch/request/device_names.hpp"
-#include "launch/request/launch_request.hpp"
+#include "launch/request/options.hpp"
 
 #include "tool/command.hpp"
 #include "tool/containers/launch_key.hpp"
@@ -24,6 +23,7 @@
 #include "tool/containers/user_container.hpp"
 #include "tool/images/local_image.hpp"
 #include "tool/images/obtain.hpp"
+#include "tool/run_options.hpp"
 #include "tool/started_by_enroot.hpp"
 
 namespace spc {
@@ -31,8 +31,8 @@ namespace {
 
 using Commands = std::vector<std::vector<std::string>>;
 
-Error contradiction(const char* a, const char* b) {
-  return Error(ErrorKind::invalid, std::string(a) + " and " + b + " cannot be combined");
+Error contradiction(const std::string& a, const std::string& b) {
+  return {ErrorKind::invalid, a + " and " + b + " cannot be combined"};
 }
 
 /// The same options as a job's, as far as they make sense without Slurm.
@@ -43,31 +43,54 @@ struct RunOptions {
   RootMap map = RootMap::self;
 };
 
+/// As a job's option is called here.
+std::string run_name(const ContainerOption& option) { return "--" + name_of_run(option); }
+
 Result<RunOptions> parse_options(const Arguments& arguments) {
   RunOptions options;
-  for (const std::string& text : arguments.values("mounts")) {
-    for (auto& mount : SPC_TRY(parse_mounts(text))) options.request.mounts.push_back(std::move(mount));
-  }
-  options.request.workdir = arguments.value("workdir");
-  for (const std::string& text : arguments.values("env")) {
-    // Unlike a job's option this one takes a single NAME=VALUE as it is, commas and all.
-    if (const auto equals = text.find('='); equals != std::string::npos && equals > 0) {
-      options.request.environment.values[text.substr(0, equals)] = text.substr(equals + 1);
-    } else {
-      SPC_TRY_DURING("--env", options.request.environment.add(text));
+  OptionTexts texts;
+  std::map<std::string, std::string> variables;
+  for (const ContainerOption& option : container_options()) {
+    const std::string name = name_of_run(option);
+    if (option.run_help == nullptr || !arguments.has(name)) continue;
+    if (option.kind == ContainerOption::Kind::on && option.opposite != nullptr) {
+      const std::string opposite = run_name(*find_option(option.opposite));
+      if (arguments.has(opposite.substr(2))) return contradiction(run_name(option), opposite);
+    }
+    if (option.is_switch()) SPC_TRY(texts.add(option, ""));
+    if (option.kind == ContainerOption::Kind::once && !arguments.value(name).empty()) {
+      SPC_TRY(texts.add(option, arguments.value(name)));
+    }
+    if (option.kind != ContainerOption::Kind::list) continue;
+    for (const std::string& text : arguments.values(name)) {
+      // Unlike a job's option --env takes a single NAME=VALUE as it is, commas and all.
+      const auto equals = name == "env" ? text.find('=') : std::string::npos;
+      if (equals != std::string::npos && equals > 0) {
+        variables[text.substr(0, equals)] = text.substr(equals + 1);
+      } else {
+        SPC_TRY(texts.add(option, text));
+      }
     }
   }
-  for (const std::string& text : arguments.values("device")) {
-    SPC_TRY_DURING("--device", add_device_names(options.request.devices, text));
-  }
-  if (arguments.has("writable") && arguments.has("readonly")) return contradiction("--writable", "--readonly");
-  if (arguments.has("mount-home") && arguments.has("no-mount-home")) return contradiction("--mount-home", "--no-mount-home");
-  if (arguments.has("writable") || arguments.has("readonly")) options.request.writable = arguments.has("writable");
-  if (arguments.has("mount-home") || arguments.has("no-mount-home")) options.request.mount_home = arguments.has("mount-home");
+  SPC_TRY(texts.apply_to(options.request, ReadAt::node, run_name));
+  for (auto& [name, value] : variables) options.request.environment.values[name] = value;
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
   options.name = arguments.value("name");
   options.request.command = arguments.rest;  // hooks may ask for it
   if (arguments.has("changes")) options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
+  return options;
+}
+
+/// The same as options of a step. What variables are set to the command is told by us.
+std::vector<std::string> options_of_step(const Arguments& arguments, const LaunchRequest& request) {
+  std::vector<std::string> options{"container-image=" + arguments.words[0]};
+  for (const ContainerOption& option : container_options()) {
+    const std::string name = name_of_run(option);
+    if (option.run_help == nullptr || !arguments.has(name) || name == "env") continue;
+    if (option.is_switch()) options.emplace_back(option.name);
+    for (const std::string& text : arguments.values(name)) options.push_back(std::string(option.name) + "=" + text);
+  }
+  for (const std::string& name : request.environment.keep) options.push_back("container-env=" + name);
   return options;
 }
 
@@ -320,15 +343,8 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
     const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
     commands = SPC_TRY(command_of(arguments, image.record ? image.record->settings : std::string()));
   }
-  StepOptions step_options;
-  step_options.image = name;
-  step_options.mounts = arguments.values("mounts");
-  step_options.workdir = options.request.workdir;
-  step_options.env = options.request.environment.keep;
-  step_options.devices = options.request.devices;
-  if (options.request.writable) step_options.writable = *options.request.writable ? 1 : 0;
-  if (options.request.mount_home) step_options.mount_home = *options.request.mount_home ? 1 : 0;
-  if (wanted.pull) step_options.pull = name_of(*wanted.pull);
+  auto step_options = options_of_step(arguments, options.request);
+  if (wanted.pull) step_options.push_back(std::string("container-pull=") + name_of(*wanted.pull));
   auto step = SPC_TRY(NodeStep::open(name, wanted.quiet));
   return supervise_noted(places, options, name, [&] {
     auto environment = own_environment();

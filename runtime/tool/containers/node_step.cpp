@@ -65,24 +65,14 @@ Result<NodeStep> NodeStep::open(const std::string& image, bool quiet) {
   return step;
 }
 
-Result<void> NodeStep::enter(const StepOptions& options, std::map<std::string, std::string>& environment) {
+Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   const auto variable_pointers = as_pointers(variables);
-  const auto mounts = as_pointers(options.mounts);
-  const auto env = as_pointers(options.env);
-  const auto devices = as_pointers(options.devices);
+  const auto option_pointers = as_pointers(options);
   spc_options given{};
   given.size = sizeof given;
-  given.image = options.image.c_str();
-  given.mounts = mounts.data();
-  given.workdir = options.workdir.empty() ? nullptr : options.workdir.c_str();
-  given.env = env.data();
-  given.devices = devices.data();
-  given.writable = options.writable;
-  given.mount_home = options.mount_home;
-  given.pull = options.pull.empty() ? nullptr : options.pull.c_str();
-  given.verbose = options.verbose ? SPC_YES : SPC_NO;
+  given.given = option_pointers.data();
   spc_environment changes{};
   changes.size = sizeof changes;
   changes.variables = variable_pointers.data();
@@ -100,11 +90,9 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   if (wanted.platform) {
     return Error(ErrorKind::invalid, "--platform: the node's store takes images for the node's architecture only");
   }
-  StepOptions options;
-  options.image = wanted.image;
-  options.writable = SPC_NO;
-  options.verbose = wanted.verbose;
-  options.pull = wanted.pull ? name_of(*wanted.pull) : "";
+  std::vector<std::string> options{"container-image=" + wanted.image, "container-readonly"};
+  if (wanted.verbose) options.emplace_back("container-verbose");
+  if (wanted.pull) options.push_back(std::string("container-pull=") + name_of(*wanted.pull));
   {
     // A container is made and left at once: what it needs is in the store then, under the same rules as for a job.
     auto step = SPC_TRY(NodeStep::open(wanted.image, wanted.quiet));

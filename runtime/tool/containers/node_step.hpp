@@ -12,20 +12,6 @@
 
 namespace spc {
 
-/// What root wants to run, in terms of runtime.h.
-struct StepOptions {
-  std::string image;
-  std::vector<std::string> mounts;
-  std::string workdir;
-  std::vector<std::string> env;
-  std::vector<std::string> devices;  ///< CDI names
-  int writable = -1;    ///< SPC_UNSET, SPC_NO, SPC_YES
-  int mount_home = -1;  ///< the same
-  std::string pull;
-  bool quiet = false;
-  bool verbose = false;
-};
-
 /// As root: the container that a job step of root would get, from the node's store, by the same agent and kernel mounts.
 /// It ends when this object is destroyed and nobody is in it any more.
 class NodeStep {
@@ -35,8 +21,9 @@ class NodeStep {
   NodeStep& operator=(NodeStep&&) = delete;
   ~NodeStep();
 
-  /// Moves this process, a child of the one that opened the step, into it; changes `environment` to the container's.
-  Result<void> enter(const StepOptions& options, std::map<std::string, std::string>& environment);
+  /// Takes this process, a child of the one that opened the step, inside; changes `environment` to the container's.
+  /// `options` are those of a job: NAME=VALUE or NAME.
+  Result<void> enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment);
 
  private:
   struct State;

@@ -1,4 +1,4 @@
-#include "launch/host/namespaces.hpp"
+#include "launch/request/namespaces.hpp"
 
 namespace spc {
 namespace {
