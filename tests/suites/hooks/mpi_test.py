@@ -8,7 +8,7 @@ from harness import equal, expect, test
 from images import with_probe
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RING = os.path.join(HERE, "../mpi/ring.c")
+RING = os.path.join(HERE, "../../mpi/ring.c")
 PROGRAMS = "--container-mounts=/home/shared/mpi:/mpi:ro"
 SECONDS = 60  # ring ends itself after 40
 

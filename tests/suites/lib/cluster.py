@@ -16,8 +16,8 @@ from faulty_registry import FaultyRegistry
 from harness import Failed, equal, expect
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAM = os.path.join(HERE, "../cluster/cluster")
-BUILD_IMAGE = os.path.join(HERE, "../images/build")
+PROGRAM = os.path.join(HERE, "../../cluster/cluster")
+BUILD_IMAGE = os.path.join(HERE, "../../images/build")
 NODES = ("node01", "node02")
 LOOP_GET_STATUS64 = 0x4C05
 OURS = "spank-container: "

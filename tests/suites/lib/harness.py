@@ -6,7 +6,7 @@ import re
 TESTS = []
 write_golden = False
 running = None  # the test that runs now
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden")
 
 
 class Test:

@@ -13,7 +13,7 @@ import sys
 from harness import Skipped, equal, expect, test
 from plugstack import plugstack
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fuzz"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../fuzz"))
 from hostile_strings import hostile  # noqa: E402
 
 COUNT, SEED = int(os.environ.get("SPC_HOSTILE_COUNT", "400")), int(os.environ.get("SPC_HOSTILE_SEED", "1"))
