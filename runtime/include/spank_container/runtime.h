@@ -57,11 +57,11 @@ typedef struct spc_runtime spc_runtime;
 /* One option of a container, for the caller to register. Members are only ever added at the end. */
 struct spc_option {
   size_t size;          /* sizeof as the caller compiled it */
-  const char *name;     /* without its dashes, for example "container-image" */
-  const char *argument; /* shown in --help; NULL: it takes none */
+  const char *name;     /* without dashes, for example "container-image" */
+  const char *argument; /* shown in --help; NULL: none */
   const char *help;
-  const char *opposite; /* the option that says the contrary; or NULL */
-  int is_list;          /* 1: may be given several times; one value with commas is the same */
+  const char *opposite; /* the opposite switch; or NULL */
+  int is_list;          /* 1: may be repeated, or be one value with commas */
 };
 
 /* What the user asked for. Members are only ever added at the end. */
@@ -71,15 +71,15 @@ struct spc_options {
   const char *const *variables; /* the user's environment, NAME=VALUE, NULL-terminated: sets options that are not
                                    given, by SCONTAINER_NAME and PYXIS_CONTAINER_NAME; or NULL */
   const char *batch_script;     /* of a batch step, or NULL */
-  const char *const *command;   /* what the task will execute, for --container-explain; or NULL */
+  const char *const *command;   /* of the task, for --container-explain; or NULL */
 };
 
-/* What options amount to before their values are checked. */
+/* Summary of the options, before their values are checked. */
 struct spc_summary {
   size_t size;
-  int container; /* 1: a container is asked for, by an image or by a name */
-  int explain;   /* 1: spc_task_enter says through the log what would be executed, and ends the process with status 0 */
-  int verbose;   /* 1: it says where the time went, too */
+  int container; /* 1: a container is requested, by image or name */
+  int explain;   /* 1: dry run: spc_task_enter logs what would be executed, and exits with status 0 */
+  int verbose;   /* 1: print a timing breakdown */
 };
 
 struct spc_step {
@@ -112,9 +112,9 @@ SPC_API int spc_configure(spc_runtime *rt, const char *const *settings);
 /* Prefix of every line for the user, "spank-container: " or "pyxis: ", as configured by the site. Static. */
 SPC_API const char *spc_message_prefix(const spc_runtime *rt);
 
-/* The option with this number, counted from 0; SPC_E_NOT_FOUND behind the last. Needs no handle; the texts are static. */
+/* Option `number`, from 0; SPC_E_NOT_FOUND after the last. Needs no handle; the texts are static. */
 SPC_API int spc_option_at(size_t number, struct spc_option *out);
-/* Refuses unknown options and those that contradict each other, and sums up the others. Checks no value. */
+/* Refuses unknown and contradicting options, and summarizes the others. Does not check values. */
 SPC_API int spc_summarize(spc_runtime *rt, const struct spc_options *options, struct spc_summary *out);
 /* Checks the syntax of the options, without side effects. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
