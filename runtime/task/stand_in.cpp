@@ -10,6 +10,8 @@
 
 #include <cerrno>
 
+#include "base/child.hpp"
+
 namespace spc {
 namespace {
 
@@ -71,7 +73,7 @@ Result<void> leave_stand_in() {
   ::sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);
   ::sigaction(SIGCHLD, &default_action, &on_child);
-  const pid_t child = ::fork();
+  const pid_t child = fork_process();
   const int failed = errno;
   if (child > 0) stand_in_for(child, all);
   ::sigaction(SIGCHLD, &on_child, nullptr);

@@ -1,14 +1,13 @@
 #include "scontainer.hpp"
 
 #include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <climits>
 
+#include "base/child.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc {
@@ -52,18 +51,12 @@ Error become_scontainer(const std::vector<std::string>& arguments) { return beco
 
 Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments) {
   const std::string path = program();
-  const auto words = command(arguments);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
   const UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
-  pid_t pid = -1;
-  const int failed = ::posix_spawn(&pid, path.c_str(), &actions, nullptr, pointers(words).data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return Error::from_errno(failed, "execute " + in_quotes(path));
+  auto child = SPC_TRY(Child::start(
+      {.path = path, .arguments = command(arguments), .descriptors = {{writing.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
   writing.reset();
   std::string text;
   std::array<char, 4096> piece{};
@@ -73,10 +66,7 @@ Result<std::string> output_of_scontainer(const std::vector<std::string>& argumen
     if (got <= 0) break;
     text.append(piece.data(), static_cast<std::size_t>(got));
   }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return Error(ErrorKind::unavailable, "");
+  if (!child.wait().success()) return Error(ErrorKind::unavailable, "");
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }

@@ -1,9 +1,6 @@
 #include "image/layer/layer_process.hpp"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -23,19 +20,13 @@ struct Pipe {
   UniqueFd read_end, write_end;
 };
 
-/// Both ends are above the descriptors that the child gets, so that none is overwritten before it is used.
 Result<Pipe> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
-  const UniqueFd low_read(ends[0]);
-  const UniqueFd low_write(ends[1]);
-  Pipe pipe{UniqueFd(::fcntl(ends[0], F_DUPFD_CLOEXEC, kLayerReport + 1)),
-            UniqueFd(::fcntl(ends[1], F_DUPFD_CLOEXEC, kLayerReport + 1))};
-  if (!pipe.read_end || !pipe.write_end) return Error::from_errno(errno, "make a pipe");
-  return pipe;
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-std::string find_program() {
+std::string path_of_program() {
   std::array<char, PATH_MAX> self{};
   const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
   if (size > 0) {
@@ -47,27 +38,9 @@ std::string find_program() {
   return SPC_LIBEXECDIR "/layer-writer";
 }
 
-/// The child: only system calls until exec. If it fails, the report pipe takes errno instead of a report.
-[[noreturn]] void run_child(const char* program, char* const* arguments, int input, int output, int report,
-                            pid_t parent) noexcept {
-  static char* const kNoEnvironment[] = {nullptr};
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (::dup2(input, kLayerInput) >= 0 && ::dup2(output, kLayerOutput) >= 0 && ::dup2(report, kLayerReport) >= 0 &&
-      ::syscall(SYS_close_range, kLayerReport + 1, ~0U, 0) == 0) {
-    ::execve(program, arguments, kNoEnvironment);
-  }
-  const int err = errno;
-  (void)!::write(kLayerReport, &err, sizeof err);
-  ::_exit(127);
-}
-
-Error died(int status) {
-  if (WIFSIGNALED(status)) {
-    const int signal = WTERMSIG(status);
+Error died(const ExitStatus& status) {
+  if (status.signalled()) {
+    const int signal = status.signal();
     std::string why = "layer-writer was killed by signal " + std::to_string(signal);
     if (const char* name = ::sigdescr_np(signal)) why += std::string(" (") + name + ")";
     if (signal == SIGSYS) return Error(ErrorKind::refused, why + ": system call forbidden by its sandbox");
@@ -75,55 +48,28 @@ Error died(int status) {
     if (signal == SIGKILL) return std::move(error).hint("perhaps out of memory: increase --mem");
     return error;
   }
-  return Error(ErrorKind::internal, "layer-writer exited with status " + std::to_string(WEXITSTATUS(status)));
+  return Error(ErrorKind::internal, "layer-writer exited with status " + std::to_string(status.code()));
 }
 
 }  // namespace
 
 Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& limits, const std::string& program) {
-  const std::string path = program.empty() ? find_program() : program;
-  std::array<std::string, 5> words{"layer-writer", std::to_string(limits.tar_bytes), std::to_string(limits.image_bytes),
-                                   std::to_string(limits.entries), std::to_string(limits.workers)};
-  std::array<char*, words.size() + 1> arguments{};
-  for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
-
+  const std::string path = program.empty() ? path_of_program() : program;
   auto input = SPC_TRY(make_pipe());
   auto report = SPC_TRY(make_pipe());
-  const UniqueFd output(::fcntl(output_file, F_DUPFD_CLOEXEC, kLayerReport + 1));
-  if (!output) return Error::from_errno(errno, "pass the layer's file");
   (void)::fcntl(input.write_end.get(), F_SETPIPE_SZ, kPipeBytes);  // beyond the user's quota it stays 64 KiB
 
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) return Error::from_errno(errno, "start layer-writer");
-  if (pid == 0) {
-    run_child(path.c_str(), arguments.data(), input.read_end.get(), output.get(), report.write_end.get(), parent);
-  }
-  return LayerProcess(pid, std::move(input.write_end), std::move(report.read_end));
-}
-
-LayerProcess& LayerProcess::operator=(LayerProcess&& other) noexcept {
-  if (this != &other) {
-    kill();
-    child_ = std::move(other.child_);
-    input_ = std::move(other.input_);
-    report_ = std::move(other.report_);
-  }
-  return *this;
-}
-
-int LayerProcess::wait() noexcept {
-  int status = 0;
-  while (::waitpid(child_.pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  child_.pid = -1;
-  return status;
-}
-
-void LayerProcess::kill() noexcept {
-  if (child_.pid < 0) return;
-  ::kill(child_.pid, SIGKILL);
-  wait();
+  auto child = SPC_TRY(Child::start({.path = path,
+                                     .arguments = {"layer-writer", std::to_string(limits.tar_bytes),
+                                                   std::to_string(limits.image_bytes), std::to_string(limits.entries),
+                                                   std::to_string(limits.workers)},
+                                     .environment = std::vector<std::string>(),
+                                     .descriptors = {{input.read_end.get(), kLayerInput},
+                                                     {STDOUT_FILENO, STDOUT_FILENO},
+                                                     {STDERR_FILENO, STDERR_FILENO},
+                                                     {output_file, kLayerOutput},
+                                                     {report.write_end.get(), kLayerReport}}}));
+  return LayerProcess(std::move(child), std::move(input.write_end), std::move(report.read_end));
 }
 
 Result<ConvertedLayer> LayerProcess::finish() {
@@ -137,18 +83,13 @@ Result<ConvertedLayer> LayerProcess::finish() {
     got += static_cast<std::size_t>(count);
   }
   if (got == sizeof report && std::memcmp(report.magic, LayerReport::kMagic, sizeof report.magic) != 0) {
-    kill();
+    child_.kill();
     return Error(ErrorKind::internal, "layer-writer sent an invalid report");
   }
-  const int status = wait();
-  if (got == sizeof(int)) {
-    int err = 0;
-    std::memcpy(&err, &report, sizeof err);
-    return Error::from_errno(err, "execute \"layer-writer\"");
-  }
+  const ExitStatus status = child_.wait();
   if (got != sizeof report) return died(status);
   if (report.error.is_set()) return report.error.error();
-  if (status != 0) return died(status);
+  if (!status.success()) return died(status);
   return report.layer;
 }
 

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <optional>
 #include <string>
 
+#include "base/child.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/layer.hpp"
@@ -19,10 +18,6 @@ class LayerProcess {
   /// the pipes and descriptors 1 and 2 are inherited. `program`: if not the one beside this program or the installed one.
   static Result<LayerProcess> start(int output_file, const LayerLimits& limits = {}, const std::string& program = {});
 
-  LayerProcess(LayerProcess&&) noexcept = default;
-  LayerProcess& operator=(LayerProcess&& other) noexcept;
-  ~LayerProcess() { kill(); }
-
   /// Input of the compressed blob: a pipe of 1 MiB if the system allows it. EPIPE means that the
   /// process failed: finish() has the reason. (SIGPIPE must be ignored.) Make it non-blocking for poll.
   [[nodiscard]] int input() const { return input_.get(); }
@@ -36,19 +31,8 @@ class LayerProcess {
   Result<ConvertedLayer> finish();
 
  private:
-  struct Child {
-    pid_t pid = -1;
-    explicit Child(pid_t value) : pid(value) {}
-    Child(Child&& other) noexcept : pid(std::exchange(other.pid, -1)) {}
-    Child& operator=(Child&& other) noexcept {
-      std::swap(pid, other.pid);
-      return *this;
-    }
-    ~Child() = default;
-  };
-  LayerProcess(pid_t pid, UniqueFd input, UniqueFd report) : child_(pid), input_(std::move(input)), report_(std::move(report)) {}
-  void kill() noexcept;
-  int wait() noexcept;
+  LayerProcess(Child child, UniqueFd input, UniqueFd report)
+      : child_(std::move(child)), input_(std::move(input)), report_(std::move(report)) {}
 
   Child child_;
   UniqueFd input_;

@@ -1,15 +1,13 @@
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <csignal>
+#include <cstdlib>
 #include <vector>
 
+#include "base/child.hpp"
 #include "image/user_source/export.hpp"
 #include "image/user_source/temporary_file.hpp"
 
@@ -21,37 +19,20 @@ constexpr std::size_t kMaxComplaints = 300;
 constexpr int kBetweenPodmanLines = 15'000;  // milliseconds
 
 /// A program of the user at work, its output going into a file. It does not outlive us.
-class Program {
+class ExportProgram {
  public:
   /// ErrorKind::not_found: there is no such program along PATH.
-  static Result<Program> start(const std::vector<std::string>& command, int output) {
+  static Result<ExportProgram> start(const std::vector<std::string>& command, int output) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "create a pipe");
-    Program program{UniqueFd(ends[0])};
+    UniqueFd reading(ends[0]);
     const UniqueFd complaints(ends[1]);
-    std::vector<char*> argv;
-    for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&actions, output, 1);
-    ::posix_spawn_file_actions_adddup2(&actions, complaints.get(), 2);
-    ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-    const int failed = ::posix_spawnp(&program.pid_, command.front().c_str(), &actions, nullptr, argv.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    if (failed == ENOENT) return Error(ErrorKind::not_found, "there is no program " + in_quotes(command.front()) + " along PATH");
-    if (failed != 0) return Error::from_errno(failed, "run " + in_quotes(command.front()));
-    return program;
-  }
-
-  Program(Program&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)), complaints_(std::move(other.complaints_)), text_(std::move(other.text_)) {}
-  Program& operator=(Program&&) = delete;
-  ~Program() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    static_cast<void>(wait());
+    const char* path = std::getenv("PATH");
+    const auto found = find_program(command.front(), path != nullptr ? path : "/bin:/usr/bin");
+    if (!found) return Error(ErrorKind::not_found, "there is no program " + in_quotes(command.front()) + " along PATH");
+    auto child = SPC_TRY(Child::start(
+        {.path = *found, .arguments = command, .descriptors = {{output, 1}, {complaints.get(), 2}}, .death_signal = 0}));
+    return ExportProgram(std::move(child), std::move(reading));
   }
 
   enum class Heard { nothing, words, the_end };
@@ -67,13 +48,7 @@ class Program {
     return Heard::words;
   }
   /// Its exit status; 128 + the signal that killed it.
-  int wait() {
-    int status = 0;
-    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
+  int wait() { return child_.wait().code(); }
   [[nodiscard]] std::string complaints() const {
     std::string line = text_;
     while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
@@ -84,18 +59,18 @@ class Program {
   }
 
  private:
-  explicit Program(UniqueFd complaints) : complaints_(std::move(complaints)) {}
-  pid_t pid_ = -1;
+  ExportProgram(Child child, UniqueFd complaints) : child_(std::move(child)), complaints_(std::move(complaints)) {}
+  Child child_;
   UniqueFd complaints_;
   std::string text_;  // the end of what it wrote to standard error
 };
 
 Result<FilePart> output_of(const std::vector<std::string>& command, const std::string& what, Log& log) {
   UniqueFd file = SPC_TRY(temporary_file(kUsualPodmanImage));
-  auto program = SPC_TRY(Program::start(command, file.get()));
+  auto program = SPC_TRY(ExportProgram::start(command, file.get()));
   log.write(LogLevel::info, command.front() + " writes out " + what);
-  for (auto heard = program.listen(); heard != Program::Heard::the_end; heard = program.listen()) {
-    if (heard == Program::Heard::words) continue;
+  for (auto heard = program.listen(); heard != ExportProgram::Heard::the_end; heard = program.listen()) {
+    if (heard == ExportProgram::Heard::words) continue;
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
     log.write(LogLevel::info, command.front() + " writes out " + what + ": " + std::to_string(size / 1'000'000) + " MB");
   }

@@ -1,15 +1,12 @@
 #include "launch/after/saver.hpp"
 
-#include <fcntl.h>
-#include <linux/close_range.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "base/child.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "launch/request/save_path.hpp"
@@ -21,31 +18,15 @@ namespace {
 
 constexpr char kProgram[] = SPC_LIBEXECDIR "/save";
 
-/// In the child. Says who it is while it still is us.
-[[noreturn]] void become_save(int socket, int line, char* const* arguments) {
-  ::setsid();
+/// In the child, which still is us: says who it is.
+bool introduce_itself(int slurmstepd) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   const UniqueFd itself(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!itself || !give_up_privilege()) ::_exit(126);
+  if (!itself || !give_up_privilege()) return false;
   SaveMessage message;
   message.kind = SaveMessageKind::started;
   const int passed[] = {itself.get()};
-  if (!send_struct(socket, message, passed)) ::_exit(126);
-
-  // Out of the way of the numbers that they get.
-  const int high_socket = ::fcntl(socket, F_DUPFD, 100);
-  const int high_line = ::fcntl(line, F_DUPFD, 100);
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int fd : {0, 1, 2}) ::dup2(null, fd);
-  ::dup2(high_socket, kSaveSocket);
-  ::dup2(high_line, kSaveTaskSocket);
-  ::syscall(SYS_close_range, kSaveTaskSocket + 1, ~0U, 0);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  char* const environment[] = {nullptr};
-  ::execve(kProgram, arguments, environment);
-  ::_exit(127);
+  return send_struct(slurmstepd, message, passed).has_value();
 }
 
 /// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.
@@ -68,17 +49,18 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
   const auto cpus = job.find("SLURM_CPUS_ON_NODE");
   const std::string cpus_text = cpus == job.end() ? "0" : cpus->second;
   const std::string shown_name = (style == MessageStyle::pyxis ? "pyxis_" : "") + (name.empty() ? step_name(job) : name);
-  char* const arguments[] = {const_cast<char*>("save"),
-                             const_cast<char*>(path.c_str()),
-                             const_cast<char*>(shown_name.c_str()),
-                             const_cast<char*>(cpus_text.c_str()),
-                             const_cast<char*>(message_prefix(style)),
-                             nullptr};
   // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own children when it begins
   // to cancel a step, before it kills.
-  const auto child = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (child < 0) return Error::from_errno(errno, "fork the saver");
-  if (child == 0) become_save(step.save.get(), theirs.get(), arguments);
+  const int slurmstepd = step.save.get();
+  auto started = Child::start({.path = kProgram,
+                               .arguments = {"save", path, shown_name, cpus_text, message_prefix(style)},
+                               .environment = std::vector<std::string>(),
+                               .descriptors = {{slurmstepd, kSaveSocket}, {theirs.get(), kSaveTaskSocket}},
+                               .death_signal = 0,
+                               .group = Program::Group::session,
+                               .parent = ChildOf::our_parent,
+                               .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
+  if (!started) return std::move(started).error().during("start the process that saves the container");
   theirs.reset();
 
   SaveMessage answer;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/child.hpp"
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
 #include "task/enter.hpp"
@@ -108,17 +108,16 @@ bool wait_for_the_end(int stepd, int save) {
 }  // namespace
 
 Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<void(Log&)> stop) {
-  auto [of_save, ours] = SPC_TRY(socket_pair());
+  auto line = SPC_TRY(socket_pair());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Error::from_errno(errno, "make a pipe");
   const UniqueFd confirmed(ends[0]);
   StopProcess process;
   process.confirmation_.reset(ends[1]);
   // A child of slurmstepd, as `save` is.
-  const auto child = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
-  if (child < 0) return Error::from_errno(errno, "fork the process for stop hooks");
-  if (child == 0) live(step.save.get(), ours.get(), confirmed.get(), stop);
-  process.of_save_.save = std::move(of_save);
+  const auto begin = [&]() -> int { live(step.save.get(), line.second.get(), confirmed.get(), stop); };
+  SPC_TRY(Child::run(begin, "run stop hooks", 0, ChildOf::our_parent));
+  process.of_save_.save = std::move(line.first);
   return process;
 }
 

@@ -1,22 +1,18 @@
 #include "launch/hooks/hook_runner.hpp"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <deque>
 #include <utility>
 
+#include "base/child.hpp"
 #include "base/clock.hpp"
 #include "base/socket.hpp"
 #include "task/ambient.hpp"
@@ -29,33 +25,6 @@ constexpr std::size_t kMostOfLine = 1000;  ///< bytes; longer ones are divided
 constexpr std::size_t kMostToLog = 8192;   ///< of one program
 constexpr std::size_t kLastLines = 20;
 constexpr std::size_t kMostConnections = 16;
-constexpr int kNotExecuted = 125;
-
-std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (const auto& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-[[noreturn]] void become(char* const* arguments, char* const* environment, int output, bool keeps_capabilities, int report) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::setsid();
-  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  ::dup2(null, STDIN_FILENO);
-  ::dup2(null, STDOUT_FILENO);
-  ::dup2(output, STDERR_FILENO);
-  ::syscall(SYS_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC);
-  if (keeps_capabilities) keep_capabilities_when_executing();
-  ::execve(arguments[0], arguments, environment);
-  const int failed = errno;
-  [[maybe_unused]] const auto written = ::write(report, &failed, sizeof failed);
-  ::_exit(kNotExecuted);
-}
 
 }  // namespace
 
@@ -63,10 +32,8 @@ std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
 struct HookRunner::Running {
   std::string name;
   std::string path;
-  pid_t pid = -1;
-  UniqueFd process;  ///< pidfd
+  Child child;
   UniqueFd output;
-  UniqueFd not_executed;  ///< says an errno, or ends
   std::string line;
   std::deque<std::string> last;
   std::size_t logged = 0;
@@ -98,31 +65,36 @@ Result<void> HookRunner::answer_at(const std::string& path, MountFor mount, int 
 
 Result<void> HookRunner::run(const std::string& name, const std::vector<std::string>& arguments) {
   int output[2];
-  int report[2];
   if (::pipe2(output, O_CLOEXEC) != 0) return Error::from_errno(errno, "hook " + name + ": make a pipe");
   Running running;
   running.name = name;
   running.path = arguments.back();
   running.output.reset(output[0]);
   UniqueFd output_end(output[1]);
-  if (::pipe2(report, O_CLOEXEC) != 0) return Error::from_errno(errno, "hook " + name + ": make a pipe");
-  running.not_executed.reset(report[0]);
-  UniqueFd report_end(report[1]);
   ::fcntl(running.output.get(), F_SETFL, O_NONBLOCK);
-  const auto pointers = as_pointers(arguments);
-  const auto environment = as_pointers(environment_);
-  running.pid = ::fork();
-  if (running.pid < 0) return Error::from_errno(errno, "hook " + name + ": fork");
-  if (running.pid == 0) {
-    become(pointers.data(), environment.data(), output_end.get(), keeps_capabilities_, report_end.get());
+  Program program{.path = arguments.front(),
+                  .arguments = arguments,
+                  .environment = environment_,
+                  .descriptors = {{output_end.get(), STDERR_FILENO}},
+                  .group = Program::Group::session,
+                  .signals = Program::Signals::defaults};
+  if (keeps_capabilities_) {
+    program.prepare = [] {
+      keep_capabilities_when_executing();
+      return true;
+    };
   }
-  running.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, running.pid, 0)));
+  auto started = Child::start(program);
+  if (!started) {
+    return Error::from_errno(started.error().sys_errno(), "hook " + name + ": execute " + in_quotes(running.path))
+        .hint("does its first line name a program of this node?");
+  }
+  running.child = *std::move(started);
   output_end.reset();
-  report_end.reset();
 
   const std::uint64_t end = now_us() + std::uint64_t{seconds_} * 1'000'000;
   for (bool silent = false;;) {
-    std::vector<pollfd> events = {{running.process.get(), POLLIN, 0},
+    std::vector<pollfd> events = {{running.child.watch(), POLLIN, 0},
                                   {silent ? -1 : running.output.get(), POLLIN, 0},
                                   {step_, 0, 0},
                                   {connections_.size() < kMostConnections ? listener_.get() : -1, POLLIN, 0}};
@@ -130,7 +102,8 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
     for (const UniqueFd& connection : connections_) events.push_back({connection.get(), POLLIN, 0});
     const std::uint64_t moment = now_us();
     if (moment >= end) {
-      end_descendants(running.pid);
+      end_descendants(running.child.pid());
+      running.child.release();
       read_lines(running);
       return failure(running, "took longer than " + std::to_string(seconds_) + " seconds")
           .hint("hook_timeout in config.toml is the limit");
@@ -138,7 +111,8 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
     const int left = static_cast<int>(std::min<std::uint64_t>((end - moment) / 1000 + 1, 60'000));
     if (::poll(events.data(), events.size(), left) < 0) continue;
     if ((events[2].revents & (POLLHUP | POLLERR)) != 0) {
-      end_descendants(running.pid);
+      end_descendants(running.child.pid());
+      running.child.release();
       return Error(ErrorKind::unavailable, "hook " + name + ": the start of the container has ended");
     }
     if ((events[1].revents & POLLIN) != 0) read_lines(running);
@@ -152,16 +126,10 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
     }
     if (events[0].revents != 0) break;
   }
-  int status = 0;
-  ::waitpid(running.pid, &status, 0);
+  const ExitStatus status = running.child.wait();
   read_lines(running);
-  int not_executed = 0;
-  if (::read(running.not_executed.get(), &not_executed, sizeof not_executed) == sizeof not_executed) {
-    auto error = Error::from_errno(not_executed, "hook " + name + ": execute " + in_quotes(running.path));
-    return std::move(error).hint("does its first line name a program of this node?");
-  }
-  if (WIFSIGNALED(status)) return failure(running, "was ended by signal " + std::to_string(WTERMSIG(status)));
-  if (WEXITSTATUS(status) != 0) return failure(running, "exited with return code " + std::to_string(WEXITSTATUS(status)));
+  if (status.signalled()) return failure(running, "was ended by signal " + std::to_string(status.signal()));
+  if (!status.success()) return failure(running, "exited with return code " + std::to_string(status.code()));
   return {};
 }
 

@@ -1,11 +1,8 @@
 #include "launch/hooks/shell_hooks.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +10,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/child.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "hook_engine/root_path.hpp"
@@ -236,20 +234,12 @@ Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks, con
   if (::mkdir(directory.c_str(), 0700) != 0) return Error::from_errno(errno, "make a directory for hooks");
   const auto answer = SPC_TRY(ChildsAnswer::make());
   const ShellHookPlace place{root, directory, work_directory()};
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "run hooks: fork");
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);
-    const auto keep = [](HookRunner& runner) -> Result<void> {
-      runner.keep_capabilities();
-      return {};
-    };
-    ::_exit(answer.give(run_shell_hooks(hooks, place, start, log, keep)) ? 0 : 1);
-  }
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  const auto keep = [](HookRunner& runner) -> Result<void> {
+    runner.keep_capabilities();
+    return {};
+  };
+  const auto run = [&] { return answer.give(run_shell_hooks(hooks, place, start, log, keep)) ? 0 : 1; };
+  SPC_TRY(Child::run(run, "run hooks")).wait();
   return answer.take();
 }
 

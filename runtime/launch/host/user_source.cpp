@@ -1,14 +1,8 @@
 #include "launch/host/user_source.hpp"
 
-#include <fcntl.h>
-#include <linux/close_range.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <vector>
@@ -22,39 +16,16 @@ namespace {
 
 constexpr char kUserSource[] = SPC_LIBEXECDIR "/user-source";
 
-enum class MayGainPrivilege { yes, no };
-
-/// In the child. The socket becomes descriptor 3, and there is nothing else.
-[[noreturn]] void become_user_source(int socket, pid_t parent, MayGainPrivilege gain, char* const* arguments,
-                                     char* const* environment) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(0);
-  ::setpgid(0, 0);
-  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-  if (gain == MayGainPrivilege::no && !give_up_privilege()) ::_exit(126);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int fd : {0, 1, 2}) ::dup2(null, fd);
-  if (socket == kUserSourceSocket) {
-    ::fcntl(socket, F_SETFD, 0);
-  } else {
-    ::dup2(socket, kUserSourceSocket);
-  }
-  ::syscall(SYS_close_range, kUserSourceSocket + 1, ~0U, 0);
-  ::execve(kUserSource, arguments, environment);
-
-  // A question that nobody has read would make the other side see a broken connection instead of the answer.
+/// The question that `import` has asked is answered in place of the program that cannot be started. One that nobody has read
+/// would make the other side see a broken connection instead of the answer.
+void answer_that_it_is_missing(int socket) {
   UserSourceMessage failed;
-  static_cast<void>(::recv(kUserSourceSocket, &failed, sizeof failed, MSG_DONTWAIT));
+  static_cast<void>(::recv(socket, &failed, sizeof failed, MSG_DONTWAIT));
   failed = UserSourceMessage();
   failed.kind = UserSourceKind::failed;
   failed.error = WireError(Error(ErrorKind::system, "start " SPC_LIBEXECDIR "/user-source: it cannot be executed")
                                .hint("install spank-container on this node"));
-  static_cast<void>(send_struct(kUserSourceSocket, failed));
-  ::_exit(127);
+  static_cast<void>(send_struct(socket, failed));
 }
 
 }  // namespace
@@ -73,7 +44,7 @@ Result<void> UserSource::wait_for(int agent) {
       return Error::from_errno(errno, "wait for the agent");
     }
     if (watched[0].revents != 0) return {};
-    if ((watched[1].revents & POLLIN) != 0 && pid_ < 0) {
+    if ((watched[1].revents & POLLIN) != 0 && !child_.running()) {
       // End of file is readable too.
       char byte = 0;
       if (::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) SPC_TRY(start());
@@ -83,32 +54,30 @@ Result<void> UserSource::wait_for(int agent) {
 }
 
 Result<void> UserSource::start() {
-  const std::string location = location_.canonical();
-  char* const arguments[] = {const_cast<char*>(kUserSource), const_cast<char*>(location.c_str()), nullptr};
-  std::vector<std::string> texts;
-  for (const auto& [name, value] : *environment_) texts.push_back(name + "=" + value);
-  std::vector<char*> environment;
-  for (std::string& text : texts) environment.push_back(text.data());
-  environment.push_back(nullptr);
-
+  Program program{.path = kUserSource,
+                  .arguments = {kUserSource, location_.canonical()},
+                  .environment = std::vector<std::string>(),
+                  .descriptors = {{socket_.get(), kUserSourceSocket}},
+                  .group = Program::Group::own};
+  for (const auto& [name, value] : *environment_) program.environment->push_back(name + "=" + value);
   // podman makes its user namespace with newuidmap, which has to gain what any process of the user may gain.
-  const auto gain = location_.kind == ImageLocation::Kind::podman ? MayGainPrivilege::yes : MayGainPrivilege::no;
-  const pid_t parent = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) return Error::from_errno(errno, "fork user-source");
-  if (pid_ == 0) become_user_source(socket_.get(), parent, gain, arguments, environment.data());
-  ::setpgid(pid_, pid_);
+  const bool may_gain_privilege = location_.kind == ImageLocation::Kind::podman;
+  program.prepare = [may_gain_privilege] {
+    ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    return may_gain_privilege || give_up_privilege().has_value();
+  };
+  auto started = Child::start(program);
+  if (started) {
+    child_ = *std::move(started);
+  } else {
+    answer_that_it_is_missing(socket_.get());
+  }
   return {};
 }
 
 void UserSource::stop() {
   socket_.reset();
-  if (pid_ <= 0) return;
-  ::kill(-pid_, SIGKILL);
-  ::kill(pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  pid_ = -1;
+  child_.kill();
 }
 
 }  // namespace spc

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <map>
 #include <string>
 
+#include "base/child.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "image/reference/location.hpp"
@@ -34,7 +33,7 @@ class UserSource {
   UniqueFd socket_;  // until the process has it, or no more requests are possible
   ImageLocation location_;
   const std::map<std::string, std::string>* environment_ = nullptr;
-  pid_t pid_ = -1;
+  Child child_;
 };
 
 }  // namespace spc

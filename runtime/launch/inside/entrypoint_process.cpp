@@ -7,13 +7,13 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/child.hpp"
 #include "base/clock.hpp"
 #include "base/socket.hpp"
 #include "task/descendants.hpp"
@@ -33,41 +33,6 @@ struct Report {
 /// How much is read after the end, when what it started goes on printing.
 constexpr std::size_t kMostAfterEnd = 1 << 20;
 
-std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (const auto& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-/// The process that executes the entrypoint: leaves only what the entrypoint is to have. Tells `report` why it cannot.
-[[noreturn]] void become_entrypoint(const EntrypointProcess& process, char* const* arguments, char* const* environment,
-                                    int output, int report) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // should its keeper be killed
-  ::setsid();
-  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // First out of the way of the numbers that are to be used.
-  const int probe = ::fcntl(process.probe, F_DUPFD_CLOEXEC, 100);
-  const int found = ::fcntl(process.found, F_DUPFD_CLOEXEC, 100);
-  const int answer = ::fcntl(report, F_DUPFD_CLOEXEC, 100);
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  ::dup2(output, STDOUT_FILENO);
-  ::dup2(output, STDERR_FILENO);
-  ::dup2(null, STDIN_FILENO);
-  ::syscall(SYS_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC);
-  ::dup2(probe, kProbeDescriptor);
-  ::dup2(found, kFoundDescriptor);
-  ::execve(process.program.c_str(), arguments, environment);
-  Report failed;
-  failed.kind = Report::ended;
-  failed.end = {EntrypointEnd::Kind::not_executed, errno};
-  [[maybe_unused]] const auto sent = send_struct(answer, failed);
-  ::_exit(127);
-}
-
 /// Looks after the entrypoint's process: passes on what it prints, watches the time, and clears up.
 class Keeper {
  public:
@@ -75,7 +40,7 @@ class Keeper {
   [[noreturn]] void run();
 
  private:
-  bool start();
+  Result<void> start();
   EntrypointEnd watch();
   void read_output(std::size_t most);
   void tell(std::string_view text);
@@ -83,8 +48,7 @@ class Keeper {
   const EntrypointProcess& process_;
   UniqueFd report_;
   UniqueFd output_;
-  pid_t pid_ = -1;
-  UniqueFd pid_descriptor_;
+  Child child_;
   std::string line_;
   bool heard_ = true;  ///< the task that waits is alive
 };
@@ -109,10 +73,10 @@ void Keeper::run() {
   // A signal for the step ends the task that waits, and that ends the entrypoint.
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE}) ::signal(number, SIG_IGN);
   leave_only(report_, process_);
-  if (!start()) ::_exit(1);
-  const auto end = watch();
+  const auto started = start();
+  const auto end = started ? watch() : EntrypointEnd{EntrypointEnd::Kind::not_executed, started.error().sys_errno()};
   const bool good = end.kind == EntrypointEnd::Kind::exited && end.number == 0;
-  if (!good) end_descendants(pid_);
+  if (!good) end_descendants(child_.pid());
   read_output(kMostAfterEnd);
   if (!line_.empty()) tell(line_);
   Report report;
@@ -129,25 +93,29 @@ void Keeper::run() {
   ::_exit(0);
 }
 
-bool Keeper::start() {
+Result<void> Keeper::start() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
   output_.reset(ends[0]);
   const UniqueFd input(ends[1]);
   ::fcntl(output_.get(), F_SETFL, O_NONBLOCK);
-  const auto arguments = as_pointers(process_.arguments);
-  const auto environment = as_pointers(process_.environment);
-  pid_ = ::fork();
-  if (pid_ == 0) become_entrypoint(process_, arguments.data(), environment.data(), input.get(), report_.get());
-  if (pid_ > 0) pid_descriptor_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-  return static_cast<bool>(pid_descriptor_);
+  child_ = SPC_TRY(Child::start({.path = process_.program,
+                                 .arguments = process_.arguments,
+                                 .environment = process_.environment,
+                                 .descriptors = {{input.get(), STDOUT_FILENO},
+                                                 {input.get(), STDERR_FILENO},
+                                                 {process_.probe, kProbeDescriptor},
+                                                 {process_.found, kFoundDescriptor}},
+                                 .group = Program::Group::session,
+                                 .signals = Program::Signals::defaults}));
+  return {};
 }
 
 EntrypointEnd Keeper::watch() {
   const auto limit = static_cast<std::uint64_t>(std::chrono::microseconds(process_.limit).count());
   const std::uint64_t begin = now_us();
   for (bool silent = false;;) {
-    pollfd events[] = {{pid_descriptor_.get(), POLLIN, 0}, {silent ? -1 : output_.get(), POLLIN, 0}, {report_.get(), 0, 0}};
+    pollfd events[] = {{child_.watch(), POLLIN, 0}, {silent ? -1 : output_.get(), POLLIN, 0}, {report_.get(), 0, 0}};
     const std::uint64_t passed = now_us() - begin;
     if (limit != 0 && passed >= limit) return {EntrypointEnd::Kind::timed_out, 0};
     const int left = limit == 0 ? -1 : static_cast<int>(std::min<std::uint64_t>((limit - passed) / 1000 + 1, 60'000));
@@ -156,10 +124,9 @@ EntrypointEnd Keeper::watch() {
     if ((events[1].revents & POLLIN) != 0) read_output(sizeof(Report::text));
     if ((events[1].revents & (POLLIN | POLLHUP)) == POLLHUP) silent = true;  // it has closed its output and goes on
     if (events[0].revents != 0) {
-      int status = 0;
-      ::waitpid(pid_, &status, 0);
-      if (WIFEXITED(status)) return {EntrypointEnd::Kind::exited, WEXITSTATUS(status)};
-      return {EntrypointEnd::Kind::signalled, WTERMSIG(status)};
+      const ExitStatus status = child_.wait();
+      if (status.signalled()) return {EntrypointEnd::Kind::signalled, status.signal()};
+      return {EntrypointEnd::Kind::exited, status.code()};
     }
   }
 }
@@ -193,21 +160,23 @@ void Keeper::tell(std::string_view text) {
 }  // namespace
 
 Result<EntrypointEnd> run_process(const EntrypointProcess& process, const std::function<void(std::string_view)>& tell) {
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t middle = ::fork();
-  if (middle < 0) return Error::from_errno(errno, "fork");
-  if (middle == 0) {
-    const pid_t keeper = ::fork();
-    if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);
-    ours.reset();
-    Keeper(process, std::move(theirs)).run();
-  }
-  theirs.reset();
-  while (::waitpid(middle, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  auto line = SPC_TRY(socket_pair());
+  // A grandchild: nobody waits for the keeper, which may live as long as the servers that the entrypoint has started.
+  const auto keep = [&]() -> int {
+    line.first.reset();
+    Keeper(process, std::move(line.second)).run();
+  };
+  const auto leave_keeper = [&] {
+    auto keeper = Child::run(keep, "keep the entrypoint", 0);
+    if (keeper) keeper->release();
+    return keeper ? 0 : 1;
+  };
+  auto middle = SPC_TRY(Child::run(leave_keeper, "run the entrypoint", 0));
+  middle.wait();
+  line.second.reset();
   for (;;) {
     Report report;
-    if (!receive_struct(ours.get(), report)) return Error(ErrorKind::unavailable, "its supervisor exited");
+    if (!receive_struct(line.first.get(), report)) return Error(ErrorKind::unavailable, "its supervisor exited");
     if (report.kind == Report::ended) return report.end;
     tell(std::string_view(report.text, std::min(report.size, sizeof report.text)));
   }

@@ -1,17 +1,13 @@
 #include "launch/site/site_importer.hpp"
 
-#include <fcntl.h>
-#include <linux/close_range.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/file.hpp"
 #include "base/trusted_file.hpp"
 #include "base/unique_fd.hpp"
@@ -21,26 +17,7 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMostOutput = 1 << 20;
-
-/// In the child: its output goes to memory, since one that leaves something running must not keep us waiting.
-[[noreturn]] void become_importer(pid_t parent, int out, int log, char* const* arguments, char* const* environment) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent || !stay_outside()) ::_exit(126);
-  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Out of the way of the numbers that they get.
-  const int high_out = ::fcntl(out, F_DUPFD, 100);
-  const int high_log = ::fcntl(log, F_DUPFD, 100);
-  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  ::dup2(null, 0);
-  ::dup2(high_out, 1);
-  ::dup2(high_log, 2);
-  ::syscall(SYS_close_range, 3, ~0U, 0);
-  ::execve(arguments[0], arguments, environment);
-  ::_exit(127);
-}
+constexpr int kNotExecuted = 127;
 
 Result<UniqueFd> memory(const char* name) {
   UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
@@ -55,10 +32,10 @@ std::string content(int file) {
   return text;
 }
 
-std::string outcome(int status) {
-  if (WIFSIGNALED(status)) return "was ended by signal " + std::to_string(WTERMSIG(status));
-  if (WEXITSTATUS(status) == 127) return "cannot be executed (exit code 127)";
-  return "failed with exit code " + std::to_string(WEXITSTATUS(status));
+std::string outcome(const ExitStatus& status) {
+  if (status.signalled()) return "was ended by signal " + std::to_string(status.signal());
+  if (status.code() == kNotExecuted) return "cannot be executed (exit code 127)";
+  return "failed with exit code " + std::to_string(status.code());
 }
 
 /// The last lines, which say why.
@@ -105,22 +82,23 @@ void SiteImporter::release() {
 Result<std::string> SiteImporter::run(const char* verb, const char* argument, Log* log) {
   const UniqueFd out = SPC_TRY(memory("spank-container importer"));
   const UniqueFd messages = SPC_TRY(memory("spank-container importer log"));
-  char* const arguments[] = {program_.data(), const_cast<char*>(verb), const_cast<char*>(argument), nullptr};
-  std::vector<std::string> texts;
-  for (const auto& [name, value] : *environment_) texts.push_back(name + "=" + value);
-  if (!environment_->contains("PYXIS_RUNTIME_PATH")) texts.emplace_back("PYXIS_RUNTIME_PATH=/tmp");
-  std::vector<char*> environment;
-  for (std::string& text : texts) environment.push_back(text.data());
-  environment.push_back(nullptr);
-
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "start importer " + in_quotes(program_));
-  if (child == 0) become_importer(parent, out.get(), messages.get(), arguments, environment.data());
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status == 0) return content(out.get());
+  // Its output goes to memory, since one that leaves something running must not keep us waiting.
+  Program program{.path = program_,
+                  .arguments = {program_, verb},
+                  .environment = std::vector<std::string>(),
+                  .descriptors = {{out.get(), 1}, {messages.get(), 2}},
+                  .death_signal = SIGTERM};
+  if (argument != nullptr) program.arguments.emplace_back(argument);
+  for (const auto& [name, value] : *environment_) program.environment->push_back(name + "=" + value);
+  if (!environment_->contains("PYXIS_RUNTIME_PATH")) program.environment->emplace_back("PYXIS_RUNTIME_PATH=/tmp");
+  program.prepare = [] {
+    if (!stay_outside()) return false;
+    ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    return true;
+  };
+  auto child = Child::start(program);
+  const ExitStatus status = child ? child->wait() : ExitStatus(kNotExecuted << 8);
+  if (status.success()) return content(out.get());
   if (log != nullptr) show(content(messages.get()), *log);
   return Error(ErrorKind::system, "importer " + in_quotes(program_) + " " + outcome(status))
       .hint("its output is above");

@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/child.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "launch/host/data_file.hpp"
@@ -245,10 +245,8 @@ Result<SharedContainer> make_to_share(UserRun& run) {
   auto mounted = std::make_shared<MountedImage>(SPC_TRY(run.mount(shared.image, shared.settings)));
   shared.user = UniqueFd(::open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC));
   if (!shared.user) return Error::from_errno(errno, "open the user namespace");
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "fork");
-  if (child == 0) {
+  auto line = SPC_TRY(socket_pair());
+  const auto make = [&] {
     StderrLog log;
     auto made = make_user_container(*mounted, run.options.request, ImageSettings::parse(shared.settings), run.options.map,
                                     {.environment = own_environment()}, own_environment(), Site::read(), log);
@@ -256,15 +254,16 @@ Result<SharedContainer> make_to_share(UserRun& run) {
     if (made) {
       const auto text = sealed_memory_file("edits", made->edits.serialize());
       const int passed[] = {made->mounts.get(), text ? text->get() : -1};
-      sent = text ? send_struct(theirs.get(), char{'m'}, passed) : Result<void>(text.error());
+      sent = text ? send_struct(line.second.get(), char{'m'}, passed) : Result<void>(text.error());
     }
     if (!sent) report_error(sent.error().message());
-    ::_exit(sent ? 0 : 1);
-  }
-  theirs.reset();
+    return sent ? 0 : 1;
+  };
+  auto child = SPC_TRY(Child::run(make, "make the container", 0));
+  line.second.reset();
   char kind = 0;
-  auto received = receive_struct(ours.get(), kind);
-  ::waitpid(child, nullptr, 0);
+  auto received = receive_struct(line.first.get(), kind);
+  child.wait();
   if (!received || received->size() != 2) return Error(ErrorKind::system, "");  // said by the child
   shared.mounts = std::move((*received)[0]);
   shared.edits = SPC_TRY(read_file((*received)[1].get(), 64 << 20));

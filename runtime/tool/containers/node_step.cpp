@@ -1,13 +1,14 @@
 #include "tool/containers/node_step.hpp"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <utility>
 
+#include "base/child.hpp"
 #include "base/socket.hpp"
+#include "protocol/wire_error.hpp"
 #include "spank_container/runtime.h"
 #include "tool/images/stored_images.hpp"
 #include "tool/terminal.hpp"
@@ -80,10 +81,9 @@ Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<s
   changes.unset = unset_variable;
   changes.arg = &environment;
   spc_task_keep_privilege(state_->runtime);
-  if (spc_task_enter(state_->runtime, &given, &changes) != SPC_OK) {
-    return Error(ErrorKind::system, spc_error_message(state_->runtime));
-  }
-  return {};
+  const int entered = spc_task_enter(state_->runtime, &given, &changes);
+  if (entered == SPC_OK) return {};
+  return Error(static_cast<ErrorKind>(SPC_E_INVALID - entered), spc_error_message(state_->runtime));  // in the same order
 }
 
 Result<Digest> pull_into_node_store(const Places& places, const Config& config, const Wanted& wanted) {
@@ -96,25 +96,20 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   {
     // A container is made and left at once: what it needs is in the store then, under the same rules as for a job.
     auto step = SPC_TRY(NodeStep::open(wanted.image, wanted.quiet));
-    auto [ours, theirs] = SPC_TRY(socket_pair());
-    const pid_t child = ::fork();
-    if (child < 0) return Error::from_errno(errno, "fork");
-    if (child == 0) {
+    auto line = SPC_TRY(socket_pair());
+    const auto enter = [&] {
       std::map<std::string, std::string> environment;
       const auto entered = step.enter(options, environment);
-      std::string why = entered ? "" : entered.error().message();
-      why += '\0';
-      static_cast<void>(send_message(theirs.get(), std::as_bytes(std::span(why)), {}));
-      ::_exit(0);
-    }
-    theirs.reset();
-    std::string why(8192, '\0');
-    const auto told = receive_message(ours.get(), std::as_writable_bytes(std::span(why)));
-    while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
-    }
-    if (!told || told->size == 0)
-      return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process exited");
-    if (why[0] != '\0') return Error(ErrorKind::system, why.c_str());
+      static_cast<void>(send_struct(line.second.get(), entered ? WireError() : WireError(entered.error())));
+      return 0;
+    };
+    auto child = SPC_TRY(Child::run(enter, "pull " + in_quotes(wanted.image), 0));
+    line.second.reset();
+    WireError why;
+    const auto told = receive_struct(line.first.get(), why);
+    child.wait();
+    if (!told) return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process exited");
+    if (why.is_set()) return why.error();
   }
   const auto store = SPC_TRY(open_store(places.store));
   return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;

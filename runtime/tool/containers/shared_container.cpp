@@ -14,6 +14,7 @@
 #include <ctime>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
@@ -160,9 +161,8 @@ Result<SharedContainer> join_shared_container(const std::string& key, const std:
     if (::bind(listener.get(), as_sockaddr(address), address.size) == 0) {
       if (::listen(listener.get(), kBacklog) != 0) return Error::from_errno(errno, "listen for the other tasks");
       const pid_t first = ::getpid();
-      const pid_t keeper = ::fork();
-      if (keeper < 0) return Error::from_errno(errno, "fork");
-      if (keeper == 0) keep(listener.get(), first, make);
+      const auto begin = [&]() -> int { keep(listener.get(), first, make); };
+      SPC_TRY(Child::run(begin, "share the container", 0)).release();
     } else if (errno != EADDRINUSE) {
       return Error::from_errno(errno, "contact the other tasks");
     }

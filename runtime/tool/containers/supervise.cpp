@@ -1,13 +1,12 @@
 #include "tool/containers/supervise.hpp"
 
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "base/child.hpp"
 #include "tool/terminal.hpp"
 
 namespace spc {
@@ -22,8 +21,6 @@ sigset_t passed_signals() {
   }
   return set;
 }
-
-int status_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 /// errno of the failed execution: the most telling of those met along PATH.
 int execute_one(const std::vector<std::string>& command, const std::string& path, char* const* environment) {
@@ -53,16 +50,13 @@ Result<int> supervise(const std::function<int()>& child, const std::function<voi
   const sigset_t watched = passed_signals();
   sigset_t before;
   ::sigprocmask(SIG_BLOCK, &watched, &before);
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) return Error::from_errno(errno, "fork");
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(kNoContainer);
+  const auto begin = [&] {
     ::signal(SIGPIPE, SIG_DFL);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    ::_exit(child());
-  }
+    return child();
+  };
+  auto process = SPC_TRY(Child::run(begin, "start the command"));
+  const pid_t pid = process.pid();
   started(pid);
   for (;;) {
     siginfo_t info{};
@@ -73,8 +67,7 @@ Result<int> supervise(const std::function<int()>& child, const std::function<voi
       if (info.si_code != SI_KERNEL) ::kill(pid, number);
       continue;
     }
-    int status = 0;
-    if (::waitpid(pid, &status, WNOHANG) == pid) return status_of(status);
+    if (const auto status = process.try_wait()) return status->code();
   }
 }
 

@@ -3,7 +3,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <functional>
 
+#include "base/child.hpp"
 #include "base/user_namespace.hpp"
 #include "tool/doctor/doctor.hpp"
 
@@ -19,13 +19,10 @@ namespace {
 
 /// errno of `probe` in a child of its own, 0 if it works.
 int tried(const std::function<int()>& probe) {
-  const pid_t child = ::fork();
-  if (child < 0) return errno;
-  if (child == 0) ::_exit(probe() & 0xff);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
+  auto child = Child::run([&] { return probe() & 0xff; }, "probe the kernel", 0);
+  if (!child) return child.error().sys_errno();
+  const ExitStatus status = child->wait();
+  return status.signalled() ? EIO : status.code();
 }
 
 int own_namespaces() {

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/child.hpp"
 #include "base/result.hpp"
-#include "base/unique_fd.hpp"
 
 namespace spc {
 
@@ -21,26 +19,19 @@ class HelperProgram {
                                      const std::vector<int>& descriptors, Environment environment);
 
   HelperProgram() = default;
-  HelperProgram(HelperProgram&& other) noexcept : pid_(std::exchange(other.pid_, -1)), watch_(std::move(other.watch_)) {}
-  HelperProgram& operator=(HelperProgram&& other) noexcept {
-    std::swap(pid_, other.pid_);
-    std::swap(watch_, other.watch_);
-    return *this;
-  }
-  ~HelperProgram() { kill(); }
 
-  [[nodiscard]] bool running() const { return pid_ > 0; }
-  /// Becomes readable when the program has exited.
-  [[nodiscard]] int watch() const { return watch_.get(); }
-  /// Waits for its exit; 128 plus the signal number if it was killed.
-  int wait();
-  void kill();
-  /// From now on it ends independently.
-  void leave_alone() { pid_ = -1; }
+  [[nodiscard]] bool running() const { return child_.running(); }
+  /// Becomes readable when the program has ended.
+  [[nodiscard]] int watch() const { return child_.watch(); }
+  /// Waits for its end; 128 and the signal's number for one that was killed.
+  int wait() { return child_.wait().code(); }
+  void kill() { child_.kill(); }
+  /// From now on it ends by itself.
+  void leave_alone() { child_.release(); }
 
  private:
-  pid_t pid_ = -1;
-  UniqueFd watch_;
+  explicit HelperProgram(Child child) : child_(std::move(child)) {}
+  Child child_;
 };
 
 }  // namespace spc
