@@ -18,13 +18,10 @@ function(spc_room name)
   spc_group(${name})
 endfunction()
 
-# spc_program(NAME [STATIC] [DESTINATION DIR] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
+# spc_program(NAME [STATIC] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
 # can read cannot be traced, or robbed of its descriptors, by other processes of its user between execve and its first line.
 function(spc_program name)
-  cmake_parse_arguments(PROGRAM "STATIC" "DESTINATION" "SOURCES;LIBS" ${ARGN})
-  if(NOT PROGRAM_DESTINATION)
-    set(PROGRAM_DESTINATION ${SPC_LIBEXECDIR})
-  endif()
+  cmake_parse_arguments(PROGRAM "STATIC" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${PROGRAM_SOURCES})
   target_link_libraries(${name} PRIVATE spc_flags ${PROGRAM_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${SPC_PROGRAM_DIR})
@@ -32,9 +29,9 @@ function(spc_program name)
   if(PROGRAM_STATIC AND NOT SPC_SANITIZE)
     target_link_options(${name} PRIVATE -static)
   endif()
-  install(TARGETS ${name} DESTINATION ${PROGRAM_DESTINATION}
+  install(TARGETS ${name} DESTINATION ${SPC_LIBEXECDIR}
           PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
-  spc_debug_file(${name} ${PROGRAM_DESTINATION})
+  spc_debug_file(${name})
 endfunction()
 
 # Installed files are stripped; `cmake --install build/release --component debug` adds their debug information where

@@ -9,7 +9,7 @@ namespace spank_container {
 /// The task prologs of a task that is about to enter its container. Slurm would run the site's after us, in the container, where
 /// its path must exist. If the site wants it on the host, the task runs it before entering, and removes it from Slurm's
 /// configuration in this process. Other scripts run by Slurm in the container work: from 23.11 on with our launcher
-/// (script_launcher.cpp).
+/// (runtime/container_helper).
 class TaskProlog {
  public:
   /// On the host, as the user. `variables` is the job's environment.

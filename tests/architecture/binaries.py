@@ -36,7 +36,7 @@ class Binaries:
         self.library = only(stage, f"usr/lib*/**/{LIBRARY}")
         self.plugin = only(stage, f"usr/lib*/**/{PLUGIN}")
         self.agent = only(stage, "usr/lib*/spank-container/agent")
-        self.probe = only(stage, "usr/lib*/spank-container/entrypoint-probe")
+        self.helper = only(stage, "usr/lib*/spank-container/container-helper")
         self.slurm = only(Path("/"), "usr/lib*/*/slurm*/libslurmfull.so")
 
 
@@ -148,4 +148,4 @@ def check(report, stage):
     report.check("what the plugin calls exists in Slurm and in the library", undefined_problems(binaries))
     report.check("the plugin loads with every symbol resolved", load_problems(binaries))
     report.check("the agent is static and holds no parser of images", agent_problems(binaries.agent))
-    report.check("the entrypoint's probe runs in images without libraries", static_problems(binaries.probe))
+    report.check("container-helper runs in images without libraries", static_problems(binaries.helper))

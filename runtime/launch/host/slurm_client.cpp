@@ -16,7 +16,7 @@
 namespace spc {
 namespace {
 
-constexpr char kCommandProgram[] = SPC_LIBEXECDIR "/slurm-command";
+constexpr char kCommandProgram[] = SPC_LIBEXECDIR "/container-helper";
 
 constexpr const char* kCommands[] = {"sacct",   "sacctmgr", "salloc",   "sattach", "sbatch", "sbcast",
                                      "scancel", "scontrol", "scrontab", "sdiag",   "sinfo",  "sprio",
@@ -135,7 +135,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   };
   const std::string commands = directory_of_commands(environment);
   if (commands.empty()) return give_up("no srun on this node");
-  if (::access(kCommandProgram, X_OK) != 0) return give_up(SPC_LIBEXECDIR "/slurm-command is missing");
+  if (::access(kCommandProgram, X_OK) != 0) return give_up(SPC_LIBEXECDIR "/container-helper is missing");
   const auto configuration = configuration_directories(environment);
   if (configuration.empty()) return give_up("no slurm.conf on this node");
   const auto mapped = mapped_libraries(small_file("/proc/self/maps"));

@@ -10,7 +10,7 @@ namespace spc {
 /// Mounts for --container-slurm, with which Slurm's commands work whatever libraries the image has.
 ///
 /// Under kSlurmPlace are mounts of the host's programs and libraries, and a table of their paths. At each
-/// command's own path, for example /usr/bin/srun, is our static program slurm-command, which reads the table and executes
+/// command's own path, for example /usr/bin/srun, is our static program container-helper, which reads the table and executes
 /// the host's command with the host's loader and libraries. Plugins, configuration and munge's socket keep their host
 /// paths, which are compiled in.
 struct SlurmClient {

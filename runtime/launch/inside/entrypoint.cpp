@@ -196,7 +196,7 @@ Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const Site&
   if (entrypoint.mode_ == EntrypointMode::no) return entrypoint;
   constexpr char kDefaultLimit[] = "60";
   entrypoint.limit_ = std::chrono::seconds(std::strtol(site.text("entrypoint_timeout", kDefaultLimit).c_str(), nullptr, 10));
-  constexpr char kProbe[] = SPC_LIBEXECDIR "/entrypoint-probe";
+  constexpr char kProbe[] = SPC_LIBEXECDIR "/container-helper";
   entrypoint.probe_.reset(::open(kProbe, O_PATH | O_CLOEXEC));
   if (!entrypoint.probe_)
     return Error::from_errno(errno, "open " + in_quotes(kProbe)).hint("install spank-container on this node");

@@ -39,7 +39,7 @@ struct EntrypointOutcome {
   static EntrypointOutcome parse(std::string_view records);
 };
 
-/// The image's entrypoint in the start of a step. It is executed with a small probe (container/probe) in place of the
+/// The image's entrypoint in the start of a step. It is executed with a small probe (container_helper) in place of the
 /// command; when it executes its arguments, as entrypoints do, the probe reports its environment and work directory,
 /// which become the tasks'. One that exits with 0 without doing so changes nothing.
 ///

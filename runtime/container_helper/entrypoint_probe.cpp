@@ -1,6 +1,3 @@
-// entrypoint-probe FD: what an image's entrypoint is given to execute in place of the user's command. It writes its work
-// directory and its environment, each text ended by NUL, into the memory file FD and seals it: a sealed file is a whole one.
-// Static and without anything of C++'s library: it runs in images of every kind.
 #include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
@@ -8,6 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "container_helper/modes.hpp"
+
+namespace spc {
 namespace {
 
 bool write_text(int fd, const char* text) {
@@ -22,7 +22,7 @@ bool write_text(int fd, const char* text) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int probe_entrypoint(int argc, char** argv) {
   if (argc < 2) return 2;
   const int fd = std::atoi(argv[1]);
   char directory[PATH_MAX];
@@ -30,3 +30,5 @@ int main(int argc, char** argv) {
   for (char** variable = environ; written && *variable != nullptr; ++variable) written = write_text(fd, *variable);
   return written && ::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0 ? 0 : 1;
 }
+
+}  // namespace spc

@@ -1,6 +1,4 @@
-// enroot-mount [--root DIR] [--pass N] FSTAB...|-: mounts what the files say below DIR, as the tool of that name of enroot
-// does for its hooks. In a step the start of the container mounts (protocol/hook_mount.hpp); elsewhere this process does, in
-// the user namespace it is in.
+#include "hook_engine/enroot_mount/enroot_mount.hpp"
 
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -120,20 +118,21 @@ Result<void> mount_file(const std::string& name, const Arguments& arguments, con
 }
 
 }  // namespace
-}  // namespace spc
 
-int main(int count, char** values) {
-  const auto arguments = spc::arguments_of(count, values);
+int enroot_mount(int count, char** values) {
+  const auto arguments = arguments_of(count, values);
   if (arguments.files.empty()) {
     std::printf("Usage: %s [--root DIR] [--pass N] FSTAB...|-\n", values[0]);
     return 0;
   }
-  const char* step = std::getenv(spc::kHookMountSocket);
+  const char* step = std::getenv(kHookMountSocket);
   for (const std::string& file : arguments.files) {
-    if (auto mounted = spc::mount_file(file, arguments, step); !mounted) {
-      spc::complain(mounted.error().message());
+    if (auto mounted = mount_file(file, arguments, step); !mounted) {
+      complain(mounted.error().message());
       return 1;
     }
   }
   return 0;
 }
+
+}  // namespace spc

@@ -1,11 +1,6 @@
-// /usr/libexec/spank-container/slurm-command, which lies in a container at the path of each of Slurm's commands: executes the
-// host's command with the host's loader and libraries, so that the image needs neither (launch/host/slurm_client.hpp).
-// Static; runs as the user, and may do nothing that he may not.
-
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -13,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "container_helper/modes.hpp"
 #include "launch/host/slurm_client.hpp"
 
+namespace spc {
 namespace {
 
 int refuse(const std::string& name, const char* why) {
@@ -27,7 +24,7 @@ std::string under_root(const std::string& directories) {
   std::string moved;
   for (std::size_t at = 0; at < directories.size();) {
     const std::size_t end = std::min(directories.find(':', at), directories.size());
-    moved += (moved.empty() ? "" : ":") + std::string(spc::kSlurmRoot) + directories.substr(at, end - at);
+    moved += (moved.empty() ? "" : ":") + std::string(kSlurmRoot) + directories.substr(at, end - at);
     at = end + 1;
   }
   return moved;
@@ -45,14 +42,9 @@ void start_steps_outside_the_image() {
 
 }  // namespace
 
-int main(int, char** argv) {
-  char self[PATH_MAX];
-  const ssize_t size = ::readlink("/proc/self/exe", self, sizeof self);
-  const std::string path(self, size > 0 ? static_cast<std::size_t>(size) : 0);
-  const std::string name = path.substr(path.find_last_of('/') + 1);
-
+int run_slurm_command(const std::string& name, char** argv) {
   std::map<std::string, std::string> table;
-  std::ifstream file(spc::kSlurmTable);
+  std::ifstream file(kSlurmTable);
   std::string key;
   std::string value;
   while (file >> key && std::getline(file >> std::ws, value)) table[key] = value;
@@ -61,8 +53,8 @@ int main(int, char** argv) {
   // What the image or the user put there is for programs of the image: the host's loader would load it into Slurm's.
   for (const char* variable : {"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"}) ::unsetenv(variable);
   if (name == "srun") start_steps_outside_the_image();
-  const std::string loader = spc::kSlurmRoot + table["loader"];
-  const std::string program = spc::kSlurmRoot + table[name];
+  const std::string loader = kSlurmRoot + table["loader"];
+  const std::string program = kSlurmRoot + table[name];
   const std::string libraries = under_root(table["libraries"]);
   std::vector<const char*> arguments{loader.c_str(), "--inhibit-cache", "--library-path", libraries.c_str(), program.c_str()};
   for (char** argument = argv + 1; *argument != nullptr; ++argument) arguments.push_back(*argument);
@@ -70,3 +62,5 @@ int main(int, char** argv) {
   ::execve(loader.c_str(), const_cast<char* const*>(arguments.data()), ::environ);
   return refuse(name, "the host's program cannot be executed");
 }
+
+}  // namespace spc
