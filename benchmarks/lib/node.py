@@ -23,8 +23,8 @@ def set_up(work, build):
     call("mount", "-t", "tmpfs", "tmpfs", make(work / "shade"))
     for path, name in ((STORE, "store"), (RUN, "run"), (CONFIG, "etc"), (PROGRAMS, "libexec")):
         place(make(work / name), path, work / "shade")
-    for program in ("container/agent", "image/import", "image/layer-writer", "image/verify/layer-verifier"):
-        shutil.copy(build / "runtime" / program, PROGRAMS)
+    for program in ("agent", "import", "layer-writer", "layer-verifier"):
+        shutil.copy(build / "libexec" / program, PROGRAMS)
     name_users(work)
     open_fuse(work / "shade")
     call(PROGRAMS / "agent", "setup", SERVICE_ID, SERVICE_ID)
