@@ -13,11 +13,11 @@
 
 namespace spc::agent {
 
-/// The root side of one step on one node: gives its tasks one container. It waits for nothing but events, so that it can
-/// be killed at any time, and ends when slurmstepd has closed the common socket.
+/// The root side of one step on one node: gives its tasks one container. It only waits for events, so that it can
+/// be killed at any time, and exits when slurmstepd has closed the common socket.
 class Agent {
  public:
-  /// `tools` may be an Error: then it is what every task is told.
+  /// `tools` may be an Error: then every task gets it.
   Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools);
   void run();
 
@@ -27,7 +27,7 @@ class Agent {
     UniqueFd socket;
   };
 
-  /// What is waited for (-1: nothing now), and who reads it; an error is the end of the container.
+  /// The awaited descriptor (-1: none now) and its handler; an error ends the container.
   struct Event {
     int descriptor;
     Result<void> (Agent::*handler)(int descriptor);
@@ -53,8 +53,8 @@ class Agent {
   Result<ServedLayer> serve(int file, std::uint64_t offset);
   Result<void> start_builder();
 
-  void lead();                  ///< the first task that waits
-  void tell(const Task& task);  ///< its answer, when there is one
+  void lead();                  ///< the first waiting task
+  void tell(const Task& task);  ///< its answer, if there is one
   void tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
   void fail(const Error& error);
@@ -62,26 +62,26 @@ class Agent {
 
   StepId step_;
   UniqueFd common_;
-  UniqueFd steps_socket_;  ///< where those come who know the step's numbers
+  UniqueFd steps_socket_;  ///< for clients that know the step's numbers
   Result<AgentTools> tools_;
 
-  std::vector<Task> tasks_;  ///< waiting; the first one leads
+  std::vector<Task> tasks_;  ///< waiting; the first one is the leader
   BuildOrder order_;
-  Digest image_;          ///< of the store, that this step may have
-  bool private_ = false;  ///< each task has a container of its own, one after the other
+  Digest image_;          ///< in the store, admitted for this step
+  bool private_ = false;  ///< each task has its own container, one after the other
   Child import_;
   Child builder_;
-  std::vector<pid_t> helpers_;  ///< servers and publishers: they end by themselves
+  std::vector<pid_t> helpers_;  ///< servers and publishers: they exit on their own
   std::uint64_t began_ = 0;
 
   std::optional<NamedContainer> named_;
-  bool replace_ = false;               ///< what is stored under the name does not count
-  bool looking_ = false;               ///< the container is somebody else's, and how it stands not yet known
-  UniqueFd holder_;                    ///< who has it, and will answer when it is ready
+  bool replace_ = false;               ///< ignore what is stored under the name
+  bool looking_ = false;               ///< the container belongs to another agent, and its state is not known yet
+  UniqueFd holder_;                    ///< the agent that has it, and will answer when it is ready
   std::optional<TaskMessage> joined_;  ///< the answer
 
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
-  std::vector<UniqueFd> inits_;        ///< their end tells the first processes of pid namespaces to end
+  std::vector<UniqueFd> inits_;        ///< closing them ends the init processes of PID namespaces
   std::vector<UniqueFd> namespaces_;   ///< of the container: mount, then those of `answer_`
 };
 

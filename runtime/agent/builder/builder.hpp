@@ -11,7 +11,7 @@
 
 namespace spc::agent {
 
-/// What the leading task wants to see in the container: a directory or file of the host that it opened (O_PATH), or a tmpfs.
+/// A mount source of the leader: a directory or file of the host that it opened (O_PATH), or a tmpfs.
 struct MountSource {
   UniqueFd path;
   std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
@@ -19,42 +19,42 @@ struct MountSource {
   ServedLayer served;       ///< of a squashfs
 };
 
-/// What must exist before the first task asks; made while Slurm is still busy starting the tasks.
+/// Prepared before the leader asks, while Slurm is still starting the tasks.
 struct AgentTools {
   ImageStore store;
   UniqueFd loop_table;
-  UniqueFd id_map;  ///< user namespace to map the layers with; empty for jobs of root: the layers belong to root anyway
+  UniqueFd id_map;  ///< user namespace to map the layers with; empty for jobs of root: the layers are owned by root anyway
   PolicyRecord policy;
-  UniqueFd policy_file;  ///< with the texts behind the record: for the user's side
+  UniqueFd policy_file;  ///< with the texts after the record: for the user's side
 };
 
-/// A task that waits for its container.
+/// A task waiting for its container.
 struct Task {
   UniqueFd socket;
-  UniqueFd mount_namespace;  ///< where it opened the sources
+  UniqueFd mount_namespace;  ///< in which it opened the sources
 };
 
-/// What the first task asked for; numbers and descriptors only.
+/// The leader's request; numbers and descriptors only.
 struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<MountSource> sources;
-  dev_t dev = 0;  ///< the file system of /dev
+  dev_t dev = 0;  ///< file system of /dev
   ImageFiles image;
   bool read_only = false;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
   std::uint64_t upper_size = 0;  ///< bytes; 0: the site's limit
-  UniqueFd kept;                 ///< of a container with a name: the directory with its `up` and `work`; else they are in memory
-  std::string tmpfs_size;        ///< the same in tmpfs syntax
-  int join = -1;                 ///< the mount namespace of a container that runs already: only `sources` are added to it
+  UniqueFd kept;                 ///< of a named container: the directory with its `up` and `work`; otherwise they are in memory
+  std::string tmpfs_size;        ///< the size limit in tmpfs syntax
+  int join = -1;                 ///< the mount namespace of a running container, to which only `sources` are added
   bool save = false;
-  bool hooks = false;  ///< of enroot's kind: the lead works on the root before the pivot
+  bool hooks = false;  ///< enroot's: the leader works on the root before the pivot
 };
 
-/// Builds the container's root, sets it up together with the leading task, and gives back its mount namespace, the notes
-/// that the lead has for the other tasks (if it has), and the namespaces of `order.namespaces` in the order of the enum; `ready`
-/// is filled with what the tasks are to know. Changes the mount namespace and root of the calling process, which must do
-/// nothing afterwards but hand over the result and exit.
+/// Builds the container's root, sets it up together with the leader, and returns its mount namespace, the leader's notes
+/// for the followers (if any), and the namespaces of `order.namespaces` in the order of the enum; fills `ready`
+/// for the tasks. Changes the mount namespace and root of the calling process, which must do
+/// nothing afterwards but pass on the result and exit.
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
 }  // namespace spc::agent

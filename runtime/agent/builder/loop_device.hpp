@@ -10,12 +10,12 @@ namespace spc::agent {
 struct LoopDevice {
   UniqueFd device;
   int number = -1;
-  bool shared = false;  ///< another step on this node had set it up
+  bool shared = false;  ///< set up by another step on this node
 };
 
-/// The device of this layer: the one that a running step uses already, or a new one. Steps that use the same device share
-/// the layer's super block and page cache. `table` is a small file that says which device served a layer last; it is only
-/// a hint, checked against what the kernel says of the device.
+/// The loop device of this layer: the one that a running step uses, or a new one. Steps that use the same device share
+/// the layer's super block and page cache. `table` is a small file of the devices that served layers last; it is only
+/// a hint, checked against the kernel's state of the device.
 Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table);
 
 /// Opens (creates) that table.

@@ -9,30 +9,30 @@
 
 namespace spc::agent {
 
-/// A container with a name, as root sees it. Nobody else enters its directory, `containers/<uid>/<key>` in the store:
+/// A named container, as seen by root. Only root enters its directory, `containers/<uid>/<key>` in the store:
 ///
-///   lock     held by flock as long as the container is in use; its agents pass one open file description on to each other
-///   socket   where they answer those who come to join
-///   is/      what a start uses again: `notes` (of the user's side, which alone reads and writes them), `record` and
-///            `layers/` (hard links into the image store, so no eviction takes them away), `up/` and `work/` for overlayfs
+///   lock     held by flock while the container is in use; its agents pass one open file description to each other
+///   socket   where they answer joining agents
+///   is/      reused by a start: `notes` (read and written only by the user's side), `record` and
+///            `layers/` (hard links into the image store, so they cannot be evicted), `up/` and `work/` for overlayfs
 ///
-/// There is something to use again if, and only if, the notes are not empty: they are written last.
+/// There is a stored container if, and only if, the notes are not empty: they are written last.
 class NamedContainer {
  public:
   NamedContainer(uid_t uid, gid_t gid, std::string key) : uid_(uid), gid_(gid), key_(std::move(key)) {}
 
-  /// Makes the container ours, if nobody uses it. `afresh`: as if nothing were stored.
+  /// Takes the container, if nobody uses it. `afresh`: ignores what is stored.
   Result<bool> take(bool afresh);
-  /// A connection to those who use it; empty while nobody answers.
+  /// A connection to its users; empty while nobody answers.
   [[nodiscard]] UniqueFd ask() const;
 
   [[nodiscard]] bool stored() const { return stored_; }
   [[nodiscard]] Result<ImageFiles> open_image() const;
-  /// What is to be mounted for overlayfs: a directory with `up` and `work`. Made, with links to the image, unless stored.
+  /// For overlayfs: a directory with `up` and `work`. Created, with links to the image, unless stored.
   Result<UniqueFd> keep(const ImageFiles& image);
 
   UniqueFd lock;      ///< empty: not ours
-  UniqueFd listener;  ///< ours or, like the others, handed over by who was there before
+  UniqueFd listener;  ///< ours, or passed on by its previous users, like the others
   UniqueFd notes;
 
  private:
@@ -43,21 +43,21 @@ class NamedContainer {
   bool stored_ = false;
 };
 
-/// A socket with this name in a directory that only root enters, where others take the place of what is left there.
+/// A socket with this name in a directory that only root enters; replaces a stale one.
 Result<UniqueFd> listen_at(int directory, const std::string& name);
-/// A connection to it; empty when no process of root answers there.
+/// A connection to it; empty if no process of root answers there.
 UniqueFd connect_to(int directory, const std::string& name);
-/// Who has connected; empty when another agent was faster, or it is not root.
+/// The peer of a new connection; empty if another agent was faster, or it is not root.
 UniqueFd accept_root(int listener);
 
 /// `steps` in the run directory: the sockets of the steps on this node, by user, job and step.
 Result<UniqueFd> open_steps();
 std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step);
 
-/// When a job has ended: its containers go, as far as nobody uses them. Their files are deleted by a process that this
-/// one does not wait for.
+/// When a job has ended: removes its containers, unless in use. A separate process, which is not
+/// awaited, deletes their files.
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job);
-/// When slurmd starts: what a crash has left. Containers of jobs are left alone unless they are older than the machine's start.
+/// When slurmd starts: removes what a crash left. Containers of jobs are kept unless they are older than the last boot.
 Result<void> sweep_containers();
 
 }  // namespace spc::agent

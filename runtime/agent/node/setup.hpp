@@ -6,7 +6,7 @@
 
 namespace spc::agent {
 
-/// Makes the store and the run directory with the owners and modes that ARCHITECTURE.md lists; repeats safely.
+/// Creates the store and the run directory with the owners and modes listed in ARCHITECTURE.md; idempotent.
 /// Called when slurmd starts, as root.
 Result<void> set_up_node(uid_t service_uid, gid_t service_gid);
 

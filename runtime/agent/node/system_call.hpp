@@ -10,24 +10,24 @@
 
 namespace spc::agent {
 
-/// A system call that answers -1 when it fails; `what` names action and object.
+/// A system call that returns -1 on failure; `what` names action and object.
 inline Result<void> check(long answer, std::string_view what) {
   if (answer == -1) return Error::from_errno(errno, what);
   return {};
 }
 
-/// The same for one that gives a descriptor.
+/// The same for one that returns a descriptor.
 inline Result<UniqueFd> own(int descriptor, std::string_view what) {
   if (descriptor == -1) return Error::from_errno(errno, what);
   return UniqueFd(descriptor);
 }
 
-/// For the *at calls only.
+/// For *at calls only.
 inline Result<UniqueFd> open_path(int parent, const std::string& name) {
   return own(::openat(parent, name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "open directory " + name);
 }
 
-/// The path by which a file that is open can be opened anew, or linked.
+/// The path with which an open file can be reopened or linked.
 inline std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
 
 }  // namespace spc::agent
