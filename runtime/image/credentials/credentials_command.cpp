@@ -42,7 +42,7 @@ Result<CommandOutput> run_command(const std::vector<std::string>& command, std::
     case RunEnd::Kind::exited: result.status = ran->number; break;
     case RunEnd::Kind::signalled: result.status = 128 + ran->number; break;
     case RunEnd::Kind::timed_out:
-      return Error(ErrorKind::unavailable, what + ": did not end within " + std::to_string(limit.count()) + " s");
+      return Error(ErrorKind::unavailable, what + ": did not finish within " + std::to_string(limit.count()) + " s");
     case RunEnd::Kind::printed_too_much: return Error(ErrorKind::unavailable, what + ": wrote more than 64 KiB");
   }
   result.complaints = complaints_of(std::move(errors));

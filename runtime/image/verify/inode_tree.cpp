@@ -119,7 +119,7 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
   if (common.number == 0 || common.number > layout_.inode_count) return refused("its number is too large");
   Inode& inode = known_[common.number - 1];
   if (inode.kind != Kind::none) return refused("duplicate number");
-  if (place.block > 0xffffffff) return refused("its parent is too far away");
+  if (place.block > 0xffffffff) return refused("its position is too large");
   inode.block = static_cast<std::uint32_t>(place.block);
   inode.offset = static_cast<std::uint16_t>(place.offset);
   inode.order = order;

@@ -21,7 +21,7 @@ Result<void> MetaStream::load() {
   SPC_TRY(layer_.read(next_, stored));
   const std::size_t header = Fields(stored).take<std::uint16_t>();
   const std::size_t size = header & ~kMetaStoredAsIs;
-  if (size == 0 || size > stored.size() - 2) return bad("a metadatwrong size of a block");
+  if (size == 0 || size > stored.size() - 2) return bad("wrong size of a metadata block");
   const auto bytes = stored.subspan(2, size);
   if ((header & kMetaStoredAsIs) != 0) {
     std::copy(bytes.begin(), bytes.end(), buffers_->content.begin());

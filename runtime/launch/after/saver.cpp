@@ -60,7 +60,7 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
                                .group = Program::Group::session,
                                .parent = ChildOf::our_parent,
                                .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
-  if (!started) return std::move(started).error().during("start the process that saves the container");
+  if (!started) return std::move(started).error().during("start the saver");
   theirs.reset();
 
   SaveMessage answer;

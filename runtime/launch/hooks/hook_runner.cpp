@@ -87,7 +87,7 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
   auto started = Child::start(program);
   if (!started) {
     return Error::from_errno(started.error().sys_errno(), "hook " + name + ": execute " + in_quotes(running.path))
-        .hint("does its first line name a program of this node?");
+        .hint("its interpreter must exist on the node");
   }
   running.child = *std::move(started);
   output_end.reset();

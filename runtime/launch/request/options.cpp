@@ -73,7 +73,7 @@ Result<void> OptionTexts::add(std::string_view text) {
   const std::string_view name = text.substr(0, text.find('='));
   const ContainerOption* option = find_option(name);
   if (option == nullptr) {
-    return Error(ErrorKind::invalid, "there is no option --" + printable(name));
+    return Error(ErrorKind::invalid, "unknown option --" + printable(name));
   }
   return add(*option, std::string(text.substr(std::min(name.size() + 1, text.size()))));
 }
