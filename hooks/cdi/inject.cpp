@@ -74,11 +74,11 @@ class Injection {
     return stale(Error::from_errno(errno, what + " " + in_quotes(path)));
   }
 
-  /// In what the container has of the host only what is there can be mounted over.
+  /// In the host's own trees only what exists can be a mount target.
   [[nodiscard]] Result<void> can_be_made(const std::string& target, const std::string& what) const {
     if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0) return {};
     return Error(ErrorKind::invalid, what + " " + in_quotes(target) + ": containers have the node's " +
-                                         target.substr(0, target.find('/', 1)) + ", which is read-only")
+                                         target.substr(0, target.find('/', 1)) + ", in which nothing can be created")
         .hint("the CDI file " + files_ + " requests it");
   }
 

@@ -225,9 +225,9 @@ TEST_CASE("what would be more than a device is refused") {
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
           .find("is not TARGET::LINK") != std::string::npos);
   CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})", {"/dev/old"})
-            .find("device node \"/dev/new\": containers have the node's /dev, which is read-only") !=
+            .find("device node \"/dev/new\": containers have the node's /dev, in which nothing can be created") !=
         std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})").find("the node's /sys, which is read-only") !=
+  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})").find("the node's /sys, in which nothing can be created") !=
         std::string::npos);
   CHECK(outcome(R"({"netDevices":[{"hostInterfaceName":"eth1","name":"eth0"}]})")
             .find("network interface \"eth1\": interfaces are not moved") != std::string::npos);
