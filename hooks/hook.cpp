@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 
@@ -31,6 +32,11 @@ std::vector<std::string> HookContext::settings_of(std::string_view key) const {
 const std::string* HookContext::of_job(std::string_view name) const {
   const auto found = job.find(std::string(name));
   return found == job.end() ? nullptr : &found->second;
+}
+
+std::optional<std::uint32_t> HookContext::job_number(std::string_view name) const {
+  const std::string* text = of_job(name);
+  return text == nullptr ? std::nullopt : decimal(*text);
 }
 
 const std::string* HookContext::of_image(std::string_view name) const {

@@ -184,6 +184,7 @@ struct HookContext {
   [[nodiscard]] std::vector<std::string> settings_of(std::string_view key) const;
   /// A variable of the job, of the image; empty if unset.
   [[nodiscard]] const std::string* of_job(std::string_view name) const;
+  [[nodiscard]] std::optional<std::uint32_t> job_number(std::string_view name) const;  ///< nothing: not set or not a number
   [[nodiscard]] const std::string* of_image(std::string_view name) const;
   /// Whether the step may open this device node of the host. It is not opened: that could wake up a GPU.
   [[nodiscard]] bool may_open(const std::string& node) const;

@@ -8,7 +8,8 @@ Result<CdiDocument> parse_cdi_document(std::string_view text) {
   if (first == std::string_view::npos) return Error(ErrorKind::corrupt, "is empty");
   CdiDocument document;
   document.from_yaml = text[first] != '{';
-  document.tree = SPC_TRY(document.from_yaml ? parse_cdi_yaml(text) : Json::parse(text, kCdiLimits));
+  document.tree =
+      SPC_TRY(document.from_yaml ? parse_cdi_yaml(text) : Json::parse(text, kCdiLimits));
   return document;
 }
 

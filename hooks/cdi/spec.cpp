@@ -10,12 +10,15 @@
 namespace spc {
 namespace {
 
-constexpr std::array<std::string_view, 8> kVersions{"0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"};
+constexpr std::array<std::string_view, 8> kVersions{"0.3.0", "0.4.0", "0.5.0", "0.6.0",
+                                                    "0.7.0", "0.8.0", "1.0.0", "1.1.0"};
 
 /// By place in kVersions.
 enum Since : std::size_t { v03, v04, v05, v06, v07, v08, v10, v11 };
 
-Error wrong(const std::string& where, const std::string& why) { return Error(ErrorKind::corrupt, where + ": " + why); }
+Error wrong(const std::string& where, const std::string& why) {
+  return Error(ErrorKind::corrupt, where + ": " + why);
+}
 
 /// Goes over a document, and remembers which version has all that it meets.
 class SpecReader {
@@ -23,28 +26,34 @@ class SpecReader {
   explicit SpecReader(bool from_yaml) : from_yaml_(from_yaml) {}
 
   Result<CdiSpec> spec(const Json& tree) {
-    SPC_TRY(members(tree, "the file", {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}));
+    SPC_TRY(members(tree, "the file",
+                    {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}));
     CdiSpec spec;
     spec.version = SPC_TRY(text(tree, "cdiVersion", "the file"));
     if (spec.version.starts_with('v')) spec.version.erase(0, 1);
     const auto version = std::find(kVersions.begin(), kVersions.end(), spec.version);
     if (version == kVersions.end()) {
-      return wrong("cdiVersion",
-                   spec.version.empty() ? "is missing" : in_quotes(spec.version) + " is not known (0.3.0 to 1.1.0 are)");
+      return wrong("cdiVersion", spec.version.empty() ? "is missing"
+                                                      : in_quotes(spec.version) +
+                                                            " is not known (0.3.0 to 1.1.0 are)");
     }
     spec.kind = SPC_TRY(text(tree, "kind", "the file"));
-    if (!is_cdi_kind(spec.kind)) return wrong("kind", in_quotes(spec.kind) + " is not VENDOR/CLASS");
-    if (spec.kind.find('.', spec.kind.find('/')) != std::string::npos) needs(v06, "a dot in the class");
+    if (!is_cdi_kind(spec.kind))
+      return wrong("kind", in_quotes(spec.kind) + " is not VENDOR/CLASS");
+    if (spec.kind.find('.', spec.kind.find('/')) != std::string::npos)
+      needs(v06, "a dot in the class");
     SPC_TRY(annotations(tree, "the file"));
     spec.edits = SPC_TRY(edits_of(tree, "containerEdits"));
-    for (const Json& device : *SPC_TRY(list(tree, "devices", "the file"))) spec.devices.push_back(SPC_TRY(device_of(device)));
+    for (const Json& device : *SPC_TRY(list(tree, "devices", "the file")))
+      spec.devices.push_back(SPC_TRY(device_of(device)));
     std::set<std::string_view> names;
     for (const CdiDevice& device : spec.devices) {
-      if (!names.insert(device.name).second) return wrong("devices", in_quotes(device.name) + " is duplicate");
+      if (!names.insert(device.name).second)
+        return wrong("devices", in_quotes(device.name) + " is duplicate");
     }
     if (static_cast<std::size_t>(version - kVersions.begin()) < needed_) {
-      return wrong("cdiVersion",
-                   spec.version + " does not have " + needed_for_ + ": " + std::string(kVersions[needed_]) + " does");
+      return wrong("cdiVersion", spec.version + " does not have " + needed_for_ + ": " +
+                                     std::string(kVersions[needed_]) + " does");
     }
     return spec;
   }
@@ -56,16 +65,19 @@ class SpecReader {
     needed_for_ = what;
   }
 
-  static Result<void> members(const Json& object, const std::string& where, std::initializer_list<std::string_view> known) {
+  static Result<void> members(const Json& object, const std::string& where,
+                              std::initializer_list<std::string_view> known) {
     if (!object.is_object()) return wrong(where, "is not a map");
     for (const auto& [key, value] : object.members()) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) return wrong(where, "unknown member " + in_quotes(key));
+      if (std::find(known.begin(), known.end(), key) == known.end())
+        return wrong(where, "unknown member " + in_quotes(key));
     }
     return {};
   }
 
   [[nodiscard]] Result<std::string> as_text(const Json& value, const std::string& what) const {
-    const bool is_number = !value.is_text() && !value.is_null() && !value.is_array() && !value.is_object();
+    const bool is_number =
+        !value.is_text() && !value.is_null() && !value.is_array() && !value.is_object();
     if (is_number && from_yaml_) return value.str();
     if (!value.is_text()) return wrong(what, "is not a string");
     const std::string& text = value.as_text();
@@ -74,13 +86,15 @@ class SpecReader {
   }
 
   /// Empty if it is not there.
-  [[nodiscard]] Result<std::string> text(const Json& object, const char* key, const std::string& where) const {
+  [[nodiscard]] Result<std::string> text(const Json& object, const char* key,
+                                         const std::string& where) const {
     const Json* member = object.find(key);
     return member == nullptr ? std::string() : as_text(*member, where + ": " + key);
   }
 
   /// Empty if it is not there.
-  static Result<const Json::Array*> list(const Json& object, const char* key, const std::string& where) {
+  static Result<const Json::Array*> list(const Json& object, const char* key,
+                                         const std::string& where) {
     static const Json::Array kNone;
     const Json* member = object.find(key);
     if (member == nullptr) return &kNone;
@@ -88,13 +102,16 @@ class SpecReader {
     return &member->elements();
   }
 
-  [[nodiscard]] Result<std::vector<std::string>> texts(const Json& object, const char* key, const std::string& where) const {
+  [[nodiscard]] Result<std::vector<std::string>> texts(const Json& object, const char* key,
+                                                       const std::string& where) const {
     std::vector<std::string> values;
-    for (const Json& item : *SPC_TRY(list(object, key, where))) values.push_back(SPC_TRY(as_text(item, where + ": " + key)));
+    for (const Json& item : *SPC_TRY(list(object, key, where)))
+      values.push_back(SPC_TRY(as_text(item, where + ": " + key)));
     return values;
   }
 
-  static Result<std::optional<std::uint64_t>> number(const Json& object, const char* key, const std::string& where) {
+  static Result<std::optional<std::uint64_t>> number(const Json& object, const char* key,
+                                                     const std::string& where) {
     const Json* member = object.find(key);
     if (member == nullptr) return std::optional<std::uint64_t>();
     if (!member->is_number()) return wrong(where + ": " + key, "is not a non-negative number");
@@ -106,7 +123,8 @@ class SpecReader {
     if (annotations == nullptr) return {};
     if (!annotations->is_object()) return wrong(where + ": annotations", "is not a map");
     if (!annotations->empty()) needs(v06, "annotations");
-    for (const auto& [key, value] : annotations->members()) SPC_TRY(as_text(value, where + ": annotation " + in_quotes(key)));
+    for (const auto& [key, value] : annotations->members())
+      SPC_TRY(as_text(value, where + ": annotation " + in_quotes(key)));
     return {};
   }
 
@@ -128,7 +146,9 @@ class SpecReader {
     const Json* found = owner.find("containerEdits");
     if (found == nullptr) return edits;
     const Json& tree = *found;
-    SPC_TRY(members(tree, where, {"env", "deviceNodes", "netDevices", "mounts", "hooks", "additionalGids", "intelRdt"}));
+    SPC_TRY(members(
+        tree, where,
+        {"env", "deviceNodes", "netDevices", "mounts", "hooks", "additionalGids", "intelRdt"}));
     edits.env = SPC_TRY(texts(tree, "env", where));
     SPC_TRY(check_variables(edits.env, where));
     for (const Json& node : *SPC_TRY(list(tree, "deviceNodes", where))) {
@@ -166,34 +186,41 @@ class SpecReader {
       needs(v11, "netDevices");
       SPC_TRY(members(interface, where + ": net device", {"hostInterfaceName", "name"}));
       interfaces.push_back(SPC_TRY(text(interface, "hostInterfaceName", where + ": net device")));
-      if (interfaces.back().empty()) return wrong(where + ": net device", "has no hostInterfaceName");
+      if (interfaces.back().empty())
+        return wrong(where + ": net device", "has no hostInterfaceName");
     }
     return interfaces;
   }
 
-  static Result<void> check_variables(const std::vector<std::string>& variables, const std::string& where) {
+  static Result<void> check_variables(const std::vector<std::string>& variables,
+                                      const std::string& where) {
     for (const std::string& variable : variables) {
       const auto equals = variable.find('=');
-      if (equals == 0 || equals == std::string::npos) return wrong(where + ": env", in_quotes(variable) + " is not NAME=VALUE");
+      if (equals == 0 || equals == std::string::npos)
+        return wrong(where + ": env", in_quotes(variable) + " is not NAME=VALUE");
     }
     return {};
   }
 
   Result<CdiDeviceNode> node_of(const Json& tree, const std::string& kind) {
-    SPC_TRY(members(tree, kind, {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}));
+    SPC_TRY(members(
+        tree, kind,
+        {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}));
     CdiDeviceNode node;
     node.path = SPC_TRY(text(tree, "path", kind));
     const std::string where = kind + " " + in_quotes(node.path);
     node.host_path = SPC_TRY(text(tree, "hostPath", where));
     if (!node.host_path.empty()) needs(v05, "hostPath of device nodes");
     if (!node.path.starts_with('/')) return wrong(where, "the path is not absolute");
-    if (!node.host_path.empty() && !node.host_path.starts_with('/')) return wrong(where, "hostPath is not absolute");
+    if (!node.host_path.empty() && !node.host_path.starts_with('/'))
+      return wrong(where, "hostPath is not absolute");
     const std::string type = SPC_TRY(text(tree, "type", where));
     if (!type.empty() && type != "b" && type != "c" && type != "u" && type != "p") {
       return wrong(where, "type " + in_quotes(type) + " is not known");
     }
     // Numbers, modes and owners are those of the host's node, which is the one that appears inside.
-    for (const char* key : {"major", "minor", "fileMode", "uid", "gid"}) SPC_TRY(number(tree, key, where));
+    for (const char* key : {"major", "minor", "fileMode", "uid", "gid"})
+      SPC_TRY(number(tree, key, where));
     const std::string permissions = SPC_TRY(text(tree, "permissions", where));
     if (permissions != "none" && permissions.find_first_not_of("rwm") != std::string::npos) {
       return wrong(where, "permissions " + in_quotes(permissions) + " are not of r, w and m");
@@ -210,7 +237,8 @@ class SpecReader {
     mount.options = SPC_TRY(texts(tree, "options", where));
     mount.type = SPC_TRY(text(tree, "type", where));
     if (!mount.type.empty()) needs(v04, "type of mounts");
-    if (!mount.container_path.starts_with('/')) return wrong(where, "containerPath is not absolute");
+    if (!mount.container_path.starts_with('/'))
+      return wrong(where, "containerPath is not absolute");
     if (mount.host_path.empty()) return wrong(where, "hostPath is missing");
     return mount;
   }
@@ -224,8 +252,8 @@ class SpecReader {
     hook.args = SPC_TRY(texts(tree, "args", where));
     hook.env = SPC_TRY(texts(tree, "env", where));
     hook.timeout = SPC_TRY(number(tree, "timeout", where));
-    constexpr std::array<std::string_view, 6> kStages{"prestart",       "createRuntime", "createContainer",
-                                                      "startContainer", "poststart",     "poststop"};
+    constexpr std::array<std::string_view, 6> kStages{
+        "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"};
     if (std::find(kStages.begin(), kStages.end(), hook.stage) == kStages.end()) {
       return wrong(where, "hookName " + in_quotes(hook.stage) + " is not known");
     }
@@ -265,7 +293,9 @@ void CdiEdits::append(const CdiEdits& more) {
   intel_rdt = intel_rdt || more.intel_rdt;
 }
 
-Result<CdiSpec> read_cdi_spec(const CdiDocument& document) { return SpecReader(document.from_yaml).spec(document.tree); }
+Result<CdiSpec> read_cdi_spec(const CdiDocument& document) {
+  return SpecReader(document.from_yaml).spec(document.tree);
+}
 
 Result<CdiSpec> parse_cdi_spec(std::string_view text) {
   const auto document = SPC_TRY(parse_cdi_document(text));

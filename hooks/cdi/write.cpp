@@ -39,7 +39,8 @@ Json tree_of(const CdiEdits& edits) {
 Json tree_of(const CdiSpec& spec) {
   Json tree{{"cdiVersion", spec.version}, {"kind", spec.kind}, {"devices", Json::array()}};
   for (const CdiDevice& device : spec.devices) {
-    tree["devices"].push_back(Json{{"name", device.name}, {"containerEdits", tree_of(device.edits)}});
+    tree["devices"].push_back(
+        Json{{"name", device.name}, {"containerEdits", tree_of(device.edits)}});
   }
   if (auto edits = tree_of(spec.edits); !edits.empty()) tree["containerEdits"] = std::move(edits);
   return tree;
@@ -47,15 +48,18 @@ Json tree_of(const CdiSpec& spec) {
 
 /// Whether no reader of YAML takes it for anything but this text.
 bool is_plain(const std::string& text) {
-  constexpr std::array<std::string_view, 10> kWords{"true", "false", "yes", "no", "on", "off", "null", "y", "n", "nan"};
+  constexpr std::array<std::string_view, 10> kWords{"true", "false", "yes", "no", "on",
+                                                    "off",  "null",  "y",   "n",  "nan"};
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const auto fits = [&](char c) {
-    return is_letter(c) || (c >= '0' && c <= '9') || std::string_view("/_.=@+-").find(c) != std::string_view::npos;
+    return is_letter(c) || (c >= '0' && c <= '9') ||
+           std::string_view("/_.=@+-").find(c) != std::string_view::npos;
   };
   std::string lower = text;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [&](char c) { return is_letter(c) ? static_cast<char>(c | 0x20) : c; });
-  return !text.empty() && (is_letter(text[0]) || text[0] == '/') && std::all_of(text.begin(), text.end(), fits) &&
+  return !text.empty() && (is_letter(text[0]) || text[0] == '/') &&
+         std::all_of(text.begin(), text.end(), fits) &&
          std::find(kWords.begin(), kWords.end(), lower) == kWords.end();
 }
 
@@ -68,9 +72,13 @@ std::string with_escapes(const std::string& json) {
       text += json[i];
       continue;
     }
-    const std::size_t more = first < 0x80 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;  // it is UTF-8
+    const std::size_t more = first < 0x80   ? 0
+                             : first < 0xe0 ? 1
+                             : first < 0xf0 ? 2
+                                            : 3;  // it is UTF-8
     unsigned code = more == 0 ? first : first & (0x3fU >> more);
-    for (std::size_t byte = 0; byte < more; ++byte) code = code << 6 | (static_cast<unsigned char>(json[++i]) & 0x3fU);
+    for (std::size_t byte = 0; byte < more; ++byte)
+      code = code << 6 | (static_cast<unsigned char>(json[++i]) & 0x3fU);
     std::array<char, 11> escape{};
     std::snprintf(escape.data(), escape.size(), code > 0xffff ? "\\U%08x" : "\\u%04x", code);
     text += escape.data();
@@ -108,7 +116,9 @@ void write(std::string& out, const Json& value, std::string begin, const std::st
 
 }  // namespace
 
-std::string cdi_to_json(const CdiSpec& spec) { return tree_of(spec).str(2, ' ', Json::Order::kept) + "\n"; }
+std::string cdi_to_json(const CdiSpec& spec) {
+  return tree_of(spec).str(2, ' ', Json::Order::kept) + "\n";
+}
 
 std::string cdi_to_yaml(const CdiSpec& spec) {
   std::string out = "---\n";

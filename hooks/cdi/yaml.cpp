@@ -27,8 +27,10 @@ Json plain_value(std::string_view text) {
     base = 8;
   }
   std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
-  const bool is_number = !digits.empty() && digits[0] != '-' && error == std::errc() && end == digits.data() + digits.size();
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
+  const bool is_number = !digits.empty() && digits[0] != '-' && error == std::errc() &&
+                         end == digits.data() + digits.size();
   return is_number ? Json(negative ? -number : number) : Json(text);
 }
 
@@ -47,7 +49,8 @@ class Reader {
   explicit Reader(std::string_view text) {
     if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
     yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
+                                 text.size());
   }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -60,7 +63,8 @@ class Reader {
     SPC_TRY(next(begin));
     if (begin.type == YAML_STREAM_END_EVENT) return Error(ErrorKind::corrupt, "is empty");
     const auto& start = begin.data.document_start;
-    if (start.version_directive != nullptr || start.tag_directives.start != start.tag_directives.end) {
+    if (start.version_directive != nullptr ||
+        start.tag_directives.start != start.tag_directives.end) {
       return unsupported(begin, "a directive");
     }
     Event root;
@@ -87,7 +91,8 @@ class Reader {
     std::string why = parser_.problem != nullptr ? parser_.problem : "no memory";
     if (parser_.context != nullptr) why += std::string(" (") + parser_.context + ")";
     if (parser_.error == YAML_READER_ERROR) {
-      return Error(ErrorKind::corrupt, "byte " + std::to_string(parser_.problem_offset) + ": " + why);
+      return Error(ErrorKind::corrupt,
+                   "byte " + std::to_string(parser_.problem_offset) + ": " + why);
     }
     return at(parser_.problem_mark, why);
   }
@@ -104,7 +109,8 @@ class Reader {
     }
   }
 
-  static Result<void> check_properties(const Event& event, const yaml_char_t* anchor, const yaml_char_t* tag) {
+  static Result<void> check_properties(const Event& event, const yaml_char_t* anchor,
+                                       const yaml_char_t* tag) {
     if (anchor != nullptr) return unsupported(event, "an anchor");
     return tag != nullptr ? Result<void>(unsupported(event, "a tag")) : Result<void>();
   }
@@ -112,14 +118,17 @@ class Reader {
   static Result<Json> scalar(const Event& event) {
     const auto& scalar = event.data.scalar;
     SPC_TRY(check_properties(event, scalar.anchor, scalar.tag));
-    const bool is_block = scalar.style == YAML_LITERAL_SCALAR_STYLE || scalar.style == YAML_FOLDED_SCALAR_STYLE;
+    const bool is_block =
+        scalar.style == YAML_LITERAL_SCALAR_STYLE || scalar.style == YAML_FOLDED_SCALAR_STYLE;
     if (is_block || event.is_over_lines()) return unsupported(event, "a multi-line string");
-    return scalar.style == YAML_PLAIN_SCALAR_STYLE ? plain_value(text_of(event)) : Json(text_of(event));
+    return scalar.style == YAML_PLAIN_SCALAR_STYLE ? plain_value(text_of(event))
+                                                   : Json(text_of(event));
   }
 
   static Result<void> check_depth(const Event& event, std::size_t depth) {
     if (depth <= kCdiLimits.depth) return {};
-    return at(event.start_mark, "is nested more than " + std::to_string(kCdiLimits.depth) + " levels deep");
+    return at(event.start_mark,
+              "is nested more than " + std::to_string(kCdiLimits.depth) + " levels deep");
   }
 
   Result<Json> sequence(const Event& begin, std::size_t depth) {
@@ -151,7 +160,8 @@ class Reader {
       if (event.type != YAML_SCALAR_EVENT) return unsupported(event, "a key that is not a string");
       SPC_TRY(scalar(event));
       std::string key(text_of(event));
-      if (!keys.insert(key).second) return at(event.start_mark, "key " + in_quotes(key) + " is given twice");
+      if (!keys.insert(key).second)
+        return at(event.start_mark, "key " + in_quotes(key) + " is given twice");
       Event member;
       SPC_TRY(next(member));
       members.push_back({std::move(key), SPC_TRY(value(member, depth + 1))});

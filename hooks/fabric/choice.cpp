@@ -6,17 +6,20 @@
 namespace spc {
 namespace {
 
-bool is_mellanox(const FabricDevice& device) { return device.provider == "mlx4" || device.provider == "mlx5"; }
+bool is_mellanox(const FabricDevice& device) {
+  return device.provider == "mlx4" || device.provider == "mlx5";
+}
 bool is_any(const FabricDevice&) { return true; }
 
 /// Whether the job calls it so; `number`: in the order of those that the variable speaks of.
 bool is_called(const FabricDevice& device, std::size_t number, std::string_view word) {
-  return word == std::to_string(number) || word == device.name || (!word.empty() && word == device.pci_address);
+  return word == std::to_string(number) || word == device.name ||
+         (!word.empty() && word == device.pci_address);
 }
 
 /// Of the adapters of `kind`, leaves chosen only those that the variable names.
-Result<void> obey(const HookContext& context, const char* variable, bool (*kind)(const FabricDevice&),
-                  std::vector<FabricAdapter>& adapters) {
+Result<void> obey(const HookContext& context, const char* variable,
+                  bool (*kind)(const FabricDevice&), std::vector<FabricAdapter>& adapters) {
   const std::string* value = context.of_job(variable);
   if (value == nullptr || value->empty() || *value == "all" || *value == "void") return {};
   std::vector<FabricAdapter*> candidates;
@@ -28,7 +31,8 @@ Result<void> obey(const HookContext& context, const char* variable, bool (*kind)
     const std::string_view word = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
     std::size_t number = 0;
-    while (number < candidates.size() && !is_called(candidates[number]->device, number, word)) ++number;
+    while (number < candidates.size() && !is_called(candidates[number]->device, number, word))
+      ++number;
     if (number == candidates.size()) {
       return Error(ErrorKind::invalid,
                    std::string(variable) + ": no adapter " + in_quotes(word) + " on this node")
@@ -44,7 +48,8 @@ Result<void> obey(const HookContext& context, const char* variable, bool (*kind)
 
 }  // namespace
 
-Result<std::vector<FabricAdapter>> choose_adapters(const HookContext& context, std::vector<FabricDevice> devices) {
+Result<std::vector<FabricAdapter>> choose_adapters(const HookContext& context,
+                                                   std::vector<FabricDevice> devices) {
   std::vector<FabricAdapter> adapters;
   for (FabricDevice& device : devices) adapters.push_back({std::move(device)});
   SPC_TRY(obey(context, "MELLANOX_VISIBLE_DEVICES", is_mellanox, adapters));

@@ -9,6 +9,7 @@
 
 #include "base/file.hpp"
 #include "hooks/step/host_list.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -17,11 +18,6 @@ constexpr std::uint32_t kFirstPort = 61000;
 constexpr std::uint32_t kPorts = 4536;      ///< to 65535
 constexpr std::uint32_t kStepApart = 1009;  ///< has no divisor in common with kPorts: steps go through all of them
 constexpr std::uint32_t kJaxApart = kPorts / 2;
-
-std::optional<std::uint32_t> number_in_job(const HookContext& context, const char* name) {
-  const std::string* text = context.of_job(name);
-  return text == nullptr ? std::nullopt : decimal(*text);
-}
 
 /// What Slurm says about a task of a step. In a heterogeneous step, Slurm speaks of all components together and of the leader's job.
 struct TaskOfStep {
@@ -33,12 +29,12 @@ struct TaskOfStep {
 
   /// Nothing for what is no step (the script of a batch job) or a step that cannot be understood.
   static std::optional<TaskOfStep> of(const HookContext& context) {
-    const auto job = number_in_job(context, "SLURM_JOB_ID");
-    const auto step = number_in_job(context, "SLURM_STEP_ID");
-    const auto tasks = number_in_job(context, "SLURM_STEP_NUM_TASKS");
-    const auto rank = number_in_job(context, "SLURM_PROCID");
-    const auto node = number_in_job(context, "SLURM_NODEID");
-    const auto local_rank = number_in_job(context, "SLURM_LOCALID");
+    const auto job = context.job_number("SLURM_JOB_ID");
+    const auto step = context.job_number("SLURM_STEP_ID");
+    const auto tasks = context.job_number("SLURM_STEP_NUM_TASKS");
+    const auto rank = context.job_number("SLURM_PROCID");
+    const auto node = context.job_number("SLURM_NODEID");
+    const auto local_rank = context.job_number("SLURM_LOCALID");
     const std::string* nodes = context.of_job("SLURM_STEP_NODELIST");
     if (!job || !step || !tasks || !rank || !node || !local_rank || nodes == nullptr) return std::nullopt;
     auto first = spc::first_host(*nodes);

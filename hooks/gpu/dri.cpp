@@ -4,9 +4,10 @@
 #include <cstdint>
 
 #include "base/error.hpp"
-#include "hooks/step/gpu_allocation.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/node/node_files.hpp"
+#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -35,21 +36,26 @@ struct FoundGpus : HostFindings {
 };
 
 bool granted_render_node(const HookContext& context) {
-  return !context.granted_devices || std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
-    return node.starts_with("/dev/dri/renderD");
-  });
+  return !context.granted_devices ||
+         std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
+           return node.starts_with("/dev/dri/renderD");
+         });
 }
 
-bool wants_dri(const HookContext& context) { return wants_gpus(context) && granted_render_node(context); }
+bool wants_dri(const HookContext& context) {
+  return wants_gpus(context) && granted_render_node(context);
+}
 
 std::string names_of(const DriGpus& gpus) {
   std::string text;
-  for (const DriGpu* gpu : gpus) text += (text.empty() ? "" : ", ") + gpu->render_node + " (" + gpu->pci_address + ")";
+  for (const DriGpu* gpu : gpus)
+    text += (text.empty() ? "" : ", ") + gpu->render_node + " (" + gpu->pci_address + ")";
   return text.empty() ? "none" : text;
 }
 
 std::vector<std::string> dri_nodes_of(const DriGpu& gpu) {
-  return gpu.card_node.empty() ? std::vector{gpu.render_node} : std::vector{gpu.render_node, gpu.card_node};
+  return gpu.card_node.empty() ? std::vector{gpu.render_node}
+                               : std::vector{gpu.render_node, gpu.card_node};
 }
 
 std::vector<DriGpu> accessible_dri_gpus(const HookContext& context, std::string_view vendor) {
@@ -80,7 +86,8 @@ Edits offer(const HookContext& context, std::string_view vendor) {
 void show(const DriGpus& gpus, Edits& edits) {
   for (const DriGpu* gpu : gpus) {
     for (const std::string& node : dri_nodes_of(*gpu)) {
-      if (std::erase(edits.denied_devices, node) != 0) edits.devices.push_back({.path = node, .source = {}, .optional = true});
+      if (std::erase(edits.denied_devices, node) != 0)
+        edits.devices.push_back({.path = node, .source = {}, .optional = true});
     }
   }
   edits.notes.push_back("GPUs: " + names_of(gpus));
@@ -90,7 +97,8 @@ Result<Edits> prepare_amd(const HookContext& context) {
   Edits edits = offer(context, kAmd);
   if (edits.found && !context.may_open("/dev/kfd")) {
     edits.warnings.emplace_back(
-        "/dev/kfd is not accessible, so ROCm finds no GPU (hint: its group is often render or video)");
+        "/dev/kfd is not accessible, so ROCm finds no GPU (hint: its group is often render or "
+        "video)");
   }
   return edits;
 }
@@ -105,11 +113,11 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
   DriGpus shown;
   std::string missing;
   for (const std::string& word : parts_of(visible == nullptr ? "all" : *visible)) {
-    const int number = number_of(word);
+    const auto number = decimal(word);
     if (word == "all") {
       shown = of_step;
-    } else if (number >= 0 && static_cast<std::size_t>(number) < of_step.size()) {
-      shown.push_back(of_step[static_cast<std::size_t>(number)]);
+    } else if (number && *number < of_step.size()) {
+      shown.push_back(of_step[*number]);
     } else if (word != "none" && word != "void") {
       missing += (missing.empty() ? "" : ", ") + word;
     }
@@ -118,7 +126,8 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
     const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " requests " + missing +
                             ", which this step does not have; available: " + names_of(of_step);
     if (!shown.empty()) edits.warnings.push_back(why);
-    if (shown.empty()) edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
+    if (shown.empty())
+      edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
   }
   edits.devices.push_back({.path = "/dev/kfd", .source = {}, .optional = true});
   show(shown, edits);
@@ -133,7 +142,8 @@ Result<void> create_intel(const HookContext&, Edits& edits) {
 }
 
 /// Inside, /sys is the node's. Without a list of Slurm's there is nothing to look at it for.
-Edits renumber(const HookContext& context, std::string_view vendor, std::initializer_list<const char*> names) {
+Edits renumber(const HookContext& context, std::string_view vendor,
+               std::initializer_list<const char*> names) {
   Edits edits;
   if (!allocated_of(context, SIZE_MAX)) return edits;
   renumber_variables(context, accessible_dri_gpus(context, vendor).size(), names, edits);
@@ -144,14 +154,20 @@ Result<Edits> task_amd(const HookContext& context) {
   return renumber(context, kAmd, {"ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"});
 }
 
-Result<Edits> task_intel(const HookContext& context) { return renumber(context, kIntel, {"ZE_AFFINITY_MASK"}); }
+Result<Edits> task_intel(const HookContext& context) {
+  return renumber(context, kIntel, {"ZE_AFFINITY_MASK"});
+}
 
 Result<Edits> refuse_without_gpus(const HookContext& context) {
   Edits edits;
-  const bool any = context.granted_devices ? step_has_gpus(context)
-                                           : context.may_open("/dev/nvidiactl") || !dri_gpus(context, kAmd).empty() ||
-                                                 !dri_gpus(context, kIntel).empty();
-  if (!any) edits.refusal = "--container-gpu: this step has no GPU on this node (hint: request one, for example --gpus=1)";
+  const bool any = context.granted_devices
+                       ? step_has_gpus(context)
+                       : context.may_open("/dev/nvidiactl") || !dri_gpus(context, kAmd).empty() ||
+                             !dri_gpus(context, kIntel).empty();
+  if (!any)
+    edits.refusal =
+        "--container-gpu: this step has no GPU on this node (hint: request one, for example "
+        "--gpus=1)";
   return edits;
 }
 

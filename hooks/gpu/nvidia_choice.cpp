@@ -4,7 +4,7 @@
 
 #include "base/error.hpp"
 #include "hooks/step/gpu_allocation.hpp"
-#include "hooks/node/node_files.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -18,7 +18,8 @@ std::string in_words(const NvidiaGpu& gpu, std::size_t index) {
 
 std::string in_words(const Gpus& gpus) {
   std::string text;
-  for (std::size_t i = 0; i < gpus.size(); ++i) text += (i == 0 ? "" : ", ") + in_words(*gpus[i], i);
+  for (std::size_t i = 0; i < gpus.size(); ++i)
+    text += (i == 0 ? "" : ", ") + in_words(*gpus[i], i);
   return text.empty() ? "none" : text;
 }
 
@@ -31,22 +32,24 @@ std::string shortened(const std::string& text) {
 /// What was selected of the GPUs: a whole one, or parts of it.
 struct Selection {
   std::set<const NvidiaGpu*> gpus;
-  std::set<const NvidiaMig*> parts;         ///< of those GPUs of which not all is selected
-  std::vector<std::string> not_found;       ///< words that name none of them
-  std::vector<std::string> not_understood;  ///< parts by a UUID that only the driver's library could resolve
+  std::set<const NvidiaMig*> parts;    ///< of those GPUs of which not all is selected
+  std::vector<std::string> not_found;  ///< words that name none of them
+  std::vector<std::string>
+      not_understood;  ///< parts by a UUID that only the driver's library could resolve
 };
 
 /// The instance of GI and CI, or the one at an index.
-const NvidiaMig* mig_at(const NvidiaGpu& gpu, int index) {
-  return index >= 0 && static_cast<std::size_t>(index) < gpu.migs.size() ? &gpu.migs[static_cast<std::size_t>(index)] : nullptr;
+const NvidiaMig* mig_at(const NvidiaGpu& gpu, std::optional<std::uint32_t> index) {
+  return index && *index < gpu.migs.size() ? &gpu.migs[*index] : nullptr;
 }
 
-const NvidiaGpu* gpu_at(const Gpus& gpus, int index) {
-  return index >= 0 && static_cast<std::size_t>(index) < gpus.size() ? gpus[static_cast<std::size_t>(index)] : nullptr;
+const NvidiaGpu* gpu_at(const Gpus& gpus, std::optional<std::uint32_t> index) {
+  return index && *index < gpus.size() ? gpus[*index] : nullptr;
 }
 
 const NvidiaGpu* gpu_of_uuid(const Gpus& gpus, std::string_view uuid) {
-  const auto found = std::ranges::find_if(gpus, [&](const NvidiaGpu* gpu) { return !uuid.empty() && gpu->uuid == uuid; });
+  const auto found = std::ranges::find_if(
+      gpus, [&](const NvidiaGpu* gpu) { return !uuid.empty() && gpu->uuid == uuid; });
   return found == gpus.end() ? nullptr : *found;
 }
 
@@ -57,8 +60,7 @@ bool select_old_mig(const Gpus& gpus, std::string_view word, Selection& selected
   const NvidiaGpu* gpu = gpu_of_uuid(gpus, parts[0]);
   if (gpu == nullptr) return false;
   for (const NvidiaMig& mig : gpu->migs) {
-    if (static_cast<int>(mig.gpu_instance) != number_of(parts[1]) ||
-        static_cast<int>(mig.compute_instance) != number_of(parts[2]))
+    if (decimal(parts[1]) != mig.gpu_instance || decimal(parts[2]) != mig.compute_instance)
       continue;
     selected.gpus.insert(gpu);
     selected.parts.insert(&mig);
@@ -78,15 +80,17 @@ void select(const Gpus& gpus, const std::string& word, Selection& selected) {
     for (const NvidiaGpu* gpu : gpus) {
       if (gpu->mig_mode) selected.gpus.insert(gpu);
     }
-    (selected.gpus.size() == before && before == 0 ? selected.not_found : selected.not_understood).push_back(word);
+    (selected.gpus.size() == before && before == 0 ? selected.not_found : selected.not_understood)
+        .push_back(word);
     return;
   }
   const auto colon = word.find(':');
-  const NvidiaGpu* gpu =
-      word.starts_with("GPU-") ? gpu_of_uuid(gpus, word) : gpu_at(gpus, number_of(std::string_view(word).substr(0, colon)));
+  const NvidiaGpu* gpu = word.starts_with("GPU-")
+                             ? gpu_of_uuid(gpus, word)
+                             : gpu_at(gpus, decimal(std::string_view(word).substr(0, colon)));
   const NvidiaMig* part = nullptr;
   if (gpu != nullptr && colon != std::string::npos) {
-    part = mig_at(*gpu, number_of(std::string_view(word).substr(colon + 1)));
+    part = mig_at(*gpu, decimal(std::string_view(word).substr(colon + 1)));
     if (part == nullptr) gpu = nullptr;
   }
   if (gpu == nullptr) return selected.not_found.push_back(word);
@@ -95,12 +99,13 @@ void select(const Gpus& gpus, const std::string& word, Selection& selected) {
 }
 
 /// Of a GPU of which parts were selected, the others' nodes are denied; instances of one GPU instance share its node.
-void deny_other_parts(const NvidiaGpu& gpu, const std::set<const NvidiaMig*>& parts, const std::set<std::string>& accessible,
-                      std::vector<std::string>& denied) {
+void deny_other_parts(const NvidiaGpu& gpu, const std::set<const NvidiaMig*>& parts,
+                      const std::set<std::string>& accessible, std::vector<std::string>& denied) {
   const auto is_part = [&](const NvidiaMig& mig) { return parts.contains(&mig); };
   if (std::ranges::none_of(gpu.migs, is_part)) return;
   std::set<std::string> kept, others;
-  for (const NvidiaMig& mig : gpu.migs) (is_part(mig) ? kept : others).insert({mig.gpu_instance_node, mig.compute_instance_node});
+  for (const NvidiaMig& mig : gpu.migs)
+    (is_part(mig) ? kept : others).insert({mig.gpu_instance_node, mig.compute_instance_node});
   for (const std::string& node : others) {
     if (!kept.contains(node) && accessible.contains(node)) denied.push_back(node);
   }
@@ -120,7 +125,8 @@ std::uint32_t uses_of(const HookContext& context, NvidiaChoice& choice) {
     if (const auto use = nvidia_use_of(word)) {
       uses |= *use;
     } else {
-      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: unknown capability " + in_quotes(shortened(word)));
+      choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: unknown capability " +
+                                in_quotes(shortened(word)));
     }
   }
   return uses;
@@ -141,14 +147,16 @@ void add_shared_devices(const NvidiaNode& node, NvidiaChoice& choice) {
   add(node.driver.gdrcopy_node);
 }
 
-void add_gpu_devices(const NvidiaGpu& gpu, const Selection& selected, const NvidiaNode& node, NvidiaChoice& choice) {
+void add_gpu_devices(const NvidiaGpu& gpu, const Selection& selected, const NvidiaNode& node,
+                     NvidiaChoice& choice) {
   choice.devices.push_back(gpu.node);
   if ((choice.uses & (for_graphics | for_display)) != 0)
     choice.devices.insert(choice.devices.end(), gpu.dri.begin(), gpu.dri.end());
   deny_other_parts(gpu, selected.parts, node.accessible, choice.denied);
   for (const NvidiaMig& mig : gpu.migs) {
     for (const std::string& path : {mig.gpu_instance_node, mig.compute_instance_node}) {
-      if (node.accessible.contains(path) && std::ranges::find(choice.denied, path) == choice.denied.end() &&
+      if (node.accessible.contains(path) &&
+          std::ranges::find(choice.denied, path) == choice.denied.end() &&
           std::ranges::find(choice.devices, path) == choice.devices.end())
         choice.devices.push_back(path);
     }
@@ -181,12 +189,13 @@ std::string visible_devices(const HookContext& context) {
 }
 
 /// Refuses a selection that has found nothing of what `asks` for, and says what it has not found.
-void judge(const Selection& selected, const std::string& asks, const Gpus& of_step, NvidiaChoice& choice) {
+void judge(const Selection& selected, const std::string& asks, const Gpus& of_step,
+           NvidiaChoice& choice) {
   if (!selected.not_found.empty()) {
     std::string words;
     for (const std::string& word : selected.not_found) words += (words.empty() ? "" : ", ") + word;
-    const std::string why =
-        asks + " requests " + shortened(words) + ", which this step does not have; available: " + in_words(of_step);
+    const std::string why = asks + " requests " + shortened(words) +
+                            ", which this step does not have; available: " + in_words(of_step);
     if (selected.gpus.empty()) {
       choice.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
       return;
@@ -194,8 +203,9 @@ void judge(const Selection& selected, const std::string& asks, const Gpus& of_st
     choice.warnings.push_back(why);
   }
   for (const std::string& word : selected.not_understood) {
-    choice.notes.push_back(shortened(word) +
-                           ": only the driver's library can resolve this MIG device; all of the step's are injected");
+    choice.notes.push_back(
+        shortened(word) +
+        ": only the driver's library can resolve this MIG device; all of the step's are injected");
   }
 }
 
@@ -215,7 +225,8 @@ const std::string* of_job_or_image(const HookContext& context, std::string_view 
 std::vector<std::string> deniable_nodes(const NvidiaNode& node) {
   std::vector<std::string> nodes;
   const auto add = [&](const std::string& path) {
-    if (node.accessible.contains(path) && std::ranges::find(nodes, path) == nodes.end()) nodes.push_back(path);
+    if (node.accessible.contains(path) && std::ranges::find(nodes, path) == nodes.end())
+      nodes.push_back(path);
   };
   for (const NvidiaGpu& gpu : node.driver.gpus) {
     for (const std::string& path : nodes_of(gpu)) add(path);
@@ -230,7 +241,8 @@ std::vector<std::string> deniable_nodes(const NvidiaNode& node) {
 NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   NvidiaChoice choice;
   const Gpus accessible = accessible_gpus(node);
-  const auto allocated = has_mig_parts(context) ? std::nullopt : allocated_of(context, accessible.size());
+  const auto allocated =
+      has_mig_parts(context) ? std::nullopt : allocated_of(context, accessible.size());
   const Gpus of_step = allocated ? those_at(accessible, *allocated) : accessible;
 
   const std::string wanted = visible_devices(context);
@@ -253,10 +265,12 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   }
   add_shared_devices(node, choice);
   Gpus shown;
-  std::ranges::copy_if(of_step, std::back_inserter(shown), [&](const NvidiaGpu* gpu) { return selected.gpus.contains(gpu); });
+  std::ranges::copy_if(of_step, std::back_inserter(shown),
+                       [&](const NvidiaGpu* gpu) { return selected.gpus.contains(gpu); });
   for (const NvidiaGpu* gpu : shown) add_gpu_devices(*gpu, selected, node, choice);
   choice.notes.push_back("GPUs: " + in_words(shown));
-  if (allocated) choice.notes.push_back("more GPUs are accessible than Slurm allocated: the others are masked");
+  if (allocated)
+    choice.notes.push_back("more GPUs are accessible than Slurm allocated: the others are masked");
   return choice;
 }
 

@@ -26,16 +26,20 @@ struct LibraryPlaces {
 };
 
 LibraryPlaces places_in_image(const HookContext& context) {
-  if (context.open_in_image && context.open_in_image("/etc/debian_version", O_RDONLY)) return {kMultiarch, kMultiarch32};
+  if (context.open_in_image && context.open_in_image("/etc/debian_version", O_RDONLY))
+    return {kMultiarch, kMultiarch32};
   return {};
 }
 
 std::string target_directory_of(const NvidiaLibrary& library, const LibraryPlaces& places) {
-  return (library.is_32_bit ? places.of_32_bit : places.native) + (library.folder.empty() ? "" : "/" + library.folder);
+  return (library.is_32_bit ? places.of_32_bit : places.native) +
+         (library.folder.empty() ? "" : "/" + library.folder);
 }
 
 NvidiaOffer file_offer(const NvidiaFile& file) {
-  return {.mount = {.source = file.path, .target = file.target, .optional = true}, .uses = file.uses, .library = {}};
+  return {.mount = {.source = file.path, .target = file.target, .optional = true},
+          .uses = file.uses,
+          .library = {}};
 }
 
 /// A socket, or a directory of sockets: programs write to it.
@@ -49,9 +53,11 @@ NvidiaOffer socket_offer(const NvidiaFile& socket) {
 /// The directory by which programs reach the control daemon of MPS, where that one runs.
 std::string mps_directory(const HookContext& context) {
   const std::string* named = context.of_job("CUDA_MPS_PIPE_DIRECTORY");
-  const std::string directory = named != nullptr && named->starts_with('/') ? *named : "/tmp/nvidia-mps";
+  const std::string directory =
+      named != nullptr && named->starts_with('/') ? *named : "/tmp/nvidia-mps";
   struct stat status {};
-  const bool runs = ::stat((context.host_root + directory + "/control").c_str(), &status) == 0 && S_ISSOCK(status.st_mode);
+  const bool runs = ::stat((context.host_root + directory + "/control").c_str(), &status) == 0 &&
+                    S_ISSOCK(status.st_mode);
   return runs ? directory : std::string();
 }
 
@@ -67,14 +73,16 @@ void add_links(const NvidiaLibrary& library, const std::string& directory, Edits
     edits.symlinks.push_back({directory + "/" + name, target});
   };
   if (stem == "libcuda") link("libcuda.so", "libcuda.so.1");
-  if (stem == "libnvidia-opticalflow") link("libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1");
+  if (stem == "libnvidia-opticalflow")
+    link("libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1");
   if (stem == "libGLX_nvidia") link("libGLX_indirect.so.0", library.file);
   if (stem == "libnvidia-vulkan-producer") link("libnvidia-vulkan-producer.so", library.file);
   if (stem == "libnvidia-allocator") link("gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1");
   if (library.folder == "vdpau") link(stem + ".so.1", library.file);
 }
 
-void place_library(const NvidiaLibrary& library, const LibraryPlaces& places, MountEdit& mount, Edits& edits) {
+void place_library(const NvidiaLibrary& library, const LibraryPlaces& places, MountEdit& mount,
+                   Edits& edits) {
   const std::string directory = target_directory_of(library, places);
   mount.target = directory + "/" + library.file;
   if (!library.soname.empty()) {
@@ -92,7 +100,9 @@ std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDrive
   if (!driver.versions_agree()) return offers;
   for (const NvidiaLibrary& library : driver.libraries) {
     const std::string target = target_directory_of(library, {}) + "/" + library.file;
-    offers.push_back({.mount = {.source = library.path, .target = target}, .uses = library.uses, .library = library});
+    offers.push_back({.mount = {.source = library.path, .target = target},
+                      .uses = library.uses,
+                      .library = library});
   }
   for (const auto* files : {&driver.binaries, &driver.firmware, &driver.config_files}) {
     for (const NvidiaFile& file : *files) offers.push_back(file_offer(file));
@@ -108,7 +118,8 @@ std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDrive
   return offers;
 }
 
-void place_files(const HookContext& context, const std::vector<NvidiaOffer>& offers, std::uint32_t uses, Edits& edits) {
+void place_files(const HookContext& context, const std::vector<NvidiaOffer>& offers,
+                 std::uint32_t uses, Edits& edits) {
   const auto places = places_in_image(context);
   std::map<std::string_view, const NvidiaOffer*> offered;
   for (const NvidiaOffer& offer : offers) offered.emplace(offer.mount.target, &offer);

@@ -12,6 +12,7 @@ std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDrive
 
 /// In `create`: gives the mounts for `uses` their target in this image, with links and sonames, and drops
 /// the others.
-void place_files(const HookContext& context, const std::vector<NvidiaOffer>& offers, std::uint32_t uses, Edits& edits);
+void place_files(const HookContext& context, const std::vector<NvidiaOffer>& offers,
+                 std::uint32_t uses, Edits& edits);
 
 }  // namespace spc

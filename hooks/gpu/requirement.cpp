@@ -5,7 +5,7 @@
 
 #include "hooks/gpu/nvidia_choice.hpp"
 #include "hooks/loader/elf.hpp"
-#include "hooks/node/node_files.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -17,7 +17,9 @@ std::string_view next(std::string_view& text, char separator) {
   return part;
 }
 
-bool starts_with_digit(std::string_view text) { return !text.empty() && text[0] >= '0' && text[0] <= '9'; }
+bool starts_with_digit(std::string_view text) {
+  return !text.empty() && text[0] >= '0' && text[0] <= '9';
+}
 
 bool holds(std::string_view condition, const RequirementFacts& facts) {
   const auto begin = condition.find_first_of("=!<>");
@@ -28,7 +30,8 @@ bool holds(std::string_view condition, const RequirementFacts& facts) {
   const std::string_view wanted = condition.substr(end);
   const auto fact = facts.find(condition.substr(0, begin));
   if (fact == facts.end()) return true;
-  const int order = starts_with_digit(wanted) ? compare_versions(fact->second, wanted) : fact->second.compare(wanted);
+  const int order = starts_with_digit(wanted) ? compare_versions(fact->second, wanted)
+                                              : fact->second.compare(wanted);
   if (relation == "=") return order == 0;
   if (relation == "!=") return order != 0;
   if (relation == "<") return order < 0;
@@ -65,9 +68,13 @@ bool are_disabled(const HookContext& context) {
 }
 
 /// 12.4 of 1204.
-std::string version_text(unsigned cuda) { return std::to_string(cuda / 100) + "." + std::to_string(cuda % 100); }
+std::string version_text(unsigned cuda) {
+  return std::to_string(cuda / 100) + "." + std::to_string(cuda % 100);
+}
 
-int major_of(std::string_view version) { return number_of(version.substr(0, version.find('.'))); }
+std::optional<std::uint32_t> major_of(std::string_view version) {
+  return decimal(version.substr(0, version.find('.')));
+}
 
 }  // namespace
 
@@ -78,12 +85,14 @@ std::string unsatisfied_condition(std::string_view requirement, const Requiremen
     if (alternative.empty()) continue;
     const std::string_view condition = failing(alternative, facts);
     if (condition.empty()) return {};
-    if (failed.empty() || (condition.starts_with("cuda") && !failed.starts_with("cuda"))) failed = condition;
+    if (failed.empty() || (condition.starts_with("cuda") && !failed.starts_with("cuda")))
+      failed = condition;
   }
   return failed;
 }
 
-void check_requirements(const HookContext& context, const NvidiaDriver& driver, bool own_libcuda, Edits& edits) {
+void check_requirements(const HookContext& context, const NvidiaDriver& driver, bool own_libcuda,
+                        Edits& edits) {
   if (are_disabled(context)) return;
   const unsigned cuda = cuda_version_of_driver(driver.version);
   RequirementFacts facts{{"driver", driver.version}};
@@ -93,17 +102,21 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
     const std::string condition = unsatisfied_condition(requirement, facts);
     if (condition.empty()) continue;
     edits.refusal = "unsatisfied condition: " + condition.substr(0, 200) +
-                    ", please update your driver to a newer version, or use an earlier cuda container (hint: the driver is " +
+                    ", please update your driver to a newer version, or use an earlier cuda "
+                    "container (hint: the driver is " +
                     driver.version + (cuda != 0 ? ", for CUDA " + facts["cuda"] : "") +
                     "; NVIDIA_DISABLE_REQUIRE=1 skips this check)";
     return;
   }
   // Within a major version newer programs run with older drivers, so this is no more than a warning.
   const std::string* made_for = context.of_image("CUDA_VERSION");
-  if (made_for == nullptr || cuda == 0 || own_libcuda || requirements.contains("NVIDIA_REQUIRE_CUDA")) return;
-  if (major_of(*made_for) > static_cast<int>(cuda / 100)) {
-    edits.warnings.push_back("the image is built for CUDA " + made_for->substr(0, 200) + ", the node's driver " + driver.version +
-                             " is for CUDA " + facts["cuda"]);
+  if (made_for == nullptr || cuda == 0 || own_libcuda ||
+      requirements.contains("NVIDIA_REQUIRE_CUDA"))
+    return;
+  if (major_of(*made_for) > cuda / 100) {
+    edits.warnings.push_back("the image is built for CUDA " + made_for->substr(0, 200) +
+                             ", the node's driver " + driver.version + " is for CUDA " +
+                             facts["cuda"]);
   }
 }
 

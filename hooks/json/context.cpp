@@ -83,29 +83,42 @@ UniqueFd open_below(const std::string& root, const char* path, int flags) {
   const UniqueFd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return {};
   open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC |
-                                         ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));  // the kernel takes no more beside O_PATH
+  how.flags = static_cast<std::uint64_t>(
+      flags | O_CLOEXEC |
+      ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));  // the kernel takes no more beside O_PATH
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory.get(), path, &how, sizeof how)));
+  return UniqueFd(
+      static_cast<int>(::syscall(SYS_openat2, directory.get(), path, &how, sizeof how)));
 }
 
 }  // namespace
 
 std::string context_to_json(const HookCall& call) {
   const HookContext& context = call.context;
-  Json object{{"version", 1}, {"stage", call.stage}, {"job", context.job}, {"settings", json_of_settings(context)}};
-  object["image"] = Json{{"name", context.image_name}, {"digest", context.image_digest}, {"environment", context.image}};
+  Json object{{"version", 1},
+              {"stage", call.stage},
+              {"job", context.job},
+              {"settings", json_of_settings(context)}};
+  object["image"] = Json{{"name", context.image_name},
+                         {"digest", context.image_digest},
+                         {"environment", context.image}};
   if (!call.image_root.empty()) object["image"]["root"] = call.image_root;
   object["environment"] = context.environment;
-  object["user"] = Json{{"uid", context.uid}, {"gid", context.gid}, {"name", context.user}, {"home", context.home}};
+  object["user"] = Json{
+      {"uid", context.uid}, {"gid", context.gid}, {"name", context.user}, {"home", context.home}};
   if (context.gpu) object["gpu"] = *context.gpu;
   object["devices"] = context.devices;
   object["mpi"] = context.mpi;
   object["command"] = context.command;
-  object["container"] = Json{
-      {"remapRoot", context.remap_root}, {"ownNet", context.own_net},         {"ownIpc", context.own_ipc},
-      {"ownPid", context.own_pid},       {"ownUts", context.own_uts},         {"ownContainer", context.own_container},
-      {"writable", context.writable},    {"mountsHome", context.mounts_home}, {"hasBindMounts", context.has_bind_mounts}};
+  object["container"] = Json{{"remapRoot", context.remap_root},
+                             {"ownNet", context.own_net},
+                             {"ownIpc", context.own_ipc},
+                             {"ownPid", context.own_pid},
+                             {"ownUts", context.own_uts},
+                             {"ownContainer", context.own_container},
+                             {"writable", context.writable},
+                             {"mountsHome", context.mounts_home},
+                             {"hasBindMounts", context.has_bind_mounts}};
   if (!context.host_root.empty()) object["hostRoot"] = context.host_root;
   if (context.granted_devices) object["grantedDevices"] = *context.granted_devices;
   if (call.prepared != Edits()) object["prepared"] = edits_object(call.prepared);
@@ -122,7 +135,8 @@ Result<HookCall> context_from_json(std::string_view text) {
   if (version != 1) return object.problem("version", "is not 1");
   SPC_TRY(object.take("stage", call.stage));
   if (std::find(kStages.begin(), kStages.end(), call.stage) == kStages.end()) {
-    return object.problem("stage", in_quotes(call.stage) + " is not a stage (prepare, create, task, start, stop)");
+    return object.problem(
+        "stage", in_quotes(call.stage) + " is not a stage (prepare, create, task, start, stop)");
   }
   SPC_TRY(object.take("job", context.job));
   SPC_TRY(read_settings(object, context));
@@ -144,12 +158,15 @@ Result<HookCall> context_from_json(std::string_view text) {
     SPC_TRY(object.take("grantedDevices", granted));
     context.granted_devices = std::move(granted);
   }
-  if (const Json* prepared = object.take_any("prepared")) call.prepared = SPC_TRY(edits_of_object(*prepared, "prepared"));
+  if (const Json* prepared = object.take_any("prepared"))
+    call.prepared = SPC_TRY(edits_of_object(*prepared, "prepared"));
   object.take_any("gpu");
   object.take_any("grantedDevices");
   SPC_TRY(object.nothing_left());
   if (!call.image_root.empty()) {
-    context.open_in_image = [root = call.image_root](const char* path, int flags) { return open_below(root, path, flags); };
+    context.open_in_image = [root = call.image_root](const char* path, int flags) {
+      return open_below(root, path, flags);
+    };
   }
   return call;
 }

@@ -11,7 +11,8 @@ namespace spc {
 namespace {
 
 /// Those of setrlimit(2) that the engine sets.
-constexpr std::array<std::string_view, 8> kLimits{"memlock", "nofile", "stack", "core", "nproc", "as", "data", "fsize"};
+constexpr std::array<std::string_view, 8> kLimits{"memlock", "nofile", "stack", "core",
+                                                  "nproc",   "as",     "data",  "fsize"};
 
 template <typename Value>
 void put(Json& object, const char* key, const Value& value) {
@@ -104,8 +105,10 @@ Result<void> read_environment(JsonObject& edits, Edits::Environment& environment
   SPC_TRY(object.take("default", environment.defaults));
   for (const std::string& name : environment.unset) SPC_TRY(check_name(object, "unset", name));
   for (const auto& [name, value] : environment.set) SPC_TRY(check_name(object, "set", name));
-  for (const auto& [name, value] : environment.prepend) SPC_TRY(check_name(object, "prepend", name));
-  for (const auto& [name, value] : environment.defaults) SPC_TRY(check_name(object, "default", name));
+  for (const auto& [name, value] : environment.prepend)
+    SPC_TRY(check_name(object, "prepend", name));
+  for (const auto& [name, value] : environment.defaults)
+    SPC_TRY(check_name(object, "default", name));
   return object.nothing_left();
 }
 
@@ -142,7 +145,8 @@ Result<void> read_device(JsonObject& object, DeviceEdit& device) {
 Result<void> read_symlink(JsonObject& object, SymlinkEdit& link) {
   SPC_TRY(object.take_path("path", link.path));
   SPC_TRY(object.take("target", link.target));
-  if (link.path.empty() || link.target.empty()) return object.problem(link.path.empty() ? "path" : "target", "is missing");
+  if (link.path.empty() || link.target.empty())
+    return object.problem(link.path.empty() ? "path" : "target", "is missing");
   return {};
 }
 
@@ -183,20 +187,23 @@ Result<void> read_library_directory(JsonObject& object, LibraryDirectoryEdit& di
 Result<void> read_limit(JsonObject& object, LimitEdit& limit) {
   SPC_TRY(object.take("name", limit.name));
   if (std::find(kLimits.begin(), kLimits.end(), limit.name) == kLimits.end()) {
-    return object.problem("name",
-                          in_quotes(limit.name) + " is not a limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
+    return object.problem(
+        "name", in_quotes(limit.name) +
+                    " is not a limit (memlock, nofile, stack, core, nproc, as, data, fsize)");
   }
   const Json* soft = object.take_any("soft");
   if (soft == nullptr) return object.problem("soft", "is missing");
   if (!soft->is_text()) return object.take("soft", limit.soft);
-  if (soft->as_text() != "unlimited") return object.problem("soft", "is neither a number nor \"unlimited\"");
+  if (soft->as_text() != "unlimited")
+    return object.problem("soft", "is neither a number nor \"unlimited\"");
   limit.soft = UINT64_MAX;
   return {};
 }
 
 /// Reads an array of objects into a list of edits.
 template <typename Edit, typename Read>
-Result<void> read_list(JsonObject& edits, const char* key, std::vector<Edit>& list, const Read& read) {
+Result<void> read_list(JsonObject& edits, const char* key, std::vector<Edit>& list,
+                       const Read& read) {
   return edits.take_each(key, [&](JsonObject& element) -> Result<void> {
     Edit edit;
     SPC_TRY(read(element, edit));
@@ -247,7 +254,8 @@ Result<Edits> edits_of_object(const Json& value, const std::string& where) {
   SPC_TRY(read_list(object, "files", edits.files, read_file_edit));
   SPC_TRY(object.take_paths("directories", edits.directories));
   SPC_TRY(read_list(object, "libraries", edits.libraries, read_library));
-  SPC_TRY(read_list(object, "libraryDirectories", edits.library_directories, read_library_directory));
+  SPC_TRY(
+      read_list(object, "libraryDirectories", edits.library_directories, read_library_directory));
   SPC_TRY(read_list(object, "limits", edits.limits, read_limit));
   SPC_TRY(read_list(object, "programs", edits.programs, read_program));
   SPC_TRY(object.take("notes", edits.notes));
@@ -277,23 +285,30 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
   const auto refuse = [](const std::string& why) { return Error(ErrorKind::invalid, why); };
   if (stage == "prepare") {
     for (std::size_t i = 0; i < edits.mounts.size(); ++i) {
-      if (edits.mounts[i].target.empty()) return refuse("mounts[" + std::to_string(i) + "].target: is missing");
+      if (edits.mounts[i].target.empty())
+        return refuse("mounts[" + std::to_string(i) + "].target: is missing");
     }
     return {};
   }
   if (stage == "create") {
     const bool same_mounts =
-        std::equal(edits.mounts.begin(), edits.mounts.end(), prepared.mounts.begin(), prepared.mounts.end(),
-                   [](const MountEdit& a, const MountEdit& b) { return without_target(a) == without_target(b); });
+        std::equal(edits.mounts.begin(), edits.mounts.end(), prepared.mounts.begin(),
+                   prepared.mounts.end(), [](const MountEdit& a, const MountEdit& b) {
+                     return without_target(a) == without_target(b);
+                   });
     if (!same_mounts) {
-      return refuse("mounts: are not those of stage prepare").hint("in create only a target may change or be empty");
+      return refuse("mounts: are not those of stage prepare")
+          .hint("in create only a target may change or be empty");
     }
     if (edits.devices != prepared.devices) return refuse("devices: are not those of stage prepare");
-    if (edits.programs != prepared.programs) return refuse("programs: are not those of stage prepare");
+    if (edits.programs != prepared.programs)
+      return refuse("programs: are not those of stage prepare");
     const auto was_denied = [&](const std::string& node) {
-      return std::find(prepared.denied_devices.begin(), prepared.denied_devices.end(), node) != prepared.denied_devices.end();
+      return std::find(prepared.denied_devices.begin(), prepared.denied_devices.end(), node) !=
+             prepared.denied_devices.end();
     };
-    if (std::all_of(edits.denied_devices.begin(), edits.denied_devices.end(), was_denied)) return {};
+    if (std::all_of(edits.denied_devices.begin(), edits.denied_devices.end(), was_denied))
+      return {};
     return refuse("deniedDevices: not all were denied in stage prepare");
   }
   Edits allowed;
@@ -303,7 +318,8 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
   allowed.warnings = edits.warnings;
   allowed.refusal = edits.refusal;
   if (edits == allowed) return {};
-  return refuse("in stage " + std::string(stage) + " only environment, limits, notes, warnings and refusal are allowed");
+  return refuse("in stage " + std::string(stage) +
+                " only environment, limits, notes, warnings and refusal are allowed");
 }
 
 }  // namespace spc

@@ -22,11 +22,14 @@ constexpr std::size_t kOldEntrySize = 12;
 constexpr std::uint32_t kExtensionMagic = 0xeaa42174;
 enum ExtensionTag : std::uint32_t { tag_generator = 0, tag_glibc_hwcaps = 1 };
 
-constexpr std::size_t kMostCacheBytes = 16 << 20;  ///< a machine with everything installed has one or two
-constexpr std::size_t kLongestText = 4096;    ///< a path, PATH_MAX
+constexpr std::size_t kMostCacheBytes =
+    16 << 20;                               ///< a machine with everything installed has one or two
+constexpr std::size_t kLongestText = 4096;  ///< a path, PATH_MAX
 constexpr std::size_t kMostHwcaps = 256;
 
-Error damaged_cache(const char* what) { return {ErrorKind::invalid, std::string("read ld.so.cache: ") + what}; }
+Error damaged_cache(const char* what) {
+  return {ErrorKind::invalid, std::string("read ld.so.cache: ") + what};
+}
 
 std::uint32_t number_at(std::string_view bytes, std::size_t offset) {
   std::uint32_t value = 0;
@@ -45,7 +48,8 @@ std::optional<std::string_view> cache_text_at(std::string_view file, std::size_t
   const std::size_t most = std::min(kLongestText, file.size() - offset);
   const void* end = std::memchr(file.data() + offset, '\0', most);
   if (end == nullptr) return std::nullopt;
-  return file.substr(offset, static_cast<std::size_t>(static_cast<const char*>(end) - file.data()) - offset);
+  return file.substr(
+      offset, static_cast<std::size_t>(static_cast<const char*>(end) - file.data()) - offset);
 }
 
 /// The part with the current format, to whose beginning all offsets relate.
@@ -53,7 +57,8 @@ std::string_view current_part(std::string_view file) {
   if (file.starts_with(kMagic)) return file;
   if (!file.starts_with(kOldMagic) || file.size() < kOldHeaderSize) return {};
   const std::size_t end = kOldHeaderSize + std::size_t{number_at(file, 12)} * kOldEntrySize;
-  for (const std::size_t alignment : {8U, 4U}) {  // four where the compiler of 32 bits made ldconfig
+  for (const std::size_t alignment :
+       {8U, 4U}) {  // four where the compiler of 32 bits made ldconfig
     const std::size_t begin = (end + alignment - 1) & ~(alignment - 1);
     if (begin < file.size() && file.substr(begin).starts_with(kMagic)) return file.substr(begin);
   }
@@ -70,11 +75,61 @@ std::int32_t take_digits(std::string_view& text) {
   return static_cast<std::int32_t>(value);
 }
 
-bool comes_before(const LdCache::Entry& a, const LdCache::Entry& b) { return compare_as_loader(a.soname, b.soname) > 0; }
+bool comes_before(const LdCache::Entry& a, const LdCache::Entry& b) {
+  return compare_as_loader(a.soname, b.soname) > 0;
+}
 
 std::vector<LdCache::Entry> sorted(std::vector<LdCache::Entry> entries) {
   std::stable_sort(entries.begin(), entries.end(), comes_before);
   return entries;
+}
+
+/// The texts of a cache that is written, which lie behind its entries.
+class CacheTexts {
+ public:
+  explicit CacheTexts(std::size_t begin) : begin_(begin) {}
+
+  /// Returns the offset in the file.
+  std::uint32_t add(std::string_view text) {
+    const std::uint32_t offset = end();
+    bytes_.append(text) += '\0';
+    return offset;
+  }
+  /// Fills up to a multiple of four, and returns the offset of what comes next.
+  std::uint32_t align() {
+    bytes_.resize((begin_ + bytes_.size() + 3) / 4 * 4 - begin_);
+    return end();
+  }
+  void append_bytes(const std::string& bytes) { bytes_ += bytes; }
+
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(bytes_.size()); }
+  [[nodiscard]] std::uint32_t end() const {
+    return static_cast<std::uint32_t>(begin_ + bytes_.size());
+  }
+
+ private:
+  std::size_t begin_;
+  std::string bytes_;
+};
+
+/// The directory of extensions and what it names; `hwcaps`: offsets of their names.
+std::string extensions_text(std::uint32_t begin, const std::vector<std::uint32_t>& hwcaps,
+                            const std::string& generator) {
+  constexpr std::uint32_t kDirectorySize = 8 + 2 * 16;
+  const std::uint32_t hwcaps_begin = begin + kDirectorySize;
+  const auto hwcaps_size = static_cast<std::uint32_t>(4 * hwcaps.size());
+  const auto generator_size = static_cast<std::uint32_t>(generator.size());
+  std::string text;
+  append(text, kExtensionMagic);
+  append(text, std::uint32_t{2});
+  for (const std::uint32_t value :
+       {std::uint32_t{tag_generator}, 0U, hwcaps_begin + hwcaps_size, generator_size,
+        std::uint32_t{tag_glibc_hwcaps}, 0U, hwcaps_begin, hwcaps_size}) {
+    append(text, value);
+  }
+  for (const std::uint32_t name : hwcaps) append(text, name);
+  return text + generator;
 }
 
 }  // namespace
@@ -155,12 +210,15 @@ Result<void> LdCache::parse_extensions(std::string_view file) {
   if (begin > file.size() || file.size() - begin < 8 || number_at(file, begin) != kExtensionMagic)
     return damaged_cache("invalid extensions");
   const std::size_t count = number_at(file, begin + 4);
-  if (count > 64 || file.size() - begin - 8 < count * 16) return damaged_cache("truncated extensions");
+  if (count > 64 || file.size() - begin - 8 < count * 16)
+    return damaged_cache("truncated extensions");
   for (std::size_t at = begin + 8; at < begin + 8 + count * 16; at += 16) {
     const std::size_t offset = number_at(file, at + 8);
     const std::size_t size = number_at(file, at + 12);
-    if (offset > file.size() || size > file.size() - offset) return damaged_cache("an extension is out of bounds");
-    if (number_at(file, at) == tag_generator) generator_ = file.substr(offset, std::min(size, kLongestText));
+    if (offset > file.size() || size > file.size() - offset)
+      return damaged_cache("an extension is out of bounds");
+    if (number_at(file, at) == tag_generator)
+      generator_ = file.substr(offset, std::min(size, kLongestText));
     if (number_at(file, at) != tag_glibc_hwcaps) continue;
     if (size / 4 > kMostHwcaps) return damaged_cache("too many processor types");
     for (std::size_t name = offset; name + 4 <= offset + size; name += 4) {
@@ -173,20 +231,23 @@ Result<void> LdCache::parse_extensions(std::string_view file) {
 }
 
 std::span<const LdCache::Entry> LdCache::of_soname(std::string_view soname) const {
-  const auto [begin, end] = std::equal_range(entries_.begin(), entries_.end(), Entry{soname, {}}, comes_before);
+  const auto [begin, end] =
+      std::equal_range(entries_.begin(), entries_.end(), Entry{soname, {}}, comes_before);
   return {begin, end};
 }
 
 const LdCache::Entry* LdCache::find(std::string_view soname, std::uint32_t flags) const {
   const auto entries = of_soname(soname);
-  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.flags == flags; });
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const Entry& entry) { return entry.flags == flags; });
   return found == entries.end() ? nullptr : &*found;
 }
 
 std::string_view LdCache::hwcap_of(const Entry& entry) const {
   constexpr std::uint64_t kIsName = std::uint64_t{1} << 62;
   const auto index = static_cast<std::uint32_t>(entry.hwcap);
-  return (entry.hwcap & kIsName) != 0 && index < hwcaps_.size() ? std::string_view(hwcaps_[index]) : std::string_view();
+  return (entry.hwcap & kIsName) != 0 && index < hwcaps_.size() ? std::string_view(hwcaps_[index])
+                                                                : std::string_view();
 }
 
 void LdCache::remove_if(const std::function<bool(const Entry&)>& condition) {
@@ -207,67 +268,50 @@ void LdCache::add_last(std::string soname, std::string path, std::uint32_t flags
   last_.push_back(owned(std::move(soname), std::move(path), flags));
 }
 
-std::string LdCache::serialize() const {
-  std::vector<Entry> with_first, all;
-  with_first.reserve(first_.size() + entries_.size());
+std::vector<LdCache::Entry> LdCache::all_entries() const {
   const auto first = sorted(first_);
   const auto last = sorted(last_);
-  // Of equal ones those of the first range come first.
-  std::merge(first.begin(), first.end(), entries_.begin(), entries_.end(), std::back_inserter(with_first), comes_before);
-  all.reserve(with_first.size() + last.size());
-  std::merge(with_first.begin(), with_first.end(), last.begin(), last.end(), std::back_inserter(all), comes_before);
+  // Of equal sonames those of the first range come first.
+  std::vector<Entry> with_first, all;
+  std::ranges::merge(first, entries_, std::back_inserter(with_first), comes_before);
+  std::ranges::merge(with_first, last, std::back_inserter(all), comes_before);
+  return all;
+}
 
-  std::string entries, texts;
+std::string LdCache::serialize() const {
+  const auto all = all_entries();
+  CacheTexts texts(kHeaderSize + all.size() * kEntrySize);
+  std::string entries;
   entries.reserve(all.size() * kEntrySize);
-  texts.reserve(all.size() * 64);
-  const std::size_t texts_begin = kHeaderSize + all.size() * kEntrySize;
-  const auto put = [&](std::string_view text) {
-    const auto offset = static_cast<std::uint32_t>(texts_begin + texts.size());
-    texts.append(text) += '\0';
-    return offset;
-  };
   for (const Entry& entry : all) {
-    const std::uint32_t path = put(entry.path);
+    const std::uint32_t path = texts.add(entry.path);
     // Most paths end in the soname, which then needs no text of its own.
     const auto inside = static_cast<std::uint32_t>(entry.path.size() - entry.soname.size());
-    const std::uint32_t soname = entry.path.ends_with(entry.soname) ? path + inside : put(entry.soname);
+    const std::uint32_t soname =
+        entry.path.ends_with(entry.soname) ? path + inside : texts.add(entry.soname);
     append(entries, entry.flags);
     append(entries, soname);
     append(entries, path);
     append(entries, entry.os_version);
     append(entries, entry.hwcap);
   }
-
   std::vector<std::uint32_t> hwcaps;
-  for (const std::string& name : hwcaps_) hwcaps.push_back(put(name));
-  const auto texts_size = static_cast<std::uint32_t>(texts.size());
+  for (const std::string& name : hwcaps_) hwcaps.push_back(texts.add(name));
+  const std::uint32_t texts_size = texts.size();
   std::uint32_t extensions_begin = 0;
   if (!hwcaps.empty() || !generator_.empty()) {
-    texts.resize((texts_begin + texts.size() + 3) / 4 * 4 - texts_begin);
-    extensions_begin = static_cast<std::uint32_t>(texts_begin + texts.size());
-    std::string directory;
-    append(directory, kExtensionMagic);
-    append(directory, std::uint32_t{2});
-    const std::uint32_t hwcaps_begin = extensions_begin + 8 + 2 * 16;
-    const auto hwcaps_size = static_cast<std::uint32_t>(4 * hwcaps.size());
-    for (const std::uint32_t value :
-         {std::uint32_t{tag_generator}, 0U, hwcaps_begin + hwcaps_size, static_cast<std::uint32_t>(generator_.size()),
-          std::uint32_t{tag_glibc_hwcaps}, 0U, hwcaps_begin, hwcaps_size}) {
-      append(directory, value);
-    }
-    for (const std::uint32_t name : hwcaps) append(directory, name);
-    texts += directory + generator_;
+    extensions_begin = texts.align();
+    texts.append_bytes(extensions_text(extensions_begin, hwcaps, generator_));
   }
 
-  std::string file;
-  file.reserve(texts_begin + texts.size());
-  file += kMagic;
+  std::string file(kMagic);
+  file.reserve(texts.end());
   append(file, static_cast<std::uint32_t>(all.size()));
   append(file, texts_size);
   append(file, std::uint32_t{__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3 << 24});
   append(file, extensions_begin);
   file.resize(kHeaderSize);
-  return file + entries + texts;
+  return file + entries + texts.bytes();
 }
 
 }  // namespace spc

@@ -54,6 +54,7 @@ class LdCache {
   [[nodiscard]] std::string serialize() const;
 
  private:
+  [[nodiscard]] std::vector<Entry> all_entries() const;
   Result<void> parse_extensions(std::string_view file);
   Entry owned(std::string soname, std::string path, std::uint32_t flags);
 

@@ -5,24 +5,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstdlib>
 
 #include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
 
 constexpr char kHint[] = "check mpi_libraries and mpi_dependencies in config.toml";
-
-template <typename Number>
-std::optional<Number> version_number_of(std::string_view text) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
 
 }  // namespace
 
@@ -32,7 +25,7 @@ std::vector<unsigned> library_version(std::string_view file_name) {
   if (extension == std::string_view::npos) return version;
   for (std::string_view rest = file_name.substr(extension + 4); !rest.empty();) {
     const std::string_view part = rest.substr(0, rest.find('.'));
-    const auto number = version_number_of<unsigned>(part);
+    const auto number = decimal(part);
     if (!number) break;
     version.push_back(*number);
     rest.remove_prefix(std::min(part.size() + 1, rest.size()));
@@ -114,7 +107,7 @@ HostLibrary HostLibrary::parse(std::string_view text) {
     const std::string value(line.substr(std::min(key.size() + 1, line.size())));
     if (key == "source") library.source = value;
     if (key == "soname") library.soname = value;
-    if (key == "machine") library.machine = version_number_of<std::uint16_t>(value).value_or(0);
+    if (key == "machine") library.machine = static_cast<std::uint16_t>(decimal(value).value_or(0));
     if (key == "dependency") library.dependency = true;
     if (key == "searches") library.searches = true;
     if (key == "needs") library.needed.push_back(value);

@@ -9,26 +9,25 @@
 
 #include "hooks/loader/loader.hpp"
 #include "hooks/mpi/host_library.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
 
 constexpr std::size_t kMostDirectories = 16;
 
-std::vector<std::string> split(std::string_view list) {
-  std::vector<std::string> parts;
-  while (!list.empty() && parts.size() < kMostDirectories) {
-    const std::string_view part = list.substr(0, list.find(':'));
-    list.remove_prefix(std::min(part.size() + 1, list.size()));
-    if (part.starts_with('/')) parts.emplace_back(part);
-  }
-  return parts;
+/// The first directories of a list like LD_LIBRARY_PATH.
+std::vector<std::string> directories_in(const std::string& list) {
+  auto directories = parts_of(list, ':');
+  std::erase_if(directories, [](const std::string& path) { return !path.starts_with('/'); });
+  if (directories.size() > kMostDirectories) directories.resize(kMostDirectories);
+  return directories;
 }
 
 }  // namespace
 
 ImageLibraries::ImageLibraries(const HookContext& context) : context_(context), loaders_(loaders_of_image(context)) {
-  if (const std::string* path = context.of_image("LD_LIBRARY_PATH")) directories_ = split(*path);
+  if (const std::string* path = context.of_image("LD_LIBRARY_PATH")) directories_ = directories_in(*path);
   for (const std::string& directory : directories_)
     std::ranges::move(libraries_in(context, directory), std::back_inserter(in_directories_));
   const UniqueFd file = context.open_in_image("/etc/ld.so.cache", O_RDONLY);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include "hooks/mpi/image_mpi.hpp"
 #include "hooks/step/slurm_conf.hpp"
@@ -30,8 +29,6 @@ bool is_pmi(const HookContext& context) { return context.of_job("PMI_FD") != nul
 bool is_pals(const HookContext& context) { return context.of_job("PALS_SPOOL_DIR") != nullptr; }
 
 bool has_mpi(const HookContext& context) { return is_pmix(context) || is_pmi(context) || is_pals(context); }
-
-long job_number(const HookContext& context, std::string_view name) { return std::atol(of_job(context, name).c_str()); }
 
 /// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every step.
 bool mpi_was_asked_for(const HookContext& context) {
@@ -94,7 +91,7 @@ bool server_asks_nobody(const HookContext& context) {
 void say_no(const HookContext& context, Edits& edits, const std::string& why, const std::string& hint) {
   if (mpi_was_asked_for(context)) {
     edits.refusal = why + " (hint: " + hint + ")";
-  } else if (job_number(context, "SLURM_STEP_NUM_TASKS") > 1) {
+  } else if (context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
     edits.warnings.push_back(why + " (hint: " + hint + ")");
   } else {
     edits.notes.push_back(why);
@@ -105,12 +102,12 @@ void check_namespaces(const HookContext& context, Edits& edits) {
   if (context.own_net && is_pmix(context)) {
     say_no(context, edits, "PMIx needs the node's network, which --container-unshare=net removes: MPI cannot start",
            "drop net, or use --mpi=none if the step does not use MPI");
-  } else if (context.own_net && has_mpi(context) && job_number(context, "SLURM_STEP_NUM_NODES") > 1) {
+  } else if (context.own_net && has_mpi(context) && context.job_number("SLURM_STEP_NUM_NODES").value_or(0) > 1) {
     say_no(context, edits, "with --container-unshare=net there is no network between the nodes: MPI cannot connect its ranks",
            "drop net, or use one node");
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
-      job_number(context, "SLURM_STEP_NUM_TASKS") > std::max(1L, job_number(context, "SLURM_STEP_NUM_NODES"))) {
+      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
     say_no(context, edits,
            std::string("with --container-private and --container-unshare=") + (context.own_ipc ? "ipc" : "pid") +
                " the tasks on a node cannot share memory, which MPI needs: it would fail or be slow",
@@ -160,7 +157,7 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
     edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: ranks will not find each other (hint: --mpi=pmi2)");
   }
   const bool without = !has_mpi(context) && (type.empty() || type == "none");
-  if (!without || job_number(context, "SLURM_STEP_NUM_TASKS") < 2) return;
+  if (!without || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) < 2) return;
   if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: use --mpi=pmix to connect ranks");
   if (mpi.mpich && !mpi.open_mpi)
     edits.notes.emplace_back("the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks");
@@ -168,7 +165,7 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
 
 Result<void> create_pmi(const HookContext& context, Edits& edits) {
   // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
-  if (has_mpi(context) || job_number(context, "SLURM_STEP_NUM_TASKS") > 1) compare(context, ImageMpi::of(context), edits);
+  if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) compare(context, ImageMpi::of(context), edits);
   for (const MountEdit& mount : edits.mounts) {
     if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
   }

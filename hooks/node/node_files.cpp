@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <climits>
 #include <memory>
 
@@ -67,12 +66,6 @@ std::string field_of(std::string_view text, std::string_view name) {
     return std::string(line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin));
   }
   return {};
-}
-
-int number_of(std::string_view text) {
-  int number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number >= 0 ? number : -1;
 }
 
 }  // namespace spc

@@ -31,8 +31,4 @@ class NodeFiles {
 
 /// Of "Name:   value" lines, the value of the first with this name; empty if none.
 std::string field_of(std::string_view text, std::string_view name);
-
-/// The number in `text`, or -1.
-int number_of(std::string_view text);
-
 }  // namespace spc

@@ -9,12 +9,11 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "base/json.hpp"
 #include "hooks/loader/elf.hpp"
-#include "hooks/node/node_files.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -35,53 +34,62 @@ std::vector<std::string> libcudas(const HookContext& context) {
   while (const dirent* entry = ::readdir(open.get())) {
     if (++seen > kMostCompatNames) return {};
     const std::string_view name(entry->d_name);
-    if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos) names.emplace_back(name);
+    if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos)
+      names.emplace_back(name);
   }
   return names;
 }
 
 bool read_at(int fd, void* to, std::size_t size, std::uint64_t offset) {
-  return offset <= INT64_MAX && ::pread(fd, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
+  return offset <= INT64_MAX &&
+         ::pread(fd, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
 }
 
 /// The text in the note of that section of a 64-bit library; nothing if it has none. All sizes are the file's word and limited.
 std::optional<std::string> note_of(int fd) {
   constexpr std::uint64_t kMost = 64 << 10;
   Elf64_Ehdr header{};
-  if (!read_at(fd, &header, sizeof header, 0) || !std::equal(header.e_ident, header.e_ident + SELFMAG, ELFMAG) ||
-      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shnum > 512 ||
-      header.e_shstrndx >= header.e_shnum)
+  if (!read_at(fd, &header, sizeof header, 0) ||
+      !std::equal(header.e_ident, header.e_ident + SELFMAG, ELFMAG) ||
+      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
+      header.e_shnum > 512 || header.e_shstrndx >= header.e_shnum)
     return std::nullopt;
   std::vector<Elf64_Shdr> sections(header.e_shnum);
-  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff)) return std::nullopt;
+  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff))
+    return std::nullopt;
   const Elf64_Shdr& texts = sections[header.e_shstrndx];
   if (texts.sh_size > kMost) return std::nullopt;
   std::string names(texts.sh_size, '\0');
   if (!read_at(fd, names.data(), names.size(), texts.sh_offset)) return std::nullopt;
   for (const Elf64_Shdr& section : sections) {
-    if (section.sh_name >= names.size() || std::string_view(names.c_str() + section.sh_name) != kSection) continue;
+    if (section.sh_name >= names.size() ||
+        std::string_view(names.c_str() + section.sh_name) != kSection)
+      continue;
     if (section.sh_size > kMost || section.sh_size < sizeof(Elf64_Nhdr)) return std::nullopt;
     std::string bytes(section.sh_size, '\0');
     Elf64_Nhdr note{};
     if (!read_at(fd, bytes.data(), bytes.size(), section.sh_offset)) return std::nullopt;
     std::copy_n(bytes.data(), sizeof note, reinterpret_cast<char*>(&note));
-    const std::uint64_t begin = sizeof note + ((std::uint64_t{note.n_namesz} + 3) & ~std::uint64_t{3});
+    const std::uint64_t begin =
+        sizeof note + ((std::uint64_t{note.n_namesz} + 3) & ~std::uint64_t{3});
     if (begin + note.n_descsz > bytes.size()) return std::nullopt;
     return bytes.substr(begin, note.n_descsz);
   }
   return std::nullopt;
 }
 
-int cuda_major_of(std::string_view version) { return number_of(version.substr(0, version.find('.'))); }
+std::optional<std::uint32_t> cuda_major_of(std::string_view version) {
+  return decimal(version.substr(0, version.find('.')));
+}
 
 /// Whether the note names this major version of a driver; nothing if it cannot be read.
-std::optional<bool> is_for_driver(const std::string& note, int major) {
+std::optional<bool> is_for_driver(const std::string& note, std::optional<std::uint32_t> major) {
   const auto json = Json::parse(note.c_str());
   const Json* drivers = json ? json->find("Driver") : nullptr;
   if (drivers == nullptr || !drivers->is_array()) return std::nullopt;
   return std::ranges::any_of(drivers->elements(), [&](const Json& entry) {
-    if (entry.is_number()) return std::cmp_equal(entry.as_number(), major);
-    return entry.is_text() && number_of(entry.as_text()) == major;
+    if (entry.is_number()) return major == entry.as_number();
+    return entry.is_text() && decimal(entry.as_text()) == major;
   });
 }
 
@@ -93,7 +101,8 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   const auto names = libcudas(context);
   if (names.empty()) return compat;
   if (names.size() > 1) {
-    compat.reason = std::string(kCompatDirectory) + " in the image has several libcuda.so: not used";
+    compat.reason =
+        std::string(kCompatDirectory) + " in the image has several libcuda.so: not used";
     return compat;
   }
   const std::string version = names.front().substr(sizeof "libcuda.so." - 1);
@@ -106,11 +115,14 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   }
   compat.version = version;
   const auto note = note_of(file.get());
-  const auto named = note ? is_for_driver(*note, cuda_major_of(driver_version)) : std::nullopt;
-  const bool use = named ? *named && compare_versions(version, driver_version) > 0 : cuda_major_of(version) > cuda_major_of(driver_version);
+  const auto driver_major = cuda_major_of(driver_version);
+  const auto named = note ? is_for_driver(*note, driver_major) : std::nullopt;
+  const bool use = named ? *named && compare_versions(version, driver_version) > 0
+                         : cuda_major_of(version) > driver_major;
   if (use) compat.directory = kCompatDirectory;
-  compat.reason = "libcuda " + version + " of the image " + (use ? "is used instead of" : "does not replace") +
-                  " the driver's " + std::string(driver_version);
+  compat.reason = "libcuda " + version + " of the image " +
+                  (use ? "is used instead of" : "does not replace") + " the driver's " +
+                  std::string(driver_version);
   return compat;
 }
 

@@ -1,8 +1,9 @@
 #include <algorithm>
 
-#include "hooks/nvidia_driver/driver.hpp"
-#include "hooks/node/node_files.hpp"
 #include "hooks/loader/elf.hpp"
+#include "hooks/node/node_files.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -11,15 +12,15 @@ constexpr char kProcGpus[] = "/proc/driver/nvidia/gpus";
 constexpr char kCapabilities[] = "/proc/driver/nvidia/capabilities";
 constexpr char kCaps[] = "/dev/nvidia-caps";
 
-/// The number of "gpu0", "gi3" after its letters, or -1.
-int number_after(std::string_view name, std::string_view letters) {
-  return name.starts_with(letters) ? number_of(name.substr(letters.size())) : -1;
+/// The number of "gpu0", "gi3" after its letters.
+std::optional<std::uint32_t> number_after(std::string_view name, std::string_view letters) {
+  return name.starts_with(letters) ? decimal(name.substr(letters.size())) : std::nullopt;
 }
 
 /// The node that a file below capabilities stands for, or empty.
 std::string node_of_capability(const NodeFiles& node, const std::string& access_file) {
   const std::string minor = field_of(node.text(access_file), "DeviceFileMinor");
-  return number_of(minor) < 0 ? std::string() : std::string(kCaps) + "/nvidia-cap" + minor;
+  return !decimal(minor) ? std::string() : std::string(kCaps) + "/nvidia-cap" + minor;
 }
 
 /// The nodes of DRM that belong to a PCI address.
@@ -27,7 +28,8 @@ std::vector<std::string> dri_of(const NodeFiles& node, const std::string& pci_ad
   std::vector<std::string> nodes;
   if (pci_address.empty()) return nodes;
   for (const std::string& name : node.names("/sys/bus/pci/devices/" + pci_address + "/drm")) {
-    if ((name.starts_with("card") || name.starts_with("renderD")) && node.exists("/dev/dri/" + name))
+    if ((name.starts_with("card") || name.starts_with("renderD")) &&
+        node.exists("/dev/dri/" + name))
       nodes.push_back("/dev/dri/" + name);
   }
   return nodes;
@@ -35,7 +37,8 @@ std::vector<std::string> dri_of(const NodeFiles& node, const std::string& pci_ad
 
 /// "00000000:1B:00.0" or "0000:1b:00.0", as sysfs writes it.
 std::string pci_address_of(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const auto colon = text.find(':');
   if (colon == 8 && text.starts_with("0000")) text.erase(0, 4);
   return text;
@@ -45,46 +48,62 @@ std::string pci_address_of(std::string text) {
 void add_mig(const NodeFiles& node, NvidiaGpu& gpu) {
   const std::string top = std::string(kCapabilities) + "/gpu" + std::to_string(gpu.minor) + "/mig";
   for (const std::string& gi : node.names(top, "gi")) {
-    const int gpu_instance = number_after(gi, "gi");
-    if (gpu_instance < 0) continue;
+    const auto gpu_instance = number_after(gi, "gi");
+    if (!gpu_instance) continue;
     gpu.mig_mode = true;
     for (const std::string& ci : node.names(top + "/" + gi, "ci")) {
-      const int compute_instance = number_after(ci, "ci");
-      if (compute_instance < 0) continue;
-      gpu.migs.push_back({.gpu_instance = static_cast<unsigned>(gpu_instance),
-                          .compute_instance = static_cast<unsigned>(compute_instance),
-                          .gpu_instance_node = node_of_capability(node, top + "/" + gi + "/access"),
-                          .compute_instance_node = node_of_capability(node, top + "/" + gi + "/" + ci + "/access")});
+      const auto compute_instance = number_after(ci, "ci");
+      if (!compute_instance) continue;
+      gpu.migs.push_back({
+          .gpu_instance = *gpu_instance,
+          .compute_instance = *compute_instance,
+          .gpu_instance_node = node_of_capability(node, top + "/" + gi + "/access"),
+          .compute_instance_node = node_of_capability(node, top + "/" + gi + "/" + ci + "/access"),
+      });
     }
   }
 }
 
-void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
+std::vector<NvidiaGpu> gpus_in_proc(const NodeFiles& node) {
+  std::vector<NvidiaGpu> gpus;
   for (const std::string& address : node.names(kProcGpus)) {
     const std::string text = node.text(std::string(kProcGpus) + "/" + address + "/information");
-    const int minor = number_of(field_of(text, "Device Minor"));
-    if (minor < 0) continue;
+    const auto minor = decimal(field_of(text, "Device Minor"));
+    if (!minor) continue;
     NvidiaGpu gpu;
-    gpu.minor = static_cast<unsigned>(minor);
-    gpu.node = "/dev/nvidia" + std::to_string(minor);
+    gpu.minor = *minor;
+    gpu.node = "/dev/nvidia" + std::to_string(*minor);
     gpu.pci_address = pci_address_of(address);
     gpu.uuid = field_of(text, "GPU UUID");
     gpu.model = field_of(text, "Model");
-    driver.gpus.push_back(std::move(gpu));
+    gpus.push_back(std::move(gpu));
   }
-  // Of one width, in lower case: the order of texts is that of the bus.
-  std::ranges::stable_sort(driver.gpus, {}, &NvidiaGpu::pci_address);
+  // Addresses have one width and lower case: sorted as text they are in the order of the bus.
+  std::ranges::stable_sort(gpus, {}, &NvidiaGpu::pci_address);
+  return gpus;
+}
+
+/// Where the driver says nothing in /proc.
+std::vector<NvidiaGpu> gpus_in_dev(const NodeFiles& node) {
+  std::vector<NvidiaGpu> gpus;
+  for (const std::string& name : node.names("/dev", "nvidia")) {
+    const auto minor = number_after(name, "nvidia");
+    if (!minor) continue;
+    NvidiaGpu gpu;
+    gpu.minor = *minor;
+    gpu.node = "/dev/" + name;
+    gpus.push_back(std::move(gpu));
+  }
+  return gpus;
+}
+
+void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
+  driver.gpus = gpus_in_proc(node);
   if (driver.gpus.empty()) {
-    for (const std::string& name : node.names("/dev", "nvidia")) {
-      const int minor = number_after(name, "nvidia");
-      if (minor < 0) continue;
-      NvidiaGpu gpu;
-      gpu.minor = static_cast<unsigned>(minor);
-      gpu.node = "/dev/" + name;
-      driver.gpus.push_back(std::move(gpu));
-    }
+    driver.gpus = gpus_in_dev(node);
     if (!driver.gpus.empty())
-      driver.notes.push_back(std::string(kProcGpus) + " is empty: GPUs are ordered by device node number");
+      driver.notes.push_back(std::string(kProcGpus) +
+                             " is empty: GPUs are ordered by device node number");
   }
   for (NvidiaGpu& gpu : driver.gpus) {
     gpu.dri = dri_of(node, gpu.pci_address);
@@ -92,9 +111,11 @@ void add_gpus(const NodeFiles& node, NvidiaDriver& driver) {
   }
 }
 
-std::vector<std::string> nodes_in(const NodeFiles& node, const std::string& directory, const std::string& prefix) {
+std::vector<std::string> nodes_in(const NodeFiles& node, const std::string& directory,
+                                  const std::string& prefix) {
   std::vector<std::string> nodes;
-  for (const std::string& name : node.names(directory, prefix)) nodes.push_back(directory + "/" + name);
+  for (const std::string& name : node.names(directory, prefix))
+    nodes.push_back(directory + "/" + name);
   return nodes;
 }
 

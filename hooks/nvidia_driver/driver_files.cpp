@@ -5,10 +5,11 @@
 #include <array>
 
 #include "base/unique_fd.hpp"
-#include "hooks/nvidia_driver/driver.hpp"
-#include "hooks/node/node_files.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
+#include "hooks/node/node_files.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 using namespace std::string_literals;
@@ -65,7 +66,7 @@ std::string version_in_first_line(std::string_view text) {
     const std::string_view word = text.substr(0, text.find(' '));
     text.remove_prefix(std::min(word.size() + 1, text.size()));
     const auto dot = word.find('.');
-    if (dot != std::string_view::npos && number_of(word.substr(0, dot)) > 0) return std::string(word);
+    if (dot != std::string_view::npos && decimal(word.substr(0, dot)) > 0U) return std::string(word);
   }
   return {};
 }

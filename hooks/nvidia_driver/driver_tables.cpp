@@ -2,7 +2,7 @@
 #include <array>
 
 #include "hooks/nvidia_driver/driver.hpp"
-#include "hooks/node/node_files.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -108,11 +108,11 @@ std::uint32_t nvidia_library_use(std::string_view file) {
 }
 
 unsigned cuda_version_of_driver(std::string_view version) {
-  const int major = number_of(version.substr(0, version.find('.')));
-  if (major < 0 || static_cast<unsigned>(major) > kBranches.back().major) return 0;
+  const auto major = decimal(version.substr(0, version.find('.')));
+  if (!major || *major > kBranches.back().major) return 0;
   unsigned cuda = 0;
   for (const Branch& branch : kBranches) {
-    if (branch.major <= static_cast<unsigned>(major)) cuda = branch.cuda;
+    if (branch.major <= *major) cuda = branch.cuda;
   }
   return cuda;
 }

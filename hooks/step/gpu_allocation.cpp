@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "hooks/step/host_list.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -31,26 +31,20 @@ const std::string* list_of_slurm(const HookContext& context) {
 
 }  // namespace
 
-std::vector<std::string> parts_of(std::string_view list, char separator) {
-  std::vector<std::string> parts;
-  while (!list.empty()) {
-    const std::string_view part = list.substr(0, list.find(separator));
-    list.remove_prefix(std::min(part.size() + 1, list.size()));
-    if (!part.empty()) parts.emplace_back(part);
-  }
-  return parts;
+bool wants_gpus(const HookContext& context) {
+  return context.gpu.value_or(context.setting("gpu", "auto") != "off");
 }
-
-bool wants_gpus(const HookContext& context) { return context.gpu.value_or(context.setting("gpu", "auto") != "off"); }
 
 bool step_has_gpus(const HookContext& context) {
   if (!context.granted_devices) return true;
-  return granted_nvidia_gpus(context) > 0 || std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
+  return granted_nvidia_gpus(context) > 0 ||
+         std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
            return node.starts_with("/dev/dri/renderD");
          });
 }
 
-std::optional<std::set<std::size_t>> allocated_of(const HookContext& context, std::size_t accessible) {
+std::optional<std::set<std::size_t>> allocated_of(const HookContext& context,
+                                                  std::size_t accessible) {
   if (context.setting("gpu_devices", "allocated") != "allocated") return std::nullopt;
   const std::string* list = list_of_slurm(context);
   if (list == nullptr) return std::nullopt;
@@ -58,19 +52,24 @@ std::optional<std::set<std::size_t>> allocated_of(const HookContext& context, st
   // With --gpus-per-task or --gpu-bind the list is this task's, and the container is the step's.
   const std::string* count = context.of_job("SLURM_GPUS_ON_NODE");
   if (count != nullptr && decimal(*count) != numbers.size()) return std::nullopt;
-  if (numbers.empty() || numbers.size() >= accessible || *numbers.rbegin() >= accessible) return std::nullopt;
+  if (numbers.empty() || numbers.size() >= accessible || *numbers.rbegin() >= accessible)
+    return std::nullopt;
   return std::set<std::size_t>(numbers.begin(), numbers.end());
 }
 
 std::size_t granted_nvidia_gpus(const HookContext& context) {
   if (!context.granted_devices) return 0;
-  const auto is_gpu = [](const std::string& node) { return number_behind("/dev/nvidia", node).has_value(); };
+  const auto is_gpu = [](const std::string& node) {
+    return number_behind("/dev/nvidia", node).has_value();
+  };
   return static_cast<std::size_t>(std::ranges::count_if(*context.granted_devices, is_gpu));
 }
 
 bool has_mig_parts(const HookContext& context) {
   // 1 and 2 are mig/config and mig/monitor.
-  const auto is_part = [](const std::string& node) { return number_behind("/dev/nvidia-caps/nvidia-cap", node) > 2U; };
+  const auto is_part = [](const std::string& node) {
+    return number_behind("/dev/nvidia-caps/nvidia-cap", node) > 2U;
+  };
   return context.granted_devices && std::ranges::any_of(*context.granted_devices, is_part);
 }
 
@@ -86,16 +85,20 @@ std::optional<std::string> renumbered(std::string_view visible, std::string_view
   return local.empty() ? std::nullopt : std::optional(local);
 }
 
-void renumber_variables(const HookContext& context, std::size_t accessible, std::initializer_list<const char*> names,
-                        Edits& edits) {
-  if (context.flag("prefer_cdi", false) || !context.devices.empty() || !allocated_of(context, accessible)) return;
+void renumber_variables(const HookContext& context, std::size_t accessible,
+                        std::initializer_list<const char*> names, Edits& edits) {
+  if (context.flag("prefer_cdi", false) || !context.devices.empty() ||
+      !allocated_of(context, accessible))
+    return;
   for (const char* name : names) {
     const std::string* visible = context.of_job(name);
-    const auto local = visible == nullptr ? std::nullopt : renumbered(*visible, *list_of_slurm(context));
+    const auto local =
+        visible == nullptr ? std::nullopt : renumbered(*visible, *list_of_slurm(context));
     if (!local || *local == *visible) continue;
     edits.environment.set[name] = *local;
-    edits.notes.push_back(std::string(name) + "=" + *local +
-                          ": numbered among the GPUs accessible in the container; on the host it is " + *visible);
+    edits.notes.push_back(
+        std::string(name) + "=" + *local +
+        ": numbered among the GPUs accessible in the container; on the host it is " + *visible);
   }
 }
 

@@ -11,9 +11,6 @@
 
 namespace spc {
 
-/// The elements of a comma-separated list, without empty ones.
-std::vector<std::string> parts_of(std::string_view list, char separator = ',');
-
 /// Whether GPUs are wanted at all: by the option or the site.
 bool wants_gpus(const HookContext& context);
 

@@ -1,15 +1,8 @@
 #include "hooks/step/host_list.hpp"
 
-#include <charconv>
+#include "hooks/text.hpp"
 
 namespace spc {
-
-std::optional<std::uint32_t> decimal(std::string_view text) {
-  std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 std::optional<std::string> first_host(std::string_view list) {
   std::string host;
@@ -37,7 +30,9 @@ std::optional<std::uint32_t> tasks_on_node(std::string_view counts, std::uint32_
     const auto times = part.find("(x");
     std::uint32_t nodes = 1;
     if (times != std::string_view::npos) {
-      const auto repeated = part.ends_with(')') ? decimal(part.substr(times + 2, part.size() - times - 3)) : std::nullopt;
+      const auto repeated = part.ends_with(')')
+                                ? decimal(part.substr(times + 2, part.size() - times - 3))
+                                : std::nullopt;
       if (!repeated) return std::nullopt;
       nodes = *repeated;
     }

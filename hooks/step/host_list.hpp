@@ -14,7 +14,4 @@ std::optional<std::string> first_host(std::string_view list);
 /// Number of tasks on node `index` of the step, from SLURM_STEP_TASKS_PER_NODE: `2(x3),1`.
 std::optional<std::uint32_t> tasks_on_node(std::string_view counts, std::uint32_t index);
 
-/// A number of decimal digits only.
-std::optional<std::uint32_t> decimal(std::string_view text);
-
 }  // namespace spc

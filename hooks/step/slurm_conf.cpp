@@ -30,7 +30,8 @@ std::string slurm_setting(std::string_view text, std::string_view key) {
       const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
       line.remove_prefix(word.size());
       const auto equals = word.find('=');
-      if (equals != std::string_view::npos && same_word(word.substr(0, equals), key)) found = word.substr(equals + 1);
+      if (equals != std::string_view::npos && same_word(word.substr(0, equals), key))
+        found = word.substr(equals + 1);
     }
   }
   return found;
@@ -41,7 +42,8 @@ std::string slurm_file(const HookContext& context, std::string_view name) {
   if (const auto* conf = context.of_job("SLURM_CONF"); conf != nullptr && conf->starts_with('/')) {
     directories.push_back(conf->substr(0, conf->rfind('/')));
   }
-  for (const char* usual : {"/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/var/spool/slurmd/conf-cache"}) {
+  for (const char* usual :
+       {"/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/var/spool/slurmd/conf-cache"}) {
     directories.emplace_back(usual);
   }
   for (const std::string& directory : directories) {
