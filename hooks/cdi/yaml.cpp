@@ -44,17 +44,17 @@ struct Event : yaml_event_t {
 };
 
 /// Builds the tree from libyaml's events, and counts what it builds.
-class Reader {
+class YamlReader {
  public:
-  explicit Reader(std::string_view text) {
+  explicit YamlReader(std::string_view text) {
     if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
     yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
                                  text.size());
   }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-  ~Reader() { yaml_parser_delete(&parser_); }
+  YamlReader(const YamlReader&) = delete;
+  YamlReader& operator=(const YamlReader&) = delete;
+  ~YamlReader() { yaml_parser_delete(&parser_); }
 
   Result<Json> document() {
     Event event;
@@ -174,6 +174,6 @@ class Reader {
 
 }  // namespace
 
-Result<Json> parse_cdi_yaml(std::string_view text) { return Reader(text).document(); }
+Result<Json> parse_cdi_yaml(std::string_view text) { return YamlReader(text).document(); }
 
 }  // namespace spc

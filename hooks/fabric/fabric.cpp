@@ -39,7 +39,7 @@ rlimit limit_of(__rlimit_resource resource) {
 
 bool is_required(const HookContext& context) { return context.setting("fabric", "auto") == "require"; }
 
-std::string fabric_names_of(const std::vector<FabricDevice>& devices) {
+std::string adapter_names(const std::vector<FabricDevice>& devices) {
   std::string text;
   for (const FabricDevice& device : devices) {
     text += (text.empty() ? "" : ", ") + device.name;
@@ -186,7 +186,7 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   const LibrariesInside libraries(context, edits);
   const std::string lack = lacking(found->usable, libraries);
   if (!found->usable.empty()) {
-    const std::string verdict = fabric_names_of(found->usable) + "; locked memory: " + size_of(found->locked);
+    const std::string verdict = adapter_names(found->usable) + "; locked memory: " + size_of(found->locked);
     edits.notes.push_back(lack.empty() ? verdict : "TCP: " + lack + "; the node has " + verdict);
   }
   const auto wrong = shortcomings(*found, step, lack);

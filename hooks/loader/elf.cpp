@@ -249,7 +249,8 @@ std::optional<std::string> soname_of(int fd) {
   if (!beginning) return std::nullopt;
   const bool is_64 = beginning->e_ident[EI_CLASS] == ELFCLASS64;
   if (!is_64 && beginning->e_ident[EI_CLASS] != ELFCLASS32) return std::nullopt;
-  auto file = is_64 ? ElfReader<Elf64>(fd, ElfReader<Elf64>::Depth::name).read() : ElfReader<Elf32>(fd, ElfReader<Elf32>::Depth::name).read();
+  auto file = is_64 ? ElfReader<Elf64>(fd, ElfReader<Elf64>::Depth::name).read()
+                    : ElfReader<Elf32>(fd, ElfReader<Elf32>::Depth::name).read();
   if (!file || file->type != ET_DYN || file->soname.empty()) return std::nullopt;
   return std::move(file->soname);
 }
