@@ -150,7 +150,7 @@ def mounts_of_the_root_and_programs_are_refused(cluster):
                        (edits(hooks=[{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", "touch /home/shared/ran"]}]),
                         'a shell is not run for a device'),
                        (edits(deviceNodes=[{"path": "/dev/x", "hostPath": "/etc/shadow"}]), "is outside /dev"),
-                       (edits(deviceNodes=[{"path": "/dev/new", "hostPath": "/dev/zero"}]), "which is read-only"),
+                       (edits(deviceNodes=[{"path": "/dev/new", "hostPath": "/dev/zero"}]), "in which nothing can be created"),
                        (edits(mounts=[{"hostPath": "/usr/lib/gone.so", "containerPath": "/usr/lib/gone.so"}]), "recreate it if the driver has changed")):
         with files(cluster, a_json=spec):
             refused(cluster, "example.org/x=one", text, "/etc/cdi/a.json")
