@@ -1,32 +1,14 @@
 #pragma once
 
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
+#include "tool/surroundings/arguments.hpp"
 
-namespace spc {
-
-/// Command line after a command's name.
-struct Arguments {
-  std::map<std::string, std::vector<std::string>, std::less<>> options;  ///< by long name, without dashes
-  std::vector<std::string> words;                                        ///< not options
-  std::vector<std::string> rest;                                         ///< as given, for a command to run
-
-  [[nodiscard]] bool has(std::string_view option) const { return options.find(option) != options.end(); }
-  /// The last one given; empty if none.
-  [[nodiscard]] std::string value(std::string_view option) const {
-    const auto found = options.find(option);
-    return found == options.end() || found->second.empty() ? std::string() : found->second.back();
-  }
-  [[nodiscard]] std::vector<std::string> values(std::string_view option) const {
-    const auto found = options.find(option);
-    return found == options.end() ? std::vector<std::string>() : found->second;
-  }
-};
+namespace spc::tool {
 
 /// One option: used by parser, help, completion and the test of the manual page.
 struct OptionRow {
@@ -77,4 +59,4 @@ Result<int> run_doctor(const Arguments& arguments);
 Result<int> run_cdi(const Arguments& arguments);
 Result<int> run_completion(const Arguments& arguments);
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -3,9 +3,9 @@
 
 #include "base/log.hpp"
 #include "tool/command.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 constexpr int kWrongUsage = 2;
@@ -146,4 +146,4 @@ int run_command_line(int argc, char** argv) {
   return kWrongUsage;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

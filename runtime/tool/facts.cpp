@@ -5,7 +5,7 @@
 
 #include "image/export/image_tree.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 constexpr std::size_t kMaxText = 64 << 20;
@@ -179,4 +179,4 @@ Result<std::vector<Fact>> facts_of(int root) {
   };
 }
 
-}  // namespace spc
+}  // namespace spc::tool

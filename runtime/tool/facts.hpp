@@ -5,7 +5,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// A relevant property of an image: `{"cuda", "12.4.99"}`.
 struct Fact {
@@ -17,4 +17,4 @@ struct Fact {
 /// Nothing is executed. Always all facts, in the same order.
 Result<std::vector<Fact>> facts_of(int root);
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -14,9 +14,10 @@
 #include "tool/images/submit_check.hpp"
 #include "tool/options.hpp"
 #include "tool/run_options.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
 using namespace spc;
+using namespace spc::tool;
 
 namespace {
 
@@ -48,7 +49,7 @@ const Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> spc::command_table() { return kCommands; }
+std::span<const Command> spc::tool::command_table() { return kCommands; }
 
 int main(int argc, char** argv) {
   ::umask(022);

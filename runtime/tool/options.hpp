@@ -6,7 +6,7 @@
 
 // Options and help texts of each command.
 
-namespace spc {
+namespace spc::tool {
 
 inline constexpr std::array<OptionRow, 0> kNoOptions{};
 
@@ -162,4 +162,4 @@ inline constexpr char kCompletionHelp[] =
     "  source <(scontainer completion bash)\n"
     "  scontainer completion bash > ~/.local/share/bash-completion/completions/scontainer\n";
 
-}  // namespace spc
+}  // namespace spc::tool

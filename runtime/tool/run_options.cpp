@@ -3,7 +3,7 @@
 #include <deque>
 #include <vector>
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 constexpr OptionRow kOwnOptions[] = {
@@ -44,4 +44,4 @@ std::span<const OptionRow> run_options() {
   return rows;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -6,6 +6,7 @@
 #include "property.hpp"
 
 using namespace spc;
+using namespace spc::user_source;
 using namespace spc::fuzz;
 
 namespace {

@@ -7,6 +7,7 @@
 #include "property.hpp"
 
 using namespace spc;
+using namespace spc::fuse;
 using namespace spc::fuzz;
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace spc {
+namespace spc::enroot {
 
 std::string EnrootArguments::value(std::string_view option) const {
   const auto found = options.find(option);
@@ -45,4 +45,4 @@ Result<EnrootArguments> parse_arguments(std::span<const std::string> words, std:
   return arguments;
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -9,7 +9,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::enroot {
 
 /// An option of enroot: `-o FILE`, `--output FILE`, `--output=FILE`.
 struct EnrootOption {
@@ -32,4 +32,4 @@ struct EnrootArguments {
 /// Options end at the first word or at `--`, as in enroot. The error names the option that is not in `known`.
 Result<EnrootArguments> parse_arguments(std::span<const std::string> words, std::initializer_list<EnrootOption> known);
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -17,9 +17,12 @@
 
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::enroot {
+
+using namespace tool;
+
 namespace {
 
 Error invalid_argument(const std::string& text) {
@@ -149,4 +152,4 @@ Result<std::vector<std::string>> list_containers(const std::string& data_path) {
   return names;
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -6,7 +6,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::enroot {
 
 // Containers made by `create`: directories in ENROOT_DATA_PATH. Nothing is unpacked: `image.sqsh` is the image, and
 // `changes` has the changes (scontainer run --changes). Containers unpacked there by enroot itself can be started, too.
@@ -37,4 +37,4 @@ Result<void> remove_container(const std::string& path);
 /// Names, sorted.
 Result<std::vector<std::string>> list_containers(const std::string& data_path);
 
-}  // namespace spc
+}  // namespace spc::enroot

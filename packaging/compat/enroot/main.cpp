@@ -14,10 +14,12 @@
 #include "scontainer.hpp"
 #include "settings.hpp"
 #include "start.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 #include "uri.hpp"
 
 using namespace spc;
+using namespace spc::tool;
+using namespace spc::enroot;
 
 namespace {
 

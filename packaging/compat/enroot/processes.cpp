@@ -12,9 +12,12 @@
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
 #include "tool/containers/running.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::enroot {
+
+using namespace tool;
+
 namespace {
 
 using Row = std::array<std::string, 9>;
@@ -118,4 +121,4 @@ Result<std::string> table_of(const std::vector<std::string>& names) {
   return table;
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -10,7 +10,7 @@
 #include "base/child.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::enroot {
 namespace {
 
 /// It is installed beside us.
@@ -71,4 +71,4 @@ Result<std::string> output_of_scontainer(const std::vector<std::string>& argumen
   return text;
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -5,7 +5,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::enroot {
 
 /// Executes `scontainer` with these arguments and this environment; returns only on failure.
 Error become_scontainer(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
@@ -16,4 +16,4 @@ Error become_scontainer(const std::vector<std::string>& arguments);
 /// reported the reason, and the Error's message is empty.
 Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments);
 
-}  // namespace spc
+}  // namespace spc::enroot

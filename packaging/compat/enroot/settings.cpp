@@ -5,9 +5,12 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::enroot {
+
+using namespace tool;
+
 namespace {
 
 std::string variable(const char* name) {
@@ -45,4 +48,4 @@ Result<EnrootSettings> EnrootSettings::take_from_environment() {
   return settings;
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -4,7 +4,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::enroot {
 
 /// The environment, with enroot's names and defaults.
 struct EnrootSettings {
@@ -19,4 +19,4 @@ struct EnrootSettings {
   static Result<EnrootSettings> take_from_environment();
 };
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -8,9 +8,12 @@
 #include <cstdlib>
 
 #include "containers.hpp"
-#include "tool/started_by_enroot.hpp"
+#include "tool/surroundings/started_by_enroot.hpp"
 
-namespace spc {
+namespace spc::enroot {
+
+using namespace tool;
+
 namespace {
 
 Error bad_argument(const std::string& text) { return Error(ErrorKind::invalid, "Invalid argument: " + printable(text)); }
@@ -117,4 +120,4 @@ Result<StartCommand> start_command(const EnrootSettings& settings, const EnrootA
   return start;
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

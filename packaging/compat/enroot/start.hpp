@@ -7,7 +7,7 @@
 #include "base/result.hpp"
 #include "settings.hpp"
 
-namespace spc {
+namespace spc::enroot {
 
 /// Arguments and environment of the `scontainer run` that implements this `enroot start`.
 struct StartCommand {
@@ -23,4 +23,4 @@ Result<std::string> variable_for(const std::string& text);
 /// mount (`nofail`, and the source is missing).
 Result<std::string> mount_for(const std::string& entry);
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace spc {
+namespace spc::enroot {
 namespace {
 
 constexpr std::string_view kRegistry = "docker://";
@@ -35,4 +35,4 @@ std::string default_file_name(const std::string& uri) {
   return image + ".sqsh";
 }
 
-}  // namespace spc
+}  // namespace spc::enroot

@@ -9,7 +9,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::fuse {
 
 /// Data read from the image, keyed by position; the most recently used up to `limit` bytes. Thread-safe; concurrent
 /// requests for one key load it once. Value reports its size with cost().
@@ -89,4 +89,4 @@ class Cache {
   std::unordered_map<std::uint64_t, typename Slots::iterator> by_key_;
 };
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <new>
 
-namespace spc {
+namespace spc::fuse {
 namespace {
 
 constexpr double kForever = 365.0 * 24 * 3600;  // seconds: the image does not change
@@ -248,4 +248,4 @@ const fuse_lowlevel_ops& FileSystem::operations() {
   return kOperations;
 }
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -7,7 +7,7 @@
 
 #include "image/fuse/squashfs_reader.hpp"
 
-namespace spc {
+namespace spc::fuse {
 
 /// Answers the kernel's requests for one image, for a mount with `allow_other,default_permissions`: everything is owned by
 /// the serving process's user and group, nothing ever changes, and what cannot be read is EIO.
@@ -46,4 +46,4 @@ class FileSystem {
   std::unique_ptr<SquashfsReader> reader_;
 };
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -12,7 +12,7 @@ extern "C" {
 #include <squashfuse/decompress.h>  // last: it defines _POSIX_C_SOURCE
 }
 
-namespace spc {
+namespace spc::fuse {
 namespace {
 
 constexpr std::size_t kMetadataBytes = 8192;
@@ -125,4 +125,4 @@ Result<void> TableReader::skip(std::uint64_t count) {
   return {};
 }
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -10,7 +10,7 @@
 #include "image/fuse/cache.hpp"
 #include "image/reference/squashfs_super.hpp"
 
-namespace spc {
+namespace spc::fuse {
 
 /// Decompressed bytes of one block.
 struct Block {
@@ -90,4 +90,4 @@ class TableReader {
   SharedBlock block_;
 };
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -21,7 +21,7 @@
 #include "image/fuse/sandbox.hpp"
 #include "protocol/fuse.hpp"
 
-namespace spc {
+namespace spc::fuse {
 namespace {
 
 constexpr unsigned kMostThreads = 16;
@@ -108,7 +108,7 @@ Result<void> guarded(std::uint64_t offset) {
 }
 
 }  // namespace
-}  // namespace spc
+}  // namespace spc::fuse
 
 int main(int argc, char** argv) {
   std::uint64_t offset = 0;
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // blocks come and go all the time: from the heap, not each from the kernel
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
-  const auto failed = spc::guarded(offset);
-  if (!failed) spc::send_status({spc::WireError(failed.error())});
+  const auto failed = spc::fuse::guarded(offset);
+  if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
   ::_exit(1);
 }

@@ -14,7 +14,7 @@
 
 #include "protocol/fuse.hpp"
 
-namespace spc {
+namespace spc::fuse {
 namespace {
 
 struct Release {
@@ -78,4 +78,4 @@ Result<void> enter_fuse_sandbox() {
   return load_filter();
 }
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-namespace spc {
+namespace spc::fuse {
 namespace {
 
 constexpr std::uint32_t kPlaceBytes = 8;         // of a number in a list of places
@@ -320,4 +320,4 @@ Result<std::vector<std::pair<std::string, std::string>>> SquashfsReader::xattrs(
   return found;
 }
 
-}  // namespace spc
+}  // namespace spc::fuse

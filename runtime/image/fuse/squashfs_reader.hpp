@@ -10,7 +10,7 @@
 
 #include "image/fuse/image_bytes.hpp"
 
-namespace spc {
+namespace spc::fuse {
 
 struct Inode {
   static constexpr std::uint32_t kNone = ~0U;
@@ -105,4 +105,4 @@ class SquashfsReader {
   Cache<BlockIndex> indexes_{4 << 20};
 };
 
-}  // namespace spc
+}  // namespace spc::fuse

@@ -87,7 +87,7 @@ struct Import {
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
-Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& source, const WantedImage& wanted,
+Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
                                            const ResolvedImage& image) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
@@ -124,11 +124,11 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   Repository repository(import.http, import.agent, asked, import.config,
                         [&] { return user.credentials(reference.registry, whose); });
   if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
-  WantedImage wanted{.name = reference.canonical(),
-                     .ref_file = ref_file_of(reference, import.request.platform),
-                     .digest = reference.digest,
-                     .origin = {.registry = reference.registry, .repository = reference.repository},
-                     .uid = import.request.uid};
+  RequestedImage wanted{.name = reference.canonical(),
+                        .ref_file = ref_file_of(reference, import.request.platform),
+                        .digest = reference.digest,
+                        .origin = {.registry = reference.registry, .repository = reference.repository},
+                        .uid = import.request.uid};
   wanted.origin.platform = import.request.platform.str();
   StoredImage stored(import.store, wanted, import.config);
 
@@ -150,7 +150,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
 /// The user's process says at each start which image it is; what is in the store already its digest tells.
 Result<Digest> import_from_user(const Import& import, const std::string& name, UserSourceLink& user) {
   LocalSource source(user, name);
-  WantedImage wanted{.name = name, .ref_file = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
+  RequestedImage wanted{.name = name, .ref_file = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
   wanted.origin.user = import.request.uid;
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));

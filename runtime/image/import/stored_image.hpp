@@ -13,7 +13,7 @@
 namespace spc {
 
 /// What is asked for, and for whom.
-struct WantedImage {
+struct RequestedImage {
   std::string name;                     ///< in full, for messages and listings
   std::optional<std::string> ref_file;  ///< its name in refs/; empty: no name is kept for it
   std::optional<Digest> digest;         ///< when the name says which image it is
@@ -31,7 +31,7 @@ struct WantedImage {
 class StoredImage {
  public:
   /// Everything is borrowed.
-  StoredImage(const ImageStore& store, const WantedImage& wanted, const Config& config)
+  StoredImage(const ImageStore& store, const RequestedImage& wanted, const Config& config)
       : store_(store), wanted_(wanted), config_(config) {}
 
   /// The image if it is complete in the store, this user may have it and `pull` allows it; after one HEAD request or none,
@@ -63,7 +63,7 @@ class StoredImage {
   void touch(const Digest& manifest) const;
 
   const ImageStore& store_;
-  const WantedImage& wanted_;
+  const RequestedImage& wanted_;
   const Config& config_;
   std::vector<UniqueFd> held_;  // the layers found: nobody takes them away until this import ends
 };

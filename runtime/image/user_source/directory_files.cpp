@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-namespace spc {
+namespace spc::user_source {
 
 Result<std::unique_ptr<DirectoryFiles>> DirectoryFiles::open(const std::string& path) {
   UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -36,4 +36,4 @@ Result<std::optional<FilePart>> DirectoryFiles::find(const std::string& name) co
   return std::optional(SPC_TRY(ordinary_file(std::move(file), in_quotes(path_ + "/" + name))));
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

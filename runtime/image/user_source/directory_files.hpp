@@ -2,7 +2,7 @@
 
 #include "image/user_source/file_part.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// The files below a directory. Links may lead anywhere below it, never out of it.
 class DirectoryFiles final : public NamedFiles {
@@ -17,4 +17,4 @@ class DirectoryFiles final : public NamedFiles {
   std::string path_;
 };
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -8,7 +8,7 @@
 #include "image/registry/manifest.hpp"
 #include "image/user_source/oci_layout.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr std::size_t kMaxSavedDocument = 4 << 20;
@@ -113,4 +113,4 @@ Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, con
   return DescribedImage::create(config.dump(), std::move(layers));
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

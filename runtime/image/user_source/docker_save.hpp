@@ -6,7 +6,7 @@
 #include "image/user_source/local_image.hpp"
 #include "image/user_source/tar_files.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// The image `reference` (one of RepoTags) in an archive of the format that `docker save` wrote before version 25, and
 /// many builders still write: manifest.json names a configuration and uncompressed layers, some of which may be links to
@@ -18,4 +18,4 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
 /// configuration for this architecture. It is read once for its digest, which is reported to `log`.
 Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, const std::string& name, Log& log);
 
-}  // namespace spc
+}  // namespace spc::user_source

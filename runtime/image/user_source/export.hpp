@@ -5,7 +5,7 @@
 #include "base/log.hpp"
 #include "image/user_source/file_part.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// These export an image of the user's storage, or of the node's docker daemon, to a temporary file: an archive of
 /// this image only.
@@ -16,4 +16,4 @@ Result<FilePart> export_from_podman(const std::string& image, Log& log);
 /// From the docker engine at the socket in $DOCKER_HOST (unix://PATH), or at /var/run/docker.sock.
 Result<FilePart> export_from_docker(const std::string& image, Log& log);
 
-}  // namespace spc
+}  // namespace spc::user_source

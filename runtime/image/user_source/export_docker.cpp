@@ -8,7 +8,7 @@
 #include "image/user_source/export.hpp"
 #include "image/user_source/temporary_file.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr std::uint64_t kUsualImage = std::uint64_t{1} << 30;
@@ -112,4 +112,4 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   return ordinary_file(std::move(file), name);
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -11,7 +11,7 @@
 #include "image/user_source/export.hpp"
 #include "image/user_source/temporary_file.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr std::uint64_t kUsualPodmanImage = std::uint64_t{1} << 30;
@@ -95,4 +95,4 @@ Result<FilePart> export_from_podman(const std::string& image, Log& log) {
       .hint("save the image to a file where podman is installed: podman save --format oci-archive -o FILE " + image);
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -12,7 +12,7 @@
 #include "base/file.hpp"
 #include "base/sha256.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr std::chrono::seconds kBetweenLines{15};
@@ -85,4 +85,4 @@ Result<Digest> digest_of(const FilePart& part, const std::string& what, Log& log
   return hash.finish();
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -12,7 +12,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// `size` bytes at `offset` of a file, which stays open while there are parts of it.
 struct FilePart {
@@ -46,4 +46,4 @@ class NamedFiles {
   virtual Result<std::optional<FilePart>> find(const std::string& name) const = 0;
 };
 
-}  // namespace spc
+}  // namespace spc::user_source

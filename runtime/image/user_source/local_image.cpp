@@ -14,7 +14,7 @@
 #include "image/user_source/tar_files.hpp"
 #include "image/user_source/unpack.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr char kManifestType[] = "application/vnd.oci.image.manifest.v1+json";
@@ -103,4 +103,4 @@ Result<std::optional<FilePart>> DescribedImage::blob(const Digest& digest) const
   return found == blobs_.end() ? std::optional<FilePart>() : std::optional(found->second);
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

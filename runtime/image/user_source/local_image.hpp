@@ -10,7 +10,7 @@
 #include "image/reference/location.hpp"
 #include "image/user_source/file_part.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// One image of the user, in the form of every image: a document (manifest or index) and blobs named by digest. Other
 /// formats (`docker save`, a tar of a root file system) are described as such; layers are never copied.
@@ -44,4 +44,4 @@ class DescribedImage final : public LocalImage {
   std::map<Digest, FilePart> blobs_;
 };
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -16,6 +16,7 @@
 #include "protocol/user_source.hpp"
 
 using namespace spc;
+using namespace spc::user_source;
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "image/reference/reference.hpp"
 #include "image/registry/json.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr std::size_t kMaxDocument = 4 << 20;
@@ -144,4 +144,4 @@ Result<std::unique_ptr<LocalImage>> open_oci_layout(std::unique_ptr<NamedFiles> 
   return std::unique_ptr<LocalImage>(new LayoutImage(std::move(files), std::move(document)));
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -5,7 +5,7 @@
 
 #include "image/user_source/local_image.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// The image `reference` in an OCI image layout. `name` names the layout in messages.
 ///
@@ -20,4 +20,4 @@ Error no_such_image(const std::string& name, const std::string& reference, const
 /// Whether two names mean the same image: `x`, `docker.io/library/x:latest`.
 bool is_same_name(const std::string& one, const std::string& other);
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -4,7 +4,7 @@
 
 #include "image/layer/tar_header.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 constexpr std::size_t kMaxEntries = 1'000'000;
@@ -118,4 +118,4 @@ bool TarFiles::has(const std::string& directory) const {
   return below != entries_.end() && below->first.starts_with(directory + "/");
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -4,7 +4,7 @@
 
 #include "image/user_source/file_part.hpp"
 
-namespace spc {
+namespace spc::user_source {
 
 /// The files in an uncompressed tar archive, found by one pass over its headers, without reading their data. Links
 /// in the archive are followed. What the strict rules for layers refuse (image/layer/tar_header.hpp) is refused here, too.
@@ -33,4 +33,4 @@ class TarFiles final : public NamedFiles {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace spc {
+namespace spc::user_source {
 
 Result<UniqueFd> temporary_file(std::uint64_t size) {
   const char* own = std::getenv("TMPDIR");
@@ -24,4 +24,4 @@ Result<UniqueFd> temporary_file(std::uint64_t size) {
       .hint("set TMPDIR to a directory with enough space");
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -12,7 +12,7 @@
 #include "image/layer/decompress.hpp"
 #include "image/user_source/temporary_file.hpp"
 
-namespace spc {
+namespace spc::user_source {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -87,4 +87,4 @@ Result<FilePart> unpacked(FilePart file, const std::string& name, Log& log) {
   return FilePart{.file = std::make_shared<const UniqueFd>(std::move(output)), .size = size};
 }
 
-}  // namespace spc
+}  // namespace spc::user_source

@@ -2,8 +2,8 @@
 
 namespace spc {
 
-Result<Piece> next_piece(std::string_view& rest, std::string_view separators) {
-  Piece piece;
+Result<QuotedPiece> next_piece(std::string_view& rest, std::string_view separators) {
+  QuotedPiece piece;
   const bool begins_quoted = rest.starts_with('"');
   bool open = begins_quoted;
   if (begins_quoted) rest.remove_prefix(1);

@@ -12,9 +12,9 @@
 #include "image/registry/json.hpp"
 #include "launch/policy/site.hpp"
 #include "tool/command.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 void report_problems(const CdiRegistry& registry) {
@@ -123,4 +123,4 @@ Result<int> run_cdi(const Arguments& arguments) {
       .hint("scontainer cdi --help");
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -3,7 +3,7 @@
 
 #include "tool/command.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// Long options of a command, `=` behind those that take a value.
@@ -70,4 +70,4 @@ Result<int> run_completion(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -6,9 +6,9 @@
 #include "image/config/config.hpp"
 #include "image/registry/json.hpp"
 #include "tool/command.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 const char* name_of(Finding::Verdict verdict) {
@@ -92,4 +92,4 @@ Result<int> run_doctor(const Arguments& arguments) {
   return report(arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry")), as_json) ? 0 : 1;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -13,9 +13,9 @@
 #include "tool/command.hpp"
 #include "tool/containers/running.hpp"
 #include "tool/containers/supervise.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 Result<RunningContainer> find_container(const Places& places, const std::string& text) {
@@ -93,4 +93,4 @@ Result<int> run_exec(const Arguments& arguments) {
   return supervise([&] { return execute({arguments.rest}, environment); }, [](pid_t) {});
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -7,7 +7,7 @@
 #include "tool/command.hpp"
 #include "tool/images/local_image.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 struct Source {
@@ -57,4 +57,4 @@ Result<int> run_export(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

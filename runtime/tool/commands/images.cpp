@@ -5,10 +5,10 @@
 #include "image/registry/json.hpp"
 #include "tool/command.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/places.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/places.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 struct Row {
@@ -100,4 +100,4 @@ Result<int> run_images(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

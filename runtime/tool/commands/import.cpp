@@ -18,7 +18,7 @@
 #include "tool/images/local_image.hpp"
 #include "tool/images/obtain.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// Copies the file into the store, where its digest is its name.
@@ -121,4 +121,4 @@ Result<int> run_import(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -6,9 +6,9 @@
 #include "image/config/config.hpp"
 #include "image/registry/json.hpp"
 #include "tool/command.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 Result<int> run_version(const Arguments&) {
   std::puts("scontainer " SPC_VERSION);
@@ -42,4 +42,4 @@ Result<int> run_info(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

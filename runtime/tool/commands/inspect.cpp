@@ -9,10 +9,10 @@
 #include "tool/facts.hpp"
 #include "tool/images/local_image.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/places.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/places.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 Json layers_of(const ListedImage& image) {
@@ -97,4 +97,4 @@ Result<int> run_inspect(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

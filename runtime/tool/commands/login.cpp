@@ -10,10 +10,10 @@
 #include "image/registry/login_check.hpp"
 #include "image/registry/registry_session.hpp"
 #include "tool/command.hpp"
-#include "tool/places.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/places.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// Switches the echo of the terminal off for as long as it lives.
@@ -119,4 +119,4 @@ Result<int> run_logout(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

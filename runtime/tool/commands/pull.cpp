@@ -4,7 +4,7 @@
 #include "tool/containers/node_step.hpp"
 #include "tool/images/obtain.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image) {
   Wanted wanted;
@@ -41,4 +41,4 @@ Result<int> run_pull(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -9,10 +9,10 @@
 #include "image/store/store.hpp"
 #include "tool/command.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/places.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/places.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 std::string said(const Evicted& gone, std::size_t staying, const char* verb) {
@@ -87,4 +87,4 @@ Result<int> run_gc(const Arguments& arguments) {
   return 0;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -24,9 +24,9 @@
 #include "tool/images/local_image.hpp"
 #include "tool/images/obtain.hpp"
 #include "tool/run_options.hpp"
-#include "tool/started_by_enroot.hpp"
+#include "tool/surroundings/started_by_enroot.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 using Commands = std::vector<std::vector<std::string>>;
@@ -367,4 +367,4 @@ Result<int> run_shell(const Arguments& arguments) {
   return run_container(arguments, &commands);
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -33,4 +33,4 @@ std::string launch_key(const Variables& environment) {
   return {};
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -11,9 +11,9 @@
 #include "protocol/wire_error.hpp"
 #include "spank_container/runtime.h"
 #include "tool/images/stored_images.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 std::vector<const char*> as_pointers(const std::vector<std::string>& texts) {
@@ -115,4 +115,4 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -8,9 +8,9 @@
 #include "base/result.hpp"
 #include "image/config/config.hpp"
 #include "tool/images/obtain.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// As root: the container that a job step of root would get, from the node's store, by the same agent and kernel mounts.
 /// It ends when this object is destroyed and nobody is in it any more.
@@ -34,4 +34,4 @@ class NodeStep {
 /// As root: pulls an image into the node's store and returns its digest.
 Result<Digest> pull_into_node_store(const Places& places, const Config& config, const Wanted& wanted);
 
-}  // namespace spc
+}  // namespace spc::tool

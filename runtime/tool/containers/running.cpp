@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "base/file.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// A home directory may be shared between machines, where a process id says nothing.
@@ -78,4 +78,4 @@ Result<std::vector<RunningContainer>> running_containers(const std::string& dire
   return containers;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

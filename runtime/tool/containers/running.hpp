@@ -8,7 +8,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// A container started by `scontainer run`, for `scontainer exec`.
 struct RunningContainer {
@@ -38,4 +38,4 @@ class RunningEntry {
 /// Those of this machine.
 Result<std::vector<RunningContainer>> running_containers(const std::string& directory);
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -19,7 +19,7 @@
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 constexpr int kBacklog = 4096;
@@ -182,4 +182,4 @@ Result<SharedContainer> join_shared_container(const std::string& key, const std:
   return Error(ErrorKind::unavailable, "the shared container exits repeatedly");
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -7,7 +7,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// A container shared by several processes of this machine: its namespaces, and what is needed to join it.
 struct SharedContainer {
@@ -26,4 +26,4 @@ struct SharedContainer {
 /// They meet at a socket in the abstract namespace, which the kernel grants to one process at a time and releases itself.
 Result<SharedContainer> join_shared_container(const std::string& key, const std::function<Result<SharedContainer>()>& make);
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "base/child.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// What is passed on. Stopping and continuing are left to the terminal, which reaches both processes.
@@ -92,4 +92,4 @@ int execute(const std::vector<std::vector<std::string>>& alternatives, const std
   return failed == ENOENT || failed == ENOTDIR ? kNoCommand : kCannotExecute;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

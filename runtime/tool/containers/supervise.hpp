@@ -9,7 +9,7 @@
 
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// Exit statuses as in podman; all others are the command's own.
 inline constexpr int kNoContainer = 125;    ///< the container could not be set up
@@ -24,4 +24,4 @@ Result<int> supervise(const std::function<int()>& child, const std::function<voi
 /// `environment`. Returns only on failure, with an exit status, after reporting the reason.
 int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment);
 
-}  // namespace spc
+}  // namespace spc::tool

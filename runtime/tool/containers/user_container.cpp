@@ -19,7 +19,7 @@
 #include "task/fake_root.hpp"
 #include "task/furnish.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// A copy of the tree at `source`, in no place yet, with more flags than it has.
@@ -145,6 +145,15 @@ Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart
   return {};
 }
 
+/// Of a root in which nothing can be made: what the image has must do.
+void leave_out_what_is_made(Furniture& furniture, HookedStart& hooked) {
+  furniture.passwd_entry.clear();
+  furniture.group_entries.clear();
+  furniture.directories.clear();
+  furniture.namespaces = 0;
+  hooked.leave_out(furniture);
+}
+
 }  // namespace
 
 UserIdentity identity_inside(RootMap map) {
@@ -212,12 +221,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
     return Error(ErrorKind::unavailable, "--device: this kernel cannot set up the container writable, as devices need it")
         .hint("see scontainer doctor");
   } else {
-    // Nothing can be made: what the image has must do.
-    furniture.passwd_entry.clear();
-    furniture.group_entries.clear();
-    furniture.directories.clear();
-    furniture.namespaces = 0;
-    hooked.leave_out(furniture);
+    leave_out_what_is_made(furniture, hooked);
     SPC_TRY(furnish(furniture, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
@@ -242,4 +246,4 @@ Result<void> begin_task(const LaunchRequest& request, const ImageSettings& setti
   return map == RootMap::root ? fake_root_calls() : Result<void>();
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -12,7 +12,7 @@
 #include "task/user_identity.hpp"
 #include "tool/images/image_mount.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// The user's identity in the container: the user, or root with home /root.
 UserIdentity identity_inside(RootMap map);
@@ -47,4 +47,4 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
 Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
                         RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log);
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -5,9 +5,9 @@
 
 #include "base/result.hpp"
 #include "doctor/finding.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// Kernel features, tested in separate processes.
 std::vector<Finding> examine_kernel();
@@ -22,4 +22,4 @@ Finding examine_config(const std::string& path);
 /// Prints the known failures in a file (- is standard input), with cause and fix; returns whether there were any.
 Result<bool> explain_log(const std::string& path, bool as_json);
 
-}  // namespace spc
+}  // namespace spc::tool

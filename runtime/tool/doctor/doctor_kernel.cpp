@@ -14,7 +14,7 @@
 #include "base/user_namespace.hpp"
 #include "tool/doctor/doctor.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// errno of `probe` in a child of its own, 0 if it works.
@@ -86,4 +86,4 @@ std::vector<Finding> examine_kernel() {
   return findings;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -9,9 +9,9 @@
 #include "doctor/diagnose.hpp"
 #include "image/registry/json.hpp"
 #include "tool/doctor/doctor.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// Of a longer file the end is read: what a job says about its failure it says last.
@@ -100,4 +100,4 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
   return !findings.empty();
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -16,9 +16,9 @@
 #include "image/registry/http.hpp"
 #include "launch/site/site_mounts.hpp"
 #include "tool/doctor/doctor.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 using Verdict = Finding::Verdict;
@@ -199,4 +199,4 @@ Finding examine_registry(const std::string& config_path, const std::string& want
   return {what, Verdict::warning, "answers with status " + std::to_string(answer.status), "is it a registry?"};
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 constexpr int kFirst = 3;
@@ -33,4 +33,4 @@ Result<HelperProgram> HelperProgram::start(const std::string& path, const std::v
   return HelperProgram(SPC_TRY(Child::start(program)));
 }
 
-}  // namespace spc
+}  // namespace spc::tool

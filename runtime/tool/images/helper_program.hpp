@@ -7,7 +7,7 @@
 #include "base/child.hpp"
 #include "base/result.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// A helper process. It ends with this object and with this process.
 class HelperProgram {
@@ -34,4 +34,4 @@ class HelperProgram {
   Child child_;
 };
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -12,9 +12,9 @@
 
 #include "base/socket.hpp"
 #include "protocol/fuse.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 static_assert(kFuseDevice == 3 && kFuseImage == 4 && kFuseStatus == 5, "descriptors are passed in this order");
@@ -173,4 +173,4 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place, con
   return image;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

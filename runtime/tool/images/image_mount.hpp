@@ -8,7 +8,7 @@
 #include "base/unique_fd.hpp"
 #include "tool/images/helper_program.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// A squashfs: a layer of the store, or a file of the user.
 struct SquashfsFile {
@@ -48,4 +48,4 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place, con
 /// Mounts a squashfs data file through its own `fuse`, as `data0`, `data1` and so on beside the image.
 Result<void> add_data(MountedImage& image, UniqueFd file);
 
-}  // namespace spc
+}  // namespace spc::tool

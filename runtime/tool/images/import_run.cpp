@@ -15,9 +15,9 @@
 #include "protocol/user_source.hpp"
 #include "tool/images/helper_program.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 static_assert(kImportSocket == 3 && kImportRequest == 4 && kImportStore == 5 && kImportSource == 6 && kUserSourceSocket == 3,
@@ -196,4 +196,4 @@ Result<Digest> import_into_own_store(int store, const ImportRequest& request, Pu
   return run.serve();
 }
 
-}  // namespace spc
+}  // namespace spc::tool

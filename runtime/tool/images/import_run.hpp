@@ -3,9 +3,9 @@
 #include "base/digest.hpp"
 #include "base/result.hpp"
 #include "image/reference/request.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// Pulls an image into the caller's own store: runs `import` and takes the agent's part
 /// (protocol/import.hpp). Returns the digest that names the image's record.
@@ -14,4 +14,4 @@ namespace spc {
 /// accepted it. Files have no name until then: a crash leaves nothing behind.
 Result<Digest> import_into_own_store(int store, const ImportRequest& request, PullDisplay& display);
 
-}  // namespace spc
+}  // namespace spc::tool

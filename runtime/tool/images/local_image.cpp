@@ -3,7 +3,7 @@
 #include "image/reference/location.hpp"
 #include "launch/host/local_image.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
   if (!image.record) return Error(ErrorKind::refused, "use image " + image.digest.str() + ": permission denied for its record");
@@ -37,4 +37,4 @@ Result<OpenedImage> open_image(const Places& places, const Config& config, const
   return open_stored_image(obtained.store.get(), obtained.image);
 }
 
-}  // namespace spc
+}  // namespace spc::tool

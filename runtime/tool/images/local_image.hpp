@@ -6,7 +6,7 @@
 #include "tool/images/image_mount.hpp"
 #include "tool/images/obtain.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// The settings of an image that is a file system of the user, read from its files (launch/inside/image_files.hpp).
 inline const std::string kSettingsInFiles = std::string("settings=files") + '\0';
@@ -24,4 +24,4 @@ Result<OpenedImage> open_image(const Places& places, const Config& config, const
 /// The same without pulling.
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
 
-}  // namespace spc
+}  // namespace spc::tool

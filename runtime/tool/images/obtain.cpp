@@ -9,7 +9,7 @@
 #include "image/store/store.hpp"
 #include "tool/images/import_run.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 bool is_local(const ListedImage& image) {
@@ -84,4 +84,4 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   return ObtainedImage{std::move(store), std::move(fetched)};
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -6,12 +6,12 @@
 #include "base/result.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/request.hpp"
-#include "tool/command.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/places.hpp"
-#include "tool/terminal.hpp"
+#include "tool/surroundings/arguments.hpp"
+#include "tool/surroundings/places.hpp"
+#include "tool/surroundings/terminal.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 struct Wanted {
   std::string image;  ///< as given by the user
@@ -34,4 +34,4 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
 /// The digest the image has at its origin; nothing is stored.
 Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted);
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -16,7 +16,7 @@
 #include "base/file.hpp"
 #include "image/reference/reference.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 constexpr std::size_t kMaxRecord = 24 << 20;
@@ -176,4 +176,4 @@ Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image) {
   return files;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -10,7 +10,7 @@
 #include "base/unique_fd.hpp"
 #include "image/store/record.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// A file in refs/.
 struct StoredName {
@@ -51,4 +51,4 @@ std::string ref_file(const std::string& name);
 /// Removes a layer from the store unless a container uses it (false).
 Result<bool> remove_layer(int store, const Digest& layer);
 
-}  // namespace spc
+}  // namespace spc::tool

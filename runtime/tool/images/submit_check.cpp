@@ -10,7 +10,7 @@
 #include "protocol/submit.hpp"
 #include "tool/images/obtain.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// The registry says no, for a reason that a node would give too. What is wrong on this machine alone is not one.
@@ -58,4 +58,4 @@ int run_submit_check(std::span<char*> words) {
   return checked ? 0 : 1;
 }
 
-}  // namespace spc
+}  // namespace spc::tool

@@ -1,4 +1,4 @@
-#include "tool/places.hpp"
+#include "tool/surroundings/places.hpp"
 
 #include <fcntl.h>
 #include <pwd.h>
@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <vector>
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 /// An XDG variable counts only if it holds an absolute path (XDG Base Directory Specification).
@@ -107,4 +107,4 @@ Result<UniqueFd> open_store(const std::string& path) {
   return Error::from_errno(err, "open the image store " + in_quotes(path));
 }
 
-}  // namespace spc
+}  // namespace spc::tool

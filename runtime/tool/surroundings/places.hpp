@@ -5,7 +5,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// Paths for this user on this machine.
 struct Places {
@@ -35,4 +35,4 @@ Result<std::string> absolute_path(const std::string& path);
 /// Creates a directory with its parents, mode 0700.
 Result<void> make_directories(const std::string& path);
 
-}  // namespace spc
+}  // namespace spc::tool

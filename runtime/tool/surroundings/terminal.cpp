@@ -1,4 +1,4 @@
-#include "tool/terminal.hpp"
+#include "tool/surroundings/terminal.hpp"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 
-namespace spc {
+namespace spc::tool {
 namespace {
 
 bool can_colour(int descriptor) {
@@ -144,4 +144,4 @@ std::string human_age(std::int64_t seconds) {
   return some(seconds / 86'400, "day");
 }
 
-}  // namespace spc
+}  // namespace spc::tool

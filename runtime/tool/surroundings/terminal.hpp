@@ -6,7 +6,7 @@
 
 #include "base/log.hpp"
 
-namespace spc {
+namespace spc::tool {
 
 /// Prints one line on stderr, red on a terminal: `scontainer: …`.
 void report_error(std::string_view message);
@@ -47,4 +47,4 @@ std::string human_bytes(std::uint64_t bytes);
 /// `3 days`, `just now`.
 std::string human_age(std::int64_t seconds);
 
-}  // namespace spc
+}  // namespace spc::tool
