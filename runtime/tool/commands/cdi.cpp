@@ -9,7 +9,7 @@
 #include "hooks/cdi/write.hpp"
 #include "hooks/json/edits.hpp"
 #include "image/export/new_file.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "launch/policy/site.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"
@@ -28,7 +28,7 @@ Result<int> list(const Arguments& arguments) {
     Json entries = Json::array();
     for (const CdiEntry& entry : devices) entries.push_back({{"name", entry.name()}, {"file", entry.file->path}});
     const Json document{{"devices", entries}, {"conflicts", registry.conflicts()}, {"problems", registry.problems()}};
-    std::puts(document.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(document.str(2).c_str());
     return 0;
   }
   report_problems(registry);
@@ -69,7 +69,7 @@ Result<int> show_devices(const Arguments& arguments) {
   const auto edits = SPC_TRY(edits_for(context, devices));
   if (arguments.has("json")) {
     const std::string text = SPC_TRY(edits_to_json(edits));
-    std::puts(Json::parse(text).dump(2).c_str());
+    std::puts(SPC_TRY(Json::parse(text)).str(2).c_str());
     return 0;
   }
   report_problems(registry);
