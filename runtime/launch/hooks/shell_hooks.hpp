@@ -6,9 +6,11 @@
 
 #include "base/log.hpp"
 #include "base/result.hpp"
+#include "hook_engine/shell_hook.hpp"
 #include "launch/hooks/hook_runner.hpp"
-#include "launch/hooks/step_edits.hpp"
+#include "launch/inside/task_edits.hpp"
 #include "launch/policy/site.hpp"
+#include "task/furnish.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/container_spec.hpp"
 

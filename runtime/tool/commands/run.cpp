@@ -200,9 +200,9 @@ struct UserRun {
   }
 
   /// In the child, by when it is inside.
-  Result<void> begin(const ImageSettings& settings, const std::string& record, const TaskEdits& edits, HookedStart& hooked,
+  Result<void> begin(const ImageSettings& settings, const std::string& record, const TaskEdits& edits, TaskHooks& hooks,
                      UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
-    SPC_TRY(begin_task(options.request, settings, edits, hooked, options.map, std::move(user), environment, log));
+    SPC_TRY(begin_task(options.request, settings, edits, hooks, options.map, std::move(user), environment, log));
     if (by_image && record != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, record));
     // What an image without a record runs by itself is a script in it.
     if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
@@ -232,7 +232,7 @@ Result<int> run_alone(UserRun& run) {
       auto user = identity_inside(run.options.map);
       auto made = SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record), run.options.map,
                                               of_enroot, environment, site, log));
-      return run.begin(made.settings, record, made.edits, made.hooked, std::move(user), environment, log);
+      return run.begin(made.settings, record, made.edits, made.hooks, std::move(user), environment, log);
     };
     auto entered = enter();
     return become(std::move(entered), run.options, run.commands, environment);
@@ -280,14 +280,14 @@ Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<
   spec.image = run.options.request.image;
   spec.settings = ImageSettings::parse(shared.settings);
   spec.user = user;
-  HookContext context = HookedStart::context_of(run.options.request, environment, site);
+  HookContext context = hook_context(run.options.request, environment, site);
   context.remap_root = run.options.map == RootMap::root;
-  HookedStart hooked;
-  SPC_TRY(hooked.before_entering(std::move(context), edits, spec, log));
+  auto hooks = SPC_TRY(TaskHooks::find_for_follower(std::move(context), edits, log));
+  SPC_TRY(hooks.before_entering(spec));
   if (::setns(shared.user.get(), CLONE_NEWUSER) != 0) return Error::from_errno(errno, "join the container's user namespace");
   if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
   if (spec.settings.in_files) read_image_files(environment, spec.settings, nullptr);
-  return run.begin(spec.settings, shared.settings, edits, hooked, std::move(user), environment, log);
+  return run.begin(spec.settings, shared.settings, edits, hooks, std::move(user), environment, log);
 }
 
 Result<int> run_shared(UserRun& run, const std::string& key) {

@@ -13,7 +13,6 @@
 
 #include "hook_engine/root_path.hpp"
 #include "launch/hooks/shell_hooks.hpp"
-#include "launch/hooks/step_edits.hpp"
 #include "launch/host/host_side.hpp"
 #include "launch/inside/image_files.hpp"
 #include "task/fake_root.hpp"
@@ -134,24 +133,24 @@ Result<void> change_directory(const std::string& path) {
 
 /// In sight of the host, with all rights in our user namespace.
 Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart& start, const AttachSource& attach,
-                                 HookedStart& hooked, HostSide& side, Log& log) {
+                                 const TaskHooks& hooks, PreparedHooks& prepared, HostSide& side, Log& log) {
   const std::string place = image.place + "/root";
   const UniqueFd root(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!root) return Error::from_errno(errno, "open the container's root");
   const auto open_directory = [&](const std::string& path) { return open_in_root(root.get(), path, MakeTarget::directory); };
   SPC_TRY(attach_host_trees(side.furniture, open_directory, attach));
   side.furniture.has_host_trees = true;
-  hooked.add(SPC_TRY(run_shell_hooks_alone(hooked.shell_hooks(), place, image.place + "/hooks", start, log)));
+  prepared.add(SPC_TRY(run_shell_hooks_alone(hooks.shell_hooks(), place, image.place + "/hooks", start, log)));
   return {};
 }
 
 /// Of a root in which nothing can be made: what the image has must do.
-void leave_out_what_is_made(Furniture& furniture, HookedStart& hooked) {
+void leave_out_what_is_made(Furniture& furniture, const PreparedHooks& hooks) {
   furniture.passwd_entry.clear();
   furniture.group_entries.clear();
   furniture.directories.clear();
   furniture.namespaces = 0;
-  hooked.leave_out(furniture);
+  hooks.leave_out(furniture);
 }
 
 }  // namespace
@@ -178,22 +177,24 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   const bool mounts_home = request.mount_home.value_or(false);
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "create a mount namespace");
-  MadeContainer made;
-  HookedStart& hooked = made.hooked;
-  made.mounts = UniqueFd(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  if (!made.mounts) return Error::from_errno(errno, "open the mount namespace");
-  auto side =
-      SPC_TRY(gather(request, mounts_home ? outside.home : "", environment, log, ContainerState::is_new, [&](HostSide& so_far) {
-        HookContext context = HookedStart::context_of(request, environment, site);
-        context.remap_root = map == RootMap::root;
-        return hooked.prepare(std::move(context), so_far, log);
-      }));
+  UniqueFd mounts(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!mounts) return Error::from_errno(errno, "open the mount namespace");
+  HookContext context = hook_context(request, environment, site);
+  context.remap_root = map == RootMap::root;
+  auto hooks = SPC_TRY(TaskHooks::find(std::move(context), log));
+  std::optional<PreparedHooks> prepared;
+  const auto prepare = [&](HostSide& so_far) -> Result<void> {
+    prepared = SPC_TRY(PreparedHooks::prepare(hooks, so_far));
+    return {};
+  };
+  const std::string home = mounts_home ? outside.home : "";
+  auto side = SPC_TRY(gather(request, home, environment, log, ContainerState::is_new, prepare));
   if (mounts_home) move_placement(side.furniture, outside.home, user.home);
   ContainerSpec spec;
   spec.image = request.image;
   spec.settings = settings;
   spec.user = user;
-  SPC_TRY(hooked.before_entering({}, {}, spec, log));
+  SPC_TRY(prepared->before_entering(hooks, spec));
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
   const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
@@ -203,8 +204,9 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
     }
     return {};
   };
-  if (hooked.runs_shell_hooks() && image.writable) {
-    SPC_TRY(run_hooks_of_enroot(image, ShellHookStart{request, of_enroot.environment, site, spec}, attach, hooked, side, log));
+  if (PreparedHooks::runs_shell_hooks(hooks) && image.writable) {
+    const ShellHookStart start{request, of_enroot.environment, site, spec};
+    SPC_TRY(run_hooks_of_enroot(image, start, attach, hooks, *prepared, side, log));
   }
   SPC_TRY(pivot_into(image.place + "/root"));
 
@@ -212,24 +214,23 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   const std::string workdir = workdir_of(request, settings);
   auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
   spec.settings = settings;
+  TaskEdits edits;
   if (image.writable) {
-    SPC_TRY(hooked.create(spec, furniture));
-    made.edits = hooked.for_tasks();
+    edits = SPC_TRY(prepared->create(hooks, spec, furniture));
     SPC_TRY(furnish(furniture, attach));
-    SPC_TRY(hooked.start());
+    SPC_TRY(prepared->start(hooks));
   } else if (!request.devices.empty()) {
     return Error(ErrorKind::unavailable, "--device: this kernel cannot set up the container writable, as devices need it")
         .hint("see scontainer doctor");
   } else {
-    leave_out_what_is_made(furniture, hooked);
+    leave_out_what_is_made(furniture, *prepared);
     SPC_TRY(furnish(furniture, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
-  made.settings = std::move(settings);
-  return made;
+  return MadeContainer{std::move(mounts), std::move(settings), std::move(edits), std::move(hooks)};
 }
 
-Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
+Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, TaskHooks& hooks,
                         RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
   const std::string workdir = workdir_of(request, settings);
   SPC_TRY(change_directory(workdir));
@@ -239,7 +240,7 @@ Result<void> begin_task(const LaunchRequest& request, const ImageSettings& setti
   spec.settings = settings;
   spec.user = user;
   spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
-  SPC_TRY(hooked.apply_to_task(edits, spec, log));
+  SPC_TRY(hooks.apply(edits, spec, log));
   environment.clear();
   for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");

@@ -5,7 +5,7 @@
 
 #include "base/result.hpp"
 #include "base/user_namespace.hpp"
-#include "launch/hooks/step_edits.hpp"
+#include "launch/hooks/prepared_hooks.hpp"
 #include "launch/policy/site.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/environment.hpp"
@@ -31,7 +31,7 @@ struct MadeContainer {
   UniqueFd mounts;         ///< its mount namespace
   ImageSettings settings;  ///< including those in the image's files
   TaskEdits edits;         ///< of hooks
-  HookedStart hooked;      ///< for begin_task() in the same process
+  TaskHooks hooks;         ///< for begin_task() in the same process
 };
 
 /// Sets up the container of the mounted image, as the leader of a step does: host mounts, /proc, /sys, /dev, a private
@@ -42,9 +42,9 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
                                           const std::map<std::string, std::string>& environment, const Site& site, Log& log);
 
 /// The remaining work of each task in the container: work directory, environment, and no_new_privs.
-/// `hooked` and `user` come from outside: from make_user_container(), or from before_entering() and
+/// `hooks` and `user` come from outside: from make_user_container(), or from before_entering() and
 /// identity_inside(). Changes `environment` to the container's.
-Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, HookedStart& hooked,
+Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, TaskHooks& hooks,
                         RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log);
 
 }  // namespace spc::tool

@@ -1,0 +1,141 @@
+#include "launch/container_order.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/socket.hpp"
+#include "launch/site/enroot_compat.hpp"
+#include "launch/site/site_request.hpp"
+
+namespace spc {
+namespace {
+
+/// NamespaceBits that the container shall have. Root is root anyway.
+std::uint32_t namespaces_of(const LaunchRequest& request) {
+  const bool remaps = request.remap_root.value_or(false) && ::geteuid() != 0;
+  return request.namespaces | (remaps ? own_user : 0U);
+}
+
+/// Without anything of the user's inside, what he writes has nowhere else to go, so it is measured by his job and not by
+/// the machine.
+Result<std::uint64_t> upper_size(const Terms& terms, const std::map<std::string, std::string>& job) {
+  const auto& asked = terms.request.tmpfs_size;
+  if (asked) return SPC_TRY_DURING("--container-tmpfs-size", tmpfs_bytes(*asked, job));
+  if (!terms.request.contain || terms.policy.upper_bytes != 0) return std::uint64_t{0};
+  return bytes_of({.percent = terms.policy.upper_percent}, memory_of_job(job), "");
+}
+
+/// The image, or the container of a name, as far as they are texts and files.
+Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
+  const auto& [task, terms, named, hooks, importer] = with;
+  const LaunchRequest& request = terms.request;
+  const std::string& registry = terms.policy.default_registry;
+  if (!request.image.empty()) order.location = SPC_TRY(ImageLocation::parse(request.image, registry));
+  if (request.name) SPC_TRY(named.decide(wanted_image(request, order.location, terms.policy)));
+  if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
+  order.image = SPC_TRY(order_image(request, terms.policy, terms.site, order.location, terms.earlier,
+                                    named, importer, task.log));
+  order.joins = (order.image.flags & TaskMessage::start_join) != 0;
+  return {};
+}
+
+/// What the host gives.
+Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
+  const auto& [task, terms, named, hooks, importer] = with;
+  LaunchRequest request = terms.request;
+  if (order.joins) {  // it has those of the site
+    const auto is_sites = [](const MountSpec& mount) { return mount.origin != MountSpec().origin; };
+    std::erase_if(request.mounts, is_sites);
+  }
+  const bool by_default = terms.site.flag("mount_home", terms.policy.mount_home != 0) && !order.joins;
+  order.mounts_home = !request.contain && request.mount_home.value_or(by_default);
+  order.covers_home = order.mounts_home || (request.contain && !order.joins);
+  if (order.covers_home) order.spec.user = UserIdentity::of_this_process();
+  const auto run_hooks = [&](HostSide& so_far) -> Result<void> {
+    if (!order.joins) order.hooks = SPC_TRY(PreparedHooks::prepare(with.hooks, so_far));
+    return {};
+  };
+  const std::string home = order.covers_home ? order.spec.user.home : "";
+  const auto state = order.joins ? ContainerState::runs : ContainerState::is_new;
+  order.side = SPC_TRY(gather(request, home, task.job, task.log, state, run_hooks));
+  if (!request.contain) add_display(order.side, task.job);
+  return {};
+}
+
+}  // namespace
+
+Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy, KnownSite& known) {
+  if (policy.descriptors.size() != 1) return Error(ErrorKind::internal, "no policy for the leader");
+  Terms terms;
+  terms.policy = policy.policy;
+  terms.earlier = policy.manifest;
+  terms.site = SPC_TRY(Site::of(policy.descriptors.front().get()));
+  known.learn(terms.site);
+  SPC_TRY(add_enroot_files(terms.site, task.job, &task.log));
+  terms.site.override_with(task.asked.overrides);
+  *task.asked.style = message_style(terms.site);
+  terms.request = SPC_TRY(fit_to_site(task.asked, terms.policy, terms.site));
+  // Explaining takes no container away.
+  auto& name = terms.request.name;
+  if (task.asked.explain && name && name->use == ContainerName::Use::replace) name.reset();
+  return terms;
+}
+
+Result<ContainerOrder> plan_container(OrderRequest request) {
+  const Terms& terms = request.terms;
+  ContainerOrder order;
+  SPC_TRY(plan_image(request, order));
+  SPC_TRY(plan_mounts(request, order));
+  order.upper_size = SPC_TRY(upper_size(terms, request.task.job));
+  ContainerSpec& spec = order.spec;
+  const bool has_image = !terms.request.image.empty();
+  spec.image = has_image ? order.location.canonical() : request.named.notes().image;
+  spec.from = order.image.from;
+  spec.by_fuse = terms.policy.squashfs == PolicyRecord::by_fuse;
+  spec.mounts = order.side.mounts();
+  spec.writable = terms.request.writable.value_or(true);
+  spec.namespaces = namespaces_of(terms.request);
+  return order;
+}
+
+Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int agent) {
+  TaskMessage message;
+  message.kind = TaskMessageKind::source;
+  for (const OpenedSource& source : order.side.sources) {
+    message.source_flags = source.flags;
+    message.size = source.size;
+    const int passed[] = {source.path.get()};
+    SPC_TRY(send_struct(agent, message, std::span(passed, source.path ? 1 : 0)));
+  }
+  const ImageOrder& image = order.image;
+  message = TaskMessage{};
+  message.kind = TaskMessageKind::start;
+  message.start_flags = image.flags | start_flags;
+  if (!order.spec.writable) message.start_flags |= TaskMessage::start_read_only;
+  message.manifest = image.manifest;
+  message.offset = image.offset;
+  message.namespaces = order.spec.namespaces;
+  message.upper_size = order.upper_size;
+  const int passed[] = {image.first.get(), image.second.get()};
+  return send_struct(agent, message, std::span(passed, image.first ? 2 : 0));
+}
+
+Furniture root_setup(ContainerOrder& order, const NamedStart& named) {
+  UserIdentity& user = order.spec.user;
+  if (!order.covers_home) user = UserIdentity::of_this_process();
+  Furniture root = std::move(order.side.furniture);
+  root.for_other_tasks = user.for_other_tasks();
+  root.container_runs = order.joins;
+  root.namespaces = order.joins ? named.namespaces() : order.spec.namespaces;
+  if (order.joins) return root;
+  root.passwd_entry = user.passwd_entry();
+  root.group_entries = user.group_entries;
+  const std::string home = (root.namespaces & own_user) != 0 ? user.as_root().home : user.home;
+  if (order.covers_home) move_placement(root, user.home, home);
+  // Programs expect that HOME exists.
+  if (!order.mounts_home && home != "/") root.directories.push_back(home);
+  return root;
+}
+
+}  // namespace spc

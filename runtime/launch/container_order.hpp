@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "launch/agent_line.hpp"
+#include "launch/hooks/prepared_hooks.hpp"
+#include "launch/host/host_side.hpp"
+#include "launch/host/image_order.hpp"
+#include "launch/host/named_container.hpp"
+#include "launch/site/site_importer.hpp"
+#include "launch/spec/container_spec.hpp"
+
+namespace spc {
+
+/// What the leader has heard from the agent, and what comes of it: settled before anything is opened.
+struct Terms {
+  LaunchRequest request;  ///< as the site completes it
+  Site site;              ///< with what enroot's files add
+  PolicyRecord policy;
+  Digest earlier;  ///< of a private container: the image that the step's earlier ones have
+
+  [[nodiscard]] bool is_first() const { return earlier == Digest(); }
+};
+
+/// Reads the site's texts in `policy_file`, the files of enroot, and completes the request.
+Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy, KnownSite& known);
+
+struct OrderRequest {
+  const TaskContext& task;
+  const Terms& terms;
+  NamedStart& named;
+  TaskHooks& hooks;
+  SiteImporter& importer;
+};
+
+/// What the agent is told to build, and what the leader then makes of it inside.
+struct ContainerOrder {
+  ImageLocation location;
+  ImageOrder image;
+  HostSide side;
+  std::optional<PreparedHooks> hooks;  ///< none: the container runs already
+  ContainerSpec spec;
+  std::uint64_t upper_size = 0;  ///< bytes that can be written in each place; 0: what the site allows
+  bool joins = false;            ///< a running container
+  bool covers_home = false;      ///< something is mounted where the user's home is
+  bool mounts_home = false;
+};
+
+/// Decides and opens all of it, on the host, as the user.
+Result<ContainerOrder> plan_container(OrderRequest request);
+/// `start_flags`: more of TaskMessage::StartFlags than the order itself has.
+Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int agent);
+/// How to set up the root. To be asked while the builder works, and not later: who the user is would be answered inside by
+/// the image's name service.
+Furniture root_setup(ContainerOrder& order, const NamedStart& named);
+
+}  // namespace spc

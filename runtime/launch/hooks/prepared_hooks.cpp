@@ -1,0 +1,158 @@
+#include "launch/hooks/prepared_hooks.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "hooks/loader/loader.hpp"
+#include "hooks/node/node.hpp"
+#include "protocol/task.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kDeniedNode[] = SPC_RUN_DIR "/denied";  ///< a file that nobody can open
+
+std::uint32_t flags_of(const MountEdit& mount) {
+  return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U) |
+         (mount.recursive ? 0U : TaskMessage::source_not_recursive);
+}
+
+/// The index of the placement, or -1 for an optional source that cannot be opened.
+Result<int> add_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
+  if (mount.source.empty()) {
+    add_tmpfs(side, mount.target, flags_of(mount), mount.size, {}, mount.target);
+  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, flags_of(mount), mount.target);
+             !added) {
+    if (mount.optional) return -1;
+    return std::move(added).error();
+  }
+  return static_cast<int>(side.furniture.placements.size()) - 1;
+}
+
+Result<void> add_devices(HostSide& side, const HookContext& context, const Edits& edits) {
+  for (const DeviceEdit& device : edits.devices) {
+    const std::string source = device.source.empty() ? device.path : device.source;
+    if (source == device.path && context.host_root.empty()) continue;  // /dev is the host's
+    auto added = add_source(side, context.host_root + source, device.path, 0, device.path);
+    if (!added && !device.optional) return std::move(added).error();
+  }
+  return {};
+}
+
+/// The index of the placement, or -1 if there is no such node, or nothing to cover it with: slurmd's start makes that file, and
+/// where there is no Slurm nobody has allocated anything.
+Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
+  if (::access((context.host_root + node).c_str(), F_OK) != 0 || ::access(kDeniedNode, F_OK) != 0) return -1;
+  SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
+  return static_cast<int>(side.furniture.placements.size()) - 1;
+}
+
+void add_to(Furniture& furniture, Edits edits) {
+  for (SymlinkEdit& link : edits.symlinks) furniture.links.push_back({std::move(link.path), std::move(link.target)});
+  for (FileEdit& file : edits.files) furniture.files.push_back({std::move(file.path), std::move(file.content), file.mode});
+  std::ranges::move(edits.directories, std::back_inserter(furniture.directories));
+}
+
+}  // namespace
+
+Result<PreparedHooks> PreparedHooks::prepare(TaskHooks& hooks, HostSide& side) {
+  PreparedHooks prepared;
+  const HookContext& context = hooks.context_;
+  hooks.prepares_ = true;
+  prepared.outcomes_ = SPC_TRY(hooks.hooks_.prepare(context));
+  for (const auto& [hook, edits] : prepared.outcomes_) {
+    auto& indices = prepared.placements_.emplace_back();
+    for (const MountEdit& mount : edits.mounts) {
+      indices.push_back(SPC_TRY_DURING(origin_of(hook), add_mount(side, context, mount)));
+    }
+    SPC_TRY_DURING(origin_of(hook), add_devices(side, context, edits));
+    for (const std::string& node : edits.denied_devices) {
+      const int placement = SPC_TRY_DURING(origin_of(hook), deny_device(side, context, node));
+      if (placement >= 0) prepared.denied_.push_back({prepared.placements_.size() - 1, placement});
+    }
+    side.added_for(origin_of(hook));
+  }
+  return prepared;
+}
+
+bool PreparedHooks::runs_shell_hooks(const TaskHooks& hooks) {
+  return std::ranges::any_of(hooks.shell_hooks_, [](const ShellHook& hook) { return hook.runs; });
+}
+
+Result<void> PreparedHooks::before_entering(TaskHooks& hooks, const ContainerSpec& spec) {
+  hooks.tell_of_image(spec);
+  SPC_TRY(hooks.hooks_.create_on_host(hooks.context_, outcomes_));
+  return hooks.before_entering(spec);
+}
+
+Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& spec, Furniture& furniture) {
+  hooks.tell_of_image(spec);
+  SPC_TRY(hooks.hooks_.create(hooks.context_, outcomes_));
+  const auto is_shadow = [](const StepHooks::Outcome& outcome) { return outcome.hook == shadow_hook.name; };
+  if (std::ranges::none_of(outcomes_, is_shadow)) {
+    furniture.passwd_entry.clear();
+    furniture.group_entries.clear();
+  }
+  settle_mounts(furniture);
+  SPC_TRY(add_files(hooks.context_, furniture));
+  return for_tasks(hooks);
+}
+
+void PreparedHooks::settle_mounts(Furniture& furniture) const {
+  for (const auto& [outcome, index] : denied_) {
+    const auto& still = outcomes_[outcome].edits.denied_devices;
+    Placement& placement = furniture.placements[static_cast<std::size_t>(index)];
+    placement.wanted = std::ranges::find(still, placement.target) != still.end();
+  }
+  for (std::size_t i = 0; i < outcomes_.size(); ++i) {
+    const auto& mounts = outcomes_[i].edits.mounts;
+    for (std::size_t mount = 0; mount < placements_[i].size() && mount < mounts.size(); ++mount) {
+      if (placements_[i][mount] < 0) continue;
+      Placement& placement = furniture.placements[static_cast<std::size_t>(placements_[i][mount])];
+      placement.wanted = !mounts[mount].target.empty();
+      placement.target = placement.shown_as = mounts[mount].target;
+    }
+  }
+}
+
+Result<void> PreparedHooks::add_files(const HookContext& context, Furniture& furniture) {
+  std::vector<LibraryEdit> libraries;
+  std::vector<LibraryDirectoryEdit> directories;
+  for (auto& [hook, edits] : outcomes_) {
+    std::ranges::move(edits.libraries, std::back_inserter(libraries));
+    std::ranges::move(edits.library_directories, std::back_inserter(directories));
+    add_to(furniture, edits);
+  }
+  Edits edits = SPC_TRY_DURING("update the loader's cache", loader_edits(context, libraries, directories));
+  add_to(furniture, edits);
+  if (edits != Edits()) outcomes_.push_back({"loader", std::move(edits)});
+  return {};
+}
+
+void PreparedHooks::leave_out(Furniture& furniture) const {
+  for (const auto& indices : placements_) {
+    for (const int index : indices) {
+      if (index >= 0) furniture.placements[static_cast<std::size_t>(index)].wanted = false;
+    }
+  }
+}
+
+TaskEdits PreparedHooks::for_tasks(const TaskHooks& hooks) const {
+  TaskEdits task;
+  for (const ShellHook& hook : hooks.shell_hooks_) task.off.push_back(hook.name);
+  for (const auto& [hook, edits] : outcomes_) {
+    Edits kept;
+    kept.environment = edits.environment;
+    kept.limits = edits.limits;
+    kept.notes = edits.notes;
+    kept.warnings = edits.warnings;
+    if (kept != Edits()) task.of_hooks.emplace_back(hook, std::move(kept));
+  }
+  task.of_hooks.insert(task.of_hooks.end(), of_shell_hooks_.of_hooks.begin(), of_shell_hooks_.of_hooks.end());
+  task.took = hooks.hooks_.durations();
+  return task;
+}
+
+}  // namespace spc
