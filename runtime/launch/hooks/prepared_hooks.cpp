@@ -14,16 +14,16 @@ namespace {
 
 constexpr char kDeniedNode[] = SPC_RUN_DIR "/denied";  ///< a file that nobody can open
 
-std::uint32_t flags_of(const MountEdit& mount) {
+std::uint32_t source_flags_of(const MountEdit& mount) {
   return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U) |
          (mount.recursive ? 0U : TaskMessage::source_not_recursive);
 }
 
 /// The index of the placement, or -1 for an optional source that cannot be opened.
-Result<int> add_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
+Result<int> add_hook_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
   if (mount.source.empty()) {
-    add_tmpfs(side, mount.target, flags_of(mount), mount.size, {}, mount.target);
-  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, flags_of(mount), mount.target);
+    add_tmpfs(side, mount.target, source_flags_of(mount), mount.size, {}, mount.target);
+  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, source_flags_of(mount), mount.target);
              !added) {
     if (mount.optional) return -1;
     return std::move(added).error();
@@ -65,7 +65,7 @@ Result<PreparedHooks> PreparedHooks::prepare(TaskHooks& hooks, HostSide& side) {
   for (const auto& [hook, edits] : prepared.outcomes_) {
     auto& indices = prepared.placements_.emplace_back();
     for (const MountEdit& mount : edits.mounts) {
-      indices.push_back(SPC_TRY_DURING(origin_of(hook), add_mount(side, context, mount)));
+      indices.push_back(SPC_TRY_DURING(origin_of(hook), add_hook_mount(side, context, mount)));
     }
     SPC_TRY_DURING(origin_of(hook), add_devices(side, context, edits));
     for (const std::string& node : edits.denied_devices) {
