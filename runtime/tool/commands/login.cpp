@@ -60,16 +60,16 @@ Result<std::string> ask(const char* prompt, bool silent) {
   return line;
 }
 
-struct Site {
+struct NamedRegistry {
   Config config;
   std::string registry;
 };
 
-Result<Site> site_of(const Arguments& arguments) {
+Result<NamedRegistry> registry_named_in(const Arguments& arguments) {
   const auto places = Places::find();
-  Site site{.config = SPC_TRY(read_config(places ? places->config : SPC_CONFIG_FILE)), .registry = {}};
-  site.registry = SPC_TRY(parse_registry(arguments.words.empty() ? site.config.default_registry : arguments.words[0]));
-  return site;
+  NamedRegistry named{.config = SPC_TRY(read_config(places ? places->config : SPC_CONFIG_FILE)), .registry = {}};
+  named.registry = SPC_TRY(parse_registry(arguments.words.empty() ? named.config.default_registry : arguments.words[0]));
+  return named;
 }
 
 Result<RegistrySecret> ask_for_secret(const Arguments& arguments) {
@@ -86,35 +86,35 @@ Result<RegistrySecret> ask_for_secret(const Arguments& arguments) {
   return secret;
 }
 
-Result<LoginCheck> try_at_registry(const Site& site, const RegistrySecret& secret, Log& log) {
+Result<LoginCheck> try_at_registry(const NamedRegistry& named, const RegistrySecret& secret, Log& log) {
   const auto http = SPC_TRY(
-      HttpClient::create({.stall = std::chrono::seconds(site.config.stall_timeout), .proxies = proxies_of_user(site.config)}));
-  return check_login(*http, log, site.registry, site.config, secret);
+      HttpClient::create({.stall = std::chrono::seconds(named.config.stall_timeout), .proxies = proxies_of_user(named.config)}));
+  return check_login(*http, log, named.registry, named.config, secret);
 }
 
 }  // namespace
 
 Result<int> run_login(const Arguments& arguments) {
-  const Site site = SPC_TRY(site_of(arguments));
+  const NamedRegistry named = SPC_TRY(registry_named_in(arguments));
   const RegistrySecret secret = SPC_TRY(ask_for_secret(arguments));
-  PullDisplay log(site.registry, true);
+  PullDisplay log(named.registry, true);
   const char* remark = "";
   if (!arguments.has("no-check")) {
-    const auto check = SPC_TRY_DURING("login", try_at_registry(site, secret, log));
+    const auto check = SPC_TRY_DURING("login", try_at_registry(named, secret, log));
     if (check == LoginCheck::not_needed) remark = "; not checked: the registry does not require a login";
   }
-  const auto place = SPC_TRY(store_credentials(CredentialPlaces::of_user(), site.registry, secret, log));
-  std::printf("stored for %s in %s%s\n", printable(site.registry).c_str(), printable(place).c_str(), remark);
+  const auto place = SPC_TRY(store_credentials(CredentialPlaces::of_user(), named.registry, secret, log));
+  std::printf("stored for %s in %s%s\n", printable(named.registry).c_str(), printable(place).c_str(), remark);
   return 0;
 }
 
 Result<int> run_logout(const Arguments& arguments) {
-  const Site site = SPC_TRY(site_of(arguments));
-  PullDisplay log(site.registry, true);
-  const auto places = SPC_TRY(remove_credentials(CredentialPlaces::of_user(), site.registry, log));
-  if (places.empty()) std::printf("no credentials stored for %s\n", printable(site.registry).c_str());
+  const NamedRegistry named = SPC_TRY(registry_named_in(arguments));
+  PullDisplay log(named.registry, true);
+  const auto places = SPC_TRY(remove_credentials(CredentialPlaces::of_user(), named.registry, log));
+  if (places.empty()) std::printf("no credentials stored for %s\n", printable(named.registry).c_str());
   for (const std::string& place : places) {
-    std::printf("removed the credentials for %s from %s\n", printable(site.registry).c_str(), printable(place).c_str());
+    std::printf("removed the credentials for %s from %s\n", printable(named.registry).c_str(), printable(place).c_str());
   }
   return 0;
 }
