@@ -125,7 +125,7 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(refused("[registries.\"r:1\"]\ninsecur = true",
                 "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
   CHECK(refused("[registries.\"r:1\"]\nca = \"x\"", "absolute path"));
-  CHECK(refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "twice"));
+  CHECK(refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "duplicate entry"));
   CHECK(refused("[registries.\"r:1\"]\nmirrors = \"m\"", "expected a list"));
   CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"m:1/../x\"]", "HOST[:PORT][/PREFIX]"));
   CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"https://m:1\"]", "HOST[:PORT][/PREFIX]"));

@@ -67,7 +67,7 @@ TEST_CASE("a location's canonical text is that location again") {
 TEST_CASE("a broken location is answered with what is wrong") {
   CHECK(refused("oci:", "the path is missing"));
   CHECK(refused("oci::v1", "the path is missing"));
-  CHECK(refused("oci:dir:", "name behind the last ':' is missing (hint: oci:DIR[:REF])"));
+  CHECK(refused("oci:dir:", "name after the last ':' is missing (hint: oci:DIR[:REF])"));
   CHECK(refused("docker-archive:x.tar:-v", "begins with"));
   CHECK(refused("docker-archive:x.tar:a b", "consists of"));
   CHECK(refused("oci:a\nb", "control characters"));

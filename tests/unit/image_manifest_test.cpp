@@ -57,7 +57,7 @@ TEST_CASE("manifests and indexes are told apart by their media type") {
       parse_manifest(manifest(kLayer, R"(,"annotations":null,"subject":{"a":[1]})"), kOci, "m").value()));
   CHECK(refused(manifest(kLayer, R"(,"manifests":[])"), "both a manifest and an index"));
   CHECK(refused(manifest(kLayer), "has the media type of an index but contains layers", kIndex));
-  CHECK(refused(manifest(kLayer, R"(,"mediaType":")" + kIndex + "\""), "has the media type"));
+  CHECK(refused(manifest(kLayer, R"(,"mediaType":")" + kIndex + "\""), "has media type"));
   CHECK(refused(R"({"schemaVersion":2,"mediaType":"text/plain"})", "not a container image"));
 }
 
