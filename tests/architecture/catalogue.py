@@ -40,7 +40,7 @@ def known_tests():
     """Kind -> names."""
     layers = titles(r"^\s+add\(\[([\d, ]+)\]", "layers/odd.py")
     return {
-        "unit": {re.sub(r"\\(.)", r"\1", title) for title in titles(r'TEST_CASE\(\s*"((?:\\.|[^"\\])*)"', "unit/*.cpp", "privileged/*.cpp")},
+        "unit": {re.sub(r"\\(.)", r"\1", title) for title in titles(r'TEST_CASE\(\s*"((?:\\.|[^"\\])*)"', "unit/**/*.cpp", "privileged/*.cpp")},
         "registry": titles(r"^def test_(\w+)", "registry/*.py"),
         "tool": titles(r"^def test_(\w+)", "tool/*.py"),
         "suite": set(output_of(sys.executable, ROOT / "tests/suites/run", "--list").split()),

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "property.hpp"
-#include "unit/layer_image.hpp"
-#include "unit/layer_tar.hpp"
+#include "unit/image/samples/layer_image.hpp"
+#include "unit/image/samples/layer_tar.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

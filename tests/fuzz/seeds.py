@@ -104,7 +104,7 @@ def request():
 
 
 def cdi():
-    files = sorted((Path(__file__).resolve().parent.parent / "unit/cdi").glob("*/*.[jy]*"))
+    files = sorted((Path(__file__).resolve().parent.parent / "unit/hooks/cdi").glob("*/*.[jy]*"))
     return {f"{file.parent.name}-{file.name}": file.read_bytes() for file in files}
 
 
@@ -208,7 +208,7 @@ def sif():
 
 def diagnose():
     """The real lines of the unit test, one by one, all together, labelled, and cut where a line is."""
-    source = (Path(__file__).resolve().parent.parent / "unit/doctor_diagnose_test.cpp").read_text()
+    source = (Path(__file__).resolve().parent.parent / "unit/doctor/diagnose_test.cpp").read_text()
     table = source[source.index("kLines{"):source.index("return kLines")]
     rows = re.findall(r'\{((?:"(?:[^"\\]|\\.)*"\s*)+),\s*\{"', table)
     lines = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', row)).replace('\\"', '"') for row in rows]

@@ -8,8 +8,8 @@
 
 #include "image/verify/verify.hpp"
 #include "property.hpp"
-#include "unit/verify_parts.hpp"
-#include "unit/verify_sample.hpp"
+#include "unit/image/samples/verify_parts.hpp"
+#include "unit/image/samples/verify_sample.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -12,7 +12,7 @@
 
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
-#include "catch.hpp"
+#include "unit/catch.hpp"
 #include "fuse_server.hpp"
 #include "loop_devices.hpp"
 #include "programs.hpp"

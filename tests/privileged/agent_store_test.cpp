@@ -11,7 +11,7 @@
 #include "agent/node/image_store.hpp"
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
-#include "catch.hpp"
+#include "unit/catch.hpp"
 #include "protocol/image_record.hpp"
 
 using namespace spc;

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-#include "catch.hpp"
+#include "unit/catch.hpp"
 #include "fuse_server.hpp"
 
 using namespace spc;

@@ -16,7 +16,7 @@
 #include <sstream>
 #include <thread>
 
-#include "catch.hpp"
+#include "unit/catch.hpp"
 #include "fuse_server.hpp"
 
 using namespace spc;

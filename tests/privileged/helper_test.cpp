@@ -11,7 +11,7 @@
 
 #include "agent/node/privilege.hpp"
 #include "base/socket.hpp"
-#include "catch.hpp"
+#include "unit/catch.hpp"
 
 using namespace spc;
 using namespace spc::agent;

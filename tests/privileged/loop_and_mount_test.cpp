@@ -12,7 +12,7 @@
 #include "agent/builder/loop_device.hpp"
 #include "agent/builder/mount.hpp"
 #include "agent/node/privilege.hpp"
-#include "catch.hpp"
+#include "unit/catch.hpp"
 #include "loop_devices.hpp"
 
 using namespace spc;

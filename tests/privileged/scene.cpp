@@ -14,7 +14,7 @@
 #include "agent/node/privilege.hpp"
 #include "agent/node/setup.hpp"
 #include "base/socket.hpp"
-#include "catch.hpp"
+#include "unit/catch.hpp"
 
 namespace fs = std::filesystem;
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "agent/node/setup.hpp"
-#include "catch.hpp"
+#include "unit/catch.hpp"
 
 using namespace spc;
 using namespace spc::agent;

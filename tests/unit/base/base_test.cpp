@@ -1,0 +1,83 @@
+#include "base/digest.hpp"
+#include "base/file.hpp"
+#include "base/socket.hpp"
+#include "protocol/wire_error.hpp"
+#include "unit/catch.hpp"
+
+#include <fcntl.h>
+
+using namespace spc;
+
+TEST_CASE("an error reads step, action, object, reason, hint") {
+  auto error = Error::from_errno(ENOENT, "mount \"/data\"").during("container").hint("create it").hint("later hints lose");
+  CHECK(error.message() == "container: mount \"/data\": no such file or directory (hint: create it)");
+  CHECK(error.kind() == ErrorKind::not_found);
+  CHECK(error.sys_errno() == ENOENT);
+}
+
+TEST_CASE("quoted text cannot move a terminal's cursor or end a line") {
+  CHECK(in_quotes("a\x1b[2Jb\nc\"d") == "\"a\\x1b[2Jb\\nc\\\"d\"");
+  CHECK(in_quotes(std::string(1'000'000, 'x')).size() < 320);
+}
+
+TEST_CASE("an error is the same behind a message") {
+  const auto error = Error::from_errno(ENOSPC, "write \"x\"").during("import");
+  const Error same = WireError(error).error();
+  CHECK(same.message() == error.message());
+  CHECK(same.kind() == error.kind());
+  CHECK(same.sys_errno() == ENOSPC);
+  CHECK(WireError(error).is_set());
+  CHECK_FALSE(WireError().is_set());
+}
+
+TEST_CASE("a message's text stays inside it, and keeps beginning and end when it is too long") {
+  Text<16> text;
+  text.set("fifteen letters");
+  CHECK(text.view() == "fifteen letters");
+  text.set("beginning and the end");
+  CHECK(text.view() == "begin ... e end");
+  text.set("");
+  CHECK(text.empty());
+  std::memset(static_cast<void*>(&text), 'x', sizeof text);
+  CHECK(text.view() == std::string(16, 'x'));
+}
+
+TEST_CASE("a kind that nobody knows, and what would move a terminal's cursor, are not believed") {
+  WireError error;
+  std::memset(static_cast<void*>(&error), 27, sizeof error);
+  CHECK(error.error().kind() == ErrorKind::internal);
+  CHECK(error.error().message().find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("a digest is sha256 with 64 lower-case digits and nothing else") {
+  const std::string hex(64, 'a');
+  CHECK(Digest::parse("sha256:" + hex).value().hex() == hex);
+  CHECK_FALSE(Digest::parse("sha256:" + std::string(63, 'a')));
+  CHECK_FALSE(Digest::parse("sha256:" + std::string(64, 'A')));
+  CHECK_FALSE(Digest::parse("sha256:../" + std::string(61, 'a')));
+  CHECK_FALSE(Digest::parse("md5:" + hex));
+  CHECK_FALSE(Digest::parse(""));
+}
+
+TEST_CASE("descriptors travel with a message and arrive close-on-exec") {
+  auto pair = socket_pair().value();
+  auto memory = sealed_memory_file("test", "hello").value();
+  const int sent = 42;
+  const int fds[] = {memory.get()};
+  REQUIRE(send_struct(pair.first.get(), sent, fds));
+  int got = 0;
+  auto received = receive_struct(pair.second.get(), got);
+  REQUIRE(received);
+  CHECK(got == 42);
+  REQUIRE(received->size() == 1);
+  CHECK((::fcntl(received->front().get(), F_GETFD) & FD_CLOEXEC) != 0);
+  CHECK(read_file(received->front().get(), 100).value() == "hello");
+  pair.first.reset();
+  CHECK(receive_struct(pair.second.get(), got).error().kind() == ErrorKind::unavailable);
+}
+
+TEST_CASE("a sealed memory file cannot be changed") {
+  auto memory = sealed_memory_file("test", "hello").value();
+  CHECK(::pwrite(memory.get(), "x", 1, 0) == -1);
+  CHECK(read_file(memory.get(), 4).error().kind() == ErrorKind::invalid);
+}

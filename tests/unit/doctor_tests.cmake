@@ -1,1 +1,0 @@
-spc_unit_test(doctor_test SOURCES doctor_diagnose_test.cpp doctor_preflight_test.cpp LIBS spc_doctor spc_hooks spc_json spc_base)

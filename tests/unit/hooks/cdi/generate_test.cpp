@@ -1,0 +1,210 @@
+#include <set>
+
+#include "unit/catch.hpp"
+#include "cdi_files.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "hooks/cdi/cdi.hpp"
+#include "hooks/cdi/generate.hpp"
+#include "hooks/cdi/write.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
+
+using namespace spc;
+
+namespace {
+
+NvidiaLibrary library(const std::string& directory, const std::string& file, const std::string& soname) {
+  return {.path = directory + "/" + file, .file = file, .soname = soname, .folder = {}, .uses = for_compute};
+}
+
+/// Two GPUs, the second one divided.
+NvidiaDriver fake_driver(const std::string& root = "") {
+  NvidiaDriver driver;
+  driver.version = driver.library_version = "575.57.08";
+  const std::string lib = root + "/usr/lib/x86_64-linux-gnu";
+  driver.libraries = {library(lib, "libcuda.so.575.57.08", "libcuda.so.1"),
+                      library(lib, "libnvidia-ml.so.575.57.08", "libnvidia-ml.so.1"),
+                      library(lib + "/vdpau", "libvdpau_nvidia.so.575.57.08", "")};
+  driver.libraries.back().folder = "vdpau";
+  driver.libraries.push_back(library(root + "/usr/lib/i386-linux-gnu", "libcuda.so.575.57.08", "libcuda.so.1"));
+  driver.libraries.back().is_32_bit = true;
+  driver.binaries = {{root + "/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", for_utility}};
+  driver.sockets = {{"/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket", for_utility}};
+  driver.control_nodes = {{"/dev/nvidiactl", "/dev/nvidiactl", for_any}, {"/dev/nvidia-uvm", "/dev/nvidia-uvm", for_compute}};
+  driver.gpus.resize(2);
+  driver.gpus[0] = {.minor = 1,
+                    .node = "/dev/nvidia1",
+                    .pci_address = "0000:06:00.0",
+                    .uuid = "GPU-5c7ae7f8",
+                    .model = "",
+                    .dri = {"/dev/dri/card1", "/dev/dri/renderD128"},
+                    .mig_mode = false,
+                    .migs = {}};
+  driver.gpus[1] = {.minor = 0,
+                    .node = "/dev/nvidia0",
+                    .pci_address = "0000:07:00.0",
+                    .uuid = "GPU-11111111",
+                    .model = "",
+                    .dri = {},
+                    .mig_mode = true,
+                    .migs = {{1, 0, "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"},
+                             {2, 0, "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}}};
+  return driver;
+}
+
+/// What a container gets, as lines that can be compared.
+std::set<std::string> outcome(const Hook& hook, const HookContext& context) {
+  auto edits = hook.prepare(context);
+  INFO((edits ? "" : edits.error().message()));
+  REQUIRE(edits);
+  REQUIRE(hook.create(context, *edits));
+  std::set<std::string> lines;
+  for (const MountEdit& mount : edits->mounts) {
+    if (!mount.target.empty())
+      lines.insert("mount " + mount.source + " at " + mount.target + (mount.read_only ? " ro" : "") +
+                   (mount.no_exec ? " noexec" : ""));
+  }
+  for (const DeviceEdit& device : edits->devices) lines.insert("device " + device.path);
+  for (const LibraryEdit& library : edits->libraries) lines.insert("library " + library.soname + " is " + library.path);
+  for (const SymlinkEdit& link : edits->symlinks) lines.insert("link " + link.path + " to " + link.target);
+  for (const LibraryDirectoryEdit& directory : edits->library_directories) lines.insert("directory " + directory.path);
+  for (const std::string& node : edits->denied_devices) lines.insert("denied " + node);
+  return lines;
+}
+
+void must_be_same(const CdiSpec& a, const CdiSpec& b) {
+  CHECK(a.version == b.version);
+  CHECK(a.kind == b.kind);
+  CHECK(a.edits == b.edits);
+  REQUIRE(a.devices.size() == b.devices.size());
+  for (std::size_t i = 0; i < a.devices.size(); ++i) {
+    CHECK(a.devices[i].name == b.devices[i].name);
+    CHECK(a.devices[i].edits == b.devices[i].edits);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what is written is read as the same, in JSON and in YAML") {
+  std::vector<std::string> files{"accepted/octal-mode.yaml", "accepted/comments.yaml", "accepted/zero-gid.json",
+                                 "accepted/keys-in-quotes.yaml"};
+  for (const auto& entry : std::filesystem::directory_iterator(SPC_CDI_FILES "/vendors"))
+    files.push_back("vendors/" + entry.path().filename().string());
+  for (const std::string& name : files) {
+    INFO(name);
+    const auto spec = parse_cdi_spec(cdi_text(name));
+    REQUIRE(spec);
+    for (const std::string& text : {cdi_to_json(*spec), cdi_to_yaml(*spec)}) {
+      INFO(text);
+      const auto again = parse_cdi_spec(text);
+      INFO((again ? "" : again.error().message()));
+      REQUIRE(again);
+      must_be_same(*spec, *again);
+    }
+  }
+}
+
+TEST_CASE("texts that YAML would take for something else are written in quotes") {
+  CdiSpec spec{.version = "0.6.0", .kind = "v.com/c", .devices = {}, .edits = {}};
+  for (const char* text : {"=x",
+                           " ",
+                           "a: b",
+                           "a #b",
+                           "- a",
+                           "true",
+                           "NO",
+                           "~",
+                           "1",
+                           "0x1",
+                           "1.5",
+                           "\"",
+                           "'",
+                           "\\",
+                           "\t",
+                           "\x1b",
+                           "\xc3\xa4",
+                           "&a",
+                           "*a",
+                           "[a]",
+                           "{}",
+                           "!a",
+                           "|",
+                           "%",
+                           "@",
+                           "--link",
+                           "a:",
+                           "",
+                           "\x7f",
+                           "\xf0\x9f\x98\x80",
+                           "\xc2\x85",
+                           "\xe2\x80\xa8",
+                           "\xef\xbb\xbf",
+                           "\xef\xbf\xbe"}) {
+    spec.edits.env.push_back("A=" + std::string(text));
+    spec.devices.push_back({"d" + std::to_string(spec.devices.size()), {}});
+    spec.devices.back().edits.hooks.push_back(
+        {.stage = "prestart", .path = "/x", .args = {text, std::string(text) + "y"}, .env = {}, .timeout = 5});
+  }
+  const auto again = parse_cdi_spec(cdi_to_yaml(spec));
+  INFO((again ? "" : again.error().message() + cdi_to_yaml(spec)));
+  REQUIRE(again);
+  must_be_same(spec, *again);
+}
+
+TEST_CASE("a generated file has a fake node's GPUs, their parts, files and hooks") {
+  const CdiSpec spec = nvidia_cdi_spec(fake_driver(), "");
+  const auto again = parse_cdi_spec(cdi_to_yaml(spec));
+  REQUIRE(again);
+  must_be_same(spec, *again);
+  std::vector<std::string> names;
+  for (const CdiDevice& device : spec.devices) names.push_back(device.name);
+  CHECK(names == std::vector<std::string>{"0", "GPU-5c7ae7f8", "1:0", "1:1", "all"});
+  CHECK(spec.devices.back().edits.device_nodes.size() == 8);
+  CHECK(cdi_to_yaml(spec) == cdi_text("generated.txt"));
+}
+
+TEST_CASE("a fake driver in a place of its own lies inside where programs look for it") {
+  const CdiSpec spec = nvidia_cdi_spec(fake_driver("/opt/driver"), "/opt/driver/");
+  CHECK(spec.edits.mounts[0].host_path == "/opt/driver/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08");
+  CHECK(spec.edits.mounts[0].container_path == "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08");
+  CHECK(nvidia_cdi_spec(fake_driver("/opt/driver"), "").edits.mounts[0].container_path.starts_with("/opt/driver/usr/lib"));
+}
+
+TEST_CASE("a node without GPUs gives a file without devices") {
+  const CdiSpec spec = nvidia_cdi_spec({}, "");
+  CHECK(spec.devices.empty());
+  CHECK(parse_cdi_spec(cdi_to_json(spec)));
+}
+
+TEST_CASE("a generated file gives a fake node's container what the native hook gives") {
+  const FakeNode node;
+  node.kernel("575.57.08");
+  node.libraries("/usr/lib/x86_64-linux-gnu", "575.57.08");
+  node.gpu(1, 0x06);
+  node.gpu(0, 0x07);
+  for (const char* file :
+       {"/usr/bin/nvidia-smi", "/usr/bin/nvidia-cuda-mps-control", "/lib/firmware/nvidia/575.57.08/gsp_ga10x.bin",
+        "/run/nvidia-persistenced/socket", "/etc/vulkan/icd.d/nvidia_icd.json", "/etc/OpenCL/vendors/nvidia.icd"}) {
+    node.file(file);
+  }
+  node.image_file("/etc/debian_version", "12.5\n");
+  node.image_file("/usr/local/cuda/compat/libcuda.so.590.1.2", "of a later major version");
+  auto context = node.context();
+  context.job["NVIDIA_VISIBLE_DEVICES"] = "all";
+  context.job["NVIDIA_DRIVER_CAPABILITIES"] = "all";
+  const auto native = outcome(nvidia_hook, context);
+  CHECK(native.size() > 25);
+
+  const NvidiaDriver driver = discover_nvidia(context.host_root, "");
+  node.file("/etc/cdi/nvidia.yaml", cdi_to_yaml(nvidia_cdi_spec(driver, "")));
+  context.settings.emplace("prefer_cdi", "true");
+  CHECK(outcome(cdi_hook, context) == native);
+  CHECK(outcome(nvidia_hook, context).empty());
+
+  // Nobody constrains devices, and Slurm has given the second one.
+  context.job["SLURM_STEP_GPUS"] = "1";
+  const auto one = outcome(cdi_hook, context);
+  CHECK(one.contains("device /dev/nvidia0"));
+  CHECK(one.contains("denied /dev/nvidia1"));
+  context.settings.clear();
+  CHECK(outcome(nvidia_hook, context) == one);
+}

@@ -1,0 +1,381 @@
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "unit/catch.hpp"
+#include "unit/hooks/elf_maker.hpp"
+#include "hooks/fabric/choice.hpp"
+#include "hooks/fabric/fabric.hpp"
+#include "hooks/fabric/libraries.hpp"
+#include "hooks/fabric/node.hpp"
+#include "hooks/step/step_size.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A node and an image that are directories.
+struct FakeNode {
+  fs::path root, image;
+  HookContext context;
+
+  FakeNode() {
+    std::string pattern = (fs::temp_directory_path() / "spc-fabric-XXXXXX").string();
+    root = fs::path(::mkdtemp(pattern.data())) / "node";
+    image = root.parent_path() / "image";
+    fs::create_directories(root);
+    fs::create_directories(image);
+    context.host_root = root.string();
+    const fs::path inside = image;
+    context.open_in_image = [inside](const char* path, int flags) {
+      return UniqueFd(::open((inside.string() + path).c_str(), flags | O_CLOEXEC));
+    };
+  }
+  ~FakeNode() { fs::remove_all(root.parent_path()); }
+  FakeNode(const FakeNode&) = delete;
+  FakeNode& operator=(const FakeNode&) = delete;
+
+  static void write_to(const fs::path& place, const std::string& path, const std::string& text) {
+    const fs::path file = place / path.substr(1);
+    fs::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << text;
+  }
+  void write(const std::string& path, const std::string& text = "") const { write_to(root, path, text); }
+  void write_image(const std::string& path, const std::string& text = "") const { write_to(image, path, text); }
+
+  /// As the kernel shows an adapter of a PCI device; `number` of its nodes, -1: without any.
+  void add_adapter(const std::string& name, const std::string& module, const std::string& address, int number) const {
+    const std::string device = "/sys/devices/pci0000:00/" + address;
+    write(device + "/vendor", "0x15b3\n");
+    write("/sys/bus/pci/drivers/" + module + "/uevent");
+    fs::create_symlink("../../../bus/pci/drivers/" + module, root / (device + "/driver").substr(1));
+    write("/sys/class/infiniband/" + name + "/ports/1/link_layer", "InfiniBand\n");
+    fs::create_symlink("../../../devices/pci0000:00/" + address, root / ("sys/class/infiniband/" + name + "/device"));
+    if (number < 0) return;
+    write("/sys/class/infiniband_verbs/abi_version", "6\n");
+    write("/sys/class/infiniband_verbs/uverbs" + std::to_string(number) + "/ibdev", name + "\n");
+    write("/sys/class/infiniband_mad/umad" + std::to_string(number) + "/ibdev", name + "\n");
+    write("/dev/infiniband/uverbs" + std::to_string(number));
+    write("/dev/infiniband/umad" + std::to_string(number));
+    write("/dev/infiniband/rdma_cm");
+  }
+  void two_adapters() const {
+    add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", 0);
+    add_adapter("mlx5_1", "mlx5_core", "0000:3d:00.0", 1);
+  }
+  /// What a Debian image with rdma-core and NCCL has.
+  void image_with_verbs() const {
+    write_image("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
+    write_image("/usr/lib/aarch64-linux-gnu/libibverbs.so.1");
+    write_image("/etc/libibverbs.d/mlx5.driver", "driver mlx5\n");
+  }
+  void of_two_nodes() {
+    context.job["SLURM_STEP_NUM_TASKS"] = "4";
+    context.job["SLURM_STEP_NUM_NODES"] = "2";
+    context.job["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)";
+    context.job["SLURM_NODEID"] = "0";
+    context.job["SLURM_LOCALID"] = "0";
+  }
+
+  Edits start(const Hook& hook) const {
+    Edits edits = *hook.prepare(context);
+    if (edits.refusal.empty() && hook.create != nullptr) REQUIRE(hook.create(context, edits));
+    return edits;
+  }
+};
+
+std::string library(const char* soname) {
+  MadeElf elf;
+  elf.soname = soname;
+  return elf.bytes();
+}
+
+bool says(const std::vector<std::string>& lines, const std::string& part) {
+  for (const std::string& line : lines) {
+    if (line.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// Without what depends on the limits of this machine.
+std::vector<std::string> but_for_limits(std::vector<std::string> warnings) {
+  std::erase_if(warnings, [](const std::string& line) { return line.find("can be locked") != std::string::npos; });
+  return warnings;
+}
+
+}  // namespace
+
+TEST_CASE("fake adapters are found with their nodes and providers") {
+  const FakeNode node;
+  CHECK(fabric_devices(node.context).empty());
+  node.add_adapter("mlx5_10", "mlx5_core", "0000:5e:00.0", 2);
+  node.two_adapters();
+  node.add_adapter("rocep1s0", "bnxt_en", "0000:01:00.0", -1);
+  node.write("/sys/class/cxi/cxi0/properties");
+  node.write("/dev/cxi0");
+  const auto devices = fabric_devices(node.context);
+  REQUIRE(devices.size() == 5);
+  CHECK(devices[0] == FabricDevice{.kind = FabricDevice::Kind::verbs,
+                                   .name = "mlx5_0",
+                                   .provider = "mlx5",
+                                   .link_layer = "InfiniBand",
+                                   .pci_address = "0000:1b:00.0",
+                                   .node = "/dev/infiniband/uverbs0",
+                                   .others = {"/dev/infiniband/umad0"}});
+  CHECK(devices[2].name == "mlx5_10");
+  CHECK(devices[2].node == "/dev/infiniband/uverbs2");
+  CHECK(devices[3].provider == "bnxt_re");
+  CHECK(devices[3].node.empty());
+  CHECK(devices[4].kind == FabricDevice::Kind::slingshot);
+  CHECK(devices[4].node == "/dev/cxi0");
+}
+
+TEST_CASE("the provider follows from the module, or the name where there is no PCI device") {
+  CHECK(verbs_provider("ice", "rocep3s0") == "irdma");
+  CHECK(verbs_provider("efa", "rdmap0s6") == "efa");
+  CHECK(verbs_provider("hns3", "hns_0") == "hns");
+  CHECK(verbs_provider("", "rxe0") == "rxe");
+  CHECK(verbs_provider("", "erdma_0") == "erdma");
+  CHECK(verbs_provider("", "strange").empty());
+}
+
+TEST_CASE("a job chooses among fake adapters by number, name or address") {
+  FakeNode node;
+  node.two_adapters();
+  node.add_adapter("bnxt_re0", "bnxt_en", "0000:01:00.0", 2);  // before the others by name
+  const auto devices = fabric_devices(node.context);
+  using Choice = std::vector<bool>;
+  const auto chosen = [&](const char* variable, const char* value) {
+    node.context.job = {{variable, value}};
+    Choice choice;
+    for (const FabricAdapter& adapter : choose_adapters(node.context, devices).value()) choice.push_back(adapter.chosen);
+    return choice;
+  };
+  for (const char* variable : {"MELLANOX_VISIBLE_DEVICES", "FABRIC_VISIBLE_DEVICES"}) {
+    for (const char* all : {"", "all", "void"}) CHECK(chosen(variable, all) == Choice{true, true, true});
+  }
+  CHECK(chosen("MELLANOX_VISIBLE_DEVICES", "none") == Choice{true, false, false});
+  CHECK(chosen("FABRIC_VISIBLE_DEVICES", "none") == Choice{false, false, false});
+  CHECK(chosen("MELLANOX_VISIBLE_DEVICES", "1") == Choice{true, false, true});
+  CHECK(chosen("FABRIC_VISIBLE_DEVICES", "1,bnxt_re0") == Choice{true, true, false});
+  CHECK(chosen("FABRIC_VISIBLE_DEVICES", "0000:3d:00.0") == Choice{false, false, true});
+  node.context.job = {{"MELLANOX_VISIBLE_DEVICES", "0,7"}};
+  const auto refused = choose_adapters(node.context, devices);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message().find("no adapter \"7\" on this node") != std::string::npos);
+}
+
+TEST_CASE("fake adapters that are not chosen cannot be opened") {
+  FakeNode node;
+  node.two_adapters();
+  node.context.job["MELLANOX_VISIBLE_DEVICES"] = "mlx5_1";
+  CHECK(node.start(fabric_hook).denied_devices == std::vector<std::string>{"/dev/infiniband/umad0", "/dev/infiniband/uverbs0"});
+  node.context.job["MELLANOX_VISIBLE_DEVICES"] = "none";
+  const auto edits = node.start(fabric_hook);
+  CHECK(edits.denied_devices.size() == 5);
+  CHECK(edits.denied_devices.back() == "/dev/infiniband/rdma_cm");
+  CHECK(edits.notes == std::vector<std::string>{"TCP: the job selects none of the node's adapters"});
+  CHECK(edits.warnings.empty());
+  CHECK(edits.limits.empty());
+}
+
+TEST_CASE("an ordinary node is told of in explanations only") {
+  FakeNode node;
+  node.of_two_nodes();
+  node.context.image["NCCL_VERSION"] = "2";
+  const auto edits = node.start(fabric_hook);
+  CHECK(edits.notes == std::vector<std::string>{"TCP: the node has no fabric adapter"});
+  CHECK(edits.warnings.empty());
+  CHECK(edits.limits.empty());
+  CHECK(edits.refusal.empty());
+}
+
+TEST_CASE("with a fake fabric that works, memory may be locked and nothing is warned of") {
+  FakeNode node;
+  node.of_two_nodes();
+  node.two_adapters();
+  node.image_with_verbs();
+  node.context.image["NCCL_VERSION"] = "2";
+  const auto edits = node.start(fabric_hook);
+  CHECK(edits.limits == std::vector<LimitEdit>{{"memlock", UINT64_MAX}});
+  CHECK(says(edits.notes, "mlx5_0 (InfiniBand), mlx5_1 (InfiniBand); locked memory: "));
+  CHECK(but_for_limits(edits.warnings).empty());
+}
+
+TEST_CASE("an image that lacks what the fake fabric needs is told of, if it has something to talk by") {
+  FakeNode node;
+  node.two_adapters();
+  node.of_two_nodes();
+  CHECK(node.start(fabric_hook).warnings.empty());
+  node.context.image["NCCL_VERSION"] = "2";
+  CHECK(says(node.start(fabric_hook).warnings, "the fabric is not used: the image has no libibverbs.so.1 (hint: "));
+  node.image_with_verbs();
+  fs::remove(node.image / "etc/libibverbs.d/mlx5.driver");
+  CHECK(says(node.start(fabric_hook).warnings, "the image's libibverbs has no provider for mlx5 (hint: "));
+  node.context.job["SLURM_STEP_NUM_TASKS"] = "1";
+  CHECK(node.start(fabric_hook).warnings.empty());
+}
+
+TEST_CASE("a library is found in the image's cache, too") {
+  FakeNode node;
+  node.write_image("/etc/ld.so.cache", std::string("glibc-ld.so.cache1.1 libmpi.so.40") + '\0' + "/opt/libmpi.so.40" + '\0');
+  const Edits none;
+  CHECK(LibrariesInside(node.context, none).can_talk());
+  CHECK(LibrariesInside(node.context, none).have("libmpi.so.40"));
+  CHECK_FALSE(LibrariesInside(node.context, none).have("libmpi.so.4"));
+}
+
+TEST_CASE("a fake adapter without a node, or with a closed one, is a fault") {
+  FakeNode node;
+  node.of_two_nodes();
+  node.context.image["NCCL_VERSION"] = "2";
+  node.add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", -1);
+  auto edits = node.start(fabric_hook);
+  CHECK(says(edits.warnings, "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
+  CHECK(says(edits.notes, "TCP: mlx5_0 has no device node"));
+  node.context.settings.emplace("fabric", "require");
+  CHECK(node.start(fabric_hook).refusal.starts_with("the site requires the fabric: mlx5_0 has no device node"));
+}
+
+TEST_CASE("where the site requires a fabric, a step of several nodes is refused without one") {
+  FakeNode node;
+  node.context.settings.emplace("fabric", "require");
+  node.of_two_nodes();
+  CHECK(node.start(fabric_hook).refusal == "the site requires the fabric: the node has no fabric adapter");
+  node.two_adapters();
+  CHECK(node.start(fabric_hook)
+            .refusal.starts_with("the site requires the fabric: the fabric is not used: the image has no libibverbs"));
+  node.image_with_verbs();
+  const std::string refusal = node.start(fabric_hook).refusal;
+  rlimit locked{};
+  REQUIRE(::getrlimit(RLIMIT_MEMLOCK, &locked) == 0);
+  CHECK(refusal.empty() == (locked.rlim_max >= (1U << 30)));
+  node.context.job["SLURM_STEP_NUM_NODES"] = "1";
+  fs::remove_all(node.root);
+  CHECK(node.start(fabric_hook).refusal.empty());
+}
+
+TEST_CASE("the node's libraries for the fabric come in and are found by soname and by name") {
+  FakeNode node;
+  node.write("/opt/plugin/libnccl-net.so", library("libnccl-net.so.0"));
+  node.write("/opt/verbs/libmlx5-rdmav34.so", library("libmlx5.so.1"));
+  node.write("/opt/text", "no library");
+  for (const char* path : {"/opt/plugin/libnccl-net.so", "/opt/verbs/libmlx5-rdmav34.so", "/opt/text", "/opt/missing.so"})
+    node.context.settings.emplace("fabric_libraries", path);
+  const auto edits = node.start(fabric_hook);
+  REQUIRE(edits.mounts.size() == 2);
+  CHECK(edits.mounts[0].source == "/opt/plugin/libnccl-net.so");
+  CHECK(edits.mounts[0].target == "/usr/lib/spank-container/fabric/libnccl-net.so");
+  CHECK(edits.mounts[0].read_only);
+  std::vector<std::string> sonames;
+  for (const LibraryEdit& library : edits.libraries) sonames.push_back(library.soname);
+  CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0", "libmlx5-rdmav34.so", "libmlx5.so.1"});
+  CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver mlx5\n"}});
+  CHECK(says(edits.warnings, "fabric_libraries: /opt/text on this node: "));
+  CHECK(says(edits.warnings, "fabric_libraries: /opt/missing.so on this node: cannot be opened"));
+}
+
+TEST_CASE("fake Slingshot needs libfabric and libcxi") {
+  FakeNode node;
+  node.of_two_nodes();
+  node.write("/sys/class/cxi/cxi0/properties");
+  node.write("/dev/cxi0");
+  node.context.image["NCCL_VERSION"] = "2";
+  CHECK(says(node.start(fabric_hook).warnings, "the image has no libfabric.so.1 with libcxi.so.1"));
+  for (const char* name : {"libfabric.so.1", "libcxi.so.1"}) {
+    node.write(std::string("/opt/cray/") + name, library(name));
+    node.context.settings.emplace("fabric_libraries", std::string("/opt/cray/") + name);
+  }
+  CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
+}
+
+TEST_CASE("fake NVLink switches without a fabric manager are told of to steps with GPUs") {
+  FakeNode node;
+  node.write("/dev/nvidia-nvswitchctl");
+  CHECK(node.start(fabric_hook).warnings.empty());
+  node.context.job["SLURM_STEP_GPUS"] = "0,1";
+  CHECK(says(node.start(fabric_hook).warnings, "fabric manager is not running"));
+  node.write("/var/run/nvidia-fabricmanager/socket");
+  CHECK(node.start(fabric_hook).warnings.empty());
+}
+
+TEST_CASE("the first task of a node looks at /dev/shm") {
+  FakeNode node;
+  node.of_two_nodes();
+  CHECK(says(fabric_hook.task(node.context)->warnings, "no /dev/shm"));
+  fs::create_directories(node.image / "dev/shm");  // as large as this file system
+  CHECK(fabric_hook.task(node.context)->warnings.empty());
+  fs::remove(node.image / "dev/shm");
+  node.context.job["SLURM_LOCALID"] = "1";
+  CHECK(*fabric_hook.task(node.context) == Edits());
+  node.context.job["SLURM_LOCALID"] = "0";
+  node.context.job["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
+  CHECK(*fabric_hook.task(node.context) == Edits());
+}
+
+TEST_CASE("settings of NCCL come in with the files they name") {
+  FakeNode node;
+  CHECK(node.start(nccl_hook) == Edits());
+  node.write("/etc/nccl.conf",
+             "# NCCL_GRAPH_FILE=/opt/not.xml\nNCCL_TOPO_FILE = /opt/topo.xml\r\nNCCL_DEBUG=INFO\nNCCL_NET_PLUGIN=ofi\n"
+             "NCCL_TUNER_CONFIG_PATH=/opt/missing.conf\nNCCL_TOPO_DUMP_FILE=/opt/dump.xml\nNCCL_GRAPH_FILE=/opt/topo.xml");
+  node.write("/opt/topo.xml");
+  node.write("/opt/dump.xml");
+  node.write("/var/run/nvidia-topologyd/virtualTopology.xml");
+  const auto edits = node.start(nccl_hook);
+  std::vector<std::string> targets;
+  for (const MountEdit& mount : edits.mounts) {
+    CHECK(mount.source == mount.target);
+    CHECK(mount.read_only);
+    CHECK(mount.optional);
+    targets.push_back(mount.target);
+  }
+  CHECK(targets == std::vector<std::string>{"/var/run/nvidia-topologyd", "/etc/nccl.conf", "/opt/topo.xml"});
+  CHECK(edits.environment == Edits::Environment());
+  CHECK(says(edits.notes, "/opt/missing.conf, which it names, cannot be read on this node"));
+  CHECK_FALSE(says(edits.notes, "the image's is hidden"));
+  node.write_image("/etc/nccl.conf", "NCCL_DEBUG=WARN\n");
+  CHECK(says(node.start(nccl_hook).notes, "the image's is hidden: the node's is used"));
+}
+
+TEST_CASE("SHARP's variables are set for jobs that ask for it") {
+  FakeNode node;
+  node.of_two_nodes();
+  CHECK(*sharp_hook.task(node.context) == Edits());
+  node.context.job["SLURM_NETWORK"] = "sharp";
+  const auto edits = *sharp_hook.task(node.context);
+  CHECK(edits.environment.defaults ==
+        std::map<std::string, std::string>{{"SHARP_COLL_LOCK_ON_COMM_INIT", "1"},
+                                           {"SHARP_COLL_NUM_COLL_GROUP_RESOURCE_ALLOC_THRESHOLD", "0"},
+                                           {"NCCL_COLLNET_ENABLE", "1"},
+                                           {"NCCL_SHARP_GROUP_SIZE_THRESH", "2"}});
+  CHECK(edits.notes.size() == 1);
+  node.context.job["MELLANOX_VISIBLE_DEVICES"] = "none";
+  CHECK(*sharp_hook.task(node.context) == Edits());
+}
+
+TEST_CASE("a site can turn the fabric off") {
+  HookContext context;
+  for (const Hook* hook : {&fabric_hook, &nccl_hook, &sharp_hook}) CHECK(hook->when(context));
+  context.settings.emplace("fabric", "off");
+  for (const Hook* hook : {&fabric_hook, &nccl_hook, &sharp_hook}) CHECK_FALSE(hook->when(context));
+}
+
+TEST_CASE("a step is as large as Slurm says") {
+  HookContext context;
+  CHECK_FALSE(StepSize::of(context).is_several());
+  context.job = {{"SLURM_STEP_NUM_TASKS", "3"},
+                 {"SLURM_STEP_NUM_NODES", "2"},
+                 {"SLURM_STEP_TASKS_PER_NODE", "2,1"},
+                 {"SLURM_NODEID", "1"},
+                 {"SLURM_STEP_GPUS", "0,1"}};
+  const auto step = StepSize::of(context);
+  CHECK(step.tasks == 3);
+  CHECK(step.nodes == 2);
+  CHECK(step.tasks_here == 1);
+  CHECK(step.gpus == 2);
+}

@@ -1,0 +1,230 @@
+// Which GPUs a container gets, on a node of four fake ones. What the numbers are: minors run against the order of the bus.
+
+#include "unit/catch.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
+
+using namespace spc;
+
+namespace {
+
+using Nodes = std::vector<std::string>;
+
+struct FourGpus : FakeNode {
+  FourGpus() {
+    kernel("550.54.15");
+    libraries("/usr/lib64", "550.54.15");
+    for (unsigned minor = 0; minor < 4; ++minor) gpu(minor, 0x50 - 0x10 * minor);
+  }
+  /// Of a step whose cgroup lets these minors be opened.
+  [[nodiscard]] HookContext of_step(const std::set<unsigned>& minors) const {
+    auto found = context();
+    for (unsigned minor = 0; minor < 4; ++minor) {
+      if (!minors.contains(minor)) found.granted_devices->erase("/dev/nvidia" + std::to_string(minor));
+    }
+    return found;
+  }
+};
+
+Edits edits_for(const HookContext& context) {
+  auto edits = nvidia_hook.prepare(context);
+  REQUIRE(edits);
+  REQUIRE(nvidia_hook.create(context, *edits));
+  return *std::move(edits);
+}
+
+Nodes gpus_in(const Edits& edits) {
+  Nodes nodes;
+  for (const DeviceEdit& device : edits.devices) {
+    if (device.path.starts_with("/dev/nvidia") && std::isdigit(static_cast<unsigned char>(device.path.back())) != 0)
+      nodes.push_back(device.path);
+  }
+  return nodes;
+}
+
+std::size_t mounts_in(const Edits& edits) {
+  return static_cast<std::size_t>(
+      std::count_if(edits.mounts.begin(), edits.mounts.end(), [](const MountEdit& mount) { return !mount.target.empty(); }));
+}
+
+Edits with_visible(HookContext context, const std::string& value) {
+  context.job["NVIDIA_VISIBLE_DEVICES"] = value;
+  return edits_for(context);
+}
+
+}  // namespace
+
+TEST_CASE("fake GPUs: an image without variables gets all that the cgroup lets") {
+  const FourGpus node;
+  const auto edits = edits_for(node.of_step({1, 3}));
+  CHECK(gpus_in(edits) == Nodes{"/dev/nvidia3", "/dev/nvidia1"});
+  CHECK(edits.denied_devices.empty());
+  CHECK(mounts_in(edits) > 0);
+}
+
+TEST_CASE("fake GPUs: numbers count the step's GPUs in the order of the bus, as the driver's library does") {
+  const FourGpus node;
+  const auto edits = with_visible(node.of_step({0, 1, 3}), "1");
+  CHECK(gpus_in(edits) == Nodes{"/dev/nvidia1"});
+  CHECK(edits.denied_devices == Nodes{"/dev/nvidia3", "/dev/nvidia0"});
+}
+
+TEST_CASE("fake GPUs: a UUID names one") {
+  const FourGpus node;
+  CHECK(gpus_in(with_visible(node.of_step({0, 1}), "GPU-00000000-0000-0000-0000-000000000001")) == Nodes{"/dev/nvidia1"});
+}
+
+TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named") {
+  const FourGpus node;
+  const auto some = with_visible(node.of_step({0, 1}), "0,2");
+  CHECK(gpus_in(some) == Nodes{"/dev/nvidia1"});
+  REQUIRE(some.warnings.size() == 1);
+  CHECK(some.warnings.front() ==
+        "NVIDIA_VISIBLE_DEVICES=0,2 requests 2, which this step does not have; available: "
+        "0 (/dev/nvidia1, GPU-00000000-0000-0000-0000-000000000001), 1 (/dev/nvidia0, GPU-00000000-0000-0000-0000-000000000000)");
+  for (const char* garbage : {"7", "GPU-00000000-0000-0000-0000-000000000002", "banana", "-1", "0:0", "MIG-GPU-x/0/0",
+                              "MIG-5d0f3b1c-0000-0000-0000-000000000000", "1x", ":"}) {
+    const auto none = with_visible(node.of_step({0, 1}), garbage);
+    CHECK(none.refusal.find(std::string("NVIDIA_VISIBLE_DEVICES=") + garbage + " requests") == 0);
+    CHECK(gpus_in(none).empty());
+    CHECK(mounts_in(none) == 0);
+  }
+}
+
+TEST_CASE("fake GPUs: an image that talks too much is cut short") {
+  const FourGpus node;
+  auto context = node.of_step({0});
+  context.image["NVIDIA_VISIBLE_DEVICES"] = std::string(100000, 'x');
+  context.image["NVIDIA_DRIVER_CAPABILITIES"] = std::string(100000, 'y');
+  CHECK(edits_for(context).refusal.size() < 1000);
+  context.image["NVIDIA_VISIBLE_DEVICES"] = "0";
+  context.image["NVIDIA_REQUIRE_CUDA"] = "cuda>=99" + std::string(100000, '9');
+  const auto edits = edits_for(context);
+  CHECK(edits.refusal.size() < 1000);
+  REQUIRE(edits.warnings.size() == 1);
+  CHECK(edits.warnings.front().size() < 1000);
+}
+
+TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without a GPU") {
+  const FourGpus node;
+  for (const char* nothing : {"", "void"}) {
+    const auto edits = with_visible(node.of_step({0, 1}), nothing);
+    CHECK(mounts_in(edits) == 0);
+    CHECK(edits.devices.empty());
+    CHECK(edits.libraries.empty());
+    CHECK(edits.denied_devices.size() == 2);
+  }
+  const auto none = with_visible(node.of_step({0, 1}), "none");
+  CHECK(gpus_in(none).empty());
+  CHECK(mounts_in(none) > 0);
+  CHECK(none.denied_devices.size() == 2);
+}
+
+TEST_CASE("fake GPUs: the job's variable counts more than the image's, and the option more than the image's") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1});
+  context.image["NVIDIA_VISIBLE_DEVICES"] = "void";
+  CHECK(mounts_in(edits_for(context)) == 0);
+  context.gpu = true;
+  CHECK(gpus_in(edits_for(context)).size() == 2);
+  context.gpu.reset();
+  context.job["NVIDIA_VISIBLE_DEVICES"] = "all";
+  CHECK(gpus_in(edits_for(context)).size() == 2);
+}
+
+TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the others are covered") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1, 2, 3});
+  context.job["SLURM_GPUS_ON_NODE"] = "2";
+  context.job["SLURM_STEP_GPUS"] = "1,2";  // in the order of the bus: minors 2 and 1
+  const auto edits = edits_for(context);
+  CHECK(gpus_in(edits) == Nodes{"/dev/nvidia2", "/dev/nvidia1"});
+  CHECK(edits.denied_devices == Nodes{"/dev/nvidia3", "/dev/nvidia0"});
+
+  context.job["CUDA_VISIBLE_DEVICES"] = "2";
+  CHECK(nvidia_hook.task(context)->environment.set.at("CUDA_VISIBLE_DEVICES") == "1");
+
+  context.settings.emplace("gpu_devices", "accessible");
+  CHECK(gpus_in(edits_for(context)).size() == 4);
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+}
+
+TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied again") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1});
+  context.job["SLURM_STEP_GPUS"] = "2,3";
+  context.job["CUDA_VISIBLE_DEVICES"] = "0,1";
+  CHECK(gpus_in(edits_for(context)) == Nodes{"/dev/nvidia1", "/dev/nvidia0"});
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+}
+
+TEST_CASE("fake GPUs: where Slurm binds them to tasks, the list of one task is not the step's") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1});
+  context.job = {{"SLURM_STEP_GPUS", "0"}, {"SLURM_GPUS_ON_NODE", "2"}, {"CUDA_VISIBLE_DEVICES", "0"}};
+  CHECK(gpus_in(edits_for(context)).size() == 2);
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+}
+
+TEST_CASE("fake GPUs: what Slurm lists and nobody understands is not cut by") {
+  const FourGpus node;
+  for (const char* list : {"0,9", "a", "-1", "0,1,2,3"}) {
+    auto context = node.of_step({0, 1, 2, 3});
+    context.job["SLURM_JOB_GPUS"] = list;
+    CHECK(gpus_in(edits_for(context)).size() == 4);
+  }
+}
+
+TEST_CASE("fake GPUs: capabilities choose libraries, programs and sockets") {
+  const FourGpus node;
+  node.file("/usr/bin/nvidia-smi");
+  node.file("/usr/bin/nvidia-cuda-mps-control");
+  const auto targets = [&](const char* words) {
+    auto context = node.of_step({0});
+    context.job["NVIDIA_DRIVER_CAPABILITIES"] = words;
+    std::string names;
+    for (const MountEdit& mount : edits_for(context).mounts) {
+      if (!mount.target.empty()) names += mount.target.substr(mount.target.rfind('/') + 1) + " ";
+    }
+    return names;
+  };
+  const std::string v = ".so.550.54.15 ";
+  CHECK(targets("utility") == "libnvidia-brandnew" + v + "libnvidia-ml" + v + "nvidia-smi ");
+  CHECK(targets("compute") ==
+        "libcuda" + v + "libnvidia-brandnew" + v + "libnvidia-ptxjitcompiler" + v + "nvidia-cuda-mps-control ");
+  CHECK(targets("") == "libcuda" + v + "libnvidia-brandnew" + v + "libnvidia-ml" + v + "libnvidia-ptxjitcompiler" + v +
+                           "nvidia-smi nvidia-cuda-mps-control ");
+  CHECK(targets("video").find("libvdpau_nvidia") != std::string::npos);
+}
+
+TEST_CASE("fake GPUs: a capability that does not exist is named") {
+  const FourGpus node;
+  auto context = node.of_step({0});
+  context.job["NVIDIA_DRIVER_CAPABILITIES"] = "utility,magic";
+  CHECK(edits_for(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
+}
+
+TEST_CASE("fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {
+  const FakeNode node;
+  node.render(128, 0, "0x1002", "0000:11:00.0");
+  node.render(129, 1, "0x1002", "0000:c1:00.0");
+  node.render(130, 2, "0x8086", "0000:02:00.0");
+  node.render(131, 3, "0x8086", "0000:03:00.0");
+  auto context = node.context();
+  context.job = {{"SLURM_STEP_GPUS", "1"}, {"ROCR_VISIBLE_DEVICES", "1"}, {"ZE_AFFINITY_MASK", "1"}};
+  CHECK(amd_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ROCR_VISIBLE_DEVICES", "0"}});
+  CHECK(intel_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ZE_AFFINITY_MASK", "0"}});
+  context.granted_devices->erase("/dev/dri/renderD128");
+  CHECK(amd_hook.task(context)->environment.set.empty());
+  context.settings.emplace("prefer_cdi", "true");
+  CHECK(intel_hook.task(context)->environment.set.empty());
+}
+
+TEST_CASE("numbers of the node become numbers of what can be opened") {
+  CHECK(renumbered("2", "1,2") == "1");
+  CHECK(renumbered("3,1", "1,3") == "1,0");
+  CHECK(renumbered("0", "1,2") == std::nullopt);
+  CHECK(renumbered("GPU-5d", "1,2") == std::nullopt);
+  CHECK(renumbered("", "1,2") == std::nullopt);
+}

@@ -1,0 +1,174 @@
+// What the image has a say in: requirements, its own libcuda, and that it cannot lead anything out of itself.
+
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "unit/catch.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "hooks/nvidia_driver/cuda_compat.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
+
+using namespace spc;
+
+namespace {
+
+/// A library with NVIDIA's note about forward compatibility.
+std::string library_with_note(const std::string& text) {
+  const std::string names = std::string("\0.shstrtab\0.note.cuda.fwd_compatibility\0", 40);
+  std::string note(sizeof(Elf64_Nhdr), '\0');
+  const std::string owner("NVIDIA Corporation\0\0", 20);
+  Elf64_Nhdr header{19, static_cast<Elf64_Word>(text.size()), 1};
+  std::memcpy(note.data(), &header, sizeof header);
+  note += owner + text;
+  Elf64_Ehdr elf{};
+  std::memcpy(elf.e_ident, ELFMAG, SELFMAG);
+  elf.e_ident[EI_CLASS] = ELFCLASS64;
+  elf.e_shoff = sizeof elf;
+  elf.e_shentsize = sizeof(Elf64_Shdr);
+  elf.e_shnum = 3;
+  elf.e_shstrndx = 1;
+  Elf64_Shdr sections[3] = {};
+  const std::size_t texts = sizeof elf + sizeof sections;
+  sections[1].sh_name = 1;
+  sections[1].sh_offset = texts;
+  sections[1].sh_size = names.size();
+  sections[2].sh_name = 11;
+  sections[2].sh_offset = texts + names.size();
+  sections[2].sh_size = note.size();
+  std::string bytes(reinterpret_cast<const char*>(&elf), sizeof elf);
+  bytes.append(reinterpret_cast<const char*>(sections), sizeof sections);
+  return bytes + names + note;
+}
+
+constexpr char kCompat[] = "/usr/local/cuda/compat";
+
+struct OneGpu : FakeNode {
+  OneGpu() {
+    kernel("535.54.03");
+    libraries("/usr/lib64", "535.54.03");
+    gpu(0, 0x20);
+  }
+  [[nodiscard]] Edits edits_with(const std::map<std::string, std::string>& image) const {
+    auto given = context();
+    given.image = image;
+    auto edits = nvidia_hook.prepare(given);
+    REQUIRE(edits);
+    REQUIRE(nvidia_hook.create(given, *edits));
+    return *std::move(edits);
+  }
+  [[nodiscard]] CudaCompat compat() const { return cuda_compat_of_image(context(), "535.54.03"); }
+};
+
+}  // namespace
+
+TEST_CASE("fake driver: an image that needs a newer one is refused in the words that people search for") {
+  const OneGpu node;
+  const std::map<std::string, std::string> image{{"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=unknown,driver>=550,driver<551"}};
+  const auto refused = node.edits_with(image).refusal;
+  CHECK(
+      refused.find(
+          "unsatisfied condition: cuda>=12.6, please update your driver to a newer version, or use an earlier cuda container") ==
+      0);
+  CHECK(refused.find("the driver is 535.54.03, for CUDA 12.2") != std::string::npos);
+  for (const char* yes : {"1", "true", "T"}) {
+    auto off = image;
+    off["NVIDIA_DISABLE_REQUIRE"] = yes;
+    CHECK(node.edits_with(off).refusal.empty());
+  }
+  auto off = image;
+  off["NVIDIA_DISABLE_REQUIRE"] = "0";
+  CHECK_FALSE(node.edits_with(off).refusal.empty());
+  CHECK(node.edits_with({{"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=tesla,driver>=535,driver<536"}}).refusal.empty());
+}
+
+TEST_CASE("fake driver: an image for a later CUDA is told so") {
+  const OneGpu node;
+  CHECK(node.edits_with({{"CUDA_VERSION", "13.0.1"}}).warnings ==
+        std::vector<std::string>{"the image is built for CUDA 13.0.1, the node's driver 535.54.03 is for CUDA 12.2"});
+  CHECK(node.edits_with({{"CUDA_VERSION", "12.6.0"}}).warnings.empty());
+}
+
+TEST_CASE("fake compat: an image's own libcuda comes first if its note names the driver and it is newer") {
+  const OneGpu node;
+  node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2",
+                  library_with_note(R"({"Format": 1, "CUDA Version": "12.6", "Driver": [535, 550], "Device": []})"));
+  CHECK(node.compat().directory == kCompat);
+  const auto edits = node.edits_with({{"CUDA_VERSION", "13.0"}});
+  CHECK(edits.library_directories == std::vector<LibraryDirectoryEdit>{{kCompat, true}});
+  CHECK(edits.warnings.empty());
+  // None of it is mounted.
+  for (const MountEdit& mount : edits.mounts) CHECK(mount.source.find("compat") == std::string::npos);
+}
+
+TEST_CASE("fake compat: not if the note does not name the driver, or it is not newer") {
+  for (const char* note : {R"({"Driver": [550]})", R"({"Driver": []})"}) {
+    const OneGpu node;
+    node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(note));
+    CHECK(node.compat().directory.empty());
+    CHECK(node.compat().reason == "libcuda 560.1.2 of the image does not replace the driver's 535.54.03");
+  }
+  const OneGpu node;
+  node.image_file(std::string(kCompat) + "/libcuda.so.535.1.2", library_with_note(R"({"Driver": [535]})"));
+  CHECK(node.compat().directory.empty());
+}
+
+TEST_CASE("fake compat: without a note the later major version wins") {
+  const OneGpu newer;
+  newer.image_file(std::string(kCompat) + "/libcuda.so.550.1.2", "no ELF file");
+  CHECK(newer.compat().directory == kCompat);
+  const OneGpu same;
+  same.image_file(std::string(kCompat) + "/libcuda.so.535.99.2", library_with_note("no JSON"));
+  CHECK(same.compat().directory.empty());
+}
+
+TEST_CASE("fake compat: through the links of an image, and never out of it") {
+  const OneGpu node;
+  node.image_file("/usr/local/cuda-12.6/compat/libcuda.so.560.1.2");
+  node.image_link("/etc/alternatives/cuda", "/usr/local/cuda-12.6");
+  node.image_link("/usr/local/cuda", "/etc/alternatives/cuda");
+  CHECK(node.compat().directory == kCompat);
+
+  const OneGpu hostile;
+  hostile.file("/libcuda.so.999.1", "");  // what "../../../host" would lead to, if it did
+  hostile.image_file("/usr/local/cuda/x");
+  hostile.image_link(kCompat, "../../../../../../../../host");
+  CHECK(hostile.compat().version.empty());
+  CHECK(hostile.edits_with({}).library_directories.empty());
+}
+
+TEST_CASE("fake compat: a farm of links, a FIFO, a lying file") {
+  const OneGpu farm;
+  for (int i = 0; i < 100; ++i)
+    farm.image_link(std::string(kCompat) + "/libcuda.so." + std::to_string(600 + i) + ".1", "/etc/passwd");
+  CHECK(farm.compat().directory.empty());
+
+  const OneGpu fifo;
+  fifo.image_file(std::string(kCompat) + "/x");
+  REQUIRE(::mkfifo((fifo.image() / "usr/local/cuda/compat/libcuda.so.999.1").c_str(), 0644) == 0);
+  CHECK(fifo.compat().directory.empty());
+
+  const OneGpu dangling;
+  dangling.image_link(std::string(kCompat) + "/libcuda.so.999.1", "/nowhere");
+  CHECK(dangling.compat().directory.empty());
+
+  const OneGpu liar;
+  std::string bytes = library_with_note(R"({"Driver": [535]})");
+  for (const std::size_t at : {40U, 60U, 64U + 64U + 24U, 64U + 128U + 24U, 64U + 128U + 32U}) {
+    std::string broken = bytes;
+    std::memset(broken.data() + at, 0xff, 8);
+    liar.image_file(std::string(kCompat) + "/libcuda.so.535.1.1", broken);
+    CHECK(liar.compat().directory.empty());  // of the driver's own major version, so nothing but a good note would do
+  }
+}
+
+TEST_CASE("fake driver: files go where the image's loader looks") {
+  const OneGpu debian;
+  debian.image_file("/etc/debian_version", "12\n");
+  const OneGpu other;
+  const auto where = [](const Edits& edits) {
+    return edits.libraries.front().path.substr(0, edits.libraries.front().path.rfind('/'));
+  };
+  CHECK(where(other.edits_with({})) == "/usr/lib64");
+  CHECK(where(debian.edits_with({})).ends_with("-linux-gnu"));
+}

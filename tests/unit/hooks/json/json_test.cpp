@@ -1,0 +1,173 @@
+#include "hooks/json/context.hpp"
+#include "hooks/json/edits.hpp"
+
+#include "unit/catch.hpp"
+
+using namespace spc;
+
+namespace {
+
+Edits full_edits() {
+  Edits edits;
+  edits.environment.unset = {"A"};
+  edits.environment.set = {{"B", "a \"quoted\" \n value"}};
+  edits.environment.prepend = {{"PATH", "/opt/bin"}};
+  edits.environment.defaults = {{"D", ""}};
+  edits.mounts = {{"/a", "/b", false, true, false, true, 0}, {"", "/tmpfs", true, false, true, false, 4096}};
+  edits.devices = {{"/dev/x", "/dev/y", true}};
+  edits.denied_devices = {"/dev/z"};
+  edits.symlinks = {{"/l", "../target"}};
+  edits.files = {{"/etc/x", "text\n", 0755}};
+  edits.directories = {"/d"};
+  edits.libraries = {{"libx.so.1", "/usr/lib/libx.so.1.2", false}};
+  edits.library_directories = {{"/usr/local/lib", false}};
+  edits.limits = {{"memlock", UINT64_MAX}, {"stack", 8}};
+  edits.programs = {{"/usr/bin/x", {"x", "y"}, {"A=b"}, 5}};
+  edits.notes = {"a note"};
+  edits.warnings = {"a warning"};
+  edits.remembered = {{"version", "550"}};
+  edits.refusal = "because";
+  return edits;
+}
+
+HookCall full_call() {
+  HookCall call;
+  call.stage = "create";
+  HookContext& context = call.context;
+  context.job = {{"SLURM_JOB_ID", "1"}};
+  context.image = {{"LD_LIBRARY_PATH", "/x"}};
+  context.environment = {{"HOME", "/root"}};
+  context.image_name = "ubuntu";
+  context.image_digest = "sha256:00";
+  context.settings = {{"gpu", "auto"}, {"hooks_off", "a"}, {"hooks_off", "b"}};
+  context.uid = 1000;
+  context.gid = 1001;
+  context.user = "alice";
+  context.home = "/home/alice";
+  context.gpu = false;
+  context.devices = {"nvidia.com/gpu=all"};
+  context.command = {"python", "train.py"};
+  context.has_bind_mounts = true;
+  context.mpi = "host";
+  context.remap_root = context.own_net = context.own_ipc = context.own_pid = context.own_uts = context.own_container =
+      context.mounts_home = true;
+  context.writable = false;
+  context.host_root = "/fake";
+  context.granted_devices = {"/dev/nvidia0"};
+  call.prepared = full_edits();
+  call.image_root = "/image";
+  return call;
+}
+
+std::string refused(std::string_view text) {
+  const auto read = edits_from_json(text);
+  REQUIRE(!read);
+  return read.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("edits are the same when they are read as when they were written") {
+  for (const Edits& edits : {full_edits(), Edits()}) {
+    const auto text = edits_to_json(edits);
+    REQUIRE(text);
+    const auto read = edits_from_json(*text);
+    REQUIRE(read);
+    CHECK(*read == edits);
+  }
+  CHECK(*edits_to_json(Edits()) == "{}");
+  CHECK(*edits_from_json(" \n") == Edits());
+}
+
+TEST_CASE("every member of Edits has its place in JSON") {
+  // A member that is new makes this not compile: write it and read it in hooks/json, and fill it in full_edits().
+  const Edits edits = full_edits();
+  const auto& [environment, mounts, devices, denied, links, files, directories, libraries, library_directories, limits, programs,
+               notes, warnings, remembered, refusal, found] = edits;
+  CHECK(environment != Edits::Environment());
+  CHECK(!(mounts.empty() || devices.empty() || denied.empty() || links.empty() || files.empty() || directories.empty()));
+  CHECK(!(libraries.empty() || library_directories.empty() || limits.empty() || notes.empty() || warnings.empty()));
+  CHECK(!(programs.empty() || remembered.empty() || refusal.empty()));
+  CHECK(found == nullptr);  // for the same process alone
+}
+
+TEST_CASE("a context is the same when it is read as when it was written") {
+  const HookCall call = full_call();
+  const std::string text = context_to_json(call);
+  const auto read = context_from_json(text);
+  REQUIRE(read);
+  // A member that is new makes this not compile: write it and read it in hooks/json/context.cpp, and fill it above.
+  const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home, gpu, devices, command,
+               has_bind_mounts, mpi, remap_root, own_net, own_ipc, own_pid, own_uts, own_container, writable, mounts_home,
+               host_root, granted, open_in_image] = read->context;
+  const HookContext& was = call.context;
+  CHECK((job == was.job && image == was.image && environment == was.environment && settings == was.settings));
+  CHECK((image_name == was.image_name && image_digest == was.image_digest && user == was.user && home == was.home));
+  CHECK((uid == was.uid && gid == was.gid && gpu == was.gpu && devices == was.devices && mpi == was.mpi));
+  CHECK((command == was.command && has_bind_mounts));
+  CHECK((remap_root && own_net && own_ipc && own_pid && own_uts && own_container && mounts_home && !writable));
+  CHECK((host_root == was.host_root && granted == was.granted_devices && open_in_image != nullptr));
+  CHECK((read->stage == "create" && read->prepared == call.prepared && read->image_root == "/image"));
+}
+
+TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
+  CHECK(refused("hello") == "is not JSON (at byte 1)");
+  CHECK(refused("[]") == "is not a JSON object");
+  CHECK(refused("{} {}").starts_with("is not JSON"));
+  CHECK(refused(R"({"mount": []})") == "mount: is unknown");
+  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/b", "readonly": true}]})") ==
+        "mounts[0].readonly: is unknown");
+  CHECK(refused(R"({"mounts": [{"source": "a", "target": "/b"}]})") == "mounts[0].source: \"a\" is not an absolute path");
+  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "b"}]})") == "mounts[0].target: \"b\" is not an absolute path");
+  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/x/../y"}]})") == "mounts[0].target: \"/x/../y\" has a part \"..\"");
+  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/"}]})") == "mounts[0].target: cannot be the root");
+  CHECK(refused(R"({"mounts": {}})") == "mounts: is not an array");
+  CHECK(refused(R"({"environment": {"set": {"A": 1}}})") == "environment.set.A: is not a string");
+  CHECK(refused(R"({"environment": {"set": {"A=B": ""}}})") == "environment.set: \"A=B\" is not a variable name");
+  CHECK(refused(R"({"environment": {"set": {"A": "x\u0000y"}}})") == "environment.set: has a NUL character");
+  CHECK(refused(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is not a variable name");
+  CHECK(refused(R"({"files": [{"path": "/x", "mode": "4755"}]})").starts_with("files[0].mode: \"4755\" is not between"));
+  CHECK(refused(R"({"files": [{"path": "/x", "mode": "rwx"}]})").starts_with("files[0].mode: \"rwx\" is not between"));
+  CHECK(refused(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is not a limit"));
+  CHECK(refused(R"({"limits": [{"name": "memlock", "soft": -1}]})").starts_with("limits[0].soft: is not a number"));
+  CHECK(refused(R"({"limits": [{"name": "memlock", "soft": "much"}]})") ==
+        "limits[0].soft: is neither a number nor \"unlimited\"");
+  CHECK(refused(R"({"libraries": [{"soname": "a/b", "path": "/b"}]})") == "libraries[0].soname: \"a/b\" is not a library name");
+  CHECK(refused(R"({"directories": ["x"]})") == "directories: \"x\" is not an absolute path");
+  CHECK(refused(R"({"notes": ["a"], "notes": []})") == "key \"notes\" is given twice");
+  CHECK(refused(std::string(100, '[')).starts_with("is nested more than 32 levels deep"));
+}
+
+TEST_CASE("what a hook's key has of control characters is escaped in the error") {
+  const std::string why = refused("{\"a\\u001b[31m\": 1}");
+  CHECK(why == "a\\x1b[31m: is unknown");
+}
+
+TEST_CASE("a stage can say only what can still be done") {
+  const Edits prepared = full_edits();
+  CHECK(check_stage(prepared, "prepare", {}));
+  CHECK(check_stage(prepared, "create", prepared));
+  Edits moved = prepared;
+  moved.mounts[0].target = "";
+  moved.mounts[1].target = "/elsewhere";
+  CHECK(check_stage(moved, "create", prepared));
+  CHECK(check_stage(moved, "prepare", {}).error().message() == "mounts[0].target: is missing");
+  moved.mounts.pop_back();
+  CHECK(!check_stage(moved, "create", prepared));
+  moved = prepared;
+  moved.mounts[0].source = "/other";
+  CHECK(!check_stage(moved, "create", prepared));
+  CHECK(!check_stage(prepared, "task", {}));
+  Edits words;
+  words.environment = prepared.environment;
+  words.limits = prepared.limits;
+  words.warnings = prepared.warnings;
+  CHECK(check_stage(words, "task", {}));
+}
+
+TEST_CASE("a context with a stage that does not exist, or keys that do not, is refused") {
+  CHECK(context_from_json("{}").error().message().starts_with("stage: \"\" is not a stage"));
+  CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() == "jobs: is unknown");
+  CHECK(context_from_json(R"({"stage": "task", "version": 2})").error().message() == "version: is not 1");
+  CHECK(context_from_json(R"({"stage": "task", "user": {"uid": 4294967296}})").error().message() == "user.uid: is too large");
+}

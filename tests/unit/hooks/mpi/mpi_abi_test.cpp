@@ -1,0 +1,293 @@
+#include "hooks/mpi/mpi_abi.hpp"
+#include "unit/catch.hpp"
+#include "unit/hooks/elf_maker.hpp"
+#include "hooks/loader/ld_cache.hpp"
+#include "hooks/mpi/host_library.hpp"
+#include "unit/hooks/image_root.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::uint32_t kX86 = 0x0303;
+const std::string kHostMpi = "/opt/mpi/lib/libmpi.so.12.1.1";
+const std::string kInside = "/usr/lib/spank-container/mpi/";
+using Versions = std::vector<std::string>;
+
+const MadeElf kMpi{.soname = "libmpi.so.12", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.17"}}}};
+
+/// A node that brings an MPI, and an image with a C library and MPI.
+struct Scene {
+  ImageRoot node, image;
+  std::vector<std::pair<std::string, std::string>> cache;  ///< soname and path
+  HookContext context;
+
+  Scene() {
+    image.put("/lib64/ld-linux-x86-64.so.2", MadeElf{.soname = "ld-linux-x86-64.so.2"}.bytes());
+    put_library("/lib/libc.so.6", {.soname = "libc.so.6", .version_definitions = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.31"}});
+    node.put(kHostMpi, kMpi.bytes());
+    node.link("/opt/mpi/lib/libmpi.so.12", "libmpi.so.12.1.1");
+    context = image.context();
+    context.host_root = node.path("");
+    context.mpi = "host";
+    set("mpi_libraries", "/opt/mpi/lib/libmpi.so.12");
+  }
+  void set(const std::string& key, const std::string& value) { context.settings.emplace(key, value); }
+  /// In the image, with links from the soname, and known to its loader.
+  void put_library(const std::string& path, const MadeElf& library) {
+    image.put(path, library.bytes());
+    const auto slash = path.rfind('/') + 1;
+    if (path.substr(slash) != library.soname) image.link(path.substr(0, slash) + library.soname, path.substr(slash));
+    cache.emplace_back(library.soname, path.substr(0, slash) + library.soname);
+  }
+  Edits run() {
+    LdCache made;
+    for (const auto& [soname, path] : cache) made.add_last(soname, path, kX86);
+    image.put("/etc/ld.so.cache", made.serialize());
+    REQUIRE(mpi_abi_hook.when(context));
+    auto edits = mpi_abi_hook.prepare(context);
+    REQUIRE(edits);
+    if (edits->refusal.empty()) REQUIRE(mpi_abi_hook.create(context, *edits));
+    return *std::move(edits);
+  }
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("versions are read from file names") {
+  CHECK(library_version("libmpi.so.12.1.8") == std::vector<unsigned>{12, 1, 8});
+  CHECK(library_version("libmpi.so").empty());
+  CHECK(library_version("libmpi.so.40.beta") == std::vector<unsigned>{40});
+  CHECK(library_version("libmpi.so.99999999999").empty());
+  CHECK(linker_name("libmpi.so.12") == "libmpi.so");
+  CHECK(linker_name("libmpi_cray.so.12.0") == "libmpi_cray.so");
+}
+
+TEST_CASE("three levels of what fits") {
+  using enum AbiLevel;
+  using enum AbiFit;
+  CHECK(abi_fit({12, 1, 1}, {12, 1, 1}, strict) == fits);
+  CHECK(abi_fit({12, 1, 2}, {12, 1, 1}, strict) == no);
+  CHECK(abi_fit({12, 1, 2}, {12, 1, 1}, full) == fits);
+  CHECK(abi_fit({12, 2, 0}, {12, 1, 1}, full) == fits);
+  CHECK(abi_fit({12, 0, 9}, {12, 1, 1}, full) == no);
+  CHECK(abi_fit({12, 0, 9}, {12, 1, 1}, major) == older);
+  CHECK(abi_fit({12, 2, 0}, {12, 1, 1}, major) == fits);
+  CHECK(abi_fit({40, 30, 2}, {12, 1, 1}, major) == no);
+  CHECK(abi_fit({12}, {12, 1, 1}, full) == fits);
+  CHECK(abi_fit({12}, {12, 1, 1}, strict) == no);
+}
+
+TEST_CASE("what was read on the node is known inside") {
+  const HostLibrary library{.source = "/opt/a b/libx.so.1",
+                            .soname = "libx.so.1",
+                            .machine = 62,
+                            .dependency = true,
+                            .searches = true,
+                            .needed = {"liby.so.1", "libc.so.6"},
+                            .version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.2.5"}}, {"liby.so.1", {"Y_1"}}},
+                            .version_definitions = {"X_1", "X_2"}};
+  const HostLibrary again = HostLibrary::parse(library.serialize());
+  CHECK(again.serialize() == library.serialize());
+  CHECK(again.version_needs == library.version_needs);
+  CHECK(again.dependency);
+  CHECK(again.searches);
+  CHECK(again.file_name() == "libx.so.1");
+}
+
+TEST_CASE("the node's MPI takes the place of the image's") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
+  scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  scene.set("mpi_mounts", "/var/spool/switch");
+  scene.set("mpi_mounts", "/etc/switch:/opt/switch:ro+nofail");
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.warnings.empty());
+  REQUIRE(edits.mounts.size() == 3);
+  CHECK(edits.mounts[0] == MountEdit{.source = kHostMpi, .target = kInside + "libmpi.so.12.1.1"});
+  CHECK(edits.mounts[1] == MountEdit{.source = "/var/spool/switch", .target = "/var/spool/switch", .read_only = false});
+  CHECK(edits.mounts[2] == MountEdit{.source = "/etc/switch", .target = "/opt/switch", .optional = true});
+  CHECK(edits.libraries == std::vector<LibraryEdit>{{"libmpi.so.12", kInside + "libmpi.so.12.1.1", true, EM_X86_64}});
+  CHECK(edits.notes ==
+        Versions{"programs for libmpi.so.40 keep the image's /usr/lib/libmpi.so.40",
+                 "the node's " + kHostMpi + " replaces the image's /usr/lib/libmpi.so.12 (libmpi.so.12.0.5)"});
+  CHECK(edits.environment == Edits::Environment());
+}
+
+TEST_CASE("an image that searches directories of its own has the node's before them") {
+  Scene scene;
+  scene.image.put("/opt/image/libmpi.so.12", MadeElf{.soname = "libmpi.so.12"}.bytes());
+  scene.context.image["LD_LIBRARY_PATH"] = "/opt/image:/nowhere";
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") == "/usr/lib/spank-container/mpi");
+  CHECK(has(edits.notes.at(0), "/opt/image/libmpi.so.12"));
+}
+
+TEST_CASE("without a cache the usual directories are looked into") {
+  Scene scene;
+  scene.put_library("/usr/lib64/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  auto edits = mpi_abi_hook.prepare(scene.context);
+  REQUIRE(edits);
+  REQUIRE(mpi_abi_hook.create(scene.context, *edits));
+  CHECK(has(edits->refusal, "the image's libmpi.so.40"));
+}
+
+TEST_CASE("MPICH is the same under Debian's names") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpich.so.12.1.0", {.soname = "libmpich.so.12"});
+  scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.libraries == std::vector<LibraryEdit>{{"libmpich.so.12", kInside + "libmpi.so.12.1.1", true, EM_X86_64},
+                                                    {"libmpi.so.12", kInside + "libmpi.so.12.1.1", true, EM_X86_64}});
+
+  Scene newer;
+  newer.put_library("/usr/lib/libmpich.so.12.2.2", {.soname = "libmpich.so.12"});
+  CHECK(has(newer.run().refusal, "does not match the image's libmpich.so.12.2.2"));
+}
+
+TEST_CASE("an MPI of another ABI is refused, and who translates is named") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  const std::string refusal = scene.run().refusal;
+  CHECK(has(refusal, "the node's libmpi.so.12 cannot replace the image's libmpi.so.40: different ABIs"));
+  CHECK(has(refusal, "Wi4MPI and mpixlate"));
+}
+
+TEST_CASE("an older MPI of the node is refused, or allowed with a warning where the site says major") {
+  Scene refused;
+  refused.put_library("/usr/lib/libmpi.so.12.2.0", {.soname = "libmpi.so.12"});
+  CHECK(has(refused.run().refusal,
+            "the node's libmpi.so.12.1.1 does not match the image's libmpi.so.12.2.0 as required by mpi_abi = full"));
+
+  Scene strict;
+  strict.set("mpi_abi", "strict");
+  strict.put_library("/usr/lib/libmpi.so.12.1.0", {.soname = "libmpi.so.12"});
+  CHECK(has(strict.run().refusal, "as required by mpi_abi = strict"));
+
+  Scene allowed;
+  allowed.set("mpi_abi", "major");
+  allowed.put_library("/usr/lib/libmpi.so.12.2.0", {.soname = "libmpi.so.12"});
+  const Edits edits = allowed.run();
+  CHECK(edits.refusal.empty());
+  REQUIRE(edits.warnings.size() == 1);
+  CHECK(has(edits.warnings[0], "the node's libmpi.so.12.1.1 is older than the image's libmpi.so.12.2.0"));
+}
+
+TEST_CASE("a library of the node that needs a newer C library is refused before anything is mounted") {
+  Scene scene;
+  MadeElf newer = kMpi;
+  newer.version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.9"}}};
+  scene.node.put(kHostMpi, newer.bytes());
+  const Edits edits = scene.run();
+  CHECK(has(edits.refusal, "the node's libmpi.so.12 needs GLIBC_2.34, but the image's C library is 2.31"));
+  CHECK(edits.libraries.empty());
+
+  Scene musl;
+  for (const char* path : {"/lib64/ld-linux-x86-64.so.2", "/lib/libc.so.6"}) std::filesystem::remove(musl.image.path(path));
+  musl.cache.clear();
+  musl.image.put("/lib/ld-musl-x86_64.so.1", MadeElf{.soname = "libc.musl-x86_64.so.1"}.bytes());
+  CHECK(has(musl.run().refusal, "needs glibc, but the image's C library is musl"));
+}
+
+TEST_CASE("libraries that the node's MPI needs come from the node or the image, or it is refused") {
+  MadeElf mpi = kMpi;
+  mpi.needed = {"libfabric.so.1", "libc.so.6"};
+  mpi.version_needs["libfabric.so.1"] = {"FABRIC_1.6"};
+  const MadeElf fabric{.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.6"}};
+
+  Scene missing;
+  missing.node.put(kHostMpi, mpi.bytes());
+  CHECK(has(missing.run().refusal, "needs libfabric.so.1, which neither the image nor mpi_dependencies has"));
+
+  Scene of_image;
+  of_image.node.put(kHostMpi, mpi.bytes());
+  of_image.put_library("/usr/lib/libfabric.so.1.18", fabric);
+  CHECK(of_image.run().refusal.empty());
+
+  Scene old;
+  old.node.put(kHostMpi, mpi.bytes());
+  old.put_library("/usr/lib/libfabric.so.1.1", {.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0"}});
+  CHECK(has(old.run().refusal, "needs FABRIC_1.6 of libfabric.so.1, which the image's lacks"));
+
+  Scene of_node;
+  of_node.node.put(kHostMpi, mpi.bytes());
+  of_node.node.put("/usr/lib/libfabric.so.1.18", fabric.bytes());
+  of_node.set("mpi_dependencies", "/usr/lib/libfabric.so.1.18");
+  of_node.put_library("/usr/lib/libfabric.so.1.20",
+                      {.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.7"}});
+  const Edits edits = of_node.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.libraries.size() == 2);
+  REQUIRE(edits.warnings.size() == 1);
+  CHECK(has(edits.warnings[0], "the node's libfabric.so.1 is older than the image's: programs that need its FABRIC_1.7"));
+}
+
+TEST_CASE("a container that is started again is judged by its image, not by what the last start gave it") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  scene.cache.emplace_back("libmpi.so.12", kInside + "libmpi.so.12");
+  CHECK(has(scene.run().refusal, "the image's libmpi.so.40"));
+}
+
+TEST_CASE("an image without MPI is given the node's, one of another machine is not") {
+  Scene scene;
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.notes == Versions{"the image has no libmpi.so, the node's libmpi.so.12 is added"});
+
+  Scene other;
+  other.image.put("/lib/ld-linux-aarch64.so.1", MadeElf{.soname = "ld-linux-aarch64.so.1", .machine = EM_AARCH64}.bytes());
+  std::filesystem::remove(other.image.path("/lib64/ld-linux-x86-64.so.2"));
+  CHECK(has(other.run().refusal, "the node's libmpi.so.12 is for x86-64, but the image is not"));
+}
+
+TEST_CASE("where the site asks for it, an image without MPI is left as it is") {
+  Scene scene;
+  scene.context.mpi.clear();
+  scene.set("mpi", "host");
+  scene.set("mpi_mounts", "/var/spool/switch");
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.libraries.empty());
+  REQUIRE(edits.mounts.size() == 2);
+  CHECK((edits.mounts[0].target.empty() && edits.mounts[1].target.empty()));
+  CHECK(edits.notes == Versions{"the image has no MPI; the node's is added only with --container-mpi=host"});
+
+  Scene other;
+  other.context.mpi.clear();
+  other.set("mpi", "host");
+  other.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
+  CHECK(has(other.run().refusal, "different ABIs"));
+}
+
+TEST_CASE("what the site says wrongly is refused by name") {
+  Scene missing;
+  missing.set("mpi_dependencies", "/no/such.so");
+  const auto error = mpi_abi_hook.prepare(missing.context);
+  REQUIRE(!error);
+  CHECK(error.error().message() ==
+        "mpi_dependencies: find library \"/no/such.so\" of the node: no such file or directory (hint: check mpi_libraries and "
+        "mpi_dependencies in config.toml)");
+
+  Scene text;
+  text.node.put(kHostMpi, "INPUT(libmpi.so.12)");
+  CHECK(!mpi_abi_hook.prepare(text.context));
+
+  Scene nothing;
+  nothing.context.settings.clear();
+  CHECK(has(nothing.run().refusal, "an administrator can set mpi_libraries"));
+}
+
+TEST_CASE("it runs only where the node's MPI is asked for") {
+  HookContext context;
+  CHECK(!mpi_abi_hook.when(context));
+  context.settings.emplace("mpi", "host");
+  CHECK(mpi_abi_hook.when(context));
+  context.mpi = "image";
+  CHECK(!mpi_abi_hook.when(context));
+}
+
+}  // namespace
+}  // namespace spc

@@ -1,0 +1,309 @@
+#include "unit/catch.hpp"
+#include "image/config/config.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+using namespace spc;
+
+namespace {
+
+bool refused(const std::string& text, const std::string& reason) {
+  const auto config = parse_config(text, "config.toml");
+  if (config) return false;
+  INFO(config.error().message());
+  CHECK(config.error().message().find(reason) != std::string::npos);
+  CHECK(config.error().message().find('\n') == std::string::npos);
+  return true;
+}
+
+/// A directory that goes with the test.
+struct Scratch {
+  std::string directory = "/tmp/spc-config-XXXXXX";
+
+  Scratch() { REQUIRE(::mkdtemp(directory.data()) != nullptr); }
+  ~Scratch() { std::filesystem::remove_all(directory); }
+  [[nodiscard]] std::string path(const std::string& name) const { return directory + "/" + name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name)) << text;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an empty or missing file means the defaults") {
+  const Config config = parse_config("", "config.toml").value();
+  CHECK(config.default_registry == "docker.io");
+  CHECK(config.writable);
+  CHECK(config.upper_size == "50%");
+  CHECK(config.public_ttl == 3600);
+  CHECK(read_config("/nonexistent/config.toml").value().pull == PullPolicy::newer);
+}
+
+TEST_CASE("every key is read") {
+  const Config config = parse_config(R"(
+default_registry = "reg:5000"
+writable = false
+mount_home = true
+upper_size = "20G"
+squashfs = "fuse"
+pull = "missing"
+public_ttl = 5
+tag_ttl = 6
+max_parallel_layers = 7
+max_image_bytes = 8
+stall_timeout = 9
+https_proxy = "http://proxy:3128"
+http_proxy = "proxy2:3128"
+no_proxy = ["localhost", ".example.org"]
+allowed_registries = ["Node01:5000", "*.example.org", "index.docker.io"]
+[registries."Node01:5000"]
+insecure = true
+[registries."reg.example.org"]
+ca = "/x.pem"
+blocked = true
+mirrors = ["mirror:5000/hub", "[::1]:5000"]
+mirror_tags = true
+login_servers = ["auth.example.com", "auth:8443"]
+require_digest = true
+)",
+                                     "config.toml")
+                            .value();
+  CHECK(config.default_registry == "reg:5000");
+  CHECK_FALSE(config.writable);
+  CHECK(config.mount_home);
+  CHECK(config.upper_size == "20G");
+  CHECK(config.squashfs == "fuse");
+  CHECK(config.pull == PullPolicy::missing);
+  CHECK(config.public_ttl == 5);
+  CHECK(config.tag_ttl == 6);
+  CHECK(config.max_parallel_layers == 7);
+  CHECK(config.max_image_bytes == 8);
+  CHECK(config.stall_timeout == 9);
+  CHECK(config.https_proxy == "http://proxy:3128");
+  CHECK(config.http_proxy == "proxy2:3128");
+  CHECK(config.no_proxy == std::vector<std::string>{"localhost", ".example.org"});
+  CHECK(config.registry("reg.example.org").mirrors == std::vector<std::string>{"mirror:5000/hub", "[::1]:5000"});
+  CHECK(config.registry("reg.example.org").mirror_tags);
+  CHECK(config.registry("reg.example.org").login_servers.size() == 2);
+  CHECK(config.registry("reg.example.org").require_digest);
+  CHECK(config.allows("node01:5000"));
+  CHECK(config.allows("docker.io"));
+  CHECK(config.allows("a.b.example.org"));
+  CHECK_FALSE(config.allows("reg.example.org"));  // blocked
+  CHECK_FALSE(config.allows("example.org"));
+  CHECK_FALSE(config.allows("evilexample.org"));
+  CHECK_FALSE(config.allows("node01"));
+  CHECK(config.registry("node01:5000").insecure);
+  CHECK(config.registry("reg.example.org").blocked);
+  CHECK(config.registry("reg.example.org").ca == "/x.pem");
+  CHECK_FALSE(config.registry("other").insecure);
+}
+
+TEST_CASE("a mistake is named with its line and what was probably meant") {
+  CHECK(refused("\nwritabel = true", "line 2: writabel: unknown key (hint: did you mean \"writable\"?)"));
+  CHECK(refused("completely_different = 1", "unknown key (hint: the keys"));
+  CHECK(refused("registrys = 1", "did you mean \"registries\"?"));
+  CHECK(refused("writable = 1", "line 1: writable: expected true or false"));
+  CHECK(refused("tag_ttl = -1", "expected a number from 0"));
+  CHECK(refused("tag_ttl = \"5\"", "expected a whole number"));
+  CHECK(refused("max_parallel_layers = 65", "from 0 to 64"));
+  CHECK(refused("squashfs = \"always\"", "\"always\" is not allowed: expected auto, kernel or fuse"));
+  CHECK(refused("pull = \"often\"", "newer, missing, always or never"));
+  CHECK(refused("default_registry = \"a b\"", "HOST or HOST:PORT"));
+  for (const char* size : {"", "0", "0%", "101%", "5X", "5GB", "-1", "G", "9999999999999"}) {
+    CHECK(refused("upper_size = \"" + std::string(size) + "\"", "1% to 100%"));
+  }
+  CHECK(refused("[registries.\"a:b:c\"]\ninsecure = true", "is not HOST or HOST:PORT"));
+  CHECK(refused("[registries.\"r:1\"]\ninsecur = true",
+                "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
+  CHECK(refused("[registries.\"r:1\"]\nca = \"x\"", "absolute path"));
+  CHECK(refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "duplicate entry"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = \"m\"", "expected a list"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"m:1/../x\"]", "HOST[:PORT][/PREFIX]"));
+  CHECK(refused("[registries.\"r:1\"]\nmirrors = [\"https://m:1\"]", "HOST[:PORT][/PREFIX]"));
+  CHECK(refused("[registries.\"r:1\"]\nlogin_servers = [5]", "expected text in quotes"));
+  CHECK(refused("allowed_registries = [\"*\"]", "*.DOMAIN"));
+  CHECK(refused("https_proxy = \"ftp://x\"", "expected http://HOST:PORT"));
+  CHECK(refused("no_proxy = [\"a,b\"]", "one host or domain"));
+  CHECK(refused("registries = 5", "expected tables"));
+  CHECK(refused("a = = b", "line 1"));
+  CHECK(refused("writable = true\nwritable = false", "config.toml"));
+}
+
+TEST_CASE("a file that others can write is refused") {
+  char path[] = "/tmp/spc-config-XXXXXX";
+  const int fd = ::mkstemp(path);
+  REQUIRE(fd >= 0);
+  REQUIRE(::write(fd, "tag_ttl = 3\n", 12) == 12);
+  ::close(fd);
+  CHECK(read_config(path).value().tag_ttl == 3);
+  ::chmod(path, 0620);
+  CHECK(read_config(path).error().message().find("is writable by others") != std::string::npos);
+  ::unlink(path);
+  CHECK(read_config("/tmp").error().message().find("is not a file") != std::string::npos);
+}
+
+TEST_CASE("the keys of the user's side become records") {
+  const auto records = [](const std::string& text) {
+    std::string shown = site_records(parse_config(text, "config.toml").value().site);
+    for (char& c : shown) c = c == '\0' ? '\n' : c;
+    return shown;
+  };
+  const std::string defaults = records("");
+  CHECK(defaults.find("entrypoint=no\nentrypoint_timeout=60\n") != std::string::npos);
+  CHECK(defaults.find("mounts") == std::string::npos);
+  CHECK(defaults.find("importer") == std::string::npos);
+  const std::string all = records(R"(
+remap_root = true
+entrypoint = "task"
+entrypoint_timeout = 5
+slurm = true
+batch = "steps"
+container_scope = "job"
+messages = "pyxis"
+error_report = false
+task_prolog_on_host = true
+mounts = ["/a:/b:ro", "tmpfs:/c"]
+env = ["A=b=c", "_=",]
+keep_env = ["A", "B_*"]
+allowed_paths = ["/images"]
+features_off = ["container-save", "container-name"]
+max_tmpfs_size = "10%"
+importer = "/opt/importer"
+gpu = "off"
+gpu_devices = "accessible"
+driver_root = "/opt/driver"
+prefer_cdi = true
+mpi = "host"
+mpi_abi = "strict"
+mpi_libraries = ["/opt/mpi/libmpi.so.40"]
+mpi_dependencies = ["/opt/mpi/libopen-pal.so.40", "/opt/mpi/libucp.so.0"]
+mpi_mounts = ["/opt/mpi:/opt/mpi:ro"]
+fabric = "require"
+fabric_libraries = ["/opt/libnccl-net.so"]
+frameworks = false
+python_user_base = false
+hooks_off = ["50-nccl"]
+hook_timeout = 7
+user_hooks = true
+enroot_compat = true
+check_at_submit = true
+)");
+  CHECK(all ==
+        "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch=steps\ncontainer_scope=job\nmessages=pyxis\n"
+        "error_report=false\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
+        "keep_env=B_*\nallowed_paths=/images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
+        "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ndriver_root=/opt/driver\nprefer_cdi=true\nmpi=host\n"
+        "mpi_abi=strict\nmpi_libraries=/opt/mpi/libmpi.so.40\nmpi_dependencies=/opt/mpi/libopen-pal.so.40\n"
+        "mpi_dependencies=/opt/mpi/libucp.so.0\nmpi_mounts=/opt/mpi:/opt/mpi:ro\nfabric=require\n"
+        "fabric_libraries=/opt/libnccl-net.so\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout=7\n"
+        "user_hooks=true\nenroot_compat=true\ncheck_at_submit=true\n");
+}
+
+TEST_CASE("what only the user's side does is checked too") {
+  CHECK(refused("features_off = [\"container-save\",\n\"container-savee\"]",
+                "line 2: features_off: \"container-savee\" is not allowed"));
+  CHECK(refused("features_off = [\"--container-save\"]", "did you mean \"container-save\"?"));
+  CHECK(refused("entrypoint = \"nodes\"", "expected no, node or task (hint: did you mean \"node\"?)"));
+  CHECK(refused("entrypoint = true", "expected text in quotes"));
+  CHECK(refused("mounts = [\"data:/x\"]", "SRC[:DST[:FLAGS]]"));
+  CHECK(refused("mounts = [\"/a\\n:/x\"]", "SRC[:DST[:FLAGS]]"));
+  CHECK(refused("env = [\"A\"]", "NAME=VALUE"));
+  CHECK(refused("env = [\"1A=b\"]", "NAME=VALUE"));
+  CHECK(refused("env = [\"A=\\u0000\"]", "it contains a NUL"));
+  CHECK(refused("keep_env = [\"A B\"]", "a pattern"));
+  CHECK(refused("allowed_paths = [\"images\"]", "an absolute path"));
+  CHECK(refused("max_tmpfs_size = \"5GB\"", "1% to 100%"));
+  CHECK(refused("importer = \"importer\"", "absolute path of a program"));
+  CHECK(refused("entrypoint_timeout = 1000000", "from 0 to 86400"));
+}
+
+TEST_CASE("files of config.d count more than config.toml, later ones more than earlier ones") {
+  const Scratch scratch;
+  scratch.write("config.toml",
+                "tag_ttl = 1\npublic_ttl = 1\nstall_timeout = 1\nenv = [\"A=1\"]\n[registries.\"r:1\"]\ninsecure = true\n");
+  scratch.write("config.d/20-b.toml", "tag_ttl = 3\n[registries.\"r:1\"]\nblocked = true\n");
+  scratch.write("config.d/10-a.toml", "tag_ttl = 2\npublic_ttl = 2\nenv = []\n");
+  scratch.write("config.d/30-c.toml~", "nonsense");
+  scratch.write("config.d/.30.toml", "nonsense");
+  const Config config = read_config(scratch.path("config.toml")).value();
+  CHECK(config.tag_ttl == 3);
+  CHECK(config.public_ttl == 2);
+  CHECK(config.stall_timeout == 1);
+  CHECK(config.site.env.empty());
+  CHECK(config.registry("r:1").insecure);
+  CHECK(config.registry("r:1").blocked);
+  scratch.write("config.d/25.toml", "\nwritabel = true\n");
+  const std::string message = read_config(scratch.path("config.toml")).error().message();
+  CHECK(message.find("config.d/25.toml\", line 2: writabel: unknown key") != std::string::npos);
+}
+
+TEST_CASE("config.d counts without config.toml") {
+  const Scratch scratch;
+  scratch.write("config.d/a.toml", "tag_ttl = 3\n");
+  CHECK(read_config(scratch.path("config.toml")).value().tag_ttl == 3);
+}
+
+TEST_CASE("a directory above a configuration that others can write is refused") {
+  const Scratch scratch;
+  scratch.write("config.toml", "");
+  scratch.write("config.d/a.toml", "");
+  const auto refusal = [&] {
+    const auto config = read_config(scratch.path("config.toml"));
+    return config ? std::string("accepted") : config.error().message();
+  };
+  CHECK(refusal() == "accepted");
+  ::chmod(scratch.path("config.d").c_str(), 0777);
+  CHECK(refusal().find("config.d\" is writable by others (hint: chmod go-w it)") != std::string::npos);
+  ::chmod(scratch.path("config.d").c_str(), 0755);
+  ::chmod(scratch.path("config.d/a.toml").c_str(), 0664);
+  CHECK(refusal().find("config.d/a.toml\": is writable by others") != std::string::npos);
+  ::chmod(scratch.path("config.d/a.toml").c_str(), 0644);
+  ::chmod(scratch.path("").c_str(), 0775);
+  CHECK(refusal().find("\": directory \"" + scratch.directory + "\" is writable by others") != std::string::npos);
+  ::chmod(scratch.path("").c_str(), 0755);
+  CHECK(refusal() == "accepted");
+}
+
+TEST_CASE("a link to a configuration is as good as the directories that it leads through") {
+  const Scratch site;
+  const Scratch other;
+  other.write("real.toml", "tag_ttl = 3\n");
+  ::mkdir(other.path("loose").c_str(), 0755);
+  REQUIRE(::symlink("../real.toml", other.path("loose/step.toml").c_str()) == 0);
+  REQUIRE(::symlink(other.path("loose/step.toml").c_str(), site.path("config.toml").c_str()) == 0);
+  CHECK(read_config(site.path("config.toml")).value().tag_ttl == 3);
+  ::chmod(other.path("loose").c_str(), 0777);
+  CHECK(read_config(site.path("config.toml")).error().message().find("loose\" is writable by others") != std::string::npos);
+  ::unlink(site.path("config.toml").c_str());
+  REQUIRE(::symlink("config.toml", site.path("config.toml").c_str()) == 0);
+  CHECK(read_config(site.path("config.toml")).error().sys_errno() == ELOOP);
+}
+
+TEST_CASE("CONFIG.md has exactly the keys the program knows") {
+  std::ifstream file(SPC_CONFIG_PAGE);
+  REQUIRE(file);
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("| `")) rows.push_back(line);
+  }
+  std::vector<std::string> expected;
+  const auto add = [&](std::span<const ConfigKey> keys) {
+    for (const ConfigKey& key : keys) {
+      const std::string value = *key.default_text != '\0' ? " `" + std::string(key.default_text) + "` " : " ";
+      expected.push_back("| `" + std::string(key.name) + "` | " + key.type + " |" + value + "| " + key.meaning + " |");
+    }
+  };
+  add(config_keys());
+  add(store_config_keys());
+  add(registry_config_keys());
+  CHECK(rows == expected);
+}

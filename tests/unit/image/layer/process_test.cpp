@@ -1,0 +1,245 @@
+// The process: what goes in and out of it, its death, and its sandbox.
+
+#include "image/layer/layer_process.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "base/file.hpp"
+#include "unit/catch.hpp"
+#include "image/layer/sandbox.hpp"
+#include "unit/image/samples/layer_image.hpp"
+#include "unit/image/samples/layer_tar.hpp"
+
+using namespace spc;
+using namespace spc::test;
+
+namespace {
+
+LayerProcess start(int output, const LayerLimits& limits = {}) {
+  ::signal(SIGPIPE, SIG_IGN);
+  auto process = LayerProcess::start(output, limits, SPC_LAYER_WRITER);
+  REQUIRE(process);
+  return std::move(*process);
+}
+
+/// The signal that ended a child which shut the sandbox and then did `forbidden`; 0 if it went on.
+template <typename Action>
+int signal_of(Action forbidden) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (!enter_sandbox(1 << 20)) ::_exit(99);
+    forbidden();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+pid_t only_child() {
+  std::ifstream children("/proc/thread-self/children");
+  pid_t pid = -1;
+  children >> pid;
+  return pid;
+}
+
+}  // namespace
+
+TEST_CASE("a layer goes through the process") {
+  const auto output = memory_file();
+  auto process = start(output.get());
+  const std::string tar = Tar().file("f", std::string(3'000'000, 'x')).end();
+  REQUIRE(write_all(process.input(), gzip(tar)));
+  process.close_input();
+  pollfd done{.fd = process.result_descriptor(), .events = POLLIN, .revents = 0};
+  CHECK(::poll(&done, 1, 20000) == 1);
+  const auto layer = process.finish();
+  REQUIRE(layer);
+  CHECK(layer->tar_bytes == tar.size());
+  CHECK(contents(output.get()) == contents(convert(tar).file.get()));
+}
+
+TEST_CASE("a layer that goes to the disk while it is converted goes through the process") {
+  std::string data(20 << 20, '\0');
+  std::uint32_t seed = 1;
+  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
+  const auto output = memory_file();
+  auto process = start(output.get());
+  REQUIRE(write_all(process.input(), Tar().file("f", data).end()));
+  CHECK(process.finish());
+}
+
+TEST_CASE("the process says why it refused a layer") {
+  const auto output = memory_file();
+  auto process = start(output.get());
+  REQUIRE(write_all(process.input(), Tar().file("../up").end()));
+  const auto layer = process.finish();
+  REQUIRE_FALSE(layer);
+  CHECK(layer.error().kind() == ErrorKind::refused);
+  CHECK(layer.error().message() == "entry \"../up\": the path leaves the image's root");
+}
+
+TEST_CASE("limits reach the process: unpacked bytes, and the image file's size") {
+  const auto output = memory_file();
+  auto small_tar = start(output.get(), {.tar_bytes = 10'000});
+  (void)write_all(small_tar.input(), gzip(Tar().file("f", std::string(1 << 20, 'x')).end()));
+  CHECK(small_tar.finish().error().message().find("more than 10000 bytes") != std::string::npos);
+
+  std::string data(1 << 20, '\0');
+  std::uint32_t seed = 1;
+  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
+  char name[] = "/tmp/layer-test-XXXXXX";  // RLIMIT_FSIZE does not bind memory files
+  const UniqueFd file(::mkstemp(name));
+  ::unlink(name);
+  auto small_image = start(file.get(), {.image_bytes = 300'000});
+  (void)write_all(small_image.input(), Tar().file("f", data).end());
+  const auto layer = small_image.finish();
+  REQUIRE_FALSE(layer);
+  CHECK(layer.error().message().find("file too large") != std::string::npos);
+}
+
+TEST_CASE("a process that is killed is an error that says so") {
+  const auto output = memory_file();
+  auto process = start(output.get());
+  REQUIRE(write_all(process.input(), Tar().file("f").without_end()));
+  const pid_t pid = only_child();
+  REQUIRE(pid > 0);
+  ::kill(pid, SIGKILL);
+  const auto layer = process.finish();
+  REQUIRE_FALSE(layer);
+  CHECK(layer.error().message().find("killed by signal 9") != std::string::npos);
+}
+
+TEST_CASE("feeding a process that has given up is EPIPE, not a wait") {
+  const auto output = memory_file();
+  auto process = start(output.get());
+  const std::string zeros(1 << 20, 'z');
+  Result<void> fed;
+  for (int i = 0; i < 100 && fed; ++i) fed = write_all(process.input(), zeros);
+  REQUIRE_FALSE(fed);
+  CHECK(fed.error().sys_errno() == EPIPE);
+  CHECK(process.finish().error().message().find("not a tar archive") != std::string::npos);
+}
+
+TEST_CASE("a dropped process is gone at once") {
+  pid_t pid = -1;
+  {
+    const auto output = memory_file();
+    const auto process = start(output.get());
+    pid = only_child();
+    REQUIRE(pid > 0);
+  }
+  CHECK(::kill(pid, 0) == -1);
+}
+
+TEST_CASE("a program that is not there is an error that names it") {
+  const auto output = memory_file();
+  const auto process = LayerProcess::start(output.get(), {}, "/nonexistent/layer-writer");
+  REQUIRE_FALSE(process);
+  CHECK(process.error().message() == "execute \"/nonexistent/layer-writer\": no such file or directory");
+}
+
+TEST_CASE("the process holds its three descriptors and nothing else") {
+  const auto output = memory_file();
+  const UniqueFd leaked(::open("/dev/null", O_RDONLY));  // not close-on-exec
+  auto process = start(output.get());
+  const pid_t pid = only_child();
+  // The descriptors are settled when the program runs; until then /proc/PID/exe is this test.
+  char exe[512];
+  ssize_t size = 0;
+  do {
+    size = ::readlink(("/proc/" + std::to_string(pid) + "/exe").c_str(), exe, sizeof exe);
+  } while (size > 0 && std::string(exe, static_cast<std::size_t>(size)).find("layer-writer") == std::string::npos);
+  // The dynamic linker has files open for a moment; what was inherited stays.
+  const std::string fifth = "/proc/" + std::to_string(pid) + "/fd/5";
+  for (int i = 0; i < 400 && ::access(fifth.c_str(), F_OK) == 0; ++i) ::usleep(5000);
+  CHECK(::access(fifth.c_str(), F_OK) != 0);
+  REQUIRE(write_all(process.input(), Tar().file("f").end()));
+  CHECK(process.finish());
+}
+
+TEST_CASE("100 starts on a busy machine: no thread is caught by the sandbox while it starts") {
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 4; ++i)
+    busy.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  int failed = 0;
+  const std::string tar = Tar().file("f").end();
+  for (int i = 0; i < 100; ++i) {
+    const auto output = memory_file();
+    auto process = start(output.get());
+    (void)write_all(process.input(), tar);
+    if (!process.finish()) ++failed;
+  }
+  stop = true;
+  for (auto& thread : busy) thread.join();
+  CHECK(failed == 0);
+}
+
+TEST_CASE("in the sandbox, computing, memory and the descriptors at hand work") {
+  CHECK(signal_of([] {
+          const auto memory = ::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+          if (memory == MAP_FAILED) ::abort();
+          char byte = 0;
+          (void)!::read(-1, &byte, 1);
+        }) == 0);
+}
+
+TEST_CASE("in the sandbox, everything else kills the process") {
+  CHECK(signal_of([] { ::open("/etc/passwd", O_RDONLY); }) == SIGSYS);
+  CHECK(signal_of([] { ::syscall(SYS_openat2, AT_FDCWD, "/etc/passwd", nullptr, 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::socket(AF_UNIX, SOCK_STREAM, 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::execl("/bin/true", "true", nullptr); }) == SIGSYS);
+  CHECK(signal_of([] { (void)::fork(); }) == SIGSYS);
+  CHECK(signal_of([] { ::syscall(SYS_clone3, nullptr, 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::kill(1, SIGTERM); }) == SIGSYS);
+  CHECK(signal_of([] { ::syscall(SYS_tgkill, 1, 1, SIGTERM); }) == SIGSYS);
+  CHECK(signal_of([] { ::syscall(SYS_ptrace, 0, 0, 0, 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::process_vm_readv(1, nullptr, 0, nullptr, 0, 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::prctl(PR_SET_DUMPABLE, 1); }) == SIGSYS);
+  CHECK(signal_of([] { (void)!::dup(0); }) == SIGSYS);
+  CHECK(signal_of([] { ::unlink("/nonexistent"); }) == SIGSYS);
+  CHECK(signal_of([] { ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::syscall(SYS_io_uring_setup, 1, nullptr); }) == SIGSYS);
+}
+
+TEST_CASE("the sandbox holds for threads that exist already") {
+  CHECK(signal_of([] {}) == 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::atomic<int> step = 0;
+    std::thread other([&] {
+      step = 1;
+      while (step != 2) {
+      }
+      ::open("/etc/passwd", O_RDONLY);
+      step = 3;
+    });
+    while (step != 1) {
+    }
+    if (!enter_sandbox(1 << 20)) ::_exit(99);
+    step = 2;
+    while (step != 3) {
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS));
+}

@@ -1,0 +1,169 @@
+#include "unit/catch.hpp"
+#include "image/reference/location.hpp"
+
+#include <string>
+
+using namespace spc;
+
+namespace {
+
+using Kind = ImageLocation::Kind;
+
+const std::string kHex(64, 'a');
+
+/// KIND PATH REFERENCE, or why the text is refused.
+std::string parts(const std::string& text) {
+  const auto location = ImageLocation::parse(text);
+  if (!location) return "refused: " + location.error().message();
+  static const char* const kNames[] = {"registry", "oci", "oci-archive", "docker-archive", "dockerd", "podman", "path"};
+  const std::string second = location->kind == Kind::registry ? location->name.canonical() : location->path;
+  return std::string(kNames[static_cast<int>(location->kind)]) + "|" + second + "|" + location->reference;
+}
+
+bool refused(const std::string& text, const std::string& reason) {
+  const auto location = ImageLocation::parse(text);
+  if (location) return false;
+  INFO(location.error().message());
+  CHECK(location.error().message().find(reason) != std::string::npos);
+  CHECK(location.error().message().find('\n') == std::string::npos);
+  CHECK(location.error().message().find('\x1b') == std::string::npos);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("every form of a location is told apart by its beginning") {
+  CHECK(parts("ubuntu") == "registry|docker.io/library/ubuntu:latest|");
+  CHECK(parts("docker://nvcr.io#nvidia/cuda:12") == "registry|nvcr.io/nvidia/cuda:12|");
+  CHECK(parts("oci") == "registry|docker.io/library/oci:latest|");
+  CHECK(parts("docker://oci:1") == "registry|docker.io/library/oci:1|");
+  CHECK(parts("docker:dind") == "registry|docker.io/library/docker:dind|");
+  CHECK(parts("oci:layout") == "oci|layout|");
+  CHECK(parts("oci:/a/b:v1") == "oci|/a/b|v1");
+  CHECK(parts("oci:~/images/x:sha256:" + kHex) == "oci|~/images/x|sha256:" + kHex);
+  CHECK(parts("oci-archive:x.tar") == "oci-archive|x.tar|");
+  CHECK(parts("oci-archive:../x y.tar:registry:5000/a/b:v1") == "oci-archive|../x y.tar|registry:5000/a/b:v1");
+  CHECK(parts("docker-archive:/x.tar.gz:a/b:v1") == "docker-archive|/x.tar.gz|a/b:v1");
+  CHECK(parts("dockerd://ubuntu:22.04") == "dockerd||ubuntu:22.04");
+  CHECK(parts("podman://localhost/my/image:1") == "podman||localhost/my/image:1");
+  for (const char* path : {"./x.sqsh", "../x", "/x", "~/x.sif", ".hidden", "./a:b", "/images/dir/", "/.", ".", "./caf\xc3\xa9"}) {
+    CHECK(parts(path) == "path|" + std::string(path) + "|");
+  }
+}
+
+TEST_CASE("a location's canonical text is that location again") {
+  for (const char* text :
+       {"docker.io/library/ubuntu:latest", "myhost#a/b:latest", "oci:dir", "oci:dir:v1", "oci-archive:/x y:a/b:c",
+        "docker-archive:x.tar", "dockerd://ubuntu", "podman://localhost/x:1", "./x", "~/x", "/a:b"}) {
+    CHECK(ImageLocation::parse(text).value().canonical() == text);
+  }
+  CHECK(ImageLocation::parse("ubuntu").value().canonical() == "docker.io/library/ubuntu:latest");
+  CHECK(ImageLocation::parse("alice@x:1.tar").value().canonical() == "docker.io/library/x:1.tar");
+  CHECK(ImageLocation::parse("docker.io/library/x:1.tar").value().canonical() == "docker.io/library/x:1.tar");
+  CHECK(ImageLocation::parse("alice@ubuntu").value().name.user == "alice");
+  CHECK(ImageLocation::parse("ubuntu", "reg:5000").value().canonical() == "reg:5000/ubuntu:latest");
+}
+
+TEST_CASE("a broken location is answered with what is wrong") {
+  CHECK(refused("oci:", "the path is missing"));
+  CHECK(refused("oci::v1", "the path is missing"));
+  CHECK(refused("oci:dir:", "name after the last ':' is missing (hint: oci:DIR[:REF])"));
+  CHECK(refused("docker-archive:x.tar:-v", "begins with"));
+  CHECK(refused("docker-archive:x.tar:a b", "consists of"));
+  CHECK(refused("oci:a\nb", "control characters"));
+  CHECK(refused("./a\x1b[2J", "control characters"));
+  CHECK(refused("~alice/x.sqsh", "use the absolute path"));
+  CHECK(refused("~", "home directory"));
+  CHECK(refused("podman://", "the image's name is missing"));
+  CHECK(refused("podman://--help", "begins with a letter or a digit"));
+  CHECK(refused("podman://a;b", "consists of"));
+  CHECK(refused("dockerd://" + std::string(513, 'a'), "more than 512"));
+}
+
+TEST_CASE("a file named without its path is said so") {
+  CHECK(refused("foo.sqsh", "did you mean \"./foo.sqsh\"?"));
+  CHECK(refused("images/foo.sif", "did you mean \"./images/foo.sif\"?"));
+  CHECK(refused("foo.tar.gz", "did you mean \"./foo.tar.gz\"?"));
+  CHECK(refused("dir/", "did you mean \"./dir/\"?"));
+  CHECK(parts("foo.sqsh:latest") == "registry|docker.io/library/foo.sqsh:latest|");
+  CHECK(parts("docker://foo.sqsh") == "registry|docker.io/library/foo.sqsh:latest|");
+}
+
+// facts/security.md, section 3 A. Row 1 has its second half (an option given twice) in spank_options_test.cpp.
+
+TEST_CASE("row 1: an empty image is refused") { CHECK(refused("", "is empty")); }
+
+TEST_CASE("row 2: a repository's name keeps the rules, and the broken one is named") {
+  CHECK(refused("Ubuntu", "no upper-case letters"));
+  CHECK(refused("a//b", "empty component"));
+  CHECK(refused("r.x/a/", "did you mean \"./r.x/a/\"?"));
+  CHECK(refused("docker://a/b/", "empty component"));
+  CHECK(refused("-a", "must stand between"));
+}
+
+TEST_CASE("row 3: a tag that is too long or has other characters is refused") {
+  CHECK(refused("a:" + std::string(129, 't'), "at most 128"));
+  CHECK(refused("a:b/c", "port"));
+  CHECK(refused("docker.io/a:b/c", "tags consist of"));
+  CHECK(refused("a:t g", "spaces"));
+}
+
+TEST_CASE("row 4: a digest that is none is refused") {
+  CHECK(refused("a@sha256:" + std::string(63, 'a'), "64 hexadecimal"));
+  CHECK(refused("a@sha256:" + std::string(64, 'A'), "lower-case"));
+  CHECK(refused("a@md5:" + kHex, "only sha256"));
+}
+
+TEST_CASE("row 5: a digest beats a tag") {
+  const auto location = ImageLocation::parse("a:1@sha256:" + kHex).value();
+  CHECK(location.name.digest.has_value());
+  CHECK(location.name.tag_ignored);
+  CHECK(location.canonical() == "docker.io/library/a@sha256:" + kHex);
+}
+
+TEST_CASE("row 6: ports and IPv6 addresses of registries") {
+  CHECK(refused("r:0/a", "port"));
+  CHECK(refused("r:70000/a", "port"));
+  CHECK(refused("r:abc/a", "port"));
+  CHECK(parts("[::1]:5000/a") == "registry|[::1]:5000/a:latest|");
+}
+
+TEST_CASE("row 7: a password is refused wherever it stands, and not repeated") {
+  for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1", "http://alice:secret@registry/x",
+                           "foo://alice:secret@registry/x", "alice:secret@http://registry/x", "alice:secret@registry/x.tar",
+                           "dockerd://alice:secret@registry/x y", "alice:secret@registry/dir/"}) {
+    const auto location = ImageLocation::parse(text);
+    INFO(text);
+    REQUIRE_FALSE(location);
+    CHECK(location.error().message().find("secret") == std::string::npos);
+  }
+}
+
+TEST_CASE("row 8: control characters and invalid UTF-8 are refused and shown escaped") {
+  CHECK(refused("a\nb", "\\n"));
+  CHECK(refused("a\x1b[2J", "\\x1b"));
+  CHECK(refused(std::string("a\0b", 3), "\\x00"));
+  CHECK(refused("a\xff", "\\xff"));
+}
+
+TEST_CASE("row 9: a name of 1 MiB is refused") {
+  CHECK(refused(std::string(1 << 20, 'a'), "longer than 4096"));
+  CHECK(refused("./" + std::string(1 << 20, 'a'), "longer than 4096"));
+}
+
+TEST_CASE("row 10: other schemes are refused by name, with those there are") {
+  CHECK(refused("file:///x", "unknown scheme \"file:\""));
+  CHECK(refused("http://registry/x", "use docker://"));
+  CHECK(refused("https://registry/x", "use docker://"));
+  CHECK(refused("shub://a/b", "unknown scheme \"shub:\" (hint: [docker://]NAME, oci:DIR"));
+  CHECK(refused("docker-daemon:x:1", "use dockerd://NAME"));
+  CHECK(refused("containers-storage:x", "use podman://NAME"));
+  CHECK(refused("dir:/x", "unknown scheme \"dir:\""));
+}
+
+TEST_CASE("row 11: Docker Hub has one name in the store") {
+  for (const char* text : {"ubuntu", "docker.io/ubuntu", "docker.io/library/ubuntu", "index.docker.io/ubuntu",
+                           "registry-1.docker.io/library/ubuntu", "docker://library/ubuntu:latest"}) {
+    CHECK(parts(text) == "registry|docker.io/library/ubuntu:latest|");
+  }
+}

@@ -1,0 +1,129 @@
+#include "unit/catch.hpp"
+#include "image/reference/reference.hpp"
+#include "image/reference/request.hpp"
+
+#include <string>
+
+using namespace spc;
+
+namespace {
+
+const std::string kHex(64, 'a');
+
+std::string canonical(const std::string& text) {
+  const auto reference = ImageReference::parse(text);
+  return reference ? reference->canonical() : "refused: " + reference.error().message();
+}
+
+bool refused(const std::string& text, const std::string& reason) {
+  const auto reference = ImageReference::parse(text);
+  if (reference) return false;
+  INFO(reference.error().message());
+  CHECK(reference.error().message().find(reason) != std::string::npos);
+  CHECK(reference.error().message().find('\n') == std::string::npos);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("every way to write an image has one canonical name") {
+  CHECK(canonical("ubuntu") == "docker.io/library/ubuntu:latest");
+  CHECK(canonical("docker://ubuntu:22.04") == "docker.io/library/ubuntu:22.04");
+  CHECK(canonical("nvidia/cuda:12") == "docker.io/nvidia/cuda:12");
+  CHECK(canonical("docker.io/ubuntu") == "docker.io/library/ubuntu:latest");
+  CHECK(canonical("index.docker.io/ubuntu") == "docker.io/library/ubuntu:latest");
+  CHECK(canonical("registry-1.docker.io/library/ubuntu") == "docker.io/library/ubuntu:latest");
+  CHECK(canonical("registry:5000/pytorch:1.13") == "registry:5000/pytorch:1.13");
+  CHECK(canonical("registry:5000#pytorch:1.13") == "registry:5000/pytorch:1.13");
+  CHECK(canonical("nvcr.io#nvidia/pytorch:24.03-py3") == "nvcr.io/nvidia/pytorch:24.03-py3");
+  CHECK(canonical("NVCR.IO/nvidia/pytorch") == "nvcr.io/nvidia/pytorch:latest");
+  CHECK(canonical("localhost/x") == "localhost/x:latest");
+  CHECK(canonical("[::1]:5000/a/b:c") == "[::1]:5000/a/b:c");
+  CHECK(canonical("myhost#a/b") == "myhost#a/b:latest");
+  CHECK(canonical(canonical("myhost#a/b")) == "myhost#a/b:latest");
+  CHECK(canonical("x/y:1@sha256:" + kHex) == "docker.io/x/y@sha256:" + kHex);
+  CHECK(canonical("a__b/c-d--e.f:T_1.x-") == "docker.io/a__b/c-d--e.f:T_1.x-");
+}
+
+TEST_CASE("user, default registry, digest and file name") {
+  const auto nvidia = ImageReference::parse("docker://$oauthtoken@nvcr.io#nvidia/cuda:12@sha256:" + kHex).value();
+  CHECK(nvidia.user == "$oauthtoken");
+  CHECK(nvidia.tag_ignored);
+  CHECK(nvidia.tag_or_digest() == "sha256:" + kHex);
+  CHECK(ImageReference::parse("alice@ubuntu:22.04").value().user == "alice");
+  CHECK(ImageReference::parse("x", "reg:5000").value().canonical() == "reg:5000/x:latest");
+  CHECK(ImageReference::parse("ubuntu").value().api_host() == "registry-1.docker.io");
+  CHECK(ImageReference::parse("r:1/a/b:t").value().ref_file_name() == "r:1%2Fa%2Fb:t");
+  CHECK_FALSE(ImageReference::parse("r:1/" + std::string(250, 'a')).value().ref_file_name());
+}
+
+TEST_CASE("a broken name is answered with the rule it breaks") {
+  CHECK(refused("", "is empty"));
+  CHECK(refused("Ubuntu", "no upper-case letters (hint: write \"ubuntu\")"));
+  CHECK(refused("a//b", "empty component"));
+  CHECK(refused("a/b/", "empty component"));
+  CHECK(refused("-a", "must stand between"));
+  CHECK(refused("a..b", "must stand between"));
+  CHECK(refused("a___b", "must stand between"));
+  CHECK(refused("a$b", "consist of"));
+  CHECK(refused("a:", "tag after ':' is empty"));
+  CHECK(refused("a:" + std::string(129, 't'), "at most 128"));
+  CHECK(refused("a:-x", "a tag begins with"));
+  CHECK(refused("a:t g", "spaces"));
+  CHECK(refused("a\nb", "spaces"));
+  CHECK(refused(std::string("a\0b", 3), "\\x00"));
+  CHECK(refused("a\x1b[2J", "\\x1b"));
+  CHECK(refused("a\xff", "\\xff"));
+  CHECK(refused(std::string(1 << 20, 'a'), "longer than 4096"));
+  CHECK(refused(std::string(256, 'a'), "at most 255"));
+  CHECK(refused(std::string(250, 'a'), "at most 255"));  // with library/
+  CHECK(refused("r:0/a", "port"));
+  CHECK(refused("r:70000/a", "port"));
+  CHECK(refused("r:abc/a", "port"));
+  CHECK(refused("[::g]:1/a", "IPv6"));
+  CHECK(refused("[::1/a", "closing"));
+  CHECK(refused("-r.x/a", "not a host name"));
+  CHECK(refused("registry:5000/", "missing"));
+  CHECK(refused("a@sha256:" + std::string(63, 'a'), "64 hexadecimal"));
+  CHECK(refused("a@sha256:" + std::string(64, 'A'), "lower-case"));
+  CHECK(refused("a@md5:" + kHex, "only sha256"));
+  CHECK(refused("a/b@c", "expected a digest"));
+}
+
+TEST_CASE("a password in a name is refused and not repeated") {
+  for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1"}) {
+    const auto reference = ImageReference::parse(text);
+    REQUIRE_FALSE(reference);
+    CHECK(reference.error().message().find("secret") == std::string::npos);
+    CHECK(reference.error().message().find("password") != std::string::npos);
+  }
+}
+
+TEST_CASE("what another machine is given is kept under another name") {
+  const auto reference = ImageReference::parse("r:1/a:t").value();
+  CHECK(ref_file_of(reference, Platform::host()) == "r:1%2Fa:t");
+  CHECK(ref_file_of(reference, Platform::parse("linux/riscv64").value()) == "r:1%2Fa:t@linux%2Friscv64");
+  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(240, 'a')).value(), Platform::parse("linux/s390x").value()));
+}
+
+TEST_CASE("a request arrives as it was sent") {
+  ImportRequest request;
+  request.image = "registry:5000/x:1";
+  request.platform = Platform::parse("linux/arm64/v8").value();
+  request.config = "/etc/x y";
+  request.pull = PullPolicy::missing;
+  request.uid = 1000;
+  request.only_digest = true;
+  const auto back = ImportRequest::parse(request.serialize()).value();
+  CHECK(back.image == request.image);
+  CHECK(back.platform.str() == "linux/arm64/v8");
+  CHECK(back.config == "/etc/x y");
+  CHECK(back.pull == PullPolicy::missing);
+  CHECK(back.uid == 1000);
+  CHECK(back.only_digest);
+  CHECK_FALSE(ImportRequest::parse("image=x"));
+  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0image=y\0", 16)));
+  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0other=y\0", 16)));
+  CHECK_FALSE(Platform::parse("linux"));
+  CHECK_FALSE(Platform::parse("linux/a/b/c"));
+}

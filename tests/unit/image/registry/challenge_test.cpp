@@ -1,0 +1,103 @@
+#include "unit/catch.hpp"
+#include "image/registry/challenge.hpp"
+
+using namespace spc;
+
+TEST_CASE("a challenge is read with its parameters, whatever their order and quoting") {
+  const auto found = parse_challenges(
+      R"(Basic realm="a, b", BEARER realm="https://auth/t?x=1", service = reg ,scope="repository:a/b:pull,push")");
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].scheme == "basic");
+  CHECK(found[0].parameters.at("realm") == "a, b");
+  CHECK(found[1].scheme == "bearer");
+  CHECK(found[1].parameters.at("service") == "reg");
+  CHECK(found[1].parameters.at("scope") == "repository:a/b:pull,push");
+  CHECK(token_request(found[1], "a/b", "https://r", nullptr).value().url ==
+        "https://auth/t?x=1&service=reg&scope=repository%3Aa%2Fb%3Apull%2Cpush");
+}
+
+TEST_CASE("garbage in a challenge does no harm") {
+  for (const char* text : {"", ",,,", "=", "\"", "Bearer realm=\"", "Bearer realm=\"\\", "\x01\xff", "a=b", "Bearer =x"}) {
+    CHECK(parse_challenges(text).size() <= 1);
+  }
+}
+
+TEST_CASE("a login server must use https unless it is the registry itself") {
+  const auto url = [](const std::string& realm, const std::string& registry) {
+    return token_request({"bearer", {{"realm", realm}}}, "x", registry, nullptr).has_value();
+  };
+  CHECK_FALSE(url(std::string("https://a/\0b", 12), "https://r"));
+  CHECK_FALSE(url("https://a/\r\nX: y", "https://r"));
+  CHECK(url("https://auth.example.org/token", "https://r"));
+  CHECK(url("http://r:5000/token", "http://r:5000"));
+  CHECK_FALSE(url("http://r:5001/token", "http://r:5000"));
+  CHECK_FALSE(url("http://auth/token", "https://auth"));
+  CHECK_FALSE(url("file:///etc/passwd", "https://r"));
+  CHECK_FALSE(url("", "https://r"));
+}
+
+TEST_CASE("two URLs are of one origin when scheme, host and port are equal") {
+  CHECK(origin_of("https://R.example/x") == origin_of("https://r.example:443/y?z"));
+  CHECK(origin_of("https://r/") != origin_of("http://r/"));
+  CHECK(origin_of("https://r/") != origin_of("https://r:444/"));
+  CHECK(origin_of("https://r@evil/") != origin_of("https://r/"));
+  CHECK(origin_of("ftp://r/").empty());
+  CHECK(origin_of("nonsense").empty());
+}
+
+TEST_CASE("a token is taken from either name and must be printable") {
+  CHECK(parse_token(R"({"token":"a.b-c"})").value().text() == "a.b-c");
+  CHECK(parse_token(R"({"access_token":"x","expires_in":60})").value().text() == "x");
+  CHECK_FALSE(parse_token(R"({"token":""})"));
+  CHECK_FALSE(parse_token(R"({"token":"a b"})"));
+  CHECK_FALSE(parse_token(R"({"token":"a\r\nX: y"})"));
+  CHECK_FALSE(parse_token("<html>"));
+}
+
+TEST_CASE("a password goes into a header, an identity token into a form, nothing into the address") {
+  const Challenge bearer{"bearer", {{"realm", "https://auth/token"}, {"service", "reg"}}};
+  RegistrySecret secret;
+  secret.username = "al ice";
+  secret.password = SecretText("p:w");
+  const auto basic = token_request(bearer, "a/b", "https://r", &secret).value();
+  CHECK(basic.url == "https://auth/token?service=reg&scope=repository%3Aa%2Fb%3Apull&account=al%20ice");
+  CHECK(basic.authorization == "Basic YWwgaWNlOnA6dw==");
+  CHECK_FALSE(basic.form);
+  secret.identity_token = SecretText("i/t");
+  const auto refresh = token_request(bearer, "a/b", "https://r", &secret).value();
+  CHECK(refresh.url == "https://auth/token");
+  CHECK(refresh.authorization.empty());
+  CHECK(refresh.form ==
+        "service=reg&scope=repository%3Aa%2Fb%3Apull&client_id=spank-container&grant_type=refresh_token&refresh_token=i%2Ft");
+  CHECK(token_request(bearer, "", "https://r", nullptr).value().url == "https://auth/token?service=reg");
+}
+
+TEST_CASE("credentials are shown to login servers of the registry's own domain only") {
+  const auto may = [](const char* realm, const char* registry, const std::vector<std::string>& listed = {}) {
+    return may_see_credentials(realm, registry, listed);
+  };
+  CHECK(may("https://auth.docker.io/token", "https://registry-1.docker.io"));
+  CHECK(may("https://ghcr.io/token", "https://ghcr.io"));
+  CHECK(may("https://quay.io/v2/auth", "https://quay.io"));
+  CHECK(may("https://gitlab.com/jwt/auth", "https://registry.gitlab.com"));
+  CHECK(may("https://authn.nvidia.com/token", "https://nvcr.io"));
+  CHECK(may("https://nvcr.io/proxy_auth", "https://nvcr.io"));
+  CHECK(may("https://auth.example.co.uk/x", "https://registry.example.co.uk:5000"));
+  CHECK(may("https://10.0.0.1:5001/token", "https://10.0.0.1:5000"));
+  CHECK(may("http://reg:5000/token", "http://reg:5000"));
+  CHECK_FALSE(may("http://reg:5001/token", "http://reg:5000"));
+  CHECK_FALSE(may("http://ghcr.io/token", "https://ghcr.io"));
+  CHECK_FALSE(may("https://evil.co.uk/x", "https://example.co.uk"));
+  CHECK_FALSE(may("https://evil.github.io/x", "https://registry.github.io"));
+  CHECK_FALSE(may("https://evil.com/auth.docker.io", "https://registry-1.docker.io"));
+  CHECK_FALSE(may("https://docker.io.evil.com/", "https://registry-1.docker.io"));
+  CHECK_FALSE(may("https://auth.docker.io@evil.com/", "https://registry-1.docker.io"));
+  CHECK_FALSE(may("https://authn.nvidia.com/token", "https://ghcr.io"));
+  CHECK_FALSE(may("https://9.0.0.1/token", "https://8.0.0.1"));
+  CHECK_FALSE(may("https://other/token", "https://registry"));
+  CHECK_FALSE(may("https://example.org/token", "http://registry.example.org"));
+  CHECK(may("https://login.example.com/token", "https://registry.example.org", {"login.example.com"}));
+  CHECK_FALSE(may("https://login.example.com:444/token", "https://registry.example.org", {"login.example.com"}));
+  CHECK_FALSE(may("http://login.example.com/token", "https://registry.example.org", {"login.example.com"}));
+  CHECK_FALSE(may("file:///etc/passwd", "https://registry.example.org"));
+}

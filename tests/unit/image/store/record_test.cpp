@@ -1,0 +1,202 @@
+#include "unit/catch.hpp"
+#include "image/store/store.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+using namespace spc;
+
+namespace {
+
+Digest digest_of(char c) { return Digest::parse("sha256:" + std::string(64, c)).value(); }
+
+ImageRecord example() {
+  ImageRecord record;
+  record.public_until = 12345;
+  record.layer_format = kLayerFormat;
+  record.layers = {digest_of('1'), digest_of('2'), digest_of('1')};
+  record.settings = std::string("env=A=b\0cmd=x\0", 14);
+  record.manifest = "{manifest}";
+  record.config = "{config}";
+  return record;
+}
+
+struct TemporaryStore {
+  std::filesystem::path path;
+  UniqueFd directory;
+  TemporaryStore() {
+    char name[] = "/tmp/spc-store-XXXXXX";
+    path = ::mkdtemp(name);
+    for (const char* part : {"layers/sha256", "images", "refs"}) std::filesystem::create_directories(path / part);
+    directory = UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  }
+  ~TemporaryStore() { std::filesystem::remove_all(path); }
+  ImageStore open() const { return ImageStore::open(directory.get()).value(); }
+};
+
+}  // namespace
+
+TEST_CASE("a record lies as the agent reads it") {
+  const std::string bytes = serialize(example());
+  ImageRecordHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  CHECK(std::memcmp(header.magic, ImageRecordHeader::kMagic, 8) == 0);
+  CHECK(header.layer_count == 3);
+  CHECK(header.public_until == 12345);
+  CHECK(header.layer_format == kLayerFormat);
+  CHECK(header.settings.offset == sizeof header + 3 * sizeof(Digest));
+  CHECK(bytes.substr(header.manifest.offset, header.manifest.size) == "{manifest}");
+  CHECK(std::memcmp(bytes.data() + sizeof header + 32, digest_of('2').bytes.data(), 32) == 0);
+}
+
+TEST_CASE("a record is read as it was written, and a damaged one is not read") {
+  const std::string bytes = serialize(example());
+  const auto back = parse_image_record(bytes).value();
+  CHECK(back.layers == example().layers);
+  CHECK(back.settings == example().settings);
+  CHECK(back.config == "{config}");
+  CHECK(back.public_until == 12345);
+  for (std::size_t size = 0; size < bytes.size(); size += 7) CHECK_FALSE(parse_image_record(bytes.substr(0, size)));
+  std::string wrong = bytes;
+  wrong[8] = 127;  // layer_count
+  CHECK_FALSE(parse_image_record(wrong));
+}
+
+TEST_CASE("where an image came from is read as it was written") {
+  ImageOrigin team;
+  team.registry = "registry:5000";
+  team.repository = "team/app";
+  team.name = "registry:5000/team/app:1";
+  team.platform = "linux/amd64";
+  team.indexes = {digest_of('9')};
+  ImageOrigin alice;
+  alice.user = 1000;
+  alice.public_until = 5;
+  ImageOrigins origins;
+  origins.add(team);
+  origins.add(alice);
+  origins = ImageOrigins::parse(origins.serialize());
+  REQUIRE(origins.all().size() == 2);
+  const ImageOrigin* back = origins.find("registry:5000/team/app");
+  REQUIRE(back != nullptr);
+  CHECK(back->name == team.name);
+  CHECK(back->indexes == team.indexes);
+  CHECK(back->public_until == 0);
+  CHECK(origins.find("user=1000") != nullptr);
+  CHECK(origins.find("user=1001") == nullptr);
+  CHECK(origins.find("registry:5000/team/ap") == nullptr);
+  CHECK(origins.public_until() == 5);
+
+  // The same place again: a new index joins the old one, unless the platform is another one.
+  team.indexes = {digest_of('8')};
+  origins.add(team);
+  CHECK(origins.find("registry:5000/team/app")->indexes.size() == 2);
+  team.platform = "linux/arm64";
+  origins.add(team);
+  CHECK(origins.find("registry:5000/team/app")->indexes.size() == 1);
+  CHECK(origins.all().size() == 2);
+  CHECK(ImageOrigins::parse("index=sha256:x").all().empty());
+}
+
+TEST_CASE("a layer of another format has another name, and its record is none of ours") {
+  CHECK(layer_name(digest_of('a'), 1) == digest_of('a'));
+  CHECK(layer_name(digest_of('a'), 2) != digest_of('a'));
+  CHECK(layer_name(digest_of('a'), 2) != layer_name(digest_of('a'), 3));
+  const TemporaryStore temporary;
+  const ImageStore store = temporary.open();
+  ImageRecord record = example();
+  record.layer_format = kLayerFormat + 1;
+  REQUIRE(store.write_image(digest_of('a'), record));
+  CHECK_FALSE(store.image(digest_of('a')).value());
+}
+
+TEST_CASE("a delivery counts for its layer and origin only") {
+  const TemporaryStore temporary;
+  const ImageStore store = temporary.open();
+  CHECK_FALSE(store.was_delivered(digest_of('a'), "r/x"));
+  REQUIRE(store.note_delivery(digest_of('a'), "r/xy"));
+  REQUIRE(store.note_delivery(digest_of('a'), "r/x"));
+  REQUIRE(store.note_delivery(digest_of('a'), "r/x"));
+  CHECK(store.was_delivered(digest_of('a'), "r/x"));
+  CHECK(store.was_delivered(digest_of('a'), "r/xy"));
+  CHECK_FALSE(store.was_delivered(digest_of('a'), "r"));
+  CHECK_FALSE(store.was_delivered(digest_of('a'), "/x"));
+  CHECK_FALSE(store.was_delivered(digest_of('b'), "r/x"));
+  // Cut off in the middle by a full disk: neither this origin nor another one whose name it looks like.
+  const auto file = temporary.path / "images/delivered" / digest_of('c').hex();
+  { std::ofstream(file) << "=registry/te"; }
+  CHECK_FALSE(store.was_delivered(digest_of('c'), "registry/te"));
+  REQUIRE(store.note_delivery(digest_of('c'), "registry/team"));
+  CHECK(store.was_delivered(digest_of('c'), "registry/team"));
+  CHECK_FALSE(store.was_delivered(digest_of('c'), "registry/te"));
+}
+
+TEST_CASE("a grant is one user's") {
+  const TemporaryStore temporary;
+  const ImageStore store = temporary.open();
+  CHECK_FALSE(store.grant(7, "r%2Fx:1").value());
+  REQUIRE(store.write_grant(7, "r%2Fx:1", {digest_of('a'), 77}));
+  CHECK(store.grant(7, "r%2Fx:1").value()->asked_at == 77);
+  CHECK_FALSE(store.grant(8, "r%2Fx:1").value());
+  struct stat status {};
+  for (const char* name : {"images/grants", "images/grants/7"}) {
+    CHECK(::stat((temporary.path / name).c_str(), &status) == 0);
+    CHECK((status.st_mode & 07777) == 0700);
+  }
+}
+
+TEST_CASE("a user has so many imports underway and no more") {
+  const TemporaryStore temporary;
+  const ImageStore store = temporary.open();
+  const ImageStore other = temporary.open();
+  auto first = other.try_slot(7, 2).value();
+  const auto second = store.try_slot(7, 2).value();
+  REQUIRE(first);
+  REQUIRE(second);
+  const ImageStore third = temporary.open();
+  CHECK_FALSE(third.try_slot(7, 2).value());
+  CHECK(third.try_slot(8, 2).value());
+  first.reset();
+  CHECK(third.try_slot(7, 2).value());
+}
+
+TEST_CASE("records and references are put and replaced, and nothing else stays") {
+  const TemporaryStore temporary;
+  const ImageStore store = temporary.open();
+  CHECK_FALSE(store.image(digest_of('a')).value());
+  ImageRecord record = example();
+  REQUIRE(store.write_image(digest_of('a'), record));
+  CHECK(store.image(digest_of('a')).value()->public_until == 12345);
+  record.public_until = 2;
+  REQUIRE(store.write_image(digest_of('a'), record));
+  CHECK(store.image(digest_of('a')).value()->public_until == 2);
+  struct stat status {};
+  CHECK(::stat((temporary.path / "images" / digest_of('a').hex()).c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0444);
+
+  REQUIRE(store.write_ref("r%2Fx:1", {digest_of('a'), 77}));
+  REQUIRE(store.write_ref("r%2Fx:1", {digest_of('b'), 78}));
+  CHECK(store.ref("r%2Fx:1").value()->manifest == digest_of('b'));
+  CHECK(store.ref("r%2Fx:1").value()->asked_at == 78);
+  CHECK_FALSE(store.ref("other").value());
+  CHECK(std::distance(std::filesystem::directory_iterator(temporary.path / "images"), {}) == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(temporary.path / "refs"), {}) == 1);
+}
+
+TEST_CASE("a layer is locked by one store at a time") {
+  const TemporaryStore temporary;
+  const ImageStore one = temporary.open();
+  const ImageStore two = temporary.open();
+  {
+    const auto lock = one.try_lock(digest_of('a')).value();
+    REQUIRE(lock);
+    CHECK_FALSE(two.try_lock(digest_of('a')).value());
+    CHECK(two.try_lock(digest_of('b')).value());
+  }
+  CHECK(two.try_lock(digest_of('a')).value());
+}

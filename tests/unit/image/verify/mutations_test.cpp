@@ -1,0 +1,132 @@
+// Every byte of an image's tables is changed. What is still accepted must be an image that differs only in what images are
+// free to say.
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "unit/catch.hpp"
+#include "unit/image/samples/verify_parts.hpp"
+#include "unit/image/samples/verify_sample.hpp"
+
+using namespace spc;
+using namespace spc::test;
+
+namespace {
+
+constexpr std::array kChanges{0x01, 0x02, 0x80, 0xff};
+
+/// Everything but names, permissions, dates, targets, attributes' names and values, and the bytes of small files.
+std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> shape(const Image& image) {
+  std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> all;
+  for (const auto& [path, found] : image) {
+    const std::uint64_t size = found.size < 131072 ? 0 : found.size;
+    all.emplace_back(found.inode, found.mode & S_IFMT, found.links, found.device, size);
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+void check_free(const Found& found) {
+  CHECK((found.uid == 0 && found.gid == 0));
+  CHECK((found.mode & (S_ISUID | S_ISGID)) == 0);
+  const bool hides = found.xattrs.count("trusted.overlay.opaque") == 1;
+  CHECK(hides == (found.xattrs.count("user.overlay.opaque") == 1));
+  for (const auto& [name, value] : found.xattrs) {
+    if (name == "trusted.overlay.opaque" || name == "user.overlay.opaque") {
+      CHECK((value == "y" && S_ISDIR(found.mode)));
+    } else {
+      CHECK((name.starts_with("user.") && !name.starts_with("user.overlay.")));
+    }
+  }
+}
+
+/// Counts what is accepted, and looks at it.
+void check_harmless(const std::string& changed, const Image& original, unsigned& accepted) {
+  if (!refusal(changed).empty()) return;
+  ++accepted;
+  const auto file = memory_file(changed);
+  const Image image = read_image(file.get());
+  CHECK(shape(image) == shape(original));
+  for (const auto& [path, found] : image) {
+    CHECK(path.find("//") == std::string::npos);
+    check_free(found);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("an image that was taken apart and put together is the same") {
+  const auto image = sample_image();
+  CHECK(Parts(image).image() == image);
+  CHECK(refusal(image).empty());
+}
+
+TEST_CASE("no byte of the tables' contents can be changed to anything our converter could not write") {
+  const Parts parts(sample_image());
+  const Image original = read_image(memory_file(parts.image()).get());
+  unsigned tried = 0;
+  unsigned accepted = 0;
+  for (auto table : {&Parts::inodes, &Parts::directories, &Parts::fragments, &Parts::owners, &Parts::pairs, &Parts::sets}) {
+    REQUIRE_FALSE((parts.*table).empty());
+    for (std::size_t at = 0; at < (parts.*table).size(); ++at) {
+      for (const int change : kChanges) {
+        Parts changed = parts;
+        char& byte = (changed.*table)[at];
+        byte = static_cast<char>(byte ^ change);
+        CAPTURE(table == &Parts::inodes, table == &Parts::directories, at, change);
+        check_harmless(changed.image(), original, accepted);
+        ++tried;
+      }
+    }
+  }
+  CHECK(accepted > 0);
+  CHECK(accepted < tried / 2);
+}
+
+TEST_CASE("no byte of the stored image behind the data can be changed to anything our converter could not write") {
+  const auto image = sample_image();
+  const Image original = read_image(memory_file(image).get());
+  unsigned accepted = 0;
+  for (std::size_t at = get<std::uint64_t>(image, kInodeTable); at < image.size(); ++at) {
+    for (const int change : {0x01, 0xff}) {
+      if (at > get<std::uint64_t>(image, kUsed) + 16 && change == 0x01) continue;
+      auto changed = image;
+      changed[at] = static_cast<char>(changed[at] ^ change);
+      CAPTURE(at, change);
+      check_harmless(changed, original, accepted);
+    }
+  }
+}
+
+TEST_CASE("no byte of the super block and the compressor's options can be changed") {
+  const auto image = sample_image();
+  for (std::size_t at = 0; at < 102; ++at) {
+    for (int change = 1; change < 256; ++change) {
+      auto changed = image;
+      changed[at] = static_cast<char>(changed[at] ^ change);
+      CAPTURE(at, change);
+      CHECK_FALSE(refusal(changed).empty());
+    }
+  }
+}
+
+TEST_CASE("an image that is cut off anywhere is refused") {
+  const auto image = sample_image();
+  for (std::size_t size = 0; size < image.size(); size += size < 4096 ? 1 : 509) {
+    CAPTURE(size);
+    CHECK_FALSE(refusal(image.substr(0, size)).empty());
+  }
+}
+
+TEST_CASE("bytes of two images mixed are refused or harmless") {
+  const Parts parts(sample_image());
+  const Parts other(converted(Tar().directory("d/").file("d/a", noise(200'000)).symlink("d/b", "a").file("c", "c")));
+  for (auto table : {&Parts::inodes, &Parts::directories, &Parts::fragments, &Parts::data}) {
+    Parts changed = parts;
+    changed.*table = other.*table;
+    CHECK_FALSE(refusal(changed.image()).empty());
+  }
+}

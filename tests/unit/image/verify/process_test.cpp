@@ -1,0 +1,141 @@
+// The program: its exit status, what it says, and its sandbox; and images of other tools.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "base/file.hpp"
+#include "unit/catch.hpp"
+#include "image/verify/confine.hpp"
+#include "unit/image/samples/verify_parts.hpp"
+#include "unit/image/samples/verify_sample.hpp"
+
+using namespace spc;
+using namespace spc::test;
+
+namespace {
+
+struct Verdict {
+  int status = -1;  ///< of the process; 128 + the signal's number if one ended it
+  std::string reason;
+};
+
+int status_of(pid_t pid) {
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/// What the program says about the file of a descriptor; -1: it gets none.
+Verdict verdict_on(int layer) {
+  const auto reason = memory_file();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(reason.get(), 2);
+    if (layer < 0) ::close(3);
+    if (layer >= 0 && layer != 3) ::dup2(layer, 3);
+    ::fcntl(3, F_SETFD, 0);
+    ::execl(SPC_LAYER_VERIFIER, "layer-verifier", nullptr);
+    ::_exit(99);
+  }
+  const int status = status_of(pid);
+  return {.status = status, .reason = contents(reason.get())};
+}
+
+/// How a child ends that shuts the sandbox and then does `forbidden`; 0 if it goes on.
+template <typename Action>
+int end_of(Action forbidden) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (!verify::confine(3, 0)) ::_exit(99);
+    forbidden();
+    ::_exit(0);
+  }
+  return status_of(pid);
+}
+
+constexpr int kKilled = 128 + SIGSYS;
+
+}  // namespace
+
+TEST_CASE("the program accepts what the converter makes and says nothing") {
+  const auto verdict = verdict_on(memory_file(sample_image()).get());
+  CHECK(verdict.status == 0);
+  CHECK(verdict.reason.empty());
+}
+
+TEST_CASE("the program refuses another image with status 1 and says why") {
+  auto image = sample_image();
+  put(image, kMinor, std::uint16_t{1});
+  const auto verdict = verdict_on(memory_file(image).get());
+  CHECK(verdict.status == 1);
+  CHECK(verdict.reason == "layer-verifier: super block: the version is not 4.0\n");
+  CHECK(verdict_on(memory_file().get()).status == 1);
+}
+
+TEST_CASE("what is no file is neither accepted nor refused") {
+  CHECK(verdict_on(-1).status == 2);
+  const UniqueFd null(::open("/dev/null", O_RDONLY));
+  CHECK(verdict_on(null.get()).status == 2);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const UniqueFd reading(ends[0]);
+  const UniqueFd writing(ends[1]);
+  CHECK(verdict_on(reading.get()).status == 2);
+}
+
+TEST_CASE("images of mksquashfs are refused, whatever its options") {
+  char directory[] = "/tmp/verify-test-XXXXXX";
+  REQUIRE(::mkdtemp(directory) != nullptr);
+  const std::string root(directory);
+  std::ofstream(root + "/file") << "content";
+  std::ofstream(root + "/big") << noise(200'000);
+  unsigned made = 0;
+  for (const char* options :
+       {"-comp zstd -Xcompression-level 1", "-comp zstd -Xcompression-level 1 -no-exports -all-root -all-time 0 -mkfs-time 0",
+        "-comp gzip", "-no-fragments -no-xattrs"}) {
+    const std::string command =
+        "mksquashfs " + root + " " + root + ".sqsh -noappend -quiet -no-progress " + options + " >/dev/null 2>&1";
+    const int rc = std::system(command.c_str());
+    if (rc != 0) continue;
+    ++made;
+    const UniqueFd image(::open((root + ".sqsh").c_str(), O_RDONLY));
+    CHECK_FALSE(refusal(contents(image.get())).empty());
+  }
+  for (const char* name : {"/file", "/big", ".sqsh", ""}) std::remove((root + name).c_str());
+  CHECK((made > 0 || std::getenv("SPC_TESTS_MUST_RUN") == nullptr));
+}
+
+TEST_CASE("the sandbox allows what reading a layer needs") {
+  CHECK(end_of([] {
+          std::string memory(10'000'000, 'x');
+          (void)memory;
+        }) == 0);
+}
+
+TEST_CASE("every other call ends the process") {
+  const auto file = memory_file("x");
+  CHECK(end_of([] { ::open("/etc/passwd", O_RDONLY); }) == kKilled);
+  CHECK(end_of([] { (void)::socket(AF_INET, SOCK_STREAM, 0); }) == kKilled);
+  CHECK(end_of([] { ::execl("/bin/true", "true", nullptr); }) == kKilled);
+  CHECK(end_of([] { (void)::fork(); }) == kKilled);
+  CHECK(end_of([] { ::syscall(SYS_clone3, nullptr, 0); }) == kKilled);
+  CHECK(end_of([] { ::kill(1, SIGTERM); }) == kKilled);
+  CHECK(end_of([] { ::syscall(SYS_ptrace, 0, 0, 0, 0); }) == kKilled);
+  CHECK(end_of([] { ::prctl(PR_SET_DUMPABLE, 1); }) == kKilled);
+  CHECK(end_of([] { ::unlink("/nonexistent"); }) == kKilled);
+  CHECK(end_of([] { ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }) == kKilled);
+  CHECK(end_of([&] { ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.get(), 0); }) == kKilled);
+  char byte = 0;
+  CHECK(end_of([&] { (void)!::pwrite(3, &byte, 1, 0); }) == kKilled);
+  CHECK(end_of([&] { (void)!::write(1, &byte, 1); }) == kKilled);
+  CHECK(end_of([&] { (void)!::read(0, &byte, 1); }) == kKilled);
+  CHECK(end_of([&] { (void)!::pread(0, &byte, 1, 0); }) == kKilled);
+}

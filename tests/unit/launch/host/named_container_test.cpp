@@ -1,0 +1,105 @@
+#include <map>
+
+#include "unit/catch.hpp"
+#include "launch/host/named_container.hpp"
+
+using namespace spc;
+
+namespace {
+
+std::string refusal(std::string_view text) {
+  auto name = ContainerName::parse(text);
+  return name ? "accepted" : name.error().message();
+}
+
+constexpr auto kNew = TaskMessage::named_new;
+constexpr auto kStored = TaskMessage::named_stored;
+constexpr auto kRunning = TaskMessage::named_running;
+
+/// m(ake), r(euse), j(oin) or - for a refusal.
+char plan(std::string_view name, std::uint32_t state, const WantedImage& wanted = {},
+          const ContainerNotes& notes = {.name = "x", .image = "docker.io/library/a:1", .digest = "sha256:a", .file = {}}) {
+  const auto plan = plan_for(ContainerName::parse(name).value(), state, state == kNew ? ContainerNotes{} : notes, wanted);
+  return plan ? "mrj"[static_cast<int>(*plan)] : '-';
+}
+
+}  // namespace
+
+TEST_CASE("a container's name may be followed by what is to be done") {
+  using Use = ContainerName::Use;
+  const std::map<std::string, Use> uses{{"a", Use::automatic}, {"a:auto", Use::automatic},  {"a:create", Use::create},
+                                        {"a:exec", Use::exec}, {"a:no_exec", Use::no_exec}, {"a:replace", Use::replace}};
+  for (const auto& [text, use] : uses) {
+    const auto name = ContainerName::parse(text).value();
+    CHECK(name.text == "a");
+    CHECK(name.use == use);
+  }
+}
+
+TEST_CASE("a container's name is refused for what is wrong with it") {
+  CHECK(refusal("").find("empty name") != std::string::npos);
+  CHECK(refusal(":exec").find("empty name") != std::string::npos);
+  CHECK(refusal("a:").find("flag must be") != std::string::npos);
+  CHECK(refusal("a:b").find("flag must be") != std::string::npos);
+  CHECK(refusal("a:exec:create").find("flag must be") != std::string::npos);
+  CHECK(refusal(std::string(64, 'a')) == "accepted");
+  for (const std::string& text :
+       {std::string("a/b"), std::string("a b"), std::string("\xc3\xa4"), std::string("a\n"), std::string(65, 'a')}) {
+    CHECK(refusal(text).find("is not a valid name") != std::string::npos);
+  }
+}
+
+TEST_CASE("names have keys of their own, and always the same") {
+  CHECK(ContainerName::parse("a").value().key() != ContainerName::parse("b").value().key());
+  CHECK(ContainerName::parse("a:exec").value().key() == ContainerName::parse("a").value().key());
+  CHECK(ContainerName::parse("name").value().key().hex().substr(0, 32) == "861b638ebaadbcc4df2e11a24dd25da1");
+}
+
+TEST_CASE("a name of the form JOB.STEP stands for a step") {
+  const auto key = ContainerName::parse("258.3").value().step_key();
+  REQUIRE(key);
+  CHECK(key->hex().substr(0, 16) == "0201000003000000");
+  CHECK(ContainerName::parse("1.batch").value().step_key()->hex().substr(0, 16) == "01000000fbffffff");
+  for (const char* text : {"258", "258.", ".3", "a.3", "258.x", "258.3.4", "-1.0", "4294967296.0"}) {
+    CHECK_FALSE(ContainerName::parse(text).value().step_key());
+  }
+}
+
+TEST_CASE("what is done about a name depends on its container's state") {
+  const WantedImage image{.image = "docker.io/library/a:1", .digest = {}};
+  CHECK(plan("x", kNew, image) == 'm');
+  CHECK(plan("x", kNew) == '-');
+  CHECK(plan("x", kStored) == 'r');
+  CHECK(plan("x", kStored, image) == 'r');
+  CHECK(plan("x", kRunning) == 'j');
+  CHECK(plan("x:create", kNew, image) == 'm');
+  CHECK(plan("x:create", kStored, image) == '-');
+  CHECK(plan("x:create", kRunning, image) == '-');
+  CHECK(plan("x:exec", kNew, image) == '-');
+  CHECK(plan("x:exec", kStored, image) == '-');
+  CHECK(plan("x:exec", kRunning) == 'j');
+  CHECK(plan("x:no_exec", kNew, image) == 'm');
+  CHECK(plan("x:no_exec", kStored) == 'r');
+  CHECK(plan("x:no_exec", kRunning) == '-');
+  CHECK(plan("x:replace", kRunning, image) == '-');
+  CHECK(plan("x:replace", kNew, image) == 'm');
+  CHECK(plan("y", kStored) == '-');  // a hash that two names have
+}
+
+TEST_CASE("a container is not taken for one of another image") {
+  CHECK(plan("x", kStored, {.image = "docker.io/library/b:1", .digest = {}}) == '-');
+  CHECK(plan("x", kRunning, {.image = "docker.io/library/b:1", .digest = "sha256:b"}) == '-');
+  CHECK(plan("x", kStored, {.image = "docker.io/library/b:1", .digest = "sha256:a"}) == 'r');
+  CHECK(plan("x", kStored, {.image = "/x", .digest = {}}, {.name = "x", .image = "/y", .digest = {}, .file = "1:2"}) == '-');
+}
+
+TEST_CASE("notes come back as they were written") {
+  const ContainerNotes notes{.name = "x", .image = "/a=b\n", .digest = "sha256:a", .file = "1:2:3"};
+  const auto again = ContainerNotes::parse(notes.serialize());
+  CHECK(again.name == notes.name);
+  CHECK(again.image == notes.image);
+  CHECK(again.digest == notes.digest);
+  CHECK(again.file == notes.file);
+  CHECK(ContainerNotes::parse("").name.empty());
+  CHECK(ContainerNotes::parse(std::string("name\0=\0image=i", 15)).image == "i");
+}

@@ -1,0 +1,20 @@
+#include "unit/catch.hpp"
+#include "launch/request/namespaces.hpp"
+
+using namespace spc;
+
+TEST_CASE("namespaces are listed by their names") {
+  REQUIRE(*parse_namespaces("net") == own_net);
+  REQUIRE(*parse_namespaces("net,ipc,uts,pid") == (own_net | own_ipc | own_uts | own_pid));
+  REQUIRE(*parse_namespaces("uts,uts") == own_uts);
+}
+
+TEST_CASE("a list of namespaces with an empty or unknown name is refused") {
+  for (const char* list : {"", ",", "net,", ",net", "net,,ipc"}) {
+    REQUIRE(parse_namespaces(list).error().message().find("--container-unshare: empty namespace argument") == 0);
+  }
+  // user is not for this option: see --container-remap-root.
+  for (const char* list : {"user", "mnt", "NET", "net ", "net;ipc", "cgroup"}) {
+    REQUIRE(parse_namespaces(list).error().message().find("--container-unshare: unknown namespace '") == 0);
+  }
+}

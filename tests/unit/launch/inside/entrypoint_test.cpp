@@ -1,0 +1,176 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <thread>
+
+#include "base/unique_fd.hpp"
+#include "unit/catch.hpp"
+#include "launch/inside/entrypoint.hpp"
+#include "launch/inside/entrypoint_process.hpp"
+
+using namespace spc;
+using Kind = EntrypointEnd::Kind;
+
+namespace {
+
+Environment given(std::initializer_list<std::pair<const char*, const char*>> variables) {
+  Environment environment;
+  for (const auto& [name, value] : variables) environment[name] = {value, Origin::image};
+  return environment;
+}
+
+/// Every variable is followed by NUL, as the probe writes it.
+std::string found(std::initializer_list<const char*> texts) {
+  std::string all;
+  for (const char* text : texts) all += std::string(text) + '\0';
+  return all;
+}
+
+struct Run {
+  EntrypointEnd end;
+  std::vector<std::string> lines;
+};
+
+Run run_script(const std::string& script, std::chrono::seconds limit = std::chrono::seconds(20)) {
+  const UniqueFd probe(::open("/bin/true", O_PATH | O_CLOEXEC));
+  const UniqueFd memory(::memfd_create("found", MFD_CLOEXEC));
+  Run run;
+  EntrypointProcess process;
+  process.program = "/bin/sh";
+  process.arguments = {"sh", "-c", script};
+  process.environment = {"PATH=/usr/bin:/bin"};
+  process.probe = probe.get();
+  process.found = memory.get();
+  process.limit = limit;
+  const auto end = run_process(process, [&](std::string_view line) { run.lines.emplace_back(line); });
+  REQUIRE(end);
+  run.end = *end;
+  return run;
+}
+
+/// Whether it is no more, or will be in a moment.
+bool ends(const std::string& pid) {
+  for (int attempt = 0; attempt < 300; ++attempt) {
+    if (::kill(std::atoi(pid.c_str()), 0) != 0 && errno == ESRCH) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("what an entrypoint has changed is what differs from what it was given") {
+  const auto changes = EntrypointChanges::between(
+      given({{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}, {"PWD", "/a"}, {"ODD%%", "1"}}), "/a",
+      found({"/b", "SAME=1", "OTHER=2=3", "NEW=", "PWD=/b", "OLDPWD=/a", "SHLVL=2", "_=/x", "=1", "no"}));
+  CHECK(changes.set == std::map<std::string, std::string>{{"OTHER", "2=3"}, {"NEW", ""}});
+  CHECK(changes.unset == std::set<std::string>{"GONE"});  // shells lose what they have no name for
+  CHECK(changes.workdir == "/b");
+}
+
+TEST_CASE("an entrypoint that has told nothing has changed nothing") {
+  const auto changes = EntrypointChanges::between(given({{"A", "1"}}), "/a", "");
+  CHECK((changes.set.empty() && changes.unset.empty() && changes.workdir.empty()));
+}
+
+TEST_CASE("what the user keeps or sets stays as it is, and his work directory too") {
+  ContainerSpec spec;
+  spec.workdir = "/a";
+  spec.environment = {{"KEPT", {"job", Origin::kept}}, {"SET", {"1", Origin::option}}, {"FREE", {"1", Origin::image}}};
+  const EntrypointChanges changes{.set = {{"KEPT", "2"}, {"SET", "2"}, {"FREE", "2"}}, .unset = {"KEPT", "SET"}, .workdir = "/b"};
+  LaunchRequest request;
+  auto with_workdir = spec;
+  apply(changes, request, spec);
+  CHECK(spec.environment["KEPT"].value == "job");
+  CHECK(spec.environment["SET"].value == "1");
+  CHECK(spec.environment["FREE"].value == "2");
+  CHECK(spec.environment["FREE"].origin == Origin::entrypoint);
+  CHECK(spec.workdir == "/b");
+  CHECK(spec.environment["PWD"].value == "/b");
+  request.workdir = "/a";
+  apply(changes, request, with_workdir);
+  CHECK(with_workdir.workdir == "/a");
+}
+
+TEST_CASE("an outcome arrives at the other tasks as it was sent, and half of one is a failure") {
+  EntrypointOutcome outcome;
+  outcome.changes = {.set = {{"A", "1=2\n3"}, {"B", ""}}, .unset = {"C"}, .workdir = "/w"};
+  outcome.output = {"one", "two"};
+  const auto records = outcome.serialize();
+  const auto arrived = EntrypointOutcome::parse(records);
+  CHECK(arrived.changes.set == outcome.changes.set);
+  CHECK(arrived.changes.unset == outcome.changes.unset);
+  CHECK(arrived.changes.workdir == "/w");
+  CHECK(arrived.output == outcome.output);
+  CHECK(arrived.failure.empty());
+  for (std::size_t size = 0; size < records.size(); ++size) {
+    CHECK_FALSE(EntrypointOutcome::parse(records.substr(0, size)).failure.empty());
+  }
+}
+
+TEST_CASE("an entrypoint's end and its lines are told") {
+  const auto good = run_script("printf 'one\\ntwo'; echo >&2");
+  CHECK(good.end.kind == Kind::exited);
+  CHECK(good.end.number == 0);
+  CHECK(good.lines == std::vector<std::string>{"one", "two"});
+  const auto bad = run_script("exit 7");
+  CHECK(bad.end.kind == Kind::exited);
+  CHECK(bad.end.number == 7);
+  const auto killed = run_script("kill -9 $$");
+  CHECK(killed.end.kind == Kind::signalled);
+  CHECK(killed.end.number == SIGKILL);
+}
+
+TEST_CASE("an entrypoint has the probe, the file for it, and nothing else open") {
+  const auto run = run_script("cd /proc/self/fd && echo *; readlink 0");
+  REQUIRE(run.lines.size() == 2);
+  CHECK(run.lines[0] == "0 1 2 20 21 3");  // 3: the directory that the shell is reading
+  CHECK(run.lines[1] == "/dev/null");
+}
+
+TEST_CASE("what a failing entrypoint has started ends before it is told") {
+  const auto run = run_script("(trap '' HUP TERM; setsid sleep 99 & echo $!; wait) & sleep 0.2; exit 1");
+  CHECK(run.end.number == 1);
+  REQUIRE(run.lines.size() == 1);
+  CHECK(ends(run.lines[0]));
+}
+
+TEST_CASE("an entrypoint that takes too long is ended with all that it has started") {
+  const auto run = run_script("setsid sleep 99 & echo $!; exec sleep 98", std::chrono::seconds(1));
+  CHECK(run.end.kind == Kind::timed_out);
+  REQUIRE(run.lines.size() == 1);
+  CHECK(ends(run.lines[0]));
+}
+
+TEST_CASE("an entrypoint that closes its output is waited for all the same") {
+  const auto run = run_script("exec >/dev/null 2>&1; sleep 0.2; exit 5");
+  CHECK(run.end.number == 5);
+}
+
+TEST_CASE("a server that a good entrypoint has started lives on and may print") {
+  const auto run = run_script("(for i in 1 2 3 4 5; do echo tick; sleep 0.1; done; exec sleep 98) >&2 & echo $!");
+  CHECK(run.end.number == 0);
+  std::string pid;
+  for (const auto& line : run.lines) {
+    if (line != "tick") pid = line;
+  }
+  REQUIRE_FALSE(pid.empty());
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  CHECK(::kill(std::atoi(pid.c_str()), 0) == 0);
+  ::kill(std::atoi(pid.c_str()), SIGKILL);
+}
+
+TEST_CASE("what cannot be executed is told with the reason") {
+  EntrypointProcess process;
+  process.program = "/not/there";
+  process.arguments = {"x"};
+  process.probe = process.found = STDERR_FILENO;
+  const auto end = run_process(process, [](std::string_view) {});
+  REQUIRE(end);
+  CHECK(end->kind == Kind::not_executed);
+  CHECK(end->number == ENOENT);
+}

@@ -1,0 +1,63 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/file.hpp"
+#include "unit/catch.hpp"
+#include "launch/inside/task_notes.hpp"
+
+using namespace spc;
+
+namespace {
+
+TaskNotes some_notes() {
+  TaskNotes notes;
+  notes.step = "12.3";
+  notes.site.add("mounts", "/a:/b");
+  notes.site.add("env", "A=B=C");
+  Edits edits;
+  edits.environment.unset = {"GONE"};
+  edits.environment.set = {{"SET", "a=b\nc"}, {"EMPTY", ""}};
+  edits.environment.prepend = {{"LD_LIBRARY_PATH", "/x:/y"}};
+  edits.environment.defaults = {{"RANK", "0"}};
+  edits.limits = {{"memlock", UINT64_MAX}, {"nofile", 4096}};
+  edits.notes = {"why = not"};
+  notes.edits.of_hooks = {{"50-nccl", edits}, {"98-nvidia", {}}};
+  return notes;
+}
+
+}  // namespace
+
+TEST_CASE("the first task's notes arrive as they were written") {
+  const auto written = some_notes();
+  const auto file = *TaskNotes::make_file();
+  REQUIRE(written.write(file.get()));
+  const auto read = *TaskNotes::read(file.get());
+  REQUIRE(read.step == "12.3");
+  REQUIRE(read.site.records() == written.site.records());
+  REQUIRE(read.edits.of_hooks == written.edits.of_hooks);
+  REQUIRE(read_behind_notes(file.get())->empty());
+}
+
+TEST_CASE("what is written behind the notes is apart from them") {
+  const auto file = *TaskNotes::make_file();
+  REQUIRE(some_notes().write(file.get()));
+  REQUIRE(write_all(file.get(), std::string_view("end=\0", 5)));
+  REQUIRE(*read_behind_notes(file.get()) == std::string("end=\0", 5));
+  REQUIRE(TaskNotes::read(file.get())->edits.of_hooks.size() == 2);
+}
+
+TEST_CASE("notes that are cut off are refused") {
+  const auto whole = *TaskNotes::make_file();
+  REQUIRE(some_notes().write(whole.get()));
+  const std::string bytes = *read_file(whole.get(), 1 << 20);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{8}, bytes.size() - 1}) {
+    const auto cut = *TaskNotes::make_file();
+    REQUIRE(write_all(cut.get(), std::string_view(bytes).substr(0, size)));
+    REQUIRE_FALSE(TaskNotes::read(cut.get()));
+  }
+}
+
+TEST_CASE("a step is known by job and step") {
+  REQUIRE(TaskNotes::step_of({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}}) == "7.1");
+  REQUIRE(TaskNotes::step_of({}) == ".");
+}

@@ -1,0 +1,206 @@
+#include "unit/catch.hpp"
+#include "launch/request/mount_spec.hpp"
+#include "protocol/task.hpp"
+#include "task/removal.hpp"
+
+using namespace spc;
+
+namespace {
+
+std::string refusal(std::string_view text) {
+  auto mounts = parse_mounts(text);
+  return mounts ? "accepted" : mounts.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("a mount's target defaults to its source") {
+  const auto mounts = parse_mounts("/scratch").value();
+  REQUIRE(mounts.size() == 1);
+  CHECK(mounts[0].source == "/scratch");
+  CHECK(mounts[0].target == "/scratch");
+  CHECK(mounts[0].flags == 0);
+}
+
+TEST_CASE("mounts are separated by commas and equal ones count once") {
+  const auto mounts = parse_mounts("/a:/b,/c:/d:ro,/a:/b").value();
+  REQUIRE(mounts.size() == 2);
+  CHECK(mounts[1].target == "/d");
+  CHECK(mounts[1].flags == TaskMessage::source_read_only);
+}
+
+TEST_CASE("flags are joined by plus") {
+  const auto mounts = parse_mounts("/a:/b:ro+bind+noexec+nosuid+x-create=dir").value();
+  CHECK(mounts[0].flags == (TaskMessage::source_read_only | TaskMessage::source_not_recursive | TaskMessage::source_no_exec));
+}
+
+TEST_CASE("a relative target lies below the container's root") {
+  CHECK(parse_mounts("./data").value()[0].source == "./data");
+  CHECK(parse_mounts("./data").value()[0].target == "/data");
+  CHECK(parse_mounts("/x:././y").value()[0].target == "/y");
+}
+
+TEST_CASE("flags of fstab that change nothing here are accepted") {
+  const auto mounts = parse_mounts("/a:/b:rw+nodev+nosuid+noatime+x-create=auto+rslave+rshared+defaults").value();
+  CHECK(mounts[0].flags == 0);
+  CHECK(parse_mounts("/a:/b:private").value()[0].flags == TaskMessage::source_private);
+  CHECK(parse_mounts("/a:/b:private+slave").value()[0].flags == 0);
+}
+
+TEST_CASE("a mount may be missing, with or without a warning") {
+  CHECK(parse_mounts("/a:/b:nofail").value()[0].optional);
+  CHECK_FALSE(parse_mounts("/a:/b:nofail").value()[0].silent);
+  CHECK(parse_mounts("/a:/b:ro+nofail+silent").value()[0].silent);
+}
+
+TEST_CASE("Apptainer's ro and rw without a target mean the same place") {
+  const auto mounts = parse_mounts("/a:ro,/c:rw").value();
+  REQUIRE(mounts.size() == 2);
+  CHECK(mounts[0].target == "/a");
+  CHECK(mounts[0].flags == TaskMessage::source_read_only);
+  CHECK(mounts[1].target == "/c");
+  CHECK(mounts[1].flags == 0);
+}
+
+TEST_CASE("an empty directory in memory has a size and a mode") {
+  const auto plain = parse_mounts("tmpfs:/scratch").value()[0];
+  CHECK(plain.kind == MountSpec::Kind::tmpfs);
+  CHECK(plain.target == "/scratch");
+  CHECK(plain.source.empty());
+  CHECK_FALSE(plain.size);
+  CHECK_FALSE(plain.mode);
+  const auto sized = parse_mounts("tmpfs:/scratch:size=2G+mode=1777+noexec").value()[0];
+  CHECK(sized.size->bytes == std::uint64_t{2} << 30);
+  CHECK(sized.mode == 01777U);
+  CHECK(sized.flags == TaskMessage::source_no_exec);
+  CHECK(parse_mounts("tmpfs:/scratch:size=25%").value()[0].size->percent == 25);
+}
+
+TEST_CASE("a place can be emptied of what is mounted there") {
+  for (const char* text : {"umount:/tmp", "umount:/tmp:x-detach", "tmpfs:/tmp:x-detach", "/x:/tmp:x-detach"}) {
+    const auto mount = parse_mounts(text).value()[0];
+    CHECK(mount.kind == MountSpec::Kind::removal);
+    CHECK(mount.source.empty());
+    CHECK(mount.target == "/tmp");
+  }
+}
+
+TEST_CASE("a file of data is named with or without its directory") {
+  for (const char* text : {"data.sqsh:/data:sqsh", "./data.sqsh:/data:ro+sqsh", "/x/data.sqsh:/data:sqsh+nofail"}) {
+    CHECK(parse_mounts(text).value()[0].kind == MountSpec::Kind::squashfs);
+  }
+  CHECK(parse_mounts("data.sqsh:/data:sqsh").value()[0].source == "data.sqsh");
+}
+
+TEST_CASE("what separates mounts and parts can be quoted") {
+  CHECK(parse_mounts("/a\\,b\\:c\\ d\\\"\\\\:/x").value()[0].source == "/a,b:c d\"\\");
+  CHECK(parse_mounts("\"/a,b:c d\":\"/x y\":ro").value()[0].source == "/a,b:c d");
+  CHECK(parse_mounts("\"/a,b:c d\":\"/x y\":ro").value()[0].target == "/x y");
+  CHECK(parse_mounts("/a b:/c d").value()[0].source == "/a b");
+  CHECK(parse_mounts("/a\\n:/b").value()[0].source == "/a\\n");
+  CHECK(parse_mounts("/a\"b:/c").value()[0].source == "/a\"b");
+  CHECK(parse_mounts("\"/a\",/b").value().size() == 2);
+  CHECK(parse_mounts("\"/a\\\"b\":/c").value()[0].source == "/a\"b");
+  CHECK(refusal("\"ro\":/x").starts_with("--container-mounts: \"\\\"ro\\\":/x\": mount source"));
+  CHECK(refusal("/a:\"ro\"").find("mount target") != std::string::npos);
+  CHECK(refusal("\"/a:/b") ==
+        "--container-mounts: \"\\\"/a:/b\": the closing quote is missing (hint: write a literal quote as \\\")");
+  CHECK(refusal("\"/a\"b:/c").find("text after the closing quote") != std::string::npos);
+}
+
+TEST_CASE("of mounts in other places the last that is there is removed, with what lies below") {
+  const auto same = [](const std::string& path) { return path; };
+  const auto made = [&](std::vector<std::string> targets, std::vector<Removal> removals) {
+    const auto which = mounts_to_make(targets, removals, same);
+    if (!which) return which.error().message();
+    std::string text;
+    for (const bool one : *which) text += one ? '1' : '0';
+    return text;
+  };
+  CHECK(made({"/tmp", "/a"}, {}) == "11");
+  CHECK(made({"/tmp", "/a"}, {{"/tmp", 2, false, ""}}) == "01");
+  CHECK(made({"/a", "/a", "/a/b", "/ab"}, {{"/a", 4, false, ""}}) == "1001");
+  CHECK(made({"/a", "/a/b", "/a"}, {{"/a", 2, false, ""}}) == "001");
+  CHECK(made({"/a", "/a"}, {{"/a", 2, false, ""}, {"/a", 2, false, ""}}) == "00");
+  CHECK(made({"/a"}, {{"/b", 1, true, ""}}) == "1");
+  CHECK(made({"/a"}, {{"/a", 0, false, "umount:/a"}}).starts_with("unmount \"umount:/a\": not a mount"));
+}
+
+TEST_CASE("sizes of memory") {
+  const auto bytes = [](std::string_view text) {
+    const auto size = MemorySize::parse(text);
+    return size ? std::to_string(size->bytes) + (size->percent != 0 ? " " + std::to_string(size->percent) + "%" : "")
+                : size.error().message();
+  };
+  CHECK(bytes("1") == "1");
+  CHECK(bytes("10K") == "10240");
+  CHECK(bytes("3m") == "3145728");
+  CHECK(bytes("2G") == "2147483648");
+  CHECK(bytes("1T") == "1099511627776");
+  CHECK(bytes("50%") == "0 50%");
+  CHECK(bytes("0") == "\"0\": too small (hint: bytes with suffix K, M, G or T, or N% of the job's memory)");
+  for (const char* text : {"", "K", "-1", "1X", "1GiB", "1 G", "0x10", "1.5G", "+1", "%"}) {
+    CHECK(bytes(text).find("is not a size") != std::string::npos);
+  }
+  for (const char* text : {"101%", "18446744073709551616%"}) CHECK(bytes(text).find("more than 100%") != std::string::npos);
+  for (const char* text : {"18446744073709551615", "18446744073709551616", "18446744073709551617", "17179869184G", "1048576T"}) {
+    CHECK(bytes(text).find("is too large") != std::string::npos);
+  }
+}
+
+TEST_CASE("a size is a part of the job's memory, and at most what the site allows") {
+  constexpr std::uint64_t kGigabyte = 1 << 30;
+  CHECK(bytes_of({.bytes = 7 << 20}, kGigabyte, "").value() == 7 << 20);
+  CHECK(bytes_of({.percent = 25}, kGigabyte, "").value() == kGigabyte / 100 * 25);
+  CHECK(bytes_of({.bytes = 1}, kGigabyte, "").value() == 4096);
+  CHECK(bytes_of({.percent = 50}, kGigabyte, "50%").value() == kGigabyte / 100 * 50);
+  CHECK(bytes_of({.percent = 50}, kGigabyte, "1M").error().message() ==
+        "536870900 bytes exceed the 1M allowed by this site (hint: request less)");
+}
+
+TEST_CASE("without a limit of its own a job has the memory that it asked for") {
+  const auto machine = memory_of_job({});
+  CHECK(machine > 1 << 20);
+  CHECK(memory_of_job({{"SLURM_MEM_PER_NODE", "64"}}) == 64 << 20);
+  CHECK(memory_of_job({{"SLURM_MEM_PER_CPU", "32"}, {"SLURM_CPUS_ON_NODE", "3"}}) == 96 << 20);
+  for (const char* text : {"0", "", "-1", "x", "18446744073709551616", "99999999999999"}) {
+    CHECK(memory_of_job({{"SLURM_MEM_PER_NODE", text}}) == machine);
+  }
+  CHECK(memory_of_job({{"SLURM_MEM_PER_CPU", "99999999999999"}, {"SLURM_CPUS_ON_NODE", "99999999999999"}}) == machine);
+}
+
+TEST_CASE("a mount that cannot be meant is refused with the item and the reason") {
+  CHECK(refusal("") == "--container-mounts: argument required");
+  CHECK(refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(refusal("/a:/b:ro:x") == "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(refusal("data") ==
+        "--container-mounts: \"data\": mount source must be a relative path (beginning with .), an absolute path, "
+        "\"tmpfs\" or \"umount\"");
+  CHECK(refusal("/a:b") ==
+        "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path");
+  CHECK(refusal("/a:/b:rp") ==
+        "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
+  CHECK(refusal("/a:/b:suid") == "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
+  CHECK(refusal("/a:/b:x-move").starts_with("--container-mounts: \"/a:/b:x-move\": x-move: not supported"));
+  CHECK(refusal("/a:/b:").find("unknown flag \"\"") != std::string::npos);
+  CHECK(refusal("tmpfs").find("invalid format (hint: tmpfs:DST[:FLAGS])") != std::string::npos);
+  CHECK(refusal("umount:/") == "--container-mounts: \"umount:/\": cannot unmount the container's root");
+  CHECK(refusal("tmpfs:/x/..") == "--container-mounts: \"tmpfs:/x/..\": cannot mount on the container's root");
+  CHECK(refusal("tmpfs:ro").find("mount target must be") != std::string::npos);
+  CHECK(refusal("tmpfs:/x:mode=4755").find("\"4755\" is not a mode") != std::string::npos);
+  CHECK(refusal("tmpfs:/x:mode=+7").find("unknown flag \"7\"") == std::string::npos);
+  CHECK(refusal("tmpfs:/x:size=1X").find("\"1X\" is not a size") != std::string::npos);
+  CHECK(refusal("tmpfs:/x:x-create=file").find("must be a directory") != std::string::npos);
+  CHECK(refusal("/a:/b:size=1G").find("unknown flag \"size=1G\"") != std::string::npos);
+  CHECK(refusal("data:/b:sqsh+ro+x").find("unknown flag \"x\"") != std::string::npos);
+  CHECK(refusal("/a:/") == "--container-mounts: \"/a:/\": cannot mount on the container's root");
+  for (const char* target : {".", "//", "/.", "/..", "./", "././/", "/x/..", "../..", "/x/../../y/.."}) {
+    const std::string item = std::string("/a:") + target;
+    CHECK(refusal(item) == "--container-mounts: \"" + item + "\": cannot mount on the container's root");
+  }
+  CHECK(refusal("/a:/x/../y") == "accepted");
+  CHECK(refusal("/a:/...") == "accepted");
+  CHECK(refusal("/\x1b[31m:/b:no") ==
+        "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
+}

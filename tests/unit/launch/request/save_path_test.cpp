@@ -1,0 +1,69 @@
+#include "unit/catch.hpp"
+#include "image/export/tar_member.hpp"
+#include "image/export/write_image.hpp"
+#include "launch/request/save_path.hpp"
+
+using namespace spc;
+
+namespace {
+
+const std::map<std::string, std::string> kJob{{"SLURM_JOB_ID", "42"},       {"SLURM_STEP_ID", "3"},    {"SLURM_NODEID", "0"},
+                                              {"SLURMD_NODENAME", "cn007"}, {"SLURM_JOB_USER", "ann"}, {"SLURM_JOB_NAME", "a/b"}};
+
+std::string here(const std::string& path, const std::string& node = "0") {
+  auto job = kJob;
+  job["SLURM_NODEID"] = node;
+  return save_path_here(path, job).value_or("(another node)");
+}
+
+std::string refusal(const std::string& path) {
+  const auto checked = check_save_path(path);
+  return checked ? "accepted" : checked.error().message();
+}
+
+}  // namespace
+
+TEST_CASE("row 16: a save path that can only be a directory is refused") {
+  for (const char* path : {"/home/ann/", "/", "./", ".", "..", "a/.", "a/..", "oci-archive:", "oci-archive:a/"}) {
+    CAPTURE(path);
+    CHECK(refusal(path).find("target is a directory (hint: name a file in it)") != std::string::npos);
+  }
+  for (const char* path : {"x", "./x.sqsh", "/a/..b", "oci-archive:x.tar"}) CHECK(refusal(path) == "accepted");
+}
+
+TEST_CASE("only the first node writes a file whose name does not tell the nodes apart") {
+  CHECK(here("/a/x.sqsh") == "/a/x.sqsh");
+  CHECK(here("/a/x.sqsh", "1") == "(another node)");
+  CHECK(here("/a/%j.sqsh", "1") == "(another node)");
+  CHECK(here("/a/%%N.sqsh", "1") == "(another node)");
+  CHECK(here("/a/%N.sqsh", "1") == "/a/cn007.sqsh");
+  CHECK(here("/a/%4n.sqsh", "12") == "/a/0012.sqsh");
+}
+
+TEST_CASE("patterns in a save path are those of Slurm's file names") {
+  CHECK(here("%j-%J-%s-%u-%A") == "42-42.3-3-ann-42");
+  CHECK(here("%6j.%1j") == "000042.42");
+  CHECK(here("%%j 100% %z %") == "%j 100% %z %");
+  CHECK(here("%x") == "a_b");
+  auto batch = kJob;
+  batch.erase("SLURM_STEP_ID");
+  CHECK(save_path_here("%J", batch) == "42.batch");
+}
+
+TEST_CASE("an OCI archive is asked for by prefix or by suffix") {
+  CHECK(parse_image_target("oci-archive:x").oci);
+  CHECK(parse_image_target("oci-archive:x").path == "x");
+  CHECK(parse_image_target("x.tar").oci);
+  CHECK_FALSE(parse_image_target("x.sqsh").oci);
+  CHECK_FALSE(parse_image_target("tar").oci);
+}
+
+TEST_CASE("a tar header says the size of a file of any size") {
+  const std::string small = tar_header("blobs/sha256/x", 5);
+  CHECK(small.size() == kTarHeaderBytes);
+  CHECK(small.substr(124, 11) == "00000000005");
+  const std::string large = tar_header("x", std::uint64_t{10} << 30);
+  CHECK(large.substr(124, 12) == std::string("\x80\0\0\0\0\0\0\2\x80\0\0\0", 12));
+  CHECK(tar_padding(512).empty());
+  CHECK(tar_padding(513).size() == 511);
+}

@@ -1,0 +1,165 @@
+#include "unit/catch.hpp"
+#include "launch/spec/environment.hpp"
+#include "protocol/wire_error.hpp"
+
+using namespace spc;
+using Variables = std::map<std::string, std::string>;
+
+namespace {
+
+const UserIdentity kAlice{
+    .uid = 2001, .gid = 2001, .name = "alice", .home = "/home/alice", .shell = "/bin/zsh", .group_entries = {}};
+
+ImageSettings image_with(std::vector<std::string> environment) {
+  return ImageSettings{.environment = std::move(environment), .workdir = ""};
+}
+
+EnvironmentWishes wishes(std::string_view list) {
+  EnvironmentWishes parsed;
+  if (!list.empty()) REQUIRE(parsed.add(list));
+  return parsed;
+}
+
+Environment merged(const Variables& job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
+  return merge_environment(job, image, wishes(site), wishes(user), kAlice, "/work");
+}
+
+/// What the task's environment becomes.
+Variables applied(Variables job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
+  const auto change = change_to(merged(job, image, user, site), job);
+  for (const auto& name : change.unset) job.erase(name);
+  for (const auto& [name, value] : change.set) job[name] = value;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("the image's variables win over the job's") {
+  CHECK(applied({{"CUDA_HOME", "/host"}}, image_with({"CUDA_HOME=/image"}))["CUDA_HOME"] == "/image");
+}
+
+TEST_CASE("a job variable that the image does not know stays") {
+  CHECK(applied({{"SLURM_PROCID", "3"}}, image_with({}))["SLURM_PROCID"] == "3");
+}
+
+TEST_CASE("a variable named by --container-env keeps the job's value") {
+  CHECK(applied({{"A", "job"}}, image_with({"A=image"}), "A")["A"] == "job");
+  CHECK(applied({}, image_with({"A=image"}), "A")["A"] == "image");
+  CHECK(applied({{"PATH", "/job"}}, image_with({"PATH=/image"}), "PATH")["PATH"] == "/job");
+}
+
+TEST_CASE("the host's language goes unless it is kept or the image sets one") {
+  const Variables job{{"LANG", "de_DE.UTF-8"}, {"LC_ALL", "de_DE.UTF-8"}};
+  CHECK_FALSE(applied(job, image_with({})).contains("LANG"));
+  CHECK(applied(job, image_with({"LANG=C.UTF-8"}))["LANG"] == "C.UTF-8");
+  CHECK(applied(job, image_with({}), "LANG")["LANG"] == "de_DE.UTF-8");
+}
+
+TEST_CASE("HOME, USER, SHELL, PATH and PWD are the container's") {
+  auto task = applied({{"PATH", "/opt/slurm/bin"}, {"HOME", "/elsewhere"}, {"PWD", "/job"}}, image_with({}));
+  CHECK(task["HOME"] == "/home/alice");
+  CHECK(task["USER"] == "alice");
+  CHECK(task["LOGNAME"] == "alice");
+  CHECK(task["SHELL"] == "/bin/zsh");
+  CHECK(task["PWD"] == "/work");
+  CHECK(task["PATH"] == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+  CHECK(applied({}, image_with({"PATH=/image/bin"}))["PATH"] == "/image/bin");
+}
+
+TEST_CASE("a malformed variable of the image is left out") {
+  CHECK(applied({}, image_with({"=x", "novalue"})).contains("novalue") == false);
+}
+
+TEST_CASE("image settings are read record by record") {
+  const std::string records("env=A=1\0env=B=\0workdir=/w\0unknown=x\0", 36);
+  const auto settings = ImageSettings::parse(records);
+  CHECK(settings.environment == std::vector<std::string>{"A=1", "B="});
+  CHECK(settings.workdir == "/w");
+}
+
+TEST_CASE("--container-env takes patterns") {
+  const Variables job{{"NCCL_DEBUG", "job"}, {"NCCL", "job"}, {"A1", "job"}, {"A12", "job"}};
+  auto task = applied(job, image_with({"NCCL_DEBUG=image", "NCCL=image", "A1=image", "A12=image"}), "NCCL_*,A?");
+  CHECK(task["NCCL_DEBUG"] == "job");
+  CHECK(task["NCCL"] == "image");
+  CHECK(task["A1"] == "job");
+  CHECK(task["A12"] == "image");
+}
+
+TEST_CASE("a pattern matches as in a shell") {
+  CHECK(matches_pattern("*", ""));
+  CHECK(matches_pattern("*_TOKEN", "MY_TOKEN"));
+  CHECK(matches_pattern("A*B*C", "AxxBBxC"));
+  CHECK(matches_pattern("**", "x"));
+  CHECK_FALSE(matches_pattern("A*B*C", "AxxBB"));
+  CHECK_FALSE(matches_pattern("A?", "A"));
+  CHECK_FALSE(matches_pattern("", "A"));
+}
+
+TEST_CASE("--container-env sets a variable whatever image and job say") {
+  auto task = applied({{"A", "job"}, {"HOME", "/job"}}, image_with({"A=image"}), "A=1,HOME=/mine,NEW=,EQ=a=b");
+  CHECK(task["A"] == "1");
+  CHECK(task["HOME"] == "/mine");
+  CHECK(task["NEW"].empty());
+  CHECK(task["EQ"] == "a=b");
+}
+
+TEST_CASE("values with commas are quoted") {
+  CHECK(wishes("A=1\\,2,B=\"x,\\\"y\\\"\",C=C:\\d").values == Variables{{"A", "1,2"}, {"B", "x,\"y\""}, {"C", "C:\\d"}});
+  CHECK(wishes("\"A=1,2\",B").values == Variables{{"A", "1,2"}});
+}
+
+TEST_CASE("what is no name, pattern or assignment is refused") {
+  for (const char* list :
+       {"", ",", "A,", ",A", "A,,B", "=x", "1A", "A B", "A*=x", "A=\"x", "A=\"x\"y", "A=1,\"b\":2}", "\"A*=1\""}) {
+    INFO(list);
+    EnvironmentWishes parsed;
+    CHECK_FALSE(parsed.add(list));
+  }
+  EnvironmentWishes parsed;
+  CHECK(parsed.add("A,,B").error().message() == "invalid format: \"A,,B\" (hint: NAME, PATTERN or NAME=VALUE, joined by commas)");
+}
+
+TEST_CASE("the site's wishes are stronger than the image's and weaker than the user's") {
+  const Variables job{{"A", "job"}, {"B", "job"}, {"C", "job"}};
+  const auto image = image_with({"A=image", "B=image", "C=image"});
+  auto task = applied(job, image, "C", "A=site,B=site,C=site,B");
+  CHECK(task["A"] == "site");
+  CHECK(task["B"] == "job");  // a default that the job may change
+  CHECK(task["C"] == "job");
+  CHECK(applied(job, image, "A=user", "A=site,A")["A"] == "user");
+}
+
+TEST_CASE("every variable knows where it comes from") {
+  const Variables job{{"OF_JOB", "1"}, {"SLURM_PROCID", "0"}, {"KEPT", "1"}, {"LANG", "de"}};
+  const auto task = merged(job, image_with({"OF_IMAGE=1", "KEPT=2"}), "KEPT,MINE=1", "OF_SITE=1");
+  CHECK(task.at("OF_JOB").origin == Origin::job);
+  CHECK(task.at("SLURM_PROCID").origin == Origin::slurm);
+  CHECK(task.at("KEPT").origin == Origin::kept);
+  CHECK(task.at("OF_IMAGE").origin == Origin::image);
+  CHECK(task.at("HOME").origin == Origin::login);
+  CHECK(task.at("OF_SITE").origin == Origin::site);
+  CHECK(task.at("MINE").origin == Origin::option);
+  CHECK_FALSE(task.contains("LANG"));
+}
+
+TEST_CASE("a change names what differs only") {
+  const Variables job{{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}};
+  const Environment task{{"SAME", {"1", Origin::job}}, {"OTHER", {"2", Origin::image}}, {"NEW", {"3", Origin::image}}};
+  const auto change = change_to(task, job);
+  CHECK(change.set == Variables{{"OTHER", "2"}, {"NEW", "3"}});
+  CHECK(change.unset == std::set<std::string>{"GONE"});
+}
+
+TEST_CASE("followers learn from a message who the user is") {
+  UserIdentity leader;
+  leader.name = "ann";
+  leader.home = "/home/ann";
+  leader.shell = "/bin/zsh";
+  Text<600> text;
+  text.set(leader.for_other_tasks());
+  const auto follower = UserIdentity::from_first_task(text.view());
+  CHECK(follower.name == "ann");
+  CHECK(follower.home == "/home/ann");
+  CHECK(follower.shell == "/bin/zsh");
+}

@@ -1,0 +1,120 @@
+#include <cstdlib>
+#include <map>
+
+#include "unit/catch.hpp"
+#include "spank/given.hpp"
+#include "spank/oci_hint.hpp"
+#include "spank/settings.hpp"
+
+using namespace spank_container;
+
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+bool find(const char* name, std::string& value, void* arg) {
+  const auto& all = *static_cast<const Variables*>(arg);
+  const auto found = all.find(name);
+  if (found != all.end()) value = found->second;
+  return found != all.end();
+}
+
+GivenOption given(const std::string& name, const std::string& value = "") {
+  for (size_t row = 0; row < option_table().size(); ++row) {
+    if (option_table()[row].name == name) return {row, value};
+  }
+  FAIL("no option " << name);
+  throw;
+}
+
+std::string slurm(const std::string& name) { return "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_" + name; }
+
+using Given = std::vector<GivenOption>;
+
+Given what_counts(const Given& handed_over, Variables variables) { return without_beaten(handed_over, find, &variables); }
+
+}  // namespace
+
+TEST_CASE("the command line beats what an sbatch around it was given") {
+  const Variables variables{{slurm("image"), "old"}, {slurm("workdir"), "/w"}, {slurm("readonly"), "(null)"}};
+  const auto old = given("container-image", "old");
+  const auto now = given("container-image", "new");
+  CHECK(what_counts({old, now}, variables) == Given{now});
+  CHECK(what_counts({old}, variables) == Given{old});
+  CHECK(what_counts({old, old}, variables) == Given{old});
+  CHECK(what_counts({given("container-readonly"), given("container-writable")}, variables) == Given{given("container-writable")});
+  CHECK(what_counts({given("container-workdir", "/w"), old, now}, variables) == Given{given("container-workdir", "/w"), now});
+}
+
+TEST_CASE("two values of the command line stay two") {
+  const Given both{given("container-image", "a"), given("container-image", "b")};
+  CHECK(what_counts(both, {}) == both);
+  CHECK(what_counts(both, {{slurm("image"), "b"}}) == both);
+  CHECK(what_counts({given("container-mount-home"), given("no-container-mount-home")}, {}).size() == 2);
+}
+
+TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
+  const Given typed{given("container-mounts", "/a"), given("container-env", "A"), given("container-mounts", "/b,/c")};
+  send_beside(typed, typed);
+  REQUIRE(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") != nullptr);
+  CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == std::string("/a,/b,/c"));
+  CHECK(::getenv("SLURM_SPANK_SCONTAINER_ENV") == nullptr);
+
+  Variables node{{"SLURM_SPANK_SCONTAINER_MOUNTS", "/a,/b,/c"}, {slurm("mounts"), "/b,/c"}};
+  const Given last{given("container-mounts", "/b,/c")};
+  const Given whole{given("container-mounts", "/a,/b,/c")};
+  CHECK(whole_given(last, find, &node) == whole);
+  // In an srun of that batch job the list goes on; of one with mounts of its own it does not.
+  CHECK(without_beaten(last, find, &node) == whole);
+  send_beside(whole, last);
+  CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == std::string("/a,/b,/c"));
+  const Given other{given("container-mounts", "/b,/c"), given("container-mounts", "/d")};
+  CHECK(without_beaten(other, find, &node) == Given{given("container-mounts", "/d")});
+  send_beside(without_beaten(other, find, &node), other);
+  CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == nullptr);
+  CHECK(whole_given(Given{given("container-mounts", "/d")}, find, &node) == Given{given("container-mounts", "/d")});
+}
+
+TEST_CASE("what the command line has beaten does not count on the node either, though Slurm sends it") {
+  const Given handed_over{given("container-readonly"), given("container-writable")};
+  send_beside(what_counts(handed_over, {{slurm("readonly"), "(null)"}}), handed_over);
+  REQUIRE(::getenv("SLURM_SPANK_SCONTAINER_BEATEN") != nullptr);
+  Variables node{{"SLURM_SPANK_SCONTAINER_BEATEN", ::getenv("SLURM_SPANK_SCONTAINER_BEATEN")}};
+  CHECK(whole_given(handed_over, find, &node) == Given{given("container-writable")});
+  send_beside(handed_over, handed_over);
+  CHECK(::getenv("SLURM_SPANK_SCONTAINER_BEATEN") == nullptr);
+}
+
+TEST_CASE("a line of pyxis in plugstack.conf is understood") {
+  const std::vector<std::string> words{
+      "runtime_path=/run/pyxis", "execute_entrypoint=1", "container_scope=job", "sbatch_support=no",
+      "use_enroot_load=0",       "importer=/opt/get",    "use_squashfuse=1",    "slurm=y"};
+  const Settings settings = read_settings(words);
+  CHECK(settings.refused.empty());
+  CHECK_FALSE(settings.in_allocator);
+  CHECK(settings.site == std::vector<std::string>{"entrypoint=node", "container_scope=job", "importer=/opt/get", "slurm=true"});
+  CHECK(remark_about("runtime_path=/run/pyxis").find("has no effect") != std::string::npos);
+  CHECK(remark_about("container_scope=job").empty());
+}
+
+TEST_CASE("what plugstack.conf cannot say is refused with the word") {
+  for (const std::string word : {"messages=loud", "container_scope=", "execute_entrypoint=TRUE", "runtimepath=/x", "nonsense",
+                                 "=", "", "messages=own|pyxis", "messages=|"}) {
+    const std::vector<std::string> words{"sbatch_support=1", word};
+    CHECK(read_settings(words).refused ==
+          "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator must remove it)");
+    CHECK(remark_about(word).find("no container starts") != std::string::npos);
+  }
+}
+
+TEST_CASE("Slurm's own --container is found on a command line, and only there") {
+  using namespace std::string_literals;
+  CHECK(oci_option_in("srun\0--container=ubuntu\0true\0"s) == "ubuntu");
+  CHECK(oci_option_in("srun\0-N\0002\0--container\0ubuntu\0true\0"s) == "ubuntu");
+  CHECK(oci_option_in("srun\0--mpi=none\0docker\0run\0--container=x\0"s).empty());
+  CHECK(oci_option_in("srun\0-n\0001\0prog\0--container\0x\0"s).empty());
+  CHECK(oci_option_in("srun\0--\0--container=x\0"s).empty());
+  CHECK(oci_option_in("srun\0--container-image=x\0true\0"s).empty());
+  CHECK(oci_option_in("srun\0--container\0"s).empty());
+  CHECK(oci_option_in(""s).empty());
+}

@@ -1,0 +1,72 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "unit/catch.hpp"
+#include "task/furnish.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A directory of the test's own.
+struct Scratch {
+  fs::path path;
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "spc-furnish-XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Scratch() { fs::remove_all(path); }
+};
+
+}  // namespace
+
+TEST_CASE("the user's entry replaces entries of the same name or id") {
+  const std::string image = "root:x:0:0::/root:/bin/sh\nalice:x:7:7::/:/bin/sh\nubuntu:x:2001:2001::/home/ubuntu:/bin/sh\n";
+  CHECK(with_entry(image, "alice:x:2001:2001::/home/alice:/bin/bash") ==
+        "root:x:0:0::/root:/bin/sh\nalice:x:2001:2001::/home/alice:/bin/bash\n");
+  CHECK(with_entry("", "a:x:1:") == "a:x:1:\n");
+}
+
+TEST_CASE("a target that is absent is made with its parents") {
+  const Scratch scratch;
+  CHECK(open_target((scratch.path / "a/b/c").string(), true));
+  CHECK(fs::is_directory(scratch.path / "a/b/c"));
+  CHECK(open_target((scratch.path / "d/e/file").string(), false));
+  CHECK(fs::is_regular_file(scratch.path / "d/e/file"));
+}
+
+TEST_CASE("a target that exists is left as it is") {
+  const Scratch scratch;
+  fs::create_directories(scratch.path / "a");
+  fs::permissions(scratch.path / "a", fs::perms::owner_read | fs::perms::owner_exec);
+  CHECK(open_target((scratch.path / "a").string(), true));
+  CHECK(fs::status(scratch.path / "a").permissions() == (fs::perms::owner_read | fs::perms::owner_exec));
+}
+
+TEST_CASE("a dangling link as target is completed where it points to") {
+  const Scratch scratch;
+  fs::create_symlink("run/real", scratch.path / "link");
+  CHECK(open_target((scratch.path / "link").string(), false));
+  CHECK(fs::is_regular_file(scratch.path / "run/real"));
+  CHECK(fs::is_symlink(scratch.path / "link"));
+}
+
+TEST_CASE("a loop of links as target is refused") {
+  const Scratch scratch;
+  fs::create_symlink("b", scratch.path / "a");
+  fs::create_symlink("a", scratch.path / "b");
+  CHECK_FALSE(open_target((scratch.path / "a").string(), false));
+}
+
+TEST_CASE("links of /proc to open files are not followed") {
+  const UniqueFd root(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string magic = "/proc/self/fd/" + std::to_string(root.get());
+  CHECK_FALSE(open_inside(magic.c_str(), O_PATH | O_DIRECTORY));
+  CHECK_FALSE(open_inside((magic + "/etc").c_str(), O_PATH | O_DIRECTORY));
+  CHECK(open_inside("/proc/self/status", O_RDONLY));
+}
