@@ -174,7 +174,7 @@ TEST_CASE("row 207: a hook that prints without end is stopped, and what it says 
   const auto said = site.add("said", script("printf '\\033[31mred\\n' >&2; yes | head -1000 >&2"));
   REQUIRE(run(process(said), lines));
   CHECK(lines.text.starts_with("hook 50-x: \\x1b[31mred\nhook 50-x: y\n"));
-  CHECK(lines.text.ends_with("hook 50-x: further output is not shown\n"));
+  CHECK(lines.text.ends_with("hook 50-x: prints more, which is not shown\n"));
   CHECK(std::count(lines.text.begin(), lines.text.end(), '\n') == 201);
 }
 
