@@ -17,14 +17,14 @@ from source_rules import includes, resolve, strip  # noqa: E402
 
 # Figure, limit (None: it is only printed), whether we are held to it.
 LIMITS = (
-    ("lines of runtime/launch/launch.cpp", 150, False),
+    ("lines of runtime/launch/launch.cpp", 150, True),
     ("lines of the longest function", 80, False),
     ("per cent of all lines of functions that are in functions above 60", 2, False),
     ("source files in the fullest folder", 25, False),
-    ("names of types with two definitions in one namespace", 0, False),
-    ("files outside the root side that make processes", 1, False),
-    ("cycles of includes between folders", 0, False),
-    ("files that include nlohmann's JSON", 2, False),
+    ("names of types with two definitions in one namespace", 0, True),
+    ("files outside the root side that make processes", 1, True),
+    ("cycles of includes between folders", 0, True),
+    ("files that include nlohmann's JSON", 2, True),
     ("installed programs", 8, False),
     ("installed MB", 40, False),
     ("KB of text in libspank_container.so", None, False),
