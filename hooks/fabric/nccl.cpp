@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/file.hpp"
+#include "base/text.hpp"
 #include "hooks/fabric/fabric.hpp"
 
 namespace spc {
@@ -13,12 +14,6 @@ namespace {
 
 constexpr char kConf[] = "/etc/nccl.conf";
 constexpr char kTopologies[] = "/var/run/nvidia-topologyd";
-
-std::string_view trimmed(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
 
 /// The files that nccl.conf wants read: NAME=VALUE lines with # before comments (nccl, src/misc/param.cc). A plugin may be a name.
 std::vector<std::string> files_named_in(std::string_view conf) {

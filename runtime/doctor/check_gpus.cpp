@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "doctor/preflight.hpp"
+#include "base/text.hpp"
 #include "hooks/cdi/registry.hpp"
 
 namespace spc {
@@ -23,12 +24,6 @@ const std::string* given_gpus(const Surroundings& around) {
 }
 
 bool is_nothing(const std::string& devices) { return devices.empty() || devices == "void" || devices == "none"; }
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string list;
-  for (const std::string& word : words) list += (list.empty() ? "" : " ") + word;
-  return list;
-}
 
 Finding check_nodes(const Surroundings& around) {
   constexpr char kWhat[] = "GPU nodes";
@@ -50,8 +45,8 @@ Finding check_nodes(const Surroundings& around) {
   }
   if (open.empty() && denied.empty())
     return {kWhat, Verdict::failed, "the driver is loaded, but there is no /dev/nvidia0", kLoad};
-  const std::string detail = (open.empty() ? "" : joined(open) + " accessible") +
-                             (open.empty() || denied.empty() ? "" : "; ") + (denied.empty() ? "" : "not " + joined(denied));
+  const std::string detail = (open.empty() ? "" : joined(open, " ") + " accessible") +
+                             (open.empty() || denied.empty() ? "" : "; ") + (denied.empty() ? "" : "not " + joined(denied, " "));
   if (const int error = around.may_open("/dev/nvidiactl"); error != 0 && !open.empty()) {
     return {kWhat, Verdict::failed, detail + "; but not /dev/nvidiactl: " + std::strerror(error), kLoad};
   }
@@ -169,7 +164,7 @@ Finding check_imex(const Surroundings& around) {
     if (around.may_open(channel) != 0) denied.push_back(channel);
   }
   if (denied.size() == channels.size()) {
-    return {kWhat, Verdict::warning, joined(denied) + " not accessible",
+    return {kWhat, Verdict::warning, joined(denied, " ") + " not accessible",
             "set SwitchType=switch/nvidia_imex in slurm.conf to create one per job; or mode 0666"};
   }
   return {kWhat, Verdict::ok, std::to_string(channels.size() - denied.size()) + " accessible", ""};
@@ -197,7 +192,7 @@ Finding check_cdi(const Surroundings& around) {
     if (!missing.empty()) return {kWhat, Verdict::failed, file.path + " names " + missing + ", which does not exist", kAgain};
     found.push_back(file.path);
   }
-  return {kWhat, Verdict::ok, found.empty() ? "no specification: not needed for NVIDIA GPUs" : joined(found), ""};
+  return {kWhat, Verdict::ok, found.empty() ? "no specification: not needed for NVIDIA GPUs" : joined(found, " "), ""};
 }
 
 Finding check_stubs(const Surroundings& around) {

@@ -7,6 +7,7 @@
 #include "base/socket.hpp"
 #include "image/credentials/credentials_enroot.hpp"
 #include "image/credentials/credentials_json.hpp"
+#include "image/registry/json.hpp"
 
 namespace spc {
 namespace {

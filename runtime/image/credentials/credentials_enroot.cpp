@@ -3,17 +3,13 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/text.hpp"
 #include "image/credentials/credentials_command.hpp"
 
 namespace spc {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
-
-std::string_view trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
-}
 
 /// Takes the first word.
 std::string_view take_word(std::string_view& rest) {

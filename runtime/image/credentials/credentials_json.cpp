@@ -5,28 +5,30 @@
 #include "base/base64.hpp"
 #include "image/credentials/credentials_command.hpp"
 #include "image/credentials/credentials_places.hpp"
+#include "image/registry/json.hpp"
 
 namespace spc {
 namespace {
 
 
 /// The members of one object in the file; none when it is not there.
-Result<const Json::object_t*> table(const Json& file, const char* key) {
-  static const Json::object_t kNone;
-  const Json* found = find_member(file, key);
+Result<const Json*> table(const Json& file, const char* key) {
+  static const Json kNone = Json::object();
+  const Json* found = file.find(key);
   if (found == nullptr) return &kNone;
   if (!found->is_object()) return Error(ErrorKind::invalid, in_quotes(key) + " is not an object");
-  return found->get_ptr<const Json::object_t*>();
+  return found;
 }
 
 Result<std::string> text_or_empty(const Json& object, const char* key) {
-  auto text = SPC_TRY(text_member(object, key));
+  auto text = SPC_TRY(object.text(key));
   return text ? *std::move(text) : std::string();
 }
 
 /// One entry of `auths`; empty when it holds nothing, as docker writes it beside a helper.
-Result<std::optional<RegistrySecret>> secret_of_entry(const Json& entry) {
-  if (!entry.is_object()) return Error(ErrorKind::invalid, "is not an object");
+Result<std::optional<RegistrySecret>> secret_of_entry(const Json* found) {
+  if (found == nullptr || !found->is_object()) return Error(ErrorKind::invalid, "is not an object");
+  const Json& entry = *found;
   RegistrySecret secret;
   secret.username = SPC_TRY(text_or_empty(entry, "username"));
   secret.password = SecretText(SPC_TRY(text_or_empty(entry, "password")));
@@ -48,12 +50,13 @@ Result<std::optional<RegistrySecret>> secret_of_entry(const Json& entry) {
 bool is_of(const RegistrySecret& secret, const std::string& user) { return user.empty() || secret.username == user; }
 
 /// Names of the table that fit the image, the best first.
-std::vector<std::string> fitting(const Json::object_t& entries, const ImageReference& image) {
+std::vector<std::string> fitting(const Json& entries, const ImageReference& image) {
   std::vector<std::pair<std::size_t, std::string>> found;
-  for (const auto& [key, value] : entries) {
+  for (const auto& [key, value] : entries.members()) {
     if (const std::size_t fit = fit_of(key, image); fit > 0) found.emplace_back(fit, key);
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   std::vector<std::string> names;
   for (auto& [fit, name] : found) names.push_back(std::move(name));
   return names;
@@ -70,9 +73,9 @@ Result<std::string> checked_helper(const std::string& name) {
 Result<std::string> named_helper(const Json& file, const ImageReference& image) {
   const auto* helpers = SPC_TRY(table(file, "credHelpers"));
   for (const auto& name : fitting(*helpers, image)) {
-    const Json& helper = helpers->at(name);
-    if (!helper.is_string()) return Error(ErrorKind::invalid, "\"credHelpers\": a helper is not a string");
-    if (!helper.get_ref<const std::string&>().empty()) return checked_helper(helper.get_ref<const std::string&>());
+    const Json* helper = helpers->find(name);
+    if (helper == nullptr || !helper->is_text()) return Error(ErrorKind::invalid, "\"credHelpers\": a helper is not a string");
+    if (!helper->as_text().empty()) return checked_helper(helper->as_text());
   }
   return std::string();
 }
@@ -126,7 +129,7 @@ Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std
   const auto* entries = SPC_TRY_DURING(step, table(file, "auths"));
   bool listed = false;
   for (const auto& name : fitting(*entries, image)) {
-    auto secret = SPC_TRY_DURING(step + ": entry " + in_quotes(name), secret_of_entry(entries->at(name)));
+    auto secret = SPC_TRY_DURING(step + ": entry " + in_quotes(name), secret_of_entry(entries->find(name)));
     listed = true;
     if (!secret || !is_of(*secret, user)) continue;
     secret->source = path;

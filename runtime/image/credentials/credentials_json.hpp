@@ -5,7 +5,7 @@
 
 #include "base/result.hpp"
 #include "image/reference/reference.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "image/registry/secret.hpp"
 
 namespace spc {

@@ -20,9 +20,6 @@ namespace spc {
 namespace {
 
 
-/// Keeps the order that the user and other programs gave it.
-using OrderedJson = nlohmann::ordered_json;
-
 Result<ImageReference> whole_registry(const std::string& registry) {
   ImageReference image;
   image.registry = SPC_TRY(parse_registry(registry));
@@ -31,7 +28,7 @@ Result<ImageReference> whole_registry(const std::string& registry) {
 
 struct AuthFile {
   std::string path;
-  OrderedJson json = OrderedJson::object();
+  Json json = Json::object();
   bool exists = false;
 };
 
@@ -40,11 +37,9 @@ Result<AuthFile> read_auth_file(const std::string& path, Log& log) {
   const auto text = SPC_TRY(read_credential_file(path, log));
   file.exists = text.has_value();
   if (!text || text->empty()) return file;
-  // Checked by the strict reader; what that accepts this one reads the same.
-  SPC_TRY(parse_json_object(text->text(), "credentials " + in_quotes(path)));
-  file.json = OrderedJson::parse(text->text(), nullptr, false);
+  file.json = SPC_TRY(parse_json_object(text->text(), "credentials " + in_quotes(path)));
   for (const char* table : {"auths", "credHelpers"}) {
-    if (file.json.contains(table) && !file.json[table].is_object()) {
+    if (const Json* found = file.json.find(table); found != nullptr && !found->is_object()) {
       return Error(ErrorKind::invalid, "credentials " + in_quotes(path) + ": " + in_quotes(table) + " is not an object");
     }
   }
@@ -54,15 +49,16 @@ Result<AuthFile> read_auth_file(const std::string& path, Log& log) {
 /// Entries for the whole registry; one for a part of it is none of our business.
 std::vector<std::string> entries_for(const AuthFile& file, const ImageReference& registry) {
   std::vector<std::string> names;
-  if (!file.json.contains("auths")) return names;
-  for (const auto& [name, entry] : file.json["auths"].items()) {
+  const Json* entries = file.json.find("auths");
+  if (entries == nullptr) return names;
+  for (const auto& [name, entry] : entries->members()) {
     if (fit_of(name, registry) > 0) names.push_back(name);
   }
   return names;
 }
 
 Result<std::string> helper_of(const AuthFile& file, const ImageReference& registry) {
-  return helper_for(Json(file.json), file.path, registry);
+  return helper_for(file.json, file.path, registry);
 }
 
 /// A new file beside the old one, which a link may lead to, and then in its place.
@@ -94,8 +90,8 @@ Result<void> replace_file(const std::string& path, const std::string& text) {
 }
 
 Result<void> write_auth_file(const AuthFile& file) {
-  // As docker writes it.
-  const SecretText text(file.json.dump(1, '\t') + "\n");
+  // As docker writes it, in the order that the user and other programs gave it.
+  const SecretText text(file.json.str(1, '\t', Json::Order::kept) + "\n");
   return replace_file(file.path, text.text());
 }
 
@@ -108,8 +104,8 @@ Result<void> tell_helper(const std::string& helper, const char* verb, const std:
                                            (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
 }
 
-OrderedJson entry_of(const RegistrySecret& secret) {
-  OrderedJson entry = OrderedJson::object();
+Json entry_of(const RegistrySecret& secret) {
+  Json entry = Json::object();
   if (!secret.registry_token.empty()) {
     entry["registrytoken"] = secret.registry_token.text();
   } else {
@@ -139,12 +135,12 @@ Result<std::string> store_credentials(const CredentialPlaces& places, const std:
   for (const auto& old : entries_for(file, image)) file.json["auths"].erase(old);
   if (!helper.empty()) {
     const bool is_token = !secret.identity_token.empty();
-    const OrderedJson question = {{"ServerURL", name},
-                                  {"Username", is_token ? "<token>" : secret.username},
-                                  {"Secret", is_token ? secret.identity_token.text() : secret.password.text()}};
-    const SecretText input(question.dump());
+    const Json question{{"ServerURL", name},
+                        {"Username", is_token ? "<token>" : secret.username},
+                        {"Secret", is_token ? secret.identity_token.text() : secret.password.text()}};
+    const SecretText input(question.str(0, ' ', Json::Order::kept));
     SPC_TRY(tell_helper(helper, "store", input.text()));
-    file.json["auths"][name] = OrderedJson::object();  // docker's note that the helper knows it
+    file.json["auths"][name] = Json::object();  // docker's note that the helper knows it
   } else {
     file.json["auths"][name] = entry_of(secret);
   }

@@ -44,10 +44,10 @@ std::string environment_of(const std::string& settings) {
 std::string fstab_of(const std::string& config) {
   std::string text;
   const auto document = parse_json_object(config, "the image's configuration");
-  const Json* run = document ? find_member(*document, "config") : nullptr;
-  const Json* volumes = run != nullptr && run->is_object() ? find_member(*run, "Volumes") : nullptr;
+  const Json* run = document ? document->find("config") : nullptr;
+  const Json* volumes = run != nullptr && run->is_object() ? run->find("Volumes") : nullptr;
   if (volumes == nullptr || !volumes->is_object()) return text;
-  for (const auto& [path, unused] : volumes->items()) {
+  for (const auto& [path, unused] : volumes->members()) {
     if (path.find_first_of(" \t\n") != std::string::npos) continue;
     text += "${ENROOT_ROOTFS}" + path + " " + path + " none x-create=dir,bind,rw,nosuid,nodev\n";
   }

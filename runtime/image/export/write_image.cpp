@@ -41,9 +41,9 @@ Json config_of(const std::string& settings) {
 Json config_for(const std::string& text, const std::string& settings, const Digest& diff_id) {
   const auto parsed = parse_json_object(text, "the image's configuration");
   Json config = parsed ? *parsed : config_of(settings);
-  if (!config.contains("architecture")) config["architecture"] = Platform::host().architecture;
-  if (!config.contains("os")) config["os"] = "linux";
-  config["rootfs"] = {{"type", "layers"}, {"diff_ids", {diff_id.str()}}};
+  if (config.find("architecture") == nullptr) config["architecture"] = Platform::host().architecture;
+  if (config.find("os") == nullptr) config["os"] = "linux";
+  config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", Json::array({diff_id.str()})}};
   config.erase("history");
   return config;
 }
@@ -90,20 +90,20 @@ Result<void> write_oci_archive(int root, const std::string& image_config, const 
     return Error::from_errno(errno, "write the archive");
   }
 
-  const std::string config = config_for(image_config, settings, layer).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string config = config_for(image_config, settings, layer).str();
   const Digest config_digest = Sha256::of(config);
   constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
   const Json manifest{{"schemaVersion", 2},
                       {"mediaType", kManifest},
                       {"config", descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size())},
-                      {"layers", {descriptor("application/vnd.oci.image.layer.v1.tar", layer, size)}}};
-  const std::string manifest_text = manifest.dump();
+                      {"layers", Json::array({descriptor("application/vnd.oci.image.layer.v1.tar", layer, size)})}};
+  const std::string manifest_text = manifest.str();
   Json entry = descriptor(kManifest, Sha256::of(manifest_text), manifest_text.size());
-  entry["annotations"] = {{"org.opencontainers.image.ref.name", name}};
-  const Json index{{"schemaVersion", 2}, {"manifests", {entry}}};
+  entry["annotations"] = Json{{"org.opencontainers.image.ref.name", name}};
+  const Json index{{"schemaVersion", 2}, {"manifests", Json::array({entry})}};
   const std::pair<std::string, std::string> members[] = {{blob_path(config_digest), config},
                                                          {blob_path(Sha256::of(manifest_text)), manifest_text},
-                                                         {"index.json", index.dump()},
+                                                         {"index.json", index.str()},
                                                          {"oci-layout", R"({"imageLayoutVersion":"1.0.0"})"}};
   for (const auto& [path, text] : members) {
     SPC_TRY(write_all(file, tar_header(path, text.size()) + text + tar_padding(text.size())));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/records.hpp"
 #include "image/reference/reference.hpp"
 
 namespace spc {
@@ -13,9 +14,7 @@ std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
 /// What the task will be given of the configuration.
 std::string settings_of(const ImageConfig& config) {
   std::string out;
-  const auto add = [&](std::string_view key, std::string_view value) {
-    out.append(key).append("=").append(value).push_back('\0');
-  };
+  const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
   for (const auto& entry : config.env) add("env", entry);
   if (!config.workdir.empty()) add("workdir", config.workdir);
   for (const auto& argument : config.entrypoint) add("entrypoint", argument);

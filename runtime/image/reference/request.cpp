@@ -3,6 +3,8 @@
 #include <charconv>
 #include <set>
 
+#include "base/records.hpp"
+
 namespace spc {
 
 std::optional<PullPolicy> parse_pull_policy(std::string_view text) {
@@ -65,9 +67,7 @@ std::optional<std::string> ref_file_of(const ImageReference& reference, const Pl
 
 std::string ImportRequest::serialize() const {
   std::string out;
-  const auto add = [&](std::string_view key, std::string_view value) {
-    out.append(key).append("=").append(value).push_back('\0');
-  };
+  const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
   add("image", image);
   add("platform", platform.str());
   add("config", config);
@@ -85,15 +85,10 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
   const auto wrong = [](std::string_view what) { return Error(ErrorKind::internal, "import request: " + std::string(what)); };
   ImportRequest request;
   std::set<std::string_view> seen;
-  while (!bytes.empty()) {
-    const std::size_t end = bytes.find('\0');
-    if (end == std::string_view::npos) return wrong("the last record is not terminated");
-    const std::string_view record = bytes.substr(0, end);
-    bytes.remove_prefix(end + 1);
-    const std::size_t equals = record.find('=');
-    if (equals == std::string_view::npos) return wrong("a record without '='");
-    const std::string_view key = record.substr(0, equals);
-    const std::string_view value = record.substr(equals + 1);
+  Records records(bytes);
+  while (records.next()) {
+    const std::string_view key = records.key();
+    const std::string_view value = records.value();
     if (!seen.insert(key).second) return wrong(in_quotes(key) + " is given twice");
     if (key == "image") {
       request.image = value;
@@ -121,6 +116,7 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       return wrong("unknown key " + in_quotes(key));
     }
   }
+  if (records.damaged()) return wrong("a record without '=' or end");
   if (request.image.empty()) return wrong("no image");
   return request;
 }

@@ -205,7 +205,7 @@ SecretText basic_authorization(const RegistrySecret& secret) {
 Result<SecretText> parse_token(std::string_view body) {
   const Json answer = SPC_TRY(parse_json_object(body, "the login server's response"));
   for (const char* key : {"token", "access_token"}) {
-    const auto token = SPC_TRY_DURING("the login server's response", text_member(answer, key));
+    const auto token = SPC_TRY_DURING("the login server's response", answer.text(key));
     if (!token || token->empty()) continue;
     const auto printing = [](char c) { return c > 0x20 && c < 0x7f; };
     if (!std::all_of(token->begin(), token->end(), printing)) break;

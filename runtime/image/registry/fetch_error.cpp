@@ -16,11 +16,11 @@ RegistryReason reason_in(std::string_view body) {
   RegistryReason reason;
   const auto document = parse_json_object(body, "answer");
   if (!document) return reason;
-  const auto errors = array_member(*document, "errors");
+  const auto errors = document->list("errors");
   if (!errors || (*errors)->empty() || !(*errors)->front().is_object()) return reason;
   const Json& first = (*errors)->front();
-  if (auto code = text_member(first, "code"); code && *code) reason.code = **code;
-  if (auto message = text_member(first, "message"); message && *message) reason.message = **message;
+  if (auto code = first.text("code"); code && *code) reason.code = **code;
+  if (auto message = first.text("message"); message && *message) reason.message = **message;
   return reason;
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <list>
 
+#include "base/text.hpp"
 #include "image/registry/http_error.hpp"
 
 namespace spc {
@@ -17,12 +18,6 @@ namespace {
 
 constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
 constexpr long kReceiveBuffer = 512 * 1024;
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::strchr(" \t\r\n", text.front()) != nullptr) text.remove_prefix(1);
-  while (!text.empty() && std::strchr(" \t\r\n", text.back()) != nullptr) text.remove_suffix(1);
-  return text;
-}
 
 /// Whether the system keeps its trusted certificates one by one under their hashes, too. Looking one up there is quicker
 /// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms.

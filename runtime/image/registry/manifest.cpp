@@ -40,11 +40,11 @@ Error corrupt(const std::string& why) { return Error(ErrorKind::corrupt, why); }
 Result<Descriptor> parse_descriptor(const Json& object) {
   if (!object.is_object()) return corrupt("a descriptor is not an object");
   Descriptor descriptor;
-  descriptor.media_type = SPC_TRY(text_member(object, "mediaType")).value_or("");
-  const auto digest = SPC_TRY(text_member(object, "digest"));
+  descriptor.media_type = SPC_TRY(object.text("mediaType")).value_or("");
+  const auto digest = SPC_TRY(object.text("digest"));
   if (!digest) return corrupt("a descriptor has no digest");
   descriptor.digest = SPC_TRY(Digest::parse(*digest));
-  const auto size = SPC_TRY(number_member(object, "size"));
+  const auto size = SPC_TRY(object.number("size"));
   if (!size) return corrupt("descriptor of " + descriptor.digest.str() + " has no size");
   if (*size > kMaxBlob)
     return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is invalid");
@@ -66,14 +66,14 @@ Result<void> check_layer_type(const std::string& type) {
 
 Result<Manifest> manifest_of(const Json& document) {
   Manifest manifest;
-  const Json* config = find_member(document, "config");
+  const Json* config = document.find("config");
   if (config == nullptr) return corrupt("has no config");
   manifest.config = SPC_TRY(parse_descriptor(*config));
   const std::string& type = manifest.config.media_type;
   if (std::find(kConfigTypes.begin(), kConfigTypes.end(), type) == kConfigTypes.end()) {
     return Error(ErrorKind::invalid, "is not a container image but an artifact (config of type " + in_quotes(type) + ")");
   }
-  const auto* layers = SPC_TRY(array_member(document, "layers"));
+  const auto* layers = SPC_TRY(document.list("layers"));
   if (layers->size() > ImageRecordHeader::kMaxLayers) {
     return Error(ErrorKind::invalid,
                  "has " + std::to_string(layers->size()) + " layers, more than " + std::to_string(ImageRecordHeader::kMaxLayers));
@@ -88,7 +88,7 @@ Result<Manifest> manifest_of(const Json& document) {
 
 Result<Index> index_of(const Json& document) {
   Index index;
-  const auto* entries = SPC_TRY(array_member(document, "manifests"));
+  const auto* entries = SPC_TRY(document.list("manifests"));
   if (entries->size() > kMaxIndexEntries) return corrupt("lists more than " + std::to_string(kMaxIndexEntries) + " images");
   for (const Json& item : *entries) {
     Index::Entry entry;
@@ -96,12 +96,12 @@ Result<Index> index_of(const Json& document) {
     entry.is_index = is_index_type(entry.descriptor.media_type);
     // Other things (signatures, attestations of unknown type) may be listed; they are not candidates.
     if (!entry.is_index && !is_manifest_type(entry.descriptor.media_type)) continue;
-    if (const Json* platform = find_member(item, "platform")) {
+    if (const Json* platform = item.find("platform")) {
       if (!platform->is_object()) return corrupt("\"platform\" is not an object");
       entry.has_platform = true;
-      entry.platform.os = SPC_TRY(text_member(*platform, "os")).value_or("");
-      entry.platform.architecture = SPC_TRY(text_member(*platform, "architecture")).value_or("");
-      entry.platform.variant = SPC_TRY(text_member(*platform, "variant")).value_or("");
+      entry.platform.os = SPC_TRY(platform->text("os")).value_or("");
+      entry.platform.architecture = SPC_TRY(platform->text("architecture")).value_or("");
+      entry.platform.variant = SPC_TRY(platform->text("variant")).value_or("");
     }
     index.entries.push_back(std::move(entry));
   }
@@ -134,10 +134,10 @@ int match(const Platform& have, const Platform& want) {
 
 Result<std::vector<std::string>> texts_member(const Json& object, const char* key) {
   std::vector<std::string> texts;
-  const auto* items = SPC_TRY(array_member(object, key));
+  const auto* items = SPC_TRY(object.list(key));
   for (const Json& item : *items) {
-    if (!item.is_string()) return corrupt("\"" + std::string(key) + "\" has an element that is not a string");
-    const auto& text = item.get_ref<const std::string&>();
+    if (!item.is_text()) return corrupt("\"" + std::string(key) + "\" has an element that is not a string");
+    const auto& text = item.as_text();
     if (text.find('\0') != std::string::npos) return corrupt("\"" + std::string(key) + "\" has a NUL character in it");
     texts.push_back(text);
   }
@@ -147,28 +147,28 @@ Result<std::vector<std::string>> texts_member(const Json& object, const char* ke
 /// The keys of an object that stands for a set; nothing acts upon them, so what is malformed is left out.
 std::vector<std::string> names_member(const Json& object, const char* key) {
   std::vector<std::string> names;
-  const Json* set = find_member(object, key);
+  const Json* set = object.find(key);
   if (set == nullptr || !set->is_object()) return names;
-  for (const auto& item : set->items()) {
-    if (item.key().find('\0') == std::string::npos) names.push_back(item.key());
+  for (const auto& [name, unused] : set->members()) {
+    if (name.find('\0') == std::string::npos) names.push_back(name);
   }
   return names;
 }
 
 Result<ImageConfig> config_of(const Json& document) {
   ImageConfig config;
-  config.platform.os = SPC_TRY(text_member(document, "os")).value_or("");
-  config.platform.architecture = SPC_TRY(text_member(document, "architecture")).value_or("");
-  config.platform.variant = SPC_TRY(text_member(document, "variant")).value_or("");
+  config.platform.os = SPC_TRY(document.text("os")).value_or("");
+  config.platform.architecture = SPC_TRY(document.text("architecture")).value_or("");
+  config.platform.variant = SPC_TRY(document.text("variant")).value_or("");
 
-  const Json* rootfs = find_member(document, "rootfs");
+  const Json* rootfs = document.find("rootfs");
   if (rootfs == nullptr || !rootfs->is_object()) {
     return Error(ErrorKind::invalid, "has no rootfs: this is not a container image");
   }
   const auto diff_ids = SPC_TRY(texts_member(*rootfs, "diff_ids"));
   for (const auto& text : diff_ids) config.diff_ids.push_back(SPC_TRY_DURING("diff_ids", Digest::parse(text)));
 
-  if (const Json* run = find_member(document, "config")) {
+  if (const Json* run = document.find("config")) {
     if (!run->is_object()) return corrupt("\"config\" is not an object");
     const auto env = SPC_TRY(texts_member(*run, "Env"));
     for (const auto& entry : env) {
@@ -177,8 +177,8 @@ Result<ImageConfig> config_of(const Json& document) {
     }
     config.entrypoint = SPC_TRY(texts_member(*run, "Entrypoint"));
     config.cmd = SPC_TRY(texts_member(*run, "Cmd"));
-    config.workdir = SPC_TRY(text_member(*run, "WorkingDir")).value_or("");
-    config.user = SPC_TRY(text_member(*run, "User")).value_or("");
+    config.workdir = SPC_TRY(run->text("WorkingDir")).value_or("");
+    config.user = SPC_TRY(run->text("User")).value_or("");
     config.volumes = names_member(*run, "Volumes");
     config.ports = names_member(*run, "ExposedPorts");
   }
@@ -187,12 +187,12 @@ Result<ImageConfig> config_of(const Json& document) {
 
 Result<std::variant<Manifest, Index>> document_of(const Json& document, std::string_view content_type) {
   content_type = content_type.substr(0, content_type.find(';'));
-  const std::string own_type = SPC_TRY(text_member(document, "mediaType")).value_or("");
-  const auto schema = SPC_TRY(number_member(document, "schemaVersion"));
-  const bool has_layers = find_member(document, "layers") != nullptr || find_member(document, "config") != nullptr;
-  const bool has_manifests = find_member(document, "manifests") != nullptr;
+  const std::string own_type = SPC_TRY(document.text("mediaType")).value_or("");
+  const auto schema = SPC_TRY(document.number("schemaVersion"));
+  const bool has_layers = document.find("layers") != nullptr || document.find("config") != nullptr;
+  const bool has_manifests = document.find("manifests") != nullptr;
 
-  if (schema == 1U || find_member(document, "fsLayers") != nullptr || own_type.starts_with(kDockerSchema1)) {
+  if (schema == 1U || document.find("fsLayers") != nullptr || own_type.starts_with(kDockerSchema1)) {
     return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)")
         .hint("push the image again with a recent tool");
   }

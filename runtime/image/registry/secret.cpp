@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/records.hpp"
 
 namespace spc {
 namespace {
@@ -21,13 +22,10 @@ bool is_one_line(std::string_view text) {
 Result<RegistrySecret> parse_records(std::string_view bytes) {
   const auto wrong = [](const char* what) { return Error(ErrorKind::invalid, std::string("credentials: ") + what); };
   RegistrySecret secret;
-  while (!bytes.empty()) {
-    const std::size_t end = bytes.find('\0');
-    const std::size_t equals = bytes.find('=');
-    if (end == std::string_view::npos || equals == std::string_view::npos || equals > end) return wrong("damaged record");
-    const std::string_view key = bytes.substr(0, equals);
-    const std::string_view value = bytes.substr(equals + 1, end - equals - 1);
-    bytes.remove_prefix(end + 1);
+  Records records(bytes);
+  while (records.next()) {
+    const std::string_view key = records.key();
+    const std::string_view value = records.value();
     if (!is_one_line(value)) return wrong("contain a control character");
     if (key == "username") {
       secret.username = value;
@@ -43,6 +41,7 @@ Result<RegistrySecret> parse_records(std::string_view bytes) {
       return wrong("unknown key in a record");
     }
   }
+  if (records.damaged()) return wrong("damaged record");
   if (secret.empty()) return wrong("contain neither password nor token");
   return secret;
 }
@@ -58,7 +57,7 @@ Result<UniqueFd> RegistrySecret::to_file() const {
   std::string records;
   records.reserve(kMaxFile);  // growing would leave copies behind
   const auto add = [&](std::string_view key, std::string_view value) {
-    if (!value.empty()) records.append(key).append("=").append(value).push_back('\0');
+    if (!value.empty()) add_record(records, key, value);
   };
   add("username", username);
   add("password", password.text());

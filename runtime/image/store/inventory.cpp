@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "image/store/store_files.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc {
 namespace {
@@ -36,13 +37,12 @@ Result<StoredRecord> read_head(int file, const Digest& manifest) {
 }
 
 Result<std::vector<StoredLayer>> list_layers(const ImageStore& store) {
-  const UniqueFd directory(::openat(store.directory(), "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd directory(::openat(store.directory(), store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!directory) return Error::from_errno(errno, "open the layers in " + in_quotes(store.path()));
   std::vector<StoredLayer> layers;
   for (const auto& file : SPC_TRY(names_in(directory.get()))) {
-    constexpr std::string_view kEnding = ".sqsh";
-    if (!file.ends_with(kEnding)) continue;
-    const auto name = Digest::parse("sha256:" + file.substr(0, file.size() - kEnding.size()));
+    if (!file.ends_with(store_layout::kLayerEnding)) continue;
+    const auto name = Digest::parse("sha256:" + file.substr(0, file.size() - store_layout::kLayerEnding.size()));
     struct stat status {};
     if (!name || ::fstatat(directory.get(), file.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     layers.push_back({*name, static_cast<std::uint64_t>(status.st_blocks) * 512, status.st_mtim.tv_sec});

@@ -4,15 +4,13 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/records.hpp"
+
 namespace spc {
 namespace {
 
 constexpr std::size_t kMaxIndexes = 16;
 constexpr std::size_t kMaxOrigins = 64;
-
-void add_record(std::string& out, std::string_view key, std::string_view value) {
-  out.append(key).append("=").append(value).push_back('\0');
-}
 
 template <typename Number>
 Number number_in(std::string_view text) {
@@ -130,27 +128,17 @@ std::string ImageOrigins::serialize() const {
 
 ImageOrigins ImageOrigins::parse(std::string_view bytes) {
   ImageOrigins origins;
-  while (!bytes.empty()) {
-    const std::size_t end = std::min(bytes.find('\0'), bytes.size());
-    const std::string_view record = bytes.substr(0, end);
-    bytes.remove_prefix(std::min(end + 1, bytes.size()));
-    const std::size_t equals = std::min(record.find('='), record.size());
-    const std::string_view key = record.substr(0, equals);
-    if (key == "origin") origins.all_.emplace_back();
-    if (!origins.all_.empty()) set(origins.all_.back(), key, record.substr(std::min(equals + 1, record.size())));
+  for (Records records(bytes); records.next();) {
+    if (records.key() == "origin") origins.all_.emplace_back();
+    if (!origins.all_.empty()) set(origins.all_.back(), records.key(), records.value());
   }
   return origins;
 }
 
 std::vector<std::string> setting_values(const std::string& settings, std::string_view key) {
   std::vector<std::string> values;
-  for (std::size_t at = 0; at < settings.size();) {
-    const std::size_t end = std::min(settings.find('\0', at), settings.size());
-    const std::string_view record = std::string_view(settings).substr(at, end - at);
-    if (record.size() > key.size() && record.substr(0, key.size()) == key && record[key.size()] == '=') {
-      values.emplace_back(record.substr(key.size() + 1));
-    }
-    at = end + 1;
+  for (Records records(settings); records.next();) {
+    if (records.key() == key) values.emplace_back(records.value());
   }
   return values;
 }

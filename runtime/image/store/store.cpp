@@ -13,6 +13,7 @@
 
 #include "base/file.hpp"
 #include "image/store/store_files.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc {
 namespace {
@@ -42,8 +43,6 @@ struct flock byte_at(std::int64_t offset, short type) {
   range.l_len = 1;
   return range;
 }
-
-std::string file_of(const Digest& layer) { return "layers/sha256/" + layer.hex() + ".sqsh"; }
 
 /// A line of images/delivered/<layer>. Both signs: a line that was cut off by a full disk must not be another origin's.
 std::string delivery_line(const std::string& origin) { return "=" + origin + "=\n"; }
@@ -95,8 +94,8 @@ Result<ImageStore> ImageStore::open(int directory) {
     }
     return fd;
   };
-  auto images = SPC_TRY(open_in("images", O_RDONLY | O_DIRECTORY));
-  auto refs = SPC_TRY(open_in("refs", O_RDONLY | O_DIRECTORY));
+  auto images = SPC_TRY(open_in(store_layout::kImages, O_RDONLY | O_DIRECTORY));
+  auto refs = SPC_TRY(open_in(store_layout::kRefs, O_RDONLY | O_DIRECTORY));
   auto locks = SPC_TRY(open_in("locks", O_RDWR | O_CREAT));
   return ImageStore(directory, name, std::move(images), std::move(refs), std::move(locks));
 }
@@ -105,11 +104,11 @@ Result<ImageStore> ImageStore::open(int directory) {
 
 bool ImageStore::has_layer(const Digest& name) const {
   struct stat status {};
-  return ::fstatat(directory_, file_of(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  return ::fstatat(directory_, store_layout::layer_path(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 UniqueFd ImageStore::hold_layer(const Digest& name) const {
-  UniqueFd file(::openat(directory_, file_of(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  UniqueFd file(::openat(directory_, store_layout::layer_path(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   // Whoever takes it away has the exclusive lock for the moment in which it loses its name.
   if (!file || ::flock(file.get(), LOCK_SH | LOCK_NB) != 0) return {};
   struct stat status {};
@@ -118,7 +117,8 @@ UniqueFd ImageStore::hold_layer(const Digest& name) const {
 }
 
 bool ImageStore::is_layer_in_use(const Digest& name) const {
-  const UniqueFd file(::openat(directory_, file_of(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd file(
+      ::openat(directory_, store_layout::layer_path(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
@@ -179,18 +179,18 @@ Result<void> ImageStore::write_image(const Digest& manifest, const ImageRecord& 
 }
 
 Result<ImageOrigins> ImageStore::origins(const Digest& manifest) const {
-  const auto bytes = SPC_TRY(read_below(images_.get(), "origins", manifest.hex(), kMaxOriginsFile));
+  const auto bytes = SPC_TRY(read_below(images_.get(), store_layout::kOrigins, manifest.hex(), kMaxOriginsFile));
   return ImageOrigins::parse(bytes.value_or(""));
 }
 
 Result<void> ImageStore::write_origins(const Digest& manifest, const ImageOrigins& origins) const {
-  const auto directory = SPC_TRY(open_private_directory(images_.get(), "origins"));
+  const auto directory = SPC_TRY(open_private_directory(images_.get(), store_layout::kOrigins));
   return write_named(directory.get(), manifest.hex(), origins.serialize(), Durable::no);
 }
 
 Result<void> ImageStore::remove_image(const Digest& manifest) const {
   SPC_TRY(remove_named(images_.get(), manifest.hex()));
-  return remove_named(images_.get(), "origins/" + manifest.hex());
+  return remove_named(images_.get(), std::string(store_layout::kOrigins) + "/" + manifest.hex());
 }
 
 void ImageStore::touch_image(const Digest& manifest) const {
@@ -215,18 +215,19 @@ Result<void> ImageStore::write_ref(const std::string& name, const Ref& ref) cons
 Result<void> ImageStore::remove_ref(const std::string& name) const { return remove_named(refs_.get(), name); }
 
 Result<std::optional<ImageStore::Ref>> ImageStore::grant(std::uint32_t uid, const std::string& name) const {
-  return parse_ref(SPC_TRY(read_below(images_.get(), "grants/" + std::to_string(uid), name, kMaxRef)));
+  return parse_ref(
+      SPC_TRY(read_below(images_.get(), std::string(store_layout::kGrants) + "/" + std::to_string(uid), name, kMaxRef)));
 }
 
 Result<void> ImageStore::write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const {
-  const auto grants = SPC_TRY(open_private_directory(images_.get(), "grants"));
+  const auto grants = SPC_TRY(open_private_directory(images_.get(), store_layout::kGrants));
   const auto of_user = SPC_TRY(open_private_directory(grants.get(), std::to_string(uid)));
   return write_named(of_user.get(), name, text_of(ref), Durable::no);
 }
 
 Result<void> ImageStore::forget_grants(const std::set<Digest>& manifests) const {
   constexpr int kHow = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
-  const UniqueFd grants(::openat(images_.get(), "grants", kHow));
+  const UniqueFd grants(::openat(images_.get(), store_layout::kGrants, kHow));
   if (!grants && errno == ENOENT) return {};
   if (!grants) return Error::from_errno(errno, "open the grants in the image store");
   const auto users = SPC_TRY(names_in(grants.get()));

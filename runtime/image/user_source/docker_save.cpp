@@ -22,10 +22,10 @@ struct SavedImage {
 
 Result<std::vector<std::string>> texts_of(const Json& object, const char* key) {
   std::vector<std::string> texts;
-  const auto* items = SPC_TRY(array_member(object, key));
+  const auto* items = SPC_TRY(object.list(key));
   for (const Json& item : *items) {
-    if (!item.is_string()) return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" has an element that is not a string");
-    texts.push_back(item.get<std::string>());
+    if (!item.is_text()) return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" has an element that is not a string");
+    texts.push_back(item.as_text());
   }
   return texts;
 }
@@ -34,11 +34,11 @@ Result<std::vector<std::string>> texts_of(const Json& object, const char* key) {
 Result<std::vector<SavedImage>> saved_images(const std::string& text) {
   const Json document = SPC_TRY(parse_json_object("{\"images\":" + text + "}", "manifest.json"));
   std::vector<SavedImage> images;
-  const auto* items = SPC_TRY(array_member(document, "images"));
+  const auto* items = SPC_TRY(document.list("images"));
   for (const Json& item : *items) {
     if (!item.is_object()) return Error(ErrorKind::corrupt, "an entry is not an object");
     SavedImage image;
-    image.config = SPC_TRY(text_member(item, "Config")).value_or("");
+    image.config = SPC_TRY(item.text("Config")).value_or("");
     image.tags = SPC_TRY(texts_of(item, "RepoTags"));
     image.layers = SPC_TRY(texts_of(item, "Layers"));
     images.push_back(std::move(image));
@@ -46,7 +46,8 @@ Result<std::vector<SavedImage>> saved_images(const std::string& text) {
   return images;
 }
 
-Result<const SavedImage*> choose_saved(const std::vector<SavedImage>& images, const std::string& reference, const std::string& name) {
+Result<const SavedImage*> choose_saved(const std::vector<SavedImage>& images, const std::string& reference,
+                                       const std::string& name) {
   if (reference.empty() && images.size() == 1) return &images.front();
   std::vector<std::string> there;
   for (const SavedImage& image : images) {
@@ -110,7 +111,7 @@ Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, con
                     {"rootfs", {{"type", "layers"}, {"diff_ids", Json::array({digest.str()})}}}};
   std::vector<DescribedImage::Layer> layers;
   layers.push_back({.digest = digest, .media_type = "application/vnd.oci.image.layer.v1.tar", .part = archive});
-  return DescribedImage::create(config.dump(), std::move(layers));
+  return DescribedImage::create(config.str(), std::move(layers));
 }
 
 }  // namespace spc::user_source

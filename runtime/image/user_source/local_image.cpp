@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "base/sha256.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "image/user_source/directory_files.hpp"
 #include "image/user_source/docker_save.hpp"
 #include "image/user_source/export.hpp"
@@ -94,7 +94,7 @@ Result<std::unique_ptr<LocalImage>> DescribedImage::create(const std::string& co
                       {"mediaType", kManifestType},
                       {"config", descriptor(kConfigType, config_digest, config.size())},
                       {"layers", std::move(listed)}};
-  image->document_ = SPC_TRY(file_with(manifest.dump(), kManifestType));
+  image->document_ = SPC_TRY(file_with(manifest.str(), kManifestType));
   return std::unique_ptr<LocalImage>(std::move(image));
 }
 

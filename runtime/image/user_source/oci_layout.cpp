@@ -37,26 +37,26 @@ Result<void> check_layout(const NamedFiles& files, const std::string& name) {
   if (!marker) return Error(ErrorKind::invalid, in_quotes(name) + " is not an OCI image layout: it has no file oci-layout");
   const auto text = SPC_TRY(read_part(*marker, 64 << 10, "oci-layout"));
   const Json document = SPC_TRY(parse_json_object(text, "oci-layout"));
-  const auto version = SPC_TRY_DURING("oci-layout", text_member(document, "imageLayoutVersion"));
+  const auto version = SPC_TRY_DURING("oci-layout", document.text("imageLayoutVersion"));
   if (version && version->starts_with("1.")) return {};
   return Error(ErrorKind::invalid, in_quotes(name) + ": its image layout is not of version 1");
 }
 
 Result<std::vector<Entry>> entries_of(const Json& index) {
   std::vector<Entry> entries;
-  const auto* items = SPC_TRY(array_member(index, "manifests"));
+  const auto* items = SPC_TRY(index.list("manifests"));
   if (items->size() > kMaxIndexEntries)
     return Error(ErrorKind::invalid, "lists more than " + std::to_string(kMaxIndexEntries) + " images");
   for (const Json& item : *items) {
     if (!item.is_object()) return Error(ErrorKind::corrupt, "an entry is not an object");
     Entry entry;
-    const auto digest = SPC_TRY(text_member(item, "digest"));
+    const auto digest = SPC_TRY(item.text("digest"));
     entry.digest = SPC_TRY(Digest::parse(digest.value_or("")));
-    entry.media_type = SPC_TRY(text_member(item, "mediaType")).value_or("");
-    entry.has_platform = find_member(item, "platform") != nullptr;
-    if (const Json* annotations = find_member(item, "annotations"); annotations != nullptr && annotations->is_object()) {
+    entry.media_type = SPC_TRY(item.text("mediaType")).value_or("");
+    entry.has_platform = item.find("platform") != nullptr;
+    if (const Json* annotations = item.find("annotations"); annotations != nullptr && annotations->is_object()) {
       for (const char* key : {"io.containerd.image.name", "org.opencontainers.image.ref.name"}) {
-        if (auto name = SPC_TRY(text_member(*annotations, key)); name && !name->empty()) entry.names.push_back(*std::move(name));
+        if (auto name = SPC_TRY(annotations->text(key)); name && !name->empty()) entry.names.push_back(*std::move(name));
       }
     }
     entries.push_back(std::move(entry));

@@ -8,6 +8,7 @@
 
 #include "base/child.hpp"
 #include "base/file.hpp"
+#include "base/records.hpp"
 #include "base/socket.hpp"
 #include "launch/request/save_path.hpp"
 #include "protocol/save.hpp"
@@ -31,10 +32,10 @@ bool introduce_itself(int slurmstepd) {
 
 /// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.
 Result<UniqueFd> settings_file(const ImageSettings& image) {
-  std::string records = "settings=files";
-  records.push_back('\0');
-  for (const std::string& variable : image.environment) records.append("env=").append(variable).push_back('\0');
-  if (!image.workdir.empty()) records.append("workdir=").append(image.workdir).push_back('\0');
+  std::string records;
+  add_record(records, "settings", "files");
+  for (const std::string& variable : image.environment) add_record(records, "env", variable);
+  if (!image.workdir.empty()) add_record(records, "workdir", image.workdir);
   return sealed_memory_file("spank-container settings", records);
 }
 

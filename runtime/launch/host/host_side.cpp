@@ -12,6 +12,7 @@
 #include "base/file.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/host/slurm_client.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc {
 
@@ -175,7 +176,7 @@ void move_placement(Furniture& furniture, const std::string& from, const std::st
 std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
                                      const PolicyRecord& policy) {
   if (pull == PullPolicy::always) return std::nullopt;
-  const std::string path = SPC_STORE_DIR "/refs/" + ref_file_name;
+  const std::string path = SPC_STORE_DIR "/" + store_layout::ref_path(ref_file_name);
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || status.st_mtim.tv_sec <= policy.made_at) return std::nullopt;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
+#include "base/records.hpp"
 #include "base/socket.hpp"
 
 namespace spc {
@@ -21,13 +22,9 @@ std::string flag_error(const char* flag, const ContainerName& name, const char* 
 
 ContainerNotes ContainerNotes::parse(std::string_view records) {
   ContainerNotes notes;
-  while (!records.empty()) {
-    const std::string_view record = records.substr(0, records.find('\0'));
-    records.remove_prefix(std::min(record.size() + 1, records.size()));
-    const auto equals = record.find('=');
-    if (equals == std::string_view::npos) continue;
-    const std::string_view key = record.substr(0, equals);
-    const std::string value(record.substr(equals + 1));
+  for (Records record(records); record.next();) {
+    const std::string_view key = record.key();
+    const std::string_view value = record.value();
     if (key == "name") notes.name = value;
     if (key == "image") notes.image = value;
     if (key == "digest") notes.digest = value;
@@ -39,7 +36,7 @@ ContainerNotes ContainerNotes::parse(std::string_view records) {
 std::string ContainerNotes::serialize() const {
   std::string text;
   const auto add = [&](const char* key, const std::string& value) {
-    if (!value.empty()) text.append(key).append("=").append(value).push_back('\0');
+    if (!value.empty()) add_record(text, key, value);
   };
   add("name", name);
   add("image", image);

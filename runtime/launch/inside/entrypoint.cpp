@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/records.hpp"
 #include "launch/inside/entrypoint_process.hpp"
 #include "launch/inside/task_notes.hpp"
 
@@ -160,7 +161,7 @@ void apply(const EntrypointChanges& changes, const LaunchRequest& request, Conta
 
 std::string EntrypointOutcome::serialize() const {
   std::string records;
-  const auto add = [&](std::string_view key, std::string_view value) { records.append(key).append("=").append(value) += '\0'; };
+  const auto add = [&](std::string_view key, std::string_view value) { add_record(records, key, value); };
   for (const auto& [name, value] : changes.set) add("set", name + "=" + value);
   for (const std::string& name : changes.unset) add("unset", name);
   for (const std::string& line : output) add("output", line);

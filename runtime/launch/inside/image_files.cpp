@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/file.hpp"
+#include "base/text.hpp"
 #include "launch/site/enroot_text.hpp"
 #include "task/furnish.hpp"
 
@@ -60,12 +61,6 @@ bool is_variable_character(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' 
 
 bool is_variable_name(std::string_view text) {
   return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_variable_character);
-}
-
-std::string_view trimmed(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
 /// Lines one after the other; an empty last one does not count.

@@ -3,47 +3,42 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/records.hpp"
+
 namespace spc {
 namespace {
 
-void add_records(std::string& records, std::string_view key, std::string_view value) {
-  records.append(key).append("=").append(value) += '\0';
-}
-
 void add_pairs(std::string& records, std::string_view key, const std::map<std::string, std::string>& pairs) {
-  for (const auto& [name, value] : pairs) add_records(records, key, name + "=" + value);
+  for (const auto& [name, value] : pairs) add_record(records, key, name + "=" + value);
 }
 
 }  // namespace
 
 std::string TaskEdits::serialize() const {
   std::string records;
-  for (const std::string& name : off) add_records(records, "off", name);
+  for (const std::string& name : off) add_record(records, "off", name);
   for (const auto& [hook, edits] : of_hooks) {
-    add_records(records, "hook", hook);
-    for (const std::string& name : edits.environment.unset) add_records(records, "unset", name);
+    add_record(records, "hook", hook);
+    for (const std::string& name : edits.environment.unset) add_record(records, "unset", name);
     add_pairs(records, "set", edits.environment.set);
     add_pairs(records, "prepend", edits.environment.prepend);
     add_pairs(records, "default", edits.environment.defaults);
-    for (const LimitEdit& limit : edits.limits) add_records(records, "limit", limit.name + "=" + std::to_string(limit.soft));
-    for (const std::string& note : edits.notes) add_records(records, "note", note);
-    for (const std::string& warning : edits.warnings) add_records(records, "warning", warning);
+    for (const LimitEdit& limit : edits.limits) add_record(records, "limit", limit.name + "=" + std::to_string(limit.soft));
+    for (const std::string& note : edits.notes) add_record(records, "note", note);
+    for (const std::string& warning : edits.warnings) add_record(records, "warning", warning);
   }
   for (const auto& [hook, microseconds] : took) {
-    add_records(records, "hook", hook);
-    add_records(records, "took", std::to_string(microseconds));
+    add_record(records, "hook", hook);
+    add_record(records, "took", std::to_string(microseconds));
   }
   return records;
 }
 
 TaskEdits TaskEdits::parse(std::string_view records) {
   TaskEdits task;
-  while (!records.empty()) {
-    const std::string_view record = records.substr(0, records.find('\0'));
-    records.remove_prefix(std::min(record.size() + 1, records.size()));
-    const auto equals = std::min(record.find('='), record.size());
-    const std::string_view key = record.substr(0, equals);
-    const std::string value(record.substr(std::min(equals + 1, record.size())));
+  for (Records record(records); record.next();) {
+    const std::string_view key = record.key();
+    const std::string value(record.value());
     if (key == "off") task.off.push_back(value);
     if (key == "hook") task.of_hooks.push_back({value, {}});
     if (task.of_hooks.empty()) continue;

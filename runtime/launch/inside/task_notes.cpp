@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/records.hpp"
 
 namespace spc {
 namespace {
@@ -48,8 +49,9 @@ Result<UniqueFd> TaskNotes::make_file() {
 }
 
 Result<void> TaskNotes::write(int file) const {
-  std::string records = "step=" + step + '\0';
-  for (const auto& [key, value] : site.records()) records.append("site=").append(key).append("=").append(value) += '\0';
+  std::string records;
+  add_record(records, "step", step);
+  for (const auto& [key, value] : site.records()) add_record(records, "site", key + "=" + value);
   records += edits.serialize();
   const std::uint64_t length = records.size();
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);

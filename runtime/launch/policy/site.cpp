@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/records.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/policy.hpp"
 
@@ -34,13 +35,7 @@ Site Site::read() {
 
 Site Site::parse(std::string_view records) {
   Site site;
-  while (!records.empty()) {
-    const std::string_view record = records.substr(0, records.find('\0'));
-    records.remove_prefix(std::min(record.size() + 1, records.size()));
-    const auto equals = record.find('=');
-    if (equals == std::string_view::npos) continue;
-    site.records_.emplace_back(record.substr(0, equals), record.substr(equals + 1));
-  }
+  for (Records record(records); record.next();) site.records_.emplace_back(record.key(), record.value());
   return site;
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "base/text.hpp"
 #include "launch/request/mount_words.hpp"
 #include "protocol/task.hpp"
 
@@ -15,16 +16,6 @@ constexpr std::string_view kForm = "SRC[:DST[:FLAGS]]";
 
 Error refuse(std::string_view item, std::string_view why) {
   return Error(ErrorKind::invalid, std::string(kOption) + ": " + in_quotes(item) + ": " + std::string(why));
-}
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
 }
 
 bool is_path(std::string_view text) { return text.starts_with('/') || text.starts_with('.'); }

@@ -1,17 +1,14 @@
 #include "launch/spec/environment.hpp"
 
+#include "base/records.hpp"
+
 namespace spc {
 
 ImageSettings ImageSettings::parse(std::string_view records) {
   ImageSettings settings;
-  while (!records.empty()) {
-    const auto end = records.find('\0');
-    const std::string_view record = records.substr(0, end);
-    records.remove_prefix(end == std::string_view::npos ? records.size() : end + 1);
-    const auto equals = record.find('=');
-    if (equals == std::string_view::npos) continue;
-    const std::string_view key = record.substr(0, equals);
-    const std::string_view value = record.substr(equals + 1);
+  for (Records record(records); record.next();) {
+    const std::string_view key = record.key();
+    const std::string_view value = record.value();
     if (key == "env") settings.environment.emplace_back(value);
     if (key == "workdir") settings.workdir = value;
     if (key == "settings") settings.in_files = value == "files";

@@ -4,7 +4,7 @@
 
 #include "doctor/preflight.hpp"
 #include "image/config/config.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -72,7 +72,7 @@ bool report(const std::vector<Finding>& findings, bool as_json) {
         {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"detail", finding.detail}, {"cure", finding.cure}});
     if (!as_json) print_finding(finding);
   }
-  if (as_json) std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  if (as_json) std::puts(list.str(2).c_str());
   return !failed;
 }
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "tool/command.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
@@ -93,7 +93,7 @@ Result<int> run_images(const Arguments& arguments) {
   if (arguments.has("json")) {
     Json list = Json::array();
     for (const Row& row : rows) list.push_back(as_json(row));
-    std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(list.str(2).c_str());
   } else {
     print_rows(rows);
   }

@@ -11,9 +11,10 @@
 #include "base/sha256.hpp"
 #include "image/reference/location.hpp"
 #include "image/reference/reference.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "image/store/store.hpp"
 #include "launch/host/local_image.hpp"
+#include "protocol/store_layout.hpp"
 #include "tool/command.hpp"
 #include "tool/images/local_image.hpp"
 #include "tool/images/obtain.hpp"
@@ -23,7 +24,7 @@ namespace {
 
 /// Copies the file into the store, where its digest is its name.
 Result<Digest> copy_into_store(int store, int file) {
-  const UniqueFd layers(::openat(store, "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd layers(::openat(store, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const UniqueFd copy(::openat(layers.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
   if (!copy) return Error::from_errno(errno, "create a file in the user's image store");
   Sha256 hash;
@@ -41,7 +42,7 @@ Result<Digest> copy_into_store(int store, int file) {
   const Digest digest = hash.finish();
   if (::fsync(copy.get()) != 0) return Error::from_errno(errno, "write into the user's image store");
   const std::string itself = "/proc/self/fd/" + std::to_string(copy.get());
-  const std::string name = digest.hex() + ".sqsh";
+  const std::string name = store_layout::layer_file(digest);
   if (::linkat(AT_FDCWD, itself.c_str(), layers.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
     return Error::from_errno(errno, "publish a file in the user's image store");
   }
@@ -54,8 +55,8 @@ ImageRecord record_of(const Digest& layer, const std::string& name) {
   record.layer_format = kLayerFormat;
   record.layers = {layer};
   record.settings = kSettingsInFiles;
-  record.config = Json{{"architecture", Platform::host().architecture}, {"os", "linux"}}.dump();
-  record.manifest = Json{{"schemaVersion", 2}, {"squashfs", layer.str()}, {"name", name}}.dump();
+  record.config = Json{{"architecture", Platform::host().architecture}, {"os", "linux"}}.str();
+  record.manifest = Json{{"schemaVersion", 2}, {"squashfs", layer.str()}, {"name", name}}.str();
   return record;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "image/config/config.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/places.hpp"
 
@@ -35,7 +35,7 @@ Result<int> run_info(const Arguments& arguments) {
   if (arguments.has("json")) {
     Json object = Json::object();
     for (const auto& [key, value] : lines) object[key] = value;
-    std::puts(object.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(object.str(2).c_str());
     return 0;
   }
   for (const auto& [key, value] : lines) std::printf("%-18s %s\n", key, printable(value).c_str());

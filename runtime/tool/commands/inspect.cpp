@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "base/user_namespace.hpp"
+#include "base/text.hpp"
 #include "image/config/config.hpp"
 #include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
@@ -59,22 +60,16 @@ void print_line(const char* key, const std::string& value) {
   if (!value.empty()) std::printf("%-12s %s\n", key, printable(value).c_str());
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 void print_description(const ListedImage& image, const std::vector<Fact>& facts) {
   for (const auto& name : image.names) print_line("name", name.name);
   print_line("digest", image.digest.str());
   print_line("platform", image.platform());
   print_line("size", human_bytes(image.bytes) + " in " + std::to_string(image.record->layers.size()) + " layers");
   for (const Fact& fact : facts) print_line(fact.what.c_str(), fact.value);
-  print_line("entrypoint", joined(setting_values(image.record->settings, "entrypoint")));
-  print_line("command", joined(setting_values(image.record->settings, "cmd")));
-  print_line("workdir", joined(setting_values(image.record->settings, "workdir")));
-  print_line("user", joined(setting_values(image.record->settings, "user")));
+  print_line("entrypoint", joined(setting_values(image.record->settings, "entrypoint"), " "));
+  print_line("command", joined(setting_values(image.record->settings, "cmd"), " "));
+  print_line("workdir", joined(setting_values(image.record->settings, "workdir"), " "));
+  print_line("user", joined(setting_values(image.record->settings, "user"), " "));
   for (const auto& variable : setting_values(image.record->settings, "env")) print_line("env", variable);
   for (const Digest& layer : image.record->layers) print_line("layer", layer.str());
 }
@@ -90,7 +85,7 @@ Result<int> run_inspect(const Arguments& arguments) {
     return Error(ErrorKind::refused, "inspect " + in_quotes(arguments.words[0]) + ": permission denied for its record");
   const auto facts = facts_or_warning(places, store.get(), image);
   if (arguments.has("json")) {
-    std::puts(description_of(image, facts).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(description_of(image, facts).str(2).c_str());
   } else {
     print_description(image, facts);
   }

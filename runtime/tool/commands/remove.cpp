@@ -3,7 +3,7 @@
 
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
 #include "image/store/eviction.hpp"
 #include "image/store/inventory.hpp"
 #include "image/store/store.hpp"
@@ -79,7 +79,7 @@ Result<int> run_gc(const Arguments& arguments) {
                       {"layers", removed.layers},
                       {"bytes", removed.bytes},
                       {"layers_in_use", plan.staying}};
-    std::puts(report.dump(2).c_str());
+    std::puts(report.str(2).c_str());
   } else {
     std::puts(said(removed, plan.staying, dry ? "would remove" : "removed").c_str());
     if (dry && removed.images + removed.layers > 0) std::puts("use scontainer gc --yes to remove them");

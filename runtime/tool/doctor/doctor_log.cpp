@@ -7,7 +7,8 @@
 #include <cstdio>
 
 #include "doctor/diagnose.hpp"
-#include "image/registry/json.hpp"
+#include "base/json.hpp"
+#include "base/text.hpp"
 #include "tool/doctor/doctor.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -45,12 +46,6 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
   }
 }
 
-std::string list_of(const std::vector<const char*>& words) {
-  std::string list;
-  for (const char* word : words) list += (list.empty() ? "" : ", ") + std::string(word);
-  return list;
-}
-
 void print_recognised(const Recognised& one) {
   const Failure& failure = *one.failure;
   std::string where = "line " + std::to_string(one.line);
@@ -62,7 +57,8 @@ void print_recognised(const Recognised& one) {
   std::puts(("  cause:  " + std::string(failure.cause)).c_str());
   std::puts(("  fix:    " + std::string(failure.cure)).c_str());
   if (*failure.look != '\0') std::puts(("  see:    " + std::string(failure.look)).c_str());
-  if (!failure.checks.empty()) std::puts(("  check:  srun scontainer doctor --job checks " + list_of(failure.checks)).c_str());
+  if (!failure.checks.empty())
+    std::puts(("  check:  srun scontainer doctor --job checks " + joined(failure.checks, ", ")).c_str());
   std::puts("");
 }
 
@@ -77,7 +73,7 @@ Json in_json(const Recognised& one) {
           {"cause", failure.cause},
           {"cure", failure.cure},
           {"look", failure.look},
-          {"checks", failure.checks},
+          {"checks", Json::array(Json::Array(failure.checks.begin(), failure.checks.end()))},
           {"consequence", one.consequence}};
 }
 
@@ -89,7 +85,7 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
   if (as_json) {
     Json list = Json::array();
     for (const Recognised& one : findings) list.push_back(in_json(one));
-    std::puts(list.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    std::puts(list.str(2).c_str());
   } else {
     for (const Recognised& one : findings) print_recognised(one);
     if (findings.empty()) {

@@ -12,6 +12,7 @@
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "protocol/import.hpp"
+#include "protocol/store_layout.hpp"
 #include "protocol/user_source.hpp"
 #include "tool/images/helper_program.hpp"
 #include "tool/images/stored_images.hpp"
@@ -22,8 +23,6 @@ namespace {
 
 static_assert(kImportSocket == 3 && kImportRequest == 4 && kImportStore == 5 && kImportSource == 6 && kUserSourceSocket == 3,
               "descriptors are passed in this order");
-
-std::string layer_name(const Digest& blob) { return blob.hex() + ".sqsh"; }
 
 /// One run of `import`, and of what it needs of us.
 class ImportRun {
@@ -63,7 +62,7 @@ class ImportRun {
 };
 
 Result<void> ImportRun::start(const ImportRequest& request) {
-  layers_ = UniqueFd(::openat(store_, "layers/sha256", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  layers_ = UniqueFd(::openat(store_, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!layers_) return Error::from_errno(errno, "open the user's image store");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto [questions, source] = SPC_TRY(socket_pair());
@@ -161,7 +160,8 @@ Result<void> ImportRun::verify(const Digest& blob, UniqueFd file) {
 
 Result<void> ImportRun::publish(const Digest& blob, const UniqueFd& file) {
   const std::string itself = "/proc/self/fd/" + std::to_string(file.get());
-  if (::linkat(AT_FDCWD, itself.c_str(), layers_.get(), layer_name(blob).c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
+  if (::linkat(AT_FDCWD, itself.c_str(), layers_.get(), store_layout::layer_file(blob).c_str(), AT_SYMLINK_FOLLOW) != 0 &&
+      errno != EEXIST) {
     return refuse(blob, Error::from_errno(errno, "publish layer " + blob.str()));
   }
   return answer(ImportMessageKind::published, blob);

@@ -15,6 +15,7 @@
 
 #include "base/file.hpp"
 #include "image/reference/reference.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc::tool {
 namespace {
@@ -43,7 +44,7 @@ std::string name_of_ref(std::string text) {
 }
 
 std::optional<StoredName> read_name(int store, const std::string& file_name) {
-  const UniqueFd file(::openat(store, ("refs/" + file_name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file(::openat(store, store_layout::ref_path(file_name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file) return std::nullopt;
   const auto text = read_file(file.get(), 4096);
   constexpr std::size_t kDigest = 7 + 64;
@@ -55,11 +56,10 @@ std::optional<StoredName> read_name(int store, const std::string& file_name) {
   return name;
 }
 
-std::string layer_path(const Digest& layer) { return "layers/sha256/" + layer.hex() + ".sqsh"; }
 
 /// Record, size and completeness, as far as the caller may read them.
 void fill_in(int store, ListedImage& image) {
-  const std::string path = "images/" + image.digest.hex();
+  const std::string path = store_layout::record_path(image.digest);
   // O_NOATIME: to be looked at is not to be used. Whoever may not ask for it may not read the record either.
   const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file) return;
@@ -72,14 +72,14 @@ void fill_in(int store, ListedImage& image) {
   std::set<Digest> seen;
   for (const Digest& layer : record->layers) {
     if (!seen.insert(layer).second) continue;
-    if (::fstatat(store, layer_path(layer).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (::fstatat(store, store_layout::layer_path(layer).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
       image.bytes += static_cast<std::uint64_t>(status.st_size);
     } else if (errno == ENOENT) {
       image.complete = false;
     }
   }
   image.record = *std::move(record);
-  const UniqueFd origins(::openat(store, ("images/origins/" + image.digest.hex()).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd origins(::openat(store, store_layout::origin_path(image.digest).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!origins) return;
   if (const auto text = read_file(origins.get(), kMaxRecord)) image.origins = ImageOrigins::parse(*text);
 }
@@ -98,7 +98,7 @@ std::string ref_file(const std::string& name) {
 
 /// Whoever uses it holds a lock on it.
 Result<bool> remove_layer(int store, const Digest& layer) {
-  const std::string path = layer_path(layer);
+  const std::string path = store_layout::layer_path(layer);
   const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file && errno == ENOENT) return true;
   if (!file) return Error::from_errno(errno, "open " + in_quotes(path) + " in the image store");
@@ -165,7 +165,7 @@ Result<ListedImage> image_of(int store, const Digest& digest) {
 Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image) {
   std::vector<UniqueFd> files;
   for (const Digest& layer : image.record->layers) {
-    UniqueFd file(::openat(store, layer_path(layer).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    UniqueFd file(::openat(store, store_layout::layer_path(layer).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (!file) {
       const int err = errno;
       return Error::from_errno(err, "open layer " + layer.str()).hint("pull it again with scontainer pull");

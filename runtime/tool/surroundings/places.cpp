@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "protocol/store_layout.hpp"
+
 namespace spc::tool {
 namespace {
 
@@ -90,8 +92,8 @@ Result<void> make_directories(const std::string& path) {
 }
 
 Result<UniqueFd> make_own_store(const Places& places) {
-  for (const char* part : {"/layers/sha256", "/images", "/refs", "/running", "/workspace"}) {
-    SPC_TRY_DURING("set up the user's image store", make_directories(places.store + part));
+  for (const char* part : {store_layout::kLayers, store_layout::kImages, store_layout::kRefs, "running", "workspace"}) {
+    SPC_TRY_DURING("set up the user's image store", make_directories(places.store + "/" + part));
   }
   const std::string locks = places.store + "/locks";
   const UniqueFd made(::open(locks.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));

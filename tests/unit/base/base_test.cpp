@@ -1,7 +1,9 @@
 #include "base/digest.hpp"
 #include "base/file.hpp"
+#include "base/records.hpp"
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
+#include "base/text.hpp"
 #include "unit/catch.hpp"
 
 #include <fcntl.h>
@@ -80,4 +82,41 @@ TEST_CASE("a sealed memory file cannot be changed") {
   auto memory = sealed_memory_file("test", "hello").value();
   CHECK(::pwrite(memory.get(), "x", 1, 0) == -1);
   CHECK(read_file(memory.get(), 4).error().kind() == ErrorKind::invalid);
+}
+
+TEST_CASE("records come back as they were written, in their order") {
+  std::string text;
+  add_record(text, "env", "A=b=c");
+  add_record(text, "env", "");
+  add_record(text, "workdir", "/x\ny");
+  Records records(text);
+  std::string seen;
+  while (records.next()) seen += std::string(records.key()) + " is " + std::string(records.value()) + ";";
+  CHECK(seen == "env is A=b=c;env is ;workdir is /x\ny;");
+  CHECK_FALSE(records.damaged());
+}
+
+TEST_CASE("records without an equals sign are passed over, and that is known") {
+  using namespace std::string_view_literals;
+  Records records("odd\0a=b\0"sv);
+  REQUIRE(records.next());
+  CHECK(records.key() == "a");
+  CHECK_FALSE(records.next());
+  CHECK(records.damaged());
+  Records cut("a=b\0c=d"sv);
+  while (cut.next()) {
+  }
+  CHECK(cut.value() == "d");
+  CHECK(cut.damaged());
+  CHECK_FALSE(Records("").next());
+}
+
+TEST_CASE("texts are trimmed, split and joined") {
+  CHECK(trimmed(" \ta b\r\n") == "a b");
+  CHECK(trimmed(" \n").empty());
+  CHECK(split("a::b", ':') == std::vector<std::string_view>{"a", "", "b"});
+  CHECK(split("", ':') == std::vector<std::string_view>{""});
+  CHECK(joined(split("a,b,,c", ','), "; ") == "a; b; ; c");
+  CHECK(joined(std::vector<std::string>{"", "x"}, " ") == " x");
+  CHECK(joined(std::vector<const char*>{}, " ").empty());
 }

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spc {
+
+/// Without blanks and line ends around it.
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kAround = " \t\r\n";
+  const auto begin = text.find_first_not_of(kAround);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kAround) - begin + 1);
+}
+
+/// The parts between separators, empty ones too: there is always one more part than there are separators.
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+/// The words with `between` between them.
+template <typename Words>
+std::string joined(const Words& words, std::string_view between) {
+  std::string text;
+  for (bool first = true; const auto& word : words) {
+    if (!first) text += between;
+    text += word;
+    first = false;
+  }
+  return text;
+}
+
+}  // namespace spc
