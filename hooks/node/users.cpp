@@ -5,7 +5,7 @@
 namespace spc {
 namespace {
 
-/// The lines themselves are written where the container is furnished, which knows the user and his groups.
+/// The lines themselves are written where the root is set up, which knows the user and his groups.
 Result<void> tell_of_the_user(const HookContext& context, Edits& edits) {
   if (context.remap_root) {
     edits.notes.push_back("root and its group are added to /etc/passwd and /etc/group if the image lacks them");

@@ -121,10 +121,10 @@ Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int ag
   return send_struct(agent, message, std::span(passed, image.first ? 2 : 0));
 }
 
-Furniture root_setup(ContainerOrder& order, const NamedStart& named) {
+RootSetup root_setup(ContainerOrder& order, const NamedStart& named) {
   UserIdentity& user = order.spec.user;
   if (!order.covers_home) user = UserIdentity::of_this_process();
-  Furniture root = std::move(order.side.furniture);
+  RootSetup root = std::move(order.side.root);
   root.for_other_tasks = user.for_other_tasks();
   root.container_runs = order.joins;
   root.namespaces = order.joins ? named.namespaces() : order.spec.namespaces;
@@ -132,7 +132,7 @@ Furniture root_setup(ContainerOrder& order, const NamedStart& named) {
   root.passwd_entry = user.passwd_entry();
   root.group_entries = user.group_entries;
   const std::string home = (root.namespaces & own_user) != 0 ? user.as_root().home : user.home;
-  if (order.covers_home) move_placement(root, user.home, home);
+  if (order.covers_home) move_mount_target(root, user.home, home);
   // Programs expect that HOME exists.
   if (!order.mounts_home && home != "/") root.directories.push_back(home);
   return root;

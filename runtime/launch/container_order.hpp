@@ -53,6 +53,6 @@ Result<ContainerOrder> plan_container(OrderRequest request);
 Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int agent);
 /// How to set up the root. To be asked while the builder works, and not later: who the user is would be answered inside by
 /// the image's name service.
-Furniture root_setup(ContainerOrder& order, const NamedStart& named);
+RootSetup root_setup(ContainerOrder& order, const NamedStart& named);
 
 }  // namespace spc

@@ -125,7 +125,7 @@ Result<Leader::Place> Leader::set_up(AgentMessage message, const Terms& terms, T
   SPC_TRY(add_image_record(container.spec, message.descriptors[1].get()));
   SPC_TRY(container.hooks ? container.hooks->before_entering(hooks, container.spec)
                           : hooks.before_entering(container.spec));
-  Furniture& root = container.root;
+  RootSetup& root = container.root;
   if (container.hooks && !terms.request.explain) root.before_others = [&] { return container.hooks->start(hooks); };
   auto notes = SPC_TRY(TaskNotes::make_file());
   root.notes = notes.get();
@@ -151,7 +151,7 @@ Result<void> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Buildin
   TaskNotes notes{TaskNotes::step_of(task_.job), terms.site, {}};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
   SPC_TRY(notes.write(container.root.notes));
-  return furnish(container.root, line_.socket());
+  return set_up_root(container.root, line_.socket());
 }
 
 Result<AgentMessage> Leader::await_ready(UniqueFd& to_save) {

@@ -24,7 +24,7 @@ class Leader {
   /// The container between its order and the agent's word that it is ready.
   struct Building {
     ContainerSpec spec;
-    Furniture root;
+    RootSetup root;
     std::optional<PreparedHooks> hooks;  ///< none: the container runs already
     Entrypoint entrypoint;
     std::optional<UserIdentity> recorded_as;

@@ -21,7 +21,7 @@ class Step {
   Step& operator=(const Step&) = delete;
   ~Step();
 
-  /// Joins, orders a container and furnishes it with nothing; the last message of the agent.
+  /// Joins, orders a container and sets its root up with nothing; the last message of the agent.
   TaskMessage start(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
                     std::uint64_t offset = 0);
   /// Only the order; what becomes of it is not waited for.

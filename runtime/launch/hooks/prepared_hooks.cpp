@@ -19,7 +19,7 @@ std::uint32_t source_flags_of(const MountEdit& mount) {
          (mount.recursive ? 0U : TaskMessage::source_not_recursive);
 }
 
-/// The index of the placement, or -1 for an optional source that cannot be opened.
+/// The index of the mount target, or -1 for an optional source that cannot be opened.
 Result<int> add_hook_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
   if (mount.source.empty()) {
     add_tmpfs(side, mount.target, source_flags_of(mount), mount.size, {}, mount.target);
@@ -28,7 +28,7 @@ Result<int> add_hook_mount(HostSide& side, const HookContext& context, const Mou
     if (mount.optional) return -1;
     return std::move(added).error();
   }
-  return static_cast<int>(side.furniture.placements.size()) - 1;
+  return static_cast<int>(side.root.targets.size()) - 1;
 }
 
 Result<void> add_devices(HostSide& side, const HookContext& context, const Edits& edits) {
@@ -41,18 +41,18 @@ Result<void> add_devices(HostSide& side, const HookContext& context, const Edits
   return {};
 }
 
-/// The index of the placement, or -1 if there is no such node, or nothing to cover it with: slurmd's start makes that file, and
+/// The index of the mount target, or -1 if there is no such node, or nothing to cover it with: slurmd's start makes that file, and
 /// where there is no Slurm nobody has allocated anything.
 Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
   if (::access((context.host_root + node).c_str(), F_OK) != 0 || ::access(kDeniedNode, F_OK) != 0) return -1;
   SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
-  return static_cast<int>(side.furniture.placements.size()) - 1;
+  return static_cast<int>(side.root.targets.size()) - 1;
 }
 
-void add_to(Furniture& furniture, Edits edits) {
-  for (SymlinkEdit& link : edits.symlinks) furniture.links.push_back({std::move(link.path), std::move(link.target)});
-  for (FileEdit& file : edits.files) furniture.files.push_back({std::move(file.path), std::move(file.content), file.mode});
-  std::ranges::move(edits.directories, std::back_inserter(furniture.directories));
+void add_to(RootSetup& root, Edits edits) {
+  for (SymlinkEdit& link : edits.symlinks) root.links.push_back({std::move(link.path), std::move(link.target)});
+  for (FileEdit& file : edits.files) root.files.push_back({std::move(file.path), std::move(file.content), file.mode});
+  std::ranges::move(edits.directories, std::back_inserter(root.directories));
 }
 
 }  // namespace
@@ -63,14 +63,14 @@ Result<PreparedHooks> PreparedHooks::prepare(TaskHooks& hooks, HostSide& side) {
   hooks.prepares_ = true;
   prepared.outcomes_ = SPC_TRY(hooks.hooks_.prepare(context));
   for (const auto& [hook, edits] : prepared.outcomes_) {
-    auto& indices = prepared.placements_.emplace_back();
+    auto& indices = prepared.targets_.emplace_back();
     for (const MountEdit& mount : edits.mounts) {
       indices.push_back(SPC_TRY_DURING(origin_of(hook), add_hook_mount(side, context, mount)));
     }
     SPC_TRY_DURING(origin_of(hook), add_devices(side, context, edits));
     for (const std::string& node : edits.denied_devices) {
-      const int placement = SPC_TRY_DURING(origin_of(hook), deny_device(side, context, node));
-      if (placement >= 0) prepared.denied_.push_back({prepared.placements_.size() - 1, placement});
+      const int target = SPC_TRY_DURING(origin_of(hook), deny_device(side, context, node));
+      if (target >= 0) prepared.denied_.push_back({prepared.targets_.size() - 1, target});
     }
     side.added_for(origin_of(hook));
   }
@@ -87,54 +87,54 @@ Result<void> PreparedHooks::before_entering(TaskHooks& hooks, const ContainerSpe
   return hooks.before_entering(spec);
 }
 
-Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& spec, Furniture& furniture) {
+Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& spec, RootSetup& root) {
   hooks.tell_of_image(spec);
   SPC_TRY(hooks.hooks_.create(hooks.context_, outcomes_));
   const auto is_shadow = [](const StepHooks::Outcome& outcome) { return outcome.hook == shadow_hook.name; };
   if (std::ranges::none_of(outcomes_, is_shadow)) {
-    furniture.passwd_entry.clear();
-    furniture.group_entries.clear();
+    root.passwd_entry.clear();
+    root.group_entries.clear();
   }
-  settle_mounts(furniture);
-  SPC_TRY(add_files(hooks.context_, furniture));
+  settle_mounts(root);
+  SPC_TRY(add_files(hooks.context_, root));
   return for_tasks(hooks);
 }
 
-void PreparedHooks::settle_mounts(Furniture& furniture) const {
+void PreparedHooks::settle_mounts(RootSetup& root) const {
   for (const auto& [outcome, index] : denied_) {
     const auto& still = outcomes_[outcome].edits.denied_devices;
-    Placement& placement = furniture.placements[static_cast<std::size_t>(index)];
-    placement.wanted = std::ranges::find(still, placement.target) != still.end();
+    MountTarget& mount_target = root.targets[static_cast<std::size_t>(index)];
+    mount_target.wanted = std::ranges::find(still, mount_target.target) != still.end();
   }
   for (std::size_t i = 0; i < outcomes_.size(); ++i) {
     const auto& mounts = outcomes_[i].edits.mounts;
-    for (std::size_t mount = 0; mount < placements_[i].size() && mount < mounts.size(); ++mount) {
-      if (placements_[i][mount] < 0) continue;
-      Placement& placement = furniture.placements[static_cast<std::size_t>(placements_[i][mount])];
-      placement.wanted = !mounts[mount].target.empty();
-      placement.target = placement.shown_as = mounts[mount].target;
+    for (std::size_t mount = 0; mount < targets_[i].size() && mount < mounts.size(); ++mount) {
+      if (targets_[i][mount] < 0) continue;
+      MountTarget& mount_target = root.targets[static_cast<std::size_t>(targets_[i][mount])];
+      mount_target.wanted = !mounts[mount].target.empty();
+      mount_target.target = mount_target.shown_as = mounts[mount].target;
     }
   }
 }
 
-Result<void> PreparedHooks::add_files(const HookContext& context, Furniture& furniture) {
+Result<void> PreparedHooks::add_files(const HookContext& context, RootSetup& root) {
   std::vector<LibraryEdit> libraries;
   std::vector<LibraryDirectoryEdit> directories;
   for (auto& [hook, edits] : outcomes_) {
     std::ranges::move(edits.libraries, std::back_inserter(libraries));
     std::ranges::move(edits.library_directories, std::back_inserter(directories));
-    add_to(furniture, edits);
+    add_to(root, edits);
   }
   Edits edits = SPC_TRY_DURING("update the loader's cache", loader_edits(context, libraries, directories));
-  add_to(furniture, edits);
+  add_to(root, edits);
   if (edits != Edits()) outcomes_.push_back({"loader", std::move(edits)});
   return {};
 }
 
-void PreparedHooks::leave_out(Furniture& furniture) const {
-  for (const auto& indices : placements_) {
+void PreparedHooks::leave_out(RootSetup& root) const {
+  for (const auto& indices : targets_) {
     for (const int index : indices) {
-      if (index >= 0) furniture.placements[static_cast<std::size_t>(index)].wanted = false;
+      if (index >= 0) root.targets[static_cast<std::size_t>(index)].wanted = false;
     }
   }
 }

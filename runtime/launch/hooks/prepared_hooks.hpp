@@ -22,22 +22,22 @@ class PreparedHooks {
   void add(TaskEdits of_shell_hooks) { of_shell_hooks_ = std::move(of_shell_hooks); }
   /// On the host, when the image is known: what programs of the site say to `create`, and then to `task`.
   Result<void> before_entering(TaskHooks& hooks, const ContainerSpec& spec);
-  /// Inside, with nothing mounted yet: runs `create` and puts what comes of it into `furniture`, whose placements are those
+  /// Inside, with nothing mounted yet: runs `create` and puts what comes of it into `root`, whose mount targets are those
   /// of the `side` above and may have got new ones behind. Gives back what is for the tasks.
-  Result<TaskEdits> create(TaskHooks& hooks, const ContainerSpec& spec, Furniture& furniture);
+  Result<TaskEdits> create(TaskHooks& hooks, const ContainerSpec& spec, RootSetup& root);
   /// Instead of `create`, where nothing can be made inside: without what they wanted mounted.
-  void leave_out(Furniture& furniture) const;
+  void leave_out(RootSetup& root) const;
   /// Inside, when everything is mounted, and before any task is let in.
   Result<void> start(TaskHooks& hooks) { return hooks.hooks_.start(hooks.context_); }
 
  private:
-  void settle_mounts(Furniture& furniture) const;
-  Result<void> add_files(const HookContext& context, Furniture& furniture);
+  void settle_mounts(RootSetup& root) const;
+  Result<void> add_files(const HookContext& context, RootSetup& root);
   [[nodiscard]] TaskEdits for_tasks(const TaskHooks& hooks) const;
 
   std::vector<StepHooks::Outcome> outcomes_;
-  std::vector<std::vector<int>> placements_;  ///< for each outcome, of its mounts: index in the furniture, -1: it is not there
-  std::vector<std::pair<std::size_t, int>> denied_;  ///< outcome and index in the furniture of each node that nobody shall open
+  std::vector<std::vector<int>> targets_;  ///< for each outcome, of its mounts: index in the root set-up, -1: it is not there
+  std::vector<std::pair<std::size_t, int>> denied_;  ///< outcome and index in the root set-up of each node that nobody shall open
   TaskEdits of_shell_hooks_;
 };
 

@@ -202,7 +202,7 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
 }
 
 Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
-                                          std::vector<UniqueFd>& descriptors, Furniture& furniture, int builder, Log& log) {
+                                          std::vector<UniqueFd>& descriptors, RootSetup& setup, int builder, Log& log) {
   if (descriptors.size() != 3) return Error(ErrorKind::internal, "no namespace for hooks");
   const auto answer = SPC_TRY(ChildsAnswer::make());
   const ShellHookPlace place{SPC_RUN_DIR "/root", SPC_RUN_DIR "/hooks", work_directory()};
@@ -214,7 +214,7 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
     const auto mount = [&](const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
       return mount_by(builder, request, opened);
     };
-    auto ready = attach_host_trees(furniture, open_directory, attach_by(builder));
+    auto ready = attach_host_trees(setup, open_directory, attach_by(builder));
     return answer.give(!ready ? Result<TaskEdits>(ready.error())
                               : run_shell_hooks(hooks, place, start, log, [&](HookRunner& runner) {
                                   return runner.answer_at(place.directory + "/mounts", mount, builder);
@@ -222,7 +222,7 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
   };
   SPC_TRY(visit_container(namespaces, inside));
   auto edits = SPC_TRY(answer.take());
-  furniture.has_host_trees = true;
+  setup.has_host_trees = true;
   TaskMessage message;
   message.kind = TaskMessageKind::set_up_done;
   SPC_TRY(send_struct(builder, message));

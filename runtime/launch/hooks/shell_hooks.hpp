@@ -10,9 +10,9 @@
 #include "launch/hooks/hook_runner.hpp"
 #include "launch/inside/task_edits.hpp"
 #include "launch/policy/site.hpp"
-#include "task/furnish.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/container_spec.hpp"
+#include "task/root_setup.hpp"
 
 namespace spc {
 
@@ -38,7 +38,7 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
 
 /// The leader's part in a step, after the builder's message `hooks`, with these descriptors: runs them in a child.
 Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
-                                          std::vector<UniqueFd>& descriptors, Furniture& furniture, int builder, Log& log);
+                                          std::vector<UniqueFd>& descriptors, RootSetup& setup, int builder, Log& log);
 
 /// Without a step: in a child with the capabilities of the calling process, which mounts itself. `directory` is created.
 Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks, const std::string& root,

@@ -27,24 +27,24 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
     return std::move(error).hint("it is opened with the user's permissions on the node");
   }
   side.sources.push_back({.path = std::move(path), .flags = flags});
-  side.furniture.placements.push_back({target, S_ISDIR(status.st_mode), shown_as, {}});
+  side.root.targets.push_back({target, S_ISDIR(status.st_mode), shown_as, {}});
   return {};
 }
 
 void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size, std::optional<unsigned> mode,
                const std::string& shown_as) {
   side.sources.push_back({.path = {}, .flags = flags | TaskMessage::source_tmpfs, .size = size});
-  side.furniture.placements.push_back({target, true, shown_as, mode});
+  side.root.targets.push_back({target, true, shown_as, mode});
 }
 
 namespace {
 
 Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   SPC_TRY(add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
-  const bool directory = side.furniture.placements.back().directory;
+  const bool directory = side.root.targets.back().directory;
   if (mount.create == MountSpec::Create::as_source || directory == (mount.create == MountSpec::Create::directory)) return {};
   side.sources.pop_back();
-  side.furniture.placements.pop_back();
+  side.root.targets.pop_back();
   return Error(ErrorKind::invalid,
                "mount " + in_quotes(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
       .hint("without x-create the target has the type of the source");
@@ -53,7 +53,7 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
 Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {
   auto file = SPC_TRY(open_data_file(mount.source));
   side.sources.push_back({.path = std::move(file), .flags = mount.flags | TaskMessage::source_squashfs});
-  side.furniture.placements.push_back({mount.target, true, mount.shown_as, {}});
+  side.root.targets.push_back({mount.target, true, mount.shown_as, {}});
   return {};
 }
 
@@ -62,7 +62,7 @@ Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<st
     case MountSpec::Kind::bind: return add_bind(side, mount);
     case MountSpec::Kind::squashfs: return add_squashfs(side, mount);
     case MountSpec::Kind::removal:
-      side.furniture.removals.push_back({mount.target, side.furniture.placements.size(), mount.optional, mount.shown_as});
+      side.root.removals.push_back({mount.target, side.root.targets.size(), mount.optional, mount.shown_as});
       return {};
     case MountSpec::Kind::tmpfs: break;
   }
@@ -87,8 +87,8 @@ Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::s
   for (const auto& [source, target] : client.binds) {
     SPC_TRY(add_source(side, source, target, TaskMessage::source_read_only, target));
   }
-  side.furniture.system_users = std::move(client.passwd_entries);
-  side.furniture.files.push_back({kSlurmTable, std::move(client.table)});
+  side.root.system_users = std::move(client.passwd_entries);
+  side.root.files.push_back({kSlurmTable, std::move(client.table)});
   return {};
 }
 
@@ -96,9 +96,9 @@ Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::s
 
 std::vector<MountPlan> HostSide::mounts() const {
   std::vector<MountPlan> plans;
-  auto removal = furniture.removals.begin();
+  auto removal = root.removals.begin();
   const auto add_removals = [&](std::size_t after) {
-    for (; removal != furniture.removals.end() && removal->after <= after; ++removal)
+    for (; removal != root.removals.end() && removal->after <= after; ++removal)
       plans.push_back({"", removal->target, 0, ""});
   };
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -107,7 +107,7 @@ std::vector<MountPlan> HostSide::mounts() const {
     const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(), path, sizeof path);
     const std::string source = size > 0 ? std::string(path, static_cast<std::size_t>(size))
                                         : "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
-    plans.push_back({source, furniture.placements[i].target, sources[i].flags, sources[i].asked_by});
+    plans.push_back({source, root.targets[i].target, sources[i].flags, sources[i].asked_by});
   }
   add_removals(sources.size());
   return plans;
@@ -167,9 +167,9 @@ void add_display(HostSide& side, const std::map<std::string, std::string>& job_e
   side.added_for("srun --x11");
 }
 
-void move_placement(Furniture& furniture, const std::string& from, const std::string& to) {
-  for (Placement& placement : furniture.placements) {
-    if (placement.target == from) placement.target = to;
+void move_mount_target(RootSetup& root, const std::string& from, const std::string& to) {
+  for (MountTarget& mount_target : root.targets) {
+    if (mount_target.target == from) mount_target.target = to;
   }
 }
 

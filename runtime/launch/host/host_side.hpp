@@ -12,7 +12,7 @@
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/mount_plan.hpp"
 #include "protocol/policy.hpp"
-#include "task/furnish.hpp"
+#include "task/root_setup.hpp"
 
 namespace spc {
 
@@ -27,7 +27,7 @@ struct OpenedSource {
 /// What the leader collects on the host as the user: the sources, and what to do with them in the container.
 struct HostSide {
   std::vector<OpenedSource> sources;
-  Furniture furniture;
+  RootSetup root;
 
   /// Sets the origin of the sources added since the last call.
   void added_for(const std::string& whom);
@@ -56,7 +56,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
 void add_display(HostSide& side, const std::map<std::string, std::string>& job_environment);
 
 /// Mounts one path of the container at another.
-void move_placement(Furniture& furniture, const std::string& from, const std::string& to);
+void move_mount_target(RootSetup& root, const std::string& from, const std::string& to);
 
 /// The manifest that this (canonical) reference is known to resolve to without a query, if it is public.
 /// Nothing is known that `import` has not checked under the site's current rules.

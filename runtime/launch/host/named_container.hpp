@@ -45,7 +45,7 @@ std::string known_as(const ImageLocation& location, const std::string& home);
 /// `state`: a TaskMessage::NamedState. `notes` are empty for a new container, and for that of a step without a name.
 Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const ContainerNotes& notes, const WantedImage& wanted);
 
-/// The leading task's view of the container of a name, from the agent's answer to the end of furnishing.
+/// The leading task's view of the container of a name, from the agent's answer to the end of the root's set-up.
 class NamedStart {
  public:
   /// Asks the agent: for a running step first, if the name has that form.
@@ -67,7 +67,7 @@ class NamedStart {
 
   /// Writes the notes of a new container: from now on it exists.
   Result<void> write(const Digest& manifest);
-  /// What was furnished half does not exist.
+  /// What was set up half does not exist.
   void take_back();
 
  private:

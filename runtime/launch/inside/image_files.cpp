@@ -13,7 +13,7 @@
 #include "base/file.hpp"
 #include "base/text.hpp"
 #include "launch/site/enroot_text.hpp"
-#include "task/furnish.hpp"
+#include "task/root_setup.hpp"
 
 namespace spc {
 namespace {

@@ -8,7 +8,7 @@
 #include <climits>
 
 #include "protocol/image_record.hpp"
-#include "task/furnish.hpp"
+#include "task/root_setup.hpp"
 
 namespace spc {
 namespace {

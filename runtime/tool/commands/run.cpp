@@ -139,7 +139,7 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
   return execute(commands, environment);
 }
 
-/// Those that may be missing and are, are left out again when the container is furnished.
+/// Those that may be missing and are, are left out again when its root is set up.
 Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& mounts) {
   for (const MountSpec& mount : mounts) {
     if (mount.kind != MountSpec::Kind::squashfs) continue;

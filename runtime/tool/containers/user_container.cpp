@@ -16,7 +16,7 @@
 #include "launch/host/host_side.hpp"
 #include "launch/inside/image_files.hpp"
 #include "task/fake_root.hpp"
-#include "task/furnish.hpp"
+#include "task/root_setup.hpp"
 
 namespace spc::tool {
 namespace {
@@ -103,16 +103,16 @@ Result<void> pivot_into(const std::string& root) {
   return {};
 }
 
-Furniture furniture_of(HostSide side, const UserIdentity& user, RootMap map, bool mounts_home, const std::string& workdir) {
-  Furniture furniture = std::move(side.furniture);
+RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bool mounts_home, const std::string& workdir) {
+  RootSetup root = std::move(side.root);
   if (map == RootMap::self) {
-    furniture.passwd_entry = user.passwd_entry();
-    furniture.group_entries = user.group_entries;
+    root.passwd_entry = user.passwd_entry();
+    root.group_entries = user.group_entries;
   }
-  furniture.namespaces = map == RootMap::root ? own_user : 0U;
-  if (!mounts_home && user.home != "/") furniture.directories.push_back(user.home);
-  furniture.directories.push_back(workdir);
-  return furniture;
+  root.namespaces = map == RootMap::root ? own_user : 0U;
+  if (!mounts_home && user.home != "/") root.directories.push_back(user.home);
+  root.directories.push_back(workdir);
+  return root;
 }
 
 Result<void> make_root_read_only() {
@@ -138,19 +138,19 @@ Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart
   const UniqueFd root(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!root) return Error::from_errno(errno, "open the container's root");
   const auto open_directory = [&](const std::string& path) { return open_in_root(root.get(), path, MakeTarget::directory); };
-  SPC_TRY(attach_host_trees(side.furniture, open_directory, attach));
-  side.furniture.has_host_trees = true;
+  SPC_TRY(attach_host_trees(side.root, open_directory, attach));
+  side.root.has_host_trees = true;
   prepared.add(SPC_TRY(run_shell_hooks_alone(hooks.shell_hooks(), place, image.place + "/hooks", start, log)));
   return {};
 }
 
 /// Of a root in which nothing can be made: what the image has must do.
-void leave_out_what_is_made(Furniture& furniture, const PreparedHooks& hooks) {
-  furniture.passwd_entry.clear();
-  furniture.group_entries.clear();
-  furniture.directories.clear();
-  furniture.namespaces = 0;
-  hooks.leave_out(furniture);
+void leave_out_what_is_made(RootSetup& root, const PreparedHooks& hooks) {
+  root.passwd_entry.clear();
+  root.group_entries.clear();
+  root.directories.clear();
+  root.namespaces = 0;
+  hooks.leave_out(root);
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   };
   const std::string home = mounts_home ? outside.home : "";
   auto side = SPC_TRY(gather(request, home, environment, log, ContainerState::is_new, prepare));
-  if (mounts_home) move_placement(side.furniture, outside.home, user.home);
+  if (mounts_home) move_mount_target(side.root, outside.home, user.home);
   ContainerSpec spec;
   spec.image = request.image;
   spec.settings = settings;
@@ -212,19 +212,19 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
 
   if (settings.in_files) read_image_files(environment, settings, &log);
   const std::string workdir = workdir_of(request, settings);
-  auto furniture = furniture_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
+  auto root = root_setup_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
   spec.settings = settings;
   TaskEdits edits;
   if (image.writable) {
-    edits = SPC_TRY(prepared->create(hooks, spec, furniture));
-    SPC_TRY(furnish(furniture, attach));
+    edits = SPC_TRY(prepared->create(hooks, spec, root));
+    SPC_TRY(set_up_root(root, attach));
     SPC_TRY(prepared->start(hooks));
   } else if (!request.devices.empty()) {
     return Error(ErrorKind::unavailable, "--device: this kernel cannot set up the container writable, as devices need it")
         .hint("see scontainer doctor");
   } else {
-    leave_out_what_is_made(furniture, *prepared);
-    SPC_TRY(furnish(furniture, attach));
+    leave_out_what_is_made(root, *prepared);
+    SPC_TRY(set_up_root(root, attach));
   }
   if (!request.writable.value_or(true)) SPC_TRY(make_root_read_only());
   return MadeContainer{std::move(mounts), std::move(settings), std::move(edits), std::move(hooks)};

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "unit/catch.hpp"
-#include "task/furnish.hpp"
+#include "task/root_setup.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -17,7 +17,7 @@ namespace {
 struct Scratch {
   fs::path path;
   Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "spc-furnish-XXXXXX").string();
+    std::string pattern = (fs::temp_directory_path() / "spc-root-XXXXXX").string();
     path = ::mkdtemp(pattern.data());
   }
   ~Scratch() { fs::remove_all(path); }

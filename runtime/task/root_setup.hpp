@@ -15,7 +15,7 @@
 namespace spc {
 
 /// A source sent to the agent, and its mount target.
-struct Placement {
+struct MountTarget {
   std::string target;  ///< path in the container; links are followed there
   bool directory = false;
   std::string shown_as;          ///< as given by the user, for errors
@@ -35,9 +35,9 @@ struct Link {
 };
 
 /// What the leader adds to the container's root before the followers enter.
-struct Furniture {
-  std::vector<Placement> placements;     ///< in the order their sources were sent
-  std::vector<Removal> removals;         ///< `after` counts the placements
+struct RootSetup {
+  std::vector<MountTarget> targets;      ///< in the order their sources were sent
+  std::vector<Removal> removals;         ///< `after` counts the targets
   bool container_runs = false;           ///< it has the host's trees; only the mount targets are added
   bool has_host_trees = false;           ///< attach_host_trees() was called
   std::vector<std::string> directories;  ///< created if missing, in order
@@ -54,16 +54,16 @@ struct Furniture {
 
 /// Sets up the root file system that the calling process is in, as the user and without privilege: creates what is
 /// missing, writes passwd and group, and opens each mount target for the builder at the other end of `builder`.
-Result<void> furnish(const Furniture& furniture, int builder);
+Result<void> set_up_root(const RootSetup& root, int builder);
 
 /// Mounts source `index`, or HostTree `index` minus the number of mount targets, at `target`; `shown_as` is for errors.
 using AttachSource = std::function<Result<void>(std::uint32_t index, const UniqueFd& target, const std::string& shown_as)>;
 /// The same, if the calling process can mount itself.
-Result<void> furnish(const Furniture& furniture, const AttachSource& attach);
+Result<void> set_up_root(const RootSetup& root, const AttachSource& attach);
 
 /// The first step of the set-up: mounts /proc, /sys, /dev, /tmp and so on where `open_directory` finds or creates them.
 using OpenDirectory = std::function<Result<UniqueFd>(const std::string& path)>;
-Result<void> attach_host_trees(const Furniture& furniture, const OpenDirectory& open_directory, const AttachSource& attach);
+Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_directory, const AttachSource& attach);
 /// The AttachSource of a step.
 AttachSource attach_by(int builder);
 

@@ -1,4 +1,4 @@
-#include "task/furnish.hpp"
+#include "task/root_setup.hpp"
 
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -102,7 +102,7 @@ Result<void> make_link(const Link& link) {
 }
 
 /// What root expects.
-Result<void> furnish_for_root() {
+Result<void> add_root_entries() {
   SPC_TRY(rewrite("/etc/passwd",
                   [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh"); }));
   return rewrite("/etc/group", [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:"); });
@@ -112,16 +112,16 @@ constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHo
                                                                                              "/tmp",  "/dev/shm", "/dev/mqueue"};
 
 /// Not every container has all of them, nor every node message queues.
-bool has_tree(const Furniture& furniture, HostTree which) {
+bool has_tree(const RootSetup& root, HostTree which) {
   if (which != HostTree::shm && which != HostTree::mqueue) return true;
-  return (furniture.namespaces & own_ipc) != 0 && (which == HostTree::shm || ::access("/dev/mqueue", F_OK) == 0);
+  return (root.namespaces & own_ipc) != 0 && (which == HostTree::shm || ::access("/dev/mqueue", F_OK) == 0);
 }
 
-/// Of the host trees, which come first, and of the placements.
-Result<std::vector<bool>> mounts_to_make(const Furniture& furniture) {
+/// Of the host trees, which come first, and of the targets.
+Result<std::vector<bool>> mounts_to_make(const RootSetup& root) {
   std::vector<std::string> targets(kHostTargets.begin(), kHostTargets.end());
-  for (const Placement& placement : furniture.placements) targets.push_back(placement.target);
-  std::vector<Removal> removals = furniture.removals;
+  for (const MountTarget& mount_target : root.targets) targets.push_back(mount_target.target);
+  std::vector<Removal> removals = root.removals;
   for (Removal& removal : removals) removal.after += kHostTargets.size();
   return SPC_TRY_DURING("--container-mounts", mounts_to_make(targets, removals, without_links));
 }
@@ -175,52 +175,52 @@ std::string with_missing_entry(std::string text, const std::string& entry) {
   return text + entry + "\n";
 }
 
-Result<void> attach_host_trees(const Furniture& furniture, const OpenDirectory& open_directory, const AttachSource& attach) {
-  const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
-  const auto made = SPC_TRY(mounts_to_make(furniture));
+Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_directory, const AttachSource& attach) {
+  const auto sources = static_cast<std::uint32_t>(root.targets.size());
+  const auto made = SPC_TRY(mounts_to_make(root));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
-    if (!made[i] || !has_tree(furniture, static_cast<HostTree>(i))) continue;
+    if (!made[i] || !has_tree(root, static_cast<HostTree>(i))) continue;
     const auto target = SPC_TRY(open_directory(kHostTargets[i]));
     SPC_TRY(attach(sources + i, target, kHostTargets[i]));
   }
   return {};
 }
 
-Result<void> furnish(const Furniture& furniture, const AttachSource& attach) {
-  const auto sources = static_cast<std::uint32_t>(furniture.placements.size());
-  const auto made = SPC_TRY(mounts_to_make(furniture));
-  if (!furniture.container_runs && !furniture.has_host_trees) {
+Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
+  const auto sources = static_cast<std::uint32_t>(root.targets.size());
+  const auto made = SPC_TRY(mounts_to_make(root));
+  if (!root.container_runs && !root.has_host_trees) {
     SPC_TRY(attach_host_trees(
-        furniture, [](const std::string& path) { return open_target(path, true); }, attach));
+        root, [](const std::string& path) { return open_target(path, true); }, attach));
   }
-  for (const std::string& directory : furniture.directories) SPC_TRY(open_target(directory, true));
-  if (!furniture.passwd_entry.empty()) {
-    SPC_TRY(rewrite("/etc/passwd", [&](std::string_view text) { return with_entry(text, furniture.passwd_entry); }));
+  for (const std::string& directory : root.directories) SPC_TRY(open_target(directory, true));
+  if (!root.passwd_entry.empty()) {
+    SPC_TRY(rewrite("/etc/passwd", [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
   }
-  if (!furniture.system_users.empty()) {
+  if (!root.system_users.empty()) {
     SPC_TRY(rewrite("/etc/passwd", [&](std::string text) {
-      for (const std::string& entry : furniture.system_users) text = with_missing_entry(std::move(text), entry);
+      for (const std::string& entry : root.system_users) text = with_missing_entry(std::move(text), entry);
       return text;
     }));
   }
-  for (const TextFile& file : furniture.files) {
+  for (const TextFile& file : root.files) {
     SPC_TRY(rewrite(
         file.path, [&](std::string_view) { return file.text; }, file.mode));
   }
-  for (const Link& link : furniture.links) SPC_TRY(make_link(link));
-  if (!furniture.group_entries.empty()) {
+  for (const Link& link : root.links) SPC_TRY(make_link(link));
+  if (!root.group_entries.empty()) {
     SPC_TRY(rewrite("/etc/group", [&](std::string text) {
-      for (const std::string& entry : furniture.group_entries) text = with_entry(text, entry);
+      for (const std::string& entry : root.group_entries) text = with_entry(text, entry);
       return text;
     }));
   }
-  if ((furniture.namespaces & own_user) != 0) SPC_TRY(furnish_for_root());
+  if ((root.namespaces & own_user) != 0) SPC_TRY(add_root_entries());
   for (std::uint32_t i = 0; i < sources; ++i) {
-    const Placement& placement = furniture.placements[i];
-    if (!made[kHostTargets.size() + i] || !placement.wanted) continue;
-    const auto target = SPC_TRY_DURING("--container-mounts", open_target(placement.target, placement.directory));
-    SPC_TRY_DURING("--container-mounts", attach(i, target, placement.shown_as));
-    if (placement.mode) SPC_TRY_DURING("--container-mounts", set_mode(placement.target, *placement.mode));
+    const MountTarget& mount_target = root.targets[i];
+    if (!made[kHostTargets.size() + i] || !mount_target.wanted) continue;
+    const auto target = SPC_TRY_DURING("--container-mounts", open_target(mount_target.target, mount_target.directory));
+    SPC_TRY_DURING("--container-mounts", attach(i, target, mount_target.shown_as));
+    if (mount_target.mode) SPC_TRY_DURING("--container-mounts", set_mode(mount_target.target, *mount_target.mode));
   }
   return {};
 }
@@ -231,13 +231,13 @@ AttachSource attach_by(int builder) {
   };
 }
 
-Result<void> furnish(const Furniture& furniture, int builder) {
-  SPC_TRY(furnish(furniture, attach_by(builder)));
-  if (furniture.before_others) SPC_TRY(furniture.before_others());
+Result<void> set_up_root(const RootSetup& root, int builder) {
+  SPC_TRY(set_up_root(root, attach_by(builder)));
+  if (root.before_others) SPC_TRY(root.before_others());
   TaskMessage message;
   message.kind = TaskMessageKind::set_up_done;
-  message.text.set(furniture.for_other_tasks);
-  return send_struct(builder, message, std::span(&furniture.notes, furniture.notes >= 0 ? 1 : 0));
+  message.text.set(root.for_other_tasks);
+  return send_struct(builder, message, std::span(&root.notes, root.notes >= 0 ? 1 : 0));
 }
 
 }  // namespace spc
