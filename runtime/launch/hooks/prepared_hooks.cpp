@@ -65,14 +65,14 @@ Result<PreparedHooks> PreparedHooks::prepare(TaskHooks& hooks, HostSide& side) {
   for (const auto& [hook, edits] : prepared.outcomes_) {
     auto& indices = prepared.targets_.emplace_back();
     for (const MountEdit& mount : edits.mounts) {
-      indices.push_back(SPC_TRY_DURING(origin_of(hook), add_hook_mount(side, context, mount)));
+      indices.push_back(SPC_TRY_DURING(name_in_errors(hook), add_hook_mount(side, context, mount)));
     }
-    SPC_TRY_DURING(origin_of(hook), add_devices(side, context, edits));
+    SPC_TRY_DURING(name_in_errors(hook), add_devices(side, context, edits));
     for (const std::string& node : edits.denied_devices) {
-      const int target = SPC_TRY_DURING(origin_of(hook), deny_device(side, context, node));
+      const int target = SPC_TRY_DURING(name_in_errors(hook), deny_device(side, context, node));
       if (target >= 0) prepared.denied_.push_back({prepared.targets_.size() - 1, target});
     }
-    side.added_for(origin_of(hook));
+    side.added_for(name_in_errors(hook));
   }
   return prepared;
 }

@@ -68,7 +68,7 @@ HookContext::Variables values_of(const Environment& environment) {
 
 }  // namespace
 
-std::string origin_of(const std::string& hook) { return "hook " + hook; }
+std::string name_in_errors(const std::string& hook) { return "hook " + hook; }
 
 HookContext hook_context(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
                          const Site& site) {
@@ -160,10 +160,10 @@ Result<void> TaskHooks::apply(const TaskEdits& edits, ContainerSpec& spec, Log& 
     change(spec.environment, of_hook.environment);
     for (const LimitEdit& limit : of_hook.limits) set_limit(limit);
     for (const std::string& warning : of_hook.warnings) {
-      log.write(LogLevel::warning, origin_of(hook) + ": " + printable(warning));
+      log.write(LogLevel::warning, name_in_errors(hook) + ": " + printable(warning));
     }
     for (const std::string& note : of_hook.notes) {
-      log.write(LogLevel::debug, origin_of(hook) + ": " + printable(note));
+      log.write(LogLevel::debug, name_in_errors(hook) + ": " + printable(note));
       spec.hooks.emplace_back(hook, note);
     }
   };

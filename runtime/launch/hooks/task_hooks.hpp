@@ -20,7 +20,7 @@ HookContext hook_context(const LaunchRequest& request, const std::map<std::strin
                          const Site& site);
 
 /// Who asked for a mount, and of whom an error or a note is.
-std::string origin_of(const std::string& hook);
+std::string name_in_errors(const std::string& hook);
 
 /// The hooks as each task has them, found on the host. The log they were found with must outlive them.
 class TaskHooks {
