@@ -64,11 +64,21 @@ Result<void> HookRunner::answer_at(const std::string& path, MountFor mount, int 
 }
 
 Result<void> HookRunner::run(const std::string& name, const std::vector<std::string>& arguments) {
-  int output[2];
-  if (::pipe2(output, O_CLOEXEC) != 0) return Error::from_errno(errno, "hook " + name + ": make a pipe");
   Running running;
   running.name = name;
   running.path = arguments.back();
+  SPC_TRY(start(running, arguments));
+  SPC_TRY(serve(running));
+  const ExitStatus status = running.child.wait();
+  read_lines(running);
+  if (status.signalled()) return failure(running, "was ended by signal " + std::to_string(status.signal()));
+  if (!status.success()) return failure(running, "exited with return code " + std::to_string(status.code()));
+  return {};
+}
+
+Result<void> HookRunner::start(Running& running, const std::vector<std::string>& arguments) {
+  int output[2];
+  if (::pipe2(output, O_CLOEXEC) != 0) return Error::from_errno(errno, "hook " + running.name + ": make a pipe");
   running.output.reset(output[0]);
   UniqueFd output_end(output[1]);
   ::fcntl(running.output.get(), F_SETFL, O_NONBLOCK);
@@ -86,12 +96,15 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
   }
   auto started = Child::start(program);
   if (!started) {
-    return Error::from_errno(started.error().sys_errno(), "hook " + name + ": execute " + in_quotes(running.path))
+    return Error::from_errno(started.error().sys_errno(), "hook " + running.name + ": execute " + in_quotes(running.path))
         .hint("its interpreter must exist on the node");
   }
   running.child = *std::move(started);
-  output_end.reset();
+  return {};
+}
 
+/// Until it has ended.
+Result<void> HookRunner::serve(Running& running) {
   const std::uint64_t end = now_us() + std::uint64_t{seconds_} * 1'000'000;
   for (bool silent = false;;) {
     std::vector<pollfd> events = {{running.child.watch(), POLLIN, 0},
@@ -113,7 +126,7 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
     if ((events[2].revents & (POLLHUP | POLLERR)) != 0) {
       end_descendants(running.child.pid());
       running.child.release();
-      return Error(ErrorKind::unavailable, "hook " + name + ": the start of the container has ended");
+      return Error(ErrorKind::unavailable, "hook " + running.name + ": the start of the container has ended");
     }
     if ((events[1].revents & POLLIN) != 0) read_lines(running);
     if ((events[1].revents & (POLLIN | POLLHUP)) == POLLHUP) silent = true;
@@ -124,13 +137,8 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
       UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (connection) connections_.push_back(std::move(connection));
     }
-    if (events[0].revents != 0) break;
+    if (events[0].revents != 0) return {};
   }
-  const ExitStatus status = running.child.wait();
-  read_lines(running);
-  if (status.signalled()) return failure(running, "was ended by signal " + std::to_string(status.signal()));
-  if (!status.success()) return failure(running, "exited with return code " + std::to_string(status.code()));
-  return {};
 }
 
 void HookRunner::read_lines(Running& running) {

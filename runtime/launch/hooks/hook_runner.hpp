@@ -35,6 +35,8 @@ class HookRunner {
 
  private:
   struct Running;
+  Result<void> start(Running& running, const std::vector<std::string>& arguments);
+  Result<void> serve(Running& running);
   void read_lines(Running& running);
   void add_line(Running& running, std::string line);
   void answer(std::size_t connection);
