@@ -262,7 +262,8 @@ int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
 
 int spc_site_flag(const char* key, int otherwise) {
   try {
-    return key == nullptr ? otherwise : static_cast<int>(Site::read().flag(key, otherwise != 0));
+    const auto site = key == nullptr ? std::nullopt : Site::read_if_any();
+    return site ? static_cast<int>(site->flag(key).value_or(otherwise != 0)) : otherwise;
   } catch (const std::exception&) {  // out of memory
     return otherwise;
   }

@@ -48,7 +48,7 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
     const auto is_sites = [](const MountSpec& mount) { return mount.origin != MountSpec().origin; };
     std::erase_if(request.mounts, is_sites);
   }
-  const bool by_default = terms.site.flag("mount_home", terms.policy.mount_home != 0) && !order.joins;
+  const bool by_default = terms.site.mount_home.value_or(terms.policy.mount_home != 0) && !order.joins;
   order.mounts_home = !request.contain && request.mount_home.value_or(by_default);
   order.covers_home = order.mounts_home || (request.contain && !order.joins);
   if (order.covers_home) order.spec.user = UserIdentity::of_this_process();

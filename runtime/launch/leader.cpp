@@ -12,7 +12,7 @@ namespace {
 bool stays_outside(const Terms& terms) {
   const LaunchRequest& request = terms.request;
   if (request.batch_script.empty()) return false;
-  return (request.batch.empty() ? terms.site.text("batch") : request.batch) == "steps";
+  return (request.batch.empty() ? terms.site.batch : request.batch) == "steps";
 }
 
 }  // namespace
@@ -74,12 +74,12 @@ Result<void> Leader::start_processes(const Terms& terms, const TaskHooks& hooks)
     const std::string name = request.name ? request.name->text : "";
     saver_ = SPC_TRY_DURING("--container-save", Saver::start(channel, *path, name, *request.style, task_.job));
   }
-  importer_.set_program(terms.site.text("importer"));
+  importer_.set_program(terms.site.importer);
   return {};
 }
 
 Result<void> Leader::settle_name(const Terms& terms) {
-  const bool of_job = terms.site.text("container_scope") == "job";
+  const bool of_job = terms.site.container_scope == "job";
   SPC_TRY(named_.ask(*terms.request.name, of_job, line_.socket()));
   for (;;) {
     auto answer = SPC_TRY(line_.await({TaskMessageKind::named}));

@@ -12,6 +12,10 @@ DOCUMENTS = ("README.md", "packaging/CONTRIBUTING.md", "hooks/README.md", "runti
 TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS = "runtime/launch/request/option_rows.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
+SETTINGS = {
+    "kSiteKeys": "runtime/launch/policy/site_keys.cpp",
+    **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kRegistryKeys"), "runtime/image/config/config_keys.cpp"),
+}
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 SETTINGS_EXAMPLE = ROOT / "packaging/config.toml.example"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
@@ -96,14 +100,18 @@ def mentioned_option_problems():
 # --- settings ---
 
 
-def settings_of(table_name):
-    """key -> default text, from runtime/image/config/config_keys.cpp."""
-    source = (ROOT / "runtime/image/config/config_keys.cpp").read_text()
-    start = source.index(f"{table_name}[] = {{")
-    rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING}\}}', source[start : source.index("\n};", start)])
-    if not rows:
-        raise ValueError(f"runtime/image/config/config_keys.cpp: {table_name} is not written as documents.py reads it")
-    return {name: text_of(default) for name, _, default, _ in rows}
+def settings_of(*tables):
+    """key -> default text, from the rows of these tables."""
+    settings = {}
+    for table in tables:
+        source = (ROOT / SETTINGS[table]).read_text()
+        start = source.index(f"{table}[] = {{")
+        part = source[start : source.index("\n};", start)]
+        rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING},\s*&', part)
+        if len(rows) != len(re.findall(r'^    \{"', part, re.M)) or not rows:
+            raise ValueError(f"{SETTINGS[table]}: {table} is not written as documents.py reads it")
+        settings.update({name: text_of(default) for name, _, default, _ in rows})
+    return settings
 
 
 def documented_settings(section):
@@ -128,10 +136,10 @@ def example_settings():
 
 
 def setting_problems():
-    example = dict(zip(("kKeys", "kStoreKeys", "kRegistryKeys"), example_settings()))
-    for table, section in (("kKeys", "KEYS"), ("kStoreKeys", "STORE"), ("kRegistryKeys", "REGISTRIES")):
-        source = settings_of(table)
-        shown = {"manual page": documented_settings(section), "example": {k: as_text(v) for k, v in example[table].items()}}
+    sections = ((("kConfigKeys", "kSiteKeys"), "KEYS"), (("kStoreKeys",), "STORE"), (("kRegistryKeys",), "REGISTRIES"))
+    for (tables, section), example in zip(sections, example_settings()):
+        source = settings_of(*tables)
+        shown = {"manual page": documented_settings(section), "example": {k: as_text(v) for k, v in example.items()}}
         for where, settings in shown.items():
             yield from difference(settings, source, f"settings in the {where}")
             for key in sorted(set(settings) & set(source)):
@@ -191,4 +199,4 @@ def check(report, stage):
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
     report.check("the manual page of hooks names every key that is read", hook_key_problems())
-    report.check("the manual page and the example have the settings of config_keys.cpp, with defaults", setting_problems())
+    report.check("the manual page and the example have the settings of the rows, with defaults", setting_problems())

@@ -1,7 +1,6 @@
 #include "image/config/config.hpp"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <sstream>
 #include <toml.hpp>
@@ -12,38 +11,12 @@
 namespace spc {
 namespace {
 
-bool is_byte_size(const std::string& text) { return text == "0" || (is_upper_size(text) && !text.ends_with('%')); }
-
-/// Of a text that is_byte_size().
-std::uint64_t bytes_in(const std::string& text) {
-  const std::size_t unit = std::string_view("KMGTkmgt").find(text.back());
-  const std::uint64_t number = std::stoull(text);
-  return unit == std::string_view::npos ? number : number << (10 * (unit % 4 + 1));
+template <typename Owner>
+std::vector<std::string_view> names_of(std::span<const KeyRow<Owner>> rows) {
+  std::vector<std::string_view> names;
+  for (const KeyRow<Owner>& row : rows) names.emplace_back(row.name);
+  return names;
 }
-
-bool is_host(const std::string& text) { return parse_registry(text).has_value(); }
-
-bool is_mirror(const std::string& text) {
-  const std::size_t slash = text.find('/');
-  if (!is_host(text.substr(0, slash))) return false;
-  return slash == std::string::npos || ImageReference::parse("registry.invalid/" + text.substr(slash + 1)).has_value();
-}
-
-bool is_host_or_domain(const std::string& text) { return is_host(text.starts_with("*.") ? text.substr(2) : text); }
-
-/// A proxy with a port; without a scheme http is meant.
-bool is_proxy(const std::string& text) {
-  std::string_view rest = text;
-  for (const std::string_view scheme : {"http://", "https://", "socks5h://", "socks5://"}) {
-    if (!rest.starts_with(scheme)) continue;
-    rest.remove_prefix(scheme.size());
-    break;
-  }
-  const auto plain = [](char c) { return c > 0x20 && c < 0x7f; };
-  return !rest.empty() && rest.find("://") == std::string_view::npos && std::all_of(rest.begin(), rest.end(), plain);
-}
-
-constexpr std::int64_t kYear = 366LL * 24 * 3600;
 
 Result<void> read_registries(Config& config, const toml::value& root, const std::string& file) {
   const auto found = root.as_table().find("registries");
@@ -60,16 +33,9 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
       return wrong(value, "registries." + in_quotes(host) + ": duplicate entry under different names");
     }
     RegistryConfig& registry = config.registries[*name];
-    const TableReader reader(file, value, "registries." + in_quotes(host) + ".", registry_config_keys());
-    SPC_TRY(reader.check_keys());
-    SPC_TRY(reader.read("insecure", registry.insecure));
-    SPC_TRY(reader.read("blocked", registry.blocked));
-    SPC_TRY(reader.read("mirrors", registry.mirrors, is_mirror, "expected HOST[:PORT][/PREFIX]"));
-    SPC_TRY(reader.read("mirror_tags", registry.mirror_tags));
-    SPC_TRY(reader.read("login_servers", registry.login_servers, is_host, "expected HOST or HOST:PORT"));
-    SPC_TRY(reader.read("require_digest", registry.require_digest));
-    SPC_TRY(reader.read(
-        "ca", registry.ca, [](const std::string& text) { return text.starts_with('/'); }, "expected an absolute path"));
+    const TableReader reader(file, value, "registries." + in_quotes(host) + ".");
+    SPC_TRY(reader.check_keys(names_of(registry_config_keys())));
+    SPC_TRY(reader.read_all(registry_config_keys(), registry));
   }
   return {};
 }
@@ -79,49 +45,24 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
   if (found == root.as_table().end()) return {};
   const auto wrong = [&](const std::string& why) { return config_error(file, found->second, "store: " + why); };
   if (!found->second.is_table()) return wrong("expected to be a table [store]");
-  const TableReader reader(file, found->second, "store.", store_config_keys());
-  SPC_TRY(reader.check_keys());
-  std::string max_size = std::to_string(store.max_size);
-  SPC_TRY(reader.read("max_size", max_size, is_byte_size, "expected a number of bytes with suffix K, M, G or T"));
-  store.max_size = bytes_in(max_size);
-  SPC_TRY(reader.read("high_watermark", store.high_watermark, 100));
-  SPC_TRY(reader.read("low_watermark", store.low_watermark, 100));
+  const TableReader reader(file, found->second, "store.");
+  SPC_TRY(reader.check_keys(names_of(store_config_keys())));
+  SPC_TRY(reader.read_all(store_config_keys(), store));
   if (store.low_watermark > store.high_watermark) return wrong("low_watermark is above high_watermark");
-  SPC_TRY(reader.read("max_imports_per_user", store.max_imports_per_user, 64));
   if (store.max_imports_per_user == 0) return wrong("max_imports_per_user: expected a number from 1 to 64");
   return {};
 }
 
-constexpr std::array<std::string_view, 3> kSquashfs{"auto", "kernel", "fuse"};
-constexpr std::array<std::string_view, 4> kPull{"newer", "missing", "always", "never"};
-
 /// What a file says takes the place of what is there.
 Result<void> add_to(Config& config, const toml::value& root, const std::string& file) {
-  const TableReader reader(file, root, "", config_keys());
-  SPC_TRY(reader.check_keys({"registries", "store"}));
-  SPC_TRY(reader.read("default_registry", config.default_registry, is_host, "expected HOST or HOST:PORT"));
-  SPC_TRY(reader.read("writable", config.writable));
-  SPC_TRY(reader.read("mount_home", config.mount_home));
-  SPC_TRY(reader.read("upper_size", config.upper_size, is_upper_size, kUpperSizeRule));
-  SPC_TRY(reader.read_word("squashfs", config.squashfs, kSquashfs));
-  std::string pull = name_of(config.pull);
-  SPC_TRY(reader.read_word("pull", pull, kPull));
-  config.pull = *parse_pull_policy(pull);
-  SPC_TRY(reader.read("public_ttl", config.public_ttl, kYear));
-  SPC_TRY(reader.read("private_ttl", config.private_ttl, kYear));
-  SPC_TRY(reader.read("tag_ttl", config.tag_ttl, kYear));
-  SPC_TRY(reader.read("max_parallel_layers", config.max_parallel_layers, 64));
-  SPC_TRY(reader.read("max_image_bytes", config.max_image_bytes, std::numeric_limits<std::int64_t>::max()));
-  SPC_TRY(reader.read("stall_timeout", config.stall_timeout, 3600));
-  SPC_TRY(reader.read("https_proxy", config.https_proxy, is_proxy, "expected http://HOST:PORT"));
-  SPC_TRY(reader.read("http_proxy", config.http_proxy, is_proxy, "expected http://HOST:PORT"));
-  SPC_TRY(reader.read(
-      "no_proxy", config.no_proxy,
-      [](const std::string& text) { return !text.empty() && text.find_first_of(", ") == std::string::npos; },
-      "expected one host or domain in each text"));
-  SPC_TRY(reader.read("allowed_registries", config.allowed_registries, is_host_or_domain, "expected HOST[:PORT] or *.DOMAIN"));
+  const TableReader reader(file, root, "");
+  auto known = names_of(config_keys());
+  for (const std::string_view name : names_of(site_keys())) known.push_back(name);
+  known.insert(known.end(), {"registries", "store"});
+  SPC_TRY(reader.check_keys(known));
+  SPC_TRY(reader.read_all(config_keys(), config));
   SPC_TRY(read_store(config.store, root, file));
-  SPC_TRY(read_site(reader, config.site));
+  SPC_TRY(reader.read_all(site_keys(), config.site));
   return read_registries(config, root, file);
 }
 

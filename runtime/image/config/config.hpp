@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "image/config/site_config.hpp"
 #include "image/reference/request.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 
@@ -28,33 +28,32 @@ struct RegistryConfig {
 
 /// Limits of the image store: `[store]`.
 struct StoreConfig {
-  std::uint64_t max_size = 0;
-  std::uint32_t high_watermark = 90;
-  std::uint32_t low_watermark = 80;
-  std::uint32_t max_imports_per_user = 4;
+  std::uint64_t max_size{};
+  std::uint32_t high_watermark{}, low_watermark{}, max_imports_per_user{};
+
+  StoreConfig();
 };
 
-/// config.toml, checked. CONFIG.md documents the keys; a test compares both with config_keys().
+/// config.toml, checked. Its rows, and those of SitePolicy, say what each key is.
 struct Config {
-  std::string default_registry = "docker.io";
-  bool writable = true;
-  bool mount_home = false;
-  std::string upper_size = "50%";  ///< a percentage of the memory, or bytes with K, M, G or T, as tmpfs takes it
-  std::string squashfs = "auto";   ///< auto, kernel or fuse
-  PullPolicy pull = PullPolicy::newer;
-  std::int64_t public_ttl = 3600;
-  std::int64_t private_ttl = 3600;
-  std::int64_t tag_ttl = 0;
-  std::uint32_t max_parallel_layers = 0;
-  std::uint64_t max_image_bytes = 0;
-  std::int64_t stall_timeout = 30;
+  std::string default_registry;
+  bool writable{}, mount_home{};
+  std::string upper_size;  ///< a percentage of the memory, or bytes with K, M, G or T, as tmpfs takes it
+  std::string squashfs;   ///< auto, kernel or fuse
+  PullPolicy pull{};
+  std::int64_t public_ttl{}, private_ttl{}, tag_ttl{};  ///< seconds
+  std::uint32_t max_parallel_layers{};
+  std::uint64_t max_image_bytes{};
+  std::int64_t stall_timeout{};  ///< seconds
   std::string https_proxy;  ///< URL; for the site's store, where users' proxies are not used
   std::string http_proxy;
   std::vector<std::string> no_proxy;            ///< hosts and domains to contact directly
   std::vector<std::string> allowed_registries;  ///< HOST[:PORT] or *.DOMAIN; empty: all
   StoreConfig store;
-  SiteConfig site;  ///< for the user's side of a start
+  SitePolicy site;  ///< for the user's side of a start
   std::map<std::string, RegistryConfig, std::less<>> registries;
+
+  Config();
 
   /// The configuration of HOST[:PORT], or the defaults.
   [[nodiscard]] const RegistryConfig& registry(std::string_view host) const;
@@ -76,17 +75,11 @@ Result<Config> parse_config(const std::string& text, const std::string& name);
 /// Values in the text replace existing ones.
 Result<void> add_config(Config& config, const std::string& text, const std::string& name);
 
-struct ConfigKey {
-  const char* name;
-  const char* type;
-  const char* default_text;
-  const char* meaning;
-};
-/// Keys at the top level.
-std::span<const ConfigKey> config_keys();
+/// Keys at the top of the file, besides those of SitePolicy.
+std::span<const KeyRow<Config>> config_keys();
 /// Keys of the table [store].
-std::span<const ConfigKey> store_config_keys();
+std::span<const KeyRow<StoreConfig>> store_config_keys();
 /// Keys of a [registries."HOST[:PORT]"] table.
-std::span<const ConfigKey> registry_config_keys();
+std::span<const KeyRow<RegistryConfig>> registry_config_keys();
 
 }  // namespace spc

@@ -55,9 +55,7 @@ Error config_error(const std::string& file, const toml::value& value, const std:
   return {ErrorKind::invalid, "configuration " + in_quotes(file) + ", line " + std::to_string(line_of(value)) + ": " + why};
 }
 
-Result<void> TableReader::check_keys(std::initializer_list<std::string_view> tables) const {
-  std::vector<std::string_view> known(tables);
-  for (const ConfigKey& key : keys_) known.emplace_back(key.name);
+Result<void> TableReader::check_keys(std::span<const std::string_view> known) const {
   for (const auto& [name, value] : table_.as_table()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const auto meant = nearest(name, known);
@@ -153,6 +151,33 @@ Result<void> TableReader::read_number(const char* name, std::int64_t& into, std:
   if (number < 0 || number > most) return refuse(*value, name, "expected a number from 0 to " + std::to_string(most));
   into = number;
   return {};
+}
+
+namespace {
+
+/// Of a number with K, M, G or T behind it.
+std::int64_t bytes_in(const std::string& text) {
+  const std::size_t unit = std::string_view("KMGTkmgt").find(text.back());
+  const std::int64_t number = std::stoll(text);
+  return unit == std::string_view::npos ? number : number << (10 * (unit % 4 + 1));
+}
+
+}  // namespace
+
+Result<void> TableReader::read_size(const char* name, std::int64_t& into, const Check& check, const char* rule) const {
+  std::string text = std::to_string(into);
+  SPC_TRY(read(name, text, check, rule));
+  into = bytes_in(text);
+  return {};
+}
+
+std::vector<std::string_view> TableReader::words_of(std::string_view type) {
+  std::vector<std::string_view> words;
+  while (!type.empty()) {
+    words.push_back(type.substr(0, type.find(',')));
+    type.remove_prefix(std::min(words.back().size() + 2, type.size()));
+  }
+  return words;
 }
 
 }  // namespace spc

@@ -118,7 +118,7 @@ std::string environment_before(const ShellHookPlace& place, const ShellHookStart
     for (const std::string& variable : parse_environment_file(found ? *found : "")) add(variable);
   }
   for (const std::string& variable : start.spec.settings.environment) add(variable);
-  for (const std::string& variable : start.site.all("env")) add(variable);
+  for (const std::string& variable : start.site.env) add(variable);
   return text;
 }
 
@@ -175,7 +175,7 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
   SPC_TRY(write_text(environment["ENROOT_ENVIRON"], before));
   SPC_TRY(write_text(environment["ENROOT_MOUNTS"], ""));
   const UniqueFd directory(::open(place.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  const auto seconds = std::strtoul(start.site.text("hook_timeout", "30").c_str(), nullptr, 10);
+  const auto seconds = start.site.hook_timeout;
   TaskEdits edits;
   {
     HookRunner runner(as_list(environment), static_cast<unsigned>(seconds), log);

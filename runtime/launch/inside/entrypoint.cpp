@@ -195,8 +195,7 @@ Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const Site&
   Entrypoint entrypoint;
   entrypoint.mode_ = request.explain ? EntrypointMode::no : entrypoint_mode(request, site);
   if (entrypoint.mode_ == EntrypointMode::no) return entrypoint;
-  constexpr char kDefaultLimit[] = "60";
-  entrypoint.limit_ = std::chrono::seconds(std::strtol(site.text("entrypoint_timeout", kDefaultLimit).c_str(), nullptr, 10));
+  entrypoint.limit_ = std::chrono::seconds(site.entrypoint_timeout);
   constexpr char kProbe[] = SPC_LIBEXECDIR "/container-helper";
   entrypoint.probe_.reset(::open(kProbe, O_PATH | O_CLOEXEC));
   if (!entrypoint.probe_)

@@ -72,7 +72,7 @@ Result<TaskNotes> TaskNotes::read(int file) {
     if (!of_site) {
       notes.step = record;
     } else if (equals != std::string_view::npos) {
-      notes.site.add(record.substr(0, equals), record.substr(equals + 1));
+      notes.site.set(record.substr(0, equals), record.substr(equals + 1));
     }
   }
   notes.edits = TaskEdits::parse(rest);

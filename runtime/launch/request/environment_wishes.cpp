@@ -50,8 +50,8 @@ bool EnvironmentWishes::keeps(std::string_view name) const {
 
 EnvironmentWishes EnvironmentWishes::of_site(const Site& site) {
   EnvironmentWishes wishes;
-  wishes.keep = site.all("keep_env");
-  for (const std::string& variable : site.all("env")) {
+  wishes.keep = site.keep_env;
+  for (const std::string& variable : site.env) {
     const auto equals = std::min(variable.find('='), variable.size());
     if (equals > 0 && equals < variable.size()) wishes.values[variable.substr(0, equals)] = variable.substr(equals + 1);
   }

@@ -25,7 +25,7 @@ constexpr Wording kPyxis[] = {
 }  // namespace
 
 MessageStyle message_style(const Site& site) {
-  return site.text("messages") == "pyxis" ? MessageStyle::pyxis : MessageStyle::own;
+  return site.messages == "pyxis" ? MessageStyle::pyxis : MessageStyle::own;
 }
 
 const char* message_prefix(MessageStyle style) { return style == MessageStyle::pyxis ? "pyxis: " : "spank-container: "; }

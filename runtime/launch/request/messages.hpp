@@ -4,10 +4,9 @@
 #include <string_view>
 
 #include "base/result.hpp"
+#include "launch/policy/site.hpp"
 
 namespace spc {
-
-class Site;
 
 /// The message texts: `messages` in config.toml. Scripts and monitoring written for pyxis look for
 /// some of its lines; these are exact, and everything else is our text with pyxis's prefix.

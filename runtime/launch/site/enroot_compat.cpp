@@ -120,12 +120,12 @@ void add_settings(Site& site, const Variables& settings) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"ENROOT_ROOTFS_WRITABLE", "writable"}, {"ENROOT_REMAP_ROOT", "remap_root"}, {"ENROOT_MOUNT_HOME", "mount_home"}};
   for (const auto& [name, key] : kFlags) {
-    if (const auto found = settings.find(name); found != settings.end()) site.add(key, is_on(found->second) ? "true" : "false");
+    if (const auto found = settings.find(name); found != settings.end()) site.set(key, is_on(found->second) ? "true" : "false");
   }
   constexpr std::pair<const char*, const char*> kNamespaces[] = {
       {"ENROOT_UNSHARE_NET", "net"}, {"ENROOT_UNSHARE_IPC", "ipc"}, {"ENROOT_UNSHARE_UTS", "uts"}, {"ENROOT_UNSHARE_PID", "pid"}};
   for (const auto& [name, space] : kNamespaces) {
-    if (const auto found = settings.find(name); found != settings.end() && is_on(found->second)) site.add("unshare", space);
+    if (const auto found = settings.find(name); found != settings.end() && is_on(found->second)) site.unshare.emplace_back(space);
   }
 }
 
@@ -134,29 +134,29 @@ Result<void> add_directory(Site& site, const std::string& directory, Whose whose
     for (const EnrootMount& mount : parse_enroot_fstab(text, job)) {
       const std::string where = path + ", line " + std::to_string(mount.line);
       if (mount.problem.empty()) {
-        site.add(whose == Whose::site ? "enroot_mounts" : "enroot_mounts_of_user", where + "\t" + mount.text);
+        (whose == Whose::site ? site.enroot_mounts : site.enroot_mounts_of_user).push_back(where + "\t" + mount.text);
       } else if (log != nullptr) {
         log->write(LogLevel::warning, where + ": " + in_quotes(mount.text) + ": " + mount.problem + "; skipped");
       }
     }
   }));
   return each_file(directory + "/environ.d", ".env", whose, [&](const std::string&, const std::string& text) {
-    for (const auto& [name, value] : parse_environ(text, job)) site.add("env", name + "=" + value);
+    for (const auto& [name, value] : parse_environ(text, job)) site.env.push_back(name + "=" + value);
   });
 }
 
 }  // namespace
 
 Result<void> add_enroot_files(Site& site, const Variables& job, Log* log) {
-  if (!site.flag("enroot_compat", false)) return {};
-  const auto own = site.all("env");
+  if (!site.enroot_compat) return {};
+  const auto own = site.env;
   const Variables settings = SPC_TRY(settings_of(job, log));
   add_settings(site, settings);
   SPC_TRY(add_directory(site, kSystem, Whose::site, job, log));
   if (const std::string users = enroot_directory_of_user(settings, job); !users.empty()) {
     SPC_TRY(add_directory(site, users, Whose::user, job, log));
   }
-  for (const std::string& variable : own) site.add("env", variable);  // config.toml counts more
+  site.env.insert(site.env.end(), own.begin(), own.end());  // config.toml counts more
   return {};
 }
 

@@ -43,7 +43,7 @@ Result<void> check_real_path(const std::string& path, const std::string& typed, 
 }  // namespace
 
 Result<void> check_features(const std::vector<std::string>& used, const Site& site) {
-  const auto off = site.all("features_off");
+  const auto& off = site.features_off;
   for (const std::string& feature : used) {
     if (std::find(off.begin(), off.end(), feature) == off.end()) continue;
     return Error(ErrorKind::refused, "--" + feature + ": not allowed by this site")
@@ -59,7 +59,7 @@ bool lies_below(std::string_view path, std::string_view directory) {
 
 Result<void> check_place(ImageLocation& image, const Site& site) {
   using Kind = ImageLocation::Kind;
-  const auto allowed = site.all("allowed_paths");
+  const auto& allowed = site.allowed_paths;
   if (allowed.empty() || image.kind == Kind::registry) return {};
   if (image.kind == Kind::docker_daemon || image.kind == Kind::podman) return outside(image.canonical(), "", allowed);
   const std::string path =
@@ -80,7 +80,7 @@ Result<void> check_place(ImageLocation& image, const Site& site) {
 }
 
 Result<void> check_opened_place(int file, const std::string& typed, const Site& site) {
-  const auto allowed = site.all("allowed_paths");
+  const auto& allowed = site.allowed_paths;
   if (allowed.empty()) return {};
   return check_real_path(SPC_TRY(real_path(file, typed)), typed, allowed);
 }

@@ -24,14 +24,14 @@ Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const st
 
 Result<std::vector<MountSpec>> site_mounts(const Site& site, UsersMounts users) {
   std::vector<MountSpec> mounts;
-  for (const char* key : {"enroot_mounts", "enroot_mounts_of_user"}) {
-    if (users == UsersMounts::no && key == std::string_view("enroot_mounts_of_user")) continue;
-    for (const std::string& record : site.all(key)) {
+  for (const auto* records : {&site.enroot_mounts, &site.enroot_mounts_of_user}) {
+    if (users == UsersMounts::no && records == &site.enroot_mounts_of_user) continue;
+    for (const std::string& record : *records) {
       const auto tab = record.find('\t');
       SPC_TRY(add(mounts, std::string_view(record).substr(tab + 1), record.substr(0, tab)));
     }
   }
-  for (const std::string& text : site.all("mounts")) SPC_TRY(add(mounts, text, "config.toml: mounts"));
+  for (const std::string& text : site.mounts) SPC_TRY(add(mounts, text, "config.toml: mounts"));
   return mounts;
 }
 

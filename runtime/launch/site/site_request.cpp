@@ -14,7 +14,7 @@ std::uint32_t site_namespaces(const Site& site) {
   constexpr std::pair<std::string_view, std::uint32_t> kNames[] = {
       {"net", own_net}, {"ipc", own_ipc}, {"uts", own_uts}, {"pid", own_pid}};
   std::uint32_t bits = 0;
-  for (const std::string& name : site.all("unshare")) {
+  for (const std::string& name : site.unshare) {
     for (const auto& [known, bit] : kNames) bits |= name == known ? bit : 0U;
   }
   return bits;
@@ -28,10 +28,10 @@ Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& pol
   std::move(request.mounts.begin(), request.mounts.end(), std::back_inserter(mounts));
   request.mounts = std::move(mounts);
   if (request.mounts.size() > kMaxMounts) return too_many_mounts();
-  if (!request.writable) request.writable = site.flag("writable", policy.writable != 0);
-  if (!request.slurm) request.slurm = site.flag("slurm", false);
+  if (!request.writable) request.writable = site.writable.value_or(policy.writable != 0);
+  if (!request.slurm) request.slurm = site.slurm;
   // Slurm's commands would take themselves for root's, which munge knows better.
-  if (!request.remap_root) request.remap_root = !*request.slurm && site.flag("remap_root", false);
+  if (!request.remap_root) request.remap_root = !*request.slurm && site.remap_root;
   request.namespaces |= site_namespaces(site);
   return request;
 }

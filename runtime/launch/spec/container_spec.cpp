@@ -59,8 +59,9 @@ std::string workdir_of(const LaunchRequest& request, const ImageSettings& image)
 }
 
 EntrypointMode entrypoint_mode(const LaunchRequest& request, const Site& site) {
-  const std::string text = site.text("entrypoint", "no");
-  const auto of_site = text == "task" ? EntrypointMode::task : text == "node" ? EntrypointMode::node : EntrypointMode::no;
+  const auto of_site = site.entrypoint == "task"   ? EntrypointMode::task
+                       : site.entrypoint == "node" ? EntrypointMode::node
+                                                   : EntrypointMode::no;
   if (!request.entrypoint) return of_site;
   if (!*request.entrypoint) return EntrypointMode::no;
   return of_site == EntrypointMode::no ? EntrypointMode::node : of_site;

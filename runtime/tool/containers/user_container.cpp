@@ -163,8 +163,8 @@ UserIdentity identity_inside(RootMap map) {
 Site site_for(const OfEnroot& of_enroot) {
   Site site = Site::read();
   if (of_enroot.hooks) {
-    site.add("enroot_compat", "true");
-    site.add("user_hooks", "true");
+    site.enroot_compat = true;
+    site.user_hooks = true;
   }
   return site;
 }

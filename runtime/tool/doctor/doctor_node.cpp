@@ -168,7 +168,7 @@ std::vector<Finding> examine_node() {
 Finding examine_config(const std::string& path) {
   const auto config = read_config(path);
   if (!config) return {"config.toml", Verdict::failed, config.error().message(), "fix it: see spank-container.conf(5)"};
-  const auto mounts = site_mounts(Site::parse(site_records(config->site)), UsersMounts::yes);
+  const auto mounts = site_mounts(config->site, UsersMounts::yes);
   if (!mounts) return {"config.toml", Verdict::failed, mounts.error().message(), "fix it: see spank-container.conf(5)"};
   return {"config.toml", Verdict::ok, ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
 }

@@ -34,7 +34,7 @@ Result<void> ask_registry(const Config& config, const ImageLocation& image, cons
 Result<void> check(const Wanted& wanted, const std::vector<std::string>& features) {
   const auto config = read_config(SPC_CONFIG_FILE);
   if (!config) return {};  // the nodes have files of their own
-  SPC_TRY(check_features(features, Site::parse(site_records(config->site))));
+  SPC_TRY(check_features(features, config->site));
   if (wanted.image.empty()) return {};  // a container by its name
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config->default_registry));
   if (!config->site.importer.empty()) return {};  // which knows registries of its own

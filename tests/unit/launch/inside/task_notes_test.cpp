@@ -12,8 +12,8 @@ namespace {
 TaskNotes some_notes() {
   TaskNotes notes;
   notes.step = "12.3";
-  notes.site.add("mounts", "/a:/b");
-  notes.site.add("env", "A=B=C");
+  notes.site.set("mounts", "/a:/b");
+  notes.site.set("env", "A=B=C");
   Edits edits;
   edits.environment.unset = {"GONE"};
   edits.environment.set = {{"SET", "a=b\nc"}, {"EMPTY", ""}};

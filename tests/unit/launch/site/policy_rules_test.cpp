@@ -18,7 +18,7 @@ namespace {
 
 Site site_with(const std::vector<std::pair<std::string, std::string>>& records) {
   Site site;
-  for (const auto& [key, value] : records) site.add(key, value);
+  for (const auto& [key, value] : records) site.set(key, value);
   return site;
 }
 
