@@ -1,6 +1,7 @@
 #include "image/save/save.hpp"
 
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,7 +57,10 @@ Result<void> Save::prepare() {
   SPC_TRY(file_.make());
   // As root of a user namespace, so that files are read that not even their owner may read, such as /etc/shadow of some
   // images: all of them are the user's. Where there are no user namespaces, such a file is an error with its name.
+  // The maps in /proc/self are root's as long as the process cannot be dumped, and one of a program that nobody can read cannot.
+  ::prctl(PR_SET_DUMPABLE, 1);
   [[maybe_unused]] const auto entered = enter_user_namespace(RootMap::self);
+  ::prctl(PR_SET_DUMPABLE, 0);
   return {};
 }
 
