@@ -16,7 +16,7 @@ namespace {
 
 using Row = KeyRow<SitePolicy>;
 
-constexpr std::size_t kSane = sizeof(PolicyRecord) + PolicyRecord::kMostText;
+constexpr std::size_t kMostPolicy = sizeof(PolicyRecord) + PolicyRecord::kMostText;
 
 constexpr std::array<Row, 5> kEnrootKeys{{{"writable", "", "", "", &SitePolicy::writable},
                                           {"mount_home", "", "", "", &SitePolicy::mount_home},
@@ -59,7 +59,7 @@ void set_text(SitePolicy& site, std::string_view text) {
 SitePolicy::SitePolicy() { set_defaults(site_keys(), *this); }
 
 Result<SitePolicy> SitePolicy::of(int policy_file) {
-  const std::string bytes = SPC_TRY_DURING("read the site's policy", read_file(policy_file, kSane));
+  const std::string bytes = SPC_TRY_DURING("read the site's policy", read_file(policy_file, kMostPolicy));
   PolicyRecord record;
   if (bytes.size() >= sizeof record) std::memcpy(&record, bytes.data(), sizeof record);
   if (bytes.size() < sizeof record || bytes.size() != sizeof record + record.text_bytes) {
