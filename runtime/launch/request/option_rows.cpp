@@ -1,5 +1,10 @@
-#include <algorithm>
+#include <fcntl.h>
 
+#include <algorithm>
+#include <cerrno>
+
+#include "base/file.hpp"
+#include "base/unique_fd.hpp"
 #include "image/reference/location.hpp"
 #include "launch/request/device_names.hpp"
 #include "launch/request/namespaces.hpp"
@@ -30,6 +35,53 @@ Result<void> add_mounts(LaunchRequest& request, Text value) {
     if (same == request.mounts.end()) request.mounts.push_back(std::move(mount));
   }
   return request.mounts.size() > kMaxMounts ? Result<void>(too_many_mounts()) : Result<void>();
+}
+
+/// A line of a file of variables, as docker reads it: NAME=VALUE sets, NAME alone keeps the job's
+/// value, # begins a comment. What `asked` says counts more.
+Result<void> add_env_line(EnvironmentWishes& wishes, const EnvironmentWishes& asked,
+                          std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.empty() || line.starts_with('#')) return {};
+  const std::string name(line.substr(0, line.find('=')));
+  const auto is_odd = [](char c) { return c <= ' ' || c >= 0x7f || c == '*' || c == '?'; };
+  if (name.empty() || std::any_of(name.begin(), name.end(), is_odd)) {
+    return Error(ErrorKind::invalid, in_quotes(name) + " is not the name of a variable");
+  }
+  if (line.find('\0') != std::string_view::npos) {
+    return Error(ErrorKind::invalid, "the value of " + in_quotes(name) + " contains a NUL");
+  }
+  if (asked.keeps(name) || asked.values.contains(name)) return {};
+  std::erase(wishes.keep, name);
+  wishes.values.erase(name);
+  if (name.size() == line.size()) {
+    wishes.keep.push_back(name);
+  } else {
+    wishes.values[name] = line.substr(name.size() + 1);
+  }
+  return {};
+}
+
+/// Opened by the user, on the node alone: the machine of a submission may not have the file.
+Result<void> add_env_file(LaunchRequest& request, Text path, ReadAt where) {
+  if (where == ReadAt::submission) return {};
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file) {
+    return Error::from_errno(errno, "open " + in_quotes(path))
+        .hint("it must exist on every node of the step and is opened with the user's permissions");
+  }
+  const std::string text = SPC_TRY_DURING(in_quotes(path), read_file(file.get(), 1 << 20));
+  const EnvironmentWishes asked = request.environment;
+  unsigned number = 0;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    ++number;
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    SPC_TRY_DURING(in_quotes(path) + ", line " + std::to_string(number),
+                   add_env_line(request.environment, asked, line));
+  }
+  return {};
 }
 
 /// One of two words.
@@ -76,6 +128,10 @@ constexpr ContainerOption kOptions[] = {
      "ENV", Kind::list, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) { return request.environment.add(value); },
      "keep these host variables, or set NAME=VALUE", "NAME[,NAME...]|NAME=VALUE"},
+    {"container-env-file", "FILE",
+     "[container] set the variables of this file: lines NAME=VALUE, or NAME to keep the host's value",
+     "ENV_FILE", Kind::once, nullptr, add_env_file,
+     "set the variables of this file: lines NAME=VALUE, or NAME to keep the host's value"},
     {"container-device", "VENDOR/CLASS=NAME[,...]",
      "[container] inject these CDI devices of the node", "DEVICE", Kind::list, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) { return add_device_names(request.devices, value); },

@@ -1,5 +1,9 @@
 #include "launch/request/options.hpp"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -104,6 +108,32 @@ TEST_CASE("a container is not saved to a directory") {
   CHECK(told(texts.add("container-save=/home/alice/")) == "--container-save: target is a directory");
 }
 
+TEST_CASE("a file of variables counts less than --container-env, and is read on the node alone") {
+  const std::string path = "/tmp/options-test-" + std::to_string(::getpid());
+  const auto read = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    OptionTexts texts;
+    for (const std::string option : {"image=x", "env=KEPT,SET=option", "env-file="}) {
+      REQUIRE(told(texts.add("container-" + option + (option == "env-file=" ? path : ""))).empty());
+    }
+    return texts.parse(ReadAt::node);
+  };
+  const auto request = read("# comment\n\n  A=b=c # d\r\nEMPTY=\nHOSTS\nKEPT=file\nSET=file\nB=1\nB=2\nLAST=x\nLAST");
+  REQUIRE(request.has_value());
+  CHECK(request->environment.values ==
+        std::map<std::string, std::string>{{"A", "b=c # d"}, {"B", "2"}, {"EMPTY", ""}, {"SET", "option"}});
+  CHECK(request->environment.keep == std::vector<std::string>{"KEPT", "HOSTS", "LAST"});
+  CHECK(read("A=1\nnot a name=2\n").error().message() ==
+        "--container-env-file: \"" + path + "\", line 2: \"not a name\" is not the name of a variable");
+  CHECK(read("=x").error().message().ends_with("line 1: \"\" is not the name of a variable"));
+  CHECK_FALSE(read("A*\n").has_value());
+  std::filesystem::remove(path);
+  OptionTexts missing;
+  REQUIRE(told(missing.add_twins({{"SCONTAINER_ENV_FILE", path}, {"SCONTAINER_IMAGE", "x"}})).empty());
+  CHECK(missing.parse(ReadAt::submission).has_value());
+  CHECK(missing.parse(ReadAt::node).error().message().starts_with("--container-env-file: open \"" + path + "\": "));
+}
+
 TEST_CASE("the rows that root looks for are where it looks") {
   CHECK(container_options()[0].name == std::string("container-image"));
   CHECK(container_options()[1].name == std::string("container-name"));
@@ -132,7 +162,7 @@ TEST_CASE("every option that can be off is recognised when it is used") {
       {"container-workdir", "x"},    {"container-env", "X"},          {"container-device", "a.b/c=d"},
       {"container-pull", "never"},   {"container-platform", "a/b"},   {"container-save", "x"},
       {"container-unshare", "net"},  {"container-tmpfs-size", "10%"}, {"container-mpi", "host"},
-      {"container-batch", "script"}};
+      {"container-batch", "script"}, {"container-env-file", "x"}};
   for (const ContainerOption& option : container_options()) use(option, option.is_switch() ? "" : values.at(option.name));
   const auto names = feature_names();
   CHECK(used == std::set<std::string>(names.begin(), names.end()));
