@@ -13,7 +13,7 @@ TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS = "runtime/launch/request/option_rows.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS = {
-    "kSiteKeys": "runtime/launch/policy/site_keys.cpp",
+    "kSiteKeys": "runtime/launch/site/site_keys.cpp",
     **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kRegistryKeys"), "runtime/image/config/config_keys.cpp"),
 }
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
