@@ -13,7 +13,7 @@
 namespace spc {
 namespace {
 
-constexpr std::size_t kMostNotes = 16 << 20;
+constexpr std::size_t kMostTaskNotes = 16 << 20;
 
 /// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, site (KEY=VALUE), and from the
 /// first `hook` on what TaskEdits knows.
@@ -23,7 +23,7 @@ struct Parts {
 };
 
 Result<Parts> read_parts(int file) {
-  const std::string bytes = SPC_TRY_DURING("read the leader's notes", read_file(file, kMostNotes));
+  const std::string bytes = SPC_TRY_DURING("read the leader's notes", read_file(file, kMostTaskNotes));
   std::uint64_t length = 0;
   if (bytes.size() >= sizeof length) std::memcpy(&length, bytes.data(), sizeof length);
   if (bytes.size() < sizeof length || length > bytes.size() - sizeof length) {
