@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 
 namespace spc {
 

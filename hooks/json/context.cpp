@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/json_object.hpp"
+#include "base/json/json_object.hpp"
 #include "hooks/json/edits_object.hpp"
 
 namespace spc {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdio>
 
-#include "base/json_object.hpp"
+#include "base/json/json_object.hpp"
 #include "hooks/json/edits_object.hpp"
 
 namespace spc {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "hooks/hook.hpp"
 
 namespace spc {

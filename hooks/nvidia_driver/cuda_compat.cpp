@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/text.hpp"
 

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/file.hpp"
-#include "base/json_object.hpp"
+#include "base/json/json_object.hpp"
 #include "base/trusted_file.hpp"
 
 namespace spc {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "base/supervised.hpp"
+#include "base/process/supervised.hpp"
 
 namespace spc {
 namespace {

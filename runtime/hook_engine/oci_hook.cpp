@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "base/trusted_file.hpp"
 #include "hook_engine/site_program.hpp"
 

@@ -97,7 +97,7 @@ Error AgentLine::fail(const Error& error) {
   TaskMessage message;
   message.kind = TaskMessageKind::failed;
   message.failure = WireError(error);
-  if (auto sent = send_struct(socket_.get(), message); !sent) return sent.error();
+  if (!send_struct(socket_.get(), message)) return agent_has_ended();
   return await({}).error();
 }
 

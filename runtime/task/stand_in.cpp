@@ -10,7 +10,7 @@
 
 #include <cerrno>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 
 namespace spc {
 namespace {

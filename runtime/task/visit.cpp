@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "protocol/wire_error.hpp"
 #include "task/enter.hpp"
 

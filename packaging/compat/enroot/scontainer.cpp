@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <climits>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc::enroot {

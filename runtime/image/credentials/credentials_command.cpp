@@ -3,7 +3,7 @@
 #include <climits>
 #include <cstdlib>
 
-#include "base/supervised.hpp"
+#include "base/process/supervised.hpp"
 
 namespace spc {
 namespace {

@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
+#include "base/json/json.hpp"
 #include "base/result.hpp"
 #include "image/reference/reference.hpp"
-#include "base/json.hpp"
 #include "image/registry/secret.hpp"
 
 namespace spc {

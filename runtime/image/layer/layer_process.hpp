@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/layer.hpp"

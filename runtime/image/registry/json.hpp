@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 
 namespace spc {
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "image/user_source/export.hpp"
 #include "image/user_source/temporary_file.hpp"
 

@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
+#include "base/json/json.hpp"
 #include "base/sha256.hpp"
-#include "base/json.hpp"
 #include "image/user_source/directory_files.hpp"
 #include "image/user_source/docker_save.hpp"
 #include "image/user_source/export.hpp"

@@ -6,8 +6,8 @@
 
 #include <cerrno>
 
-#include "base/child.hpp"
 #include "base/file.hpp"
+#include "base/process/child.hpp"
 #include "base/records.hpp"
 #include "base/socket.hpp"
 #include "launch/request/save_path.hpp"

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
 #include "task/enter.hpp"

@@ -12,11 +12,11 @@
 #include <deque>
 #include <utility>
 
-#include "base/child.hpp"
 #include "base/clock.hpp"
+#include "base/process/child.hpp"
+#include "base/process/descendants.hpp"
 #include "base/socket.hpp"
 #include "task/ambient.hpp"
-#include "task/descendants.hpp"
 
 namespace spc {
 namespace {
@@ -71,7 +71,7 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
   SPC_TRY(serve(running));
   const ExitStatus status = running.child.wait();
   read_lines(running);
-  if (status.signalled()) return failure(running, "was ended by signal " + std::to_string(status.signal()));
+  if (status.signalled()) return failure(running, "was killed by signal " + std::to_string(status.signal()));
   if (!status.success()) return failure(running, "exited with return code " + std::to_string(status.code()));
   return {};
 }

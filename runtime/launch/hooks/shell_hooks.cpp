@@ -10,8 +10,8 @@
 #include <climits>
 #include <cstdlib>
 
-#include "base/child.hpp"
 #include "base/file.hpp"
+#include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "hook_engine/root_path.hpp"
 #include "launch/site/enroot_compat.hpp"

@@ -13,10 +13,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/child.hpp"
 #include "base/clock.hpp"
+#include "base/process/child.hpp"
+#include "base/process/descendants.hpp"
 #include "base/socket.hpp"
-#include "task/descendants.hpp"
 
 namespace spc {
 namespace {

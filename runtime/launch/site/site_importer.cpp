@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <vector>
 
-#include "base/child.hpp"
 #include "base/file.hpp"
+#include "base/process/child.hpp"
 #include "base/trusted_file.hpp"
 #include "base/unique_fd.hpp"
 #include "task/enter.hpp"
@@ -33,7 +33,7 @@ std::string content(int file) {
 }
 
 std::string outcome(const ExitStatus& status) {
-  if (status.signalled()) return "was ended by signal " + std::to_string(status.signal());
+  if (status.signalled()) return "was killed by signal " + std::to_string(status.signal());
   if (status.code() == kNotExecuted) return "cannot be executed (exit code 127)";
   return "failed with exit code " + std::to_string(status.code());
 }

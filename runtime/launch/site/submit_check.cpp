@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/supervised.hpp"
+#include "base/process/supervised.hpp"
 #include "protocol/submit.hpp"
 
 namespace spc {

@@ -3,13 +3,13 @@
 #include <cstdio>
 
 #include "base/file.hpp"
+#include "base/json/json.hpp"
 #include "hook_engine/step_hook.hpp"
 #include "hooks/cdi/generate.hpp"
 #include "hooks/cdi/inject.hpp"
 #include "hooks/cdi/write.hpp"
 #include "hooks/json/edits.hpp"
 #include "image/export/new_file.hpp"
-#include "base/json.hpp"
 #include "launch/policy/site.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"

@@ -2,9 +2,9 @@
 
 #include <cstdio>
 
+#include "base/json/json.hpp"
 #include "doctor/preflight.hpp"
 #include "image/config/config.hpp"
-#include "base/json.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "tool/command.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"

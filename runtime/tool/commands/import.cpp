@@ -8,10 +8,10 @@
 #include <ctime>
 
 #include "base/file.hpp"
+#include "base/json/json.hpp"
 #include "base/sha256.hpp"
 #include "image/reference/location.hpp"
 #include "image/reference/reference.hpp"
-#include "base/json.hpp"
 #include "image/store/store.hpp"
 #include "launch/host/local_image.hpp"
 #include "protocol/store_layout.hpp"

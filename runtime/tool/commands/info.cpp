@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
+#include "base/json/json.hpp"
 #include "image/config/config.hpp"
-#include "base/json.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/places.hpp"
 

@@ -1,9 +1,9 @@
 #include <cstdio>
 #include <ctime>
 
+#include "base/json/json.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
-#include "base/json.hpp"
 #include "image/store/eviction.hpp"
 #include "image/store/inventory.hpp"
 #include "image/store/store.hpp"

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "base/child.hpp"
 #include "base/file.hpp"
+#include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/inside/image_files.hpp"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
 #include "spank_container/runtime.h"

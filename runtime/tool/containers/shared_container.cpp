@@ -14,8 +14,8 @@
 #include <ctime>
 #include <vector>
 
-#include "base/child.hpp"
 #include "base/file.hpp"
+#include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {

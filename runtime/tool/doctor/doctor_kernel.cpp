@@ -10,7 +10,7 @@
 #include <cstring>
 #include <functional>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "base/user_namespace.hpp"
 #include "tool/doctor/doctor.hpp"
 

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "doctor/diagnose.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "base/text.hpp"
+#include "doctor/diagnose.hpp"
 #include "tool/doctor/doctor.hpp"
 #include "tool/surroundings/terminal.hpp"
 

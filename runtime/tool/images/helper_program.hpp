@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 #include "base/result.hpp"
 
 namespace spc::tool {

@@ -1,4 +1,4 @@
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 
 #include <fcntl.h>
 #include <linux/close_range.h>

@@ -1,4 +1,4 @@
-#include "task/descendants.hpp"
+#include "base/process/descendants.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-#include "base/json.hpp"
-#include "base/json_object.hpp"
+#include "base/json/json.hpp"
+#include "base/json/json_object.hpp"
 #include "unit/catch.hpp"
 
 using namespace spc;

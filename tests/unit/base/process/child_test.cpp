@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/child.hpp"
 #include "base/clock.hpp"
 #include "base/file.hpp"
+#include "base/process/child.hpp"
+#include "base/process/supervised.hpp"
 #include "base/socket.hpp"
-#include "base/supervised.hpp"
 #include "unit/catch.hpp"
 
 using namespace spc;

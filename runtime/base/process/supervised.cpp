@@ -1,4 +1,4 @@
-#include "base/supervised.hpp"
+#include "base/process/supervised.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -31,7 +31,7 @@ struct JsonLimits {
 ///   const Json document = SPC_TRY(Json::parse(text));
 ///   for (const Json& layer : *SPC_TRY(document.list("layers"))) digest = SPC_TRY(layer.text("digest"));
 ///
-/// and base/json_object.hpp if every member must be known. To write:
+/// and base/json/json_object.hpp if every member must be known. To write:
 ///
 ///   Json object{{"name", image.name}, {"layers", Json::array()}};
 ///   object["layers"].push_back(layer.str());

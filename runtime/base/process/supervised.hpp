@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/child.hpp"
+#include "base/process/child.hpp"
 
 namespace spc {
 

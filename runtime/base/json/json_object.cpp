@@ -1,4 +1,4 @@
-#include "base/json_object.hpp"
+#include "base/json/json_object.hpp"
 
 namespace spc {
 namespace {
