@@ -29,23 +29,19 @@ Result<std::optional<InContainer>> Leader::lead(AgentMessage policy) {
   if (terms.request.name) SPC_TRY(settle_name(terms));
   auto container = SPC_TRY(order(terms, hooks));
 
-  auto message = SPC_TRY(line_.await({TaskMessageKind::hooks, TaskMessageKind::set_up}));
-  if (message.kind == TaskMessageKind::hooks) {
-    SPC_TRY(run_shell_hooks(std::move(message), terms, hooks, container));
-    message = SPC_TRY(line_.await({TaskMessageKind::set_up}));
-  }
-  const Place place = SPC_TRY(set_up(std::move(message), terms, hooks, container));
-
-  UniqueFd to_save;
-  message = SPC_TRY(await_ready(to_save));
-  auto ready = SPC_TRY(ReadyContainer::of(std::move(message)));
-  if (to_save) SPC_TRY(saver_.give(to_save.get(), ready.record(), container.spec.settings));
+  Built built = SPC_TRY(build(terms, hooks, container));
+  auto ready = SPC_TRY(ReadyContainer::of(std::move(built.ready)));
+  if (built.to_save) SPC_TRY(saver_.give(built.to_save.get(), ready.record(), container.spec.settings));
   // A container that was running has the notes of its first step.
   const int file = container.root.container_runs ? ready.notes.get() : container.root.notes;
   TaskNotes notes;
   if (file >= 0) notes = SPC_TRY(TaskNotes::read(file));
-  if (place == Place::host) {
+  if (built.place != Place::container) {
     auto way = SPC_TRY(read_ready(ready, notes, task_, known_, container.spec));
+    if (built.place == Place::untouched) {
+      hooks = SPC_TRY(TaskHooks::find_for_follower(hooks.context(), notes.edits, task_.log));
+      SPC_TRY(hooks.before_entering(container.spec));
+    }
     SPC_TRY(go_in(way, task_, container.spec));
     terms.site = std::move(way.site);
   }
@@ -59,6 +55,25 @@ Result<std::optional<InContainer>> Leader::lead(AgentMessage policy) {
                                    .ready = ready.message,
                                    .named = std::move(named_),
                                    .recorded_as = std::move(container.recorded_as)});
+}
+
+/// From the order to the agent's word that the container is ready. One that runs already, and gets nothing added, is ready at
+/// once.
+Result<Leader::Built> Leader::build(const Terms& terms, TaskHooks& hooks, Building& container) {
+  auto message = SPC_TRY(line_.await({TaskMessageKind::hooks, TaskMessageKind::set_up, TaskMessageKind::ready}));
+  if (message.kind == TaskMessageKind::ready) {
+    line_.end();
+    if (task_.before_entering) task_.before_entering();
+    return Built{std::move(message), {}, Place::untouched};
+  }
+  if (message.kind == TaskMessageKind::hooks) {
+    SPC_TRY(run_shell_hooks(std::move(message), terms, hooks, container));
+    message = SPC_TRY(line_.await({TaskMessageKind::set_up}));
+  }
+  Built built;
+  built.place = SPC_TRY(set_up(std::move(message), terms, hooks, container));
+  built.ready = SPC_TRY(await_ready(built.to_save));
+  return built;
 }
 
 /// What lives on the host until all tasks have ended. `save` comes second: there can be but one process that slurmstepd

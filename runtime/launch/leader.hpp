@@ -29,11 +29,18 @@ class Leader {
     Entrypoint entrypoint;
     std::optional<UserIdentity> recorded_as;
   };
-  enum class Place { host, container };
+  /// Where this process is when the container is ready; untouched: on the host, and it has set nothing up.
+  enum class Place { host, container, untouched };
+  struct Built {
+    AgentMessage ready;
+    UniqueFd to_save;
+    Place place = Place::host;
+  };
 
   Result<void> start_processes(const Terms& terms, const TaskHooks& hooks);
   Result<void> settle_name(const Terms& terms);
   Result<Building> order(const Terms& terms, TaskHooks& hooks);
+  Result<Built> build(const Terms& terms, TaskHooks& hooks, Building& container);
   Result<void> run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Building& container);
   Result<Place> set_up(AgentMessage message, const Terms& terms, TaskHooks& hooks, Building& container);
   Result<void> set_up_inside(const Terms& terms, TaskHooks& hooks, Building& container, const Digest& manifest);

@@ -127,6 +127,7 @@ def static_problems(program):
 
 def agent_problems(agent):
     yield from static_problems(agent)
+    agent = ROOT / "build/release/libexec/agent"  # what is installed is stripped
     symbols = [line.split(" ", 2)[-1] for line in output_of("nm", "-C", "--defined-only", agent).splitlines()]
     if "main" not in symbols:
         yield "it has no symbols to look at"

@@ -196,7 +196,7 @@ def archive():
 
 
 def sif():
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "suites"))
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "suites/lib"))
     import local_files
     whole = local_files.sif_bytes(b"hsqs" + bytes(92))
     parts = [local_files.sif_bytes(b"x", file_system, part, architecture) for file_system, part, architecture in

@@ -137,7 +137,7 @@ def by_gnu_tar(data):
 
 # --- ours ---
 
-REPORT = struct.Struct("<8sII32sQQQQ404s")
+REPORT = struct.Struct("<8sIi1000s400s32sQQQQ")  # runtime/protocol/layer.hpp, with a WireError in it
 
 
 def convert(data, output):
@@ -157,8 +157,8 @@ def convert(data, output):
         report = pipe.read(REPORT.size)
     if len(report) != REPORT.size:
         raise AssertionError(f"layer-writer died with status {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}")
-    magic, failed, _, _, _, _, _, _, text = REPORT.unpack(report)
-    assert magic == b"SPCLAY1\0" and done.returncode == (1 if failed else 0), done
+    magic, failed, _, text, *_ = REPORT.unpack(report)
+    assert magic == b"SPCLAY2\0" and done.returncode == (1 if failed else 0), done
     return text.split(b"\0")[0].decode() if failed else None
 
 

@@ -15,10 +15,19 @@ USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
 PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED, EVICT = 1, 2, 3, 4, 5, 6, 7
 LAYER_FILE, PUBLISHED, REFUSED, EVICTED = 16, 17, 18, 19
-MESSAGE = struct.Struct("II32s16x600s")
+MESSAGE = struct.Struct("I32s4x16x600sIi1000s400s")  # runtime/protocol/import.hpp
 
 # The numbers that children are given stay taken here: the pipe on which subprocess reports a failed start must not get one.
 taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+
+
+UNAVAILABLE = 3 + 1  # of a WireError
+
+
+def in_words(text, hint):
+    """A WireError as the user would read it."""
+    text, hint = (field.split(b"\0")[0].decode() for field in (text, hint))
+    return f"{text} (hint: {hint})" if hint else text
 
 
 class Store:
@@ -128,7 +137,7 @@ class Import:
         self.thread.join(10)
 
     def _send(self, kind, text="", descriptor=None, digest=bytes(32)):
-        message = MESSAGE.pack(kind, 0, digest, text.encode())
+        message = MESSAGE.pack(kind, digest, b"", UNAVAILABLE if kind == REFUSED else 0, 0, text.encode(), b"")
         control = []
         if descriptor is not None:
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
@@ -154,8 +163,8 @@ class Import:
                 break
             if not data:
                 break
-            kind, _, digest, text = MESSAGE.unpack(data)
-            text = text.split(b"\0")[0].decode()
+            kind, digest, text, failed, _, *error = MESSAGE.unpack(data)
+            text = in_words(*error) if failed else text.split(b"\0")[0].decode()
             fds = array.array("i")
             for _, _, payload in control:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])

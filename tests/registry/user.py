@@ -1,4 +1,4 @@
-"""Plays the process that reads for the user: answers import's questions about credentials (base/user_source_protocol.hpp)."""
+"""Plays the process that reads for the user: answers import's questions about credentials (runtime/protocol/user_source.hpp)."""
 
 import array
 import fcntl
@@ -8,7 +8,7 @@ import struct
 import threading
 
 CREDENTIALS, SECRET, NONE, FAILED, PROGRESS = 1, 16, 17, 19, 20
-MESSAGE = struct.Struct("II32sQQ256s600s")
+MESSAGE = struct.Struct("I32s4xQQ256s600sIi1000s400s")
 
 
 def sealed(records):
@@ -32,7 +32,7 @@ class User:
     def _serve(self, connection):
         with connection:
             while data := connection.recv(MESSAGE.size):
-                kind, _, _, _, _, user, text = MESSAGE.unpack(data)
+                kind, _, _, _, user, text, *_ = MESSAGE.unpack(data)
                 assert kind == CREDENTIALS, kind
                 question = (text.split(b"\0")[0].decode(), user.split(b"\0")[0].decode())
                 self.asked.append(question)
@@ -41,7 +41,8 @@ class User:
 
     @staticmethod
     def _send(connection, kind, text="", descriptor=None):
-        message = MESSAGE.pack(kind, 2 if kind == FAILED else 0, bytes(32), 0, 0, b"", text.encode())
+        said, error = ("", text) if kind == FAILED else (text, "")
+        message = MESSAGE.pack(kind, bytes(32), 0, 0, b"", said.encode(), 3 if kind == FAILED else 0, 0, error.encode(), b"")
         control = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
         connection.sendmsg([message], control)
         if descriptor is not None:

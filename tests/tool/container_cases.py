@@ -63,7 +63,7 @@ def test_exit_statuses_are_those_of_podman():
     user("run", "-q", "--mounts=a:b", base(), "true").fails(125, "--mounts", "absolute path")
     user("run", "-q", "--workdir=/no/such/place", base(), "true").fails(125, "/no/such/place")
     user("run", "--nonsense", base()).fails(125, "--nonsense")
-    user("run", "--writable", "--readonly", base()).fails(125, "contradict")
+    user("run", "--writable", "--readonly", base()).fails(125, "cannot be combined")
     user("run").fails(125, "usage: scontainer run")
 
 

@@ -152,7 +152,8 @@ TEST_CASE("a job chooses among fake adapters by number, name or address") {
   const auto chosen = [&](const char* variable, const char* value) {
     node.context.job = {{variable, value}};
     Choice choice;
-    for (const FabricAdapter& adapter : choose_adapters(node.context, devices).value()) choice.push_back(adapter.chosen);
+    const auto adapters = choose_adapters(node.context, devices);
+    for (const FabricAdapter& adapter : adapters.value()) choice.push_back(adapter.chosen);
     return choice;
   };
   for (const char* variable : {"MELLANOX_VISIBLE_DEVICES", "FABRIC_VISIBLE_DEVICES"}) {
