@@ -76,7 +76,7 @@ def test_reset_every_time():
     image = big_image(1)
     registry.repository("always", image, lambda h, kind, name: kind == "blobs" and name == image.layers[0].digest and
                         (h.part_then_reset(image.layers[0].blob, 10) or True))
-    fails(pull("always"), "closed the connection during the transfer", "tried 4 times")
+    fails(pull("always"), "closed the connection during the transfer", "gave up after 4 attempts")
 
 
 def test_redirect_loops_and_forbidden_targets():
