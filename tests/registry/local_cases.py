@@ -225,7 +225,7 @@ def test_layouts_and_archives_that_are_damaged():
     damaged = {blob: files[blob][:20] + flipped + files[blob][21:]}
     fails(local("oci:" + in_directory({**files, **damaged})), two.layers[0].digest)
     fails(local("oci:" + in_directory({**files, blob: files[blob][:-1]})), "bytes instead of")
-    fails(local("oci:" + in_directory({**files, manifest: files[manifest] + b" "})), "has digest", "damaged")
+    fails(local("oci:" + in_directory({**files, manifest: files[manifest] + b" "})), "has digest", "corrupt")
     fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != blob})), "is missing")
     fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != "oci-layout"})), "no file oci-layout")
     fails(local("oci:" + in_directory({**files, "index.json": b"[]"})), "index.json")

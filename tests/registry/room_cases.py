@@ -196,7 +196,7 @@ def test_a_user_has_so_many_imports_at_a_time_and_the_next_one_waits():
         time.sleep(0.02)
     second = pull("slot/two", store=store, settings=settings)
     succeeds(second, two)
-    assert any(line.startswith("waiting: the limit of 1 other images") for line in second.progress), second
+    assert any(line.startswith("waiting: the limit of 1 concurrent pulls") for line in second.progress), second
     result = first.wait()
     result.store = store
     succeeds(result, one)
