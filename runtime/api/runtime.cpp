@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "launch/launch.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/messages.hpp"
 #include "launch/request/options.hpp"
 #include "launch/site/submit_check.hpp"
@@ -135,7 +135,7 @@ int spc_configure(spc_runtime* rt, const char* const* settings) {
   return guard(rt, [&]() -> Result<void> {
     rt->settings.clear();
     for (; settings != nullptr && *settings != nullptr; ++settings) rt->settings.emplace_back(*settings);
-    Site site = Site::read();
+    SitePolicy site = SitePolicy::read();
     site.override_with(rt->settings);
     rt->style = message_style(site);
     return {};
@@ -262,7 +262,7 @@ int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
 
 int spc_site_flag(const char* key, int otherwise) {
   try {
-    const auto site = key == nullptr ? std::nullopt : Site::read_if_any();
+    const auto site = key == nullptr ? std::nullopt : SitePolicy::read_if_any();
     return site ? static_cast<int>(site->flag(key).value_or(otherwise != 0)) : otherwise;
   } catch (const std::exception&) {  // out of memory
     return otherwise;

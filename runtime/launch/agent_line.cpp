@@ -32,12 +32,12 @@ std::optional<std::string> TaskContext::save_path() const {
   return asked.save.empty() || asked.explain ? std::nullopt : save_path_here(asked.save, job);
 }
 
-const Site& KnownSite::get() {
-  if (!site_) learn(Site::read());
+const SitePolicy& KnownSite::get() {
+  if (!site_) learn(SitePolicy::read());
   return *site_;
 }
 
-void KnownSite::learn(Site site) {
+void KnownSite::learn(SitePolicy site) {
   site_ = std::move(site);
   site_->override_with(asked_.overrides);
 }

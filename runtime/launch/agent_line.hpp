@@ -11,7 +11,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/host/user_source.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "protocol/task.hpp"
 #include "task/step_agent.hpp"
@@ -35,12 +35,12 @@ struct TaskContext {
 class KnownSite {
  public:
   explicit KnownSite(const LaunchRequest& asked) : asked_(asked) {}
-  const Site& get();
-  void learn(Site site);
+  const SitePolicy& get();
+  void learn(SitePolicy site);
 
  private:
   const LaunchRequest& asked_;
-  std::optional<Site> site_;
+  std::optional<SitePolicy> site_;
 };
 
 struct AgentMessage : TaskMessage {

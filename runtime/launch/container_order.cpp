@@ -70,7 +70,7 @@ Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy, Kn
   Terms terms;
   terms.policy = policy.policy;
   terms.earlier = policy.manifest;
-  terms.site = SPC_TRY(Site::of(policy.descriptors.front().get()));
+  terms.site = SPC_TRY(SitePolicy::of(policy.descriptors.front().get()));
   known.learn(terms.site);
   SPC_TRY(add_enroot_files(terms.site, task.job, &task.log));
   terms.site.override_with(task.asked.overrides);

@@ -16,7 +16,7 @@ namespace spc {
 /// What the leader has heard from the agent, and what comes of it: settled before anything is opened.
 struct Terms {
   LaunchRequest request;  ///< as the site completes it
-  Site site;              ///< with what enroot's files add
+  SitePolicy site;        ///< with what enroot's files add
   PolicyRecord policy;
   Digest earlier;  ///< of a private container: the image that the step's earlier ones have
 

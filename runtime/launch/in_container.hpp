@@ -15,7 +15,7 @@ namespace spc {
 /// A task that is in its container, as leader or follower, with what it needs to decide the rest.
 struct InContainer {
   LaunchRequest request;  ///< the leader's is completed by the site
-  Site site;
+  SitePolicy site;
   ContainerSpec spec;
   TaskHooks hooks;
   TaskEdits edits;  ///< of hooks, for all tasks of this container
@@ -38,7 +38,7 @@ struct ReadyContainer {
 
 /// The way in, for a task that is still outside, and the site's settings there.
 struct WayIn {
-  Site site;
+  SitePolicy site;
   ContainerNamespaces namespaces;
 };
 /// What record, notes and site say. Adds to `spec`.

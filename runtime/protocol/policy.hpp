@@ -8,7 +8,7 @@ namespace spc {
 
 /// The numbers of config.toml and config.d: `import policy` parses the files as the service user and
 /// writes this; the agent checks and keeps it as /run/spank-container/policy until one of the files changes. In
-/// that file, texts follow that only the user's side of a start reads: launch/policy/site.hpp.
+/// that file, texts follow that only the user's side of a start reads: launch/policy/site_policy.hpp.
 struct PolicyRecord {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '4', '\0'};
   static constexpr std::uint32_t kMostText = 256 << 10;

@@ -9,7 +9,7 @@
 #include "hook_engine/shell_hook.hpp"
 #include "launch/hooks/hook_runner.hpp"
 #include "launch/inside/task_edits.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/container_spec.hpp"
 #include "task/root_setup.hpp"
@@ -27,7 +27,7 @@ struct ShellHookPlace {
 struct ShellHookStart {
   const LaunchRequest& request;
   const std::map<std::string, std::string>& job;  ///< environment
-  const Site& site;
+  const SitePolicy& site;
   const ContainerSpec& spec;
 };
 

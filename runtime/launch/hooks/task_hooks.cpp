@@ -71,7 +71,7 @@ HookContext::Variables values_of(const Environment& environment) {
 std::string name_in_errors(const std::string& hook) { return "hook " + hook; }
 
 HookContext hook_context(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                         const Site& site) {
+                         const SitePolicy& site) {
   HookContext context;
   context.job = job_environment;
   // A script that was submitted by a task of a step has that step's variables, and is none of it.

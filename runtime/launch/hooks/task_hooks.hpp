@@ -9,7 +9,7 @@
 #include "hook_engine/shell_hook.hpp"
 #include "hook_engine/step_hook.hpp"
 #include "launch/inside/task_edits.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/container_spec.hpp"
 
@@ -17,7 +17,7 @@ namespace spc {
 
 /// What hooks may know before the image is.
 HookContext hook_context(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                         const Site& site);
+                         const SitePolicy& site);
 
 /// Who asked for a mount, and of whom an error or a note is.
 std::string name_in_errors(const std::string& hook);

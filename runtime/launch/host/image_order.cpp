@@ -55,7 +55,7 @@ std::string home_for(const ImageLocation& image) {
 }
 
 /// For a path; what turns out to be an archive goes to the store.
-Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const Site& site,
+Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
                                   const ImageLocation& image, const Digest& earlier, Log& log) {
   auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home_for(image)));
   if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
@@ -85,8 +85,9 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
   return wanted;
 }
 
-Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const Site& site, ImageLocation image,
-                               const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log) {
+Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
+                               ImageLocation image, const Digest& earlier, NamedStart& named, SiteImporter& site_importer,
+                               Log& log) {
   if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
   if (named.plan() == NamePlan::reuse && !named.needs_file()) return ImageOrder{.flags = TaskMessage::start_stored};
   const bool reuses = named.plan() == NamePlan::reuse;
@@ -99,7 +100,7 @@ Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord&
   } else {
     SPC_TRY(check_place(image, site));
   }
-  const Site no_rules;  // what the site's own program has brought lies where that program wants it
+  const SitePolicy no_rules;  // what the site's own program has brought lies where that program wants it
   auto order = SPC_TRY(image.kind == ImageLocation::Kind::path
                            ? order_for_path(request, policy, brought ? no_rules : site, image, earlier, log)
                            : order_for_store(request, policy, image, earlier));

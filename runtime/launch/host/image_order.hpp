@@ -8,7 +8,7 @@
 #include "base/unique_fd.hpp"
 #include "image/reference/location.hpp"
 #include "launch/host/named_container.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/site/site_importer.hpp"
 #include "launch/spec/container_spec.hpp"
@@ -32,7 +32,8 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
 
 /// From an image, which a named container then keeps, or from the stored container of that name.
 /// `earlier`: the image of another task of the step, if any.
-Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const Site& site, ImageLocation image,
-                               const Digest& earlier, NamedStart& named, SiteImporter& site_importer, Log& log);
+Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
+                               ImageLocation image, const Digest& earlier, NamedStart& named, SiteImporter& site_importer,
+                               Log& log);
 
 }  // namespace spc

@@ -191,7 +191,7 @@ EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
   return outcome;
 }
 
-Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const Site& site) {
+Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const SitePolicy& site) {
   Entrypoint entrypoint;
   entrypoint.mode_ = request.explain ? EntrypointMode::no : entrypoint_mode(request, site);
   if (entrypoint.mode_ == EntrypointMode::no) return entrypoint;

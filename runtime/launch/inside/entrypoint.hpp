@@ -48,7 +48,7 @@ struct EntrypointOutcome {
 class Entrypoint {
  public:
   /// Before anything is entered: opens what is needed in the container.
-  static Result<Entrypoint> prepare(const LaunchRequest& request, const Site& site);
+  static Result<Entrypoint> prepare(const LaunchRequest& request, const SitePolicy& site);
 
   /// For the leader: its notes for the followers, which will contain the outcome. Locked until then.
   Result<void> write_down_in(UniqueFd notes);

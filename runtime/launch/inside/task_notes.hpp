@@ -8,7 +8,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/inside/task_edits.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 
@@ -16,7 +16,7 @@ namespace spc {
 /// entrypoint follows it, once it is known.
 struct TaskNotes {
   std::string step;  ///< whose: a named container may have been started by another step
-  Site site;         ///< of that step, including enroot's files
+  SitePolicy site;   ///< of that step, including enroot's files
   TaskEdits edits;   ///< of the hooks
 
   /// JOB.STEP from this environment.

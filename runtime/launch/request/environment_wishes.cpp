@@ -48,7 +48,7 @@ bool EnvironmentWishes::keeps(std::string_view name) const {
   return std::any_of(keep.begin(), keep.end(), [&](const auto& pattern) { return matches_pattern(pattern, name); });
 }
 
-EnvironmentWishes EnvironmentWishes::of_site(const Site& site) {
+EnvironmentWishes EnvironmentWishes::of_site(const SitePolicy& site) {
   EnvironmentWishes wishes;
   wishes.keep = site.keep_env;
   for (const std::string& variable : site.env) {

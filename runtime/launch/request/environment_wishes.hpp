@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 
@@ -20,7 +20,7 @@ struct EnvironmentWishes {
   [[nodiscard]] bool keeps(std::string_view name) const;
 
   /// The keys `keep_env` and `env` of config.toml.
-  static EnvironmentWishes of_site(const Site& site);
+  static EnvironmentWishes of_site(const SitePolicy& site);
 };
 
 /// Whether `pattern` matches `text`: * any characters, ? one.

@@ -8,7 +8,7 @@
 
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 namespace {
@@ -124,7 +124,7 @@ Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, con
 }
 
 Result<std::uint64_t> tmpfs_bytes(const MemorySize& size, const std::map<std::string, std::string>& job_environment) {
-  return bytes_of(size, memory_of_job(job_environment), Site::read().max_tmpfs_size);
+  return bytes_of(size, memory_of_job(job_environment), SitePolicy::read().max_tmpfs_size);
 }
 
 }  // namespace spc

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 namespace {
@@ -24,9 +24,7 @@ constexpr Wording kPyxis[] = {
 
 }  // namespace
 
-MessageStyle message_style(const Site& site) {
-  return site.messages == "pyxis" ? MessageStyle::pyxis : MessageStyle::own;
-}
+MessageStyle message_style(const SitePolicy& site) { return site.messages == "pyxis" ? MessageStyle::pyxis : MessageStyle::own; }
 
 const char* message_prefix(MessageStyle style) { return style == MessageStyle::pyxis ? "pyxis: " : "spank-container: "; }
 

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/result.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 
@@ -12,7 +12,7 @@ namespace spc {
 /// some of its lines; these are exact, and everything else is our text with pyxis's prefix.
 enum class MessageStyle { own, pyxis };
 
-MessageStyle message_style(const Site& site);
+MessageStyle message_style(const SitePolicy& site);
 /// Prefix of every line for the user.
 const char* message_prefix(MessageStyle style);
 

@@ -116,7 +116,7 @@ bool is_on_for_enroot(std::string_view value) { return is_on(value); }
 
 namespace {
 
-void add_settings(Site& site, const Variables& settings) {
+void add_settings(SitePolicy& site, const Variables& settings) {
   constexpr std::pair<const char*, const char*> kFlags[] = {
       {"ENROOT_ROOTFS_WRITABLE", "writable"}, {"ENROOT_REMAP_ROOT", "remap_root"}, {"ENROOT_MOUNT_HOME", "mount_home"}};
   for (const auto& [name, key] : kFlags) {
@@ -129,7 +129,7 @@ void add_settings(Site& site, const Variables& settings) {
   }
 }
 
-Result<void> add_directory(Site& site, const std::string& directory, Whose whose, const Variables& job, Log* log) {
+Result<void> add_directory(SitePolicy& site, const std::string& directory, Whose whose, const Variables& job, Log* log) {
   SPC_TRY(each_file(directory + "/mounts.d", ".fstab", whose, [&](const std::string& path, const std::string& text) {
     for (const EnrootMount& mount : parse_enroot_fstab(text, job)) {
       const std::string where = path + ", line " + std::to_string(mount.line);
@@ -147,7 +147,7 @@ Result<void> add_directory(Site& site, const std::string& directory, Whose whose
 
 }  // namespace
 
-Result<void> add_enroot_files(Site& site, const Variables& job, Log* log) {
+Result<void> add_enroot_files(SitePolicy& site, const Variables& job, Log* log) {
   if (!site.enroot_compat) return {};
   const auto own = site.env;
   const Variables settings = SPC_TRY(settings_of(job, log));

@@ -2,7 +2,7 @@
 
 #include "base/log.hpp"
 #include "base/result.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/site/enroot_text.hpp"
 
 namespace spc {
@@ -18,7 +18,7 @@ namespace spc {
 ///
 /// Files below /etc/enroot must be owned by root, like config.toml; `job` replaces ${NAME} in all of them. Unsupported
 /// settings are reported to `log`, unless it is nullptr.
-Result<void> add_enroot_files(Site& site, const Variables& job, Log* log);
+Result<void> add_enroot_files(SitePolicy& site, const Variables& job, Log* log);
 
 /// ENROOT_* from enroot.conf and the job's variables; values that need a shell are skipped.
 Result<Variables> enroot_settings(const Variables& job);

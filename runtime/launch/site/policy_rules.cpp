@@ -42,7 +42,7 @@ Result<void> check_real_path(const std::string& path, const std::string& typed, 
 
 }  // namespace
 
-Result<void> check_features(const std::vector<std::string>& used, const Site& site) {
+Result<void> check_features(const std::vector<std::string>& used, const SitePolicy& site) {
   const auto& off = site.features_off;
   for (const std::string& feature : used) {
     if (std::find(off.begin(), off.end(), feature) == off.end()) continue;
@@ -57,7 +57,7 @@ bool lies_below(std::string_view path, std::string_view directory) {
   return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
 }
 
-Result<void> check_place(ImageLocation& image, const Site& site) {
+Result<void> check_place(ImageLocation& image, const SitePolicy& site) {
   using Kind = ImageLocation::Kind;
   const auto& allowed = site.allowed_paths;
   if (allowed.empty() || image.kind == Kind::registry) return {};
@@ -79,7 +79,7 @@ Result<void> check_place(ImageLocation& image, const Site& site) {
   return {};
 }
 
-Result<void> check_opened_place(int file, const std::string& typed, const Site& site) {
+Result<void> check_opened_place(int file, const std::string& typed, const SitePolicy& site) {
   const auto& allowed = site.allowed_paths;
   if (allowed.empty()) return {};
   return check_real_path(SPC_TRY(real_path(file, typed)), typed, allowed);

@@ -6,23 +6,23 @@
 
 #include "base/result.hpp"
 #include "image/reference/location.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 
 /// The restrictions of config.toml, enforced in the leader: a user can bypass srun, but not the task.
 
 /// `features_off`: no option in use may be in it.
-Result<void> check_features(const std::vector<std::string>& used, const Site& site);
+Result<void> check_features(const std::vector<std::string>& used, const SitePolicy& site);
 
 /// Whether `path` is `directory` or below it, by whole components; both without . and .. .
 bool lies_below(std::string_view path, std::string_view directory);
 
 /// `allowed_paths`: an image outside a registry must be a file or directory below one of them. The real path
 /// is compared and used from here on: only those who may write there can replace it.
-Result<void> check_place(ImageLocation& image, const Site& site);
+Result<void> check_place(ImageLocation& image, const SitePolicy& site);
 
 /// The same for an open file, by descriptor. `typed` is for the message.
-Result<void> check_opened_place(int file, const std::string& typed, const Site& site);
+Result<void> check_opened_place(int file, const std::string& typed, const SitePolicy& site);
 
 }  // namespace spc

@@ -22,7 +22,7 @@ Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const st
 
 }  // namespace
 
-Result<std::vector<MountSpec>> site_mounts(const Site& site, UsersMounts users) {
+Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts users) {
   std::vector<MountSpec> mounts;
   for (const auto* records : {&site.enroot_mounts, &site.enroot_mounts_of_user}) {
     if (users == UsersMounts::no && records == &site.enroot_mounts_of_user) continue;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/mount_spec.hpp"
 
 namespace spc {
@@ -13,6 +13,6 @@ enum class UsersMounts { yes, no };
 
 /// The mounts of every container: those of enroot's mounts.d, the system's before the user's, then those of config.toml.
 /// An Error names the file.
-Result<std::vector<MountSpec>> site_mounts(const Site& site, UsersMounts users);
+Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts users);
 
 }  // namespace spc

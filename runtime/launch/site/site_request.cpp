@@ -10,7 +10,7 @@
 namespace spc {
 namespace {
 
-std::uint32_t site_namespaces(const Site& site) {
+std::uint32_t site_namespaces(const SitePolicy& site) {
   constexpr std::pair<std::string_view, std::uint32_t> kNames[] = {
       {"net", own_net}, {"ipc", own_ipc}, {"uts", own_uts}, {"pid", own_pid}};
   std::uint32_t bits = 0;
@@ -22,7 +22,7 @@ std::uint32_t site_namespaces(const Site& site) {
 
 }  // namespace
 
-Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy, const Site& site) {
+Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy, const SitePolicy& site) {
   SPC_TRY(check_features(request.features, site));
   auto mounts = SPC_TRY(site_mounts(site, request.contain ? UsersMounts::no : UsersMounts::yes));
   std::move(request.mounts.begin(), request.mounts.end(), std::back_inserter(mounts));

@@ -58,7 +58,7 @@ std::string workdir_of(const LaunchRequest& request, const ImageSettings& image)
   return workdir[0] == '/' ? workdir : "/" + workdir;
 }
 
-EntrypointMode entrypoint_mode(const LaunchRequest& request, const Site& site) {
+EntrypointMode entrypoint_mode(const LaunchRequest& request, const SitePolicy& site) {
   const auto of_site = site.entrypoint == "task"   ? EntrypointMode::task
                        : site.entrypoint == "node" ? EntrypointMode::node
                                                    : EntrypointMode::no;
@@ -67,7 +67,7 @@ EntrypointMode entrypoint_mode(const LaunchRequest& request, const Site& site) {
   return of_site == EntrypointMode::no ? EntrypointMode::node : of_site;
 }
 
-void decide(ContainerSpec& spec, const LaunchRequest& request, const Site& site,
+void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy& site,
             const std::map<std::string, std::string>& job_environment) {
   spec.workdir = workdir_of(request, spec.settings);
   // Programs that open a shell look at SHELL; many images have no other than sh.

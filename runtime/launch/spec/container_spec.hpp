@@ -9,7 +9,7 @@
 
 #include "base/digest.hpp"
 #include "base/result.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/environment.hpp"
 #include "launch/spec/mount_plan.hpp"
@@ -50,11 +50,11 @@ Result<void> add_image_record(ContainerSpec& spec, int record);
 std::string workdir_of(const LaunchRequest& request, const ImageSettings& image);
 
 /// Decides the rest: work directory, shell, environment. In the container, after reading the image's own files.
-void decide(ContainerSpec& spec, const LaunchRequest& request, const Site& site,
+void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy& site,
             const std::map<std::string, std::string>& job_environment);
 
 /// --container-entrypoint says whether, the site how; by default the site says whether, too.
-EntrypointMode entrypoint_mode(const LaunchRequest& request, const Site& site);
+EntrypointMode entrypoint_mode(const LaunchRequest& request, const SitePolicy& site);
 
 /// Enters the work directory. /proc links in its path are refused.
 Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& request);

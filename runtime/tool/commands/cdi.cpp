@@ -10,7 +10,7 @@
 #include "hooks/cdi/write.hpp"
 #include "hooks/json/edits.hpp"
 #include "image/export/new_file.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -96,7 +96,7 @@ Result<int> generate(const Arguments& arguments) {
   if (to_file && !output.ends_with(".json") && !output.ends_with(".yaml")) {
     return Error(ErrorKind::invalid, "--output: " + in_quotes(output) + ": the name of a CDI file must end in .json or .yaml");
   }
-  const std::string driver_root = Site::read().driver_root;
+  const std::string driver_root = SitePolicy::read().driver_root;
   const NvidiaDriver driver = discover_nvidia("", driver_root);
   if (driver.gpus.empty() || !driver.versions_agree()) {
     std::string why = "cdi generate: no working NVIDIA GPU found";

@@ -228,7 +228,7 @@ Result<int> run_alone(UserRun& run) {
     }
     const auto enter = [&]() -> Result<void> {
       StderrLog log;
-      const Site site = site_for(of_enroot);
+      const SitePolicy site = site_for(of_enroot);
       auto user = identity_inside(run.options.map);
       auto made = SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record), run.options.map,
                                               of_enroot, environment, site, log));
@@ -249,7 +249,7 @@ Result<SharedContainer> make_to_share(UserRun& run) {
   const auto make = [&] {
     StderrLog log;
     auto made = make_user_container(*mounted, run.options.request, ImageSettings::parse(shared.settings), run.options.map,
-                                    {.environment = own_environment()}, own_environment(), Site::read(), log);
+                                    {.environment = own_environment()}, own_environment(), SitePolicy::read(), log);
     Result<void> sent = made ? Result<void>() : Result<void>(made.error());
     if (made) {
       const auto text = sealed_memory_file("edits", made->edits.serialize());
@@ -273,7 +273,7 @@ Result<SharedContainer> make_to_share(UserRun& run) {
 
 Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<std::string, std::string>& environment) {
   StderrLog log;
-  const Site site = Site::read();
+  const SitePolicy site = SitePolicy::read();
   auto user = identity_inside(run.options.map);
   const auto edits = TaskEdits::parse(shared.edits);
   ContainerSpec spec;

@@ -160,8 +160,8 @@ UserIdentity identity_inside(RootMap map) {
   return map == RootMap::root ? user.as_root() : user;
 }
 
-Site site_for(const OfEnroot& of_enroot) {
-  Site site = Site::read();
+SitePolicy site_for(const OfEnroot& of_enroot) {
+  SitePolicy site = SitePolicy::read();
   if (of_enroot.hooks) {
     site.enroot_compat = true;
     site.user_hooks = true;
@@ -171,7 +171,8 @@ Site site_for(const OfEnroot& of_enroot) {
 
 Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
                                           RootMap map, const OfEnroot& of_enroot,
-                                          const std::map<std::string, std::string>& environment, const Site& site, Log& log) {
+                                          const std::map<std::string, std::string>& environment, const SitePolicy& site,
+                                          Log& log) {
   const UserIdentity outside = UserIdentity::of_this_process();
   const UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false);

@@ -6,7 +6,7 @@
 #include "base/result.hpp"
 #include "base/user_namespace.hpp"
 #include "launch/hooks/prepared_hooks.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/environment.hpp"
 #include "task/user_identity.hpp"
@@ -24,7 +24,7 @@ struct OfEnroot {
 };
 
 /// The site's settings, with the resulting enroot_compat and user_hooks.
-Site site_for(const OfEnroot& of_enroot);
+SitePolicy site_for(const OfEnroot& of_enroot);
 
 /// Result of setting up a container: what its tasks need besides being in it.
 struct MadeContainer {
@@ -39,7 +39,8 @@ struct MadeContainer {
 /// image. `environment` is the host's.
 Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
                                           RootMap map, const OfEnroot& of_enroot,
-                                          const std::map<std::string, std::string>& environment, const Site& site, Log& log);
+                                          const std::map<std::string, std::string>& environment, const SitePolicy& site,
+                                          Log& log);
 
 /// The remaining work of each task in the container: work directory, environment, and no_new_privs.
 /// `hooks` and `user` come from outside: from make_user_container(), or from before_entering() and

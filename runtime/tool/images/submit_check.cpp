@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "image/reference/location.hpp"
-#include "launch/policy/site.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "protocol/submit.hpp"
 #include "tool/images/obtain.hpp"

@@ -16,8 +16,8 @@ using namespace spc;
 
 namespace {
 
-Site site_with(const std::vector<std::pair<std::string, std::string>>& records) {
-  Site site;
+SitePolicy site_with(const std::vector<std::pair<std::string, std::string>>& records) {
+  SitePolicy site;
   for (const auto& [key, value] : records) site.set(key, value);
   return site;
 }
@@ -47,7 +47,7 @@ TEST_CASE("where an image lies is where its file really is") {
   ::close(::open((base + "/images/a:b.tar").c_str(), O_CREAT | O_WRONLY, 0644));
   REQUIRE(::symlink("../mine.tar", (base + "/images/link.tar").c_str()) == 0);
   REQUIRE(::symlink("images/good.tar", (base + "/link.tar").c_str()) == 0);
-  const Site site = site_with({{"allowed_paths", "/nowhere"}, {"allowed_paths", base + "/images"}});
+  const SitePolicy site = site_with({{"allowed_paths", "/nowhere"}, {"allowed_paths", base + "/images"}});
   const auto check = [&](const std::string& text) {
     auto image = ImageLocation::parse(text).value();
     const auto done = check_place(image, site);
@@ -68,12 +68,12 @@ TEST_CASE("where an image lies is where its file really is") {
   CHECK(message_of(check_place(with_colon, site)).find("must not contain a colon") != std::string::npos);
   const UniqueFd mine(::open((base + "/mine.tar").c_str(), O_RDONLY | O_CLOEXEC));
   CHECK(message_of(check_opened_place(mine.get(), "x", site)).find("this site allows") != std::string::npos);
-  CHECK(message_of(check_opened_place(mine.get(), "x", Site())) == "accepted");
+  CHECK(message_of(check_opened_place(mine.get(), "x", SitePolicy())) == "accepted");
   std::filesystem::remove_all(base);
 }
 
 TEST_CASE("an option that is off is refused by name") {
-  const Site site = site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
+  const SitePolicy site = site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
   CHECK(message_of(check_features({"container-mounts"}, site)) == "accepted");
   CHECK(message_of(check_features({"container-mounts", "container-name"}, site)) ==
         "--container-name: not allowed by this site (hint: drop it, or ask the administrator about features_off in "
@@ -81,11 +81,11 @@ TEST_CASE("an option that is off is refused by name") {
 }
 
 TEST_CASE("the site's mounts come before the user's, its defaults where he says nothing") {
-  const Site site = site_with({{"mounts", "/site:/s:ro"},
-                               {"enroot_mounts", "/etc/enroot/mounts.d/a.fstab, line 2\t/e:/e"},
-                               {"enroot_mounts_of_user", "/home/a/.config/enroot/mounts.d/b.fstab, line 1\t/u:/u"},
-                               {"writable", "true"},
-                               {"unshare", "net"}});
+  const SitePolicy site = site_with({{"mounts", "/site:/s:ro"},
+                                     {"enroot_mounts", "/etc/enroot/mounts.d/a.fstab, line 2\t/e:/e"},
+                                     {"enroot_mounts_of_user", "/home/a/.config/enroot/mounts.d/b.fstab, line 1\t/u:/u"},
+                                     {"writable", "true"},
+                                     {"unshare", "net"}});
   PolicyRecord policy;
   policy.writable = 0;
   LaunchRequest request;
