@@ -109,9 +109,10 @@ def cdi():
 
 
 def config():
-    example = (Path(__file__).resolve().parent.parent.parent / "packaging/config.toml.example").read_text()
-    plain = "\n".join(line.removeprefix("#") for line in example.splitlines() if line.startswith("#") and "=" in line or line.startswith("#["))
-    return [plain[:4000], 'pull = "never"\nwritable = false\n[registries."r:5000"]\ninsecure = true\n', "tag_ttl = -1", 'upper_size = "101%"', 'upper_size = "9999999999999G"',
+    tables = (Path(__file__).resolve().parent.parent.parent / name for name in ("runtime/image/config/config.hpp", "runtime/launch/policy/site_policy.hpp"))
+    rows = re.findall(r'^    \{"(\w+)", "([\w ,]+)",', "".join(table.read_text() for table in tables), re.M)
+    whole = "".join(f'{key} = {"true" if kind == "yes or no" else "[]" if kind.startswith("list") else 5}\n' for key, kind in rows)
+    return [whole[:4000], 'pull = "never"\nwritable = false\n[registries."r:5000"]\ninsecure = true\n', "tag_ttl = -1", 'upper_size = "101%"', 'upper_size = "9999999999999G"',
             "writeable = true", "[registries]\nx = 1", '[registries."A:1"]\n[registries."a:1"]', "writable = ", "a" * 100, "[[[", '"\\u12"=1', "x = {y = [1, [2]]}", "", "\0", "#\xff"]
 
 

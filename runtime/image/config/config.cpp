@@ -11,10 +11,9 @@
 namespace spc {
 namespace {
 
-template <typename Owner>
-std::vector<std::string_view> names_of(std::span<const KeyRow<Owner>> rows) {
+std::vector<std::string_view> names_of(const auto& rows) {
   std::vector<std::string_view> names;
-  for (const KeyRow<Owner>& row : rows) names.emplace_back(row.name);
+  for (const auto& row : rows) names.emplace_back(row.name);
   return names;
 }
 
@@ -34,8 +33,8 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
     }
     RegistryConfig& registry = config.registries[*name];
     const TableReader reader(file, value, "registries." + in_quotes(host) + ".");
-    SPC_TRY(reader.check_keys(names_of(registry_config_keys())));
-    SPC_TRY(reader.read_all(registry_config_keys(), registry));
+    SPC_TRY(reader.check_keys(names_of(kRegistryKeys)));
+    SPC_TRY(reader.read_all(kRegistryKeys, registry));
   }
   return {};
 }
@@ -46,8 +45,8 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
   const auto wrong = [&](const std::string& why) { return config_error(file, found->second, "store: " + why); };
   if (!found->second.is_table()) return wrong("expected to be a table [store]");
   const TableReader reader(file, found->second, "store.");
-  SPC_TRY(reader.check_keys(names_of(store_config_keys())));
-  SPC_TRY(reader.read_all(store_config_keys(), store));
+  SPC_TRY(reader.check_keys(names_of(kStoreKeys)));
+  SPC_TRY(reader.read_all(kStoreKeys, store));
   if (store.low_watermark > store.high_watermark) return wrong("low_watermark is above high_watermark");
   if (store.max_imports_per_user == 0) return wrong("max_imports_per_user: expected a number from 1 to 64");
   return {};
@@ -56,13 +55,13 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
 /// What a file says takes the place of what is there.
 Result<void> add_to(Config& config, const toml::value& root, const std::string& file) {
   const TableReader reader(file, root, "");
-  auto known = names_of(config_keys());
-  for (const std::string_view name : names_of(site_keys())) known.push_back(name);
+  auto known = names_of(kConfigKeys);
+  for (const std::string_view name : names_of(kSiteKeys)) known.push_back(name);
   known.insert(known.end(), {"registries", "store"});
   SPC_TRY(reader.check_keys(known));
-  SPC_TRY(reader.read_all(config_keys(), config));
+  SPC_TRY(reader.read_all(kConfigKeys, config));
   SPC_TRY(read_store(config.store, root, file));
-  SPC_TRY(reader.read_all(site_keys(), config.site));
+  SPC_TRY(reader.read_all(kSiteKeys, config.site));
   return read_registries(config, root, file);
 }
 
@@ -77,6 +76,9 @@ std::string first_reason(std::string_view what) {
 }
 
 }  // namespace
+
+Config::Config() { set_defaults<Config>(kConfigKeys, *this); }
+StoreConfig::StoreConfig() { set_defaults<StoreConfig>(kStoreKeys, *this); }
 
 const RegistryConfig& Config::registry(std::string_view host) const {
   static const RegistryConfig kDefault;

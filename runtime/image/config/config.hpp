@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "image/config/config_checks.hpp"
 #include "image/reference/request.hpp"
 #include "launch/policy/site_policy.hpp"
 
@@ -26,6 +28,27 @@ struct RegistryConfig {
   bool require_digest = false;             ///< only references with a digest
 };
 
+inline constexpr KeyRow<RegistryConfig> kRegistryKeys[] = {
+    {"insecure", "yes or no", "false", "use plain HTTP", &RegistryConfig::insecure},
+    {"ca", "file", "",
+     "CA certificates (PEM) trusted in addition to the system's",
+     &RegistryConfig::ca, key::is_absolute_or_none,
+     "expected an absolute path"},
+    {"blocked", "yes or no", "false", "refuse this registry", &RegistryConfig::blocked},
+    {"mirrors", "list of hosts", "",
+     "`HOST[:PORT][/PREFIX]` to try before the registry, in this order, without credentials",
+     &RegistryConfig::mirrors, key::is_mirror,
+     "expected HOST[:PORT][/PREFIX]"},
+    {"mirror_tags", "yes or no", "false", "let mirrors resolve tags", &RegistryConfig::mirror_tags},
+    {"login_servers", "list of hosts", "",
+     "`HOST[:PORT]` on other domains that may receive credentials",
+     &RegistryConfig::login_servers, key::is_host,
+     "expected HOST or HOST:PORT"},
+    {"require_digest", "yes or no", "false",
+     "refuse image names without a digest",
+     &RegistryConfig::require_digest},
+};
+
 /// Limits of the image store: `[store]`.
 struct StoreConfig {
   std::uint64_t max_size{};
@@ -34,7 +57,23 @@ struct StoreConfig {
   StoreConfig();
 };
 
-/// config.toml, checked. Its rows, and those of SitePolicy, say what each key is.
+inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
+    {"max_size", "size", "0",
+     "size limit of all images: bytes with K, M, G, T; 0: no limit",
+     &StoreConfig::max_size, key::is_byte_size,
+     "expected a number of bytes with K, M, G or T behind it"},
+    {"high_watermark", "percent", "90",
+     "evict images when the usage of the file system would exceed this",
+     &StoreConfig::high_watermark, nullptr, nullptr, nullptr, 100},
+    {"low_watermark", "percent", "80",
+     "stop evicting at this usage",
+     &StoreConfig::low_watermark, nullptr, nullptr, nullptr, 100},
+    {"max_imports_per_user", "number", "4",
+     "concurrent pulls per user on this node; further ones wait",
+     &StoreConfig::max_imports_per_user, nullptr, nullptr, nullptr, 64},
+};
+
+/// config.toml, checked. Each key is a member and a row of a table; those of SitePolicy are keys, too.
 struct Config {
   std::string default_registry;
   bool writable{}, mount_home{};
@@ -61,6 +100,64 @@ struct Config {
   [[nodiscard]] bool allows(std::string_view host) const;
 };
 
+/// The keys at the top of the file, besides those of SitePolicy.
+inline constexpr KeyRow<Config> kConfigKeys[] = {
+    {"default_registry", "text", "docker.io",
+     "registry of image names without one",
+     &Config::default_registry, key::is_host,
+     "expected HOST or HOST:PORT"},
+    {"writable", "yes or no", "true",
+     "make containers writable unless the job says otherwise",
+     &Config::writable},
+    {"mount_home", "yes or no", "false",
+     "mount the user's home directory unless the job says otherwise",
+     &Config::mount_home},
+    {"upper_size", "size", "50%",
+     "size limit of the writable tmpfs layer: a percentage of the memory, or bytes with K, M, G, T",
+     &Config::upper_size, key::is_upper_size, key::kUpperSizeRule},
+    {"squashfs", "auto, kernel, fuse", "auto",
+     "how layers are read: by the kernel, by a process of the user, or by the kernel if it can",
+     &Config::squashfs},
+    {"pull", "newer, missing, always, never", "newer",
+     "when to query the registry for an image that the node has",
+     &Config::pull},
+    {"public_ttl", "seconds", "3600",
+     "how long an image pulled without credentials is public without asking again",
+     &Config::public_ttl, nullptr, nullptr, nullptr, key::kYear},
+    {"private_ttl", "seconds", "3600",
+     "how long a user may start a private image after the registry last granted access",
+     &Config::private_ttl, nullptr, nullptr, nullptr, key::kYear},
+    {"tag_ttl", "seconds", "0",
+     "how long a resolved tag is not resolved again",
+     &Config::tag_ttl, nullptr, nullptr, nullptr,
+     key::kYear},
+    {"max_parallel_layers", "number", "0",
+     "layers converted in parallel; 0: one per core, at most 4",
+     &Config::max_parallel_layers, nullptr, nullptr, nullptr, 64},
+    {"max_image_bytes", "bytes", "0",
+     "size limit of a compressed image; 0: no limit",
+     &Config::max_image_bytes, nullptr, nullptr, nullptr, std::numeric_limits<std::int64_t>::max()},
+    {"stall_timeout", "seconds", "30",
+     "abort a transfer that stays below 1 KiB/s for this long",
+     &Config::stall_timeout, nullptr,
+     nullptr, nullptr, 3600},
+    {"https_proxy", "URL", "",
+     "proxy for registries and their redirects over https",
+     &Config::https_proxy, key::is_proxy_or_none,
+     "expected http://HOST:PORT"},
+    {"http_proxy", "URL", "",
+     "proxy for plain HTTP",
+     &Config::http_proxy, key::is_proxy_or_none, "expected http://HOST:PORT"},
+    {"no_proxy", "list of hosts", "",
+     "hosts and domains to contact without a proxy",
+     &Config::no_proxy, key::is_plain_host,
+     "expected one host or domain in each text"},
+    {"allowed_registries", "list of hosts", "",
+     "`HOST[:PORT]` or `*.DOMAIN` of registries that may be used; empty: all",
+     &Config::allowed_registries, key::is_host_or_domain,
+     "expected HOST[:PORT] or *.DOMAIN"},
+};
+
 /// Refuses a registry that this site does not allow.
 Result<void> check_allowed(const Config& config, std::string_view registry);
 
@@ -74,12 +171,5 @@ Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid());
 Result<Config> parse_config(const std::string& text, const std::string& name);
 /// Values in the text replace existing ones.
 Result<void> add_config(Config& config, const std::string& text, const std::string& name);
-
-/// Keys at the top of the file, besides those of SitePolicy.
-std::span<const KeyRow<Config>> config_keys();
-/// Keys of the table [store].
-std::span<const KeyRow<StoreConfig>> store_config_keys();
-/// Keys of a [registries."HOST[:PORT]"] table.
-std::span<const KeyRow<RegistryConfig>> registry_config_keys();
 
 }  // namespace spc

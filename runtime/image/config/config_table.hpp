@@ -30,7 +30,7 @@ class TableReader {
 
   /// Reads the keys of all rows into `owner`.
   template <typename Owner>
-  Result<void> read_all(std::span<const KeyRow<Owner>> rows, Owner& owner) const {
+  Result<void> read_all(const auto& rows, Owner& owner) const {
     for (const KeyRow<Owner>& row : rows) {
       SPC_TRY(std::visit([&](auto member) { return read_row(row, owner.*member); }, row.sink));
     }

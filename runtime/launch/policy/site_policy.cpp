@@ -41,7 +41,7 @@ std::enable_if_t<std::is_integral_v<Number>, std::vector<std::string>> texts_of(
 }
 
 const Row* row_of(std::string_view key) {
-  for (const std::span<const Row> rows : {site_keys(), std::span<const Row>(kEnrootKeys)}) {
+  for (const std::span<const Row> rows : {std::span<const Row>(kSiteKeys), std::span<const Row>(kEnrootKeys)}) {
     for (const Row& row : rows) {
       if (row.name == key) return &row;
     }
@@ -56,7 +56,7 @@ void set_text(SitePolicy& site, std::string_view text) {
 
 }  // namespace
 
-SitePolicy::SitePolicy() { set_defaults(site_keys(), *this); }
+SitePolicy::SitePolicy() { set_defaults<SitePolicy>(kSiteKeys, *this); }
 
 Result<SitePolicy> SitePolicy::of(int policy_file) {
   const std::string bytes = SPC_TRY_DURING("read the site's policy", read_file(policy_file, kMostPolicy));
@@ -95,7 +95,7 @@ void SitePolicy::override_with(const std::vector<std::string>& settings) {
 
 std::vector<std::pair<std::string, std::string>> SitePolicy::records() const {
   std::vector<std::pair<std::string, std::string>> all;
-  for (const std::span<const Row> rows : {site_keys(), std::span<const Row>(kEnrootKeys)}) {
+  for (const std::span<const Row> rows : {std::span<const Row>(kSiteKeys), std::span<const Row>(kEnrootKeys)}) {
     for (const Row& row : rows) {
       const auto texts = std::visit([&](auto member) { return texts_of(this->*member); }, row.sink);
       for (const std::string& text : texts) all.emplace_back(row.name, text);

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "launch/policy/key_checks.hpp"
 #include "launch/policy/key_row.hpp"
 
 namespace spc {
 
 /// What config.toml says to the user's side of a start. `import policy` checks it and writes it as
 /// `key=value\0` behind the PolicyRecord in /run/spank-container/policy. spank-container.conf(5)
-/// explains the keys; site_keys() has a row for each.
+/// explains the keys; kSiteKeys has a row for each.
 struct SitePolicy {
   bool remap_root{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{};
@@ -52,14 +53,118 @@ struct SitePolicy {
   bool operator==(const SitePolicy&) const = default;
 };
 
-/// The keys of config.toml that SitePolicy has.
-std::span<const KeyRow<SitePolicy>> site_keys();
-
 /// The records as they lie behind the PolicyRecord.
 std::string site_records(const SitePolicy& site);
 
-/// 1% to 100%, or a number of bytes with K, M, G or T behind it: tmpfs takes it as it is.
-bool is_upper_size(const std::string& text);
-inline constexpr char kUpperSizeRule[] = "expected 1% to 100%, or a number of bytes with K, M, G or T behind it";
+std::vector<std::string_view> feature_names();  // launch/request/options.hpp
+
+/// The keys of config.toml that SitePolicy has.
+inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
+    {"remap_root", "yes or no", "false",
+     "run as root in the container unless the job says otherwise",
+     &SitePolicy::remap_root},
+    {"entrypoint", "no, node, task", "no",
+     "run the image's entrypoint, once per node or task, unless the job says otherwise",
+     &SitePolicy::entrypoint},
+    {"entrypoint_timeout", "seconds", "60",
+     "time limit of an entrypoint",
+     &SitePolicy::entrypoint_timeout},
+    {"slurm", "yes or no", "false",
+     "make Slurm's commands work in the container unless the job says otherwise",
+     &SitePolicy::slurm},
+    {"batch", "script, steps", "script",
+     "what an image given to sbatch applies to unless the job says otherwise",
+     &SitePolicy::batch},
+    {"container_scope", "global, job", "global",
+     "lifetime of named containers; job: removed by the epilog",
+     &SitePolicy::container_scope},
+    {"messages", "own, pyxis", "own", "message texts", &SitePolicy::messages},
+    {"error_report", "yes or no", "true",
+     "let srun collect the errors of all nodes",
+     &SitePolicy::error_report},
+    {"task_prolog_on_host", "yes or no", "false",
+     "run TaskProlog on the host instead of in the container",
+     &SitePolicy::task_prolog_on_host},
+    {"mounts", "list of mounts", "",
+     "mounts for every container, as for `--container-mounts`",
+     &SitePolicy::mounts, key::is_mount,
+     key::kMountRule},
+    {"env", "list of NAME=VALUE", "",
+     "variables for every container; they override image and job, except variables that are kept",
+     &SitePolicy::env, key::is_assignment, "expected NAME=VALUE"},
+    {"keep_env", "list of names", "",
+     "variables or patterns that keep the job's value, as with `--container-env`",
+     &SitePolicy::keep_env, key::is_name_or_pattern,
+     "expected NAME, or a pattern with * and ?"},
+    {"allowed_paths", "list of directories", "",
+     "where image files and directories may be; empty: anywhere",
+     &SitePolicy::allowed_paths, key::is_absolute, "expected an absolute path"},
+    {"features_off", "list of options", "",
+     "options that may not be used, without their `--`",
+     &SitePolicy::features_off, nullptr, nullptr, feature_names},
+    {"max_tmpfs_size", "size", "",
+     "maximum of `--container-tmpfs-size`; empty: no limit",
+     &SitePolicy::max_tmpfs_size, key::is_upper_size_or_none, key::kUpperSizeRule},
+    {"importer", "program", "",
+     "external importer (same contract as pyxis's importer)",
+     &SitePolicy::importer, key::is_absolute_or_none,
+     "expected the absolute path of a program"},
+    {"gpu", "auto, off", "auto",
+     "inject the GPU driver and the step's GPUs unless the job says otherwise",
+     &SitePolicy::gpu},
+    {"gpu_devices", "allocated, accessible", "allocated",
+     "GPUs of a step: those allocated by Slurm that its device cgroup allows, or all that it allows",
+     &SitePolicy::gpu_devices},
+    {"driver_root", "directory", "",
+     "location of the GPU driver's files, if not in the system directories",
+     &SitePolicy::driver_root, key::is_absolute_or_none,
+     "expected the absolute path of a directory"},
+    {"prefer_cdi", "yes or no", "false",
+     "use a CDI file for GPUs instead of driver discovery",
+     &SitePolicy::prefer_cdi},
+    {"mpi", "image, host", "image", "MPI to use unless the job says otherwise", &SitePolicy::mpi},
+    {"mpi_abi", "major, full, strict", "full",
+     "how closely the node's MPI must match the image's to replace it",
+     &SitePolicy::mpi_abi},
+    {"mpi_libraries", "list of files", "",
+     "the node's MPI libraries that replace the image's",
+     &SitePolicy::mpi_libraries, key::is_absolute,
+     key::kLibraryRule},
+    {"mpi_dependencies", "list of files", "",
+     "libraries of the node that these need",
+     &SitePolicy::mpi_dependencies, key::is_absolute,
+     key::kLibraryRule},
+    {"mpi_mounts", "list of mounts", "",
+     "other paths of the node that they need",
+     &SitePolicy::mpi_mounts, key::is_mount,
+     key::kMountRule},
+    {"fabric", "auto, off, require", "auto",
+     "inject fabric devices and libraries; require: fail a multi-node step that would use TCP",
+     &SitePolicy::fabric},
+    {"fabric_libraries", "list of files", "",
+     "libraries of the node for the fabric: NCCL network plugins, providers",
+     &SitePolicy::fabric_libraries, key::is_absolute,
+     key::kLibraryRule},
+    {"frameworks", "yes or no", "true",
+     "set the variables of PyTorch and similar frameworks unless they are set",
+     &SitePolicy::frameworks},
+    {"python_user_base", "yes or no", "true",
+     "give `pip install --user` a directory per image",
+     &SitePolicy::python_user_base},
+    {"hooks_off", "list of names", "",
+     "hooks to disable, such as 50-nccl",
+     &SitePolicy::hooks_off, key::is_hook,
+     "expected the name of a hook, such as 50-nccl"},
+    {"hook_timeout", "seconds", "30", "time limit of a site hook", &SitePolicy::hook_timeout},
+    {"user_hooks", "yes or no", "false",
+     "run hooks in ~/.config/enroot/hooks.d if enroot_compat is set",
+     &SitePolicy::user_hooks},
+    {"enroot_compat", "yes or no", "false",
+     "read enroot.conf, mounts.d, environ.d and hooks.d in /etc/enroot and ~/.config/enroot",
+     &SitePolicy::enroot_compat},
+    {"check_at_submit", "yes or no", "false",
+     "let srun, sbatch and salloc check the image and these rules",
+     &SitePolicy::check_at_submit},
+};
 
 }  // namespace spc

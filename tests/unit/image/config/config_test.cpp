@@ -1,5 +1,6 @@
 #include "unit/catch.hpp"
 #include "image/config/config.hpp"
+#include "image/config/config_example.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -300,8 +301,24 @@ TEST_CASE("every row has a meaning, and a default that it allows") {
       if (has_words) CHECK((", " + std::string(row.type) + ",").find(", " + text + ",") != std::string::npos);
     }
   };
-  check(config_keys());
-  check(site_keys());
-  check(store_config_keys());
-  check(registry_config_keys());
+  check(kConfigKeys);
+  check(kSiteKeys);
+  check(kStoreKeys);
+  check(kRegistryKeys);
+}
+
+TEST_CASE("the example that is installed has every key with its default") {
+  std::string text = config_example();
+  std::size_t keys = 0;
+  for (std::size_t sign = 0; (sign = text.find("\n#", sign)) != std::string::npos; ++sign) {
+    if (text[sign + 2] == ' ') continue;
+    text.erase(sign + 1, 1);
+    keys += text[sign + 1] != '[';
+  }
+  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) + std::size(kRegistryKeys));
+  const auto config = parse_config(text, "config.toml.example").value();
+  CHECK(config.registries.size() == 1);
+  CHECK(config.site == SitePolicy());
+  CHECK(config.store.max_size == StoreConfig().max_size);
+  CHECK(config.public_ttl == Config().public_ttl);
 }

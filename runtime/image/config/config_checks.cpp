@@ -1,0 +1,39 @@
+#include "image/config/config_checks.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "image/reference/reference.hpp"
+#include "launch/policy/key_checks.hpp"
+
+namespace spc::key {
+
+bool is_byte_size(const std::string& text) { return text == "0" || (is_upper_size(text) && !text.ends_with('%')); }
+
+bool is_host(const std::string& text) { return parse_registry(text).has_value(); }
+
+bool is_mirror(const std::string& text) {
+  const std::size_t slash = text.find('/');
+  if (!is_host(text.substr(0, slash))) return false;
+  return slash == std::string::npos || ImageReference::parse("registry.invalid/" + text.substr(slash + 1)).has_value();
+}
+
+bool is_host_or_domain(const std::string& text) { return is_host(text.starts_with("*.") ? text.substr(2) : text); }
+
+bool is_proxy_or_none(const std::string& text) {
+  if (text.empty()) return true;
+  std::string_view rest = text;
+  for (const std::string_view scheme : {"http://", "https://", "socks5h://", "socks5://"}) {
+    if (!rest.starts_with(scheme)) continue;
+    rest.remove_prefix(scheme.size());
+    break;
+  }
+  const auto plain = [](char c) { return c > 0x20 && c < 0x7f; };
+  return !rest.empty() && rest.find("://") == std::string_view::npos && std::all_of(rest.begin(), rest.end(), plain);
+}
+
+bool is_plain_host(const std::string& text) {
+  return !text.empty() && text.find_first_of(", ") == std::string::npos;
+}
+
+}  // namespace spc::key
