@@ -213,4 +213,6 @@ def check(report):
     report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
     report.check("the agent makes no call that is banned for it", banned(with_base(agent_files()), BANNED_IN_AGENT))
     report.check("code that runs as root names no shell", shells(root))
+    report.check("code that runs as root does without the formatting library",
+                 [relative(path) for path in root if relative(path).startswith("runtime/base/format.")])
     report.check(f"no file has more than {MOST_LINES_OF_A_FILE} lines", long_files())

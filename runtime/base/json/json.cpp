@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/format.hpp"
+
 namespace spc {
 
 Json::Json() noexcept = default;
@@ -68,7 +70,7 @@ const Json* Json::find(std::string_view key) const noexcept {
 namespace {
 
 Error wrong_type(std::string_view key, const char* wanted) {
-  return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" is not " + wanted);
+  return Error(ErrorKind::corrupt, formatted("\"{}\" is not {}", key, wanted));
 }
 
 }  // namespace
@@ -78,7 +80,7 @@ Result<std::optional<std::string>> Json::text(std::string_view key) const {
   if (member == nullptr) return std::optional<std::string>();
   if (!member->is_text()) return wrong_type(key, "a string");
   if (member->as_text().find('\0') == std::string::npos) return std::optional<std::string>(member->as_text());
-  return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" contains a NUL character");
+  return Error(ErrorKind::corrupt, formatted("\"{}\" contains a NUL character", key));
 }
 
 Result<std::optional<std::uint64_t>> Json::number(std::string_view key) const {
@@ -133,12 +135,13 @@ class Json::Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    if (!open_.back().keys.insert(name).second) return refuse("key " + in_quotes(name) + " is given twice");
+    if (!open_.back().keys.insert(name).second)
+      return refuse(formatted("key {} is given twice", in_quotes(name)));
     open_.back().key = std::move(name);
     return true;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    return refuse("is not JSON (at byte " + std::to_string(position) + ")");
+    return refuse(formatted("is not JSON (at byte {})", position));
   }
 
   [[nodiscard]] const std::string& reason() const { return reason_; }
@@ -156,7 +159,10 @@ class Json::Builder final : public nlohmann::json_sax<nlohmann::json> {
     if (reason_.empty()) reason_ = std::move(why);
     return false;
   }
-  bool count() { return ++values_ <= limits_.values || refuse("has more than " + std::to_string(limits_.values) + " values"); }
+  bool count() {
+    return ++values_ <= limits_.values ||
+           refuse(formatted("has more than {} values", limits_.values));
+  }
   bool add(Json value) {
     if (!count()) return false;
     put(std::move(value));
@@ -165,7 +171,8 @@ class Json::Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool open(Json value) {
     open_.push_back({std::move(value), {}, {}});
     if (!count()) return false;
-    return open_.size() <= limits_.depth || refuse("is nested more than " + std::to_string(limits_.depth) + " levels deep");
+    return open_.size() <= limits_.depth ||
+           refuse(formatted("is nested more than {} levels deep", limits_.depth));
   }
   bool close() {
     Json value = std::move(open_.back().value);
@@ -192,7 +199,7 @@ class Json::Builder final : public nlohmann::json_sax<nlohmann::json> {
 
 Result<Json> Json::parse(std::string_view text, const JsonLimits& limits) {
   const auto refuse = [&](std::string why) { return Error(limits.kind, std::move(why)); };
-  if (text.size() > limits.bytes) return refuse("is larger than " + std::to_string(limits.bytes) + " bytes");
+  if (text.size() > limits.bytes) return refuse(formatted("is larger than {} bytes", limits.bytes));
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return refuse("is empty");
   try {
     Builder builder(limits);

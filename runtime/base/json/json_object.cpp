@@ -1,5 +1,7 @@
 #include "base/json/json_object.hpp"
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -37,7 +39,7 @@ std::string JsonObject::name_of(std::string_view key) const {
 }
 
 Error JsonObject::problem(std::string_view key, std::string_view why) const {
-  return invalid(name_of(key) + ": " + std::string(why));
+  return invalid(formatted("{}: {}", name_of(key), why));
 }
 
 const Json* JsonObject::take_any(const char* key) {

@@ -1,0 +1,18 @@
+// The one unit that has the code of the library: what slurmstepd loads and the static programs
+// need no libfmt.so.
+#define FMT_HEADER_ONLY
+// Nothing of this is Formattable.
+#define FMT_USE_FLOAT 0
+#define FMT_USE_DOUBLE 0
+#define FMT_USE_LONG_DOUBLE 0
+#include <fmt/format.h>
+
+#include "base/format.hpp"
+
+namespace spc {
+
+std::string vformatted(fmt::string_view sentence, fmt::format_args values) {
+  return fmt::vformat(sentence, values);
+}
+
+}  // namespace spc
