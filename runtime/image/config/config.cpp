@@ -5,6 +5,7 @@
 #include <sstream>
 #include <toml.hpp>
 
+#include "base/format.hpp"
 #include "image/config/config_table.hpp"
 #include "image/reference/reference.hpp"
 
@@ -25,11 +26,15 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
   if (!found->second.is_table()) return wrong(found->second, "registries: expected tables [registries.\"HOST:PORT\"]");
   for (const auto& [host, value] : found->second.as_table()) {
     if (!value.is_table())
-      return wrong(value, "registries." + printable(host) + ": expected to be a table (hint: put the host in quotes)");
+      return wrong(value,
+                   formatted("registries.{}: expected to be a table (hint: put the host in quotes)",
+                             printable(host)));
     auto name = parse_registry(host);
-    if (!name) return wrong(value, "registries." + in_quotes(host) + ": is not HOST or HOST:PORT");
+    if (!name)
+      return wrong(value, formatted("registries.{}: is not HOST or HOST:PORT", in_quotes(host)));
     if (!here.insert(*name).second) {
-      return wrong(value, "registries." + in_quotes(host) + ": duplicate entry under different names");
+      return wrong(value, formatted("registries.{}: duplicate entry under different names",
+                                    in_quotes(host)));
     }
     RegistryConfig& registry = config.registries[*name];
     const TableReader reader(file, value, "registries." + in_quotes(host) + ".");
@@ -113,9 +118,11 @@ Result<void> add_config(Config& config, const std::string& text, const std::stri
       const std::size_t start = what.find_last_of("\n ", bar - 1);
       if (start != std::string::npos) line = ", line " + what.substr(start + 1, bar - start - 1);
     }
-    return Error(ErrorKind::invalid, "configuration " + in_quotes(name) + line + ": " + first_reason(what));
+    return Error(ErrorKind::invalid,
+                 formatted("configuration {}{}: {}", in_quotes(name), line, first_reason(what)));
   } catch (const std::exception& error) {
-    return Error(ErrorKind::invalid, "configuration " + in_quotes(name) + ": " + first_reason(error.what()));
+    return Error(ErrorKind::invalid,
+                 formatted("configuration {}: {}", in_quotes(name), first_reason(error.what())));
   }
 }
 

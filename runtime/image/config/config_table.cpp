@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -37,7 +39,9 @@ std::string_view nearest(std::string_view typed, std::span<const std::string_vie
   return found != known.end() && distance(typed, *found) <= 3 ? *found : std::string_view();
 }
 
-std::string did_you_mean(std::string_view word) { return "did you mean " + in_quotes(word) + "?"; }
+std::string did_you_mean(std::string_view word) {
+  return formatted("did you mean {}?", in_quotes(word));
+}
 
 /// `a, b or c`.
 std::string listed(std::span<const std::string_view> words) {
@@ -52,7 +56,8 @@ std::string listed(std::span<const std::string_view> words) {
 }  // namespace
 
 Error config_error(const std::string& file, const toml::value& value, const std::string& why) {
-  return {ErrorKind::invalid, "configuration " + in_quotes(file) + ", line " + std::to_string(line_of(value)) + ": " + why};
+  return {ErrorKind::invalid,
+          formatted("configuration {}, line {}: {}", in_quotes(file), line_of(value), why)};
 }
 
 Result<void> TableReader::check_keys(std::span<const std::string_view> known) const {
@@ -77,16 +82,19 @@ Result<void> TableReader::read(const char* name, std::string& into, const Check&
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   const std::string text = SPC_TRY(text_of(*value, name));
-  if (!check(text)) return refuse(*value, name, in_quotes(text) + " is not allowed: " + rule);
+  if (!check(text))
+    return refuse(*value, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
   into = text;
   return {};
 }
 
 Result<void> TableReader::read(const char* name, std::vector<std::string>& into, const Check& check, const char* rule) const {
-  return each_of(name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
-    if (!check(text)) return refuse(element, name, in_quotes(text) + " is not allowed: " + rule);
-    return {};
-  });
+  return each_of(
+      name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
+        if (!check(text))
+          return refuse(element, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
+        return {};
+      });
 }
 
 Result<void> TableReader::read_words(const char* name, std::vector<std::string>& into,
@@ -110,7 +118,8 @@ const toml::value* TableReader::find(const char* name) const {
 }
 
 Error TableReader::refuse(const toml::value& value, std::string_view name, const std::string& why) const {
-  return config_error(file_, value, printable(prefix_ + std::string(name)) + ": " + why);
+  return config_error(file_, value,
+                      formatted("{}: {}", printable(prefix_ + std::string(name)), why));
 }
 
 /// No text here has a NUL: they travel as records that end with one.
@@ -139,7 +148,8 @@ Result<void> TableReader::check_word(const toml::value& value, const char* name,
                                      std::span<const std::string_view> words) const {
   if (std::find(words.begin(), words.end(), text) != words.end()) return {};
   const auto meant = nearest(text, words);
-  auto error = refuse(value, name, in_quotes(text) + " is not allowed: expected " + listed(words));
+  auto error = refuse(value, name,
+                      formatted("{} is not allowed: expected {}", in_quotes(text), listed(words)));
   return meant.empty() ? std::move(error) : std::move(error).hint(did_you_mean(meant));
 }
 

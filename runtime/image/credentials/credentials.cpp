@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 
+#include "base/format.hpp"
 #include "base/socket.hpp"
 #include "image/credentials/credentials_enroot.hpp"
 #include "image/credentials/credentials_json.hpp"
@@ -46,7 +47,8 @@ Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& p
     return secret.has_value();
   };
   if (!places.named_file.empty() && ::access(places.named_file.c_str(), F_OK) != 0) {
-    log.write(LogLevel::warning, "$REGISTRY_AUTH_FILE names " + in_quotes(places.named_file) + ", which does not exist");
+    log.write(LogLevel::warning, formatted("$REGISTRY_AUTH_FILE names {}, which does not exist",
+                                           in_quotes(places.named_file)));
   }
   bool found = false;
   for (const auto& path : places.json_files) {
@@ -68,8 +70,9 @@ Result<void> answer_credentials(int socket, const UserSourceMessage& question, c
   };
   const std::string_view registry = question.text.view();
   if (registry != image.registry) {
-    return fail(Error(ErrorKind::refused, "credentials for " + in_quotes(registry) + " are not sent: the image is from " +
-                                              in_quotes(image.registry)));
+    return fail(
+        Error(ErrorKind::refused, formatted("credentials for {} are not sent: the image is from {}",
+                                            in_quotes(registry), in_quotes(image.registry))));
   }
   const std::string user = question.user.str();
   const auto secret = find_credentials(CredentialPlaces::of_user(), image, user, log);

@@ -3,6 +3,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/format.hpp"
 #include "base/process/supervised.hpp"
 
 namespace spc {
@@ -42,11 +43,17 @@ Result<CommandOutput> run_command(const std::vector<std::string>& command, std::
     case RunEnd::Kind::exited: result.status = ran->number; break;
     case RunEnd::Kind::signalled: result.status = 128 + ran->number; break;
     case RunEnd::Kind::timed_out:
-      return Error(ErrorKind::unavailable, what + ": did not finish within " + std::to_string(limit.count()) + " s");
+      return Error(ErrorKind::unavailable,
+                   formatted("{}: did not finish within {} s", what, limit.count()));
     case RunEnd::Kind::printed_too_much: return Error(ErrorKind::unavailable, what + ": wrote more than 64 KiB");
   }
   result.complaints = complaints_of(std::move(errors));
   return result;
+}
+
+std::string CommandOutput::ending() const {
+  if (complaints.empty()) return formatted("exited with status {}", status);
+  return formatted("exited with status {} (it says: {})", status, complaints);
 }
 
 }  // namespace spc

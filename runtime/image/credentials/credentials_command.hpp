@@ -14,6 +14,9 @@ struct CommandOutput {
   int status = 0;          ///< exit status; 128 + signal if it was killed
   SecretText out;          ///< standard output
   std::string complaints;  ///< the end of standard error as one line, printable, at most 200 characters
+
+  /// For messages: its exit status and what it complained about.
+  [[nodiscard]] std::string ending() const;
 };
 
 /// Runs a program as the user, without a shell: `command[0]` is searched in PATH unless it has a slash.

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/format.hpp"
 #include "base/text.hpp"
 #include "image/credentials/credentials_command.hpp"
 
@@ -41,9 +42,8 @@ std::vector<std::string> plain_words(std::string_view command) {
 Result<SecretText> output_of(const std::vector<std::string>& command) {
   const auto output = SPC_TRY(run_command(command, ""));
   if (output.status != 0) {
-    return Error(ErrorKind::unavailable, "run " + in_quotes(command[0]) + ": exited with status " +
-                                             std::to_string(output.status) +
-                                             (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
+    return Error(ErrorKind::unavailable,
+                 formatted("run {}: {}", in_quotes(command[0]), output.ending()));
   }
   std::string_view text = output.out.text();
   while (text.ends_with('\n')) text.remove_suffix(1);
@@ -56,7 +56,8 @@ Result<SecretText> expanded(std::string_view text, bool may_run) {
   if (name.starts_with('{') && name.ends_with('}')) name = name.substr(1, name.size() - 2);
   if (is_name(name)) {
     const char* value = std::getenv(std::string(name).c_str());
-    if (value == nullptr) return Error(ErrorKind::not_found, "the variable " + in_quotes(name) + " is not set");
+    if (value == nullptr)
+      return Error(ErrorKind::not_found, formatted("the variable {} is not set", in_quotes(name)));
     return SecretText(value);
   }
   if (!may_run) {
@@ -91,7 +92,7 @@ Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text, co
     if (take_word(line) != "machine") continue;
     const std::string_view machine = take_word(line);
     if (!fits(machine, image)) continue;
-    const std::string step = "credentials " + in_quotes(path) + ", line " + std::to_string(number);
+    const std::string step = formatted("credentials {}, line {}", in_quotes(path), number);
     if (take_word(line) != "login")
       return Error(ErrorKind::invalid, step + ": expected machine HOST login USER password PASSWORD");
     const std::string_view login = take_word(line);

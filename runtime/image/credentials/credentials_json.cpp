@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/base64.hpp"
+#include "base/format.hpp"
 #include "image/credentials/credentials_command.hpp"
 #include "image/credentials/credentials_places.hpp"
 #include "image/registry/json.hpp"
@@ -88,14 +89,14 @@ std::string docker_name_of(const std::string& registry) {
 
 Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, const std::string& registry) {
   const std::string program = "docker-credential-" + helper;
-  const std::string step = "query credential helper " + in_quotes(program) + " about " + in_quotes(registry);
+  const std::string step =
+      formatted("query credential helper {} about {}", in_quotes(program), in_quotes(registry));
   const auto output = SPC_TRY_DURING(step, run_command({program, "get"}, docker_name_of(registry) + "\n"));
   const std::string& text = output.out.text();
   if (output.status != 0) {
     // What docker's own helpers say, on standard output.
     if (text.find("credentials not found") != std::string::npos) return std::optional<RegistrySecret>();
-    return Error(ErrorKind::unavailable, step + ": exited with status " + std::to_string(output.status) +
-                                             (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
+    return Error(ErrorKind::unavailable, formatted("{}: {}", step, output.ending()));
   }
   const Json answer = SPC_TRY_DURING(step, parse_json_object(text, "its answer"));
   RegistrySecret secret;
@@ -129,7 +130,8 @@ Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std
   const auto* entries = SPC_TRY_DURING(step, table(file, "auths"));
   bool listed = false;
   for (const auto& name : fitting(*entries, image)) {
-    auto secret = SPC_TRY_DURING(step + ": entry " + in_quotes(name), secret_of_entry(entries->find(name)));
+    auto secret = SPC_TRY_DURING(formatted("{}: entry {}", step, in_quotes(name)),
+                                 secret_of_entry(entries->find(name)));
     listed = true;
     if (!secret || !is_of(*secret, user)) continue;
     secret->source = path;

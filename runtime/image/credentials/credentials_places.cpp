@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 
 namespace spc {
 namespace {
@@ -63,7 +64,8 @@ Result<std::optional<SecretText>> read_credential_file(const std::string& path, 
   if (!S_ISREG(status.st_mode)) return Error(ErrorKind::refused, step + ": it is not a file");
   if (status.st_size > static_cast<off_t>(kMaxFile)) return Error(ErrorKind::refused, step + ": it is larger than 1 MiB");
   if ((status.st_mode & S_IROTH) != 0) {
-    log.write(LogLevel::warning, "everyone can read the credentials in " + in_quotes(path) + ": chmod 600 it");
+    log.write(LogLevel::warning,
+              formatted("everyone can read the credentials in {}: chmod 600 it", in_quotes(path)));
   }
   return std::optional(SecretText(SPC_TRY_DURING(step, read_file(file.get(), kMaxFile))));
 }

@@ -11,6 +11,7 @@
 
 #include "base/base64.hpp"
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/credentials/credentials_command.hpp"
 #include "image/credentials/credentials_enroot.hpp"
 #include "image/credentials/credentials_json.hpp"
@@ -40,7 +41,8 @@ Result<AuthFile> read_auth_file(const std::string& path, Log& log) {
   file.json = SPC_TRY(parse_json_object(text->text(), "credentials " + in_quotes(path)));
   for (const char* table : {"auths", "credHelpers"}) {
     if (const Json* found = file.json.find(table); found != nullptr && !found->is_object()) {
-      return Error(ErrorKind::invalid, "credentials " + in_quotes(path) + ": " + in_quotes(table) + " is not an object");
+      return Error(ErrorKind::invalid, formatted("credentials {}: {} is not an object",
+                                                 in_quotes(path), in_quotes(table)));
     }
   }
   return file;
@@ -99,9 +101,8 @@ Result<void> tell_helper(const std::string& helper, const char* verb, const std:
   const std::string program = "docker-credential-" + helper;
   const auto output = SPC_TRY(run_command({program, verb}, input));
   if (output.status == 0) return {};
-  return Error(ErrorKind::unavailable, "credential helper " + in_quotes(program) + " " + verb + ": exited with status " +
-                                           std::to_string(output.status) +
-                                           (output.complaints.empty() ? "" : " (it says: " + output.complaints + ")"));
+  return Error(ErrorKind::unavailable,
+               formatted("credential helper {} {}: {}", in_quotes(program), verb, output.ending()));
 }
 
 Json entry_of(const RegistrySecret& secret) {
@@ -174,8 +175,9 @@ Result<std::vector<std::string>> remove_credentials(const CredentialPlaces& plac
   if (enroot) {
     const auto kept = secret_in_enroot(enroot->text(), places.enroot_file, image, "", false);
     if (!kept || *kept) {
-      log.write(LogLevel::warning, "credentials remain for " + in_quotes(image.registry) + " in " +
-                                       in_quotes(places.enroot_file) + ", which must be edited manually");
+      log.write(LogLevel::warning,
+                formatted("credentials remain for {} in {}, which must be edited manually",
+                          in_quotes(image.registry), in_quotes(places.enroot_file)));
     }
   }
   return removed;

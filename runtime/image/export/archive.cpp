@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.hpp"
 #include "image/export/image_tree.hpp"
 
 namespace spc {
@@ -56,7 +57,9 @@ class Writer {
       const ssize_t got = ::pread(file, buffer.data(), count, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::from_errno(errno, "read " + in_quotes("/" + path));
-      if (got == 0) return Error(ErrorKind::corrupt, "read " + in_quotes("/" + path) + ": shorter than stated");
+      if (got == 0)
+        return Error(ErrorKind::corrupt,
+                     formatted("read {}: shorter than stated", in_quotes("/" + path)));
       SPC_TRY(data(buffer.data(), static_cast<std::size_t>(got)));
       offset += static_cast<std::uint64_t>(got);
       size -= static_cast<std::uint64_t>(got);

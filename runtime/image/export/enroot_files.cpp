@@ -1,5 +1,6 @@
 #include "image/export/enroot_files.hpp"
 
+#include "base/format.hpp"
 #include "image/registry/json.hpp"
 #include "image/store/record.hpp"
 
@@ -24,12 +25,12 @@ std::string rc_of(const std::string& settings) {
   const auto entrypoint = setting_values(settings, "entrypoint");
   const auto command = setting_values(settings, "cmd");
   const bool runs_something = !entrypoint.empty() || !command.empty();
-  return "mkdir -p " + shell_word(workdir) + " 2> /dev/null\ncd " + shell_word(workdir) +
-         " && unset OLDPWD || exit 1\n\n"
-         "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
-         "if [ $# -gt 0 ]; then\n    exec" +
-         shell_words(entrypoint) + " \"$@\"\nelse\n    exec" +
-         (runs_something ? shell_words(entrypoint) + shell_words(command) : std::string(" /bin/sh")) + "\nfi\n";
+  return formatted(
+      "mkdir -p {0} 2> /dev/null\ncd {0} && unset OLDPWD || exit 1\n\n"
+      "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
+      "if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n",
+      shell_word(workdir), shell_words(entrypoint),
+      runs_something ? shell_words(entrypoint) + shell_words(command) : std::string(" /bin/sh"));
 }
 
 std::string environment_of(const std::string& settings) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 
 namespace spc {
 namespace {
@@ -22,28 +23,35 @@ Result<void> walk(UniqueFd directory, const std::string& path, int depth,
                   const std::function<Result<void>(const TreeEntry&)>& visit) {
   if (depth > kMaxDepth) return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(directory.get()), ::closedir);
-  if (!entries) return Error::from_errno(errno, "read directory " + in_quotes("/" + path) + " of the image");
+  if (!entries)
+    return Error::from_errno(errno,
+                             formatted("read directory {} of the image", in_quotes("/" + path)));
   const int here = directory.release();
   std::vector<std::string> directories;
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(entries.get());
     if (entry == nullptr) {
-      if (errno != 0) return Error::from_errno(errno, "read directory " + in_quotes("/" + path) + " of the image");
+      if (errno != 0)
+        return Error::from_errno(
+            errno, formatted("read directory {} of the image", in_quotes("/" + path)));
       break;
     }
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
     TreeEntry found{.path = path + std::string(name), .directory = here, .name = entry->d_name, .status = {}};
     if (::fstatat(here, entry->d_name, &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
-      return Error::from_errno(errno, "look at " + in_quotes("/" + found.path) + " in the image");
+      return Error::from_errno(errno,
+                               formatted("look at {} in the image", in_quotes("/" + found.path)));
     }
     SPC_TRY(visit(found));
     if (S_ISDIR(found.status.st_mode)) directories.emplace_back(name);
   }
   for (const std::string& name : directories) {
     UniqueFd next(::openat(here, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!next) return Error::from_errno(errno, "open directory " + in_quotes("/" + path + name) + " of the image");
+    if (!next)
+      return Error::from_errno(
+          errno, formatted("open directory {} of the image", in_quotes("/" + path + name)));
     SPC_TRY(walk(std::move(next), path + name + "/", depth + 1, visit));
   }
   return {};
@@ -56,7 +64,7 @@ Result<UniqueFd> open_in_image(int root, const std::string& path) {
   how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
   UniqueFd file(static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
-  if (!file) return Error::from_errno(errno, "open " + in_quotes(path) + " in the image");
+  if (!file) return Error::from_errno(errno, formatted("open {} in the image", in_quotes(path)));
   return file;
 }
 

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <string>
 
+#include "base/format.hpp"
+
 extern "C" {
 #include <squashfuse/decompress.h>  // last: it defines _POSIX_C_SOURCE
 }
@@ -44,8 +46,9 @@ Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t off
   SPC_TRY(read_at(file, offset, std::span(head).first(there)));
   const auto super = SPC_TRY(parse_squashfs_super(std::span(head).first(there), size - offset));
   if (::sqfs_decompressor_get(super.compressor) == nullptr) {
-    return Error(ErrorKind::invalid, std::string("the squashfs is compressed with ") + compressor_name(super.compressor) +
-                                         ", which this build does not support")
+    return Error(ErrorKind::invalid,
+                 formatted("the squashfs is compressed with {}, which this build does not support",
+                           compressor_name(super.compressor)))
         .hint("recreate it with mksquashfs -comp zstd");
   }
   return std::unique_ptr<ImageBytes>(new ImageBytes(file, offset, super));

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <set>
 
+#include "base/format.hpp"
 #include "image/import/make_room.hpp"
 #include "image/import/signature_policy.hpp"
 #include "image/import/stored_image.hpp"
@@ -36,7 +37,8 @@ Result<LayersOf> sort_layers(const ResolvedImage& image, const ImageStore& store
     const auto [known, fresh] = seen.emplace(blob.digest, diff_id);
     if (!fresh) {
       if (known->second == diff_id) continue;
-      return Error(ErrorKind::corrupt, "layer " + in_quotes(blob.digest.str()) + ": the image gives it two contents");
+      return Error(ErrorKind::corrupt, formatted("layer {}: the image gives it two contents",
+                                                 in_quotes(blob.digest.str())));
     }
     const Digest name = layer_name(blob.digest);
     UniqueFd there = store.hold_layer(name);
@@ -62,7 +64,8 @@ Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
   std::uint64_t size = 0;
   for (const Descriptor& layer : image.manifest.layers) size += layer.size;
   if (limit == 0 || size <= limit) return {};
-  return Error(ErrorKind::refused, "the image has " + in_mb(size) + ", this site allows " + in_mb(limit));
+  return Error(ErrorKind::refused,
+               formatted("the image has {}, this site allows {}", in_mb(size), in_mb(limit)));
 }
 
 const char* hint_for_room(const ImportRequest& request) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/format.hpp"
 #include "image/store/eviction.hpp"
 
 namespace spc {
@@ -18,8 +19,9 @@ std::uint64_t layer_bytes(const StoreInventory& inventory) {
 }
 
 Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed, const char* hint) {
-  return std::move(Error(ErrorKind::no_space,
-                         "the image store " + in_quotes(store.path()) + " " + has + ", the image needs " + megabytes(needed)))
+  return std::move(
+             Error(ErrorKind::no_space, formatted("the image store {} {}, the image needs {}",
+                                                  in_quotes(store.path()), has, megabytes(needed))))
       .hint(hint);
 }
 
@@ -36,17 +38,20 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
   const Kept kept{.layers = keep, .is_in_use = [&](const Digest& layer) { return store.is_layer_in_use(layer); }};
   const auto plan = plan_eviction(inventory, bytes_to_free(limits, space, needed), kept, std::time(nullptr));
   if (!plan.images.empty()) {
-    agent.write(LogLevel::info, "making room in the image store: evicting " + std::to_string(plan.images.size()) +
-                                    " least recently used images, " + megabytes(plan.bytes));
+    agent.write(
+        LogLevel::info,
+        formatted("making room in the image store: evicting {} least recently used images, {}",
+                  plan.images.size(), megabytes(plan.bytes)));
   }
   const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
   if (needed > 0 && now.free < needed + margin_of(now))
-    return no_room(store, "has " + megabytes(now.free) + " free", needed, hint);
+    return no_room(store, formatted("has {} free", megabytes(now.free)), needed, hint);
   if (config.max_size > 0 && limits.layer_bytes - evicted.bytes + needed > config.max_size) {
     return no_room(store,
-                   "is limited to " + megabytes(config.max_size) + " and uses " + megabytes(limits.layer_bytes - evicted.bytes),
+                   formatted("is limited to {} and uses {}", megabytes(config.max_size),
+                             megabytes(limits.layer_bytes - evicted.bytes)),
                    needed, hint);
   }
   return {};
@@ -57,8 +62,9 @@ Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& conf
     auto slot = SPC_TRY(store.try_slot(uid, config.max_imports_per_user));
     if (slot) return *std::move(slot);
     if (!told) {
-      agent.write(LogLevel::info, "waiting: the limit of " + std::to_string(config.max_imports_per_user) +
-                                      " concurrent pulls per user is reached");
+      agent.write(LogLevel::info,
+                  formatted("waiting: the limit of {} concurrent pulls per user is reached",
+                            config.max_imports_per_user));
     }
     pollfd one = agent.watch();
     if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.receive());  // the agent has nothing to say but that it is gone
@@ -74,8 +80,9 @@ Error about_store(Error error, const ImageStore& store) {
   }
   const auto space = store.space();
   if (!about_room || !space) return error;
-  return std::move(error).during("image store " + in_quotes(store.path()) + " (" + megabytes(space->free) + " and " +
-                                 std::to_string(space->free_inodes) + " inodes free)");
+  return std::move(error).during(formatted("image store {} ({} and {} inodes free)",
+                                           in_quotes(store.path()), megabytes(space->free),
+                                           space->free_inodes));
 }
 
 }  // namespace spc

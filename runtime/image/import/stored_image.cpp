@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/format.hpp"
 #include "base/records.hpp"
 #include "image/reference/reference.hpp"
 
@@ -133,7 +134,8 @@ Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, co
   const std::optional<Digest> none;
   if (why.kind() == ErrorKind::unavailable) {
     if (!known.is_public && !known.granted) return why;
-    log.write(LogLevel::warning, why.message() + "; using the stored image of " + wanted_.name);
+    log.write(LogLevel::warning,
+              formatted("{}; using the stored image of {}", why.message(), wanted_.name));
     return std::optional(known.ref.manifest);
   }
   // It is gone, or not for everybody any more. Fetching it gives the message.

@@ -8,6 +8,7 @@
 #include <new>
 #include <thread>
 
+#include "base/format.hpp"
 #include "image/layer/decompress.hpp"
 #include "image/layer/squashfs_tables.hpp"
 #include "image/layer/tar_reader.hpp"
@@ -120,7 +121,8 @@ class LayerConverter::Work {
       }
       if (!*more) break;
       if (++layer_.entries > limits_.entries) {
-        return Error(ErrorKind::refused, "the layer has more than " + std::to_string(limits_.entries) + " entries");
+        return Error(ErrorKind::refused,
+                     formatted("the layer has more than {} entries", limits_.entries));
       }
       SPC_TRY_DURING("entry " + in_quotes(entry.path), add(reader, entry));
       std::swap(last, entry.path);
@@ -133,7 +135,7 @@ class LayerConverter::Work {
     if (!inode) return {};
     file_bytes_ += entry.size;
     if (entry.size > limits_.tar_bytes || file_bytes_ > limits_.tar_bytes) {
-      return Error(ErrorKind::refused, "files of more than " + std::to_string(limits_.tar_bytes) + " bytes")
+      return Error(ErrorKind::refused, formatted("files of more than {} bytes", limits_.tar_bytes))
           .hint("the administrator can raise the limit");
     }
     SPC_TRY(writer_.begin({inode, std::get_if<FileData>(&inode->content)}, entry.size));

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -72,7 +74,7 @@ class Sink {
   Result<void> filled(std::size_t count) {
     total_ += count;
     if (total_ > limit_) {
-      return Error(ErrorKind::refused, "the layer unpacks to more than " + std::to_string(limit_) + " bytes")
+      return Error(ErrorKind::refused, formatted("the layer unpacks to more than {} bytes", limit_))
           .hint("the administrator can raise the limit");
     }
     piece_->size += count;

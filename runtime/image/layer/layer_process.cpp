@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 
 namespace spc {
 namespace {
@@ -42,7 +43,7 @@ Error died(const ExitStatus& status) {
   if (status.signalled()) {
     const int signal = status.signal();
     std::string why = "layer-writer was killed by signal " + std::to_string(signal);
-    if (const char* name = ::sigdescr_np(signal)) why += std::string(" (") + name + ")";
+    if (const char* name = ::sigdescr_np(signal)) why += formatted(" ({})", name);
     if (signal == SIGSYS) return Error(ErrorKind::refused, why + ": system call forbidden by its sandbox");
     Error error(ErrorKind::system, why);
     if (signal == SIGKILL) return std::move(error).hint("perhaps out of memory: increase --mem");

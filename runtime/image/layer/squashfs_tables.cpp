@@ -19,6 +19,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -130,7 +132,7 @@ Result<void> TableWriter::check(int rc, const char* what) {
   if (rc == 0) return {};
   if (file_.error != 0) return Error::from_errno(file_.error, "write the layer's image");
   if (rc == SQFS_ERROR_ALLOC) return Error::from_errno(ENOMEM, what);
-  return Error(ErrorKind::internal, std::string(what) + ": libsquashfs error " + std::to_string(-rc));
+  return Error(ErrorKind::internal, formatted("{}: libsquashfs error {}", what, -rc));
 }
 
 /// Entries of a directory get numbers next to each other, which keeps its listing short; counts links on the way.

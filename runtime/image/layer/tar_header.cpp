@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -30,7 +32,7 @@ Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, c
   if (first == 0x80) {
     Number number;
     for (const auto byte : field.subspan(1)) {
-      if ((number.value >> 55U) != 0) return bad(std::string("the ") + what + " is out of range");
+      if ((number.value >> 55U) != 0) return bad(formatted("the {} is out of range", what));
       number.value = number.value << 8U | static_cast<std::uint8_t>(byte);
     }
     return number;
@@ -39,13 +41,13 @@ Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, c
   const bool is_blank = text.empty()
                             ? !std::all_of(field.begin(), field.end(), [](std::byte byte) { return byte == std::byte{0}; })
                             : text.find_first_not_of(' ') == std::string_view::npos;
-  if (is_blank) return bad(std::string("the ") + what + " is not a number");
+  if (is_blank) return bad(formatted("the {} is not a number", what));
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
   Number number;
   for (const char c : text) {
-    if (c < '0' || c > '7') return bad(std::string("the ") + what + " is not a number");
-    if ((number.value >> 60U) != 0) return bad(std::string("the ") + what + " is out of range");
+    if (c < '0' || c > '7') return bad(formatted("the {} is not a number", what));
+    if ((number.value >> 60U) != 0) return bad(formatted("the {} is out of range", what));
     number.value = number.value << 3U | static_cast<std::uint64_t>(c - '0');
   }
   return number;
@@ -53,7 +55,8 @@ Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, c
 
 Result<std::uint64_t> size_at(TarBlock block, std::size_t offset, std::size_t size, const char* what) {
   const Number number = SPC_TRY(number_at(block, offset, size, what));
-  if (number.negative || number.value > kMaxNumber) return bad(std::string("the ") + what + " is out of range");
+  if (number.negative || number.value > kMaxNumber)
+    return bad(formatted("the {} is out of range", what));
   return number.value;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -24,7 +26,9 @@ Result<TarEntry::Kind> kind_of(const TarHeader& header) {
     case '4': return TarEntry::Kind::device;
     case '5': return TarEntry::Kind::directory;
     case '6': return TarEntry::Kind::fifo;
-    default: return bad("entry " + in_quotes(header.name) + ": unknown type " + in_quotes(std::string(1, header.type)));
+    default:
+      return bad(formatted("entry {}: unknown type {}", in_quotes(header.name),
+                           in_quotes(std::string(1, header.type))));
   }
 }
 
@@ -36,12 +40,14 @@ Result<void> check_extents(const TarEntry& entry) {
     // but the last must be whole blocks, as GNU tar writes them.
     const bool misplaced = sum % kTarBlock != 0 && extent.size > 0;
     if (extent.offset < end || extent.offset > entry.size || extent.size > entry.size - extent.offset || misplaced) {
-      return bad("entry " + in_quotes(entry.path) + ": the sparse file's map is wrong");
+      return bad(formatted("entry {}: the sparse file's map is wrong", in_quotes(entry.path)));
     }
     end = extent.offset + extent.size;
     sum += extent.size;
   }
-  if (sum != entry.stored) return bad("entry " + in_quotes(entry.path) + ": the sparse file's map does not fit its data");
+  if (sum != entry.stored)
+    return bad(
+        formatted("entry {}: the sparse file's map does not fit its data", in_quotes(entry.path)));
   return {};
 }
 
@@ -156,7 +162,7 @@ Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecord
   // To some readers such a file is a directory; a V7 one is that to all, unless another header has its name.
   const bool slash_differs = header.type == '\0' && header.name.ends_with('/') != entry.path.ends_with('/');
   if (slash_differs || (entry.kind == TarEntry::Kind::file && entry.path.ends_with('/'))) {
-    return bad("entry " + in_quotes(entry.path) + ": it may be a file or a directory");
+    return bad(formatted("entry {}: it may be a file or a directory", in_quotes(entry.path)));
   }
   entry.mode = header.mode;
   entry.mtime = pax.has_mtime ? pax.mtime : header.mtime;
@@ -171,7 +177,8 @@ Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecord
   if (header.type == 'S') {
     SPC_TRY(read_gnu_sparse_map(entry));
   } else if (pax.sparse) {
-    if (!pax.has_sparse_size) return bad("entry " + in_quotes(entry.path) + ": the sparse file has no size");
+    if (!pax.has_sparse_size)
+      return bad(formatted("entry {}: the sparse file has no size", in_quotes(entry.path)));
     entry.sparse = true;
     entry.size = pax.sparse_size;
     entry.extents = std::move(pax.extents);
@@ -196,7 +203,9 @@ Result<void> TarReader::read_gnu_sparse_map(TarEntry& entry) {
 
 /// Format 1.0: decimal numbers, one a line, in whole blocks before the data: how many parts, then offset and size of each.
 Result<void> TarReader::read_pax_sparse_map(TarEntry& entry) {
-  const auto wrong = [&] { return bad("entry " + in_quotes(entry.path) + ": the sparse file's map is wrong"); };
+  const auto wrong = [&] {
+    return bad(formatted("entry {}: the sparse file's map is wrong", in_quotes(entry.path)));
+  };
   std::string line;
   std::optional<std::uint64_t> count;
   std::uint64_t offset = 0;

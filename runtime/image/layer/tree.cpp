@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -185,9 +187,12 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
 
   if (entry.kind == Kind::hard_link) {
     const auto target = SPC_TRY(find(entry.target));
-    if (!target) return refused("it is a hard link to " + in_quotes(entry.target) + ", which is not in this layer");
+    if (!target)
+      return refused(formatted("it is a hard link to {}, which is not in this layer",
+                               in_quotes(entry.target)));
     if (std::holds_alternative<Directory>(target->content)) {
-      return refused("it is a hard link to " + in_quotes(entry.target) + ", which is a directory");
+      return refused(
+          formatted("it is a hard link to {}, which is a directory", in_quotes(entry.target)));
     }
     directory.insert_or_assign(std::string(name), target);
     return std::shared_ptr<Inode>();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/format.hpp"
 #include "base/socket.hpp"
 
 namespace spc {
@@ -97,7 +98,7 @@ Result<bool> AgentLink::published(const Digest& layer) {
 }
 
 Result<bool> AgentLink::evict(const Digest& layer) {
-  const std::string step = "remove layer " + in_quotes(layer.str()) + " from the store";
+  const std::string step = formatted("remove layer {} from the store", in_quotes(layer.str()));
   ImportMessage message = message_of(ImportMessageKind::evict);
   message.digest = layer;
   SPC_TRY_DURING(step, send_struct(socket_, message));

@@ -1,5 +1,7 @@
 #include "image/pull/image_source.hpp"
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -9,8 +11,8 @@ constexpr std::size_t kMaxIndexes = 3;
 Result<void> check_platform(const ImageConfig& config, const Platform& wanted, const std::string& name) {
   const Platform& is = config.platform;
   if ((is.os.empty() || is.os == wanted.os) && (is.architecture.empty() || is.architecture == wanted.architecture)) return {};
-  return Error(ErrorKind::invalid,
-               "image " + in_quotes(name) + ": is built for " + printable(is.str()) + ", not for " + wanted.str())
+  return Error(ErrorKind::invalid, formatted("image {}: is built for {}, not for {}",
+                                             in_quotes(name), printable(is.str()), wanted.str()))
       .hint("choose a tag built for " + wanted.str());
 }
 
@@ -23,8 +25,8 @@ Result<ResolvedImage> ImageSource::resolve(const Platform& platform) {
     const Document document = SPC_TRY(entry ? get_manifest(entry->descriptor.digest) : get_top());
     const std::string what = manifest_name(entry ? std::optional(document.digest) : std::nullopt);
     if (entry && document.bytes.size() != entry->descriptor.size) {
-      return Error(ErrorKind::corrupt, what + ": has " + std::to_string(document.bytes.size()) + " bytes instead of " +
-                                           std::to_string(entry->descriptor.size));
+      return Error(ErrorKind::corrupt, formatted("{}: has {} bytes instead of {}", what,
+                                                 document.bytes.size(), entry->descriptor.size));
     }
     auto parsed = SPC_TRY(parse_manifest(document.bytes, document.media_type, what));
     if (auto* manifest = std::get_if<Manifest>(&parsed)) {
@@ -43,8 +45,9 @@ Result<ResolvedImage> ImageSource::resolve(const Platform& platform) {
   image.config = SPC_TRY(parse_image_config(image.config_bytes, what));
   SPC_TRY(check_platform(image.config, platform, name()));
   if (image.config.diff_ids.size() != image.manifest.layers.size()) {
-    return Error(ErrorKind::corrupt, what + ": describes " + std::to_string(image.config.diff_ids.size()) +
-                                         " layers, the manifest " + std::to_string(image.manifest.layers.size()));
+    return Error(ErrorKind::corrupt,
+                 formatted("{}: describes {} layers, the manifest {}", what,
+                           image.config.diff_ids.size(), image.manifest.layers.size()));
   }
   return image;
 }

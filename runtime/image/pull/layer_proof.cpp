@@ -1,5 +1,7 @@
 #include "image/pull/layer_proof.hpp"
 
+#include "base/format.hpp"
+
 namespace spc {
 
 std::unique_ptr<LayerProof> LayerProof::start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source) {
@@ -21,8 +23,9 @@ Result<bool> LayerProof::advance() {
   SPC_TRY(blob_->outcome());
   const Digest digest = hash_.finish();
   if (digest == layer_.blob.digest) return true;
-  return std::move(
-      Error(ErrorKind::corrupt, name_of(layer_) + ": has digest " + digest.str() + " instead").hint(blob_->whose_fault()));
+  return std::move(Error(ErrorKind::corrupt,
+                         formatted("{}: has digest {} instead", name_of(layer_), digest.str()))
+                       .hint(blob_->whose_fault()));
 }
 
 }  // namespace spc

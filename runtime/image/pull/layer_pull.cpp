@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -109,7 +111,8 @@ Result<bool> LayerPull::advance() {
   }
   if (converter_left_ && !blob_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
     SPC_TRY(converted());
-    return Error(ErrorKind::internal, "convert " + name_of(layer_) + ": the converter stopped reading");
+    return Error(ErrorKind::internal,
+                 formatted("convert {}: the converter stopped reading", name_of(layer_)));
   }
   if (!blob_->finished() || !waiting_.empty()) return false;
   if (!input_closed_) {
@@ -127,8 +130,9 @@ Result<void> LayerPull::check_blob() {
   SPC_TRY(blob_->outcome());
   const Digest digest = hash_.finish();
   if (digest == layer_.blob.digest) return {};
-  return std::move(
-      Error(ErrorKind::corrupt, name_of(layer_) + ": has digest " + digest.str() + " instead").hint(blob_->whose_fault()));
+  return std::move(Error(ErrorKind::corrupt,
+                         formatted("{}: has digest {} instead", name_of(layer_), digest.str()))
+                       .hint(blob_->whose_fault()));
 }
 
 /// What the converter made of the layer; bytes that it cannot accept are the image's fault, and the user hears so.
@@ -144,8 +148,10 @@ Result<ConvertedLayer> LayerPull::converted() {
 Result<void> LayerPull::check_archive() {
   const ConvertedLayer layer = SPC_TRY(converted());
   if (layer.diff_id == layer_.diff_id) return {};
-  return Error(ErrorKind::corrupt, name_of(layer_) + ": its uncompressed digest is " + layer.diff_id.str() + " instead of " +
-                                       layer_.diff_id.str() + " as in the image configuration")
+  return Error(ErrorKind::corrupt,
+               formatted(
+                   "{}: its uncompressed digest is {} instead of {} as in the image configuration",
+                   name_of(layer_), layer.diff_id.str(), layer_.diff_id.str()))
       .hint(kBrokenImage);
 }
 

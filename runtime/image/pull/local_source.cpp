@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/format.hpp"
 #include "base/sha256.hpp"
 
 namespace spc {
@@ -40,7 +41,8 @@ Result<std::size_t> read_some(const Part& part, std::uint64_t at, std::span<std:
 
 Result<std::string> read_all(const Part& part, std::uint64_t limit) {
   SPC_TRY(check_file(part));
-  if (part.size > limit) return Error(ErrorKind::invalid, "is larger than " + std::to_string(limit >> 20) + " MiB");
+  if (part.size > limit)
+    return Error(ErrorKind::invalid, formatted("is larger than {} MiB", limit >> 20));
   std::string text(static_cast<std::size_t>(part.size), '\0');
   for (std::size_t at = 0; at < text.size();) {
     at += SPC_TRY(read_some(part, at, std::as_writable_bytes(std::span(text)).subspan(at)));
@@ -76,7 +78,8 @@ class FileStream final : public BlobStream {
     if (!part) return Error(ErrorKind::corrupt, "is missing");
     SPC_TRY(check_file(*part));
     if (part->size != layer_.size) {
-      return Error(ErrorKind::corrupt, "has " + std::to_string(part->size) + " bytes instead of " + std::to_string(layer_.size));
+      return Error(ErrorKind::corrupt,
+                   formatted("has {} bytes instead of {}", part->size, layer_.size));
     }
     part_ = std::move(part);
     return {};
@@ -132,7 +135,8 @@ Result<ImageSource::Document> LocalSource::get_manifest(const Digest& wanted) {
   Document document{
       .bytes = SPC_TRY_DURING(what, read_all(*part, kMaxManifest)), .media_type = part->media_type, .digest = wanted};
   if (const Digest digest = Sha256::of(document.bytes); digest != wanted) {
-    return Error(ErrorKind::corrupt, what + ": has digest " + digest.str() + " instead").hint(kWhoseFault);
+    return Error(ErrorKind::corrupt, formatted("{}: has digest {} instead", what, digest.str()))
+        .hint(kWhoseFault);
   }
   return document;
 }
@@ -143,7 +147,8 @@ Result<std::string> LocalSource::get_config(const Descriptor& wanted) {
   if (!part) return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
   auto bytes = SPC_TRY_DURING(what, read_all(*part, kMaxConfig));
   if (const Digest digest = Sha256::of(bytes); digest != wanted.digest) {
-    return Error(ErrorKind::corrupt, what + ": has digest " + digest.str() + " instead").hint(kWhoseFault);
+    return Error(ErrorKind::corrupt, formatted("{}: has digest {} instead", what, digest.str()))
+        .hint(kWhoseFault);
   }
   return bytes;
 }

@@ -4,6 +4,7 @@
 #include <list>
 #include <map>
 
+#include "base/format.hpp"
 #include "image/pull/layer_proof.hpp"
 
 namespace spc {
@@ -35,10 +36,11 @@ class Progress {
       context_.agent.meter(finished_ + underway, total_);
       return;
     }
-    std::string line = "pulling " + context_.image + ": " + std::to_string(there_) + " of " + std::to_string(context_.layers) +
-                       " layers, " + std::to_string(megabytes(finished_ + underway)) + " of " +
-                       std::to_string(megabytes(total_)) + " MB";
-    if (elsewhere > 0) line += " (another job on this node converts " + std::to_string(elsewhere) + " of them)";
+    std::string line =
+        formatted("pulling {}: {} of {} layers, {} of {} MB", context_.image, there_,
+                  context_.layers, megabytes(finished_ + underway), megabytes(total_));
+    if (elsewhere > 0)
+      line += formatted(" (another job on this node converts {} of them)", elsewhere);
     if (line == last_) return;
     next_ = now + pause_;
     pause_ = std::min(2 * pause_, kLongestPause);

@@ -1,5 +1,6 @@
 #include "image/pull/repository.hpp"
 
+#include "base/format.hpp"
 #include "base/sha256.hpp"
 
 namespace spc {
@@ -21,7 +22,8 @@ std::string name_of_manifest(const ImageReference& reference, const std::string&
 }
 
 Error wrong_digest(const std::string& what, const Digest& got, const Digest& expected) {
-  return std::move(Error(ErrorKind::corrupt, what + ": has digest " + got.str() + " instead of " + expected.str())
+  return std::move(Error(ErrorKind::corrupt, formatted("{}: has digest {} instead of {}", what,
+                                                       got.str(), expected.str()))
                        .hint("the registry or a proxy changed it"));
 }
 
@@ -96,8 +98,8 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
     RegistryEndpoint* const mirror = fetch.mirror();
     if (mirror == nullptr) return error;
     mirror->gave_up = true;
-    session_.log.write(LogLevel::warning,
-                       "mirror " + in_quotes(mirror->name) + ": " + error.message() + ": trying the next one");
+    session_.log.write(LogLevel::warning, formatted("mirror {}: {}: trying the next one",
+                                                    in_quotes(mirror->name), error.message()));
   }
 }
 

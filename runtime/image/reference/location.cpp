@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -39,8 +41,11 @@ constexpr std::array<std::string_view, 10> kFileEndings = {".sqsh",   ".sqfs", "
 
 /// In messages: never a text that may have a password in it.
 Error bad_location(std::string_view text, const std::string& why) {
-  return {ErrorKind::invalid,
-          "image" + (text.find('@') == std::string_view::npos ? " " + in_quotes(text) : std::string()) + ": " + why};
+  return {
+      ErrorKind::invalid,
+      formatted("image{}: {}",
+                text.find('@') == std::string_view::npos ? " " + in_quotes(text) : std::string(),
+                why)};
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
@@ -90,12 +95,15 @@ Result<void> refuse_other_forms(std::string_view text) {
     }
   }
   if (text.find('@') != std::string_view::npos) return {};
-  const auto did_you_mean = [&] { return "did you mean " + in_quotes("./" + std::string(text)) + "?"; };
+  const auto did_you_mean = [&] {
+    return formatted("did you mean {}?", in_quotes("./" + std::string(text)));
+  };
   const bool has_tag = text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
   for (const std::string_view ending : kFileEndings) {
     if (!has_tag && text.ends_with(ending)) {
       return bad_location(text, "a file needs a path")
-          .hint(did_you_mean() + " or, for an image of this name, with its tag: NAME" + std::string(ending) + ":latest");
+          .hint(formatted("{} or, for an image of this name, with its tag: NAME{}:latest",
+                          did_you_mean(), ending));
     }
   }
   if (text.ends_with('/')) return bad_location(text, "a directory needs a path").hint(did_you_mean());

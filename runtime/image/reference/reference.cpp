@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -26,7 +28,7 @@ std::string lower(std::string_view text) {
 }
 
 Error bad_reference(std::string_view text, const std::string& why) {
-  return Error(ErrorKind::invalid, "image " + in_quotes(text) + ": " + why);
+  return Error(ErrorKind::invalid, formatted("image {}: {}", in_quotes(text), why));
 }
 
 /// [a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*
@@ -49,8 +51,11 @@ Result<void> check_component(std::string_view whole, std::string_view component)
     const std::size_t longest = c == '.' ? 1 : c == '_' ? 2 : component.size();
     const bool next_ok = end < component.size() && (is_lower(component[end]) || is_digit(component[end]));
     if (i == 0 || !next_ok || end - i > longest) {
-      return bad_reference(whole, "in repository component " + in_quotes(component) +
-                            " '.', '_', '__' or '-' must stand between letters or digits");
+      return bad_reference(
+          whole,
+          formatted(
+              "in repository component {} '.', '_', '__' or '-' must stand between letters or digits",
+              in_quotes(component)));
     }
     i = end;
   }
@@ -73,7 +78,8 @@ Result<void> check_port(std::string_view whole, std::string_view port) {
     for (const char c : port) value = value * 10 + static_cast<unsigned>(c - '0');
   }
   if (!digits || value < 1 || value > 65535)
-    return bad_reference(whole, "port " + in_quotes(port) + " is not a number from 1 to 65535");
+    return bad_reference(whole,
+                         formatted("port {} is not a number from 1 to 65535", in_quotes(port)));
   return {};
 }
 
@@ -86,7 +92,7 @@ Result<void> check_host_name(std::string_view whole, std::string_view host) {
     const auto ok = [](char c) { return is_alnum(c) || c == '-'; };
     if (label.empty() || label.size() > 63 || !std::all_of(label.begin(), label.end(), ok) || label.front() == '-' ||
         label.back() == '-') {
-      return bad_reference(whole, "registry " + in_quotes(host) + " is not a host name");
+      return bad_reference(whole, formatted("registry {} is not a host name", in_quotes(host)));
     }
     if (dot == std::string_view::npos) return {};
     rest.remove_prefix(dot + 1);

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <set>
 
+#include "base/format.hpp"
 #include "base/records.hpp"
 
 namespace spc {
@@ -43,7 +44,9 @@ Result<Platform> Platform::parse(std::string_view text) {
     }
     rest.remove_prefix(slash + 1);
   }
-  return Error(ErrorKind::invalid, "platform " + in_quotes(text) + ": use OS/ARCHITECTURE, for example linux/amd64");
+  return Error(
+      ErrorKind::invalid,
+      formatted("platform {}: use OS/ARCHITECTURE, for example linux/amd64", in_quotes(text)));
 }
 
 Platform Platform::host() {

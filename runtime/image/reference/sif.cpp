@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -65,7 +67,8 @@ Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::stri
   if (root.file_system != FileSystem::squashfs)
     return unusable("the SIF file's root file system is not a squashfs", "rebuild it");
   if (root.architecture != "unknown" && root.architecture != architecture) {
-    return Error(ErrorKind::invalid, "the SIF file is for " + root.architecture + ", this node is " + std::string(architecture));
+    return Error(ErrorKind::invalid, formatted("the SIF file is for {}, this node is {}",
+                                               root.architecture, architecture));
   }
   const auto offset = static_cast<std::uint64_t>(root.offset);
   const auto size = static_cast<std::uint64_t>(root.size);
@@ -88,7 +91,9 @@ Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t
     return Error(ErrorKind::corrupt, "the SIF file is truncated: it ends within its header");
   const std::string version(reinterpret_cast<const char*>(head.data()) + 42, 2);
   if (version != "01")
-    return Error(ErrorKind::invalid, "it is a SIF file of version " + in_quotes(version) + ", only 01 is supported");
+    return Error(
+        ErrorKind::invalid,
+        formatted("it is a SIF file of version {}, only 01 is supported", in_quotes(version)));
   const auto entries = sif_number_at<std::int64_t>(head, 88);
   const auto offset = sif_number_at<std::int64_t>(head, 96);
   if (entries <= 0 || static_cast<std::uint64_t>(entries) > kMaxEntries ||

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -54,7 +56,9 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
   const bool swapped = number_at<std::uint32_t>(head, 0) == kMagicSwapped;
   if (swapped || major != 4 || minor != 0) {
     const std::string version = swapped ? "3 or older" : std::to_string(major) + "." + std::to_string(minor);
-    return Error(ErrorKind::invalid, "it is a squashfs of version " + version + ", only version 4.0 is supported")
+    return Error(
+               ErrorKind::invalid,
+               formatted("it is a squashfs of version {}, only version 4.0 is supported", version))
         .hint("recreate it with squashfs-tools 4.0 or newer");
   }
 
@@ -69,8 +73,9 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
                       .fragment_places = number_at<std::uint64_t>(head, 80),
                       .xattr_sets = number_at<std::uint64_t>(head, 56)};
   if (compressor_name(super.compressor) == nullptr) {
-    return Error(ErrorKind::invalid,
-                 "the squashfs is compressed in an unknown way (number " + std::to_string(super.compressor) + ")");
+    return Error(
+        ErrorKind::invalid,
+        formatted("the squashfs is compressed in an unknown way (number {})", super.compressor));
   }
   if (super.block_size < kSmallestBlock || super.block_size > kLargestBlock || !std::has_single_bit(super.block_size) ||
       number_at<std::uint16_t>(head, 22) != std::countr_zero(super.block_size)) {
@@ -78,8 +83,9 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
   }
   if (super.bytes_used < SquashfsSuper::kBytes) return damaged("it is smaller than its super block");
   if (super.bytes_used > available) {
-    return Error(ErrorKind::corrupt, "the squashfs is truncated: " + std::to_string(available) + " of " +
-                                         std::to_string(super.bytes_used) + " bytes are there")
+    return Error(ErrorKind::corrupt,
+                 formatted("the squashfs is truncated: {} of {} bytes are there", available,
+                           super.bytes_used))
         .hint("copy it again");
   }
   const std::uint64_t end = super.bytes_used;

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/base64.hpp"
+#include "base/format.hpp"
 #include "image/registry/json.hpp"
 
 namespace spc {
@@ -150,9 +151,12 @@ Result<HttpRequest> token_request(const Challenge& bearer, const std::string& re
   const bool is_text = std::all_of(realm.begin(), realm.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   const std::string origin = is_text ? origin_of(realm) : "";
   if (origin.empty())
-    return Error(ErrorKind::refused, "names " + in_quotes(realm) + " as its login server, which is not an http or https URL");
+    return Error(ErrorKind::refused,
+                 formatted("names {} as its login server, which is not an http or https URL",
+                           in_quotes(realm)));
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {
-    return Error(ErrorKind::refused, "its login server " + in_quotes(realm) + " does not use https");
+    return Error(ErrorKind::refused,
+                 formatted("its login server {} does not use https", in_quotes(realm)));
   }
   std::string scope = parameter("scope");
   if (scope.empty() && !repository.empty()) scope = "repository:" + repository + ":pull";

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <random>
 
+#include "base/format.hpp"
 #include "image/registry/fetch_error.hpp"
 
 namespace spc {
@@ -35,7 +36,7 @@ std::optional<std::chrono::seconds> asked_wait(const HttpHead& head) {
 
 /// `bytes FIRST-LAST/TOTAL` with the FIRST we asked for.
 bool is_range_from(std::string_view header, std::uint64_t first) {
-  const std::string start = "bytes " + std::to_string(first) + "-";
+  const std::string start = formatted("bytes {}-", first);
   return header.starts_with(start);
 }
 
@@ -141,9 +142,9 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
   const std::uint64_t limit = request_.exact_size.value_or(request_.max_size);
   if (fresh.size() > limit - received_) {
     give_up_ = true;
-    stopped_ =
-        Error(ErrorKind::corrupt, request_.exact_size ? "is longer than the " + std::to_string(limit) + " bytes expected"
-                                                      : "is longer than " + std::to_string(limit) + " bytes");
+    stopped_ = Error(ErrorKind::corrupt,
+                     request_.exact_size ? formatted("is longer than the {} bytes expected", limit)
+                                         : formatted("is longer than {} bytes", limit));
     return Take::stop;
   }
   if (!fresh.empty()) {
@@ -180,14 +181,19 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
 
 void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
   if (end.redirect.empty()) {
-    return fail(Error(ErrorKind::unavailable, "redirects (status " + std::to_string(head.status) + ") without a location"));
+    return fail(Error(ErrorKind::unavailable,
+                      formatted("redirects (status {}) without a location", head.status)));
   }
   if (++redirects_ > kMaxRedirects) return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
   const std::string to = origin_of(end.redirect);
   if (to.empty())
-    return fail(Error(ErrorKind::refused, "redirects to " + in_quotes(end.redirect) + ", which is not an http or https URL"));
+    return fail(Error(
+        ErrorKind::refused,
+        formatted("redirects to {}, which is not an http or https URL", in_quotes(end.redirect))));
   if (url_.starts_with("https:") && !to.starts_with("https:")) {
-    return fail(Error(ErrorKind::refused, "redirects from https to " + in_quotes(to) + ", which is not encrypted"));
+    return fail(
+        Error(ErrorKind::refused,
+              formatted("redirects from https to {}, which is not encrypted", in_quotes(to))));
   }
   request(end.redirect);
 }
@@ -195,7 +201,7 @@ void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
 void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
     return fail(Error(ErrorKind::corrupt,
-                      "has " + std::to_string(received_) + " bytes instead of " + std::to_string(*request_.exact_size))
+                      formatted("has {} bytes instead of {}", received_, *request_.exact_size))
                     .hint("the registry or a proxy changed it"));
   }
   if (used_secret_) session_.access = session_.refused_anonymous ? Access::refused_to_anonymous : Access::not_known;
@@ -207,9 +213,11 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   if (endpoint().is_mirror) return leave_mirror(std::move(error), true);
   if (received_ - tries_counted_from_ >= kProgress) tries_ = 1;
   tries_counted_from_ = received_;
-  if (tries_ >= kMaxTries) return fail(std::move(error).hint("gave up after " + std::to_string(tries_) + " attempts"));
+  if (tries_ >= kMaxTries)
+    return fail(std::move(error).hint(formatted("gave up after {} attempts", tries_)));
   if (asked_wait && *asked_wait > kLongestWait) {
-    return fail(std::move(error).hint("retry after " + std::to_string(asked_wait->count()) + " s as requested"));
+    return fail(
+        std::move(error).hint(formatted("retry after {} s as requested", asked_wait->count())));
   }
   // 0.25, 1, 4 s, and up to half as much again, so that the nodes of a job do not come back at the same moment.
   auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));
@@ -220,8 +228,9 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   due_ = Clock::now() + wait;
   char seconds[16];
   std::snprintf(seconds, sizeof seconds, "%.3g", static_cast<double>(wait.count()) / 1000);
-  session_.log.write(LogLevel::info, about(std::move(error)).message() + ": retrying in " + seconds + " s (" +
-                                         std::to_string(tries_) + " of " + std::to_string(kMaxTries) + ")");
+  session_.log.write(LogLevel::info,
+                     formatted("{}: retrying in {} s ({} of {})", about(std::move(error)).message(),
+                               seconds, tries_, kMaxTries));
 }
 
 void Fetch::fail(Error error) {

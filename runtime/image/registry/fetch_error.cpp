@@ -1,5 +1,6 @@
 #include "image/registry/fetch_error.hpp"
 
+#include "base/format.hpp"
 #include "image/registry/json.hpp"
 
 namespace spc {
@@ -27,36 +28,44 @@ RegistryReason reason_in(std::string_view body) {
 }  // namespace
 
 std::string described(const RegistrySecret& secret) {
-  std::string text;
-  if (!secret.username.empty() && secret.username != "<token>") text = "of user " + in_quotes(secret.username) + " ";
-  return text + "from " + in_quotes(secret.source);
+  const std::string place = "from " + in_quotes(secret.source);
+  if (secret.username.empty() || secret.username == "<token>") return place;
+  return formatted("of user {} {}", in_quotes(secret.username), place);
 }
 
 Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
   const RegistryReason reason = reason_in(body);
-  const std::string said = reason.message.empty() ? "" : " (it says: " + printable(reason.message).substr(0, 120) + ")";
+  const std::string said =
+      reason.message.empty()
+          ? ""
+          : formatted(" (it says: {})", printable(reason.message).substr(0, 120));
   const std::string repository = "repository " + in_quotes(session.repository);
   const std::string log_in = "log in: scontainer login " + session.registry;
   switch (head.status) {
     case 401: {
       if (session.secret) {
-        return std::move(Error(ErrorKind::refused, "the credentials " + described(*session.secret) + " give no access to " +
-                                                       (session.repository.empty() ? "it" : repository) + said))
+        const std::string what_of_it = session.repository.empty() ? "it" : repository;
+        return std::move(Error(ErrorKind::refused,
+                               formatted("the credentials {} give no access to {}{}",
+                                         described(*session.secret), what_of_it, said)))
             .hint("log in again: scontainer login " + session.registry);
       }
       if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
         return std::move(Error(ErrorKind::refused, "login required" + said)).hint(log_in);
       }
-      return std::move(Error(ErrorKind::refused, repository + " is private or does not exist" + said))
+      return std::move(Error(ErrorKind::refused,
+                             formatted("{} is private or does not exist{}", repository, said)))
           .hint("check the name; for a private image, " + log_in);
     }
     case 403: {
       if (session.secret) {
-        return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden with the credentials " +
-                                                       described(*session.secret) + said))
+        return std::move(Error(ErrorKind::refused,
+                               formatted("access to {} is forbidden with the credentials {}{}",
+                                         repository, described(*session.secret), said)))
             .hint("ask its owner");
       }
-      return std::move(Error(ErrorKind::refused, "access to " + repository + " is forbidden" + said))
+      return std::move(Error(ErrorKind::refused,
+                             formatted("access to {} is forbidden{}", repository, said)))
           .hint(log_in + ", or ask its owner");
     }
     case 404:
@@ -83,8 +92,9 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
       [[fallthrough]];
     default:
       if (head.status >= 500)
-        return {ErrorKind::unavailable, "the registry failed with status " + std::to_string(head.status) + said};
-      return {ErrorKind::unavailable, "unexpected status " + std::to_string(head.status) + said};
+        return {ErrorKind::unavailable,
+                formatted("the registry failed with status {}{}", head.status, said)};
+      return {ErrorKind::unavailable, formatted("unexpected status {}{}", head.status, said)};
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
 #include "image/registry/fetch.hpp"
 #include "image/registry/fetch_error.hpp"
 
@@ -108,10 +109,13 @@ void Fetch::ask_token() {
   const auto realm = server.bearer->parameters.find("realm");
   if (secret != nullptr && realm != server.bearer->parameters.end() &&
       !may_see_credentials(realm->second, server.base_url, session_.login_servers)) {
-    return fail(Error(ErrorKind::refused, "names " + in_quotes(realm->second) +
-                                              " as its login server, which is not trusted with credentials for " +
-                                              in_quotes(session_.registry))
-                    .hint("the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
+    return fail(
+        Error(
+            ErrorKind::refused,
+            formatted("names {} as its login server, which is not trusted with credentials for {}",
+                      in_quotes(realm->second), in_quotes(session_.registry)))
+            .hint(
+                "the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
   }
   auto http = token_request(*server.bearer, server.repository, server.base_url, secret);
   if (!http) return fail(std::move(http).error());

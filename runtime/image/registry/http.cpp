@@ -10,6 +10,7 @@
 #include <cstring>
 #include <list>
 
+#include "base/format.hpp"
 #include "base/text.hpp"
 #include "image/registry/http_error.hpp"
 
@@ -332,13 +333,14 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   }
   if (!request.accept.empty()) add("Accept: " + request.accept);
   if (!request.authorization.empty()) add("Authorization: " + request.authorization);
-  if (request.range_from > 0) add("Range: bytes=" + std::to_string(request.range_from) + "-");
+  if (request.range_from > 0) add(formatted("Range: bytes={}-", request.range_from));
   if (self->headers != nullptr) set(CURLOPT_HTTPHEADER, self->headers);
   if (ok && curl_multi_add_handle(impl_->multi, handle) == CURLM_OK) return {};
   curl_easy_reset(handle);
   impl_->idle.push_back(handle);
   impl_->transfers.pop_back();
-  return Error(ErrorKind::internal, "start a request to " + in_quotes(request.url) + ": libcurl refuses it");
+  return Error(ErrorKind::internal,
+               formatted("start a request to {}: libcurl refuses it", in_quotes(request.url)));
 }
 
 void HttpClient::cancel(HttpHandler& handler) {

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -65,9 +67,10 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
     long connect_status = 0;
     curl_easy_getinfo(handle, CURLINFO_HTTP_CONNECTCODE, &connect_status);
     if (connect_status >= 300) {
-      return std::move(
-                 Error(ErrorKind::unavailable, "the proxy refuses to connect (status " + std::to_string(connect_status) + ")"))
-          .hint(connect_status == 407 ? "the proxy requires a login" : "check the proxy's access rules");
+      return std::move(Error(ErrorKind::unavailable,
+                             formatted("the proxy refuses to connect (status {})", connect_status)))
+          .hint(connect_status == 407 ? "the proxy requires a login"
+                                      : "check the proxy's access rules");
     }
     if (code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_CONNECT) {
       return std::move(Error(ErrorKind::unavailable, "the proxy cannot be reached"))

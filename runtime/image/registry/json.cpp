@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "base/format.hpp"
+
 namespace spc {
 
 Result<Json> parse_json_object(std::string_view text, std::string_view what) {
@@ -14,7 +16,8 @@ Result<Json> parse_json_object(std::string_view text, std::string_view what) {
     return Error(ErrorKind::corrupt, std::string(what) + ": is not a JSON object");
   }
   auto parsed = Json::parse(text);
-  if (!parsed) return Error(ErrorKind::corrupt, std::string(what) + ": " + parsed.error().message());
+  if (!parsed)
+    return Error(ErrorKind::corrupt, formatted("{}: {}", what, parsed.error().message()));
   return parsed;
 }
 

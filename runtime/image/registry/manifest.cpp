@@ -5,6 +5,7 @@
 #include <charconv>
 #include <set>
 
+#include "base/format.hpp"
 #include "image/registry/json.hpp"
 #include "protocol/image_record.hpp"
 
@@ -45,9 +46,10 @@ Result<Descriptor> parse_descriptor(const Json& object) {
   if (!digest) return corrupt("a descriptor has no digest");
   descriptor.digest = SPC_TRY(Digest::parse(*digest));
   const auto size = SPC_TRY(object.number("size"));
-  if (!size) return corrupt("descriptor of " + descriptor.digest.str() + " has no size");
+  if (!size) return corrupt(formatted("descriptor of {} has no size", descriptor.digest.str()));
   if (*size > kMaxBlob)
-    return corrupt("descriptor of " + descriptor.digest.str() + ": size " + std::to_string(*size) + " is invalid");
+    return corrupt(
+        formatted("descriptor of {}: size {} is invalid", descriptor.digest.str(), *size));
   descriptor.size = *size;
   return descriptor;
 }
@@ -71,12 +73,14 @@ Result<Manifest> manifest_of(const Json& document) {
   manifest.config = SPC_TRY(parse_descriptor(*config));
   const std::string& type = manifest.config.media_type;
   if (std::find(kConfigTypes.begin(), kConfigTypes.end(), type) == kConfigTypes.end()) {
-    return Error(ErrorKind::invalid, "is not a container image but an artifact (config of type " + in_quotes(type) + ")");
+    return Error(
+        ErrorKind::invalid,
+        formatted("is not a container image but an artifact (config of type {})", in_quotes(type)));
   }
   const auto* layers = SPC_TRY(document.list("layers"));
   if (layers->size() > ImageRecordHeader::kMaxLayers) {
-    return Error(ErrorKind::invalid,
-                 "has " + std::to_string(layers->size()) + " layers, more than " + std::to_string(ImageRecordHeader::kMaxLayers));
+    return Error(ErrorKind::invalid, formatted("has {} layers, more than {}", layers->size(),
+                                               ImageRecordHeader::kMaxLayers));
   }
   for (const Json& layer : *layers) {
     const Descriptor descriptor = SPC_TRY(parse_descriptor(layer));
@@ -89,7 +93,8 @@ Result<Manifest> manifest_of(const Json& document) {
 Result<Index> index_of(const Json& document) {
   Index index;
   const auto* entries = SPC_TRY(document.list("manifests"));
-  if (entries->size() > kMaxIndexEntries) return corrupt("lists more than " + std::to_string(kMaxIndexEntries) + " images");
+  if (entries->size() > kMaxIndexEntries)
+    return corrupt(formatted("lists more than {} images", kMaxIndexEntries));
   for (const Json& item : *entries) {
     Index::Entry entry;
     entry.descriptor = SPC_TRY(parse_descriptor(item));
@@ -136,9 +141,11 @@ Result<std::vector<std::string>> texts_member(const Json& object, const char* ke
   std::vector<std::string> texts;
   const auto* items = SPC_TRY(object.list(key));
   for (const Json& item : *items) {
-    if (!item.is_text()) return corrupt("\"" + std::string(key) + "\" has an element that is not a string");
+    if (!item.is_text())
+      return corrupt(formatted("\"{}\" has an element that is not a string", key));
     const auto& text = item.as_text();
-    if (text.find('\0') != std::string::npos) return corrupt("\"" + std::string(key) + "\" has a NUL character in it");
+    if (text.find('\0') != std::string::npos)
+      return corrupt(formatted("\"{}\" has a NUL character in it", key));
     texts.push_back(text);
   }
   return texts;
@@ -196,12 +203,13 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
     return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)")
         .hint("push the image again with a recent tool");
   }
-  if (schema && schema != 2U) return corrupt("schemaVersion " + std::to_string(*schema) + " is unknown");
+  if (schema && schema != 2U) return corrupt(formatted("schemaVersion {} is unknown", *schema));
   if (has_layers && has_manifests) return corrupt("is both a manifest and an index");
 
   const bool header_known = is_manifest_type(content_type) || is_index_type(content_type);
   if (!own_type.empty() && header_known && is_index_type(own_type) != is_index_type(content_type)) {
-    return corrupt("is served as " + in_quotes(content_type) + " but has media type " + in_quotes(own_type));
+    return corrupt(formatted("is served as {} but has media type {}", in_quotes(content_type),
+                             in_quotes(own_type)));
   }
   const std::string_view type = !own_type.empty() ? std::string_view(own_type)
                                 : header_known    ? content_type
@@ -212,7 +220,8 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
     return std::variant<Manifest, Index>(SPC_TRY(index_of(document)));
   }
   if (!is_manifest_type(type)) {
-    return Error(ErrorKind::invalid, "is of type " + in_quotes(type) + ", not a container image");
+    return Error(ErrorKind::invalid,
+                 formatted("is of type {}, not a container image", in_quotes(type)));
   }
   if (has_manifests) return corrupt("has the media type of a manifest but lists manifests");
   return std::variant<Manifest, Index>(SPC_TRY(manifest_of(document)));
@@ -255,7 +264,8 @@ Result<Index::Entry> choose_platform(const Index& index, const Platform& platfor
     list += (list.empty() ? "" : ", ") + printable(other).substr(0, 40);
   }
   if (list.empty()) list = "nothing that names its platform";
-  return Error(ErrorKind::not_found, std::string(what) + ": has no image for " + platform.str() + ", only for " + list);
+  return Error(ErrorKind::not_found,
+               formatted("{}: has no image for {}, only for {}", what, platform.str(), list));
 }
 
 Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what) {

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/format.hpp"
 #include "base/socket.hpp"
 #include "image/save/save.hpp"
 #include "protocol/save.hpp"
@@ -106,8 +107,8 @@ std::optional<std::string> obstacle(const Ending& ending, int signals) {
   if (ending.killed > 0 && (ending.terminated || is_cancelled(signals, kSoon)))
     return "container not saved: the step was cancelled";
   if (ending.entered < ending.tasks) {
-    return "container not saved: " + std::to_string(ending.tasks - ending.entered) + " of " +
-           std::to_string(ending.tasks) + " tasks of the node were not started";
+    return formatted("container not saved: {} of {} tasks of the node were not started",
+                     ending.tasks - ending.entered, ending.tasks);
   }
   return std::nullopt;
 }
@@ -127,7 +128,8 @@ void watch(Save& save, const std::string& path, int signals) {
     const int ready = ::poll(events, 2, pause);
     if (ready == 0) {
       if (!says_progress()) continue;
-      say(kSaveSocket, SaveMessageKind::progress, "saving the container to " + path + ": " + save.progress());
+      say(kSaveSocket, SaveMessageKind::progress,
+          formatted("saving the container to {}: {}", path, save.progress()));
       pause = std::min(2 * pause, kLastProgress);
       continue;
     }
@@ -135,7 +137,8 @@ void watch(Save& save, const std::string& path, int signals) {
     SaveMessage message;
     if (events[1].revents == 0 && receive_struct(kSaveSocket, message)) continue;
     save.abandon();
-    say(kSaveSocket, SaveMessageKind::done, "container not saved to " + path + ": it was cancelled");
+    say(kSaveSocket, SaveMessageKind::done,
+        formatted("container not saved to {}: it was cancelled", path));
     end_with_slurmstepd();
   }
 }
@@ -171,13 +174,13 @@ Result<void> save_container(Save& save, const SavedTree& tree, const std::string
   const auto saved = save_container(save, *ending->tree, path, cpus, signals.get());
   const auto milliseconds = static_cast<int>((now_us() - begin) / 1000);
   if (!saved) {
-    const std::string step = "save the container to " + path + ": ";
-    say(kSaveSocket, SaveMessageKind::done, step + saved.error().message());
+    say(kSaveSocket, SaveMessageKind::done,
+        formatted("save the container to {}: {}", path, saved.error().message()));
   } else {
     if (milliseconds > kFirstProgress && says_progress()) {
       say(kSaveSocket, SaveMessageKind::progress, save.summary(static_cast<unsigned>(milliseconds / 1000)));
     }
-    say(kSaveSocket, SaveMessageKind::done, "exported container " + name + " to " + path);
+    say(kSaveSocket, SaveMessageKind::done, formatted("exported container {} to {}", name, path));
   }
   for (;;) ::pause();  // the watching thread ends the process
 }

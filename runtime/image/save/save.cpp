@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/user_namespace.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/image_tree.hpp"
@@ -90,12 +91,11 @@ std::string Save::progress() const {
   const std::uint64_t written = written_;
   if (total_ == 0) return "reading its files";
   const std::uint64_t percent = std::min<std::uint64_t>(written * 100 / total_, 99);
-  return std::to_string(percent) + "% of " + std::to_string(total_ / kMegabyte) + " MB";
+  return formatted("{}% of {} MB", percent, total_ / kMegabyte);
 }
 
 std::string Save::summary(unsigned seconds) const {
-  return std::to_string(total_ / kMegabyte) + " MB became " + std::to_string(size_ / kMegabyte) + " MB in " +
-         std::to_string(seconds) + " s";
+  return formatted("{} MB became {} MB in {} s", total_ / kMegabyte, size_ / kMegabyte, seconds);
 }
 
 void Save::abandon() {

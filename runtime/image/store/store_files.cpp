@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 
 namespace spc {
 namespace {
@@ -35,13 +36,13 @@ Result<std::optional<std::string>> read_named(int directory, const std::string& 
   const UniqueFd file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file) {
     if (errno == ENOENT) return std::optional<std::string>();
-    return Error::from_errno(errno, "open " + in_quotes(name) + " in the image store");
+    return Error::from_errno(errno, formatted("open {} in the image store", in_quotes(name)));
   }
   return std::optional(SPC_TRY_DURING("image store", read_file(file.get(), limit)));
 }
 
 Result<void> write_named(int directory, const std::string& name, std::string_view bytes, Durable durable) {
-  const std::string step = "write " + in_quotes(name) + " into the image store";
+  const std::string step = formatted("write {} into the image store", in_quotes(name));
   const UniqueFd file(::openat(directory, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0444));
   if (!file) return Error::from_errno(errno, step);
   SPC_TRY_DURING(step, write_all(file.get(), bytes));
@@ -65,11 +66,11 @@ Result<void> write_named(int directory, const std::string& name, std::string_vie
 
 Result<void> remove_named(int directory, const std::string& name) {
   if (::unlinkat(directory, name.c_str(), 0) == 0 || errno == ENOENT) return {};
-  return Error::from_errno(errno, "remove " + in_quotes(name) + " from the image store");
+  return Error::from_errno(errno, formatted("remove {} from the image store", in_quotes(name)));
 }
 
 Result<UniqueFd> open_private_directory(int parent, const std::string& name) {
-  const std::string step = "open " + in_quotes(name) + " in the image store";
+  const std::string step = formatted("open {} in the image store", in_quotes(name));
   if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, step);
   UniqueFd directory(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!directory) return Error::from_errno(errno, step);
@@ -86,7 +87,7 @@ Result<std::optional<std::string>> read_below(int parent, const std::string& dir
   const UniqueFd below(::openat(parent, directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (below) return read_named(below.get(), name, limit);
   if (errno == ENOENT) return std::optional<std::string>();
-  return Error::from_errno(errno, "open " + in_quotes(directory) + " in the image store");
+  return Error::from_errno(errno, formatted("open {} in the image store", in_quotes(directory)));
 }
 
 Result<std::vector<std::string>> names_in(int directory) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/format.hpp"
 #include "base/sha256.hpp"
 #include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
@@ -24,7 +25,9 @@ Result<std::vector<std::string>> texts_of(const Json& object, const char* key) {
   std::vector<std::string> texts;
   const auto* items = SPC_TRY(object.list(key));
   for (const Json& item : *items) {
-    if (!item.is_text()) return Error(ErrorKind::corrupt, "\"" + std::string(key) + "\" has an element that is not a string");
+    if (!item.is_text())
+      return Error(ErrorKind::corrupt,
+                   formatted("\"{}\" has an element that is not a string", key));
     texts.push_back(item.as_text());
   }
   return texts;
@@ -83,18 +86,19 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
   const auto config = SPC_TRY(read_part(*config_file, kMaxConfig, "the image's configuration"));
   const auto parsed = SPC_TRY(parse_image_config(config, "the image's configuration"));
   if (parsed.diff_ids.size() != image->layers.size()) {
-    return Error(ErrorKind::corrupt, in_quotes(name) + ": the image's configuration describes " +
-                                         std::to_string(parsed.diff_ids.size()) + " layers, manifest.json " +
-                                         std::to_string(image->layers.size()));
+    return Error(ErrorKind::corrupt,
+                 formatted("{}: the image's configuration describes {} layers, manifest.json {}",
+                           in_quotes(name), parsed.diff_ids.size(), image->layers.size()));
   }
   std::vector<DescribedImage::Layer> layers;
   for (std::size_t i = 0; i < image->layers.size(); ++i) {
     auto part = SPC_TRY(files->find(image->layers[i]));
     if (!part)
-      return Error(ErrorKind::corrupt, in_quotes(name) + ": layer " + in_quotes(image->layers[i]) + " is not in the archive");
+      return Error(ErrorKind::corrupt, formatted("{}: layer {} is not in the archive",
+                                                 in_quotes(name), in_quotes(image->layers[i])));
     DescribedImage::Layer layer{.digest = parsed.diff_ids[i], .media_type = SPC_TRY(media_type_of(*part)), .part = *part};
     if (!layer.media_type.ends_with(".tar")) {
-      layer.digest = SPC_TRY(digest_of(*part, "layer " + std::to_string(i + 1) + " of " + name, log));
+      layer.digest = SPC_TRY(digest_of(*part, formatted("layer {} of {}", i + 1, name), log));
     }
     layers.push_back(std::move(layer));
   }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/user_source/export.hpp"
 #include "image/user_source/temporary_file.hpp"
 
@@ -58,8 +59,8 @@ int tell(void* argument, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   auto& answer = *static_cast<Answer*>(argument);
   if (const auto now = std::chrono::steady_clock::now(); now >= answer.next_line) {
     answer.next_line = now + kBetweenDockerLines;
-    answer.log->write(LogLevel::info,
-                      "exporting from docker: " + answer.what + ": " + std::to_string(answer.written / 1'000'000) + " MB");
+    answer.log->write(LogLevel::info, formatted("exporting from docker: {}: {} MB", answer.what,
+                                                answer.written / 1'000'000));
   }
   return 0;
 }
@@ -69,7 +70,9 @@ Result<std::string> socket_path() {
   if (host == nullptr || *host == '\0') return std::string(kUsualSocket);
   constexpr std::string_view kUnix = "unix://";
   if (std::string_view(host).starts_with(kUnix)) return std::string(host + kUnix.size());
-  return Error(ErrorKind::invalid, "DOCKER_HOST is " + in_quotes(host) + ", but only a local daemon (unix://PATH) is supported");
+  return Error(ErrorKind::invalid,
+               formatted("DOCKER_HOST is {}, but only a local daemon (unix://PATH) is supported",
+                         in_quotes(host)));
 }
 
 }  // namespace
@@ -79,7 +82,9 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   const std::string socket = SPC_TRY(socket_path());
   UniqueFd file = SPC_TRY(temporary_file(kUsualImage));
   const std::unique_ptr<CURL, FreeCurl> handle(::curl_easy_init());
-  if (!handle) return Error(ErrorKind::no_space, "request from docker " + in_quotes(name) + ": out of memory");
+  if (!handle)
+    return Error(ErrorKind::no_space,
+                 formatted("request from docker {}: out of memory", in_quotes(name)));
   const std::unique_ptr<char, FreeText> escaped(::curl_easy_escape(handle.get(), image.c_str(), static_cast<int>(image.size())));
   const std::string url = "http://docker/images/" + std::string(escaped ? escaped.get() : "") + "/get";
 
@@ -96,18 +101,21 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   ::curl_easy_setopt(handle.get(), CURLOPT_XFERINFODATA, &answer);
   log.write(LogLevel::info, "exporting from docker: " + name);
   const CURLcode code = ::curl_easy_perform(handle.get());
-  const std::string step = "connect to docker at " + in_quotes(socket) + " for " + in_quotes(image);
+  const std::string step =
+      formatted("connect to docker at {} for {}", in_quotes(socket), in_quotes(image));
   if (answer.failed) return std::move(*answer.failed).during(step);
   if (code == CURLE_COULDNT_CONNECT) {
     return Error(ErrorKind::unavailable, step + ": cannot connect")
         .hint("start a docker daemon on this node and allow access to its socket, or save the image to a file: docker save");
   }
-  if (code != CURLE_OK) return Error(ErrorKind::unavailable, step + ": " + ::curl_easy_strerror(code));
+  if (code != CURLE_OK)
+    return Error(ErrorKind::unavailable, formatted("{}: {}", step, ::curl_easy_strerror(code)));
   long status = 0;
   ::curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
   if (status == 404) return Error(ErrorKind::not_found, step + ": no such image").hint("docker images lists them");
   if (status != 200) {
-    return Error(ErrorKind::unavailable, step + ": it answers " + std::to_string(status) + ": " + printable(answer.complaint));
+    return Error(ErrorKind::unavailable,
+                 formatted("{}: it answers {}: {}", step, status, printable(answer.complaint)));
   }
   return ordinary_file(std::move(file), name);
 }

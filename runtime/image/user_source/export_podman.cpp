@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "image/user_source/export.hpp"
 #include "image/user_source/temporary_file.hpp"
@@ -29,7 +30,9 @@ class ExportProgram {
     const UniqueFd complaints(ends[1]);
     const char* path = std::getenv("PATH");
     const auto found = find_program(command.front(), path != nullptr ? path : "/bin:/usr/bin");
-    if (!found) return Error(ErrorKind::not_found, "there is no program " + in_quotes(command.front()) + " along PATH");
+    if (!found)
+      return Error(ErrorKind::not_found,
+                   formatted("there is no program {} along PATH", in_quotes(command.front())));
     auto child = SPC_TRY(Child::start(
         {.path = *found, .arguments = command, .descriptors = {{output, 1}, {complaints.get(), 2}}, .death_signal = 0}));
     return ExportProgram(std::move(child), std::move(reading));
@@ -68,15 +71,17 @@ class ExportProgram {
 Result<FilePart> output_of(const std::vector<std::string>& command, const std::string& what, Log& log) {
   UniqueFd file = SPC_TRY(temporary_file(kUsualPodmanImage));
   auto program = SPC_TRY(ExportProgram::start(command, file.get()));
-  log.write(LogLevel::info, command.front() + " writes out " + what);
+  log.write(LogLevel::info, formatted("{} writes out {}", command.front(), what));
   for (auto heard = program.listen(); heard != ExportProgram::Heard::the_end; heard = program.listen()) {
     if (heard == ExportProgram::Heard::words) continue;
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
-    log.write(LogLevel::info, command.front() + " writes out " + what + ": " + std::to_string(size / 1'000'000) + " MB");
+    log.write(LogLevel::info,
+              formatted("{} writes out {}: {} MB", command.front(), what, size / 1'000'000));
   }
   if (const int status = program.wait(); status != 0) {
-    return Error(ErrorKind::not_found, "run " + in_quotes(command.front()) + ": it failed with status " + std::to_string(status) +
-                                           ": " + program.complaints());
+    return Error(ErrorKind::not_found,
+                 formatted("run {}: it failed with status {}: {}", in_quotes(command.front()),
+                           status, program.complaints()));
   }
   return ordinary_file(std::move(file), what);
 }
@@ -91,8 +96,11 @@ Result<FilePart> export_from_podman(const std::string& image, Log& log) {
   auto skopeo =
       output_of({"skopeo", "copy", "--quiet", "containers-storage:" + image, "docker-archive:/proc/self/fd/1"}, name, log);
   if (skopeo || skopeo.error().message().find("there is no program") == std::string::npos) return skopeo;
-  return Error(ErrorKind::not_found, "open " + in_quotes(name) + ": this node has neither podman nor skopeo")
-      .hint("save the image to a file where podman is installed: podman save --format oci-archive -o FILE " + image);
+  return Error(ErrorKind::not_found,
+               formatted("open {}: this node has neither podman nor skopeo", in_quotes(name)))
+      .hint(
+          "save the image to a file where podman is installed: podman save --format oci-archive -o FILE " +
+          image);
 }
 
 }  // namespace spc::user_source

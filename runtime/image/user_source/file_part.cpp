@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/sha256.hpp"
 
 namespace spc::user_source {
@@ -62,7 +63,8 @@ Result<std::size_t> read_at(const FilePart& part, std::uint64_t offset, std::spa
 }
 
 Result<std::string> read_part(const FilePart& part, std::size_t limit, const std::string& what) {
-  if (part.size > limit) return Error(ErrorKind::invalid, what + ": is larger than " + std::to_string(limit) + " bytes");
+  if (part.size > limit)
+    return Error(ErrorKind::invalid, formatted("{}: is larger than {} bytes", what, limit));
   std::string text(static_cast<std::size_t>(part.size), '\0');
   SPC_TRY_DURING(what, read_at(part, 0, std::as_writable_bytes(std::span(text))));
   return text;
@@ -75,8 +77,8 @@ Result<Digest> digest_of(const FilePart& part, const std::string& what, Log& log
   for (std::uint64_t at = 0; at < part.size;) {
     if (const auto now = std::chrono::steady_clock::now(); now >= next_line) {
       next_line = now + kBetweenLines;
-      log.write(LogLevel::info, "reading " + what + ": " + std::to_string(at / 1'000'000) + " of " +
-                                    std::to_string((part.size + 999'999) / 1'000'000) + " MB");
+      log.write(LogLevel::info, formatted("reading {}: {} of {} MB", what, at / 1'000'000,
+                                          (part.size + 999'999) / 1'000'000));
     }
     const std::size_t got = SPC_TRY(read_at(part, at, buffer));
     hash.update(std::span(buffer).first(got));

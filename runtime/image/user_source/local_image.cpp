@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "base/sha256.hpp"
 #include "image/user_source/directory_files.hpp"
@@ -44,8 +45,8 @@ Result<std::unique_ptr<LocalImage>> open_archive(FilePart file, const std::strin
   for (const char* directory : {"usr", "bin", "etc", "lib"}) {
     if (!files->has(directory)) continue;
     if (reference.empty()) return open_root_archive(*files, name, log);
-    return Error(ErrorKind::invalid,
-                 in_quotes(name) + " is an unnamed root file system: " + in_quotes(reference) + " is not in it");
+    return Error(ErrorKind::invalid, formatted("{} is an unnamed root file system: {} is not in it",
+                                               in_quotes(name), in_quotes(reference)));
   }
   return Error(ErrorKind::invalid, in_quotes(name) +
                                        " is not an image: it has no index.json or manifest.json and is not a root "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
 #include "base/sha256.hpp"
 #include "image/reference/reference.hpp"
 #include "image/registry/json.hpp"
@@ -46,7 +47,7 @@ Result<std::vector<Entry>> entries_of(const Json& index) {
   std::vector<Entry> entries;
   const auto* items = SPC_TRY(index.list("manifests"));
   if (items->size() > kMaxIndexEntries)
-    return Error(ErrorKind::invalid, "lists more than " + std::to_string(kMaxIndexEntries) + " images");
+    return Error(ErrorKind::invalid, formatted("lists more than {} images", kMaxIndexEntries));
   for (const Json& item : *items) {
     if (!item.is_object()) return Error(ErrorKind::corrupt, "an entry is not an object");
     Entry entry;
@@ -97,7 +98,9 @@ Result<FilePart> find_document(const NamedFiles& files, const Digest& digest, co
   if (!part) return Error(ErrorKind::corrupt, what + ": is listed but missing").hint("the image is incomplete");
   const auto bytes = SPC_TRY(read_part(*part, kMaxDocument, what));
   if (Sha256::of(bytes) != digest) {
-    return Error(ErrorKind::corrupt, what + ": has digest " + Sha256::of(bytes).str() + " instead").hint("the image is corrupt");
+    return Error(ErrorKind::corrupt,
+                 formatted("{}: has digest {} instead", what, Sha256::of(bytes).str()))
+        .hint("the image is corrupt");
   }
   part->media_type = media_type;
   return *std::move(part);
@@ -109,13 +112,16 @@ Error no_such_image(const std::string& name, const std::string& reference, const
   constexpr std::size_t kShown = 12;
   std::string list;
   for (std::size_t i = 0; i < there.size() && i < kShown; ++i) list += (i == 0 ? "" : ", ") + in_quotes(there[i]);
-  if (there.size() > kShown) list += " and " + std::to_string(there.size() - kShown) + " more";
+  if (there.size() > kShown) list += formatted(" and {} more", there.size() - kShown);
   if (there.empty()) return {ErrorKind::not_found, in_quotes(name) + " contains no image"};
   if (reference.empty()) {
-    return Error(ErrorKind::invalid, in_quotes(name) + " contains several images: " + list)
+    return Error(ErrorKind::invalid,
+                 formatted("{} contains several images: {}", in_quotes(name), list))
         .hint("append one of them after a ':'");
   }
-  return Error(ErrorKind::not_found, in_quotes(name) + " has no image " + in_quotes(reference)).hint("it has " + list);
+  return Error(ErrorKind::not_found,
+               formatted("{} has no image {}", in_quotes(name), in_quotes(reference)))
+      .hint("it has " + list);
 }
 
 bool is_same_name(const std::string& one, const std::string& other) {

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/format.hpp"
+
 namespace spc::user_source {
 
 Result<UniqueFd> temporary_file(std::uint64_t size) {
@@ -20,7 +22,8 @@ Result<UniqueFd> temporary_file(std::uint64_t size) {
     if (has_room) return file;
     tried += (tried.empty() ? "" : ", ") + directory;
   }
-  return Error(ErrorKind::no_space, "no space for " + std::to_string(size / 1'000'000 + 1) + " MB in " + tried)
+  return Error(ErrorKind::no_space,
+               formatted("no space for {} MB in {}", size / 1'000'000 + 1, tried))
       .hint("set TMPDIR to a directory with enough space");
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/layer/decompress.hpp"
 #include "image/user_source/temporary_file.hpp"
 
@@ -39,7 +40,7 @@ Result<std::uint64_t> write_pieces(PieceQueue& queue, int output, const std::str
     written += piece.bytes().size();
     if (Clock::now() < next_line) continue;
     next_line = Clock::now() + kBetweenUnpackLines;
-    log.write(LogLevel::info, "unpacking " + name + ": " + in_mb(written));
+    log.write(LogLevel::info, formatted("unpacking {}: {}", name, in_mb(written)));
   }
 }
 
@@ -73,13 +74,16 @@ Result<FilePart> unpacked(FilePart file, const std::string& name, Log& log) {
                                                 "xz"),
                                       std::pair("BZh"sv, "bzip2")}) {
     if (begins_with(magic, bytes)) {
-      return Error(ErrorKind::invalid, in_quotes(name) + " is compressed with " + format + ", which is not supported")
+      return Error(ErrorKind::invalid, formatted("{} is compressed with {}, which is not supported",
+                                                 in_quotes(name), format))
           .hint("unpack it, or compress it with gzip or zstd");
     }
   }
   if (!begins_with(magic, "\x1f\x8b"sv) && !begins_with(magic, "\x28\xb5\x2f\xfd"sv)) return file;
 
-  log.write(LogLevel::info, "unpacking " + name + ": " + in_mb(file.size) + " (an archive that is not compressed starts faster)");
+  log.write(LogLevel::info,
+            formatted("unpacking {}: {} (an archive that is not compressed starts faster)", name,
+                      in_mb(file.size)));
   const std::string step = "unpack " + in_quotes(name);
   UniqueFd output = SPC_TRY_DURING(step, temporary_file(file.size * kUsualRatio));
   if (::lseek(file.file->get(), 0, SEEK_SET) != 0) return Error::from_errno(errno, step);

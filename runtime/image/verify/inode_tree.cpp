@@ -4,6 +4,8 @@
 #include <new>
 #include <string>
 
+#include "base/format.hpp"
+
 namespace spc::verify {
 namespace {
 
@@ -92,8 +94,7 @@ Result<void> InodeTree::check() {
 
   for (std::uint32_t i = 0; i < layout_.inode_count; ++i) {
     const auto place = inodes_.position();
-    SPC_TRY_DURING("inode " + std::to_string(i) + " at " + std::to_string(place.block) + ":" + std::to_string(place.offset),
-                   check_inode(i));
+    SPC_TRY_DURING(formatted("inode {} at {}:{}", i, place.block, place.offset), check_inode(i));
   }
   SPC_TRY(inodes_.expect_end());
   SPC_TRY(listings_.expect_end());

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/verify/confine.hpp"
 #include "image/verify/verify.hpp"
 
@@ -62,7 +63,9 @@ Result<void> guarded() {
 
 int main() {
   const auto result = spc::guarded();
-  if (!result) (void)spc::write_all(STDERR_FILENO, "layer-verifier: " + result.error().message() + "\n");
+  if (!result)
+    (void)spc::write_all(STDERR_FILENO,
+                         spc::formatted("layer-verifier: {}\n", result.error().message()));
   // Nothing is left to run: exit handlers need calls that the sandbox forbids.
   ::_exit(result ? spc::kAccepted : result.error().kind() == spc::ErrorKind::refused ? spc::kRefused : spc::kFailed);
 }

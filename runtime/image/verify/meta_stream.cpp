@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
+
 namespace spc::verify {
 namespace {
 constexpr std::size_t kMetaStoredAsIs = 0x8000;
@@ -10,7 +12,7 @@ constexpr std::size_t kMetaStoredAsIs = 0x8000;
 MetaStream::MetaStream(LayerBytes& layer, const char* name, std::uint64_t begin, std::uint64_t end)
     : layer_(layer), name_(name), begin_(begin), end_(end), block_(begin), next_(begin), buffers_(std::make_unique<Buffers>()) {}
 
-Error MetaStream::bad(const char* what) const { return refused(std::string(name_) + ": " + what); }
+Error MetaStream::bad(const char* what) const { return refused(formatted("{}: {}", name_, what)); }
 
 /// Unpacks the next block.
 Result<void> MetaStream::load() {
