@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/format.hpp"
 #include "base/log.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"
@@ -58,7 +59,7 @@ std::size_t own_part(const Command& command, std::span<const std::string> words)
 }
 
 int usage_error(const Command& command, const std::string& why) {
-  report_error(std::string(command.name) + ": " + why + " (hint: scontainer " + command.name + " --help)");
+  report_error(formatted("{}: {} (hint: scontainer {} --help)", command.name, why, command.name));
   return command.takes_rest ? command.failure : kWrongUsage;
 }
 
@@ -99,13 +100,13 @@ std::string padded(std::string text, std::size_t width) {
 }  // namespace
 
 std::string command_help(const Command& command) {
-  std::string text = "usage: " + usage_line(command) + "\n\n" + command.summary + "\n";
+  std::string text = formatted("usage: {}\n\n{}\n", usage_line(command), command.summary);
   if (!command.options.empty()) text += "\noptions:\n";
   for (const OptionRow& row : command.options) {
     std::string names = row.names;
     if (const auto comma = names.find(','); comma != std::string::npos) names.insert(comma + 1, " ");
     if (row.argument != nullptr) names += std::string(names.find("--") != std::string::npos ? "=" : " ") + row.argument;
-    text += "  " + padded(names, 30) + " " + row.help + "\n";
+    text += formatted("  {} {}\n", padded(names, 30), row.help);
   }
   return text + (*command.more == '\0' ? "" : "\n") + command.more;
 }
@@ -114,7 +115,8 @@ std::string program_help() {
   std::string text =
       "usage: scontainer COMMAND [OPTION...] [ARGUMENT...]\n\n"
       "Manage container images and run containers without Slurm.\n\ncommands:\n";
-  for (const Command& command : command_table()) text += "  " + padded(command.name, 12) + command.summary + "\n";
+  for (const Command& command : command_table())
+    text += formatted("  {}{}\n", padded(command.name, 12), command.summary);
   return text +
          "\nexamples:\n"
          "  scontainer pull debian:12                          pull an image\n"
@@ -142,7 +144,8 @@ int run_command_line(int argc, char** argv) {
       return run_one(command, std::span(words).subspan(1));
     }
   }
-  report_error("unknown command " + in_quotes(first) + " (hint: scontainer --help lists them)");
+  report_error(
+      formatted("unknown command {} (hint: scontainer --help lists them)", in_quotes(first)));
   return kWrongUsage;
 }
 

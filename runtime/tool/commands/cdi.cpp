@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "hook_engine/step_hook.hpp"
 #include "hooks/cdi/generate.hpp"
@@ -78,8 +79,10 @@ Result<int> show_devices(const Arguments& arguments) {
   for (const DeviceEdit& device : edits.devices)
     print("device", device.path + (device.source.empty() ? "" : " from " + device.source));
   for (const MountEdit& mount : edits.mounts) print("mount", described(mount));
-  for (const LibraryEdit& library : edits.libraries) print("library", library.soname + " is " + library.path);
-  for (const SymlinkEdit& link : edits.symlinks) print("link", link.path + " to " + link.target);
+  for (const LibraryEdit& library : edits.libraries)
+    print("library", formatted("{} is {}", library.soname, library.path));
+  for (const SymlinkEdit& link : edits.symlinks)
+    print("link", formatted("{} to {}", link.path, link.target));
   for (const FileEdit& file : edits.files) print("file", file.path);
   for (const std::string& warning : edits.warnings) report_error("warning: " + warning);
   return 0;
@@ -90,11 +93,14 @@ Result<int> generate(const Arguments& arguments) {
   std::string format = arguments.value("format");
   if (format.empty()) format = output.ends_with(".json") ? "json" : "yaml";
   if (format != "json" && format != "yaml") {
-    return Error(ErrorKind::invalid, "--format: " + in_quotes(format) + " is not json or yaml");
+    return Error(ErrorKind::invalid,
+                 formatted("--format: {} is not json or yaml", in_quotes(format)));
   }
   const bool to_file = !output.empty() && output != "-";
   if (to_file && !output.ends_with(".json") && !output.ends_with(".yaml")) {
-    return Error(ErrorKind::invalid, "--output: " + in_quotes(output) + ": the name of a CDI file must end in .json or .yaml");
+    return Error(ErrorKind::invalid,
+                 formatted("--output: {}: the name of a CDI file must end in .json or .yaml",
+                           in_quotes(output)));
   }
   const std::string driver_root = SitePolicy::read().driver_root;
   const NvidiaDriver driver = discover_nvidia("", driver_root);
@@ -119,7 +125,8 @@ Result<int> run_cdi(const Arguments& arguments) {
   if (action == "list") return list(arguments);
   if (action == "show") return show_devices(arguments);
   if (action == "generate") return generate(arguments);
-  return Error(ErrorKind::invalid, "cdi: " + in_quotes(action) + " is not list, show or generate")
+  return Error(ErrorKind::invalid,
+               formatted("cdi: {} is not list, show or generate", in_quotes(action)))
       .hint("scontainer cdi --help");
 }
 

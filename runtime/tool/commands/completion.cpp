@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <string>
 
+#include "base/format.hpp"
 #include "tool/command.hpp"
 
 namespace spc::tool {
@@ -11,7 +12,7 @@ std::string options_of(const Command& command) {
   std::string list = "--help";
   for (const OptionRow& row : command.options) {
     const std::string_view names = row.names;
-    list += " " + std::string(names.substr(names.rfind("--"))) + (row.argument != nullptr ? "=" : "");
+    list += formatted(" {}{}", names.substr(names.rfind("--")), row.argument != nullptr ? "=" : "");
   }
   return list;
 }
@@ -21,7 +22,7 @@ std::string bash_script() {
   std::string cases;
   for (const Command& command : command_table()) {
     names += (names.empty() ? "" : " ") + std::string(command.name);
-    cases += "        " + std::string(command.name) + ") options=\"" + options_of(command) + "\" ;;\n";
+    cases += formatted("        {}) options=\"{}\" ;;\n", command.name, options_of(command));
   }
   return R"sh(# bash completion for scontainer: source <(scontainer completion bash)
 _scontainer() {

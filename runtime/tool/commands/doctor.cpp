@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "doctor/preflight.hpp"
 #include "image/config/config.hpp"
@@ -32,8 +33,9 @@ Colour colour_of(Finding::Verdict verdict) {
 void print_finding(const Finding& finding) {
   char verdict[16];
   std::snprintf(verdict, sizeof verdict, "%-8s", name_of(finding.verdict));
-  std::string line = coloured(verdict, colour_of(finding.verdict)) + finding.what + ": " + printable(finding.detail);
-  if (!finding.cure.empty()) line += " (fix: " + finding.cure + ")";
+  std::string line = formatted("{}{}: {}", coloured(verdict, colour_of(finding.verdict)),
+                               finding.what, printable(finding.detail));
+  if (!finding.cure.empty()) line += formatted(" (fix: {})", finding.cure);
   std::puts(line.c_str());
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "launch/spec/environment.hpp"
 #include "task/fake_root.hpp"
 #include "tool/command.hpp"
@@ -23,7 +24,7 @@ Result<RunningContainer> find_container(const Places& places, const std::string&
   std::string names;
   for (const RunningContainer& one : all) {
     if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
-    names += (names.empty() ? "" : ", ") + printable(one.name) + " (" + std::to_string(one.pid) + ")";
+    names += formatted("{}{} ({})", names.empty() ? "" : ", ", printable(one.name), one.pid);
   }
   return Error(ErrorKind::not_found, "no running container " + in_quotes(text))
       .hint(names.empty() ? "start one with scontainer run" : "running containers: " + names);
@@ -81,7 +82,8 @@ Result<int> run_exec(const Arguments& arguments) {
   for (const std::string& text : arguments.values("env")) {
     const std::string name = text.substr(0, text.find('='));
     if (name.empty())
-      return Error(ErrorKind::invalid, "--env: " + in_quotes(text) + ": invalid format").hint("NAME or NAME=VALUE");
+      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
+          .hint("NAME or NAME=VALUE");
     const char* outside = std::getenv(name.c_str());
     if (name.size() < text.size()) {
       environment[name] = text.substr(name.size() + 1);

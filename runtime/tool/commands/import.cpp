@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "base/sha256.hpp"
 #include "image/reference/location.hpp"
@@ -107,11 +108,12 @@ Result<int> run_import(const Arguments& arguments) {
     const auto location = SPC_TRY(ImageLocation::parse(source, config.default_registry));
     struct stat status {};
     if (location.kind == ImageLocation::Kind::registry) {
-      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": is the name of an image in a registry")
+      return Error(ErrorKind::invalid,
+                   formatted("import {}: is the name of an image in a registry", in_quotes(source)))
           .hint("use scontainer pull");
     }
     if (location.kind == ImageLocation::Kind::path && ::stat(location.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-      return Error(ErrorKind::invalid, "import " + in_quotes(source) + ": is a directory")
+      return Error(ErrorKind::invalid, formatted("import {}: is a directory", in_quotes(source)))
           .hint("scontainer run takes directories; for an image layout use oci:DIR");
     }
     digest = SPC_TRY(obtain(places, config, {.image = source, .platform = {}, .pull = {}, .quiet = arguments.has("quiet")}))

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/format.hpp"
 #include "base/user_namespace.hpp"
 #include "base/text.hpp"
 #include "image/config/config.hpp"
@@ -64,7 +65,8 @@ void print_description(const ListedImage& image, const std::vector<Fact>& facts)
   for (const auto& name : image.names) print_line("name", name.name);
   print_line("digest", image.digest.str());
   print_line("platform", image.platform());
-  print_line("size", human_bytes(image.bytes) + " in " + std::to_string(image.record->layers.size()) + " layers");
+  print_line("size",
+             formatted("{} in {} layers", human_bytes(image.bytes), image.record->layers.size()));
   for (const Fact& fact : facts) print_line(fact.what.c_str(), fact.value);
   print_line("entrypoint", joined(setting_values(image.record->settings, "entrypoint"), " "));
   print_line("command", joined(setting_values(image.record->settings, "cmd"), " "));
@@ -82,7 +84,8 @@ Result<int> run_inspect(const Arguments& arguments) {
   const auto store = SPC_TRY(open_store(places.store));
   const auto image = SPC_TRY(find_image(store.get(), arguments.words[0], config.default_registry));
   if (!image.record)
-    return Error(ErrorKind::refused, "inspect " + in_quotes(arguments.words[0]) + ": permission denied for its record");
+    return Error(ErrorKind::refused, formatted("inspect {}: permission denied for its record",
+                                               in_quotes(arguments.words[0])));
   const auto facts = facts_or_warning(places, store.get(), image);
   if (arguments.has("json")) {
     std::puts(description_of(image, facts).str(2).c_str());

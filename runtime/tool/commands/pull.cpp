@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "base/format.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/node_step.hpp"
 #include "tool/images/obtain.hpp"
@@ -14,7 +15,9 @@ Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image
   }
   if (const auto pull = arguments.value("pull"); !pull.empty()) {
     wanted.pull = parse_pull_policy(pull);
-    if (!wanted.pull) return Error(ErrorKind::invalid, "--pull: " + in_quotes(pull) + " is not allowed").hint(kPullPolicies);
+    if (!wanted.pull)
+      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull)))
+          .hint(kPullPolicies);
   }
   wanted.quiet = arguments.has("quiet");
   wanted.verbose = arguments.has("verbose");

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
@@ -16,9 +17,10 @@ namespace spc::tool {
 namespace {
 
 std::string said(const Evicted& gone, std::size_t staying, const char* verb) {
-  std::string text = std::string(verb) + " " + std::to_string(gone.images) + (gone.images == 1 ? " image" : " images") + " and " +
-                     std::to_string(gone.layers) + (gone.layers == 1 ? " layer" : " layers") + ", " + human_bytes(gone.bytes);
-  if (staying > 0) text += "; " + std::to_string(staying) + " more in use";
+  std::string text =
+      formatted("{} {}{} and {}{}, {}", verb, gone.images, gone.images == 1 ? " image" : " images",
+                gone.layers, gone.layers == 1 ? " layer" : " layers", human_bytes(gone.bytes));
+  if (staying > 0) text += formatted("; {} more in use", staying);
   return text;
 }
 
@@ -55,12 +57,12 @@ Result<int> run_rm(const Arguments& arguments) {
     const auto names = names_meant(*image, text, config.default_registry);
     if (names.size() < image->names.size()) {  // it keeps others
       for (const StoredName& name : names) SPC_TRY(store.remove_ref(ref_file(name.name)));
-      std::puts((printable(text) + ": " + said({}, 0, "removed")).c_str());
+      std::puts(formatted("{}: {}", printable(text), said({}, 0, "removed")).c_str());
       continue;
     }
     const auto plan = plan_removal(SPC_TRY(take_inventory(store)), {image->digest}, kept_in(store));
     const auto removed = SPC_TRY(carry_out(store, plan));
-    std::puts((printable(text) + ": " + said(removed, plan.staying, "removed")).c_str());
+    std::puts(formatted("{}: {}", printable(text), said(removed, plan.staying, "removed")).c_str());
   }
   return 0;
 }

@@ -14,6 +14,7 @@
 #include "launch/inside/image_files.hpp"
 #include "launch/request/options.hpp"
 
+#include "base/format.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/launch_key.hpp"
 #include "tool/containers/node_step.hpp"
@@ -32,7 +33,7 @@ namespace {
 using Commands = std::vector<std::vector<std::string>>;
 
 Error contradiction(const std::string& a, const std::string& b) {
-  return {ErrorKind::invalid, a + " and " + b + " cannot be combined"};
+  return {ErrorKind::invalid, formatted("{} and {} cannot be combined", a, b)};
 }
 
 /// The same options as a job's, as far as they make sense without Slurm.
@@ -328,7 +329,7 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
 Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options, const Commands* fixed) {
   for (const char* option : {"remap-root", "changes", "entrypoint", "platform", "share"}) {
     if (arguments.has(option)) {
-      return Error(ErrorKind::invalid, std::string("--") + option + " is for unprivileged containers")
+      return Error(ErrorKind::invalid, formatted("--{} is for unprivileged containers", option))
           .hint("run it as a non-root user");
     }
   }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
@@ -108,7 +109,9 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
     WireError why;
     const auto told = receive_struct(line.first.get(), why);
     child.wait();
-    if (!told) return Error(ErrorKind::internal, "pull " + in_quotes(wanted.image) + ": the container's process exited");
+    if (!told)
+      return Error(ErrorKind::internal,
+                   formatted("pull {}: the container's process exited", in_quotes(wanted.image)));
     if (why.is_set()) return why.error();
   }
   const auto store = SPC_TRY(open_store(places.store));

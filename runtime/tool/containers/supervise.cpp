@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -83,7 +84,7 @@ int execute(const std::vector<std::vector<std::string>>& alternatives, const std
     failed = execute_one(command, path == environment.end() ? "/usr/bin:/bin" : path->second, pointers.data());
     if (failed != ENOENT) break;
   }
-  const std::string what = "execute " + in_quotes(alternatives.back()[0]) + ": ";
+  const std::string what = formatted("execute {}: ", in_quotes(alternatives.back()[0]));
   if (failed == ENOEXEC) {
     report_error(what + "not an executable for this machine (hint: a script needs a first line like #!/bin/sh)");
   } else {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "base/text.hpp"
 #include "doctor/diagnose.hpp"
@@ -49,9 +50,10 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
 void print_recognised(const Recognised& one) {
   const Failure& failure = *one.failure;
   std::string where = "line " + std::to_string(one.line);
-  if (one.times > 1) where += ", and " + std::to_string(one.times - 1) + (one.times == 2 ? " more" : " more lines");
+  if (one.times > 1)
+    where += formatted(", and {}{}", one.times - 1, one.times == 2 ? " more" : " more lines");
   if (!one.task.empty()) where += ", first by task " + one.task;
-  std::puts((coloured(failure.says, Colour::bold) + " (" + where + ")").c_str());
+  std::puts(formatted("{} ({})", coloured(failure.says, Colour::bold), where).c_str());
   std::puts(("  text:   " + one.text).c_str());
   if (one.consequence) std::puts("  note:   caused by the failure above; check it only if it persists");
   std::puts(("  cause:  " + std::string(failure.cause)).c_str());
@@ -90,7 +92,9 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
     for (const Recognised& one : findings) print_recognised(one);
     if (findings.empty()) {
       const std::string count = std::to_string(diagnosis.lines()) + (diagnosis.lines() == 1 ? " line" : " lines");
-      std::puts((count + ", no failure in " + (diagnosis.lines() == 1 ? "it" : "them") + " known to doctor").c_str());
+      std::puts(formatted("{}, no failure in {} known to doctor", count,
+                          diagnosis.lines() == 1 ? "it" : "them")
+                    .c_str());
     }
   }
   return !findings.empty();

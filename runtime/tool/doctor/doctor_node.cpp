@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
 #include "image/registry/http.hpp"
@@ -26,14 +27,16 @@ using Verdict = Finding::Verdict;
 std::string free_space(const std::string& path) {
   struct statvfs status {};
   if (::statvfs(path.c_str(), &status) != 0) return path;
-  return path + ", " + human_bytes(std::uint64_t{status.f_bavail} * status.f_frsize) + " free";
+  return formatted("{}, {} free", path,
+                   human_bytes(std::uint64_t{status.f_bavail} * status.f_frsize));
 }
 
 Finding examine_programs() {
   for (const char* name : {"import", "layer-writer", "fuse", "agent"}) {
     const std::string path = helper_program(name);
     if (::access(path.c_str(), X_OK) == 0) continue;
-    return {"programs", Verdict::failed, path + ": " + std::strerror(errno), "install spank-container completely"};
+    return {"programs", Verdict::failed, formatted("{}: {}", path, std::strerror(errno)),
+            "install spank-container completely"};
   }
   const std::string import = helper_program("import");
   return {"programs", Verdict::ok, import.substr(0, import.rfind('/')), ""};
@@ -64,7 +67,7 @@ Finding examine_node_store() {
     const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) {
-      return {kWhat, Verdict::warning, path + ": " + std::strerror(errno),
+      return {kWhat, Verdict::warning, formatted("{}: {}", path, std::strerror(errno)),
               "for Slurm jobs: start slurmd, which creates the store"};
     }
     const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
@@ -114,7 +117,8 @@ Finding examine_plugin() {
     if (name.empty()) continue;
     const std::string plugin = plugin_file(name);
     if (plugin.empty()) {
-      return {kWhat, Verdict::failed, std::string(path) + " names " + name + ", which is not in Slurm's plugin directory",
+      return {kWhat, Verdict::failed,
+              formatted("{} names {}, which is not in Slurm's plugin directory", path, name),
               "install it there, or give its path"};
     }
     // Slurm's own functions are missing here; as in slurmd, they are looked up when they are called.
@@ -155,8 +159,9 @@ std::vector<Finding> examine_own_store(const Places& places) {
   }
   const UniqueFd nameless(::openat(store->get(), "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!nameless) {
-    return {{kWhat, Verdict::failed, places.store + ": " + std::strerror(errno),
-             "set XDG_DATA_HOME to a directory on a local disk: this file system does not support unnamed files"}};
+    return {
+        {kWhat, Verdict::failed, formatted("{}: {}", places.store, std::strerror(errno)),
+         "set XDG_DATA_HOME to a directory on a local disk: this file system does not support unnamed files"}};
   }
   return {{kWhat, Verdict::ok, free_space(places.store), ""}};
 }

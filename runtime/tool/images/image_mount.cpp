@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <climits>
 
+#include "base/format.hpp"
 #include "base/socket.hpp"
 #include "protocol/fuse.hpp"
 #include "tool/surroundings/places.hpp"
@@ -109,7 +110,7 @@ Result<UniqueFd> lock_kept(const std::string& path) {
 Result<void> mount_kept(const std::string& path) {
   const UniqueFd tree(::open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, "kept", MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, "use directory " + in_quotes(path) + " for changes");
+    return Error::from_errno(errno, formatted("use directory {} for changes", in_quotes(path)));
   }
   SPC_TRY(make_directory(AT_FDCWD, "kept/up", 0755));
   return make_directory(AT_FDCWD, "kept/work", 0755);

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/socket.hpp"
 #include "protocol/import.hpp"
 #include "protocol/store_layout.hpp"
@@ -108,7 +109,8 @@ Result<void> ImportRun::on_message() {
   ImportMessage message;
   auto descriptors = receive_struct(socket_.get(), message);
   if (!descriptors) {
-    return Error(ErrorKind::unavailable, "pull " + in_quotes(image_) + ": import exited unexpectedly")
+    return Error(ErrorKind::unavailable,
+                 formatted("pull {}: import exited unexpectedly", in_quotes(image_)))
         .hint("try again; run scontainer doctor to find the reason");
   }
   switch (message.kind) {

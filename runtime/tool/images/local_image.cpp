@@ -1,12 +1,15 @@
 #include "tool/images/local_image.hpp"
 
+#include "base/format.hpp"
 #include "image/reference/location.hpp"
 #include "launch/host/local_image.hpp"
 
 namespace spc::tool {
 
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
-  if (!image.record) return Error(ErrorKind::refused, "use image " + image.digest.str() + ": permission denied for its record");
+  if (!image.record)
+    return Error(ErrorKind::refused,
+                 formatted("use image {}: permission denied for its record", image.digest.str()));
   OpenedImage opened;
   opened.name = image.names.empty() ? image.digest.str() : image.names.front().name;
   opened.settings = image.record->settings;

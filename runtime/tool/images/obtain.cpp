@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
 #include "image/reference/location.hpp"
 #include "image/reference/reference.hpp"
 #include "image/store/store.hpp"
@@ -64,7 +65,8 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return ObtainedImage{std::move(store), *std::move(there)};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found, "image " + in_quotes(wanted.image) + ": not in the user's store")
+    return Error(ErrorKind::not_found,
+                 formatted("image {}: not in the user's store", in_quotes(wanted.image)))
         .hint("drop --pull=never");
   }
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/reference/reference.hpp"
 #include "protocol/store_layout.hpp"
 
@@ -27,7 +28,7 @@ Result<std::vector<std::string>> names_in(int store, const char* directory) {
   const int file = ::openat(store, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) {
     if (errno == ENOENT) return std::vector<std::string>();
-    return Error::from_errno(errno, "read " + in_quotes(directory) + " in the image store");
+    return Error::from_errno(errno, formatted("read {} in the image store", in_quotes(directory)));
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(file), ::closedir);
   std::vector<std::string> names;
@@ -101,10 +102,11 @@ Result<bool> remove_layer(int store, const Digest& layer) {
   const std::string path = store_layout::layer_path(layer);
   const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file && errno == ENOENT) return true;
-  if (!file) return Error::from_errno(errno, "open " + in_quotes(path) + " in the image store");
+  if (!file)
+    return Error::from_errno(errno, formatted("open {} in the image store", in_quotes(path)));
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
   if (::unlinkat(store, path.c_str(), 0) != 0)
-    return Error::from_errno(errno, "remove " + in_quotes(path) + " from the image store");
+    return Error::from_errno(errno, formatted("remove {} from the image store", in_quotes(path)));
   return true;
 }
 
@@ -150,7 +152,8 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
     found = &image;
   }
   if (found != nullptr) return std::move(*found);
-  return Error(ErrorKind::not_found, "no image " + in_quotes(canonical.empty() ? text : canonical) + " in the store")
+  return Error(ErrorKind::not_found, formatted("no image {} in the store",
+                                               in_quotes(canonical.empty() ? text : canonical)))
       .hint("list images with scontainer images, pull them with scontainer pull");
 }
 
@@ -158,7 +161,8 @@ Result<ListedImage> image_of(int store, const Digest& digest) {
   ListedImage image;
   image.digest = digest;
   fill_in(store, image);
-  if (!image.record) return Error(ErrorKind::not_found, "no image " + digest.str() + " in the store");
+  if (!image.record)
+    return Error(ErrorKind::not_found, formatted("no image {} in the store", digest.str()));
   return image;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/format.hpp"
 #include "protocol/store_layout.hpp"
 
 namespace spc::tool {
@@ -105,7 +106,8 @@ Result<UniqueFd> open_store(const std::string& path) {
   UniqueFd store(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (store) return store;
   const int err = errno;
-  if (err == ENOENT) return Error(ErrorKind::not_found, "no image store " + in_quotes(path) + " yet");
+  if (err == ENOENT)
+    return Error(ErrorKind::not_found, formatted("no image store {} yet", in_quotes(path)));
   return Error::from_errno(err, "open the image store " + in_quotes(path));
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/format.hpp"
 
 namespace spc::tool {
 namespace {
@@ -91,13 +92,14 @@ void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
     began_bytes_ = done;
   }
   const std::size_t width = terminal_width() - 1;
-  std::string right = " " + std::to_string(done * 100 / total) + "% " + human_bytes(done) + " of " + human_bytes(total);
+  std::string right =
+      formatted(" {}% {} of {}", done * 100 / total, human_bytes(done), human_bytes(total));
   if (done >= total) {
     right += ", finishing";
   } else if (now - began_us_ > 500'000 && done > began_bytes_) {
     const std::uint64_t rate = (done - began_bytes_) * 1'000'000 / (now - began_us_);
-    right += ", " + human_bytes(rate) + "/s";
-    if (rate > 0) right += ", " + clock_time((total - done) / rate) + " left";
+    right += formatted(", {}/s", human_bytes(rate));
+    if (rate > 0) right += formatted(", {} left", clock_time((total - done) / rate));
   }
   // The bar takes what is left of the line; the image's name gives way first.
   std::string name = image_;
@@ -107,7 +109,7 @@ void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
   const std::size_t bar = std::min<std::size_t>(width > used ? width - used : 0, 40);
   const std::size_t full =
       static_cast<std::size_t>(static_cast<double>(bar) * static_cast<double>(done) / static_cast<double>(total));
-  draw(name + " [" + std::string(full, '#') + std::string(bar - full, '.') + "]" + right);
+  draw(formatted("{} [{}{}]{}", name, std::string(full, '#'), std::string(bar - full, '.'), right));
 }
 
 void PullDisplay::draw(const std::string& line) {
@@ -136,7 +138,7 @@ std::string human_bytes(std::uint64_t bytes) {
 
 std::string human_age(std::int64_t seconds) {
   const auto some = [](std::int64_t count, const char* unit) {
-    return std::to_string(count) + " " + unit + (count == 1 ? "" : "s");
+    return formatted("{} {}{}", count, unit, count == 1 ? "" : "s");
   };
   if (seconds < 60) return "just now";
   if (seconds < 7200) return some(seconds / 60, "minute");
