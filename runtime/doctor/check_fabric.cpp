@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/format.hpp"
 #include "doctor/preflight.hpp"
 
 namespace spc {
@@ -19,13 +20,18 @@ Finding check_infiniband(const Surroundings& around) {
   for (const std::string& name : around.names_in("/dev/infiniband")) {
     if (!name.starts_with("uverbs")) continue;
     const int error = around.may_open("/dev/infiniband/" + name);
-    (error == 0 ? open : denied) += " " + name + (error == 0 ? "" : std::string(" (") + std::strerror(error) + ")");
+    if (error == 0) {
+      open += " " + name;
+    } else {
+      denied += formatted(" {} ({})", name, std::strerror(error));
+    }
   }
   if (open.empty() && denied.empty()) {
     return {kWhat, Verdict::failed, list + ", and there is no /dev/infiniband/uverbs0", "modprobe ib_uverbs on the node"};
   }
   if (open.empty())
-    return {kWhat, Verdict::failed, list + ", not accessible:" + denied, "set mode 0666 (udev rules of rdma-core)"};
+    return {kWhat, Verdict::failed, formatted("{}, not accessible:{}", list, denied),
+            "set mode 0666 (udev rules of rdma-core)"};
   return {kWhat, Verdict::ok, list + ":" + open + (denied.empty() ? "" : "; not" + denied), ""};
 }
 
@@ -109,17 +115,21 @@ Finding check_nccl(const Surroundings& around) {
   const NcclSettings settings(around);
   const auto* file = around.variable("NCCL_CONF_FILE");
   if (file != nullptr && !around.exists(*file)) {
-    return {kWhat, Verdict::warning, "NCCL_CONF_FILE=" + *file + " does not exist", "correct or unset it"};
+    return {kWhat, Verdict::warning, formatted("NCCL_CONF_FILE={} does not exist", *file),
+            "correct or unset it"};
   }
   for (const char* key : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_TUNER_CONFIG_PATH"}) {
     const std::string path = settings.value(key);
     if (!path.empty() && !around.exists(path)) {
-      return {kWhat, Verdict::failed, std::string(key) + "=" + path + " does not exist", "correct or remove it"};
+      return {kWhat, Verdict::failed, formatted("{}={} does not exist", key, path),
+              "correct or remove it"};
     }
   }
   const std::string interfaces = settings.value("NCCL_SOCKET_IFNAME");
   if (!interfaces.empty() && !leaves_an_interface(around, interfaces)) {
-    return {kWhat, Verdict::failed, "NCCL_SOCKET_IFNAME=" + interfaces + ", and this node has no such interface with an address",
+    return {kWhat, Verdict::failed,
+            formatted("NCCL_SOCKET_IFNAME={}, and this node has no such interface with an address",
+                      interfaces),
             "remove it: NCCL chooses the right interface on the node's network"};
   }
   return {kWhat, Verdict::ok, settings.files() + (interfaces.empty() ? "" : ", NCCL_SOCKET_IFNAME=" + interfaces), ""};

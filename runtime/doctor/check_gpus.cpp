@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/format.hpp"
 #include "doctor/preflight.hpp"
 #include "base/text.hpp"
 #include "hooks/cdi/registry.hpp"
@@ -40,7 +41,7 @@ Finding check_nodes(const Surroundings& around) {
     if (error == 0) {
       open.push_back(gpu.node);
     } else {
-      denied.push_back(gpu.node + " (" + std::strerror(error) + ")");
+      denied.push_back(formatted("{} ({})", gpu.node, std::strerror(error)));
     }
   }
   if (open.empty() && denied.empty())
@@ -48,7 +49,8 @@ Finding check_nodes(const Surroundings& around) {
   const std::string detail = (open.empty() ? "" : joined(open, " ") + " accessible") +
                              (open.empty() || denied.empty() ? "" : "; ") + (denied.empty() ? "" : "not " + joined(denied, " "));
   if (const int error = around.may_open("/dev/nvidiactl"); error != 0 && !open.empty()) {
-    return {kWhat, Verdict::failed, detail + "; but not /dev/nvidiactl: " + std::strerror(error), kLoad};
+    return {kWhat, Verdict::failed,
+            formatted("{}; but not /dev/nvidiactl: {}", detail, std::strerror(error)), kLoad};
   }
   if (!open.empty()) return {kWhat, Verdict::ok, detail, ""};
   if (given) return {kWhat, Verdict::failed, detail, "Slurm allocated GPUs to the step: check gres.conf and restart slurmd"};
@@ -86,7 +88,7 @@ Finding check_step(const Surroundings& around) {
   const auto may = [&](const NvidiaGpu& gpu) { return around.may_open(gpu.node) == 0; };
   const auto open = static_cast<std::size_t>(std::count_if(around.driver.gpus.begin(), around.driver.gpus.end(), may));
   if (given != nullptr && open > 0 && count_of(*given) > open) {
-    return {kWhat, Verdict::failed, detail + "; only " + std::to_string(open) + " accessible",
+    return {kWhat, Verdict::failed, formatted("{}; only {} accessible", detail, open),
             "gres.conf does not match this node's device files"};
   }
   return {kWhat, Verdict::ok, detail, ""};
@@ -113,15 +115,19 @@ Finding check_driver(const Surroundings& around) {
   const NvidiaDriver& driver = around.driver;
   if (!has_driver(around)) {
     if (driver.library_version.empty()) return {kWhat, Verdict::ok, "none", ""};
-    return {kWhat, Verdict::warning, "libcuda " + driver.library_version + ", but its kernel module is not loaded",
+    return {kWhat, Verdict::warning,
+            formatted("libcuda {}, but its kernel module is not loaded", driver.library_version),
             "modprobe nvidia"};
   }
   if (driver.library_version.empty()) {
-    return {kWhat, Verdict::failed, "kernel module " + driver.version + ", libcuda.so.1 not found",
-            "install the driver's libraries on the node, or set driver_root in config.toml to their location"};
+    return {
+        kWhat, Verdict::failed,
+        formatted("kernel module {}, libcuda.so.1 not found", driver.version),
+        "install the driver's libraries on the node, or set driver_root in config.toml to their location"};
   }
   if (!driver.versions_agree()) {
-    return {kWhat, Verdict::failed, "kernel module " + driver.version + ", libcuda is " + driver.library_version,
+    return {kWhat, Verdict::failed,
+            formatted("kernel module {}, libcuda is {}", driver.version, driver.library_version),
             "the driver was updated: reload the module or reboot the node"};
   }
   return {kWhat, Verdict::ok,
@@ -189,7 +195,9 @@ Finding check_cdi(const Surroundings& around) {
     for (const CdiDevice& device : file.spec.devices) {
       if (missing.empty()) missing = missing_source(around, device.edits);
     }
-    if (!missing.empty()) return {kWhat, Verdict::failed, file.path + " names " + missing + ", which does not exist", kAgain};
+    if (!missing.empty())
+      return {kWhat, Verdict::failed,
+              formatted("{} names {}, which does not exist", file.path, missing), kAgain};
     found.push_back(file.path);
   }
   return {kWhat, Verdict::ok, found.empty() ? "no specification: not needed for NVIDIA GPUs" : joined(found, " "), ""};

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/format.hpp"
 #include "doctor/preflight.hpp"
 
 namespace spc {
@@ -26,7 +27,7 @@ Finding check_shared_memory(const Surroundings& around) {
   constexpr char kWhat[] = "/dev/shm";
   if (!around.shared_memory) return {kWhat, Verdict::failed, "missing", "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"};
   const auto& space = *around.shared_memory;
-  const std::string detail = in_units(space.total) + ", " + in_units(space.free) + " free";
+  const std::string detail = formatted("{}, {} free", in_units(space.total), in_units(space.free));
   // NCCL takes some 33 MiB for each pair of GPUs, MPI about as much, and a DataLoader what its batches need.
   if (space.total < kGiB) return {kWhat, Verdict::failed, detail, "mount -o remount,size=50% /dev/shm on the node"};
   if (space.free < kGiB) return {kWhat, Verdict::warning, detail, "remove files left by ended jobs"};
@@ -51,7 +52,7 @@ Finding check_open_files(const Surroundings& around) {
   constexpr std::uint64_t kMany = 65536;
   const auto& limit = around.open_files;
   const auto shown = [](std::uint64_t number) { return number == kUnlimited ? "unlimited" : std::to_string(number); };
-  const std::string detail = shown(limit.soft) + " of at most " + shown(limit.hard);
+  const std::string detail = formatted("{} of at most {}", shown(limit.soft), shown(limit.hard));
   if (limit.hard < kMany)
     return {kWhat, Verdict::warning, detail, "for large jobs: set LimitNOFILE=131072 or more in slurmd's unit"};
   if (limit.soft < kMany) return {kWhat, Verdict::ok, detail + "; for jobs of many ranks: ulimit -n 65536", ""};

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/format.hpp"
 #include "doctor/preflight.hpp"
 
 namespace spc {
@@ -36,19 +37,20 @@ Finding check_pmix(const Surroundings& around) {
   for (const char* variable : {"PMIX_SERVER_TMPDIR", "PMIX_NSDIR"}) {
     const auto* directory = around.variable(variable);
     if (directory != nullptr && !around.exists(*directory)) {
-      return {kWhat, Verdict::failed, std::string(variable) + "=" + *directory + " does not exist",
+      return {kWhat, Verdict::failed, formatted("{}={} does not exist", variable, *directory),
               "do not mount over it or over /tmp"};
     }
   }
   for (const char* variable : {"PMIX_MCA_psec", "PMIX_MCA_gds"}) {
     const auto* forced = around.variable(variable);
     if (forced != nullptr) {
-      return {kWhat, Verdict::warning,
-              std::string(variable) + "=" + *forced + " requires components that the image's PMIx may lack",
-              std::string("unset ") + variable};
+      return {
+          kWhat, Verdict::warning,
+          formatted("{}={} requires components that the image's PMIx may lack", variable, *forced),
+          std::string("unset ") + variable};
     }
   }
-  return {kWhat, Verdict::ok, *name + ", rank " + *rank, ""};
+  return {kWhat, Verdict::ok, formatted("{}, rank {}", *name, *rank), ""};
 }
 
 Finding check_addresses(const Surroundings& around) {
@@ -86,7 +88,7 @@ Finding check_port(const Surroundings& around) {
   const auto* rank = around.variable("SLURM_PROCID");
   if (rank != nullptr && *rank != "0") return {kWhat, Verdict::ok, *text + ", at the node of rank 0", ""};
   if (const int error = around.listen_on(static_cast<std::uint16_t>(port)); error != 0) {
-    return {kWhat, Verdict::failed, *text + ": " + std::strerror(error),
+    return {kWhat, Verdict::failed, formatted("{}: {}", *text, std::strerror(error)),
             "use another port: ss -ltnp shows which process uses it"};
   }
   if (in_ephemeral_range(around.text_of("/proc/sys/net/ipv4/ip_local_port_range"), port)) {
@@ -113,7 +115,9 @@ std::vector<Finding> check_job(const Surroundings& around) {
     return {{kWhat, Verdict::warning, *job + ", not in a step: GPUs, limits and MPI belong to steps",
              "srun scontainer doctor --job"}};
   }
-  return {{kWhat, Verdict::ok, *job + "." + *step + ", task " + *task + (node == nullptr ? "" : " on " + *node), ""}};
+  return {{kWhat, Verdict::ok,
+           formatted("{}.{}, task {}{}", *job, *step, *task, node == nullptr ? "" : " on " + *node),
+           ""}};
 }
 
 std::vector<Finding> check_mpi(const Surroundings& around) {
