@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/format.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
@@ -119,7 +120,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (hook == nullptr && argc > 1)
-    return say("unknown hook " + in_quotes(argv[1]) + " (hint: builtin-hook --help lists them)");
+    return say(
+        formatted("unknown hook {} (hint: builtin-hook --help lists them)", in_quotes(argv[1])));
   int times = 0;
   if (hook != nullptr && argc == first + 3 && std::strcmp(argv[first + 1], "--time") == 0) {
     times = std::atoi(argv[first + 2]);
@@ -127,7 +129,7 @@ int main(int argc, char** argv) {
   }
   if (hook == nullptr || argc > first + 1) return say("expected the name of one hook (hint: builtin-hook --help)");
   const auto text = answer(*hook, times);
-  if (!text) return say(std::string(hook->name) + ": " + text.error().message());
+  if (!text) return say(formatted("{}: {}", hook->name, text.error().message()));
   std::printf("%s\n", text->c_str());
   return std::fflush(stdout) == 0 ? 0 : say("write standard output");
 }

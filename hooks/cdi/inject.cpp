@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 
+#include "base/format.hpp"
 #include "hooks/cdi/verbs.hpp"
 #include "hooks/loader/elf.hpp"
 
@@ -54,8 +55,8 @@ class Injection {
     for (const CdiMount& mount : wanted.mounts) SPC_TRY(add_mount(mount));
     for (const CdiHook& hook : wanted.hooks) SPC_TRY(add_hook(hook));
     if (!wanted.net_devices.empty()) {
-      return Error(ErrorKind::invalid,
-                   "network interface " + in_quotes(wanted.net_devices.front()) + ": interfaces are not moved")
+      return Error(ErrorKind::invalid, formatted("network interface {}: interfaces are not moved",
+                                                 in_quotes(wanted.net_devices.front())))
           .hint("containers use the node's network, which has it");
     }
     if (wanted.intel_rdt) edits_.notes.push_back("intelRdt is ignored: Slurm controls a step's use of the processor");
@@ -64,30 +65,37 @@ class Injection {
   }
 
  private:
+  [[nodiscard]] std::string requested_there() const {
+    return formatted("the CDI file {} requests it", files_);
+  }
+
   Error stale(Error error) const {
-    return std::move(error).hint("the CDI file " + files_ + " names it; recreate it if the driver has changed");
+    return std::move(error).hint(
+        formatted("the CDI file {} names it; recreate it if the driver has changed", files_));
   }
 
   [[nodiscard]] Result<struct stat> host_file(const std::string& path, const std::string& what) const {
     struct stat status {};
     if (::stat((context_.host_root + path).c_str(), &status) == 0) return status;
-    return stale(Error::from_errno(errno, what + " " + in_quotes(path)));
+    return stale(Error::from_errno(errno, formatted("{} {}", what, in_quotes(path))));
   }
 
   /// In the host's own trees only what exists can be a mount target.
   [[nodiscard]] Result<void> can_be_made(const std::string& target, const std::string& what) const {
     if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0) return {};
-    return Error(ErrorKind::invalid, what + " " + in_quotes(target) + ": containers have the node's " +
-                                         target.substr(0, target.find('/', 1)) + ", in which nothing can be created")
-        .hint("the CDI file " + files_ + " requests it");
+    return Error(ErrorKind::invalid,
+                 formatted("{} {}: containers have the node's {}, in which nothing can be created",
+                           what, in_quotes(target), target.substr(0, target.find('/', 1))))
+        .hint(requested_there());
   }
 
   Result<void> add_node(const CdiDeviceNode& node) {
     const std::string path = normal(node.path);
     const std::string source = node.host_path.empty() ? path : normal(node.host_path);
     if (!lies_in(source, "/dev")) {
-      return Error(ErrorKind::invalid, "device node " + in_quotes(source) + ": is outside /dev")
-          .hint("the CDI file " + files_ + " names it");
+      return Error(ErrorKind::invalid,
+                   formatted("device node {}: is outside /dev", in_quotes(source)))
+          .hint(formatted("the CDI file {} names it", files_));
     }
     SPC_TRY(host_file(source, "device node"));
     if (path != source) SPC_TRY(can_be_made(path, "device node"));
@@ -106,20 +114,23 @@ class Injection {
     edit.target = normal(mount.container_path);
     const std::string what = "mount " + in_quotes(mount.container_path);
     if (edit.target == "/") {
-      return Error(ErrorKind::invalid, what + ": is the image's root").hint("the CDI file " + files_ + " requests it");
+      return Error(ErrorKind::invalid, what + ": is the image's root")
+          .hint(requested_there());
     }
     const bool tmpfs = mount.type == "tmpfs";
     constexpr std::array<std::string_view, 4> kBind{"", "bind", "rbind", "none"};
     if (!tmpfs && std::find(kBind.begin(), kBind.end(), mount.type) == kBind.end()) {
-      return Error(ErrorKind::invalid, what + ": file systems of type " + in_quotes(mount.type) + " are not supported")
-          .hint("the CDI file " + files_ + " requests it");
+      return Error(ErrorKind::invalid, formatted("{}: file systems of type {} are not supported",
+                                                 what, in_quotes(mount.type)))
+          .hint(requested_there());
     }
     if (!tmpfs) {
       edit.source = normal(mount.host_path);
       if (!mount.host_path.starts_with('/') || edit.source == "/") {
         return Error(ErrorKind::invalid,
-                     what + ": of " + in_quotes(mount.host_path) + ", which is not a single file or directory of the node")
-            .hint("the CDI file " + files_ + " requests it");
+                     formatted("{}: of {}, which is not a single file or directory of the node",
+                               what, in_quotes(mount.host_path)))
+            .hint(requested_there());
       }
       if (edit.source == edit.target && lies_in(edit.target, "/dev"))
         return {};  // it is there: the container has the host's /dev
@@ -148,7 +159,8 @@ class Injection {
     }
     if (option == "ro" || option == "noexec" || option == "bind" || kNothingToDo.contains(option)) return;
     if (tmpfs && option.starts_with("mode=")) return;  // the user's own in any case
-    edits_.notes.push_back("mount " + in_quotes(edit.target) + ": option " + in_quotes(option) + " is ignored");
+    edits_.notes.push_back(
+        formatted("mount {}: option {} is ignored", in_quotes(edit.target), in_quotes(option)));
   }
 
   static bool parse_size(std::string_view text, std::uint64_t& bytes) {
@@ -182,13 +194,13 @@ class Injection {
     }
     // Nobody inside can make device nodes, and directories have the mode that the image gives them.
     if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
-    if (verb) return cannot_run(hook, "unsupported: " + in_quotes(verb->name) + " does");
+    if (verb) return cannot_run(hook, formatted("unsupported: {} does", in_quotes(verb->name)));
     return add_program(hook);
   }
 
   [[nodiscard]] Error cannot_run(const CdiHook& hook, const std::string& why) const {
-    return Error(ErrorKind::refused, "hook " + in_quotes(hook.path) + ": " + why)
-        .hint("the CDI file " + files_ + " requests it");
+    return Error(ErrorKind::refused, formatted("hook {}: {}", in_quotes(hook.path), why))
+        .hint(requested_there());
   }
 
   /// What a program does to a container is for its vendor to know; what a shell would do, nobody can say by its name.
@@ -202,7 +214,8 @@ class Injection {
       return cannot_run(hook, "programs are not run for a device in stage " + hook.stage);
     }
     edits_.programs.push_back({.path = hook.path, .args = hook.args, .env = hook.env, .timeout = hook.timeout.value_or(0)});
-    edits_.notes.push_back("the program " + hook.path + " runs before the container is entered");
+    edits_.notes.push_back(
+        formatted("the program {} runs before the container is entered", hook.path));
     return {};
   }
 
@@ -210,7 +223,8 @@ class Injection {
     for (const std::string& link : verb.values_of("link")) {
       const auto colons = link.find("::");
       if (colons == std::string::npos || colons == 0 || colons + 2 == link.size()) {
-        return Error(ErrorKind::invalid, "create-symlinks: " + in_quotes(link) + " is not TARGET::LINK");
+        return Error(ErrorKind::invalid,
+                     formatted("create-symlinks: {} is not TARGET::LINK", in_quotes(link)));
       }
       const std::string path = normal("/" + link.substr(colons + 2));
       if (!is_of_host(path)) edits_.symlinks.push_back({.path = path, .target = link.substr(0, colons)});
@@ -281,8 +295,10 @@ class Injection {
     own.push_back(context_.gid);
     for (const std::uint64_t gid : gids) {
       if (std::find(own.begin(), own.end(), gid) != own.end()) continue;
-      edits_.warnings.push_back("the device requests the group " + std::to_string(gid) +
-                                ", which the user is not a member of (hint: ask the administrator to add the user)");
+      edits_.warnings.push_back(formatted(
+          "the device requests the group {}, which the user is not a member of"
+          " (hint: ask the administrator to add the user)",
+          gid));
     }
   }
 
@@ -313,12 +329,13 @@ Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>&
   }
   auto edits = SPC_TRY(Injection(context, files).run(cdi_edits_of(devices)));
   for (const CdiEntry& entry : devices) {
-    edits.notes.push_back(entry.name() + " as " + entry.file->path + " describes it");
+    edits.notes.push_back(formatted("{} as {} describes it", entry.name(), entry.file->path));
     const auto nodes = decisive_nodes(*entry.device);
     const auto may_open = [&](const std::string& node) { return context.may_open(node); };
     if (!nodes.empty() && std::none_of(nodes.begin(), nodes.end(), may_open)) {
-      edits.warnings.push_back("device " + in_quotes(entry.name()) + ": this step cannot open " + in_quotes(nodes.front()) +
-                               " (hint: request the device from Slurm, too: --gres or --gpus)");
+      edits.warnings.push_back(formatted(
+          "device {}: this step cannot open {} (hint: request the device from Slurm, too: --gres or --gpus)",
+          in_quotes(entry.name()), in_quotes(nodes.front())));
     }
   }
   return edits;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/trusted_file.hpp"
 
 namespace spc {
@@ -63,7 +64,7 @@ Candidates candidates_of(const std::vector<CdiFile>& files) {
 std::string listed(const std::vector<CdiEntry>& devices) {
   std::string text;
   for (std::size_t i = 0; i < devices.size() && i < kMostListed; ++i) text += (i == 0 ? "" : ", ") + devices[i].name();
-  if (devices.size() > kMostListed) text += " and " + std::to_string(devices.size() - kMostListed) + " more";
+  if (devices.size() > kMostListed) text += formatted(" and {} more", devices.size() - kMostListed);
   return text;
 }
 
@@ -94,7 +95,8 @@ void CdiRegistry::read_directory(const std::string& host_root, const std::string
   seen_.push_back(identity);
   auto names = spec_files(opened->release());
   if (names.size() > kMostFiles) {
-    problems_.push_back("CDI directory " + in_quotes(directory) + ": has more than " + std::to_string(kMostFiles) + " files");
+    problems_.push_back(
+        formatted("CDI directory {}: has more than {} files", in_quotes(directory), kMostFiles));
     names.resize(kMostFiles);
   }
   for (const std::string& name : names) read_file(host_root, directory + "/" + name, priority, owner);
@@ -158,7 +160,8 @@ Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
   if (const auto files = conflict(name); !files.empty()) {
     std::string list;
     for (const std::string& file : files) list += (list.empty() ? "" : " and ") + in_quotes(file);
-    return Error(ErrorKind::invalid, what + ": " + list + " both describe it").hint("remove one of these CDI files");
+    return Error(ErrorKind::invalid, formatted("{}: {} both describe it", what, list))
+        .hint("remove one of these CDI files");
   }
   const auto of_kind = devices_of(name.kind);
   for (const CdiEntry& entry : of_kind) {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <set>
 
+#include "base/format.hpp"
 #include "hooks/cdi/names.hpp"
 
 namespace spc {
@@ -17,7 +18,7 @@ constexpr std::array<std::string_view, 8> kVersions{"0.3.0", "0.4.0", "0.5.0", "
 enum Since : std::size_t { v03, v04, v05, v06, v07, v08, v10, v11 };
 
 Error wrong(const std::string& where, const std::string& why) {
-  return Error(ErrorKind::corrupt, where + ": " + why);
+  return Error(ErrorKind::corrupt, formatted("{}: {}", where, why));
 }
 
 /// Goes over a document, and remembers which version has all that it meets.
@@ -52,8 +53,8 @@ class SpecReader {
         return wrong("devices", in_quotes(device.name) + " is duplicate");
     }
     if (static_cast<std::size_t>(version - kVersions.begin()) < needed_) {
-      return wrong("cdiVersion", spec.version + " does not have " + needed_for_ + ": " +
-                                     std::string(kVersions[needed_]) + " does");
+      return wrong("cdiVersion", formatted("{} does not have {}: {} does", spec.version,
+                                           needed_for_, kVersions[needed_]));
     }
     return spec;
   }
@@ -89,7 +90,7 @@ class SpecReader {
   [[nodiscard]] Result<std::string> text(const Json& object, const char* key,
                                          const std::string& where) const {
     const Json* member = object.find(key);
-    return member == nullptr ? std::string() : as_text(*member, where + ": " + key);
+    return member == nullptr ? std::string() : as_text(*member, formatted("{}: {}", where, key));
   }
 
   /// Empty if it is not there.
@@ -98,7 +99,7 @@ class SpecReader {
     static const Json::Array kNone;
     const Json* member = object.find(key);
     if (member == nullptr) return &kNone;
-    if (!member->is_array()) return wrong(where + ": " + key, "is not a list");
+    if (!member->is_array()) return wrong(formatted("{}: {}", where, key), "is not a list");
     return &member->elements();
   }
 
@@ -106,7 +107,7 @@ class SpecReader {
                                                        const std::string& where) const {
     std::vector<std::string> values;
     for (const Json& item : *SPC_TRY(list(object, key, where)))
-      values.push_back(SPC_TRY(as_text(item, where + ": " + key)));
+      values.push_back(SPC_TRY(as_text(item, formatted("{}: {}", where, key))));
     return values;
   }
 
@@ -114,7 +115,8 @@ class SpecReader {
                                                      const std::string& where) {
     const Json* member = object.find(key);
     if (member == nullptr) return std::optional<std::uint64_t>();
-    if (!member->is_number()) return wrong(where + ": " + key, "is not a non-negative number");
+    if (!member->is_number())
+      return wrong(formatted("{}: {}", where, key), "is not a non-negative number");
     return std::optional(member->as_number());
   }
 
@@ -124,7 +126,7 @@ class SpecReader {
     if (!annotations->is_object()) return wrong(where + ": annotations", "is not a map");
     if (!annotations->empty()) needs(v06, "annotations");
     for (const auto& [key, value] : annotations->members())
-      SPC_TRY(as_text(value, where + ": annotation " + in_quotes(key)));
+      SPC_TRY(as_text(value, formatted("{}: annotation {}", where, in_quotes(key))));
     return {};
   }
 
@@ -208,7 +210,7 @@ class SpecReader {
         {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}));
     CdiDeviceNode node;
     node.path = SPC_TRY(text(tree, "path", kind));
-    const std::string where = kind + " " + in_quotes(node.path);
+    const std::string where = formatted("{} {}", kind, in_quotes(node.path));
     node.host_path = SPC_TRY(text(tree, "hostPath", where));
     if (!node.host_path.empty()) needs(v05, "hostPath of device nodes");
     if (!node.path.starts_with('/')) return wrong(where, "the path is not absolute");
@@ -216,14 +218,15 @@ class SpecReader {
       return wrong(where, "hostPath is not absolute");
     const std::string type = SPC_TRY(text(tree, "type", where));
     if (!type.empty() && type != "b" && type != "c" && type != "u" && type != "p") {
-      return wrong(where, "type " + in_quotes(type) + " is not known");
+      return wrong(where, formatted("type {} is not known", in_quotes(type)));
     }
     // Numbers, modes and owners are those of the host's node, which is the one that appears inside.
     for (const char* key : {"major", "minor", "fileMode", "uid", "gid"})
       SPC_TRY(number(tree, key, where));
     const std::string permissions = SPC_TRY(text(tree, "permissions", where));
     if (permissions != "none" && permissions.find_first_not_of("rwm") != std::string::npos) {
-      return wrong(where, "permissions " + in_quotes(permissions) + " are not of r, w and m");
+      return wrong(where,
+                   formatted("permissions {} are not of r, w and m", in_quotes(permissions)));
     }
     return node;
   }
@@ -232,7 +235,7 @@ class SpecReader {
     SPC_TRY(members(tree, kind, {"hostPath", "containerPath", "options", "type"}));
     CdiMount mount;
     mount.container_path = SPC_TRY(text(tree, "containerPath", kind));
-    const std::string where = kind + " " + in_quotes(mount.container_path);
+    const std::string where = formatted("{} {}", kind, in_quotes(mount.container_path));
     mount.host_path = SPC_TRY(text(tree, "hostPath", where));
     mount.options = SPC_TRY(texts(tree, "options", where));
     mount.type = SPC_TRY(text(tree, "type", where));
@@ -247,7 +250,7 @@ class SpecReader {
     SPC_TRY(members(tree, kind, {"hookName", "path", "args", "env", "timeout"}));
     CdiHook hook;
     hook.path = SPC_TRY(text(tree, "path", kind));
-    const std::string where = kind + " " + in_quotes(hook.path);
+    const std::string where = formatted("{} {}", kind, in_quotes(hook.path));
     hook.stage = SPC_TRY(text(tree, "hookName", where));
     hook.args = SPC_TRY(texts(tree, "args", where));
     hook.env = SPC_TRY(texts(tree, "env", where));
@@ -255,7 +258,7 @@ class SpecReader {
     constexpr std::array<std::string_view, 6> kStages{
         "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"};
     if (std::find(kStages.begin(), kStages.end(), hook.stage) == kStages.end()) {
-      return wrong(where, "hookName " + in_quotes(hook.stage) + " is not known");
+      return wrong(where, formatted("hookName {} is not known", in_quotes(hook.stage)));
     }
     if (!hook.path.starts_with('/')) return wrong(where, "the path is not absolute");
     SPC_TRY(check_variables(hook.env, where));

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -97,7 +99,7 @@ void write(std::string& out, const Json& value, std::string begin, const std::st
       out += begin + key + ":";
       begin = indent;
       if (member.empty()) {
-        out += " " + scalar(member) + "\n";
+        out += formatted(" {}\n", scalar(member));
         continue;
       }
       out += "\n";

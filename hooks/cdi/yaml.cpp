@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "base/format.hpp"
 #include "hooks/cdi/document.hpp"
 
 namespace spc {
@@ -80,7 +81,7 @@ class YamlReader {
 
  private:
   static Error at(const yaml_mark_t& mark, const std::string& why) {
-    return Error(ErrorKind::corrupt, "line " + std::to_string(mark.line + 1) + ": " + why);
+    return Error(ErrorKind::corrupt, formatted("line {}: {}", mark.line + 1, why));
   }
   static Error unsupported(const Event& event, const std::string& what) {
     return at(event.start_mark, "unsupported YAML: " + what);
@@ -89,17 +90,16 @@ class YamlReader {
   Result<void> next(Event& event) {
     if (yaml_parser_parse(&parser_, &event) != 0) return {};
     std::string why = parser_.problem != nullptr ? parser_.problem : "no memory";
-    if (parser_.context != nullptr) why += std::string(" (") + parser_.context + ")";
+    if (parser_.context != nullptr) why += formatted(" ({})", parser_.context);
     if (parser_.error == YAML_READER_ERROR) {
-      return Error(ErrorKind::corrupt,
-                   "byte " + std::to_string(parser_.problem_offset) + ": " + why);
+      return Error(ErrorKind::corrupt, formatted("byte {}: {}", parser_.problem_offset, why));
     }
     return at(parser_.problem_mark, why);
   }
 
   Result<Json> value(const Event& event, std::size_t depth) {
     if (++values_ > kCdiLimits.values) {
-      return at(event.start_mark, "more than " + std::to_string(kCdiLimits.values) + " values");
+      return at(event.start_mark, formatted("more than {} values", kCdiLimits.values));
     }
     switch (event.type) {
       case YAML_SCALAR_EVENT: return scalar(event);
@@ -127,8 +127,7 @@ class YamlReader {
 
   static Result<void> check_depth(const Event& event, std::size_t depth) {
     if (depth <= kCdiLimits.depth) return {};
-    return at(event.start_mark,
-              "is nested more than " + std::to_string(kCdiLimits.depth) + " levels deep");
+    return at(event.start_mark, formatted("is nested more than {} levels deep", kCdiLimits.depth));
   }
 
   Result<Json> sequence(const Event& begin, std::size_t depth) {
@@ -161,7 +160,7 @@ class YamlReader {
       SPC_TRY(scalar(event));
       std::string key(text_of(event));
       if (!keys.insert(key).second)
-        return at(event.start_mark, "key " + in_quotes(key) + " is given twice");
+        return at(event.start_mark, formatted("key {} is given twice", in_quotes(key)));
       Event member;
       SPC_TRY(next(member));
       members.push_back({std::move(key), SPC_TRY(value(member, depth + 1))});

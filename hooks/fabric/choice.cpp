@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -35,7 +37,7 @@ Result<void> obey(const HookContext& context, const char* variable,
       ++number;
     if (number == candidates.size()) {
       return Error(ErrorKind::invalid,
-                   std::string(variable) + ": no adapter " + in_quotes(word) + " on this node")
+                   formatted("{}: no adapter {} on this node", variable, in_quotes(word)))
           .hint("use indices, names such as mlx5_0, PCI addresses, all or none");
     }
     named.insert(candidates[number]);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/format.hpp"
 #include "hooks/fabric/choice.hpp"
 #include "hooks/fabric/libraries.hpp"
 #include "hooks/step/step_size.hpp"
@@ -43,7 +44,7 @@ std::string adapter_names(const std::vector<FabricDevice>& devices) {
   std::string text;
   for (const FabricDevice& device : devices) {
     text += (text.empty() ? "" : ", ") + device.name;
-    if (!device.link_layer.empty()) text += " (" + device.link_layer + ")";
+    if (!device.link_layer.empty()) text += formatted(" ({})", device.link_layer);
   }
   return text;
 }
@@ -54,9 +55,10 @@ std::string size_of(rlim_t bytes) {
 }
 
 std::string too_little_locked(rlim_t bytes) {
-  return "only " + size_of(bytes) +
-         " of memory can be locked, too little for the fabric (hint: set LimitMEMLOCK=infinity for slurmd, and "
-         "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf)";
+  return formatted(
+      "only {} of memory can be locked, too little for the fabric"
+      " (hint: set LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf)",
+      size_of(bytes));
 }
 
 /// Sorts the adapters into the usable ones and the faults of others.
@@ -66,8 +68,10 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
     if (!chosen) continue;
     if (device.node.empty()) {
       const bool is_verbs = device.kind == FabricDevice::Kind::verbs;
-      found.faults.push_back(device.name + " has no device node in " +
-                             (is_verbs ? "/dev/infiniband (hint: load the module ib_uverbs)" : "/dev (hint: load cxi_user)"));
+      found.faults.push_back(formatted("{} has no device node in {}", device.name,
+                                       is_verbs
+                                           ? "/dev/infiniband (hint: load the module ib_uverbs)"
+                                           : "/dev (hint: load cxi_user)"));
     } else if (!context.may_open(device.node)) {
       found.faults.push_back(device.node + " is not accessible (hint: check its mode and the step's device cgroup)");
     } else {
@@ -152,13 +156,16 @@ std::string lacking(const std::vector<FabricDevice>& usable, const LibrariesInsi
       why = "the image has no libfabric.so.1 with libcxi.so.1 (hint: the site can add the node's to fabric_libraries)";
     } else if (!libraries.have("libibverbs.so.1")) {
       why =
-          "the image has no libibverbs.so.1 (hint: install libibverbs1 and ibverbs-providers on Debian, libibverbs on "
+          "the image has no libibverbs.so.1"
+          " (hint: install libibverbs1 and ibverbs-providers on Debian, libibverbs on "
           "Red Hat)";
     } else if (device.provider.empty() || libraries.have_provider(device.provider)) {
       return {};
     } else {
-      why = "the image's libibverbs has no provider for " + device.provider +
-            " (hint: install ibverbs-providers on Debian, libibverbs on Red Hat)";
+      why = formatted(
+          "the image's libibverbs has no provider for {}"
+          " (hint: install ibverbs-providers on Debian, libibverbs on Red Hat)",
+          device.provider);
     }
     if (first.empty()) first = why;
   }
@@ -172,8 +179,9 @@ std::vector<std::string> shortcomings(const FoundAdapters& found, const StepSize
   if (!found.usable.empty() && lack.empty() && found.locked < kEnoughLocked) all.push_back(too_little_locked(found.locked));
   all.insert(all.end(), found.faults.begin(), found.faults.end());
   if (const rlimit files = limit_of(RLIMIT_NOFILE); step.tasks >= kLargeStep && files.rlim_max < kEnoughFiles)
-    all.push_back("only " + std::to_string(files.rlim_max) + " open files allowed, too few for " + std::to_string(step.tasks) +
-                  " tasks (hint: set LimitNOFILE for slurmd)");
+    all.push_back(formatted(
+        "only {} open files allowed, too few for {} tasks (hint: set LimitNOFILE for slurmd)",
+        files.rlim_max, step.tasks));
   return all;
 }
 
@@ -186,8 +194,10 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   const LibrariesInside libraries(context, edits);
   const std::string lack = lacking(found->usable, libraries);
   if (!found->usable.empty()) {
-    const std::string verdict = adapter_names(found->usable) + "; locked memory: " + size_of(found->locked);
-    edits.notes.push_back(lack.empty() ? verdict : "TCP: " + lack + "; the node has " + verdict);
+    const std::string verdict =
+        formatted("{}; locked memory: {}", adapter_names(found->usable), size_of(found->locked));
+    edits.notes.push_back(lack.empty() ? verdict
+                                       : formatted("TCP: {}; the node has {}", lack, verdict));
   }
   const auto wrong = shortcomings(*found, step, lack);
   const bool falls_back = !found->usable.empty() && (!lack.empty() || found->locked < kEnoughLocked);
@@ -215,9 +225,10 @@ Result<Edits> check_shared_memory(const HookContext& context) {
   }
   const std::uint64_t size = std::uint64_t{shm.f_blocks} * shm.f_frsize;
   if (size != 0 && size <= kTooLittleShared)
-    edits.warnings.push_back("/dev/shm has " + size_of(size) +
-                             ", too little for NCCL and MPI between the tasks on a node (hint: without a "
-                             "mount of its own, it is the node's)");
+    edits.warnings.push_back(formatted(
+        "/dev/shm has {}, too little for NCCL and MPI between the tasks on a node"
+        " (hint: without a mount of its own, it is the node's)",
+        size_of(size)));
   return edits;
 }
 

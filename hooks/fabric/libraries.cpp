@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
 
@@ -29,7 +30,8 @@ void add_fabric_libraries(const HookContext& context, Edits& edits) {
     const UniqueFd file(::open((context.host_root + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     const auto elf = file ? read_elf(file.get()) : Result<ElfFile>(Error(ErrorKind::not_found, "cannot be opened"));
     if (!elf) {
-      edits.warnings.push_back("fabric_libraries: " + path + " on this node: " + elf.error().message());
+      edits.warnings.push_back(
+          formatted("fabric_libraries: {} on this node: {}", path, elf.error().message()));
       continue;
     }
     const std::string name = path.substr(path.rfind('/') + 1);
@@ -42,8 +44,8 @@ void add_fabric_libraries(const HookContext& context, Edits& edits) {
     if (!elf->soname.empty() && elf->soname != name)
       edits.libraries.push_back({.soname = elf->soname, .path = target, .before = true, .machine = elf->machine});
     if (const std::string provider = provider_of_file(name); !provider.empty())
-      edits.files.push_back({driver_file(provider), "driver " + provider + "\n"});
-    edits.notes.push_back("the node's " + path + " is mounted");
+      edits.files.push_back({driver_file(provider), formatted("driver {}\n", provider)});
+    edits.notes.push_back(formatted("the node's {} is mounted", path));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/text.hpp"
 #include "hooks/fabric/fabric.hpp"
 
@@ -44,17 +45,17 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
   Edits edits;
   if (::access((context.host_root + kTopologies).c_str(), R_OK) == 0) {
     edits.mounts.push_back(at_the_same_place(kTopologies));
-    edits.notes.push_back(std::string("the node's ") + kTopologies + " is mounted");
+    edits.notes.push_back(formatted("the node's {} is mounted", kTopologies));
   }
   const UniqueFd file(::open((context.host_root + kConf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto conf = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
   if (!file || !conf || conf->empty()) return edits;
   edits.mounts.push_back(at_the_same_place(kConf));
-  edits.notes.push_back(std::string("the node's ") + kConf + " is mounted");
+  edits.notes.push_back(formatted("the node's {} is mounted", kConf));
   for (const std::string& named : files_named_in(*conf)) {
     if (::access((context.host_root + named).c_str(), R_OK) == 0) {
       edits.mounts.push_back(at_the_same_place(named));
-      edits.notes.push_back("also " + named + ", which it names");
+      edits.notes.push_back(formatted("also {}, which it names", named));
     } else {
       edits.notes.push_back(named + ", which it names, cannot be read on this node");
     }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "hooks/step/host_list.hpp"
 #include "hooks/text.hpp"
 
@@ -80,8 +81,9 @@ std::string why_not_safe(const HookContext& context, std::uint32_t port) {
   const unsigned long first = std::strtoul(text->c_str(), &end, 10);
   const unsigned long last = std::strtoul(end, nullptr, 10);
   if (port < first || port > last) return {};
-  return "port " + std::to_string(port) + " is in net.ipv4.ip_local_port_range (" + std::to_string(first) + " to " +
-         std::to_string(last) + "), so another program may be using it";
+  return formatted(
+      "port {} is in net.ipv4.ip_local_port_range ({} to {}), so another program may be using it",
+      port, first, last);
 }
 
 bool is_taken(std::uint16_t port) {
@@ -99,8 +101,8 @@ void look_at_port(const HookContext& context, const TaskOfStep& task, Edits& edi
   const std::uint16_t port = master_port(task.job, task.step);
   if (auto why = why_not_safe(context, port); !why.empty()) edits.notes.push_back(std::move(why));
   if (is_taken(port)) {
-    edits.warnings.push_back("port " + std::to_string(port) +
-                             " (MASTER_PORT) is in use on this node (hint: set a different MASTER_PORT)");
+    edits.warnings.push_back(formatted(
+        "port {} (MASTER_PORT) is in use on this node (hint: set a different MASTER_PORT)", port));
   }
 }
 
@@ -110,8 +112,8 @@ Result<Edits> variables_of_task(const HookContext& context) {
   const auto task = TaskOfStep::of(context);
   if (task && task->tasks > 1) {
     edits.environment.defaults = variables_of(*task);
-    edits.notes.push_back("rank " + std::to_string(task->rank) + " of " + std::to_string(task->tasks) + ", rank 0 on " +
-                          task->first_host);
+    edits.notes.push_back(
+        formatted("rank {} of {}, rank 0 on {}", task->rank, task->tasks, task->first_host));
     look_at_port(context, *task, edits);
     // A program of another kind may count on all its CPUs.
     if (torch && task->local_tasks > 1) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/node/node_files.hpp"
 #include "hooks/step/gpu_allocation.hpp"
@@ -49,7 +50,7 @@ bool wants_dri(const HookContext& context) {
 std::string names_of(const DriGpus& gpus) {
   std::string text;
   for (const DriGpu* gpu : gpus)
-    text += (text.empty() ? "" : ", ") + gpu->render_node + " (" + gpu->pci_address + ")";
+    text += formatted("{}{} ({})", text.empty() ? "" : ", ", gpu->render_node, gpu->pci_address);
   return text.empty() ? "none" : text;
 }
 
@@ -123,8 +124,9 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
     }
   }
   if (!missing.empty()) {
-    const std::string why = "AMD_VISIBLE_DEVICES=" + *visible + " requests " + missing +
-                            ", which this step does not have; available: " + names_of(of_step);
+    const std::string why = formatted(
+        "AMD_VISIBLE_DEVICES={} requests {}, which this step does not have; available: {}",
+        *visible, missing, names_of(of_step));
     if (!shown.empty()) edits.warnings.push_back(why);
     if (shown.empty())
       edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/format.hpp"
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/gpu/nvidia_choice.hpp"
@@ -38,11 +39,15 @@ std::string why_no_driver(const NvidiaDriver& driver) {
   if (driver.versions_agree()) return {};
   if (driver.version.empty()) return "the node has GPUs, but no NVIDIA driver";
   if (driver.library_version.empty()) {
-    return "the kernel has NVIDIA driver " + driver.version +
-           ", but its libraries were not found (hint: set driver_root in config.toml)";
+    return formatted(
+        "the kernel has NVIDIA driver {}, but its libraries were not found"
+        " (hint: set driver_root in config.toml)",
+        driver.version);
   }
-  return "the NVIDIA kernel driver is " + driver.version + ", but the libraries on this node are " + driver.library_version +
-         " (hint: reboot the node or reload the driver's module)";
+  return formatted(
+      "the NVIDIA kernel driver is {}, but the libraries on this node are {}"
+      " (hint: reboot the node or reload the driver's module)",
+      driver.version, driver.library_version);
 }
 
 bool when(const HookContext& context) {

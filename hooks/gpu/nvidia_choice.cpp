@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 #include "hooks/step/gpu_allocation.hpp"
 #include "hooks/text.hpp"
 
@@ -13,7 +14,7 @@ using Gpus = std::vector<const NvidiaGpu*>;
 
 /// GPU 1 (/dev/nvidia1, GPU-5d...), for people.
 std::string in_words(const NvidiaGpu& gpu, std::size_t index) {
-  return std::to_string(index) + " (" + gpu.node + (gpu.uuid.empty() ? "" : ", " + gpu.uuid) + ")";
+  return formatted("{} ({}{})", index, gpu.node, gpu.uuid.empty() ? "" : ", " + gpu.uuid);
 }
 
 std::string in_words(const Gpus& gpus) {
@@ -194,8 +195,9 @@ void judge(const Selection& selected, const std::string& asks, const Gpus& of_st
   if (!selected.not_found.empty()) {
     std::string words;
     for (const std::string& word : selected.not_found) words += (words.empty() ? "" : ", ") + word;
-    const std::string why = asks + " requests " + shortened(words) +
-                            ", which this step does not have; available: " + in_words(of_step);
+    const std::string why =
+        formatted("{} requests {}, which this step does not have; available: {}", asks,
+                  shortened(words), in_words(of_step));
     if (selected.gpus.empty()) {
       choice.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
       return;

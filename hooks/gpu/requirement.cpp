@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/format.hpp"
 #include "hooks/gpu/nvidia_choice.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/text.hpp"
@@ -101,11 +102,10 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
   for (const auto& [name, requirement] : requirements) {
     const std::string condition = unsatisfied_condition(requirement, facts);
     if (condition.empty()) continue;
-    edits.refusal = "unsatisfied condition: " + condition.substr(0, 200) +
-                    ", please update your driver to a newer version, or use an earlier cuda "
-                    "container (hint: the driver is " +
-                    driver.version + (cuda != 0 ? ", for CUDA " + facts["cuda"] : "") +
-                    "; NVIDIA_DISABLE_REQUIRE=1 skips this check)";
+    edits.refusal = formatted(
+        "unsatisfied condition: {}, please update your driver to a newer version, or use an earlier cuda container"
+        " (hint: the driver is {}{}; NVIDIA_DISABLE_REQUIRE=1 skips this check)",
+        condition.substr(0, 200), driver.version, cuda != 0 ? ", for CUDA " + facts["cuda"] : "");
     return;
   }
   // Within a major version newer programs run with older drivers, so this is no more than a warning.
@@ -114,9 +114,9 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
       requirements.contains("NVIDIA_REQUIRE_CUDA"))
     return;
   if (major_of(*made_for) > cuda / 100) {
-    edits.warnings.push_back("the image is built for CUDA " + made_for->substr(0, 200) +
-                             ", the node's driver " + driver.version + " is for CUDA " +
-                             facts["cuda"]);
+    edits.warnings.push_back(
+        formatted("the image is built for CUDA {}, the node's driver {} is for CUDA {}",
+                  made_for->substr(0, 200), driver.version, facts["cuda"]));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/format.hpp"
 #include "base/json/json_object.hpp"
 #include "hooks/json/edits_object.hpp"
 
@@ -286,7 +287,7 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
   if (stage == "prepare") {
     for (std::size_t i = 0; i < edits.mounts.size(); ++i) {
       if (edits.mounts[i].target.empty())
-        return refuse("mounts[" + std::to_string(i) + "].target: is missing");
+        return refuse(formatted("mounts[{}].target: is missing", i));
     }
     return {};
   }
@@ -318,8 +319,8 @@ Result<void> check_stage(const Edits& edits, std::string_view stage, const Edits
   allowed.warnings = edits.warnings;
   allowed.refusal = edits.refusal;
   if (edits == allowed) return {};
-  return refuse("in stage " + std::string(stage) +
-                " only environment, limits, notes, warnings and refusal are allowed");
+  return refuse(formatted(
+      "in stage {} only environment, limits, notes, warnings and refusal are allowed", stage));
 }
 
 }  // namespace spc

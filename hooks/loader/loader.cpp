@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/format.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
 #include "hooks/loader/ld_cache.hpp"
@@ -84,13 +85,13 @@ class Plan {
     if (!has(&ImageLoader::glibc)) return;
     const UniqueFd file = context_.open_in_image(kCache, O_RDONLY);
     if (!file) {
-      edits_.notes.push_back(std::string("the image has no ") + kCache + ": one is created");
+      edits_.notes.push_back(formatted("the image has no {}: one is created", kCache));
       return;
     }
     auto read = LdCache::read(file.get());
     if (!read) {
-      edits_.notes.push_back(std::string("the image's ") + kCache +
-                             " is ignored: " + read.error().message());
+      edits_.notes.push_back(
+          formatted("the image's {} is ignored: {}", kCache, read.error().message()));
       return;
     }
     cache_ = *std::move(read);

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstdlib>
 
+#include "base/format.hpp"
 #include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/text.hpp"
@@ -63,10 +64,14 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
   const std::string at = host_root + path;
   char resolved[PATH_MAX];
   if (::realpath(at.c_str(), resolved) == nullptr)
-    return Error::from_errno(errno, "find library " + in_quotes(path) + " of the node").hint(kHint);
+    return Error::from_errno(errno, formatted("find library {} of the node", in_quotes(path)))
+        .hint(kHint);
   const UniqueFd file(::open(resolved, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return Error::from_errno(errno, "open library " + in_quotes(path) + " of the node").hint(kHint);
-  auto elf = SPC_TRY_DURING("library " + in_quotes(path) + " of the node", read_elf(file.get()));
+  if (!file)
+    return Error::from_errno(errno, formatted("open library {} of the node", in_quotes(path)))
+        .hint(kHint);
+  auto elf =
+      SPC_TRY_DURING(formatted("library {} of the node", in_quotes(path)), read_elf(file.get()));
   if (elf.type != ET_DYN || elf.soname.empty())
     return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library").hint(kHint);
   HostLibrary library;
@@ -85,15 +90,15 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
 }
 
 std::string HostLibrary::serialize() const {
-  std::string text = "source " + source + "\nsoname " + soname + "\nmachine " + std::to_string(machine) + "\n";
+  std::string text = formatted("source {}\nsoname {}\nmachine {}\n", source, soname, machine);
   if (dependency) text += "dependency yes\n";
   if (searches) text += "searches yes\n";
-  for (const std::string& name : needed) text += "needs " + name + "\n";
+  for (const std::string& name : needed) text += formatted("needs {}\n", name);
   for (const auto& [file, versions] : version_needs) {
-    text += "of " + file + "\n";
-    for (const std::string& version : versions) text += "version " + version + "\n";
+    text += formatted("of {}\n", file);
+    for (const std::string& version : versions) text += formatted("version {}\n", version);
   }
-  for (const std::string& version : version_definitions) text += "defines " + version + "\n";
+  for (const std::string& version : version_definitions) text += formatted("defines {}\n", version);
   return text;
 }
 

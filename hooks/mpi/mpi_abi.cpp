@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/format.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
 #include "hooks/mpi/host_library.hpp"
@@ -56,8 +57,10 @@ Result<Edits> prepare_host_mpi(const HookContext& context) {
   Edits edits;
   const auto libraries = context.settings_of("mpi_libraries");
   if (libraries.empty()) {
-    edits.refusal = std::string("the node's MPI is requested, but this site has not configured it (hint: ") + kImagesOwn +
-                    "; an administrator can set mpi_libraries in config.toml)";
+    edits.refusal = formatted(
+        "the node's MPI is requested, but this site has not configured it"
+        " (hint: {}; an administrator can set mpi_libraries in config.toml)",
+        kImagesOwn);
     return edits;
   }
   const auto add = [&](const std::string& path, bool dependency) -> Result<void> {
@@ -99,7 +102,8 @@ class Judge {
   std::string reason_against(Edits& edits) {
     for (const HostLibrary& library : libraries_) {
       if (!image_.has_loader(library.machine)) {
-        return "the node's " + library.soname + " is for " + machine_name(library.machine) + ", but the image is not";
+        return formatted("the node's {} is for {}, but the image is not", library.soname,
+                         machine_name(library.machine));
       }
       std::string reason = library.dependency ? "" : against_abi(library, edits);
       if (reason.empty()) reason = against_needs(library, edits);
@@ -118,12 +122,18 @@ class Judge {
     if (!other_name.empty()) std::ranges::move(image_.by_linker_name(other_name, library.machine), std::back_inserter(replaced));
     std::erase_if(replaced, [&](const auto& one) { return one.soname != library.soname && one.soname != other_soname; });
     if (replaced.empty() && !of_image.empty()) {
-      return "the node's " + library.soname + " cannot replace the image's " + of_image.front().soname +
-             ": different ABIs (hint: " + kImagesOwn + "; Wi4MPI and mpixlate translate between ABIs)";
+      return formatted(
+          "the node's {} cannot replace the image's {}: different ABIs"
+          " (hint: {}; Wi4MPI and mpixlate translate between ABIs)",
+          library.soname, of_image.front().soname, kImagesOwn);
     }
-    if (replaced.empty()) edits.notes.push_back("the image has no " + name + ", the node's " + library.soname + " is added");
+    if (replaced.empty())
+      edits.notes.push_back(
+          formatted("the image has no {}, the node's {} is added", name, library.soname));
     for (const ImageLibrary& one : of_image) {
-      if (one.soname != library.soname) edits.notes.push_back("programs for " + one.soname + " keep the image's " + one.path);
+      if (one.soname != library.soname)
+        edits.notes.push_back(
+            formatted("programs for {} keep the image's {}", one.soname, one.path));
     }
     for (const ImageLibrary& one : replaced) {
       if (auto reason = against_version(library, one, edits); !reason.empty()) return reason;
@@ -137,16 +147,18 @@ class Judge {
     const std::string real = image_.file_name(replaced.path);
     switch (abi_fit(library_version(library.file_name()), library_version(real), level_)) {
       case AbiFit::no:
-        return "the node's " + library.file_name() + " does not match the image's " + real +
-               " as required by mpi_abi = " + word() + " (hint: " + kImagesOwn + ")";
+        return formatted(
+            "the node's {} does not match the image's {} as required by mpi_abi = {} (hint: {})",
+            library.file_name(), real, word(), kImagesOwn);
       case AbiFit::older:
-        edits.warnings.push_back("the node's " + library.file_name() + " is older than the image's " + real +
-                                 ": programs that need newer functions may fail");
+        edits.warnings.push_back(formatted(
+            "the node's {} is older than the image's {}: programs that need newer functions may fail",
+            library.file_name(), real));
         break;
       case AbiFit::fits: break;
     }
-    edits.notes.push_back("the node's " + library.source + " replaces the image's " + replaced.path + " (" + real +
-                          ")");
+    edits.notes.push_back(formatted("the node's {} replaces the image's {} ({})", library.source,
+                                    replaced.path, real));
     return "";
   }
 
@@ -158,12 +170,13 @@ class Judge {
       const ElfFile* of_image = image_.library(name, library.machine);
       if (of_image == nullptr) {
         if (name == "libc.so.6") {
-          return "the node's " + library.soname + " needs glibc, but the image's C library is " + image_.libc(library.machine) +
-                 " (hint: " + kImagesOwn + ")";
+          return formatted("the node's {} needs glibc, but the image's C library is {} (hint: {})",
+                           library.soname, image_.libc(library.machine), kImagesOwn);
         }
         if (library.searches || more_mounts_) continue;
-        return "the node's " + library.soname + " needs " + name +
-               ", which neither the image nor mpi_dependencies has (hint: " + kImagesOwn + ")";
+        return formatted(
+            "the node's {} needs {}, which neither the image nor mpi_dependencies has (hint: {})",
+            library.soname, name, kImagesOwn);
       }
       const auto needs = library.version_needs.find(name);
       if (needs == library.version_needs.end()) continue;
@@ -172,12 +185,15 @@ class Judge {
                           of_image->version_definitions.end(), std::inserter(missing, missing.end()));
       if (missing.empty()) continue;
       if (const std::string glibc = highest_glibc(missing); !glibc.empty()) {
-        return "the node's " + library.soname + " needs GLIBC_" + glibc + ", but the image's C library is " +
-               image_.libc(library.machine) + " (hint: " + kImagesOwn + "; or use an image of a newer distribution)";
+        return formatted(
+            "the node's {} needs GLIBC_{}, but the image's C library is {}"
+            " (hint: {}; or use an image of a newer distribution)",
+            library.soname, glibc, image_.libc(library.machine), kImagesOwn);
       }
-      return "the node's " + library.soname + " needs " + *missing.rbegin() + " of " + name +
-             ", which the image's lacks (hint: " + kImagesOwn + "; an administrator can add the node's " + name +
-             " to mpi_dependencies)";
+      return formatted(
+          "the node's {} needs {} of {}, which the image's lacks"
+          " (hint: {}; an administrator can add the node's {} to mpi_dependencies)",
+          library.soname, *missing.rbegin(), name, kImagesOwn, name);
     }
     if (library.dependency) note_newer(library, edits);
     return "";
@@ -191,8 +207,9 @@ class Judge {
     std::set_difference(of_image->version_definitions.begin(), of_image->version_definitions.end(),
                         library.version_definitions.begin(), library.version_definitions.end(), std::inserter(lost, lost.end()));
     if (lost.empty()) return;
-    edits.warnings.push_back("the node's " + library.soname + " is older than the image's: programs that need its " +
-                             *lost.rbegin() + " will not start");
+    edits.warnings.push_back(formatted(
+        "the node's {} is older than the image's: programs that need its {} will not start",
+        library.soname, *lost.rbegin()));
   }
 
   [[nodiscard]] const char* word() const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/format.hpp"
 #include "hooks/mpi/image_mpi.hpp"
 #include "hooks/step/slurm_conf.hpp"
 
@@ -90,9 +91,9 @@ bool server_asks_nobody(const HookContext& context) {
 /// Refuses what was asked for, and warns of what the site does to every step: that one may well have no MPI in it.
 void say_no(const HookContext& context, Edits& edits, const std::string& why, const std::string& hint) {
   if (mpi_was_asked_for(context)) {
-    edits.refusal = why + " (hint: " + hint + ")";
+    edits.refusal = formatted("{} (hint: {})", why, hint);
   } else if (context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
-    edits.warnings.push_back(why + " (hint: " + hint + ")");
+    edits.warnings.push_back(formatted("{} (hint: {})", why, hint));
   } else {
     edits.notes.push_back(why);
   }
@@ -108,10 +109,13 @@ void check_namespaces(const HookContext& context, Edits& edits) {
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
       context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
-    say_no(context, edits,
-           std::string("with --container-private and --container-unshare=") + (context.own_ipc ? "ipc" : "pid") +
-               " the tasks on a node cannot share memory, which MPI needs: it would fail or be slow",
-           "drop one of the two");
+    say_no(
+        context, edits,
+        formatted(
+            "with --container-private and --container-unshare={} the tasks on a node cannot share "
+            "memory, which MPI needs: it would fail or be slow",
+            context.own_ipc ? "ipc" : "pid"),
+        "drop one of the two");
   }
 }
 

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 
+#include "base/format.hpp"
 #include "hooks/node/node.hpp"
 
 namespace spc {
@@ -10,7 +11,9 @@ Result<void> tell_of_the_user(const HookContext& context, Edits& edits) {
   if (context.remap_root) {
     edits.notes.push_back("root and its group are added to /etc/passwd and /etc/group if the image lacks them");
   } else if (!context.user.empty()) {
-    edits.notes.push_back("entries of " + context.user + " and the user's groups are added to /etc/passwd and /etc/group");
+    edits.notes.push_back(
+        formatted("entries of {} and the user's groups are added to /etc/passwd and /etc/group",
+                  context.user));
   }
   return {};
 }

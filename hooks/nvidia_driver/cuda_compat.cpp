@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/text.hpp"
@@ -120,9 +121,8 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   const bool use = named ? *named && compare_versions(version, driver_version) > 0
                          : cuda_major_of(version) > driver_major;
   if (use) compat.directory = kCompatDirectory;
-  compat.reason = "libcuda " + version + " of the image " +
-                  (use ? "is used instead of" : "does not replace") + " the driver's " +
-                  std::string(driver_version);
+  compat.reason = formatted("libcuda {} of the image {} the driver's {}", version,
+                            use ? "is used instead of" : "does not replace", driver_version);
   return compat;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/format.hpp"
 #include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
@@ -236,7 +237,9 @@ std::optional<std::string> find_libcuda(const NodeFiles& node, const std::string
     return root;
   }
   driver.library_version = other;
-  if (!other.empty()) driver.notes.push_back(other_directory + " contains the libraries of driver " + other);
+  if (!other.empty())
+    driver.notes.push_back(
+        formatted("{} contains the libraries of driver {}", other_directory, other));
   return std::nullopt;
 }
 
@@ -253,8 +256,9 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
 
   const auto root = find_libcuda(node, driver_root, driver);
   if (!root) {
-    driver.notes.push_back("no libcuda.so." + (driver.version.empty() ? "VERSION"s : driver.version) +
-                           (driver_root.empty() ? " in the library directories" : " below " + driver_root));
+    driver.notes.push_back(
+        formatted("no libcuda.so.{}{}", driver.version.empty() ? "VERSION"s : driver.version,
+                  driver_root.empty() ? " in the library directories" : " below " + driver_root));
     return driver;
   }
   if (driver.version.empty()) driver.version = driver.library_version;
@@ -274,7 +278,8 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
   add_firmware(node, *root, driver);
   add_config_files(node, *root, driver);
   add_sockets(node, *root, driver);
-  driver.notes.push_back("driver " + driver.library_version + " in " + driver.library_directories.front());
+  driver.notes.push_back(
+      formatted("driver {} in {}", driver.library_version, driver.library_directories.front()));
   return driver;
 }
 

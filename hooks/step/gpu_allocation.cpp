@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/format.hpp"
 #include "hooks/text.hpp"
 
 namespace spc {
@@ -96,9 +97,9 @@ void renumber_variables(const HookContext& context, std::size_t accessible,
         visible == nullptr ? std::nullopt : renumbered(*visible, *list_of_slurm(context));
     if (!local || *local == *visible) continue;
     edits.environment.set[name] = *local;
-    edits.notes.push_back(
-        std::string(name) + "=" + *local +
-        ": numbered among the GPUs accessible in the container; on the host it is " + *visible);
+    edits.notes.push_back(formatted(
+        "{}={}: numbered among the GPUs accessible in the container; on the host it is {}", name,
+        *local, *visible));
   }
 }
 
