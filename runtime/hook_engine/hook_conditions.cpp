@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -35,8 +37,8 @@ bool matches(const std::string& expression, const std::string& text) { return Ex
 Result<void> check_one(const char* where, const std::string& expression) {
   const std::string problem = Expression(expression).problem();
   if (problem.empty()) return {};
-  return Error(ErrorKind::invalid,
-               std::string(where) + ": " + in_quotes(expression) + " is not an extended regular expression: " + problem);
+  return Error(ErrorKind::invalid, formatted("{}: {} is not an extended regular expression: {}",
+                                             where, in_quotes(expression), problem));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/json/json_object.hpp"
 #include "base/trusted_file.hpp"
 
@@ -55,7 +56,7 @@ Result<void> check_stages(const JsonObject& document, const std::vector<std::str
     if (std::find(known.begin(), known.end(), stage) != known.end()) continue;
     std::string list;
     for (const auto name : known) list += (list.empty() ? "" : ", ") + std::string(name);
-    return document.problem("stages", in_quotes(stage) + " is not a stage (" + list + ")");
+    return document.problem("stages", formatted("{} is not a stage ({})", in_quotes(stage), list));
   }
   return {};
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "base/format.hpp"
 #include "base/process/supervised.hpp"
 
 namespace spc {
@@ -56,12 +57,16 @@ Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::str
   switch (end.kind) {
     case Kind::exited: why = "exited with status " + std::to_string(end.number); break;
     case Kind::signalled: why = "was killed by signal " + std::to_string(end.number); break;
-    case Kind::timed_out: why = "did not finish within " + std::to_string(process.limit.count()) + " s"; break;
-    case Kind::printed_too_much: why = "printed more than " + std::to_string(kMostHookOutput >> 20) + " MiB"; break;
+    case Kind::timed_out:
+      why = formatted("did not finish within {} s", process.limit.count());
+      break;
+    case Kind::printed_too_much:
+      why = formatted("printed more than {} MiB", kMostHookOutput >> 20);
+      break;
     case Kind::not_executed: return Error::from_errno(end.number, what).hint("its interpreter must exist on the node");
   }
   if (!last_lines.empty()) why += "; last output: " + in_quotes(last_lines);
-  return Error(ErrorKind::system, what + ": " + why);
+  return Error(ErrorKind::system, formatted("{}: {}", what, why));
 }
 
 }  // namespace spc

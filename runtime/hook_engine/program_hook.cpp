@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.hpp"
 #include "base/trusted_file.hpp"
 #include "hook_engine/site_program.hpp"
 #include "hooks/json/context.hpp"
@@ -35,7 +36,7 @@ HookProcess ProgramHook::process_for(const HookContext& context, const std::stri
 Result<Edits> ProgramHook::ask(const HookContext& context, const std::string& stage, const Edits& prepared, Log& log) {
   const HookProcess process = process_for(context, stage, prepared);
   const auto text = SPC_TRY(run_site_program(name(), process, log));
-  const std::string where = "what " + in_quotes(path_) + " printed";
+  const std::string where = formatted("what {} printed", in_quotes(path_));
   const bool says_nothing = text.find_first_not_of(" \t\r\n") == std::string::npos;
   if (says_nothing) return stage == "create" ? prepared : Edits();
   auto edits = SPC_TRY_DURING(where, edits_from_json(text));

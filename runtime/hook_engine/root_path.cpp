@@ -11,6 +11,8 @@
 #include <climits>
 #include <string_view>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -35,7 +37,7 @@ bool climbs_out(std::string_view path) {
 }
 
 Error error_at(const std::string& path, int err) {
-  return Error::from_errno(err, "open " + in_quotes(path) + " in the container");
+  return Error::from_errno(err, formatted("open {} in the container", in_quotes(path)));
 }
 
 }  // namespace
@@ -72,7 +74,8 @@ Result<UniqueFd> open_in_root(int root, const std::string& path, MakeTarget make
       } else {
         made = ::mkdirat(parent.get(), part.c_str(), 0755) == 0;
       }
-      if (!made && errno != EEXIST) return Error::from_errno(errno, "make " + in_quotes(path) + " in the container");
+      if (!made && errno != EEXIST)
+        return Error::from_errno(errno, formatted("make {} in the container", in_quotes(path)));
       if (!made) ++links;
       continue;
     }

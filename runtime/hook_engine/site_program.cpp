@@ -4,6 +4,8 @@
 #include <charconv>
 #include <deque>
 
+#include "base/format.hpp"
+
 namespace spc {
 
 std::vector<std::string> environment_of_hooks(const HookContext& context) {
@@ -31,7 +33,7 @@ Result<std::string> run_site_program(const std::string& hook, const HookProcess&
   const auto tell = [&](std::string_view line) {
     last.emplace_back(line);
     if (last.size() > kLastLines) last.pop_front();
-    log.write(LogLevel::info, "hook " + hook + ": " + printable(line));
+    log.write(LogLevel::info, formatted("hook {}: {}", hook, printable(line)));
   };
   auto end = SPC_TRY_DURING("run " + in_quotes(process.program), run_hook_process(process, tell));
   if (end.good()) return std::move(end.output);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "hook_engine/enroot_mount/mount.hpp"
 #include "hook_engine/root_path.hpp"
 #include "protocol/hook_mount.hpp"
@@ -53,7 +54,8 @@ Result<std::string> text_of(const std::string& name) {
   for (ssize_t size = 0; (size = ::read(file.get(), piece, sizeof piece)) != 0;) {
     if (size < 0 && errno != EINTR) return Error::from_errno(errno, "failed to read: " + name);
     if (size > 0) text.append(piece, static_cast<std::size_t>(size));
-    if (text.size() > 16U << 20U) return Error(ErrorKind::invalid, "failed to read: " + name + ": file too large");
+    if (text.size() > 16U << 20U)
+      return Error(ErrorKind::invalid, formatted("failed to read: {}: file too large", name));
   }
   return text;
 }
@@ -107,10 +109,12 @@ Result<void> mount_file(const std::string& name, const Arguments& arguments, con
     if (line.pass != arguments.pass) continue;
     const auto mounted = mount_line(line, root.get(), step);
     if (mounted) continue;
-    const std::string action = line.detach ? "failed to unmount: " : "failed to mount: ";
-    const std::string shown = action + printable(line.source) + " at " + printable(arguments.root + line.target);
+    const char* action = line.detach ? "failed to unmount" : "failed to mount";
     const int failed = mounted.error().sys_errno();  // said as the C library does, which is what scripts look for
-    Error error(ErrorKind::system, shown + ": " + (failed != 0 ? std::strerror(failed) : mounted.error().message()));
+    const std::string why = failed != 0 ? std::strerror(failed) : mounted.error().message();
+    Error error(ErrorKind::system,
+                formatted("{}: {} at {}: {}", action, printable(line.source),
+                          printable(arguments.root + line.target), why));
     if (!line.no_fail) return error;
     if (!line.quiet) complain(error.message());
   }
