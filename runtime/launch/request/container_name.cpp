@@ -5,6 +5,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -59,7 +61,8 @@ Result<ContainerName> ContainerName::parse(std::string_view text) {
   }
   if (name.text.empty()) return Error(ErrorKind::invalid, "--container-name: empty name");
   if (name.text.size() > kLongest || !std::ranges::all_of(name.text, may_be_in_name)) {
-    return Error(ErrorKind::invalid, "--container-name: " + in_quotes(name.text) + " is not a valid name")
+    return Error(ErrorKind::invalid,
+                 formatted("--container-name: {} is not a valid name", in_quotes(name.text)))
         .hint("up to 64 letters, digits, dots, dashes and underscores");
   }
   return name;

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/policy/site_policy.hpp"
 
@@ -117,7 +118,8 @@ Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, con
   if (most.empty()) return bytes;
   const auto limit = MemorySize::parse(most);
   if (limit && bytes > in_bytes(*limit)) {
-    return Error(ErrorKind::refused, std::to_string(bytes) + " bytes exceed the " + most + " allowed by this site")
+    return Error(ErrorKind::refused,
+                 formatted("{} bytes exceed the {} allowed by this site", bytes, most))
         .hint("request less");
   }
   return bytes;

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "base/format.hpp"
 #include "base/text.hpp"
 #include "launch/request/mount_words.hpp"
 #include "protocol/task.hpp"
@@ -11,11 +12,10 @@
 namespace spc {
 namespace {
 
-constexpr std::string_view kOption = "--container-mounts";
 constexpr std::string_view kForm = "SRC[:DST[:FLAGS]]";
 
 Error refuse(std::string_view item, std::string_view why) {
-  return Error(ErrorKind::invalid, std::string(kOption) + ": " + in_quotes(item) + ": " + std::string(why));
+  return Error(ErrorKind::invalid, formatted("--container-mounts: {}: {}", in_quotes(item), why));
 }
 
 bool is_path(std::string_view text) { return text.starts_with('/') || text.starts_with('.'); }
@@ -97,7 +97,7 @@ bool read_mode(std::string_view text, unsigned& mode) {
 Result<void> apply_tmpfs_flag(MountSpec& mount, std::string_view item, std::string_view flag) {
   const std::string_view value = flag.substr(flag.find('=') + 1);
   if (flag.starts_with("size=")) {
-    mount.size = SPC_TRY_DURING(std::string(kOption) + ": " + in_quotes(item), MemorySize::parse(value));
+    mount.size = SPC_TRY_DURING("--container-mounts: " + in_quotes(item), MemorySize::parse(value));
     return {};
   }
   unsigned mode = 0;
@@ -127,7 +127,7 @@ Result<void> apply_flag(MountSpec& mount, std::string_view item, std::string_vie
     return apply_tmpfs_flag(mount, item, name);
   } else {
     for (const Refusal& refusal : kRefused) {
-      if (refusal.name == name) return refuse(item, std::string(name) + ": " + std::string(refusal.why));
+      if (refusal.name == name) return refuse(item, formatted("{}: {}", name, refusal.why));
     }
     return refuse(item, "unknown flag " + in_quotes(name))
         .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, bind, rbind, noexec");
@@ -206,12 +206,12 @@ Result<MountSpec> parse_mount(const MountWords& words) {
 }  // namespace
 
 Error too_many_mounts() {
-  return {ErrorKind::invalid, std::string(kOption) + ": more than " + std::to_string(kMaxMounts) + " mounts"};
+  return {ErrorKind::invalid, formatted("--container-mounts: more than {} mounts", kMaxMounts)};
 }
 
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text) {
   std::vector<MountSpec> mounts;
-  if (text.empty()) return Error(ErrorKind::invalid, std::string(kOption) + ": argument required");
+  if (text.empty()) return Error(ErrorKind::invalid, "--container-mounts: argument required");
   for (;;) {
     if (mounts.size() == kMaxMounts) return too_many_mounts();
     const auto words = SPC_TRY(take_mount(text));

@@ -1,5 +1,6 @@
 #include "launch/request/mount_words.hpp"
 
+#include "base/format.hpp"
 #include "launch/request/quoted_text.hpp"
 
 namespace spc {
@@ -11,7 +12,8 @@ Result<MountWords> take_mount(std::string_view& list) {
     const std::string_view word = list;
     auto piece = next_piece(list, ":,");
     if (!piece) {
-      return Error(ErrorKind::invalid, "--container-mounts: " + in_quotes(word) + ": " + piece.error().message())
+      return Error(ErrorKind::invalid, formatted("--container-mounts: {}: {}", in_quotes(word),
+                                                 piece.error().message()))
           .hint("write a literal quote as \\\"");
     }
     mount.parts.push_back({piece->text, word.starts_with('"')});

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/unique_fd.hpp"
 #include "image/reference/location.hpp"
 #include "launch/request/device_names.hpp"
@@ -50,7 +51,7 @@ Result<void> add_env_line(EnvironmentWishes& wishes, const EnvironmentWishes& as
     return Error(ErrorKind::invalid, in_quotes(name) + " is not the name of a variable");
   }
   if (line.find('\0') != std::string_view::npos) {
-    return Error(ErrorKind::invalid, "the value of " + in_quotes(name) + " contains a NUL");
+    return Error(ErrorKind::invalid, formatted("the value of {} contains a NUL", in_quotes(name)));
   }
   if (asked.keeps(name) || asked.values.contains(name)) return {};
   std::erase(wishes.keep, name);
@@ -78,7 +79,7 @@ Result<void> add_env_file(LaunchRequest& request, Text path, ReadAt where) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     ++number;
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    SPC_TRY_DURING(in_quotes(path) + ", line " + std::to_string(number),
+    SPC_TRY_DURING(formatted("{}, line {}", in_quotes(path), number),
                    add_env_line(request.environment, asked, line));
   }
   return {};
@@ -88,7 +89,7 @@ Result<void> add_env_file(LaunchRequest& request, Text path, ReadAt where) {
 Result<void> choose(std::string& into, Text value, const char* one, const char* other) {
   if (value != one && value != other) {
     return Error(ErrorKind::invalid, in_quotes(value) + " is not allowed")
-        .hint(std::string(one) + " or " + other);
+        .hint(formatted("{} or {}", one, other));
   }
   into = value;
   return {};

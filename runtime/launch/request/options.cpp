@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -19,7 +21,8 @@ Result<bool> read_switch(const ContainerOption& option, const std::string& value
   constexpr std::array<std::string_view, 4> kOff{"0", "false", "no", "n"};
   if (std::find(kOn.begin(), kOn.end(), value) != kOn.end()) return true;
   if (std::find(kOff.begin(), kOff.end(), value) != kOff.end()) return false;
-  return Error(ErrorKind::invalid, typed_name(option) + ": " + in_quotes(value) + " is not a boolean")
+  return Error(ErrorKind::invalid,
+               formatted("{}: {} is not a boolean", typed_name(option), in_quotes(value)))
       .hint("1, true, yes, 0, false or no");
 }
 
@@ -31,7 +34,7 @@ bool can_be_off(const ContainerOption& option) {
 }
 
 Error contradiction(const std::string& one, const std::string& other) {
-  return {ErrorKind::invalid, one + " and " + other + " cannot be combined"};
+  return {ErrorKind::invalid, formatted("{} and {} cannot be combined", one, other)};
 }
 
 Result<void> check_combinations(const LaunchRequest& request) {
@@ -47,8 +50,10 @@ Result<void> check_combinations(const LaunchRequest& request) {
   }
   if (request.private_layer && (request.name || !request.save.empty())) {
     const std::string other = request.name ? "--container-name" : "--container-save";
-    return Error(ErrorKind::invalid, "--container-private and " + other +
-                                         " cannot be combined: each task has its own container");
+    return Error(
+        ErrorKind::invalid,
+        formatted("--container-private and {} cannot be combined: each task has its own container",
+                  other));
   }
   return {};
 }
@@ -88,9 +93,9 @@ Result<void> OptionTexts::add_switch(const ContainerOption& option, const std::s
   const char* contrary = on ? opposite : option.name;
   if ((contrary != said && is_given(contrary)) || (!old.empty() && old.front() != now)) {
     const bool is_yes = option.kind == Kind::on;
-    return Error(ErrorKind::invalid, std::string("both --") + (is_yes ? option.name : opposite) +
-                                         " and --" + (is_yes ? opposite : option.name) +
-                                         " were specified");
+    return Error(ErrorKind::invalid,
+                 formatted("both --{} and --{} were specified", is_yes ? option.name : opposite,
+                           is_yes ? opposite : option.name));
   }
   old = {now};
   return {};

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/trusted_file.hpp"
 #include "hook_engine/hook_directory.hpp"
 
@@ -85,7 +86,8 @@ Result<Variables> settings_of(const Variables& job, Log* log) {
     for (const auto& [name, value] : conf.values) settings[name] = value;
     for (const std::string& name : conf.needs_shell) {
       if (log != nullptr)
-        log->write(LogLevel::debug, path + ": the value of " + printable(name) + " needs a shell and is ignored");
+        log->write(LogLevel::debug, formatted("{}: the value of {} needs a shell and is ignored",
+                                              path, printable(name)));
     }
   };
   const std::string system = kSystem;
@@ -132,11 +134,12 @@ void add_settings(SitePolicy& site, const Variables& settings) {
 Result<void> add_directory(SitePolicy& site, const std::string& directory, Whose whose, const Variables& job, Log* log) {
   SPC_TRY(each_file(directory + "/mounts.d", ".fstab", whose, [&](const std::string& path, const std::string& text) {
     for (const EnrootMount& mount : parse_enroot_fstab(text, job)) {
-      const std::string where = path + ", line " + std::to_string(mount.line);
+      const std::string where = formatted("{}, line {}", path, mount.line);
       if (mount.problem.empty()) {
         (whose == Whose::site ? site.enroot_mounts : site.enroot_mounts_of_user).push_back(where + "\t" + mount.text);
       } else if (log != nullptr) {
-        log->write(LogLevel::warning, where + ": " + in_quotes(mount.text) + ": " + mount.problem + "; skipped");
+        log->write(LogLevel::warning,
+                   formatted("{}: {}: {}; skipped", where, in_quotes(mount.text), mount.problem));
       }
     }
   }));

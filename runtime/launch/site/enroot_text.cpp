@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -131,7 +133,7 @@ std::optional<EnrootMount> mount_of(std::string_view line, const Variables& vari
   } else if (type == "tmpfs") {
     mount.text = "tmpfs:" + escaped(target) + joined(options);
   } else if (type != "none" && type != "bind") {
-    mount.problem = "file systems of type \"" + std::string(type) + "\" are not supported";
+    mount.problem = formatted("file systems of type \"{}\" are not supported", type);
   } else if (is_standard(source, target)) {
     return std::nullopt;
   } else if (!source.starts_with('/')) {

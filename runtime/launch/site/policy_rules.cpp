@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/format.hpp"
 #include "base/unique_fd.hpp"
 #include "task/user_identity.hpp"
 
@@ -20,8 +21,9 @@ std::string listed(const std::vector<std::string>& directories) {
 }
 
 Error outside(const std::string& typed, const std::string& where, const std::vector<std::string>& allowed) {
-  return Error(ErrorKind::refused, "--container-image: " + in_quotes(typed) + where +
-                                       ": this site allows image files only in " + listed(allowed))
+  return Error(ErrorKind::refused,
+               formatted("--container-image: {}{}: this site allows image files only in {}",
+                         in_quotes(typed), where, listed(allowed)))
       .hint("use a registry image, or ask the administrator about allowed_paths in config.toml");
 }
 
@@ -46,7 +48,7 @@ Result<void> check_features(const std::vector<std::string>& used, const SitePoli
   const auto& off = site.features_off;
   for (const std::string& feature : used) {
     if (std::find(off.begin(), off.end(), feature) == off.end()) continue;
-    return Error(ErrorKind::refused, "--" + feature + ": not allowed by this site")
+    return Error(ErrorKind::refused, formatted("--{}: not allowed by this site", feature))
         .hint("drop it, or ask the administrator about features_off in config.toml");
   }
   return {};
@@ -73,7 +75,8 @@ Result<void> check_place(ImageLocation& image, const SitePolicy& site) {
   SPC_TRY(check_real_path(real, image.path, allowed));
   if (image.kind != Kind::path && real.find(':') != std::string::npos) {
     return Error(ErrorKind::invalid,
-                 "--container-image: " + in_quotes(image.path) + " is " + in_quotes(real) + ": a path must not contain a colon");
+                 formatted("--container-image: {} is {}: a path must not contain a colon",
+                           in_quotes(image.path), in_quotes(real)));
   }
   image.path = real;
   return {};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "base/trusted_file.hpp"
 #include "base/unique_fd.hpp"
@@ -68,8 +69,9 @@ Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
   const std::string printed = SPC_TRY_DURING("pull image " + in_quotes(image), run("get", uri.c_str(), &log));
   std::string path = printed.substr(0, printed.find('\n'));
   if (path.starts_with('/')) return path;
-  return Error(ErrorKind::invalid, "pull image " + in_quotes(image) + ": importer " + in_quotes(program_) + " printed " +
-                                       in_quotes(path) + ", which is not an absolute path")
+  return Error(ErrorKind::invalid,
+               formatted("pull image {}: importer {} printed {}, which is not an absolute path",
+                         in_quotes(image), in_quotes(program_), in_quotes(path)))
       .hint("error in the site's importer: contact the administrator");
 }
 
@@ -100,7 +102,7 @@ Result<std::string> SiteImporter::run(const char* verb, const char* argument, Lo
   const ExitStatus status = child ? child->wait() : ExitStatus(kNotExecuted << 8);
   if (status.success()) return content(out.get());
   if (log != nullptr) show(content(messages.get()), *log);
-  return Error(ErrorKind::system, "importer " + in_quotes(program_) + " " + outcome(status))
+  return Error(ErrorKind::system, formatted("importer {} {}", in_quotes(program_), outcome(status)))
       .hint("its output is above");
 }
 

@@ -1,5 +1,7 @@
 #include "launch/site/site_mounts.hpp"
 
+#include "base/format.hpp"
+
 namespace spc {
 namespace {
 
@@ -11,7 +13,7 @@ Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const st
     // The grammar is that of the option, and so is the message.
     std::string why = parsed.error().message();
     if (why.starts_with(kMountOption)) why.erase(0, kMountOption.size());
-    return Error(ErrorKind::invalid, origin + ": " + why);
+    return Error(ErrorKind::invalid, formatted("{}: {}", origin, why));
   }
   for (MountSpec& mount : *parsed) {
     mount.origin = origin;

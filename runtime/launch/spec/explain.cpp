@@ -2,6 +2,7 @@
 #include <array>
 #include <cctype>
 
+#include "base/format.hpp"
 #include "launch/spec/container_spec.hpp"
 #include "protocol/task.hpp"
 
@@ -85,9 +86,10 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line("image", printable(spec.image));
   if (spec.manifest) page.line("manifest", spec.manifest->str());
   page.line("file system", file_system_of(spec));
-  page.line("user", printable(spec.user.name) + " (" + std::to_string(spec.user.uid) + ":" + std::to_string(spec.user.gid) +
-                        "), home " + in_quotes(spec.user.home) +
-                        ((spec.namespaces & own_user) != 0 ? ", root in the container" : ", no privileges"));
+  page.line("user", formatted("{} ({}:{}), home {}{}", printable(spec.user.name), spec.user.uid,
+                              spec.user.gid, in_quotes(spec.user.home),
+                              (spec.namespaces & own_user) != 0 ? ", root in the container"
+                                                                : ", no privileges"));
   page.line_unless_empty("image's user",
                          spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", ignored");
   page.line("namespaces", namespaces_in_words(spec.namespaces));
@@ -96,21 +98,24 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line_unless_empty("image's cmd", words(spec.settings.command));
   page.line_unless_empty("volumes", words(spec.settings.volumes));
   page.line_unless_empty("ports", words(spec.settings.ports));
-  for (const auto& [hook, origin] : spec.hook_origins) page.line("hook", hook + " (" + printable(origin) + ")");
-  for (const auto& [hook, note] : spec.hooks) page.line("hook", hook + ": " + printable(note));
+  for (const auto& [hook, origin] : spec.hook_origins)
+    page.line("hook", formatted("{} ({})", hook, printable(origin)));
+  for (const auto& [hook, note] : spec.hooks)
+    page.line("hook", formatted("{}: {}", hook, printable(note)));
   if (spec.hooks.empty()) page.line("hooks", "none had an effect");
   page.line_unless_empty("command", words(request.command));
   for (const MountPlan& mount : spec.mounts) {
     if (mount.source.empty()) {
-      page.line("no mount", "at " + in_quotes(mount.target) + " (umount)");
+      page.line("no mount", formatted("at {} (umount)", in_quotes(mount.target)));
       continue;
     }
-    page.line("mount",
-              in_quotes(mount.source) + " at " + in_quotes(mount.target) + ", " + flags_in_words(mount) + " (" + mount.asked_by + ")");
+    page.line("mount", formatted("{} at {}, {} ({})", in_quotes(mount.source),
+                                 in_quotes(mount.target), flags_in_words(mount), mount.asked_by));
   }
   for (const auto& [name, variable] : spec.environment) {
     const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(variable.value);
-    page.line("variable", printable(name) + "=" + value + " (" + name_of(variable.origin) + ")");
+    page.line("variable",
+              formatted("{}={} ({})", printable(name), value, name_of(variable.origin)));
   }
   return page.take();
 }
