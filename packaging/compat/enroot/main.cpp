@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "arguments.hpp"
+#include "base/format.hpp"
 #include "containers.hpp"
 #include "processes.hpp"
 #include "scontainer.hpp"
@@ -162,7 +163,8 @@ Result<int> run_start(const EnrootSettings& settings, Words words) {
     return Error(ErrorKind::refused, "Configuration scripts (-c) are not run here").hint("say it with -e, -m, --rc");
   }
   for (const char* name : {"pid", "net", "ipc", "uts"}) {
-    if (arguments.has(name)) return Error(ErrorKind::refused, std::string("Containers share the host's ") + name + " namespace");
+    if (arguments.has(name))
+      return Error(ErrorKind::refused, formatted("Containers share the host's {} namespace", name));
   }
   const auto start = SPC_TRY(start_command(settings, arguments));
   return become_scontainer(start.arguments, start.environment);

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "base/format.hpp"
 #include "containers.hpp"
 #include "tool/surroundings/started_by_enroot.hpp"
 
@@ -73,7 +74,9 @@ Result<std::string> mount_for(const std::string& entry) {
   if (has_blank || fields.size() < 2 || fields[0].empty() || fields[1].empty()) return bad_argument(entry);
   const bool is_bind = fields[0] != "tmpfs" && (fields.size() < 3 || fields[2] == "none" || fields[2] == "bind");
   if (!is_bind) {
-    return Error(ErrorKind::refused, "Cannot mount " + in_quotes(entry) + ": only files and directories of the host are mounted")
+    return Error(ErrorKind::refused,
+                 formatted("Cannot mount {}: only files and directories of the host are mounted",
+                           in_quotes(entry)))
         .hint("SRC:DST[:none:OPTIONS]; /tmp in the container is a tmpfs");
   }
   const auto is_path = [](const std::string& text) { return text[0] == '/' || text[0] == '.'; };
@@ -94,7 +97,8 @@ Result<StartCommand> start_command(const EnrootSettings& settings, const EnrootA
   const bool writable = settings.writable || arguments.has("rw");
   const bool unpacked = container.image == container.path && !is_squashfs(container.image);
   if (writable && unpacked) {
-    return Error(ErrorKind::refused, "Cannot write to " + printable(container.path) + ": enroot itself has unpacked it")
+    return Error(ErrorKind::refused, formatted("Cannot write to {}: enroot itself has unpacked it",
+                                               printable(container.path)))
         .hint("enroot export it, enroot create it again");
   }
   StartCommand start{.arguments = {"run", "--quiet", "--entrypoint", "--name=" + name_of(container)},
