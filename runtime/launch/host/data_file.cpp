@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/format.hpp"
 #include "image/reference/squashfs_super.hpp"
 
 namespace spc {
@@ -25,7 +26,8 @@ Result<UniqueFd> open_data_file(const std::string& path) {
   struct stat status {};
   if (!place || ::fstat(place.get(), &status) != 0) return cannot_open(errno, path);
   if (!S_ISREG(status.st_mode)) {
-    return Error(ErrorKind::invalid, "open mount source " + in_quotes(path) + ": not a file").hint("sqsh needs a file");
+    return Error(ErrorKind::invalid, formatted("open mount source {}: not a file", in_quotes(path)))
+        .hint("sqsh needs a file");
   }
   const std::string again = "/proc/self/fd/" + std::to_string(place.get());
   UniqueFd file(::open(again.c_str(), O_RDONLY | O_CLOEXEC));
@@ -35,7 +37,8 @@ Result<UniqueFd> open_data_file(const std::string& path) {
   if (got < 0) return Error::from_errno(errno, "read mount source " + in_quotes(path));
   const auto bytes = std::span(head).first(static_cast<std::size_t>(got));
   if (!looks_like_squashfs(bytes)) {
-    return Error(ErrorKind::invalid, "open mount source " + in_quotes(path) + ": not a squashfs")
+    return Error(ErrorKind::invalid,
+                 formatted("open mount source {}: not a squashfs", in_quotes(path)))
         .hint("create one: mksquashfs DIRECTORY FILE.sqsh");
   }
   SPC_TRY_DURING("open mount source " + in_quotes(path), parse_squashfs_super(bytes, static_cast<std::uint64_t>(status.st_size)));

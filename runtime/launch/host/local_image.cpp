@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "image/reference/request.hpp"
 #include "image/reference/sif.hpp"
 #include "image/reference/squashfs_super.hpp"
@@ -70,7 +71,7 @@ const char* name_of_content(Bytes head) {
 }
 
 Error not_an_image(const std::string& path, const std::string& what) {
-  return Error(ErrorKind::invalid, "open image " + in_quotes(path) + ": it is " + what)
+  return Error(ErrorKind::invalid, formatted("open image {}: it is {}", in_quotes(path), what))
       .hint("an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory");
 }
 
@@ -119,8 +120,9 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
   SPC_TRY_DURING("open image " + in_quotes(path), recognised());
   if (image.kind == LocalImage::Kind::archive && !looks_like_archive(head)) return not_an_image(path, name_of_content(head));
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    image.warning = "image " + in_quotes(path) + " is writable by others" +
-                    ((status.st_mode & S_IWOTH) != 0 ? "" : " in its group") + ", who control its content";
+    image.warning =
+        formatted("image {} is writable by others{}, who control its content", in_quotes(path),
+                  (status.st_mode & S_IWOTH) != 0 ? "" : " in its group");
   }
   return image;
 }
@@ -133,7 +135,9 @@ Result<LocalImage> look_into_directory(LocalImage image, const std::string& path
   if (::faccessat(image.file.get(), "oci-layout", F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
     std::string bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.pop_back();
-    return Error(ErrorKind::invalid, "open image " + in_quotes(path) + ": it is an OCI image layout, not a root directory")
+    return Error(ErrorKind::invalid,
+                 formatted("open image {}: it is an OCI image layout, not a root directory",
+                           in_quotes(path)))
         .hint("use oci:" + bare);
   }
   return image;
@@ -184,7 +188,9 @@ std::string did_you_mean_file(const std::string& image) {
   struct stat status {};
   const bool is_there = image.find(':') == std::string::npos && image.find('\0') == std::string::npos &&
                         ::stat(image.c_str(), &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
-  return is_there ? "there is a file of this name here: did you mean " + in_quotes("./" + image) + "?" : "";
+  return is_there ? formatted("there is a file of this name here: did you mean {}?",
+                              in_quotes("./" + image))
+                  : "";
 }
 
 }  // namespace spc

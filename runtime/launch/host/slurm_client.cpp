@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc {
@@ -147,7 +148,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
     tops.insert(top_of(directory));
     libraries += (libraries.empty() ? "" : ":") + directory;
   }
-  client.table = "loader " + mapped.loader + "\nlibraries " + libraries + "\n";
+  client.table = formatted("loader {}\nlibraries {}\n", mapped.loader, libraries);
   tops.insert(top_of(mapped.loader));
   std::vector<SlurmClient::Bind> at_their_paths;
   for (const char* name : kCommands) {
@@ -155,7 +156,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
     const std::string real = resolved_path(path);
     if (real.empty()) continue;
     tops.insert(top_of(real));
-    client.table += std::string(name) + " " + real + "\n";
+    client.table += formatted("{} {}\n", name, real);
     at_their_paths.push_back({kCommandProgram, path});
   }
   for (const std::string& top : tops) client.binds.push_back({top, kSlurmRoot + top});

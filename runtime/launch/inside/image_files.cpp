@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/text.hpp"
 #include "launch/site/enroot_text.hpp"
 #include "task/root_setup.hpp"
@@ -270,8 +271,11 @@ void read_image_files(const std::map<std::string, std::string>& job, ImageSettin
         settings.environment.push_back(variable + "=" + value);
       }
       if (found.left_out != 0 && log != nullptr) {
-        log->write(LogLevel::warning, "the image's " + in_quotes(path) + ": line " + std::to_string(found.left_out) +
-                                          " and similar lines need a shell and are ignored; plain assignments are used");
+        log->write(
+            LogLevel::warning,
+            formatted(
+                "the image's {}: line {} and similar lines need a shell and are ignored; plain assignments are used",
+                in_quotes(path), found.left_out));
       }
     }
     return;

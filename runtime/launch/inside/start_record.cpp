@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/error.hpp"
+#include "base/format.hpp"
 
 namespace spc {
 namespace {
@@ -37,13 +38,15 @@ std::string start_record(const std::string& image, const UserIdentity& user, con
     const auto found = job.find(name);
     return found == job.end() || found->second.empty() ? std::string("-") : printable(found->second);
   };
-  std::string line = "start job=" + variable("SLURM_JOB_ID") + " step=" + variable("SLURM_STEP_ID");
-  line += " node=" + variable("SLURMD_NODENAME") + " uid=" + std::to_string(user.uid);
-  line += " user=" + (user.name.empty() ? "-" : printable(user.name)) + " image=" + in_quotes(image);
-  line += " digest=" + (spec.manifest ? spec.manifest->str() : "-") + " from=" + name_of(spec.from);
-  line += " layers=" + std::to_string(ready.layers) + " shared=" + std::to_string(ready.layers_shared);
-  line += " import_ms=" + milliseconds(ready.times[static_cast<std::size_t>(Phase::import)]);
-  return line + " start_ms=" + milliseconds(microseconds);
+  return formatted(
+      "start job={} step={} node={} uid={} user={} image={} digest={} from={} layers={} shared={} "
+      "import_ms={} start_ms={}",
+      variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"), variable("SLURMD_NODENAME"), user.uid,
+      user.name.empty() ? "-" : printable(user.name), in_quotes(image),
+      spec.manifest ? spec.manifest->str() : "-", name_of(spec.from), ready.layers,
+      ready.layers_shared,
+      milliseconds(ready.times[static_cast<std::size_t>(Phase::import)]),
+      milliseconds(microseconds));
 }
 
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint) {
