@@ -24,7 +24,6 @@ struct MountEdit {
   std::string target;  ///< absolute, in the container; `create` may change it, or empty it to drop the mount
   bool read_only = true;
   bool no_exec = false;
-  bool recursive = true;
   bool optional = false;   ///< skip silently if missing; otherwise a missing source fails the step
   std::uint64_t size = 0;  ///< of a tmpfs, in bytes; 0: the size limit of the writable layer
 

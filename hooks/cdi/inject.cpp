@@ -138,7 +138,6 @@ class Injection {
     }
     SPC_TRY(can_be_made(edit.target, "mount"));
     edit.read_only = false;
-    edit.recursive = true;
     for (const std::string& option : mount.options) add_option(edit, option, tmpfs);
     edits_.mounts.push_back(std::move(edit));
     return {};
@@ -147,17 +146,16 @@ class Injection {
   void add_option(MountEdit& edit, const std::string& option, bool tmpfs) {
     // nosuid and nodev hold for every mount, propagation and times of access need nobody's care.
     static const std::set<std::string_view> kNothingToDo{
-        "rw",     "rbind",   "nosuid",   "nodev",   "exec",       "private",  "rprivate",    "slave",      "rslave",
+        "rw",     "bind",    "rbind",   "nosuid",   "nodev",   "exec",       "private",  "rprivate",    "slave",      "rslave",
         "shared", "rshared", "relatime", "noatime", "nodiratime", "defaults", "strictatime", "unbindable", "runbindable"};
     if (option == "ro") edit.read_only = true;
     if (option == "noexec") edit.no_exec = true;
-    if (option == "bind") edit.recursive = false;
     std::uint64_t size = 0;
     if (tmpfs && option.starts_with("size=") && parse_size(option.substr(5), size)) {
       edit.size = size;
       return;
     }
-    if (option == "ro" || option == "noexec" || option == "bind" || kNothingToDo.contains(option)) return;
+    if (option == "ro" || option == "noexec" || kNothingToDo.contains(option)) return;
     if (tmpfs && option.starts_with("mode=")) return;  // the user's own in any case
     edits_.notes.push_back(
         formatted("mount {}: option {} is ignored", in_quotes(edit.target), in_quotes(option)));

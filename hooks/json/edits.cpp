@@ -43,7 +43,6 @@ Json json_of(const MountEdit& mount) {
   put(object, "source", mount.source);
   put(object, "readOnly", mount.read_only, true);
   put(object, "noExec", mount.no_exec, false);
-  put(object, "recursive", mount.recursive, true);
   put(object, "optional", mount.optional, false);
   put(object, "size", mount.size);
   return object;
@@ -123,7 +122,6 @@ Result<void> read_mount(JsonObject& object, MountEdit& mount) {
   if (mount.target == "/") return object.problem("target", "cannot be the root");
   SPC_TRY(object.take("readOnly", mount.read_only));
   SPC_TRY(object.take("noExec", mount.no_exec));
-  SPC_TRY(object.take("recursive", mount.recursive));
   SPC_TRY(object.take("optional", mount.optional));
   return object.take("size", mount.size);
 }

@@ -48,7 +48,7 @@ bool belongs_to_task(std::string_view name) {
 }
 
 MountEdit shared_directory(const std::string& path) {
-  return {.source = path, .target = path, .read_only = false, .no_exec = true, .recursive = false, .optional = true};
+  return {.source = path, .target = path, .read_only = false, .no_exec = true, .optional = true};
 }
 
 std::string without_slash(std::string path) {

@@ -83,11 +83,10 @@ using PhaseTimes = std::array<std::uint32_t, static_cast<std::size_t>(Phase::cou
 struct TaskMessage {
   TaskMessageKind kind{};
 
-  // source: how the tree of the passed descriptor is mounted; source_tmpfs has none: a new tmpfs of `size` bytes
+  // source: how the tree of the passed descriptor is mounted, always with what is mounted in it; source_tmpfs has none: a new tmpfs of `size` bytes
   // (0: the size limit of the writable layer) owned by the user
   enum SourceFlags : std::uint32_t {
     source_read_only = 1,
-    source_not_recursive = 2,
     source_no_exec = 4,
     source_tmpfs = 8,
     source_squashfs = 16,  ///< a regular file with a squashfs, served by `fuse` and mounted itself

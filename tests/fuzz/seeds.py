@@ -252,7 +252,7 @@ def longest(target):
 
 def hook_edits():
     edits = {"environment": {"unset": ["A"], "set": {"B": "1"}, "prepend": {"PATH": "/opt"}, "default": {"C": ""}},
-             "mounts": [{"source": "/a", "target": "/b", "readOnly": False, "noExec": True, "recursive": False, "optional": True},
+             "mounts": [{"source": "/a", "target": "/b", "readOnly": False, "noExec": True, "optional": True},
                         {"target": "/t", "size": 4096}],
              "devices": [{"path": "/dev/x", "source": "/dev/y", "optional": True}], "deniedDevices": ["/dev/z"],
              "symlinks": [{"path": "/l", "target": "t"}], "files": [{"path": "/f", "content": "c", "mode": "0755"}], "directories": ["/d"],

@@ -40,7 +40,7 @@ Result<void> pivot_into(int root) {
 /// For the user to read when the tasks have ended: the root without what is mounted in it. It is attached, in a namespace
 /// that nobody else is in: from a detached mount a user could make one without nosuid and nodev.
 Result<void> give_bare_root(int lead) {
-  auto bare = SPC_TRY(clone_tree(AT_FDCWD, "/", false, 0));
+  auto bare = SPC_TRY(clone_tree(AT_FDCWD, "/", 0, MS_SLAVE, AT_EMPTY_PATH));
   SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
   const auto place = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   SPC_TRY(attach(std::move(bare), place.get()));
@@ -78,7 +78,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   if (order.join >= 0) return add_to_running(order, lead, ready);
   const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
   DetachedMount kept;
-  if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", false, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   auto entered = SPC_TRY(enter_own_namespaces(order.namespaces, proc.get(), user));

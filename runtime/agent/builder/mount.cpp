@@ -43,9 +43,8 @@ Result<DetachedMount> new_mount(const char* type, Options options, unsigned attr
 
 }  // namespace
 
-Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes,
-                                 std::uint64_t propagation) {
-  const unsigned scope = AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0U);
+Result<DetachedMount> clone_tree(int source, const char* path, std::uint64_t attributes, std::uint64_t propagation,
+                                 unsigned scope) {
   const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + in_quotes(path));
   auto tree = SPC_TRY(own(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | scope), what));
   mount_attr change{};

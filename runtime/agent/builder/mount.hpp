@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/types.h>
 
@@ -14,11 +15,11 @@ namespace spc::agent {
 /// A detached mount (or tree of mounts); dropping it unmounts it.
 using DetachedMount = UniqueFd;
 
-/// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path), with these
-/// MOUNT_ATTR_* added to its own. It propagates no mount to the host; with MS_SLAVE it receives the host's later ones, with
-/// MS_PRIVATE it does not.
-Result<DetachedMount> clone_tree(int source, const char* path, bool recursive, std::uint64_t attributes,
-                                 std::uint64_t propagation = MS_SLAVE);
+/// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path) with all that is
+/// mounted in it, and with these MOUNT_ATTR_* added to its own. It propagates no mount to the host; with MS_SLAVE it receives the host's later ones, with
+/// MS_PRIVATE it does not. Without AT_RECURSIVE it shows what mounts in it cover, so that is for the container's own root alone.
+Result<DetachedMount> clone_tree(int source, const char* path, std::uint64_t attributes, std::uint64_t propagation = MS_SLAVE,
+                                 unsigned scope = AT_EMPTY_PATH | AT_RECURSIVE);
 
 /// Makes the mount of the caller's root read-only.
 Result<void> make_root_read_only();

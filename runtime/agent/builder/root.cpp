@@ -19,10 +19,19 @@ Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode
   return open_path(parent, name);
 }
 
+/// Overlayfs takes the top of a layer without what is mounted in it, and so would show what those mounts cover. The kernel
+/// marks a mount as expired if nothing uses it, children included; the mark has no effect here.
+Result<void> refuse_mounts_in(int workspace, const std::string& layer) {
+  SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
+  if (::umount2(layer.c_str(), MNT_EXPIRE) != 0 && errno == EAGAIN) return {};
+  return Error(ErrorKind::refused, "use the directory as an image: a file system is mounted below it")
+      .hint("unmount it, or copy the directory");
+}
+
 }  // namespace
 
 Result<DetachedMount> copy_directory(int directory) {
-  auto tree = SPC_TRY(clone_tree(directory, "", false, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  auto tree = SPC_TRY(clone_tree(directory, "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   struct statvfs status {};
   SPC_TRY(check(::fstatvfs(tree.get(), &status), "stat the image directory"));
   // Not on /sys and the like either: what they show depends on who reads, and overlayfs reads as root.
@@ -67,8 +76,10 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
     lower.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), tools.id_map.get())));
   }
   for (DetachedMount& layer : lower) {
-    const auto place = SPC_TRY(make_directory(workspace, std::to_string(ready.layers++), 0700));
+    const std::string name = std::to_string(ready.layers++);
+    const auto place = SPC_TRY(make_directory(workspace, name, 0700));
     SPC_TRY(attach(std::move(layer), place.get()));
+    if (order.image.directory) SPC_TRY(refuse_mounts_in(workspace, name));
   }
   return {};
 }

@@ -21,8 +21,7 @@ Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order)
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
   struct stat status {};
   if (::fstat(source.path.get(), &status) != 0 || status.st_dev != order.dev) attributes |= MOUNT_ATTR_NODEV;
-  return clone_tree(source.path.get(), "", !asks(TaskMessage::source_not_recursive), attributes,
-                    asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
+  return clone_tree(source.path.get(), "", attributes, asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
 }
 
 /// A hook wants something mounted that the user has opened in the namespace in which it is attached, before it is the
@@ -67,10 +66,10 @@ Result<std::vector<DetachedMount>> mount_trees(BuildOrder& order) {
   if (order.join >= 0) return trees;
   constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
   const auto has = [&](std::uint32_t namespaces) { return (order.namespaces & namespaces) != 0; };
-  trees.push_back(SPC_TRY(has(own_pid) ? new_kernel_view("proc") : clone_tree(AT_FDCWD, "/proc", true, kQuiet)));
+  trees.push_back(SPC_TRY(has(own_pid) ? new_kernel_view("proc") : clone_tree(AT_FDCWD, "/proc", kQuiet)));
   trees.push_back(SPC_TRY(has(own_net) ? new_kernel_view("sysfs", MOUNT_ATTR_RDONLY)
-                                       : clone_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY)));
-  trees.push_back(SPC_TRY(clone_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID)));
+                                       : clone_tree(AT_FDCWD, "/sys", kQuiet | MOUNT_ATTR_RDONLY)));
+  trees.push_back(SPC_TRY(clone_tree(AT_FDCWD, "/dev", MOUNT_ATTR_NOSUID)));
   trees.push_back(SPC_TRY(new_tmpfs(order.tmpfs_size, order.uid, order.gid, "1777")));
   if (!has(own_ipc)) return trees;
   trees.push_back(SPC_TRY(new_tmpfs(order.tmpfs_size, order.uid, order.gid, "1777")));

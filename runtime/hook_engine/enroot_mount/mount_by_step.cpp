@@ -76,10 +76,7 @@ Result<void> mount_by_step(const OpenedMount& mount, int socket) {
   if ((line.flags & MS_NOEXEC) != 0) request.flags |= HookMountRequest::no_exec;
   if ((line.propagation & (MS_PRIVATE | MS_UNBINDABLE)) != 0) request.flags |= HookMountRequest::is_private;
   if ((line.flags & MS_REMOUNT) != 0) return ask(socket, request, {mount.target.get(), mount.target.get()});
-  if ((line.flags & MS_BIND) != 0) {
-    if ((line.flags & MS_REC) == 0) request.flags |= HookMountRequest::not_recursive;
-    return ask(socket, request, {mount.target.get(), mount.source.get()});
-  }
+  if ((line.flags & MS_BIND) != 0) return ask(socket, request, {mount.target.get(), mount.source.get()});
   if (line.type != "tmpfs") return Error::from_errno(EPERM, "mount a file system of type " + in_quotes(line.type));
   request.flags |= HookMountRequest::tmpfs;
   if (const auto size = value_of(line.data, "size")) request.size = SPC_TRY(size_of(*size));

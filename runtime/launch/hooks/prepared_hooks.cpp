@@ -15,8 +15,7 @@ namespace {
 constexpr char kDeniedNode[] = SPC_RUN_DIR "/denied";  ///< a file that nobody can open
 
 std::uint32_t source_flags_of(const MountEdit& mount) {
-  return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U) |
-         (mount.recursive ? 0U : TaskMessage::source_not_recursive);
+  return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U);
 }
 
 /// The index of the mount target, or -1 for an optional source that cannot be opened.

@@ -26,11 +26,10 @@ constexpr char kTools[] = SPC_LIBEXECDIR "/enroot";
 constexpr std::size_t kMostOfFile = 4 << 20;
 
 static_assert(HookMountRequest::read_only == std::uint32_t{TaskMessage::source_read_only} &&
-              HookMountRequest::not_recursive == std::uint32_t{TaskMessage::source_not_recursive} &&
               HookMountRequest::no_exec == std::uint32_t{TaskMessage::source_no_exec} &&
               HookMountRequest::tmpfs == std::uint32_t{TaskMessage::source_tmpfs} &&
               HookMountRequest::is_private == std::uint32_t{TaskMessage::source_private});
-constexpr std::uint32_t kSourceFlags = 1 | 2 | 4 | 8 | 32;
+constexpr std::uint32_t kSourceFlags = 1 | 4 | 8 | 32;
 
 /// What decides about the code that a program executes; and, as pyxis, what is not the same for all tasks.
 bool is_left_out(std::string_view name) {

@@ -27,15 +27,14 @@ struct Flag {
   std::uint32_t clear = 0;
 };
 
-// Every mount is nosuid and nodev, and what is mounted on the host later appears inside (slave), never the other way round:
+// A tree is always mounted with all that is mounted in it: without, what those mounts cover would come to light. Every mount is
+// nosuid and nodev, and what is mounted on the host later appears inside (slave), never the other way round:
 // `shared` can mean nothing else. When a file was last read is its file system's affair, and so is the rest of the second group.
 constexpr Flag kFlags[] = {
     {"ro", TaskMessage::source_read_only, 0},
     {"rw", 0, TaskMessage::source_read_only},
     {"noexec", TaskMessage::source_no_exec, 0},
     {"exec", 0, TaskMessage::source_no_exec},
-    {"bind", TaskMessage::source_not_recursive, 0},
-    {"rbind", 0, TaskMessage::source_not_recursive},
     {"private", TaskMessage::source_private, 0},
     {"rprivate", TaskMessage::source_private, 0},
     {"unbindable", TaskMessage::source_private, 0},
@@ -45,6 +44,8 @@ constexpr Flag kFlags[] = {
     {"shared", 0, TaskMessage::source_private},
     {"rshared", 0, TaskMessage::source_private},
 
+    {"bind"},
+    {"rbind"},
     {"nosuid"},
     {"nodev"},
     {"atime"},
@@ -130,7 +131,7 @@ Result<void> apply_flag(MountSpec& mount, std::string_view item, std::string_vie
       if (refusal.name == name) return refuse(item, formatted("{}: {}", name, refusal.why));
     }
     return refuse(item, "unknown flag " + in_quotes(name))
-        .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, bind, rbind, noexec");
+        .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, noexec, nofail, sqsh");
   }
   return {};
 }

@@ -113,10 +113,10 @@ constexpr ContainerOption kOptions[] = {
      }},
     {"container-mounts", "SRC[:DST[:FLAGS]][,...]",
      "[container] bind-mount a host path into the container; DST defaults to SRC; FLAGS joined by "
-     "+: ro, bind, noexec, nofail, sqsh; or tmpfs:DST (empty directory), umount:DST (drop a mount)",
+     "+: ro, noexec, nofail, sqsh; or tmpfs:DST (empty directory), umount:DST (drop a mount)",
      "MOUNTS", Kind::list, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) { return add_mounts(request, value); },
-     "bind-mount a host path; FLAGS joined by +: ro, bind, noexec"},
+     "bind-mount a host path; FLAGS joined by +: ro, noexec"},
     {"container-workdir", "PATH", "[container] work directory in the container (default: the image's)",
      "WORKDIR", Kind::once, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {

@@ -22,13 +22,13 @@ namespace spc::tool {
 namespace {
 
 /// A copy of the tree at `source`, in no place yet, with more flags than it has.
-Result<UniqueFd> copy_tree(int source, const char* path, bool recursive, std::uint64_t attributes) {
-  const unsigned below = recursive ? AT_RECURSIVE : 0U;
-  UniqueFd tree(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | below));
+Result<UniqueFd> copy_tree(int source, const char* path, std::uint64_t attributes) {
+  constexpr unsigned kWhole = AT_EMPTY_PATH | AT_RECURSIVE;
+  UniqueFd tree(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | kWhole));
   if (!tree) return Error::from_errno(errno, "copy the mount of " + in_quotes(path));
   mount_attr attr{};
   attr.attr_set = attributes;
-  if (::mount_setattr(tree.get(), "", AT_EMPTY_PATH | below, &attr, sizeof attr) != 0) {
+  if (::mount_setattr(tree.get(), "", kWhole, &attr, sizeof attr) != 0) {
     return Error::from_errno(errno, "set the flags of the mount of " + in_quotes(path));
   }
   return tree;
@@ -59,10 +59,10 @@ Result<HostTrees> copy_host_trees(const MountedImage& image) {
     return {};
   };
   constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
-  SPC_TRY(put(HostTree::proc, copy_tree(AT_FDCWD, "/proc", true, kQuiet)));
-  SPC_TRY(put(HostTree::sys, copy_tree(AT_FDCWD, "/sys", true, kQuiet | MOUNT_ATTR_RDONLY)));
-  SPC_TRY(put(HostTree::dev, copy_tree(AT_FDCWD, "/dev", true, MOUNT_ATTR_NOSUID)));
-  SPC_TRY(put(HostTree::tmp, copy_tree(AT_FDCWD, (image.place + "/tmp").c_str(), false, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
+  SPC_TRY(put(HostTree::proc, copy_tree(AT_FDCWD, "/proc", kQuiet)));
+  SPC_TRY(put(HostTree::sys, copy_tree(AT_FDCWD, "/sys", kQuiet | MOUNT_ATTR_RDONLY)));
+  SPC_TRY(put(HostTree::dev, copy_tree(AT_FDCWD, "/dev", MOUNT_ATTR_NOSUID)));
+  SPC_TRY(put(HostTree::tmp, copy_tree(AT_FDCWD, (image.place + "/tmp").c_str(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
   return trees;
 }
 
@@ -89,8 +89,7 @@ Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedIm
     if (!lies_on_dev(source)) attributes |= MOUNT_ATTR_NODEV;
     if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
     if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
-    const bool recursive = (source.flags & TaskMessage::source_not_recursive) == 0;
-    trees.push_back(SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), recursive, attributes)));
+    trees.push_back(SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), attributes)));
   }
   return trees;
 }

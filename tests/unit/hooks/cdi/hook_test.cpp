@@ -266,7 +266,7 @@ TEST_CASE("mounts, nodes and files come in as their options say") {
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(paths(edits.devices) == std::vector<std::string>{"/dev/other</dev/real", "/dev/nvidia3"});
   REQUIRE(edits.mounts.size() == 2);
-  CHECK(edits.mounts[0] == MountEdit{.source = "/srv/data", .target = "/data", .recursive = false});
+  CHECK(edits.mounts[0] == MountEdit{.source = "/srv/data", .target = "/data"});
   CHECK(edits.mounts[1] == MountEdit{.source = "", .target = "/run/x/y", .read_only = false, .no_exec = true, .size = 65536});
   CHECK(has(edits.notes, "mount \"/data\": option \"idmap\" is ignored"));
   CHECK(has(edits.notes, "intelRdt is ignored"));

@@ -31,7 +31,7 @@ TEST_CASE("mounts are separated by commas and equal ones count once") {
 
 TEST_CASE("flags are joined by plus") {
   const auto mounts = parse_mounts("/a:/b:ro+bind+noexec+nosuid+x-create=dir").value();
-  CHECK(mounts[0].flags == (TaskMessage::source_read_only | TaskMessage::source_not_recursive | TaskMessage::source_no_exec));
+  CHECK(mounts[0].flags == (TaskMessage::source_read_only | TaskMessage::source_no_exec));
 }
 
 TEST_CASE("a relative target lies below the container's root") {
@@ -180,7 +180,7 @@ TEST_CASE("a mount that cannot be meant is refused with the item and the reason"
   CHECK(refusal("/a:b") ==
         "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path");
   CHECK(refusal("/a:/b:rp") ==
-        "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
+        "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
   CHECK(refusal("/a:/b:suid") == "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
   CHECK(refusal("/a:/b:x-move").starts_with("--container-mounts: \"/a:/b:x-move\": x-move: not supported"));
   CHECK(refusal("/a:/b:").find("unknown flag \"\"") != std::string::npos);
@@ -202,5 +202,5 @@ TEST_CASE("a mount that cannot be meant is refused with the item and the reason"
   CHECK(refusal("/a:/x/../y") == "accepted");
   CHECK(refusal("/a:/...") == "accepted");
   CHECK(refusal("/\x1b[31m:/b:no") ==
-        "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: ro, rw, bind, rbind, noexec)");
+        "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
 }
