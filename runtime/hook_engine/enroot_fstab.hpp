@@ -1,25 +1,23 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
+#include "hook_engine/mount_options.hpp"
 
 namespace spc {
 
 /// An fstab line in enroot-mount's format: SOURCE TARGET TYPE OPTIONS FREQ PASS, with escapes such as `\040` for blanks.
-struct EnrootFstabLine {
+struct EnrootFstabLine : MountOptions {
   std::string source;
-  std::string target;             ///< in the container's root
-  std::string type;               ///< "none" if the source is a path
-  std::string data;               ///< file system options as given, with commas
-  unsigned long flags = 0;        ///< MS_* without propagation; 0 with a propagation: nothing is mounted
-  unsigned long propagation = 0;  ///< MS_PRIVATE and so on, with MS_REC
-  enum class Create { no, file, directory, as_source } create = Create::no;
-  bool detach = false;  ///< unmount the target
-  bool no_fail = false;
-  bool quiet = false;  ///< do not report ignored failures
+  std::string target;                ///< in the container's root
+  std::string type;                  ///< "none" if the source is a path
+  std::vector<std::string> options;  ///< as given
+  std::string data;                  ///< those of the file system, with commas
   int pass = 0;
 
   bool operator==(const EnrootFstabLine&) const = default;
@@ -35,6 +33,13 @@ inline constexpr std::size_t kMostOfFstabLine = 4096;
 ///   SOURCE OPTIONS           the same path in the container
 ///   SOURCE TARGET OPTIONS    type none
 /// The pass number is the sixth field, or the fifth if that is 0 or missing.
+/// `expand` changes each field before that, if it is given.
+using ExpandField = std::function<std::string(std::string)>;
+Result<EnrootFstabLine> parse_fstab_line(std::string_view line, const ExpandField& expand = {});
+
+/// The lines of a file that are neither empty nor a comment, and their numbers.
+std::vector<std::pair<unsigned, std::string_view>> fstab_lines(std::string_view text);
+
 Result<std::vector<EnrootFstabLine>> parse_enroot_mounts(std::string_view text);
 
 }  // namespace spc

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sched.h>
+#include <sys/mount.h>
 
 #include <array>
 #include <cstddef>
@@ -93,6 +94,11 @@ struct TaskMessage {
     source_private = 32,   ///< later mounts on the host are not propagated
   };
   std::uint32_t source_flags = 0;
+  /// The MOUNT_ATTR_* that they ask for; nosuid is every mount's.
+  static unsigned attributes_of(std::uint32_t flags) {
+    return MOUNT_ATTR_NOSUID | ((flags & source_read_only) != 0 ? MOUNT_ATTR_RDONLY : 0U) |
+           ((flags & source_no_exec) != 0 ? MOUNT_ATTR_NOEXEC : 0U);
+  }
   std::uint64_t size = 0;
 
   // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks

@@ -12,9 +12,7 @@ namespace {
 /// Sources that lie on the file system of /dev keep their devices: they are in the container anyway.
 Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order) {
   const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
-  unsigned attributes = MOUNT_ATTR_NOSUID;
-  if (asks(TaskMessage::source_read_only)) attributes |= MOUNT_ATTR_RDONLY;
-  if (asks(TaskMessage::source_no_exec)) attributes |= MOUNT_ATTR_NOEXEC;
+  unsigned attributes = TaskMessage::attributes_of(source.flags);
   if (asks(TaskMessage::source_tmpfs)) {
     return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes);
   }

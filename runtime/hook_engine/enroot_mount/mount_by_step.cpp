@@ -11,6 +11,7 @@
 #include "hook_engine/enroot_mount/mount.hpp"
 #include "hook_engine/root_path.hpp"
 #include "protocol/hook_mount.hpp"
+#include "protocol/task.hpp"
 
 namespace spc {
 namespace {
@@ -72,13 +73,11 @@ Result<void> mount_by_step(const OpenedMount& mount, int socket) {
   if (line.detach || (line.flags & MS_MOVE) != 0) return Error::from_errno(EPERM, "remove a mount");
   if (!line.mounts()) return {};  // nothing is propagated from here to anywhere
   HookMountRequest request;
-  if ((line.flags & MS_RDONLY) != 0) request.flags |= HookMountRequest::read_only;
-  if ((line.flags & MS_NOEXEC) != 0) request.flags |= HookMountRequest::no_exec;
-  if ((line.propagation & (MS_PRIVATE | MS_UNBINDABLE)) != 0) request.flags |= HookMountRequest::is_private;
+  request.flags = source_flags_of(line);
   if ((line.flags & MS_REMOUNT) != 0) return ask(socket, request, {mount.target.get(), mount.target.get()});
   if ((line.flags & MS_BIND) != 0) return ask(socket, request, {mount.target.get(), mount.source.get()});
   if (line.type != "tmpfs") return Error::from_errno(EPERM, "mount a file system of type " + in_quotes(line.type));
-  request.flags |= HookMountRequest::tmpfs;
+  request.flags |= TaskMessage::source_tmpfs;
   if (const auto size = value_of(line.data, "size")) request.size = SPC_TRY(size_of(*size));
   SPC_TRY(ask(socket, request, {mount.target.get()}));
   const auto mode = value_of(line.data, "mode");

@@ -171,7 +171,7 @@ void HookRunner::answer(std::size_t connection) {
   HookMountRequest request;
   const int socket = connections_[connection].get();
   const auto descriptors = receive_struct(socket, request);
-  const bool tmpfs = (request.flags & HookMountRequest::tmpfs) != 0;
+  const bool tmpfs = (request.flags & TaskMessage::source_tmpfs) != 0;
   bool good = descriptors && descriptors->size() == (tmpfs ? 1 : 2);
   if (good) {
     HookMountAnswer answer;

@@ -25,12 +25,6 @@ namespace {
 constexpr char kTools[] = SPC_LIBEXECDIR "/enroot";
 constexpr std::size_t kMostOfFile = 4 << 20;
 
-static_assert(HookMountRequest::read_only == std::uint32_t{TaskMessage::source_read_only} &&
-              HookMountRequest::no_exec == std::uint32_t{TaskMessage::source_no_exec} &&
-              HookMountRequest::tmpfs == std::uint32_t{TaskMessage::source_tmpfs} &&
-              HookMountRequest::is_private == std::uint32_t{TaskMessage::source_private});
-constexpr std::uint32_t kSourceFlags = 1 | 4 | 8 | 32;
-
 /// What decides about the code that a program executes; and, as pyxis, what is not the same for all tasks.
 bool is_left_out(std::string_view name) {
   constexpr std::array<std::string_view, 9> kNames{"BASH_ENV",       "ENV",          "GCONV_PATH",
@@ -155,7 +149,7 @@ std::string work_directory() {
 int mount_by(int builder, const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
   TaskMessage message;
   message.kind = TaskMessageKind::target;
-  message.source_flags = request.flags & kSourceFlags;
+  message.source_flags = request.flags & ~TaskMessage::source_squashfs;
   message.size = request.size;
   std::array<int, 2> passed{opened[0].get(), opened.size() == 2 ? opened[1].get() : -1};
   if (!send_struct(builder, message, std::span(passed.data(), opened.size())) || !receive_struct(builder, message)) return EIO;

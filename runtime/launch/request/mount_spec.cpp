@@ -6,6 +6,7 @@
 
 #include "base/format.hpp"
 #include "base/text.hpp"
+#include "hook_engine/mount_options.hpp"
 #include "launch/request/mount_words.hpp"
 #include "protocol/task.hpp"
 
@@ -20,64 +21,6 @@ Error refuse(std::string_view item, std::string_view why) {
 
 bool is_path(std::string_view text) { return text.starts_with('/') || text.starts_with('.'); }
 
-/// A word of fstab(5) and what it means here.
-struct Flag {
-  std::string_view name;
-  std::uint32_t set = 0;  ///< of TaskMessage::SourceFlags
-  std::uint32_t clear = 0;
-};
-
-// A tree is always mounted with all that is mounted in it: without, what those mounts cover would come to light. Every mount is
-// nosuid and nodev, and what is mounted on the host later appears inside (slave), never the other way round:
-// `shared` can mean nothing else. When a file was last read is its file system's affair, and so is the rest of the second group.
-constexpr Flag kFlags[] = {
-    {"ro", TaskMessage::source_read_only, 0},
-    {"rw", 0, TaskMessage::source_read_only},
-    {"noexec", TaskMessage::source_no_exec, 0},
-    {"exec", 0, TaskMessage::source_no_exec},
-    {"private", TaskMessage::source_private, 0},
-    {"rprivate", TaskMessage::source_private, 0},
-    {"unbindable", TaskMessage::source_private, 0},
-    {"runbindable", TaskMessage::source_private, 0},
-    {"slave", 0, TaskMessage::source_private},
-    {"rslave", 0, TaskMessage::source_private},
-    {"shared", 0, TaskMessage::source_private},
-    {"rshared", 0, TaskMessage::source_private},
-
-    {"bind"},
-    {"rbind"},
-    {"nosuid"},
-    {"nodev"},
-    {"atime"},
-    {"noatime"},
-    {"diratime"},
-    {"nodiratime"},
-    {"relatime"},
-    {"norelatime"},
-    {"strictatime"},
-    {"nostrictatime"},
-    {"lazytime"},
-    {"nolazytime"},
-    {"sync"},
-    {"async"},
-    {"dirsync"},
-    {"iversion"},
-    {"noiversion"},
-    {"mand"},
-    {"nomand"},
-    {"defaults"},
-    {"auto"},
-    {"noauto"},
-    {"user"},
-    {"nouser"},
-    {"users"},
-    {"nousers"},
-    {"owner"},
-    {"noowner"},
-    {"group"},
-    {"nogroup"},
-};
-
 /// Flags that no mount can have here, and why.
 struct Refusal {
   std::string_view name;
@@ -88,6 +31,7 @@ constexpr Refusal kRefused[] = {
     {"remount", "not supported (hint: set the flags on the mount itself)"},
     {"suid", "every mount is nosuid"},
     {"dev", "every mount outside /dev is nodev"},
+    {"nosymfollow", "not supported"},
 };
 
 bool read_mode(std::string_view text, unsigned& mode) {
@@ -107,39 +51,37 @@ Result<void> apply_tmpfs_flag(MountSpec& mount, std::string_view item, std::stri
   return {};
 }
 
-Result<void> apply_flag(MountSpec& mount, std::string_view item, std::string_view name) {
+/// What is no option of fstab, or none that is possible here.
+Result<void> apply_own_flag(MountSpec& mount, std::string_view item, std::string_view name) {
   const bool is_tmpfs = mount.kind == MountSpec::Kind::tmpfs;
-  if (const auto* flag = std::find_if(std::begin(kFlags), std::end(kFlags), [&](const Flag& one) { return one.name == name; });
-      flag != std::end(kFlags)) {
-    mount.flags = (mount.flags & ~flag->clear) | flag->set;
-  } else if (name == "nofail") {
-    mount.optional = true;
-  } else if (name == "silent" || name == "loud") {
-    mount.silent = name == "silent";
-  } else if (name == "x-create=auto") {
-    mount.create = MountSpec::Create::as_source;
-  } else if (name == "x-create=dir" || name == "x-create=file") {
-    mount.create = name == "x-create=dir" ? MountSpec::Create::directory : MountSpec::Create::file;
-  } else if (name == "x-detach") {
-    mount.kind = MountSpec::Kind::removal;  // of enroot: then nothing is mounted
-  } else if (name == "sqsh" && mount.kind == MountSpec::Kind::bind) {
+  if (name == "sqsh" && mount.kind == MountSpec::Kind::bind) {
     mount.kind = MountSpec::Kind::squashfs;
-  } else if (is_tmpfs && (name.starts_with("size=") || name.starts_with("mode="))) {
-    return apply_tmpfs_flag(mount, item, name);
-  } else {
-    for (const Refusal& refusal : kRefused) {
-      if (refusal.name == name) return refuse(item, formatted("{}: {}", name, refusal.why));
-    }
-    return refuse(item, "unknown flag " + in_quotes(name))
-        .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, noexec, nofail, sqsh");
+    return {};
   }
-  return {};
+  if (is_tmpfs && (name.starts_with("size=") || name.starts_with("mode="))) return apply_tmpfs_flag(mount, item, name);
+  return refuse(item, "unknown flag " + in_quotes(name))
+      .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, noexec, nofail, sqsh");
+}
+
+MountSpec::Create create_of(MountOptions::Create create) {
+  if (create == MountOptions::Create::file) return MountSpec::Create::file;
+  return create == MountOptions::Create::directory ? MountSpec::Create::directory : MountSpec::Create::as_source;
 }
 
 Result<void> apply_flags(MountSpec& mount, std::string_view item, std::string_view text) {
-  for (const std::string_view name : split(text, '+')) SPC_TRY(apply_flag(mount, item, name));
-  if (mount.create == MountSpec::Create::file &&
-      (mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::squashfs)) {
+  MountOptions options;
+  for (const std::string_view name : split(text, '+')) {
+    const auto* refusal = std::ranges::find(kRefused, name, &Refusal::name);
+    if (refusal != std::end(kRefused)) return refuse(item, formatted("{}: {}", name, refusal->why));
+    if (!options.add(name)) SPC_TRY(apply_own_flag(mount, item, name));
+  }
+  mount.flags = source_flags_of(options);
+  mount.create = create_of(options.create);
+  mount.optional = options.no_fail;
+  mount.silent = options.quiet;
+  if (options.detach) mount.kind = MountSpec::Kind::removal;  // of enroot: then nothing is mounted
+  const bool is_directory = mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::squashfs;
+  if (mount.create == MountSpec::Create::file && is_directory) {
     return refuse(item, "x-create=file: the target must be a directory");
   }
   return {};

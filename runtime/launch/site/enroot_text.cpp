@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/format.hpp"
+#include "hook_engine/enroot_fstab.hpp"
 
 namespace spc {
 namespace {
@@ -26,45 +27,6 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-std::vector<std::string_view> fields_of(std::string_view line) {
-  std::vector<std::string_view> fields;
-  for (;;) {
-    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
-    if (line.empty()) return fields;
-    fields.push_back(line.substr(0, line.find_first_of(kBlanks)));
-    line.remove_prefix(fields.back().size());
-  }
-}
-
-std::vector<std::string_view> options_of(std::string_view list) {
-  std::vector<std::string_view> options;
-  while (!list.empty()) {
-    options.push_back(list.substr(0, list.find(',')));
-    list.remove_prefix(std::min(options.back().size() + 1, list.size()));
-  }
-  return options;
-}
-
-bool is_octal(char c) { return c >= '0' && c <= '7'; }
-
-/// `\040` and its like.
-std::string without_escapes(std::string_view field) {
-  std::string text;
-  for (std::size_t i = 0; i < field.size(); ++i) {
-    if (field[i] == '\\' && i + 3 < field.size() && is_octal(field[i + 1]) && is_octal(field[i + 2]) && is_octal(field[i + 3])) {
-      text += static_cast<char>((field[i + 1] - '0') * 64 + (field[i + 2] - '0') * 8 + (field[i + 3] - '0'));
-      i += 3;
-    } else {
-      text += field[i];
-    }
-  }
-  return text;
-}
-
-std::string path_of(std::string_view field, const Variables& variables) {
-  return with_variables(without_escapes(field), variables);
-}
-
 /// A path as --container-mounts takes it.
 std::string escaped(std::string_view path) {
   std::string text;
@@ -73,10 +35,6 @@ std::string escaped(std::string_view path) {
     text += c;
   }
   return text;
-}
-
-bool has(const std::vector<std::string_view>& options, std::string_view wanted) {
-  return std::find(options.begin(), options.end(), wanted) != options.end();
 }
 
 /// Trees of the host that are in every container, and the host's names.
@@ -96,50 +54,42 @@ bool is_standard_type(std::string_view type, const std::string& target) {
 
 /// Options that say what is so in any case, or are for enroot alone.
 bool says_nothing(std::string_view option) {
-  constexpr std::array<std::string_view, 4> kNothing{"suid", "dev", "rbind", "defaults"};
+  constexpr std::array<std::string_view, 5> kNothing{"suid", "dev", "rbind", "defaults", "x-create=auto"};
   return std::find(kNothing.begin(), kNothing.end(), option) != kNothing.end() || option.starts_with("uid=") ||
          option.starts_with("gid=") || option.starts_with("nr_inodes=") || option.starts_with("huge=");
 }
 
-std::string joined(const std::vector<std::string_view>& options) {
+std::string as_flags(const std::vector<std::string>& options) {
   std::string text;
-  for (const std::string_view option : options) {
-    if (says_nothing(option)) continue;
-    text += text.empty() ? ":" : "+";
-    text += option;
+  for (const std::string& option : options) {
+    if (!says_nothing(option)) text.append(text.empty() ? ":" : "+").append(option);
   }
   return text;
 }
 
 /// Nothing: it is there anyway.
-std::optional<EnrootMount> mount_of(std::string_view line, const Variables& variables) {
-  const auto fields = fields_of(line);
-  EnrootMount mount{.line = 0, .text = std::string(line), .problem = {}};
-  const std::string source = path_of(fields[0], variables);
-  const bool one_word = source == "tmpfs" || source == "umount";
-  if (fields.size() == 1 && one_word) {
-    mount.problem = "no target";
+std::optional<EnrootMount> mount_of(std::string_view text, const Variables& variables) {
+  EnrootMount mount{.line = 0, .text = std::string(text), .problem = {}};
+  const auto line = parse_fstab_line(text, [&](std::string field) { return with_variables(field, variables); });
+  if (!line) {
+    mount.problem = "not an fstab entry";
     return mount;
   }
-  const std::string target = fields.size() > 1 ? path_of(fields[1], variables) : source;
-  const std::string_view type = fields.size() > 2 ? fields[2] : source == "tmpfs" ? "tmpfs" : "none";
-  const auto options = options_of(fields.size() > 3 ? fields[3] : "");
-  if (source.empty() || !target.starts_with('/')) {
+  const bool is_tree = line->type == "none" || line->type == "bind";
+  if (line->source.empty() || !line->target.starts_with('/')) {
     mount.problem = "the target is not an absolute path";
-  } else if (has(options, "x-detach")) {
-    mount.text = "umount:" + escaped(target) + (has(options, "nofail") ? ":nofail" : "");
-  } else if (type != "none" && type != "bind" && is_standard_type(type, target)) {
+  } else if (line->detach) {
+    mount.text = "umount:" + escaped(line->target) + (line->no_fail ? ":nofail" : "");
+  } else if (is_tree ? is_standard(line->source, line->target) : is_standard_type(line->type, line->target)) {
     return std::nullopt;
-  } else if (type == "tmpfs") {
-    mount.text = "tmpfs:" + escaped(target) + joined(options);
-  } else if (type != "none" && type != "bind") {
-    mount.problem = formatted("file systems of type \"{}\" are not supported", type);
-  } else if (is_standard(source, target)) {
-    return std::nullopt;
-  } else if (!source.starts_with('/')) {
+  } else if (line->type == "tmpfs") {
+    mount.text = "tmpfs:" + escaped(line->target) + as_flags(line->options);
+  } else if (!is_tree) {
+    mount.problem = formatted("file systems of type \"{}\" are not supported", line->type);
+  } else if (!line->source.starts_with('/')) {
     mount.problem = "the source is not an absolute path";
   } else {
-    mount.text = escaped(source) + ":" + escaped(target) + joined(options);
+    mount.text = escaped(line->source) + ":" + escaped(line->target) + as_flags(line->options);
   }
   return mount;
 }
@@ -228,11 +178,7 @@ EnrootConf parse_enroot_conf(std::string_view text, const Variables& variables) 
 
 std::vector<EnrootMount> parse_enroot_fstab(std::string_view text, const Variables& variables) {
   std::vector<EnrootMount> mounts;
-  unsigned number = 0;
-  for (const std::string_view line : lines_of(text)) {
-    ++number;
-    const auto first = line.find_first_not_of(kBlanks);
-    if (first == std::string_view::npos || line[first] == '#') continue;
+  for (const auto& [number, line] : fstab_lines(text)) {
     auto mount = mount_of(line, variables);
     if (!mount) continue;
     mount->line = number;

@@ -42,9 +42,7 @@ Result<UniqueFd> new_tmpfs(const OpenedSource& source) {
   };
   const bool ready = context && set("mode", "0755") && (source.size == 0 || set("size", std::to_string(source.size))) &&
                      ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
-  unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
-  if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
-  if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
+  const unsigned attributes = TaskMessage::attributes_of(source.flags) | MOUNT_ATTR_NODEV;
   UniqueFd mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
   if (!mount) return Error::from_errno(errno, "mount a tmpfs");
   return mount;
@@ -85,10 +83,8 @@ Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedIm
     const bool is_data = (source.flags & TaskMessage::source_squashfs) != 0;
     if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file was changed concurrently");
     const std::string place = is_data ? image.place + "/data" + std::to_string(data++) : "";
-    std::uint64_t attributes = MOUNT_ATTR_NOSUID;
+    std::uint64_t attributes = TaskMessage::attributes_of(source.flags);
     if (!lies_on_dev(source)) attributes |= MOUNT_ATTR_NODEV;
-    if ((source.flags & TaskMessage::source_read_only) != 0) attributes |= MOUNT_ATTR_RDONLY;
-    if ((source.flags & TaskMessage::source_no_exec) != 0) attributes |= MOUNT_ATTR_NOEXEC;
     trees.push_back(SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), attributes)));
   }
   return trees;

@@ -83,12 +83,12 @@ TEST_CASE("a complete line of enroot's fstab") {
 }
 
 TEST_CASE("missing fields are guessed as enroot does") {
-  const EnrootFstabLine bind{
-      .source = "/a", .target = "/b", .type = "none", .data = {}, .flags = MS_BIND | MS_REC, .create = Create::as_source};
-  CHECK(only("/a /b") == bind);
-  auto same = bind;
-  same.target = "/a";
-  CHECK(only("/a") == same);
+  const auto bind = only("/a /b");
+  CHECK(bind == only("/a /b none rbind,x-create=auto"));
+  CHECK((bind.source + bind.target) == "/a/b");
+  CHECK(bind.flags == (MS_BIND | MS_REC));
+  CHECK(bind.create == Create::as_source);
+  CHECK(only("/a") == only("/a /a"));
   CHECK(only("/a x-create=dir,bind").target == "/a");
   CHECK(only("/a x-create=dir,bind").flags == MS_BIND);
   CHECK(only("/a ro").target == "/a");

@@ -83,6 +83,6 @@ TEST_CASE("fstab: what every container has is left out") {
 TEST_CASE("fstab: other file systems are named") {
   CHECK(mounts("server:/x /x nfs defaults") == "1 ! file systems of type \"nfs\" are not supported\n");
   CHECK(mounts("overlay /x overlay lowerdir=/a") == "1 ! file systems of type \"overlay\" are not supported\n");
-  CHECK(mounts("tmpfs") == "1 ! no target\n");
+  CHECK(mounts("tmpfs") == "1 ! not an fstab entry\n");
   CHECK(mounts("data /x none bind") == "1 ! the source is not an absolute path\n");
 }
