@@ -17,13 +17,17 @@ std::uint32_t namespaces_of(const LaunchRequest& request) {
   return request.namespaces | (remaps ? own_user : 0U);
 }
 
-/// Without anything of the user's inside, what he writes has nowhere else to go, so it is measured by his job and not by
-/// the machine.
+/// What is written there takes the job's memory, so the limit is a part of that and not of the machine's: who fills it is told
+/// so, and does not wait for memory that the job cannot get. A site's bytes are not more than half of it.
 Result<std::uint64_t> upper_size(const Terms& terms, const std::map<std::string, std::string>& job) {
-  const auto& asked = terms.request.tmpfs_size;
-  if (asked) return SPC_TRY_DURING("--container-tmpfs-size", tmpfs_bytes(*asked, job));
-  if (!terms.request.contain || terms.policy.upper_bytes != 0) return std::uint64_t{0};
-  return bytes_of({.percent = terms.policy.upper_percent}, memory_of_job(job), "");
+  const LaunchRequest& request = terms.request;
+  const std::uint64_t memory = memory_of_job(job);
+  if (request.tmpfs_size) {
+    return SPC_TRY_DURING("--container-tmpfs-size", bytes_of(*request.tmpfs_size, memory, request.max_tmpfs_size));
+  }
+  const PolicyRecord& policy = terms.policy;
+  const std::uint64_t part = SPC_TRY(bytes_of({.percent = policy.upper_percent}, memory, ""));
+  return policy.upper_bytes != 0 ? std::min(policy.upper_bytes, part) : part;
 }
 
 /// The image, or the container of a name, as far as they are texts and files.

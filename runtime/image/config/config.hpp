@@ -77,7 +77,7 @@ inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
 struct Config {
   std::string default_registry;
   bool writable{}, mount_home{};
-  std::string upper_size;  ///< a percentage of the memory, or bytes with K, M, G or T, as tmpfs takes it
+  std::string upper_size;  ///< a percentage of the job's memory, or bytes with K, M, G or T, as tmpfs takes it
   std::string squashfs;   ///< auto, kernel or fuse
   PullPolicy pull{};
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{};  ///< seconds
@@ -113,7 +113,7 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "mount the user's home directory unless the job says otherwise",
      &Config::mount_home},
     {"upper_size", "size", "50%",
-     "size limit of the writable tmpfs layer: a percentage of the memory, or bytes with K, M, G, T",
+     "size limit of the writable tmpfs layer: a percentage of the job's memory, or bytes with K, M, G, T",
      &Config::upper_size, key::is_upper_size, key::kUpperSizeRule},
     {"squashfs", "auto, kernel, fuse", "auto",
      "how layers are read: by the kernel, by a process of the user, or by the kernel if it can",

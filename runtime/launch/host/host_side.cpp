@@ -57,7 +57,9 @@ Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {
   return {};
 }
 
-Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<std::string, std::string>& environment) {
+/// `most`: the site's limit of a tmpfs.
+Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<std::string, std::string>& environment,
+                       const std::string& most) {
   switch (mount.kind) {
     case MountSpec::Kind::bind: return add_bind(side, mount);
     case MountSpec::Kind::squashfs: return add_squashfs(side, mount);
@@ -67,7 +69,9 @@ Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<st
     case MountSpec::Kind::tmpfs: break;
   }
   std::uint64_t size = 0;
-  if (mount.size) size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as), tmpfs_bytes(*mount.size, environment));
+  if (mount.size) {
+    size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as), bytes_of(*mount.size, memory_of_job(environment), most));
+  }
   add_tmpfs(side, mount.target, mount.flags, size, mount.mode, mount.shown_as);
   return {};
 }
@@ -139,7 +143,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   side.added_for("--container-slurm");
   if (before_mounts) SPC_TRY(before_mounts(side));
   for (const MountSpec& mount : request.mounts) {
-    auto added = add_mount(side, mount, environment);
+    auto added = add_mount(side, mount, environment, request.max_tmpfs_size);
     if (!added && mount.optional) {
       if (!mount.silent) log.write(LogLevel::warning, mount.origin + ": " + added.error().message());
       continue;

@@ -30,7 +30,8 @@ struct LaunchRequest {
   std::optional<ContainerName> name;
   std::string save;                      ///< file to write the container to; empty: none
   std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
-  std::optional<MemorySize> tmpfs_size;  ///< of each writable part; empty: the site's limit
+  std::optional<MemorySize> tmpfs_size;  ///< of each writable part; empty: the site's default
+  std::string max_tmpfs_size;            ///< that the site allows; empty: no limit
   std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;

@@ -9,7 +9,6 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/unique_fd.hpp"
-#include "launch/policy/site_policy.hpp"
 
 namespace spc {
 namespace {
@@ -123,10 +122,6 @@ Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, con
         .hint("request less");
   }
   return bytes;
-}
-
-Result<std::uint64_t> tmpfs_bytes(const MemorySize& size, const std::map<std::string, std::string>& job_environment) {
-  return bytes_of(size, memory_of_job(job_environment), SitePolicy::read().max_tmpfs_size);
 }
 
 }  // namespace spc

@@ -27,7 +27,4 @@ std::uint64_t memory_of_job(const std::map<std::string, std::string>& job_enviro
 /// empty: no limit.
 Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, const std::string& most);
 
-/// The same for the calling task and the site's max_tmpfs_size.
-Result<std::uint64_t> tmpfs_bytes(const MemorySize& size, const std::map<std::string, std::string>& job_environment);
-
 }  // namespace spc

@@ -33,6 +33,7 @@ Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& pol
   // Slurm's commands would take themselves for root's, which munge knows better.
   if (!request.remap_root) request.remap_root = !*request.slurm && site.remap_root;
   request.namespaces |= site_namespaces(site);
+  request.max_tmpfs_size = site.max_tmpfs_size;
   return request;
 }
 

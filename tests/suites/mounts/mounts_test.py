@@ -1,9 +1,11 @@
 """What --container-mounts, --container-contain and --container-tmpfs-size do; what is refused is in errors_test.py."""
 import os
 import subprocess
+import time
 
 from cluster import kill_all
 from harness import equal, expect, test
+from site_files import rules
 
 QUICK = True
 
@@ -167,6 +169,38 @@ def a_percentage_is_one_of_the_jobs_memory(cluster):
 def contained_the_size_follows_the_jobs_memory(cluster):
     size = int(cluster.bash("stat -f -c '%b * %S' ~ | xargs expr", "--mem=200M", "--container-contain").good())
     expect(size <= 100 << 20 and size > 90 << 20, f"half of the job's memory is {size}")
+
+
+def filling_test_of(memory):
+    def fills(cluster):
+        """A message of the program or the end of the step by the OOM killer, but no waiting for memory."""
+        started = time.monotonic()
+        done = cluster.srun("-w", "node01", f"--mem={memory}", "bash", "-c", "head -c 300M /dev/zero >/full; echo rc $?; rm /full", timeout=20)
+        took = time.monotonic() - started
+        by_limit = "No space left on device" in done.err and "rc 1" in done.out
+        expect(by_limit or done.rc != 0, "the job has written more than it has memory", done)
+        expect(took < 10, f"it took {took:.0f} s", done)
+    fills.__name__ = f"a_job_with_{memory}_megabytes_cannot_fill_the_root_with_more"
+    fills.__module__ = __name__
+    return test(fills)
+
+
+for each in (20, 60, 100):
+    filling_test_of(each)
+
+
+@test
+def a_job_is_told_that_its_root_is_full(cluster):
+    """Half of its memory, in the root and in /tmp each, and not more where the site sets bytes."""
+    script = "for where in / /tmp; do stat -f -c '%b * %S' $where | xargs expr; done; head -c 300M /dev/zero >/full"
+    done = cluster.bash(script, "--mem=200M")
+    half = -(-((200 << 20) // 100 * 50) // 4096) * 4096
+    equal(done.out.split(), [str(half)] * 2, "sizes", done)
+    expect(done.rc == 1 and "No space left on device" in done.err, "the program was not told that it is full", done)
+    with rules(cluster, 'upper_size = "8M"\n'):
+        equal(cluster.bash(SIZES.replace("/mnt", ""), "--mem=200M").good().split(), [str(8 << 20)] * 2, "sizes by the site")
+    with rules(cluster, 'upper_size = "900M"\n'):
+        equal(cluster.bash(SIZES.replace("/mnt", ""), "--mem=200M").good().split(), [str(half)] * 2, "sizes by the job")
 
 
 @test
