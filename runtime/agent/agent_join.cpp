@@ -37,10 +37,9 @@ Result<void> Agent::look() {
 }
 
 Result<void> Agent::say_found(std::uint32_t state) {
-  TaskMessage message;
+  TaskMessage message = joined_.value_or(TaskMessage{});
   message.kind = TaskMessageKind::named;
   message.named_state = state;
-  if (joined_) message.namespaces = joined_->namespaces;
   const int notes = named_ ? named_->notes.get() : -1;
   return send_struct(tasks_.front().socket.get(), message, std::span(&notes, notes >= 0 ? 1 : 0));
 }

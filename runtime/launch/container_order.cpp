@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/socket.hpp"
+#include "launch/host/join_check.hpp"
 #include "launch/site/enroot_compat.hpp"
 #include "launch/site/site_request.hpp"
 
@@ -90,8 +91,9 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   const Terms& terms = request.terms;
   ContainerOrder order;
   SPC_TRY(plan_image(request, order));
-  SPC_TRY(plan_mounts(request, order));
   order.upper_size = SPC_TRY(upper_size(terms, request.task.job));
+  if (order.joins) SPC_TRY(check_join(request.task.asked, request.named, order.upper_size, request.task.log));
+  SPC_TRY(plan_mounts(request, order));
   ContainerSpec& spec = order.spec;
   const bool has_image = !terms.request.image.empty();
   spec.image = has_image ? order.location.canonical() : request.named.notes().image;

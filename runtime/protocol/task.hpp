@@ -115,14 +115,15 @@ struct TaskMessage {
     start_save = 128,     ///< the leader gets the container's root, open, without mounts
     start_hooks = 256,    ///< it needs to modify the root while the host is visible
   };
-  std::uint32_t start_flags = 0;
+  std::uint32_t start_flags = 0;  ///< named and ready: start_read_only of the existing container
   /// lead, of a private container: the image of the step's earlier ones; set_up and ready: of the image, if it is in
   /// the store
   Digest manifest;
   std::uint64_t offset = 0;  ///< bytes
 
   std::uint32_t namespaces = 0;  ///< start: NamespaceBits of the new container; ready and named: of the existing one
-  std::uint64_t upper_size = 0;  ///< size limit in bytes, of the root file system and of /tmp each; 0: the site's limit
+  /// start: size limit in bytes, of the root file system and of /tmp each, 0: the site's limit; ready and named: of the existing
+  std::uint64_t upper_size = 0;
 
   // name: only these determine who owns its files and where they are (no text); named: which of these it is
   enum NameFlags : std::uint32_t {

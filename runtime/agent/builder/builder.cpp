@@ -109,6 +109,8 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   if (order.read_only) SPC_TRY(make_root_read_only());
 
   ready.namespaces = order.namespaces;
+  ready.upper_size = order.upper_size;
+  if (order.read_only) ready.start_flags = TaskMessage::start_read_only;
   std::vector<UniqueFd> namespaces;
   if (user >= 0) {
     // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.

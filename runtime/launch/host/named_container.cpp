@@ -130,7 +130,7 @@ Result<bool> NamedStart::take_answer(const TaskMessage& answer, std::vector<Uniq
     return false;
   }
   state_ = answer.named_state;
-  namespaces_ = answer.namespaces;
+  running_ = {answer.namespaces, (answer.start_flags & TaskMessage::start_read_only) != 0, answer.upper_size};
   if (notes.size() == 1) file_ = std::move(notes.front());
   constexpr std::size_t kSane = 64 << 10;
   if (file_) notes_ = ContainerNotes::parse(SPC_TRY_DURING("read the container's notes", read_file(file_.get(), kSane)));

@@ -58,8 +58,14 @@ class NamedStart {
   /// The image for the notes; `file`: the identity of a file or directory, otherwise empty.
   void will_be(const std::string& image, const std::string& file);
   [[nodiscard]] const ContainerNotes& notes() const { return notes_; }
-  /// Of a running container.
-  [[nodiscard]] std::uint32_t namespaces() const { return namespaces_; }
+  /// How a running container is.
+  struct Running {
+    std::uint32_t namespaces = 0;  ///< NamespaceBits
+    bool read_only = false;
+    std::uint64_t upper_size = 0;  ///< bytes that can be written in each place
+  };
+  [[nodiscard]] const Running& running() const { return running_; }
+  [[nodiscard]] std::uint32_t namespaces() const { return running_.namespaces; }
   /// Whether the stored container can only be used with a file or directory of the user.
   [[nodiscard]] bool needs_file() const { return !notes_.file.empty(); }
   /// Whether the opened file or directory is the one the container was created from.
@@ -78,7 +84,7 @@ class NamedStart {
   bool asked_for_step_ = false;
   std::uint32_t state_ = 0;
   NamePlan plan_ = NamePlan::make;
-  std::uint32_t namespaces_ = 0;
+  Running running_;
   UniqueFd file_;
   ContainerNotes notes_;
   bool fresh_ = false;
