@@ -30,6 +30,8 @@ struct SitePolicy {
   std::optional<bool> writable, mount_home;  ///< they win over the PolicyRecord's
   std::vector<std::string> unshare;          ///< names of namespaces
   std::vector<std::string> enroot_mounts, enroot_mounts_of_user;  ///< `FILE, line N`, a tab, the mount
+  /// Options that the user asks for by variables or files of enroot, and by which.
+  std::vector<std::pair<std::string, std::string>> options_of_user;
 
   /// The defaults.
   SitePolicy();

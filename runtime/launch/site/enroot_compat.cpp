@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/file.hpp"
 #include "base/format.hpp"
@@ -78,12 +79,16 @@ bool is_on(std::string_view value) {
 }
 
 /// What enroot.conf says, where the job's own variables do not say it.
-Result<Variables> settings_of(const Variables& job, Log* log) {
-  Variables settings;
-  std::string where;
+struct Settings {
+  Variables values;
+  std::set<std::string> of_user;  ///< names that the site has not set to the same
+};
+
+Result<Settings> settings_of(const Variables& job, Log* log) {
+  Settings settings;
   const auto add = [&](const std::string& path, const std::string& text) {
     const auto conf = parse_enroot_conf(text, job);
-    for (const auto& [name, value] : conf.values) settings[name] = value;
+    for (const auto& [name, value] : conf.values) settings.values[name] = value;
     for (const std::string& name : conf.needs_shell) {
       if (log != nullptr)
         log->write(LogLevel::debug, formatted("{}: the value of {} needs a shell and is ignored",
@@ -94,14 +99,17 @@ Result<Variables> settings_of(const Variables& job, Log* log) {
   SPC_TRY(each_file(system + "/enroot.conf.d", ".conf", Whose::site, add));
   if (const auto text = SPC_TRY(text_of(system + "/enroot.conf", Whose::site))) add(system + "/enroot.conf", *text);
   for (const auto& [name, value] : job) {
-    if (name.starts_with("ENROOT_")) settings[name] = value;
+    if (!name.starts_with("ENROOT_")) continue;
+    const auto found = settings.values.find(name);
+    if (found == settings.values.end() || is_on(found->second) != is_on(value)) settings.of_user.insert(name);
+    settings.values[name] = value;
   }
   return settings;
 }
 
 }  // namespace
 
-Result<Variables> enroot_settings(const Variables& job) { return settings_of(job, nullptr); }
+Result<Variables> enroot_settings(const Variables& job) { return SPC_TRY(settings_of(job, nullptr)).values; }
 
 std::string enroot_directory_of_user(const Variables& settings, const Variables& job) {
   const auto value = [](const Variables& variables, const char* name) {
@@ -118,34 +126,60 @@ bool is_on_for_enroot(std::string_view value) { return is_on(value); }
 
 namespace {
 
-void add_settings(SitePolicy& site, const Variables& settings) {
-  constexpr std::pair<const char*, const char*> kFlags[] = {
-      {"ENROOT_ROOTFS_WRITABLE", "writable"}, {"ENROOT_REMAP_ROOT", "remap_root"}, {"ENROOT_MOUNT_HOME", "mount_home"}};
-  for (const auto& [name, key] : kFlags) {
-    if (const auto found = settings.find(name); found != settings.end()) site.set(key, is_on(found->second) ? "true" : "false");
-  }
-  constexpr std::pair<const char*, const char*> kNamespaces[] = {
-      {"ENROOT_UNSHARE_NET", "net"}, {"ENROOT_UNSHARE_IPC", "ipc"}, {"ENROOT_UNSHARE_UTS", "uts"}, {"ENROOT_UNSHARE_PID", "pid"}};
-  for (const auto& [name, space] : kNamespaces) {
-    if (const auto found = settings.find(name); found != settings.end() && is_on(found->second)) site.unshare.emplace_back(space);
+/// A variable of enroot, what it sets, and the options that do the same; empty: none that a site could switch off.
+struct Setting {
+  const char* name;
+  const char* key;
+  const char* value;  ///< of the key; nullptr: as the variable says
+  const char* option;
+  const char* opposite;
+};
+constexpr Setting kSettings[] = {
+    {"ENROOT_ROOTFS_WRITABLE", "writable", nullptr, "container-writable", "container-readonly"},
+    {"ENROOT_REMAP_ROOT", "remap_root", nullptr, "container-remap-root", ""},
+    {"ENROOT_MOUNT_HOME", "mount_home", nullptr, "container-mount-home", ""},
+    {"ENROOT_UNSHARE_NET", "unshare", "net", "container-unshare", ""},
+    {"ENROOT_UNSHARE_IPC", "unshare", "ipc", "container-unshare", ""},
+    {"ENROOT_UNSHARE_UTS", "unshare", "uts", "container-unshare", ""},
+    {"ENROOT_UNSHARE_PID", "unshare", "pid", "container-unshare", ""},
+};
+
+void add_settings(SitePolicy& site, const Settings& settings) {
+  for (const Setting& setting : kSettings) {
+    const auto found = settings.values.find(setting.name);
+    if (found == settings.values.end()) continue;
+    const bool on = is_on(found->second);
+    if (setting.value == nullptr) {
+      site.set(setting.key, on ? "true" : "false");
+    } else if (on) {
+      site.set(setting.key, setting.value);
+    }
+    const char* option = on ? setting.option : setting.opposite;
+    if (settings.of_user.contains(setting.name)) site.options_of_user.emplace_back(option, setting.name);
   }
 }
 
 Result<void> add_directory(SitePolicy& site, const std::string& directory, Whose whose, const Variables& job, Log* log) {
-  SPC_TRY(each_file(directory + "/mounts.d", ".fstab", whose, [&](const std::string& path, const std::string& text) {
+  const bool of_user = whose == Whose::user;
+  const auto add_mounts = [&](const std::string& path, const std::string& text) {
     for (const EnrootMount& mount : parse_enroot_fstab(text, job)) {
       const std::string where = formatted("{}, line {}", path, mount.line);
       if (mount.problem.empty()) {
-        (whose == Whose::site ? site.enroot_mounts : site.enroot_mounts_of_user).push_back(where + "\t" + mount.text);
+        (of_user ? site.enroot_mounts_of_user : site.enroot_mounts).push_back(where + "\t" + mount.text);
+        if (of_user) site.options_of_user.emplace_back("container-mounts", where);
       } else if (log != nullptr) {
         log->write(LogLevel::warning,
                    formatted("{}: {}: {}; skipped", where, in_quotes(mount.text), mount.problem));
       }
     }
-  }));
-  return each_file(directory + "/environ.d", ".env", whose, [&](const std::string&, const std::string& text) {
-    for (const auto& [name, value] : parse_environ(text, job)) site.env.push_back(name + "=" + value);
-  });
+  };
+  const auto add_variables = [&](const std::string& path, const std::string& text) {
+    const auto variables = parse_environ(text, job);
+    for (const auto& [name, value] : variables) site.env.push_back(name + "=" + value);
+    if (of_user && !variables.empty()) site.options_of_user.emplace_back("container-env", path);
+  };
+  SPC_TRY(each_file(directory + "/mounts.d", ".fstab", whose, add_mounts));
+  return each_file(directory + "/environ.d", ".env", whose, add_variables);
 }
 
 }  // namespace
@@ -153,10 +187,10 @@ Result<void> add_directory(SitePolicy& site, const std::string& directory, Whose
 Result<void> add_enroot_files(SitePolicy& site, const Variables& job, Log* log) {
   if (!site.enroot_compat) return {};
   const auto own = site.env;
-  const Variables settings = SPC_TRY(settings_of(job, log));
+  const Settings settings = SPC_TRY(settings_of(job, log));
   add_settings(site, settings);
   SPC_TRY(add_directory(site, kSystem, Whose::site, job, log));
-  if (const std::string users = enroot_directory_of_user(settings, job); !users.empty()) {
+  if (const std::string users = enroot_directory_of_user(settings.values, job); !users.empty()) {
     SPC_TRY(add_directory(site, users, Whose::user, job, log));
   }
   site.env.insert(site.env.end(), own.begin(), own.end());  // config.toml counts more

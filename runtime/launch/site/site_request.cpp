@@ -20,10 +20,27 @@ std::uint32_t site_namespaces(const SitePolicy& site) {
   return bits;
 }
 
+/// Whether an option of the job takes the place of what enroot's variables and files say.
+bool is_overridden(const LaunchRequest& request, std::string_view option) {
+  if (option == "container-writable" || option == "container-readonly") return request.writable.has_value();
+  if (option == "container-remap-root") return request.remap_root.has_value();
+  if (option == "container-mount-home") return request.contain || request.mount_home.has_value();
+  return option == "container-mounts" && request.contain;
+}
+
+/// They count like options.
+Result<void> check_options_of_user(const LaunchRequest& request, const SitePolicy& site) {
+  for (const auto& [option, origin] : site.options_of_user) {
+    if (!is_overridden(request, option)) SPC_TRY_DURING(origin, check_features({option}, site));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy, const SitePolicy& site) {
   SPC_TRY(check_features(request.features, site));
+  SPC_TRY(check_options_of_user(request, site));
   auto mounts = SPC_TRY(site_mounts(site, request.contain ? UsersMounts::no : UsersMounts::yes));
   std::move(request.mounts.begin(), request.mounts.end(), std::back_inserter(mounts));
   request.mounts = std::move(mounts);

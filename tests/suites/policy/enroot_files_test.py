@@ -68,6 +68,33 @@ def defaults_of_enroot_conf_count_and_the_jobs_variables_more(cluster):
         expect("ENROOT_DATA_PATH needs a shell" in done.err, "the value that is ignored is not named", done)
 
 
+OFF = ["container-remap-root", "container-unshare", "container-mounts", "container-mount-home", "container-readonly", "container-env"]
+
+
+@test
+def an_option_that_is_off_is_refused_to_enroots_variables_and_files_too(cluster):
+    own = os.path.join(cluster.home, "alice/.config/enroot")
+    off = {"spank-container/config.d/50-test.toml": f"enroot_compat = true\nfeatures_off = {OFF}\n"}
+    step = ["srun", "-w", "node01", IMAGE]
+    with Files(cluster, off):
+        for variable in ("ENROOT_REMAP_ROOT=y", "ENROOT_UNSHARE_NET=y", "ENROOT_UNSHARE_PID=1", "ENROOT_MOUNT_HOME=yes", "ENROOT_ROOTFS_WRITABLE=n"):
+            done = cluster.run(*step, "sh", "-c", "id -u; echo ran", env=[variable])
+            expect("ran" not in done.out, f"{variable} got around it", done)
+            answered("an_option_that_is_off_by_" + variable.split("=")[0].lower(), done)
+        for name, text in (("mounts.d/a.fstab", "/home/shared /opt/mine\n"), ("environ.d/a.env", "FROM_HER=x\n")):
+            try:
+                local_files.put(f"{own}/{name}", text)
+                done = cluster.run(*step, "true")
+                answered("an_option_that_is_off_by_" + name.split(".")[0], done)
+            finally:
+                shutil.rmtree(own)
+        # What says no, is overridden, or is the site's own, asks for nothing.
+        cluster.run(*step, "id", "-u", env=["ENROOT_REMAP_ROOT=n", "ENROOT_UNSHARE_NET=no", "ENROOT_X=y"]).good("2001")
+        cluster.run(*step, "--no-container-remap-root", "--container-writable", "id", "-u", env=["ENROOT_REMAP_ROOT=y", "ENROOT_ROOTFS_WRITABLE=n"]).good("2001")
+    with Files(cluster, {**off, "enroot/enroot.conf": "ENROOT_REMAP_ROOT yes\n", "enroot/mounts.d/a.fstab": "/home/shared /opt/site\n"}):
+        cluster.run(*step, "sh", "-c", "id -u; test -d /opt/site", env=["ENROOT_REMAP_ROOT=y"]).good("0")
+
+
 @test
 def a_file_of_enroot_that_others_can_write_is_refused(cluster):
     with Files(cluster, {**ON, "enroot/environ.d/a.env": "A=b\n"}) as files:
