@@ -18,9 +18,8 @@ using Row = KeyRow<SitePolicy>;
 
 constexpr std::size_t kMostPolicy = sizeof(PolicyRecord) + PolicyRecord::kMostText;
 
-constexpr std::array<Row, 5> kEnrootKeys{{{"writable", "", "", "", &SitePolicy::writable},
+constexpr std::array<Row, 4> kEnrootKeys{{{"writable", "", "", "", &SitePolicy::writable},
                                           {"mount_home", "", "", "", &SitePolicy::mount_home},
-                                          {"unshare", "", "", "", &SitePolicy::unshare},
                                           {"enroot_mounts", "", "", "", &SitePolicy::enroot_mounts},
                                           {"enroot_mounts_of_user", "", "", "",
                                            &SitePolicy::enroot_mounts_of_user}}};

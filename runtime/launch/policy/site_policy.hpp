@@ -23,12 +23,11 @@ struct SitePolicy {
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
   std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer;
   std::string gpu, gpu_devices, driver_root, mpi, mpi_abi, fabric;
-  std::vector<std::string> mounts, env, keep_env, allowed_paths, features_off, hooks_off;
+  std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, features_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, fabric_libraries;
 
   /// Not of config.toml, but of enroot's files.
   std::optional<bool> writable, mount_home;  ///< they win over the PolicyRecord's
-  std::vector<std::string> unshare;          ///< names of namespaces
   std::vector<std::string> enroot_mounts, enroot_mounts_of_user;  ///< `FILE, line N`, a tab, the mount
   /// Options that the user asks for by variables or files of enroot, and by which.
   std::vector<std::pair<std::string, std::string>> options_of_user;
@@ -98,6 +97,10 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
      "variables or patterns that keep the job's value, as with `--container-env`",
      &SitePolicy::keep_env, key::is_name_or_pattern,
      "expected NAME, or a pattern with * and ?"},
+    {"unshare", "list of namespaces", "",
+     "namespaces that no container shares with the host: net, ipc, uts, pid",
+     &SitePolicy::unshare, nullptr, nullptr,
+     []() -> std::vector<std::string_view> { return {"net", "ipc", "uts", "pid"}; }},
     {"allowed_paths", "list of directories", "",
      "where image files and directories may be; empty: anywhere",
      &SitePolicy::allowed_paths, key::is_absolute, "expected an absolute path"},

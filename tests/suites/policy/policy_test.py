@@ -70,6 +70,19 @@ def the_sites_mounts_are_in_every_container(cluster):
 
 
 @test
+def the_sites_namespaces_are_every_containers_own(cluster):
+    read = ["readlink", "/proc/self/ns/ipc", "/proc/self/ns/uts"]
+    node = cluster.run("srun", "-w", "node01", IMAGE, *read).good().splitlines()
+    with rules(cluster, 'unshare = ["ipc"]\n'):
+        found = cluster.run("srun", "-w", "node01", IMAGE, *read).good().splitlines()
+        equal([link in node for link in found], [False, True], "which namespaces are the node's")
+        found = cluster.run("srun", "-w", "node01", IMAGE, "--container-unshare=uts", *read).good().splitlines()
+        equal([link in node for link in found], [False, False], "which namespaces are the node's, one by the option")
+    with rules(cluster, 'unshare = ["mnt"]\n'):
+        answered("a_namespace_of_the_site_that_is_none", cluster.run("srun", "-w", "node01", IMAGE, "true"))
+
+
+@test
 def the_sites_environment_is_in_every_container(cluster):
     with rules(cluster, 'env = ["OF_THE_SITE=two words", "GREETER=site"]\nkeep_env = ["KEPT_*"]\n'):
         script = 'echo "$OF_THE_SITE/$GREETER/$KEPT_HERE"'
