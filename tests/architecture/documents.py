@@ -129,6 +129,23 @@ def setting_problems():
                 yield f"{key} is {source[key]} by default; the manual page says {page[key]}"
 
 
+def key_kinds():
+    """key -> how a hook reads it: flag, list or text, from the rows of the site's policy."""
+    source = (ROOT / SETTINGS["kSiteKeys"]).read_text()
+    types = re.findall(r'^    \{"(\w+)", "([^"]+)",', source, re.M)
+    return {key: "flag" if kind == "yes or no" else "settings_of" if kind.startswith("list") else "setting" for key, kind in types}
+
+
+def read_key_problems():
+    """Hooks read settings by name: each is a key, and read as what it is."""
+    kinds = key_kinds()
+    for directory in ("hooks", "runtime/hook_engine", "runtime/launch/hooks"):
+        for path in sorted((ROOT / directory).rglob("*.cpp")):
+            for function, key in re.findall(r'\b(setting|flag|settings_of)\("(\w+)"', path.read_text()):
+                if kinds.get(key) != function:
+                    yield f"{relative(path)}: {function}(\"{key}\"): {'it is read by ' + kinds[key] if key in kinds else 'there is no such key'}"
+
+
 # --- hooks ---
 
 
@@ -182,3 +199,4 @@ def check(report, stage):
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
     report.check("the manual page of hooks names every key that is read", hook_key_problems())
     report.check("the manual page has the settings of the rows, with defaults", setting_problems())
+    report.check("hooks read no setting that does not exist, and each as what it is", read_key_problems())

@@ -16,6 +16,7 @@ namespace spc {
 ///                                       --container-mounts
 ///   environ.d/*.env                     the key env
 ///
+/// What of it comes from the user is noted in options_of_user: a site can switch it off.
 /// Files below /etc/enroot must be owned by root, like config.toml; `job` replaces ${NAME} in all of them. Unsupported
 /// settings are reported to `log`, unless it is nullptr.
 Result<void> add_enroot_files(SitePolicy& site, const Variables& job, Log* log);
