@@ -8,11 +8,11 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
 #include "unit/catch.hpp"
+#include "files.hpp"
 #include "fuse_server.hpp"
 #include "loop_devices.hpp"
 #include "programs.hpp"
@@ -24,19 +24,6 @@ using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {
-
-Digest digest_of(unsigned char byte) {
-  Digest digest;
-  digest.bytes.fill(byte);
-  return digest;
-}
-
-std::string contents(const fs::path& file) {
-  std::ifstream stream(file);
-  std::stringstream text;
-  text << stream.rdbuf();
-  return text.str();
-}
 
 UniqueFd opened(const fs::path& path, int how = O_RDONLY) { return UniqueFd(::open(path.c_str(), how | O_CLOEXEC)); }
 

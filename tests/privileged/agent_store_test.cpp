@@ -12,6 +12,7 @@
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
 #include "unit/catch.hpp"
+#include "files.hpp"
 #include "protocol/image_record.hpp"
 
 using namespace spc;
@@ -25,12 +26,6 @@ ImageStore fresh_store() {
   fs::remove_all(SPC_RUN_DIR);
   REQUIRE(set_up_node(12345, 12345));
   return std::move(ImageStore::open(SPC_STORE_DIR)).value();
-}
-
-Digest digest_of(unsigned char byte) {
-  Digest digest;
-  digest.bytes.fill(byte);
-  return digest;
 }
 
 std::string layer_path(const Digest& digest) { return SPC_STORE_DIR "/layers/sha256/" + digest.hex() + ".sqsh"; }

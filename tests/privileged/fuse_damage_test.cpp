@@ -9,6 +9,7 @@
 #include <random>
 
 #include "unit/catch.hpp"
+#include "files.hpp"
 #include "fuse_server.hpp"
 
 using namespace spc;
@@ -29,13 +30,6 @@ struct Scene : ImageScene {
     fs::create_symlink("directory", tree / "link");
   }
 };
-
-std::string bytes_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(stream), {});
-}
-
-void write(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary | std::ios::trunc) << text; }
 
 /// Looks at everything in reach and says how many times there was an error; another one than EIO fails the test.
 int walk(const fs::path& directory, int depth = 0) {
@@ -84,7 +78,7 @@ std::string refusal(const fs::path& image, std::uint64_t offset = 0) {
 TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
   Scene scene;
   make_squashfs(scene.tree, scene.image);
-  const std::string good = bytes_of(scene.image);
+  const std::string good = contents(scene.image);
   const auto with = [&](std::size_t at, const std::string& bytes) {
     std::string changed = good;
     changed.replace(at, bytes.size(), bytes);
@@ -117,7 +111,7 @@ TEST_CASE("no damage to an image ends the server") {
   for (const char* options :
        {"-noI -noD -noF -noX -noId -b 4K", "-comp gzip", "-comp lzo", "-comp lz4", "-comp xz", "-comp zstd"}) {
     make_squashfs(scene.tree, scene.image, options);
-    const std::string good = bytes_of(scene.image);
+    const std::string good = contents(scene.image);
     std::mt19937 random(std::hash<std::string>()(options));
     const int rounds = options[1] == 'n' ? 60 : 8;
     for (int round = 0; round < rounds; ++round) {
@@ -141,7 +135,7 @@ TEST_CASE("no damage to an image ends the server") {
 TEST_CASE("a name longer than names may be makes its directory unreadable and nothing else") {
   Scene scene;
   make_squashfs(scene.tree, scene.image, "-noI -noD -noF -noX -noId");
-  std::string bytes = bytes_of(scene.image);
+  std::string bytes = contents(scene.image);
   // The size of a name stands before it, less one.
   const auto name = bytes.rfind("file39");
   REQUIRE(name != std::string::npos);

@@ -17,24 +17,13 @@
 #include <thread>
 
 #include "unit/catch.hpp"
+#include "files.hpp"
 #include "fuse_server.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string contents(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::stringstream text;
-  text << stream.rdbuf();
-  return stream.good() || stream.eof() ? text.str() : "cannot be read";
-}
-
-void write(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  std::ofstream(file, std::ios::binary) << text;
-}
 
 /// Text that compresses to about half.
 std::string text_of(std::size_t size, unsigned seed) {
@@ -87,14 +76,6 @@ void fill(const fs::path& tree) {
   write(tree / "sparse", "begin");
   fs::resize_file(tree / "sparse", 3 << 20);
   std::ofstream(tree / "sparse", std::ios::app) << "end";
-}
-
-std::string status_line(pid_t pid, const std::string& key) {
-  std::istringstream text(contents("/proc/" + std::to_string(pid) + "/status"));
-  for (std::string line; std::getline(text, line);) {
-    if (line.starts_with(key + ":")) return line.substr(key.size() + 2);
-  }
-  return {};
 }
 
 }  // namespace

@@ -6,34 +6,17 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "agent/node/privilege.hpp"
 #include "base/socket.hpp"
 #include "unit/catch.hpp"
+#include "files.hpp"
 
 using namespace spc;
 using namespace spc::agent;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string proc_file(pid_t pid, const char* name) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/" + name);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::string status_line(pid_t pid, const std::string& key) {
-  std::istringstream text(proc_file(pid, "status"));
-  std::string line;
-  while (std::getline(text, line)) {
-    if (line.starts_with(key + ":")) return line.substr(key.size() + 1);
-  }
-  return {};
-}
 
 /// Waits until the process has executed its program.
 void await_exec(pid_t pid, const std::string& name) {
@@ -54,11 +37,11 @@ TEST_CASE("a helper has its user, no groups, no capability, no environment and o
   const pid_t pid =
       start_helper("/bin/sleep", "1000", 12345, 12346, {theirs.get(), theirs.get(), theirs.get(), theirs.get()}).value();
   await_exec(pid, "sleep");
-  CHECK(status_line(pid, "Uid") == "\t12345\t12345\t12345\t12345");
-  CHECK(status_line(pid, "Gid") == "\t12346\t12346\t12346\t12346");
-  CHECK(status_line(pid, "Groups") == "\t ");
-  CHECK(status_line(pid, "CapPrm") == "\t0000000000000000");
-  CHECK(status_line(pid, "CapEff") == "\t0000000000000000");
+  CHECK(status_line(pid, "Uid") == "12345\t12345\t12345\t12345");
+  CHECK(status_line(pid, "Gid") == "12346\t12346\t12346\t12346");
+  CHECK(status_line(pid, "Groups") == " ");
+  CHECK(status_line(pid, "CapPrm") == "0000000000000000");
+  CHECK(status_line(pid, "CapEff") == "0000000000000000");
   CHECK(proc_file(pid, "environ").empty());
   int descriptors = 0;
   for (const auto& fd : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
@@ -89,7 +72,7 @@ TEST_CASE("a helper dies with the process that started it") {
   bool gone = false;
   for (int attempt = 0; attempt < 200 && !gone; ++attempt) {
     const std::string state = status_line(helper, "State");
-    gone = state.empty() || state.starts_with("\tZ");
+    gone = state.empty() || state.starts_with("Z");
     ::usleep(10'000);
   }
   CHECK(gone);

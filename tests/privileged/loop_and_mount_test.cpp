@@ -13,6 +13,7 @@
 #include "agent/builder/mount.hpp"
 #include "agent/node/privilege.hpp"
 #include "unit/catch.hpp"
+#include "files.hpp"
 #include "loop_devices.hpp"
 
 using namespace spc;
@@ -22,12 +23,6 @@ namespace fs = std::filesystem;
 namespace {
 
 const fs::path kWork = "/var/lib/loop-test";
-
-Digest digest_of(unsigned char byte) {
-  Digest digest;
-  digest.bytes.fill(byte);
-  return digest;
-}
 
 /// A squashfs file with one file of root in it.
 UniqueFd squashfs_file(const std::string& name) {
