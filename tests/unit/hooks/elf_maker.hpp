@@ -11,6 +11,9 @@
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
 
+/// The flags of a library for x86-64 in ld.so.cache.
+inline constexpr std::uint32_t kX86 = 0x0303;
+
 /// A small library as the loader's tests and those of MPI need it: an ELF file of 64 bits that says things about itself.
 struct MadeElf {
   std::string soname;
@@ -110,3 +113,11 @@ struct MadeElf {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 };
+
+/// One that says only what it is called and what it is for.
+inline std::string elf_library(const std::string& soname, std::uint16_t machine = EM_X86_64) {
+  MadeElf made;
+  made.soname = soname;
+  made.machine = machine;
+  return made.bytes();
+}

@@ -14,6 +14,13 @@
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/hook.hpp"
 
+/// Where libraries are on a Debian node.
+#if defined(__aarch64__)
+inline constexpr char kLibraries[] = "/usr/lib/aarch64-linux-gnu";
+#else
+inline constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
+#endif
+
 /// A node that looks as if it had GPUs and NVIDIA's driver, and an image, in a directory of the test's own. Its libraries are
 /// ELF files with nothing but a soname; its device nodes are files. So what is tested with it is called fake.
 class FakeNode {
@@ -36,10 +43,7 @@ class FakeNode {
   void image_link(const std::string& path, const std::string& target) const { make_link(image() / path.substr(1), target); }
 
   void library(const std::string& path, const std::string& soname, std::uint16_t machine = spc_own_machine()) const {
-    MadeElf made;
-    made.soname = soname;
-    made.machine = machine;
-    file(path, made.bytes());
+    file(path, elf_library(soname, machine));
   }
 
   void kernel(const std::string& version) const {

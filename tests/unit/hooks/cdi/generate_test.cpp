@@ -12,7 +12,7 @@ using namespace spc;
 
 namespace {
 
-NvidiaLibrary library(const std::string& directory, const std::string& file, const std::string& soname) {
+NvidiaLibrary driver_library(const std::string& directory, const std::string& file, const std::string& soname) {
   return {.path = directory + "/" + file, .file = file, .soname = soname, .folder = {}, .uses = for_compute};
 }
 
@@ -21,11 +21,11 @@ NvidiaDriver fake_driver(const std::string& root = "") {
   NvidiaDriver driver;
   driver.version = driver.library_version = "575.57.08";
   const std::string lib = root + "/usr/lib/x86_64-linux-gnu";
-  driver.libraries = {library(lib, "libcuda.so.575.57.08", "libcuda.so.1"),
-                      library(lib, "libnvidia-ml.so.575.57.08", "libnvidia-ml.so.1"),
-                      library(lib + "/vdpau", "libvdpau_nvidia.so.575.57.08", "")};
+  driver.libraries = {driver_library(lib, "libcuda.so.575.57.08", "libcuda.so.1"),
+                      driver_library(lib, "libnvidia-ml.so.575.57.08", "libnvidia-ml.so.1"),
+                      driver_library(lib + "/vdpau", "libvdpau_nvidia.so.575.57.08", "")};
   driver.libraries.back().folder = "vdpau";
-  driver.libraries.push_back(library(root + "/usr/lib/i386-linux-gnu", "libcuda.so.575.57.08", "libcuda.so.1"));
+  driver.libraries.push_back(driver_library(root + "/usr/lib/i386-linux-gnu", "libcuda.so.575.57.08", "libcuda.so.1"));
   driver.libraries.back().is_32_bit = true;
   driver.binaries = {{root + "/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", for_utility}};
   driver.sockets = {{"/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket", for_utility}};
@@ -52,7 +52,7 @@ NvidiaDriver fake_driver(const std::string& root = "") {
 }
 
 /// What a container gets, as lines that can be compared.
-std::set<std::string> outcome(const Hook& hook, const HookContext& context) {
+std::set<std::string> edits_as_lines(const Hook& hook, const HookContext& context) {
   auto edits = hook.prepare(context);
   INFO((edits ? "" : edits.error().message()));
   REQUIRE(edits);
@@ -191,20 +191,20 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
   auto context = node.context();
   context.job["NVIDIA_VISIBLE_DEVICES"] = "all";
   context.job["NVIDIA_DRIVER_CAPABILITIES"] = "all";
-  const auto native = outcome(nvidia_hook, context);
+  const auto native = edits_as_lines(nvidia_hook, context);
   CHECK(native.size() > 25);
 
   const NvidiaDriver driver = discover_nvidia(context.host_root, "");
   node.file("/etc/cdi/nvidia.yaml", cdi_to_yaml(nvidia_cdi_spec(driver, "")));
   context.settings.emplace("prefer_cdi", "true");
-  CHECK(outcome(cdi_hook, context) == native);
-  CHECK(outcome(nvidia_hook, context).empty());
+  CHECK(edits_as_lines(cdi_hook, context) == native);
+  CHECK(edits_as_lines(nvidia_hook, context).empty());
 
   // Nobody constrains devices, and Slurm has given the second one.
   context.job["SLURM_STEP_GPUS"] = "1";
-  const auto one = outcome(cdi_hook, context);
+  const auto one = edits_as_lines(cdi_hook, context);
   CHECK(one.contains("device /dev/nvidia0"));
   CHECK(one.contains("denied /dev/nvidia1"));
   context.settings.clear();
-  CHECK(outcome(nvidia_hook, context) == one);
+  CHECK(edits_as_lines(nvidia_hook, context) == one);
 }

@@ -1,6 +1,6 @@
 #include <unistd.h>
 
-#include "unit/catch.hpp"
+#include "unit/has.hpp"
 #include "cdi_files.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/cdi/cdi.hpp"
@@ -10,7 +10,7 @@ using namespace spc;
 
 namespace {
 
-constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu/";
+constexpr char kVendorLibraries[] = "/usr/lib/x86_64-linux-gnu/";
 
 HookContext context_on(const FakeHost& host, std::vector<std::string> devices) {
   HookContext context;
@@ -31,8 +31,8 @@ void install_nvidia(const FakeHost& host) {
   for (const char* file :
        {"/run/nvidia-persistenced/socket", "/usr/bin/nvidia-smi", "/lib/firmware/nvidia/575.57.08/gsp_ga10x.bin"})
     host.touch(file);
-  host.write(std::string(kLibraries) + "libcuda.so.575.57.08", MadeElf{.soname = "libcuda.so.1"}.bytes());
-  host.write(std::string(kLibraries) + "libnvidia-ml.so.575.57.08", MadeElf{.soname = "libnvidia-ml.so.1"}.bytes());
+  host.write(std::string(kVendorLibraries) + "libcuda.so.575.57.08", MadeElf{.soname = "libcuda.so.1"}.bytes());
+  host.write(std::string(kVendorLibraries) + "libnvidia-ml.so.575.57.08", MadeElf{.soname = "libnvidia-ml.so.1"}.bytes());
 }
 
 Edits prepared(const HookContext& context) {
@@ -43,31 +43,24 @@ Edits prepared(const HookContext& context) {
   return *std::move(edits);
 }
 
-std::string refused(const HookContext& context) {
+std::string refusal_of(const HookContext& context) {
   const auto edits = cdi_hook.prepare(context);
   return edits ? "accepted" : edits.error().message();
 }
 
 /// What comes of a file with these edits at its one device, v.com/c=x.
-std::string outcome(const std::string& edits, const std::vector<std::string>& files = {}) {
+std::string refusal_of_edits(const std::string& edits, const std::vector<std::string>& files = {}) {
   const FakeHost host;
   host.write("/etc/cdi/v.json",
              R"({"cdiVersion":"1.1.0","kind":"v.com/c","devices":[{"name":"x","containerEdits":)" + edits + "}]}");
   for (const auto& file : files) host.touch(file);
-  return refused(context_on(host, {"v.com/c=x"}));
+  return refusal_of(context_on(host, {"v.com/c=x"}));
 }
 
 std::vector<std::string> paths(const std::vector<DeviceEdit>& devices) {
   std::vector<std::string> list;
   for (const DeviceEdit& device : devices) list.push_back(device.path + (device.source.empty() ? "" : "<" + device.source));
   return list;
-}
-
-bool has(const std::vector<std::string>& texts, const std::string& part) {
-  for (const auto& text : texts) {
-    if (text.find(part) != std::string::npos) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -89,12 +82,12 @@ TEST_CASE("a fake GPU comes with everything that nvidia-ctk's file says") {
                                      .no_exec = true});
   CHECK(edits.mounts[1] == MountEdit{.source = "/usr/bin/nvidia-smi", .target = "/usr/bin/nvidia-smi"});
   CHECK(edits.libraries ==
-        std::vector<LibraryEdit>{{"libcuda.so.1", std::string(kLibraries) + "libcuda.so.575.57.08", true},
-                                 {"libnvidia-ml.so.1", std::string(kLibraries) + "libnvidia-ml.so.575.57.08", true}});
+        std::vector<LibraryEdit>{{"libcuda.so.1", std::string(kVendorLibraries) + "libcuda.so.575.57.08", true},
+                                 {"libnvidia-ml.so.1", std::string(kVendorLibraries) + "libnvidia-ml.so.575.57.08", true}});
   // Links in /dev are the host's.
   CHECK(edits.symlinks ==
-        std::vector<SymlinkEdit>{{std::string(kLibraries) + "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"},
-                                 {std::string(kLibraries) + "libcuda.so", "libcuda.so.1"}});
+        std::vector<SymlinkEdit>{{std::string(kVendorLibraries) + "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"},
+                                 {std::string(kVendorLibraries) + "libcuda.so", "libcuda.so.1"}});
   CHECK(edits.remembered.at(kCdiDriverVersion) == "575.57.08");
   CHECK(edits.warnings.empty());
   CHECK(has(edits.notes, "nvidia.com/gpu=0 as /run/cdi/nvidia.yaml describes it"));
@@ -198,38 +191,40 @@ TEST_CASE("a device that Slurm has not given to the step is told") {
 
 TEST_CASE("what would be more than a device is refused") {
   CHECK(
-      outcome(R"({"mounts":[{"hostPath":"/","containerPath":"/host"}]})")
-          .find("of \"/\", which is not a single file or directory of the node (hint: the CDI file /etc/cdi/v.json requests it)") !=
+      refusal_of_edits(R"({"mounts":[{"hostPath":"/","containerPath":"/host"}]})")
+          .find(
+              "of \"/\", which is not a single file or directory of the node (hint: the CDI file /etc/cdi/v.json requests it)") !=
       std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/usr/../","containerPath":"/host"}]})").find("which is not a single file or directory") !=
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/usr/../","containerPath":"/host"}]})")
+            .find("which is not a single file or directory") != std::string::npos);
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/etc","containerPath":"/"}]})").find("is the image's root") !=
         std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/"}]})").find("is the image's root") != std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/a/../."}]})").find("is the image's root") !=
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/etc","containerPath":"/a/../."}]})").find("is the image's root") !=
         std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"proc","containerPath":"/p","type":"proc"}]})")
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"proc","containerPath":"/p","type":"proc"}]})")
             .find("file systems of type \"proc\" are not supported") != std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"etc","containerPath":"/p"}]})").find("not a single file or directory") !=
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"etc","containerPath":"/p"}]})").find("not a single file or directory") !=
         std::string::npos);
-  CHECK(outcome(R"({"deviceNodes":[{"path":"/opt/node"}]})").find("is outside /dev") != std::string::npos);
-  CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/../etc/shadow"}]})").find("is outside /dev") != std::string::npos);
-  CHECK(outcome(R"({"hooks":[{"hookName":"createContainer","path":"/bin/sh","args":["sh","-c","rm -rf /"]}]})") ==
+  CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/opt/node"}]})").find("is outside /dev") != std::string::npos);
+  CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/dev/../etc/shadow"}]})").find("is outside /dev") != std::string::npos);
+  CHECK(refusal_of_edits(R"({"hooks":[{"hookName":"createContainer","path":"/bin/sh","args":["sh","-c","rm -rf /"]}]})") ==
         "hook \"/bin/sh\": a shell is not run for a device (hint: the CDI file /etc/cdi/v.json requests it)");
-  CHECK(outcome(R"({"hooks":[{"hookName":"startContainer","path":"/usr/bin/x"}]})")
+  CHECK(refusal_of_edits(R"({"hooks":[{"hookName":"startContainer","path":"/usr/bin/x"}]})")
             .find("programs are not run for a device in stage startContainer") != std::string::npos);
   CHECK(
-      outcome(
+      refusal_of_edits(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","explode"]}]})")
           .find("unsupported: \"explode\" does") != std::string::npos);
   CHECK(
-      outcome(
+      refusal_of_edits(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
           .find("is not TARGET::LINK") != std::string::npos);
-  CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})", {"/dev/old"})
+  CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})", {"/dev/old"})
             .find("device node \"/dev/new\": containers have the node's /dev, in which nothing can be created") !=
         std::string::npos);
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})").find("the node's /sys, in which nothing can be created") !=
-        std::string::npos);
-  CHECK(outcome(R"({"netDevices":[{"hostInterfaceName":"eth1","name":"eth0"}]})")
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/etc","containerPath":"/sys/x"}]})")
+            .find("the node's /sys, in which nothing can be created") != std::string::npos);
+  CHECK(refusal_of_edits(R"({"netDevices":[{"hostInterfaceName":"eth1","name":"eth0"}]})")
             .find("network interface \"eth1\": interfaces are not moved") != std::string::npos);
 }
 
@@ -244,9 +239,10 @@ TEST_CASE("a program of another vendor is left to the engine, which runs what is
 
 TEST_CASE("what a CDI file names and the node does not have is refused with advice") {
   const std::string advice = "(hint: the CDI file /etc/cdi/v.json names it; recreate it if the driver has changed)";
-  CHECK(outcome(R"({"mounts":[{"hostPath":"/usr/lib/libgone.so","containerPath":"/usr/lib/libgone.so"}]})") ==
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/usr/lib/libgone.so","containerPath":"/usr/lib/libgone.so"}]})") ==
         "mount source \"/usr/lib/libgone.so\": no such file or directory " + advice);
-  CHECK(outcome(R"({"deviceNodes":[{"path":"/dev/gone"}]})") == "device node \"/dev/gone\": no such file or directory " + advice);
+  CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/dev/gone"}]})") ==
+        "device node \"/dev/gone\": no such file or directory " + advice);
 }
 
 TEST_CASE("mounts, nodes and files come in as their options say") {
@@ -286,7 +282,7 @@ TEST_CASE("a file that is left out is told where devices are asked for") {
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.environment.set.at("A") == "b=c");
   CHECK(edits.warnings == std::vector<std::string>{"CDI file \"/etc/cdi/bad.json\": cdiVersion: is missing"});
-  CHECK(refused(context_on(host, {"v.com/c=y"})).find("not in any CDI file of this node; CDI file \"/etc/cdi/bad.json\"") !=
+  CHECK(refusal_of(context_on(host, {"v.com/c=y"})).find("not in any CDI file of this node; CDI file \"/etc/cdi/bad.json\"") !=
         std::string::npos);
-  CHECK(refused(context_on(host, {"no name"})).find("is not a device name") != std::string::npos);
+  CHECK(refusal_of(context_on(host, {"no name"})).find("is not a device name") != std::string::npos);
 }

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/catch.hpp"
+#include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/fabric/choice.hpp"
 #include "hooks/fabric/fabric.hpp"
@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 namespace {
 
 /// A node and an image that are directories.
-struct FakeNode {
+struct FabricNode {
   fs::path root, image;
   HookContext context;
 
-  FakeNode() {
+  FabricNode() {
     std::string pattern = (fs::temp_directory_path() / "spc-fabric-XXXXXX").string();
     root = fs::path(::mkdtemp(pattern.data())) / "node";
     image = root.parent_path() / "image";
@@ -35,9 +35,9 @@ struct FakeNode {
       return UniqueFd(::open((inside.string() + path).c_str(), flags | O_CLOEXEC));
     };
   }
-  ~FakeNode() { fs::remove_all(root.parent_path()); }
-  FakeNode(const FakeNode&) = delete;
-  FakeNode& operator=(const FakeNode&) = delete;
+  ~FabricNode() { fs::remove_all(root.parent_path()); }
+  FabricNode(const FabricNode&) = delete;
+  FabricNode& operator=(const FabricNode&) = delete;
 
   static void write_to(const fs::path& place, const std::string& path, const std::string& text) {
     const fs::path file = place / path.substr(1);
@@ -88,19 +88,6 @@ struct FakeNode {
   }
 };
 
-std::string library(const char* soname) {
-  MadeElf elf;
-  elf.soname = soname;
-  return elf.bytes();
-}
-
-bool says(const std::vector<std::string>& lines, const std::string& part) {
-  for (const std::string& line : lines) {
-    if (line.find(part) != std::string::npos) return true;
-  }
-  return false;
-}
-
 /// Without what depends on the limits of this machine.
 std::vector<std::string> but_for_limits(std::vector<std::string> warnings) {
   std::erase_if(warnings, [](const std::string& line) { return line.find("can be locked") != std::string::npos; });
@@ -110,7 +97,7 @@ std::vector<std::string> but_for_limits(std::vector<std::string> warnings) {
 }  // namespace
 
 TEST_CASE("fake adapters are found with their nodes and providers") {
-  const FakeNode node;
+  const FabricNode node;
   CHECK(fabric_devices(node.context).empty());
   node.add_adapter("mlx5_10", "mlx5_core", "0000:5e:00.0", 2);
   node.two_adapters();
@@ -144,7 +131,7 @@ TEST_CASE("the provider follows from the module, or the name where there is no P
 }
 
 TEST_CASE("a job chooses among fake adapters by number, name or address") {
-  FakeNode node;
+  FabricNode node;
   node.two_adapters();
   node.add_adapter("bnxt_re0", "bnxt_en", "0000:01:00.0", 2);  // before the others by name
   const auto devices = fabric_devices(node.context);
@@ -171,7 +158,7 @@ TEST_CASE("a job chooses among fake adapters by number, name or address") {
 }
 
 TEST_CASE("fake adapters that are not chosen cannot be opened") {
-  FakeNode node;
+  FabricNode node;
   node.two_adapters();
   node.context.job["MELLANOX_VISIBLE_DEVICES"] = "mlx5_1";
   CHECK(node.start(fabric_hook).denied_devices == std::vector<std::string>{"/dev/infiniband/umad0", "/dev/infiniband/uverbs0"});
@@ -185,7 +172,7 @@ TEST_CASE("fake adapters that are not chosen cannot be opened") {
 }
 
 TEST_CASE("an ordinary node is told of in explanations only") {
-  FakeNode node;
+  FabricNode node;
   node.of_two_nodes();
   node.context.image["NCCL_VERSION"] = "2";
   const auto edits = node.start(fabric_hook);
@@ -196,33 +183,33 @@ TEST_CASE("an ordinary node is told of in explanations only") {
 }
 
 TEST_CASE("with a fake fabric that works, memory may be locked and nothing is warned of") {
-  FakeNode node;
+  FabricNode node;
   node.of_two_nodes();
   node.two_adapters();
   node.image_with_verbs();
   node.context.image["NCCL_VERSION"] = "2";
   const auto edits = node.start(fabric_hook);
   CHECK(edits.limits == std::vector<LimitEdit>{{"memlock", UINT64_MAX}});
-  CHECK(says(edits.notes, "mlx5_0 (InfiniBand), mlx5_1 (InfiniBand); locked memory: "));
+  CHECK(has(edits.notes, "mlx5_0 (InfiniBand), mlx5_1 (InfiniBand); locked memory: "));
   CHECK(but_for_limits(edits.warnings).empty());
 }
 
 TEST_CASE("an image that lacks what the fake fabric needs is told of, if it has something to talk by") {
-  FakeNode node;
+  FabricNode node;
   node.two_adapters();
   node.of_two_nodes();
   CHECK(node.start(fabric_hook).warnings.empty());
   node.context.image["NCCL_VERSION"] = "2";
-  CHECK(says(node.start(fabric_hook).warnings, "the fabric is not used: the image has no libibverbs.so.1 (hint: "));
+  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has no libibverbs.so.1 (hint: "));
   node.image_with_verbs();
   fs::remove(node.image / "etc/libibverbs.d/mlx5.driver");
-  CHECK(says(node.start(fabric_hook).warnings, "the image's libibverbs has no provider for mlx5 (hint: "));
+  CHECK(has(node.start(fabric_hook).warnings, "the image's libibverbs has no provider for mlx5 (hint: "));
   node.context.job["SLURM_STEP_NUM_TASKS"] = "1";
   CHECK(node.start(fabric_hook).warnings.empty());
 }
 
 TEST_CASE("a library is found in the image's cache, too") {
-  FakeNode node;
+  FabricNode node;
   node.write_image("/etc/ld.so.cache", std::string("glibc-ld.so.cache1.1 libmpi.so.40") + '\0' + "/opt/libmpi.so.40" + '\0');
   const Edits none;
   CHECK(LibrariesInside(node.context, none).can_talk());
@@ -231,19 +218,19 @@ TEST_CASE("a library is found in the image's cache, too") {
 }
 
 TEST_CASE("a fake adapter without a node, or with a closed one, is a fault") {
-  FakeNode node;
+  FabricNode node;
   node.of_two_nodes();
   node.context.image["NCCL_VERSION"] = "2";
   node.add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", -1);
   auto edits = node.start(fabric_hook);
-  CHECK(says(edits.warnings, "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
-  CHECK(says(edits.notes, "TCP: mlx5_0 has no device node"));
+  CHECK(has(edits.warnings, "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
+  CHECK(has(edits.notes, "TCP: mlx5_0 has no device node"));
   node.context.settings.emplace("fabric", "require");
   CHECK(node.start(fabric_hook).refusal.starts_with("the site requires the fabric: mlx5_0 has no device node"));
 }
 
 TEST_CASE("where the site requires a fabric, a step of several nodes is refused without one") {
-  FakeNode node;
+  FabricNode node;
   node.context.settings.emplace("fabric", "require");
   node.of_two_nodes();
   CHECK(node.start(fabric_hook).refusal == "the site requires the fabric: the node has no fabric adapter");
@@ -261,9 +248,9 @@ TEST_CASE("where the site requires a fabric, a step of several nodes is refused 
 }
 
 TEST_CASE("the node's libraries for the fabric come in and are found by soname and by name") {
-  FakeNode node;
-  node.write("/opt/plugin/libnccl-net.so", library("libnccl-net.so.0"));
-  node.write("/opt/verbs/libmlx5-rdmav34.so", library("libmlx5.so.1"));
+  FabricNode node;
+  node.write("/opt/plugin/libnccl-net.so", elf_library("libnccl-net.so.0"));
+  node.write("/opt/verbs/libmlx5-rdmav34.so", elf_library("libmlx5.so.1"));
   node.write("/opt/text", "no library");
   for (const char* path : {"/opt/plugin/libnccl-net.so", "/opt/verbs/libmlx5-rdmav34.so", "/opt/text", "/opt/missing.so"})
     node.context.settings.emplace("fabric_libraries", path);
@@ -276,38 +263,38 @@ TEST_CASE("the node's libraries for the fabric come in and are found by soname a
   for (const LibraryEdit& library : edits.libraries) sonames.push_back(library.soname);
   CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0", "libmlx5-rdmav34.so", "libmlx5.so.1"});
   CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver mlx5\n"}});
-  CHECK(says(edits.warnings, "fabric_libraries: /opt/text on this node: "));
-  CHECK(says(edits.warnings, "fabric_libraries: /opt/missing.so on this node: cannot be opened"));
+  CHECK(has(edits.warnings, "fabric_libraries: /opt/text on this node: "));
+  CHECK(has(edits.warnings, "fabric_libraries: /opt/missing.so on this node: cannot be opened"));
 }
 
 TEST_CASE("fake Slingshot needs libfabric and libcxi") {
-  FakeNode node;
+  FabricNode node;
   node.of_two_nodes();
   node.write("/sys/class/cxi/cxi0/properties");
   node.write("/dev/cxi0");
   node.context.image["NCCL_VERSION"] = "2";
-  CHECK(says(node.start(fabric_hook).warnings, "the image has no libfabric.so.1 with libcxi.so.1"));
+  CHECK(has(node.start(fabric_hook).warnings, "the image has no libfabric.so.1 with libcxi.so.1"));
   for (const char* name : {"libfabric.so.1", "libcxi.so.1"}) {
-    node.write(std::string("/opt/cray/") + name, library(name));
+    node.write(std::string("/opt/cray/") + name, elf_library(name));
     node.context.settings.emplace("fabric_libraries", std::string("/opt/cray/") + name);
   }
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
 }
 
 TEST_CASE("fake NVLink switches without a fabric manager are told of to steps with GPUs") {
-  FakeNode node;
+  FabricNode node;
   node.write("/dev/nvidia-nvswitchctl");
   CHECK(node.start(fabric_hook).warnings.empty());
   node.context.job["SLURM_STEP_GPUS"] = "0,1";
-  CHECK(says(node.start(fabric_hook).warnings, "fabric manager is not running"));
+  CHECK(has(node.start(fabric_hook).warnings, "fabric manager is not running"));
   node.write("/var/run/nvidia-fabricmanager/socket");
   CHECK(node.start(fabric_hook).warnings.empty());
 }
 
 TEST_CASE("the first task of a node looks at /dev/shm") {
-  FakeNode node;
+  FabricNode node;
   node.of_two_nodes();
-  CHECK(says(fabric_hook.task(node.context)->warnings, "no /dev/shm"));
+  CHECK(has(fabric_hook.task(node.context)->warnings, "no /dev/shm"));
   fs::create_directories(node.image / "dev/shm");  // as large as this file system
   CHECK(fabric_hook.task(node.context)->warnings.empty());
   fs::remove(node.image / "dev/shm");
@@ -319,7 +306,7 @@ TEST_CASE("the first task of a node looks at /dev/shm") {
 }
 
 TEST_CASE("settings of NCCL come in with the files they name") {
-  FakeNode node;
+  FabricNode node;
   CHECK(node.start(nccl_hook) == Edits());
   node.write("/etc/nccl.conf",
              "# NCCL_GRAPH_FILE=/opt/not.xml\nNCCL_TOPO_FILE = /opt/topo.xml\r\nNCCL_DEBUG=INFO\nNCCL_NET_PLUGIN=ofi\n"
@@ -337,14 +324,14 @@ TEST_CASE("settings of NCCL come in with the files they name") {
   }
   CHECK(targets == std::vector<std::string>{"/var/run/nvidia-topologyd", "/etc/nccl.conf", "/opt/topo.xml"});
   CHECK(edits.environment == Edits::Environment());
-  CHECK(says(edits.notes, "/opt/missing.conf, which it names, cannot be read on this node"));
-  CHECK_FALSE(says(edits.notes, "the image's is hidden"));
+  CHECK(has(edits.notes, "/opt/missing.conf, which it names, cannot be read on this node"));
+  CHECK_FALSE(has(edits.notes, "the image's is hidden"));
   node.write_image("/etc/nccl.conf", "NCCL_DEBUG=WARN\n");
-  CHECK(says(node.start(nccl_hook).notes, "the image's is hidden: the node's is used"));
+  CHECK(has(node.start(nccl_hook).notes, "the image's is hidden: the node's is used"));
 }
 
 TEST_CASE("SHARP's variables are set for jobs that ask for it") {
-  FakeNode node;
+  FabricNode node;
   node.of_two_nodes();
   CHECK(*sharp_hook.task(node.context) == Edits());
   node.context.job["SLURM_NETWORK"] = "sharp";

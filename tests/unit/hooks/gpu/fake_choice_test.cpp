@@ -27,7 +27,7 @@ struct FourGpus : FakeNode {
   }
 };
 
-Edits edits_for(const HookContext& context) {
+Edits gpu_edits(const HookContext& context) {
   auto edits = nvidia_hook.prepare(context);
   REQUIRE(edits);
   REQUIRE(nvidia_hook.create(context, *edits));
@@ -50,14 +50,14 @@ std::size_t mounts_in(const Edits& edits) {
 
 Edits with_visible(HookContext context, const std::string& value) {
   context.job["NVIDIA_VISIBLE_DEVICES"] = value;
-  return edits_for(context);
+  return gpu_edits(context);
 }
 
 }  // namespace
 
 TEST_CASE("fake GPUs: an image without variables gets all that the cgroup lets") {
   const FourGpus node;
-  const auto edits = edits_for(node.of_step({1, 3}));
+  const auto edits = gpu_edits(node.of_step({1, 3}));
   CHECK(gpus_in(edits) == Nodes{"/dev/nvidia3", "/dev/nvidia1"});
   CHECK(edits.denied_devices.empty());
   CHECK(mounts_in(edits) > 0);
@@ -97,10 +97,10 @@ TEST_CASE("fake GPUs: an image that talks too much is cut short") {
   auto context = node.of_step({0});
   context.image["NVIDIA_VISIBLE_DEVICES"] = std::string(100000, 'x');
   context.image["NVIDIA_DRIVER_CAPABILITIES"] = std::string(100000, 'y');
-  CHECK(edits_for(context).refusal.size() < 1000);
+  CHECK(gpu_edits(context).refusal.size() < 1000);
   context.image["NVIDIA_VISIBLE_DEVICES"] = "0";
   context.image["NVIDIA_REQUIRE_CUDA"] = "cuda>=99" + std::string(100000, '9');
-  const auto edits = edits_for(context);
+  const auto edits = gpu_edits(context);
   CHECK(edits.refusal.size() < 1000);
   REQUIRE(edits.warnings.size() == 1);
   CHECK(edits.warnings.front().size() < 1000);
@@ -125,12 +125,12 @@ TEST_CASE("fake GPUs: the job's variable counts more than the image's, and the o
   const FourGpus node;
   auto context = node.of_step({0, 1});
   context.image["NVIDIA_VISIBLE_DEVICES"] = "void";
-  CHECK(mounts_in(edits_for(context)) == 0);
+  CHECK(mounts_in(gpu_edits(context)) == 0);
   context.gpu = true;
-  CHECK(gpus_in(edits_for(context)).size() == 2);
+  CHECK(gpus_in(gpu_edits(context)).size() == 2);
   context.gpu.reset();
   context.job["NVIDIA_VISIBLE_DEVICES"] = "all";
-  CHECK(gpus_in(edits_for(context)).size() == 2);
+  CHECK(gpus_in(gpu_edits(context)).size() == 2);
 }
 
 TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the others are covered") {
@@ -138,7 +138,7 @@ TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the other
   auto context = node.of_step({0, 1, 2, 3});
   context.job["SLURM_GPUS_ON_NODE"] = "2";
   context.job["SLURM_STEP_GPUS"] = "1,2";  // in the order of the bus: minors 2 and 1
-  const auto edits = edits_for(context);
+  const auto edits = gpu_edits(context);
   CHECK(gpus_in(edits) == Nodes{"/dev/nvidia2", "/dev/nvidia1"});
   CHECK(edits.denied_devices == Nodes{"/dev/nvidia3", "/dev/nvidia0"});
 
@@ -146,7 +146,7 @@ TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the other
   CHECK(nvidia_hook.task(context)->environment.set.at("CUDA_VISIBLE_DEVICES") == "1");
 
   context.settings.emplace("gpu_devices", "accessible");
-  CHECK(gpus_in(edits_for(context)).size() == 4);
+  CHECK(gpus_in(gpu_edits(context)).size() == 4);
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied
   auto context = node.of_step({0, 1});
   context.job["SLURM_STEP_GPUS"] = "2,3";
   context.job["CUDA_VISIBLE_DEVICES"] = "0,1";
-  CHECK(gpus_in(edits_for(context)) == Nodes{"/dev/nvidia1", "/dev/nvidia0"});
+  CHECK(gpus_in(gpu_edits(context)) == Nodes{"/dev/nvidia1", "/dev/nvidia0"});
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
@@ -163,7 +163,7 @@ TEST_CASE("fake GPUs: where Slurm binds them to tasks, the list of one task is n
   const FourGpus node;
   auto context = node.of_step({0, 1});
   context.job = {{"SLURM_STEP_GPUS", "0"}, {"SLURM_GPUS_ON_NODE", "2"}, {"CUDA_VISIBLE_DEVICES", "0"}};
-  CHECK(gpus_in(edits_for(context)).size() == 2);
+  CHECK(gpus_in(gpu_edits(context)).size() == 2);
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("fake GPUs: what Slurm lists and nobody understands is not cut by") {
   for (const char* list : {"0,9", "a", "-1", "0,1,2,3"}) {
     auto context = node.of_step({0, 1, 2, 3});
     context.job["SLURM_JOB_GPUS"] = list;
-    CHECK(gpus_in(edits_for(context)).size() == 4);
+    CHECK(gpus_in(gpu_edits(context)).size() == 4);
   }
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("fake GPUs: capabilities choose libraries, programs and sockets") {
     auto context = node.of_step({0});
     context.job["NVIDIA_DRIVER_CAPABILITIES"] = words;
     std::string names;
-    for (const MountEdit& mount : edits_for(context).mounts) {
+    for (const MountEdit& mount : gpu_edits(context).mounts) {
       if (!mount.target.empty()) names += mount.target.substr(mount.target.rfind('/') + 1) + " ";
     }
     return names;
@@ -202,7 +202,7 @@ TEST_CASE("fake GPUs: a capability that does not exist is named") {
   const FourGpus node;
   auto context = node.of_step({0});
   context.job["NVIDIA_DRIVER_CAPABILITIES"] = "utility,magic";
-  CHECK(edits_for(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
+  CHECK(gpu_edits(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
 }
 
 TEST_CASE("fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {

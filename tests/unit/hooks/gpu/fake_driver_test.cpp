@@ -9,12 +9,6 @@ using namespace spc;
 
 namespace {
 
-#if defined(__aarch64__)
-constexpr char kLibraries[] = "/usr/lib/aarch64-linux-gnu";
-#else
-constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
-#endif
-
 bool has_library(const NvidiaDriver& driver, const std::string& file) {
   return std::any_of(driver.libraries.begin(), driver.libraries.end(), [&](const NvidiaLibrary& it) { return it.file == file; });
 }

@@ -14,11 +14,6 @@ using namespace spc;
 namespace {
 
 constexpr char kVersion[] = "550.54.15";
-#if defined(__aarch64__)
-constexpr char kLibraries[] = "/usr/lib/aarch64-linux-gnu";
-#else
-constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
-#endif
 
 /// prepare and create, as the engine does it.
 std::string edits_of(const Hook& hook, const HookContext& context) {

@@ -59,7 +59,7 @@ HookCall full_call() {
   return call;
 }
 
-std::string refused(std::string_view text) {
+std::string edits_refusal(std::string_view text) {
   const auto read = edits_from_json(text);
   REQUIRE(!read);
   return read.error().message();
@@ -111,35 +111,36 @@ TEST_CASE("a context is the same when it is read as when it was written") {
 }
 
 TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
-  CHECK(refused("hello") == "is not JSON (at byte 1)");
-  CHECK(refused("[]") == "is not a JSON object");
-  CHECK(refused("{} {}").starts_with("is not JSON"));
-  CHECK(refused(R"({"mount": []})") == "mount: is unknown");
-  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/b", "readonly": true}]})") ==
-        "mounts[0].readonly: is unknown");
-  CHECK(refused(R"({"mounts": [{"source": "a", "target": "/b"}]})") == "mounts[0].source: \"a\" is not an absolute path");
-  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "b"}]})") == "mounts[0].target: \"b\" is not an absolute path");
-  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/x/../y"}]})") == "mounts[0].target: \"/x/../y\" has a part \"..\"");
-  CHECK(refused(R"({"mounts": [{"source": "/a", "target": "/"}]})") == "mounts[0].target: cannot be the root");
-  CHECK(refused(R"({"mounts": {}})") == "mounts: is not an array");
-  CHECK(refused(R"({"environment": {"set": {"A": 1}}})") == "environment.set.A: is not a string");
-  CHECK(refused(R"({"environment": {"set": {"A=B": ""}}})") == "environment.set: \"A=B\" is not a variable name");
-  CHECK(refused(R"({"environment": {"set": {"A": "x\u0000y"}}})") == "environment.set: has a NUL character");
-  CHECK(refused(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is not a variable name");
-  CHECK(refused(R"({"files": [{"path": "/x", "mode": "4755"}]})").starts_with("files[0].mode: \"4755\" is not between"));
-  CHECK(refused(R"({"files": [{"path": "/x", "mode": "rwx"}]})").starts_with("files[0].mode: \"rwx\" is not between"));
-  CHECK(refused(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is not a limit"));
-  CHECK(refused(R"({"limits": [{"name": "memlock", "soft": -1}]})").starts_with("limits[0].soft: is not a number"));
-  CHECK(refused(R"({"limits": [{"name": "memlock", "soft": "much"}]})") ==
+  CHECK(edits_refusal("hello") == "is not JSON (at byte 1)");
+  CHECK(edits_refusal("[]") == "is not a JSON object");
+  CHECK(edits_refusal("{} {}").starts_with("is not JSON"));
+  CHECK(edits_refusal(R"({"mount": []})") == "mount: is unknown");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/b", "readonly": true}]})") == "mounts[0].readonly: is unknown");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "a", "target": "/b"}]})") == "mounts[0].source: \"a\" is not an absolute path");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "b"}]})") == "mounts[0].target: \"b\" is not an absolute path");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/x/../y"}]})") ==
+        "mounts[0].target: \"/x/../y\" has a part \"..\"");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/"}]})") == "mounts[0].target: cannot be the root");
+  CHECK(edits_refusal(R"({"mounts": {}})") == "mounts: is not an array");
+  CHECK(edits_refusal(R"({"environment": {"set": {"A": 1}}})") == "environment.set.A: is not a string");
+  CHECK(edits_refusal(R"({"environment": {"set": {"A=B": ""}}})") == "environment.set: \"A=B\" is not a variable name");
+  CHECK(edits_refusal(R"({"environment": {"set": {"A": "x\u0000y"}}})") == "environment.set: has a NUL character");
+  CHECK(edits_refusal(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is not a variable name");
+  CHECK(edits_refusal(R"({"files": [{"path": "/x", "mode": "4755"}]})").starts_with("files[0].mode: \"4755\" is not between"));
+  CHECK(edits_refusal(R"({"files": [{"path": "/x", "mode": "rwx"}]})").starts_with("files[0].mode: \"rwx\" is not between"));
+  CHECK(edits_refusal(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is not a limit"));
+  CHECK(edits_refusal(R"({"limits": [{"name": "memlock", "soft": -1}]})").starts_with("limits[0].soft: is not a number"));
+  CHECK(edits_refusal(R"({"limits": [{"name": "memlock", "soft": "much"}]})") ==
         "limits[0].soft: is neither a number nor \"unlimited\"");
-  CHECK(refused(R"({"libraries": [{"soname": "a/b", "path": "/b"}]})") == "libraries[0].soname: \"a/b\" is not a library name");
-  CHECK(refused(R"({"directories": ["x"]})") == "directories: \"x\" is not an absolute path");
-  CHECK(refused(R"({"notes": ["a"], "notes": []})") == "key \"notes\" is given twice");
-  CHECK(refused(std::string(100, '[')).starts_with("is nested more than 32 levels deep"));
+  CHECK(edits_refusal(R"({"libraries": [{"soname": "a/b", "path": "/b"}]})") ==
+        "libraries[0].soname: \"a/b\" is not a library name");
+  CHECK(edits_refusal(R"({"directories": ["x"]})") == "directories: \"x\" is not an absolute path");
+  CHECK(edits_refusal(R"({"notes": ["a"], "notes": []})") == "key \"notes\" is given twice");
+  CHECK(edits_refusal(std::string(100, '[')).starts_with("is nested more than 32 levels deep"));
 }
 
 TEST_CASE("what a hook's key has of control characters is escaped in the error") {
-  const std::string why = refused("{\"a\\u001b[31m\": 1}");
+  const std::string why = edits_refusal("{\"a\\u001b[31m\": 1}");
   CHECK(why == "a\\x1b[31m: is unknown");
 }
 

@@ -9,12 +9,12 @@
 
 #include "base/file.hpp"
 #include "unit/catch.hpp"
+#include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/ld_cache.hpp"
 
 namespace spc {
 namespace {
 
-constexpr std::uint32_t kX86 = 0x0303;
 constexpr std::uint32_t kI386 = 0x0003;
 
 struct Row {

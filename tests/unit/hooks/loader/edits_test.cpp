@@ -12,13 +12,8 @@
 namespace spc {
 namespace {
 
-constexpr std::uint32_t kX86 = 0x0303;
 constexpr char kCache[] = "/etc/ld.so.cache";
 const std::string kFirst = "/usr/lib/spank-container/first";
-
-std::string library(const std::string& soname, std::uint16_t machine = EM_X86_64) {
-  return MadeElf{.soname = soname, .machine = machine}.bytes();
-}
 
 LibraryEdit driver(const std::string& soname, const std::string& version, bool before = true) {
   return {soname, "/usr/lib/" + soname.substr(0, soname.find(".so")) + ".so." + version, before, EM_X86_64};
@@ -33,7 +28,7 @@ std::vector<std::string> entries_of(const ImageRoot& root) {
   return entries;
 }
 
-void give_glibc(const ImageRoot& root) { root.put("/lib64/ld-linux-x86-64.so.2", library("ld-linux-x86-64.so.2")); }
+void give_glibc(const ImageRoot& root) { root.put("/lib64/ld-linux-x86-64.so.2", elf_library("ld-linux-x86-64.so.2")); }
 
 void give_cache(const ImageRoot& root, const std::vector<std::pair<std::string, std::string>>& entries) {
   LdCache cache;
@@ -83,7 +78,7 @@ TEST_CASE("the image has a library that its cache does not know") {
   ImageRoot root;
   give_glibc(root);
   give_cache(root, {});
-  root.put("/usr/lib64/libGL.so.1", library("libGL.so.1"));
+  root.put("/usr/lib64/libGL.so.1", elf_library("libGL.so.1"));
   root.put("/usr/lib64/libEGL.so.1", "");  // a mount target that an earlier start left
   root.apply(edits_for(root, {driver("libGL.so.1", "550", false), driver("libEGL.so.1", "550", false)}));
   CHECK(entries_of(root) == std::vector<std::string>{"libEGL.so.1 /usr/lib/libEGL.so.1"});
@@ -153,11 +148,11 @@ TEST_CASE("a directory of the image is searched first, and comes before the libr
   give_glibc(root);
   give_cache(root, {{"libcuda.so.1", "/image/libcuda.so.1"}});
   const std::string compat = "/usr/local/cuda/compat";
-  root.put(compat + "/libcuda.so.560.35", library("libcuda.so.1"));
+  root.put(compat + "/libcuda.so.560.35", elf_library("libcuda.so.1"));
   root.link(compat + "/libcuda.so.1", "libcuda.so.560.35");
   root.link(compat + "/libcuda.so", "libcuda.so.1");
-  root.put(compat + "/libnvidia-nvvm.so.4.0.0", library("libnvidia-nvvm.so.4"));
-  root.put(compat + "/libarm.so.1", library("libarm.so.1", EM_AARCH64));
+  root.put(compat + "/libnvidia-nvvm.so.4.0.0", elf_library("libnvidia-nvvm.so.4"));
+  root.put(compat + "/libarm.so.1", elf_library("libarm.so.1", EM_AARCH64));
   root.put(compat + "/libtext.so", "INPUT(libcuda.so)");
   root.link(compat + "/libloop.so.1", "libloop.so.1");
   root.link(compat + "/libout.so.1", "../../../../../../../../../../../../usr/lib/x86_64-linux-gnu/libc.so.6");
@@ -177,7 +172,7 @@ TEST_CASE("a directory of the image is searched first, and comes before the libr
 
 TEST_CASE("musl is given directories") {
   ImageRoot root;
-  root.put("/lib/ld-musl-x86_64.so.1", library("libc.musl-x86_64.so.1"));
+  root.put("/lib/ld-musl-x86_64.so.1", elf_library("libc.musl-x86_64.so.1"));
   const char* path = "/etc/ld-musl-x86_64.path";
   Edits edits = edits_for(root, {driver("libcuda.so.1", "550"), driver("libnew.so.1", "1", false)}, {{"/compat", true}});
   CHECK(file_of(edits, kCache) == nullptr);
@@ -203,7 +198,7 @@ TEST_CASE("musl is given directories") {
 TEST_CASE("an image with both C libraries gets both") {
   ImageRoot root;
   give_glibc(root);
-  root.put("/lib/ld-musl-x86_64.so.1", library("libc.musl-x86_64.so.1"));
+  root.put("/lib/ld-musl-x86_64.so.1", elf_library("libc.musl-x86_64.so.1"));
   const Edits edits = edits_for(root, {driver("libcuda.so.1", "550")});
   CHECK(file_of(edits, kCache) != nullptr);
   CHECK(file_of(edits, "/etc/ld-musl-x86_64.path") != nullptr);
@@ -219,8 +214,8 @@ TEST_CASE("an image without a known loader is told by a variable") {
 
 TEST_CASE("an image of another architecture is left alone, with a note") {
   ImageRoot root;
-  root.put("/lib/ld-linux-aarch64.so.1", library("ld-linux-aarch64.so.1", EM_AARCH64));
-  root.put("/lib64/ld-linux-x86-64.so.2", library("ld-linux-x86-64.so.2", EM_AARCH64));  // only the name
+  root.put("/lib/ld-linux-aarch64.so.1", elf_library("ld-linux-aarch64.so.1", EM_AARCH64));
+  root.put("/lib64/ld-linux-x86-64.so.2", elf_library("ld-linux-x86-64.so.2", EM_AARCH64));  // only the name
   const Edits edits = edits_for(root, {driver("libcuda.so.1", "550")});
   CHECK(edits.symlinks.empty());
   CHECK(edits.environment == Edits::Environment());
@@ -231,7 +226,7 @@ TEST_CASE("an image of another architecture is left alone, with a note") {
 TEST_CASE("libraries of 32 bits have entries of their own") {
   ImageRoot root;
   give_glibc(root);
-  root.put("/lib/ld-linux.so.2", library("ld-linux.so.2", EM_386));
+  root.put("/lib/ld-linux.so.2", elf_library("ld-linux.so.2", EM_386));
   LibraryEdit small{"libcuda.so.1", "/usr/lib32/libcuda.so.550", true, EM_386};
   root.apply(edits_for(root, {driver("libcuda.so.1", "550"), small}));
   auto cache = LdCache::parse(root.text(kCache));

@@ -12,7 +12,7 @@
 namespace spc {
 namespace {
 
-UniqueFd file_of(std::string_view bytes) { return std::move(sealed_memory_file("file", bytes)).value(); }
+UniqueFd memory_file(std::string_view bytes) { return std::move(sealed_memory_file("file", bytes)).value(); }
 
 UniqueFd loaded_library(const char* soname) {
   void* handle = ::dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
@@ -70,14 +70,14 @@ TEST_CASE("reads this machine's own C library and this program") {
 TEST_CASE("what is no ELF file is said to be none") {
   for (const std::string& bytes :
        {std::string(), std::string("\177ELF"), std::string("INPUT(libc.so.6)\n"), std::string(4096, '\0')}) {
-    const auto file = file_of(bytes);
+    const auto file = memory_file(bytes);
     CHECK(!read_elf(file.get()));
     CHECK(!elf_machine_of(file.get()));
     CHECK(!soname_of(file.get()));
   }
   std::string swapped = MadeElf{.soname = "libx.so.1"}.bytes();
   swapped[EI_DATA] = ELFDATA2MSB;
-  CHECK(!read_elf(file_of(swapped).get()));
+  CHECK(!read_elf(memory_file(swapped).get()));
   CHECK(!read_elf(UniqueFd(::open("/", O_RDONLY | O_CLOEXEC)).get()));
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("a damaged library is read without harm, whatever is wrong") {
   const std::string whole =
       MadeElf{.soname = "libx.so.1", .needed = {"liby.so.1"}, .version_needs = {{"libc.so.6", {"GLIBC_2.17"}}}}.bytes();
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    const auto elf = read_elf(file_of(std::string_view(whole).substr(0, size)).get());
+    const auto elf = read_elf(memory_file(std::string_view(whole).substr(0, size)).get());
     if (size < sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Phdr)) CHECK(!elf);
   }
   std::mt19937 random(1);
@@ -93,7 +93,7 @@ TEST_CASE("a damaged library is read without harm, whatever is wrong") {
   for (int round = 0; round < 3000; ++round) {
     std::string bytes = whole;
     for (int i = 0; i < 3; ++i) bytes[4 + random() % (bytes.size() - 4)] = static_cast<char>(random() % 4 == 0 ? 0xff : random());
-    if (const auto elf = read_elf(file_of(bytes).get())) readable += static_cast<int>(elf->needed.size() <= 4096);
+    if (const auto elf = read_elf(memory_file(bytes).get())) readable += static_cast<int>(elf->needed.size() <= 4096);
   }
   CHECK(readable > 0);
 }

@@ -1,5 +1,5 @@
 #include "hooks/mpi/mpi_abi.hpp"
-#include "unit/catch.hpp"
+#include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/ld_cache.hpp"
 #include "hooks/mpi/host_library.hpp"
@@ -8,7 +8,6 @@
 namespace spc {
 namespace {
 
-constexpr std::uint32_t kX86 = 0x0303;
 const std::string kHostMpi = "/opt/mpi/lib/libmpi.so.12.1.1";
 const std::string kInside = "/usr/lib/spank-container/mpi/";
 using Versions = std::vector<std::string>;
@@ -50,8 +49,6 @@ struct Scene {
     return *std::move(edits);
   }
 };
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_CASE("versions are read from file names") {
   CHECK(library_version("libmpi.so.12.1.8") == std::vector<unsigned>{12, 1, 8});

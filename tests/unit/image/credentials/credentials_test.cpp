@@ -15,15 +15,12 @@
 #include "image/credentials/credentials_command.hpp"
 #include "image/credentials/credentials_enroot.hpp"
 #include "image/credentials/credentials_store.hpp"
+#include "unit/image/helpers.hpp"
 
 using namespace spc;
+using namespace spc::test;
 
 namespace {
-
-struct Lines final : Log {
-  void write(LogLevel, std::string_view line) noexcept override { all.append(line).append("\n"); }
-  std::string all;
-};
 
 /// A home of its own, with the environment that leads there, and a directory of programs in front of PATH.
 class Home {
@@ -79,12 +76,6 @@ std::string answer(const std::string& image, const std::string& user = "", Lines
   return secret.username + ":" + secret.password.text();
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  INFO(text);
-  CHECK(text.find(part) != std::string::npos);
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("base64 is that of RFC 4648") {
@@ -123,7 +114,7 @@ TEST_CASE("the first place that knows the registry counts") {
   ::setenv("REGISTRY_AUTH_FILE", "/nonexistent/auth.json", 1);
   Lines lines;
   CHECK(answer("reg:5000/a/b", "", &lines) == "podman:p");
-  CHECK(contains(lines.all, "$REGISTRY_AUTH_FILE names \"/nonexistent/auth.json\""));
+  CHECK(has(lines.all, "$REGISTRY_AUTH_FILE names \"/nonexistent/auth.json\""));
 }
 
 TEST_CASE("a name fits its registry and nothing else") {
@@ -160,9 +151,9 @@ TEST_CASE("every form of an entry in auths is understood") {
   CHECK(answer("reg:2/a") == "identity i.t");
   CHECK(answer("reg:3/a") == "registry r.t");
   CHECK(answer("reg:4/a") == "none");
-  CHECK(contains(answer("reg:5/a"), "/.docker/config.json\": entry \"reg:5\": \"auth\" is not USER:PASSWORD in base64"));
-  CHECK(contains(answer("reg:6/a"), "is not an object"));
-  CHECK(contains(answer("reg:7/a"), "auth"));
+  CHECK(has(answer("reg:5/a"), "/.docker/config.json\": entry \"reg:5\": \"auth\" is not USER:PASSWORD in base64"));
+  CHECK(has(answer("reg:6/a"), "is not an object"));
+  CHECK(has(answer("reg:7/a"), "auth"));
   CHECK(answer("reg:8/team/x") == "team:t");
   CHECK(answer("reg:8/other") == "all:a");
   CHECK(answer("reg:8/team/x", "all") == "all:a");
@@ -171,20 +162,20 @@ TEST_CASE("every form of an entry in auths is understood") {
 TEST_CASE("a file that cannot be used is named, and does not hide another one") {
   Home home;
   home.write(".docker/config.json", "{\"auths\": ");
-  CHECK(contains(answer("reg:5000/a"), "/.docker/config.json\": is not JSON"));
+  CHECK(has(answer("reg:5000/a"), "/.docker/config.json\": is not JSON"));
   home.write(".config/enroot/.credentials", "machine reg login u password p", 0644);
   Lines lines;
   CHECK(answer("reg:5000/a", "", &lines) == "u:p");
-  CHECK(contains(lines.all, "is not JSON"));
-  CHECK(contains(lines.all, "everyone can read the credentials in"));
+  CHECK(has(lines.all, "is not JSON"));
+  CHECK(has(lines.all, "everyone can read the credentials in"));
   home.write(".docker/config.json", std::string((1 << 20) + 1, ' '));
-  CHECK(contains(answer("other:1/a"), "larger than 1 MiB"));
+  CHECK(has(answer("other:1/a"), "larger than 1 MiB"));
   std::filesystem::remove(home.path + "/.docker/config.json");
   REQUIRE(::mkfifo((home.path + "/.docker/config.json").c_str(), 0600) == 0);
-  CHECK(contains(answer("other:1/a"), "it is not a file"));
+  CHECK(has(answer("other:1/a"), "it is not a file"));
   std::filesystem::remove(home.path + "/.docker/config.json");
   std::filesystem::create_symlink("/dev/zero", home.path + "/.docker/config.json");
-  CHECK(contains(answer("other:1/a"), "it is not a file"));
+  CHECK(has(answer("other:1/a"), "it is not a file"));
 }
 
 TEST_CASE("credential helpers are asked about one registry, without a shell") {
@@ -209,15 +200,15 @@ TEST_CASE("credential helpers are asked about one registry, without a shell") {
   CHECK(answer("reg:3/a") == "identity idt");
   CHECK(answer("reg:4/a") == "none");
   const std::string broken = answer("reg:5/a");
-  CHECK(contains(
-      broken,
-      "credential helper \"docker-credential-broken\" about \"reg:5\": exited with status 3 (it says: no \\x1b[31mkeyring)"));
-  CHECK(contains(answer("reg:6/a"), "docker-credential-html"));
-  CHECK(contains(answer("reg:7/a"), "wrote more than 64 KiB"));
-  CHECK(contains(answer("reg:8/a"), "\"../evil\" is not the name of a credential helper"));
-  CHECK(contains(answer("reg:9/a"), "a helper is not a string"));
+  CHECK(
+      has(broken,
+          "credential helper \"docker-credential-broken\" about \"reg:5\": exited with status 3 (it says: no \\x1b[31mkeyring)"));
+  CHECK(has(answer("reg:6/a"), "docker-credential-html"));
+  CHECK(has(answer("reg:7/a"), "wrote more than 64 KiB"));
+  CHECK(has(answer("reg:8/a"), "\"../evil\" is not the name of a credential helper"));
+  CHECK(has(answer("reg:9/a"), "a helper is not a string"));
   // A helper for all registries that is not installed matters where docker has noted that it knows the registry.
-  CHECK(contains(answer("reg:2/a"), "not found in PATH"));
+  CHECK(has(answer("reg:2/a"), "not found in PATH"));
   CHECK(answer("reg:99/a") == "none");
 }
 
@@ -227,7 +218,7 @@ TEST_CASE("a program that hangs is killed with what it started, one that leaves 
   const auto began = std::chrono::steady_clock::now();
   const auto hung = run_command({"hangs"}, "", std::chrono::seconds(1));
   REQUIRE_FALSE(hung);
-  CHECK(contains(hung.error().message(), "did not finish within 1 s"));
+  CHECK(has(hung.error().message(), "did not finish within 1 s"));
   pid_t pid = 0;
   std::ifstream(home.path + "/pid") >> pid;
   REQUIRE(pid > 0);
@@ -259,16 +250,16 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
   ::setenv("SPC_TEST_TOKEN", "from-environment", 1);
   CHECK(expand("$SPC_TEST_TOKEN") == "$oauthtoken from-environment");
   CHECK(expand("${SPC_TEST_TOKEN}") == "$oauthtoken from-environment");
-  CHECK(contains(expand("$SPC_TEST_NOT_SET"), "\"/h/.credentials\", line 1: the variable \"SPC_TEST_NOT_SET\" is not set"));
+  CHECK(has(expand("$SPC_TEST_NOT_SET"), "\"/h/.credentials\", line 1: the variable \"SPC_TEST_NOT_SET\" is not set"));
   home.program("cloud", "echo cloud-$1-$#");
   CHECK(expand("$(cloud print-access-token)") == "$oauthtoken cloud-print-access-token-1");
   CHECK(expand("$(cloud x | tr -d '\"' | tr c k)") == "$oauthtoken kloud-x-1");
   CHECK(expand("${SPC_TEST_TOKEN}$(cloud x)") == "$oauthtoken from-environmentcloud-x-1");
   home.program("fails", "echo not logged in >&2; exit 2");
-  CHECK(contains(expand("$(fails)"), "exited with status 2 (it says: not logged in)"));
-  CHECK(contains(expand("$(cloud x)", false), "other users can write the file"));
-  CHECK(contains(expand("$(true)"), "the password is empty"));
-  CHECK(contains(expand("$(no-such-program x)"), "not found in PATH"));
+  CHECK(has(expand("$(fails)"), "exited with status 2 (it says: not logged in)"));
+  CHECK(has(expand("$(cloud x)", false), "other users can write the file"));
+  CHECK(has(expand("$(true)"), "the password is empty"));
+  CHECK(has(expand("$(no-such-program x)"), "not found in PATH"));
 
   const auto found = [](const std::string& text, const std::string& image, const std::string& user = "") -> std::string {
     const auto secret = secret_in_enroot(text, "f", ImageReference::parse(image).value(), user, true);
@@ -286,7 +277,7 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
   CHECK(found(lines, "two:1/x", "c") == "none");
   CHECK(found(lines, "three:1/x") == "none");
   CHECK(found("default login everybody password p", "reg:1/x") == "none");
-  CHECK(contains(found("machine reg:1 password p", "reg:1/x"), "machine HOST login USER password PASSWORD"));
+  CHECK(has(found("machine reg:1 password p", "reg:1/x"), "machine HOST login USER password PASSWORD"));
 }
 
 TEST_CASE("a question about another registry than the image's is refused") {
@@ -312,7 +303,7 @@ TEST_CASE("a question about another registry than the image's is refused") {
   CHECK(ask("reg:1").kind == UserSourceKind::secret);
   const auto refused = ask("reg:2");
   CHECK(refused.kind == UserSourceKind::failed);
-  CHECK(contains(refused.error.error().message(), "are not sent"));
+  CHECK(has(refused.error.error().message(), "are not sent"));
   home.write(".docker/config.json", "{}");
   CHECK(ask("reg:1").kind == UserSourceKind::none);
 }
@@ -352,7 +343,7 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   home.write(".config/enroot/.credentials", "machine reg login e password e");
   const auto removed = remove_credentials(places(), "reg:5000", log).value();
   CHECK(removed == std::vector<std::string>{home.path + "/run/containers/auth.json"});
-  CHECK(contains(log.all, "which must be edited manually"));
+  CHECK(has(log.all, "which must be edited manually"));
   CHECK(answer("reg:5000/a") == "e:e");
   CHECK(answer("other:1/a") == "x:y");
   CHECK(remove_credentials(places(), "nowhere:1", log).value().empty());
@@ -360,7 +351,7 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
     CHECK(entry.path().filename().string().find("json.") == std::string::npos);  // nothing temporary is left
   }
   home.write("dotfiles/config.json", "{broken");
-  CHECK(contains(store_credentials(places(), "new:1", secret, log).error().message(), "is not JSON"));
+  CHECK(has(store_credentials(places(), "new:1", secret, log).error().message(), "is not JSON"));
   std::ifstream unharmed(home.path + "/dotfiles/config.json");
   CHECK(std::string(std::istreambuf_iterator<char>(unharmed), {}) == "{broken");
 }
@@ -385,5 +376,5 @@ TEST_CASE("a configured helper keeps the login, and the file only that it does")
   CHECK(removed == std::vector<std::string>{"docker-credential-store", path});
   CHECK(answer("reg:5000/a") == "none");
   home.program("docker-credential-store", "echo locked >&2; exit 1");
-  CHECK(contains(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).error().message(), "it says: locked"));
+  CHECK(has(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).error().message(), "it says: locked"));
 }

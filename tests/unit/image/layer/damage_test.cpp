@@ -1,31 +1,9 @@
 // Damaged and hostile archives are refused, and the message says where.
 
-#include "unit/catch.hpp"
-#include "unit/image/samples/layer_image.hpp"
-#include "unit/image/samples/layer_tar.hpp"
+#include "unit/image/layer/outcome.hpp"
 
 using namespace spc;
 using namespace spc::test;
-
-namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// `count` bytes that do not compress.
-std::string noise(std::size_t count) {
-  std::string data(count, '\0');
-  std::uint32_t seed = 3;
-  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
-  return data;
-}
-
-std::string reason(std::string_view blob, const LayerLimits& limits = {}) {
-  const auto converted = convert(blob, 1, limits);
-  REQUIRE_FALSE(converted.layer);
-  return converted.why();
-}
-
-}  // namespace
 
 TEST_CASE("content decides how a blob is compressed") {
   const std::string tar = Tar().file("f").end();

@@ -3,29 +3,15 @@
 #include <openssl/sha.h>
 #include <sys/stat.h>
 
-#include "unit/catch.hpp"
-#include "unit/image/samples/layer_image.hpp"
-#include "unit/image/samples/layer_tar.hpp"
+#include "unit/image/layer/outcome.hpp"
 
 using namespace spc;
 using namespace spc::test;
 
 namespace {
 
-Image image_of(const Tar& tar) {
-  const auto converted = convert(tar.end());
-  INFO(converted.why());
-  REQUIRE(converted.layer);
-  return converted.image();
-}
+std::string refusal_of(const Tar& tar) { return reason(tar.end()); }
 
-std::string refusal_of(const Tar& tar) {
-  const auto converted = convert(tar.end());
-  REQUIRE_FALSE(converted.layer);
-  return converted.why();
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 bool is_whiteout(const Found& found) { return S_ISCHR(found.mode) && found.device == 0; }
 bool is_opaque(const Found& found) {
   return found.xattrs.count("trusted.overlay.opaque") == 1 && found.xattrs.count("user.overlay.opaque") == 1 &&

@@ -1,30 +1,9 @@
 // Files with holes, in GNU's three forms.
 
-#include "unit/catch.hpp"
-#include "unit/image/samples/layer_image.hpp"
-#include "unit/image/samples/layer_tar.hpp"
+#include "unit/image/layer/outcome.hpp"
 
 using namespace spc;
 using namespace spc::test;
-
-namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-Image image_of(const Tar& tar) {
-  const auto converted = convert(tar.end());
-  INFO(converted.why());
-  REQUIRE(converted.layer);
-  return converted.image();
-}
-
-std::string reason(std::string_view blob) {
-  const auto converted = convert(blob);
-  REQUIRE_FALSE(converted.layer);
-  return converted.why();
-}
-
-}  // namespace
 
 TEST_CASE("sparse files of all formats are exact") {
   const std::string expected =

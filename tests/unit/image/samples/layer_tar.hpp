@@ -50,6 +50,14 @@ struct Header {
   }
 };
 
+/// Bytes that do not compress.
+inline std::string noise(std::size_t size) {
+  std::string data(size, '\0');
+  std::uint32_t seed = 1;
+  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
+  return data;
+}
+
 inline std::string padded(std::string data) {
   data.resize((data.size() + 511) / 512 * 512);
   return data;

@@ -7,14 +7,6 @@
 
 namespace spc::test {
 
-/// Bytes that do not compress.
-inline std::string noise(std::size_t size) {
-  std::string data(size, '\0');
-  std::uint32_t seed = 1;
-  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
-  return data;
-}
-
 inline std::string converted(const Tar& tar) {
   const auto layer = convert(tar.end(), 0);
   if (!layer.layer) throw std::logic_error(layer.why());

@@ -1,14 +1,14 @@
 #include "unit/catch.hpp"
 #include "image/store/eviction.hpp"
+#include "unit/image/helpers.hpp"
 
 using namespace spc;
+using namespace spc::test;
 
 namespace {
 
 constexpr std::int64_t kNow = 1'000'000;
 constexpr std::int64_t kDay = 24 * 3600;
-
-Digest digest_of(char c) { return Digest::parse("sha256:" + std::string(64, c)).value(); }
 
 StoredRecord image(char name, std::int64_t last_used, std::vector<char> layers) {
   StoredRecord record{.manifest = digest_of(name), .last_used = last_used, .layers = {}};

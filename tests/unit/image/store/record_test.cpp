@@ -9,11 +9,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "unit/image/helpers.hpp"
+
 using namespace spc;
+using namespace spc::test;
 
 namespace {
-
-Digest digest_of(char c) { return Digest::parse("sha256:" + std::string(64, c)).value(); }
 
 ImageRecord example() {
   ImageRecord record;

@@ -9,8 +9,10 @@
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
+#include "unit/image/helpers.hpp"
 
 using namespace spc;
+using namespace spc::test;
 
 namespace {
 
@@ -47,11 +49,6 @@ UserSourceMessage message(UserSourceKind kind, const char* text = "") {
   return out;
 }
 
-struct Lines final : Log {
-  void write(LogLevel, std::string_view line) noexcept override { lines.emplace_back(line); }
-  std::vector<std::string> lines;
-};
-
 }  // namespace
 
 TEST_CASE("credentials travel in a sealed file and come back as they were") {
@@ -69,8 +66,8 @@ TEST_CASE("credentials travel in a sealed file and come back as they were") {
   CHECK(got->source == secret.source);
   CHECK(peer.question.text.view() == "reg:5000");
   CHECK(peer.question.user.view() == "bob");
-  REQUIRE(log.lines.size() == 1);
-  CHECK(log.lines[0].find('\x1b') == std::string::npos);
+  REQUIRE(log.all.size() == 1);
+  CHECK(log.all[0].find('\x1b') == std::string::npos);
 }
 
 TEST_CASE("an answer that is not one is an error and never read") {

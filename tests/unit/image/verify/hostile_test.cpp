@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "unit/catch.hpp"
+#include "unit/has.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
 
@@ -12,11 +12,6 @@ using namespace spc;
 using namespace spc::test;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  UNSCOPED_INFO(text);
-  return text.find(part) != std::string::npos;
-}
 
 const std::string& sample() {
   static const std::string image = sample_image();

@@ -45,7 +45,7 @@ void write(const std::string& name, const std::string& text) {
   ::chmod(name.c_str(), 0644);
 }
 
-std::string refusal(const std::string& path) {
+std::string image_refusal(const std::string& path) {
   const auto image = open_local_image(path, "/nowhere");
   return image ? "accepted" : image.error().message();
 }
@@ -99,32 +99,32 @@ TEST_CASE("what is no image is refused by what it is") {
       {"something else", "hello\n"}};
   for (const auto& [what, text] : files) {
     write("file", text);
-    CHECK(refusal("./file") == std::string("open image \"./file\": it is ") + what + kHint);
+    CHECK(image_refusal("./file") == std::string("open image \"./file\": it is ") + what + kHint);
   }
   write("file", squashfs(2000));
-  CHECK(refusal("./file") ==
+  CHECK(image_refusal("./file") ==
         "open image \"./file\": the squashfs is truncated: 2000 of 4096 bytes are there (hint: copy it again)");
-  CHECK(refusal("./missing") ==
+  CHECK(image_refusal("./missing") ==
         "open image \"./missing\": no such file or directory (hint: it must exist on every node of the step)");
   fs::create_directory("layout");
   write("layout/oci-layout", "{}");
-  CHECK(refusal("./layout/") ==
+  CHECK(image_refusal("./layout/") ==
         "open image \"./layout/\": it is an OCI image layout, not a root directory (hint: use oci:./layout)");
 }
 
 TEST_CASE("neither a FIFO nor a socket nor a device holds up who names it as an image") {
   const Directory here;
   REQUIRE(::mkfifo("fifo", 0600) == 0);
-  CHECK(refusal("./fifo").starts_with("open image \"./fifo\": it is a FIFO"));
+  CHECK(image_refusal("./fifo").starts_with("open image \"./fifo\": it is a FIFO"));
   const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = "socket"};
   REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  CHECK(refusal("./socket").starts_with("open image \"./socket\": it is a socket"));
+  CHECK(image_refusal("./socket").starts_with("open image \"./socket\": it is a socket"));
   ::close(listener);
-  CHECK(refusal("/dev/null").starts_with("open image \"/dev/null\": it is a device"));
+  CHECK(image_refusal("/dev/null").starts_with("open image \"/dev/null\": it is a device"));
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  CHECK(refusal("/proc/self/fd/" + std::to_string(ends[0])).find("it is a FIFO") != std::string::npos);
+  CHECK(image_refusal("/proc/self/fd/" + std::to_string(ends[0])).find("it is a FIFO") != std::string::npos);
   ::close(ends[0]);
   ::close(ends[1]);
 }

@@ -7,7 +7,7 @@ using namespace spc;
 
 namespace {
 
-std::string refusal(std::string_view text) {
+std::string name_refusal(std::string_view text) {
   auto name = ContainerName::parse(text);
   return name ? "accepted" : name.error().message();
 }
@@ -37,15 +37,15 @@ TEST_CASE("a container's name may be followed by what is to be done") {
 }
 
 TEST_CASE("a container's name is refused for what is wrong with it") {
-  CHECK(refusal("").find("empty name") != std::string::npos);
-  CHECK(refusal(":exec").find("empty name") != std::string::npos);
-  CHECK(refusal("a:").find("flag must be") != std::string::npos);
-  CHECK(refusal("a:b").find("flag must be") != std::string::npos);
-  CHECK(refusal("a:exec:create").find("flag must be") != std::string::npos);
-  CHECK(refusal(std::string(64, 'a')) == "accepted");
+  CHECK(name_refusal("").find("empty name") != std::string::npos);
+  CHECK(name_refusal(":exec").find("empty name") != std::string::npos);
+  CHECK(name_refusal("a:").find("flag must be") != std::string::npos);
+  CHECK(name_refusal("a:b").find("flag must be") != std::string::npos);
+  CHECK(name_refusal("a:exec:create").find("flag must be") != std::string::npos);
+  CHECK(name_refusal(std::string(64, 'a')) == "accepted");
   for (const std::string& text :
        {std::string("a/b"), std::string("a b"), std::string("\xc3\xa4"), std::string("a\n"), std::string(65, 'a')}) {
-    CHECK(refusal(text).find("is not a valid name") != std::string::npos);
+    CHECK(name_refusal(text).find("is not a valid name") != std::string::npos);
   }
 }
 

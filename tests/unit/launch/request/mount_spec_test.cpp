@@ -7,7 +7,7 @@ using namespace spc;
 
 namespace {
 
-std::string refusal(std::string_view text) {
+std::string mount_refusal(std::string_view text) {
   auto mounts = parse_mounts(text);
   return mounts ? "accepted" : mounts.error().message();
 }
@@ -101,11 +101,11 @@ TEST_CASE("what separates mounts and parts can be quoted") {
   CHECK(parse_mounts("/a\"b:/c").value()[0].source == "/a\"b");
   CHECK(parse_mounts("\"/a\",/b").value().size() == 2);
   CHECK(parse_mounts("\"/a\\\"b\":/c").value()[0].source == "/a\"b");
-  CHECK(refusal("\"ro\":/x").starts_with("--container-mounts: \"\\\"ro\\\":/x\": mount source"));
-  CHECK(refusal("/a:\"ro\"").find("mount target") != std::string::npos);
-  CHECK(refusal("\"/a:/b") ==
+  CHECK(mount_refusal("\"ro\":/x").starts_with("--container-mounts: \"\\\"ro\\\":/x\": mount source"));
+  CHECK(mount_refusal("/a:\"ro\"").find("mount target") != std::string::npos);
+  CHECK(mount_refusal("\"/a:/b") ==
         "--container-mounts: \"\\\"/a:/b\": the closing quote is missing (hint: write a literal quote as \\\")");
-  CHECK(refusal("\"/a\"b:/c").find("text after the closing quote") != std::string::npos);
+  CHECK(mount_refusal("\"/a\"b:/c").find("text after the closing quote") != std::string::npos);
 }
 
 TEST_CASE("of mounts in other places the last that is there is removed, with what lies below") {
@@ -170,37 +170,37 @@ TEST_CASE("without a limit of its own a job has the memory that it asked for") {
 }
 
 TEST_CASE("a mount that cannot be meant is refused with the item and the reason") {
-  CHECK(refusal("") == "--container-mounts: argument required");
-  CHECK(refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
-  CHECK(refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: SRC[:DST[:FLAGS]])");
-  CHECK(refusal("/a:/b:ro:x") == "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
-  CHECK(refusal("data") ==
+  CHECK(mount_refusal("") == "--container-mounts: argument required");
+  CHECK(mount_refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(mount_refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(mount_refusal("/a:/b:ro:x") == "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(mount_refusal("data") ==
         "--container-mounts: \"data\": mount source must be a relative path (beginning with .), an absolute path, "
         "\"tmpfs\" or \"umount\"");
-  CHECK(refusal("/a:b") ==
+  CHECK(mount_refusal("/a:b") ==
         "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path");
-  CHECK(refusal("/a:/b:rp") ==
+  CHECK(mount_refusal("/a:/b:rp") ==
         "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
-  CHECK(refusal("/a:/b:suid") == "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
-  CHECK(refusal("/a:/b:x-move").starts_with("--container-mounts: \"/a:/b:x-move\": x-move: not supported"));
-  CHECK(refusal("/a:/b:").find("unknown flag \"\"") != std::string::npos);
-  CHECK(refusal("tmpfs").find("invalid format (hint: tmpfs:DST[:FLAGS])") != std::string::npos);
-  CHECK(refusal("umount:/") == "--container-mounts: \"umount:/\": cannot unmount the container's root");
-  CHECK(refusal("tmpfs:/x/..") == "--container-mounts: \"tmpfs:/x/..\": cannot mount on the container's root");
-  CHECK(refusal("tmpfs:ro").find("mount target must be") != std::string::npos);
-  CHECK(refusal("tmpfs:/x:mode=4755").find("\"4755\" is not a mode") != std::string::npos);
-  CHECK(refusal("tmpfs:/x:mode=+7").find("unknown flag \"7\"") == std::string::npos);
-  CHECK(refusal("tmpfs:/x:size=1X").find("\"1X\" is not a size") != std::string::npos);
-  CHECK(refusal("tmpfs:/x:x-create=file").find("must be a directory") != std::string::npos);
-  CHECK(refusal("/a:/b:size=1G").find("unknown flag \"size=1G\"") != std::string::npos);
-  CHECK(refusal("data:/b:sqsh+ro+x").find("unknown flag \"x\"") != std::string::npos);
-  CHECK(refusal("/a:/") == "--container-mounts: \"/a:/\": cannot mount on the container's root");
+  CHECK(mount_refusal("/a:/b:suid") == "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
+  CHECK(mount_refusal("/a:/b:x-move").starts_with("--container-mounts: \"/a:/b:x-move\": x-move: not supported"));
+  CHECK(mount_refusal("/a:/b:").find("unknown flag \"\"") != std::string::npos);
+  CHECK(mount_refusal("tmpfs").find("invalid format (hint: tmpfs:DST[:FLAGS])") != std::string::npos);
+  CHECK(mount_refusal("umount:/") == "--container-mounts: \"umount:/\": cannot unmount the container's root");
+  CHECK(mount_refusal("tmpfs:/x/..") == "--container-mounts: \"tmpfs:/x/..\": cannot mount on the container's root");
+  CHECK(mount_refusal("tmpfs:ro").find("mount target must be") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:mode=4755").find("\"4755\" is not a mode") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:mode=+7").find("unknown flag \"7\"") == std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:size=1X").find("\"1X\" is not a size") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:x-create=file").find("must be a directory") != std::string::npos);
+  CHECK(mount_refusal("/a:/b:size=1G").find("unknown flag \"size=1G\"") != std::string::npos);
+  CHECK(mount_refusal("data:/b:sqsh+ro+x").find("unknown flag \"x\"") != std::string::npos);
+  CHECK(mount_refusal("/a:/") == "--container-mounts: \"/a:/\": cannot mount on the container's root");
   for (const char* target : {".", "//", "/.", "/..", "./", "././/", "/x/..", "../..", "/x/../../y/.."}) {
     const std::string item = std::string("/a:") + target;
-    CHECK(refusal(item) == "--container-mounts: \"" + item + "\": cannot mount on the container's root");
+    CHECK(mount_refusal(item) == "--container-mounts: \"" + item + "\": cannot mount on the container's root");
   }
-  CHECK(refusal("/a:/x/../y") == "accepted");
-  CHECK(refusal("/a:/...") == "accepted");
-  CHECK(refusal("/\x1b[31m:/b:no") ==
+  CHECK(mount_refusal("/a:/x/../y") == "accepted");
+  CHECK(mount_refusal("/a:/...") == "accepted");
+  CHECK(mount_refusal("/\x1b[31m:/b:no") ==
         "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
 }

@@ -16,7 +16,7 @@ std::string here(const std::string& path, const std::string& node = "0") {
   return save_path_here(path, job).value_or("(another node)");
 }
 
-std::string refusal(const std::string& path) {
+std::string save_path_refusal(const std::string& path) {
   const auto checked = check_save_path(path);
   return checked ? "accepted" : checked.error().message();
 }
@@ -26,9 +26,9 @@ std::string refusal(const std::string& path) {
 TEST_CASE("row 16: a save path that can only be a directory is refused") {
   for (const char* path : {"/home/ann/", "/", "./", ".", "..", "a/.", "a/..", "oci-archive:", "oci-archive:a/"}) {
     CAPTURE(path);
-    CHECK(refusal(path).find("target is a directory (hint: name a file in it)") != std::string::npos);
+    CHECK(save_path_refusal(path).find("target is a directory (hint: name a file in it)") != std::string::npos);
   }
-  for (const char* path : {"x", "./x.sqsh", "/a/..b", "oci-archive:x.tar"}) CHECK(refusal(path) == "accepted");
+  for (const char* path : {"x", "./x.sqsh", "/a/..b", "oci-archive:x.tar"}) CHECK(save_path_refusal(path) == "accepted");
 }
 
 TEST_CASE("only the first node writes a file whose name does not tell the nodes apart") {

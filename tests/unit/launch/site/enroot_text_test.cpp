@@ -5,12 +5,12 @@ using namespace spc;
 
 namespace {
 
-const Variables kJob{{"HOME", "/home/alice"}, {"SLURM_JOB_ID", "12"}, {"EMPTY", ""}, {"SPACE", "a b"}};
+const Variables kVariables{{"HOME", "/home/alice"}, {"SLURM_JOB_ID", "12"}, {"EMPTY", ""}, {"SPACE", "a b"}};
 
 /// The mounts in the grammar of --container-mounts, one a line; what cannot be mounted with a `!`.
 std::string mounts(std::string_view text) {
   std::string shown;
-  for (const auto& mount : parse_enroot_fstab(text, kJob)) {
+  for (const auto& mount : parse_enroot_fstab(text, kVariables)) {
     shown += std::to_string(mount.line) + " " + (mount.problem.empty() ? mount.text : "! " + mount.problem) + "\n";
   }
   return shown;
@@ -19,18 +19,18 @@ std::string mounts(std::string_view text) {
 }  // namespace
 
 TEST_CASE("variables are replaced in enroot's files, unset ones by nothing") {
-  CHECK(with_variables("${HOME}/x", kJob) == "/home/alice/x");
-  CHECK(with_variables("a${NOT_SET}b${EMPTY}c", kJob) == "abc");
-  CHECK(with_variables("$HOME ${HOME", kJob) == "$HOME ${HOME");
-  CHECK(with_variables("${a-b} ${}", kJob) == "${a-b} ${}");
-  CHECK(with_variables("${SLURM_JOB_ID}${SLURM_JOB_ID}", kJob) == "1212");
+  CHECK(with_variables("${HOME}/x", kVariables) == "/home/alice/x");
+  CHECK(with_variables("a${NOT_SET}b${EMPTY}c", kVariables) == "abc");
+  CHECK(with_variables("$HOME ${HOME", kVariables) == "$HOME ${HOME");
+  CHECK(with_variables("${a-b} ${}", kVariables) == "${a-b} ${}");
+  CHECK(with_variables("${SLURM_JOB_ID}${SLURM_JOB_ID}", kVariables) == "1212");
 }
 
 TEST_CASE("an environ.d file is assignments; the rest counts for nothing") {
   const auto found = parse_environ(
       "# comment\n\nTERM=xterm\nA=${HOME}/x\nB=\"quoted ${SPACE}\"\nC='single'\nENROOT_ROOTFS=x\nno "
       "assignment\n1A=x\nD=\"'both'\"\nE=\n",
-      kJob);
+      kVariables);
   const Variables expected{{"TERM", "xterm"}, {"A", "/home/alice/x"}, {"B", "quoted a b"},
                            {"C", "single"},   {"D", "'both'"},        {"E", ""}};
   CHECK(found == expected);
@@ -41,7 +41,7 @@ TEST_CASE("enroot.conf: plain values count, those for a shell are named") {
       "#ENROOT_REMAP_ROOT yes\nENROOT_ROOTFS_WRITABLE   yes\n  ENROOT_CONFIG_PATH ${HOME}/.enroot\nENROOT_DATA_PATH /tmp/$(id "
       "-u)\n"
       "ENROOT_TEMP_PATH ${TMPDIR:-/tmp}\nENROOT_MOUNT_HOME \"no\"\nENROOT_REMAP_ROOT\nENROOT_X `id`\n",
-      kJob);
+      kVariables);
   const Variables expected{{"ENROOT_ROOTFS_WRITABLE", "yes"},
                            {"ENROOT_CONFIG_PATH", "/home/alice/.enroot"},
                            {"ENROOT_MOUNT_HOME", "no"},
