@@ -30,7 +30,7 @@ void check(const Result<std::unique_ptr<LocalImage>>& image) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(archive) {
   const auto file = file_with(text_of(data, size), "");
   must(file.has_value(), "memory files work");
   NoLog log;

@@ -19,7 +19,7 @@ bool are_same(const CdiSpec& a, const CdiSpec& b) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(cdi) {
   const std::string_view text = text_of(data, size);
   if (const auto name = CdiName::parse(text)) {
     must(name->str() == text, "a name stands for itself");

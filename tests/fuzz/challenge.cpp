@@ -32,7 +32,7 @@ void check(const Challenge& challenge) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(challenge) {
   const std::string_view text = text_of(data, size);
   const auto end = std::min(text.find('\n'), text.size());
   for (const Challenge& challenge : parse_challenges(text.substr(0, end))) check(challenge);

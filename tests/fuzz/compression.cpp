@@ -93,7 +93,7 @@ std::optional<std::string> by_zstd(std::string_view blob) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(compression) {
   const std::string_view blob = text_of(data, size);
   const Outcome outcome = ours(blob);
   const bool is_gzip = blob.starts_with("\x1f\x8b");

@@ -8,7 +8,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(config) {
   if (size > 4096) return 0;
   const auto config = parse_config(std::string(text_of(data, size)), "config.toml");
   if (!config) {

@@ -6,7 +6,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(diagnose) {
   const std::string_view text = text_of(data, size);
   const auto whole = diagnose(text);
   for (const Recognised& one : whole) {

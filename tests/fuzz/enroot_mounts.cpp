@@ -8,7 +8,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(enroot_mounts) {
   const auto lines = parse_enroot_mounts(text_of(data, size));
   if (!lines) {
     must_be_readable(lines.error());

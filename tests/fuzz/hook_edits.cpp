@@ -7,7 +7,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(hook_edits) {
   if (const auto call = context_from_json(text_of(data, size)); !call) {
     must_be_readable(call.error());
   } else {

@@ -44,7 +44,7 @@ void check_location(const ImageLocation& location) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(image_name) {
   const std::string_view text = text_of(data, size);
   for (const char* registry : {"docker.io", "registry:5000"}) {
     const auto reference = ImageReference::parse(text, registry);

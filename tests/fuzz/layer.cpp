@@ -38,7 +38,7 @@ void check(const std::string& path, const test::Found& found) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(layer) {
   const std::string_view archive = text_of(data, size);
   const auto converted = test::convert(archive, 0, kLimits);
   if (!converted.layer) {
@@ -57,20 +57,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
+#ifndef SPC_REPLAY
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size, unsigned seed);
 
 /// Repairs the checksums of what looks like headers, so that mutations get past them.
 std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size, unsigned seed) {
-#if defined(SPC_REPLAY)
-  (void)data, (void)max_size, (void)seed;
-#else
   size = LLVMFuzzerMutate(data, size, max_size);
   for (std::size_t at = 0; at + 512 <= size && seed % 16 != 0; at += 512) {
     if (std::memcmp(data + at + 257, "ustar", 5) != 0) continue;
     const std::string block = test::Header::sum(std::string(reinterpret_cast<const char*>(data) + at, 512));
     std::memcpy(data + at, block.data(), 512);
   }
-#endif
   return size;
 }
+#endif

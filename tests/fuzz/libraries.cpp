@@ -38,7 +38,7 @@ void look_at_library(std::string_view bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(libraries) {
   look_at_cache(text_of(data, size));
   look_at_library(text_of(data, size));
   return 0;

@@ -55,7 +55,7 @@ void check_configuration(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(manifest) {
   const std::string_view text = text_of(data, size);
   for (const char* type : {"application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json", ""}) {
     const auto document = parse_manifest(text, type, "manifest");

@@ -44,16 +44,17 @@ void check_platform(std::string_view text) {
   must(platform->str() == text, "a platform is written as it was");
 }
 
-enum Line { mounts, image, workdir, env, pull, name, save, unshare, tmpfs_size, batch, platform, script, settings, count };
-using Lines = std::array<std::string, count>;
-constexpr std::array<const char*, script> kNames{"mounts",  "image",      "workdir", "env",     "pull", "name", "save",
-                                                 "unshare", "tmpfs-size", "batch",   "platform"};
+constexpr std::array kNames{"mounts",  "image",      "workdir", "env",     "pull", "name", "save",
+                            "unshare", "tmpfs-size", "batch",   "platform"};
+/// Values of the options with these names, then of two more.
+enum Line : std::size_t { kScript = kNames.size(), kSettings, kLines };
+using Lines = std::array<std::string, kLines>;
 
 void check_all(const Lines& lines) {
   spc_runtime* rt = nullptr;
   must(spc_open(nullptr, nullptr, &rt) == SPC_OK, "a handle can be had");
   const auto text = [&](Line line) { return lines[line].empty() ? nullptr : lines[line].c_str(); };
-  const std::array<const char*, 2> given_settings{text(settings), nullptr};
+  const std::array<const char*, 2> given_settings{text(kSettings), nullptr};
   must(spc_configure(rt, given_settings.data()) == SPC_OK, "settings are taken as they are");
   std::vector<std::string> texts;
   for (std::size_t line = 0; line < kNames.size(); ++line) {
@@ -73,7 +74,7 @@ void check_all(const Lines& lines) {
   spc_options options{};
   options.size = sizeof options;
   options.given = given.data();
-  options.batch_script = text(script);
+  options.batch_script = text(kScript);
   const int rc = spc_check(rt, &options);
   must(rc == SPC_OK || rc == SPC_E_INVALID, "options are right or wrong, and nothing else");
   if (rc != SPC_OK) must(*spc_error_message(rt) != '\0' && is_printable(spc_error_message(rt)), "a refusal says why");
@@ -82,7 +83,7 @@ void check_all(const Lines& lines) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(options) {
   std::string_view rest = text_of(data, size);
   Lines lines;
   for (auto& line : lines) {

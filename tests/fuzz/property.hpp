@@ -5,14 +5,32 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <string_view>
 
 #include "base/error.hpp"
 
+// FUZZ_TARGET(NAME) { ... return 0; } checks what must hold for any bytes, `size` of them at `data`. With libFuzzer each is a
+// program; without, one program replays inputs of all.
+#ifdef SPC_REPLAY
+#define FUZZ_TARGET(name)                                                                                    \
+  static int fuzz_##name(const std::uint8_t* data, std::size_t size);                                        \
+  [[maybe_unused]] static const bool known_##name = spc::fuzz::targets().emplace(#name, fuzz_##name).second; \
+  static int fuzz_##name(const std::uint8_t* data, std::size_t size)
+#else
+#define FUZZ_TARGET(name) extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+#endif
 
 namespace spc::fuzz {
+
+using Target = int (*)(const std::uint8_t* data, std::size_t size);
+
+inline std::map<std::string, Target>& targets() {
+  static std::map<std::string, Target> all;
+  return all;
+}
 
 /// A property that must hold for any input. Its violation is a crash, which is what fuzzers look for.
 inline void must(bool holds, const char* property) {

@@ -6,7 +6,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(record) {
   const auto origins = ImageOrigins::parse(text_of(data, size));
   const auto origins_again = ImageOrigins::parse(origins.serialize());
   must(origins_again.all().size() == origins.all().size(), "every origin is written");

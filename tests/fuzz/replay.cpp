@@ -1,4 +1,4 @@
-// Runs a fuzz target over the files that are named, or lie in the directories that are named.
+// replay TARGET FILE_OR_DIRECTORY...: runs a fuzz target over the files that are named, or lie in the directories that are named.
 
 #include <filesystem>
 #include <fstream>
@@ -11,28 +11,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void replay(const fs::path& file) {
+void replay(spc::fuzz::Target target, const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   // A copy of exactly this size, so that the sanitizer sees a byte read behind it.
   const std::vector<std::uint8_t> bytes(text.begin(), text.end());
   std::fprintf(stderr, "%s\n", file.c_str());  // the last one is the culprit
-  LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  target(bytes.data(), bytes.size());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const spc::fuzz::Target target = argc > 1 ? spc::fuzz::targets()[argv[1]] : nullptr;
+  if (target == nullptr) return 2;
   unsigned count = 0;
-  for (const fs::path& given : std::vector<fs::path>(argv + 1, argv + argc)) {
+  for (const fs::path& given : std::vector<fs::path>(argv + 2, argv + argc)) {
     if (!fs::is_directory(given)) {
-      replay(given);
+      replay(target, given);
       ++count;
       continue;
     }
     for (const auto& entry : fs::recursive_directory_iterator(given)) {
       if (!entry.is_regular_file()) continue;
-      replay(entry.path());
+      replay(target, entry.path());
       ++count;
     }
   }

@@ -6,7 +6,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(request) {
   const auto request = ImportRequest::parse(text_of(data, size));
   if (!request) {
     must_be_readable(request.error());

@@ -6,7 +6,7 @@
 using namespace spc;
 using namespace spc::fuzz;
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(sif) {
   const auto file = std::as_bytes(std::span(data, size));
   const auto table = parse_sif_header(file, size);
   if (!table) {

@@ -56,7 +56,7 @@ class Walk {
     const auto pieces = reader_.read(file, start, kMost);
     if (!pieces) return must_be_readable(pieces.error());
     std::uint64_t sum = 0;
-    for (const Piece& piece : *pieces) {
+    for (const fuse::Piece& piece : *pieces) {
       must(!piece.block || (piece.offset <= piece.block->size && piece.size <= piece.block->size - piece.offset),
            "a piece lies in its block");
       sum += piece.size;
@@ -70,7 +70,7 @@ class Walk {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(squashfs) {
   const std::string_view text = text_of(data, size);
   const auto super = parse_squashfs_super(std::as_bytes(std::span(data, std::min(size, SquashfsSuper::kBytes))), size);
   const UniqueFd file = memory_file(text);

@@ -55,7 +55,7 @@ void check(const test::Found& found) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(verify) {
   static const test::Parts original(test::sample_image());
   test::Parts parts = original;
   for (std::size_t at = 0; at + 5 <= size && at < kMaxChanges * 5; at += 5) apply(parts, data + at);
