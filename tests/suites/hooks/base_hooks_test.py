@@ -7,6 +7,8 @@ from harness import equal, expect, test
 from remap_test import REMAP, apt_image
 from site_files import rules
 
+QUICK = True
+
 ZONES = "/usr/share/zoneinfo"
 
 

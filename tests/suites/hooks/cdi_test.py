@@ -9,6 +9,8 @@ import local_files
 from harness import equal, expect, test
 from site_files import Files, rules
 
+QUICK = True
+
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libmunge.so.2"
 YAML = f"""cdiVersion: 0.5.0
 kind: example.org/data

@@ -6,8 +6,6 @@ from images import Image
 import local_files
 from harness import equal, expect, same_as_golden, test
 
-QUICK = True
-
 ON = ("-w", "node01", "--overlap")
 
 

@@ -6,6 +6,8 @@ from functools import partial
 from images import named, special, with_probe
 from harness import GOLDEN, Golden, add, equal, expect, same_as_golden, test
 
+QUICK = True
+
 BASE = "registry:5000/suites/base:1"
 IMAGE = f"--container-image={BASE}"
 
