@@ -13,7 +13,7 @@ Edits full_edits() {
   edits.environment.set = {{"B", "a \"quoted\" \n value"}};
   edits.environment.prepend = {{"PATH", "/opt/bin"}};
   edits.environment.defaults = {{"D", ""}};
-  edits.mounts = {{"/a", "/b", false, true, false, true, 0}, {"", "/tmpfs", true, false, true, false, 4096}};
+  edits.mounts = {{"/a", "/b", false, true, true, 0}, {"", "/tmpfs", true, false, false, 4096}};
   edits.devices = {{"/dev/x", "/dev/y", true}};
   edits.denied_devices = {"/dev/z"};
   edits.symlinks = {{"/l", "../target"}};
