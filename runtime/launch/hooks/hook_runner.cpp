@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
+#include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "base/process/descendants.hpp"
 #include "base/socket.hpp"
@@ -78,7 +79,8 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
 
 Result<void> HookRunner::start(Running& running, const std::vector<std::string>& arguments) {
   int output[2];
-  if (::pipe2(output, O_CLOEXEC) != 0) return Error::from_errno(errno, "hook " + running.name + ": make a pipe");
+  if (::pipe2(output, O_CLOEXEC) != 0)
+    return Error::from_errno(errno, formatted("hook {}: make a pipe", running.name));
   running.output.reset(output[0]);
   UniqueFd output_end(output[1]);
   ::fcntl(running.output.get(), F_SETFL, O_NONBLOCK);
@@ -96,7 +98,9 @@ Result<void> HookRunner::start(Running& running, const std::vector<std::string>&
   }
   auto started = Child::start(program);
   if (!started) {
-    return Error::from_errno(started.error().sys_errno(), "hook " + running.name + ": execute " + in_quotes(running.path))
+    return Error::from_errno(
+               started.error().sys_errno(),
+               formatted("hook {}: execute {}", running.name, in_quotes(running.path)))
         .hint("its interpreter must exist on the node");
   }
   running.child = *std::move(started);
@@ -118,7 +122,7 @@ Result<void> HookRunner::serve(Running& running) {
       end_descendants(running.child.pid());
       running.child.release();
       read_lines(running);
-      return failure(running, "took longer than " + std::to_string(seconds_) + " seconds")
+      return failure(running, formatted("took longer than {} seconds", seconds_))
           .hint("hook_timeout in config.toml is the limit");
     }
     const int left = static_cast<int>(std::min<std::uint64_t>((end - moment) / 1000 + 1, 60'000));
@@ -126,7 +130,8 @@ Result<void> HookRunner::serve(Running& running) {
     if ((events[2].revents & (POLLHUP | POLLERR)) != 0) {
       end_descendants(running.child.pid());
       running.child.release();
-      return Error(ErrorKind::unavailable, "hook " + running.name + ": the start of the container has ended");
+      return Error(ErrorKind::unavailable,
+                   formatted("hook {}: the start of the container has ended", running.name));
     }
     if ((events[1].revents & POLLIN) != 0) read_lines(running);
     if ((events[1].revents & (POLLIN | POLLHUP)) == POLLHUP) silent = true;
@@ -158,9 +163,10 @@ void HookRunner::read_lines(Running& running) {
 void HookRunner::add_line(Running& running, std::string line) {
   line = printable(line);
   if (running.logged < kMostToLog) {
-    log_.write(LogLevel::info, "hook " + running.name + ": " + line);
+    log_.write(LogLevel::info, formatted("hook {}: {}", running.name, line));
     running.logged += line.size() + 1;
-    if (running.logged >= kMostToLog) log_.write(LogLevel::info, "hook " + running.name + ": (further output omitted)");
+    if (running.logged >= kMostToLog)
+      log_.write(LogLevel::info, formatted("hook {}: (further output omitted)", running.name));
   } else {
     running.last.push_back(std::move(line));
     if (running.last.size() > kLastLines) running.last.pop_front();
@@ -182,8 +188,10 @@ void HookRunner::answer(std::size_t connection) {
 }
 
 Error HookRunner::failure(const Running& running, const std::string& how) {
-  for (const std::string& line : running.last) log_.write(LogLevel::warning, "hook " + running.name + ": " + line);
-  return Error(ErrorKind::invalid, "hook " + running.name + ": " + printable(running.path) + " " + how);
+  for (const std::string& line : running.last)
+    log_.write(LogLevel::warning, formatted("hook {}: {}", running.name, line));
+  return Error(ErrorKind::invalid,
+               formatted("hook {}: {} {}", running.name, printable(running.path), how));
 }
 
 }  // namespace spc

@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/host/slurm_client.hpp"
 #include "protocol/store_layout.hpp"
@@ -46,7 +47,8 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   side.sources.pop_back();
   side.root.targets.pop_back();
   return Error(ErrorKind::invalid,
-               "mount " + in_quotes(mount.shown_as) + ": the source is " + (directory ? "a directory" : "a file"))
+               formatted("mount {}: the source is {}", in_quotes(mount.shown_as),
+                         directory ? "a directory" : "a file"))
       .hint("without x-create the target has the type of the source");
 }
 
@@ -145,7 +147,8 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment, request.max_tmpfs_size);
     if (!added && mount.optional) {
-      if (!mount.silent) log.write(LogLevel::warning, mount.origin + ": " + added.error().message());
+      if (!mount.silent)
+        log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
       continue;
     }
     if (!added && added.error().sys_errno() == ENOENT && mount.kind == MountSpec::Kind::bind) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/records.hpp"
 #include "base/socket.hpp"
 
@@ -15,7 +16,7 @@ namespace spc {
 namespace {
 
 std::string flag_error(const char* flag, const ContainerName& name, const char* but) {
-  return "--container-name: " + std::string(flag) + ": the container " + in_quotes(name.text) + " " + but;
+  return formatted("--container-name: {}: the container {} {}", flag, in_quotes(name.text), but);
 }
 
 }  // namespace
@@ -71,8 +72,8 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   const bool running = state == TaskMessage::named_running;
   const bool exists = running || state == TaskMessage::named_stored;
   if (!notes.name.empty() && notes.name != name.text) {
-    return Error(ErrorKind::refused,
-                 "--container-name: " + in_quotes(name.text) + " conflicts with " + in_quotes(notes.name))
+    return Error(ErrorKind::refused, formatted("--container-name: {} conflicts with {}",
+                                               in_quotes(name.text), in_quotes(notes.name)))
         .hint("choose another name");
   }
   if (name.use == Use::create && exists) {
@@ -93,14 +94,17 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   }
   if (!exists) {
     if (!wanted.image.empty()) return NamePlan::make;
-    return Error(ErrorKind::not_found,
-                 "a container with name " + in_quotes(name.text) + " does not exist, and --container-image is not set");
+    return Error(
+        ErrorKind::not_found,
+        formatted("a container with name {} does not exist, and --container-image is not set",
+                  in_quotes(name.text)));
   }
   const bool same = wanted.image.empty() || notes.image.empty() || wanted.image == notes.image ||
                     (!notes.digest.empty() && wanted.digest == notes.digest);
   if (!same) {
-    return Error(ErrorKind::refused, "--container-name: the container " + in_quotes(name.text) + " was made from " +
-                                         in_quotes(notes.image) + ", not from " + in_quotes(wanted.image))
+    return Error(ErrorKind::refused,
+                 formatted("--container-name: the container {} was made from {}, not from {}",
+                           in_quotes(name.text), in_quotes(notes.image), in_quotes(wanted.image)))
         .hint("choose another name, or use :replace to recreate it");
   }
   return running ? NamePlan::join : NamePlan::reuse;
@@ -150,9 +154,11 @@ void NamedStart::will_be(const std::string& image, const std::string& file) {
 
 Result<void> NamedStart::must_be_the_same(const std::string& file) const {
   if (file == notes_.file) return {};
-  return Error(ErrorKind::refused, "--container-name: " + in_quotes(notes_.image) + ", which the container " +
-                                       in_quotes(name_.text) + " was made from, has changed")
-      .hint("use --container-name=" + name_.text + ":replace with --container-image to recreate it");
+  return Error(ErrorKind::refused,
+               formatted("--container-name: {}, which the container {} was made from, has changed",
+                         in_quotes(notes_.image), in_quotes(name_.text)))
+      .hint(formatted("use --container-name={}:replace with --container-image to recreate it",
+                      name_.text));
 }
 
 Result<void> NamedStart::write(const Digest& manifest) {
