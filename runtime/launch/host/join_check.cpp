@@ -60,7 +60,9 @@ Result<void> check_join(const LaunchRequest& asked, const NamedStart& named, std
   for (const auto& [is_asked, option] : unknown) {
     if (!is_asked) continue;
     log.write(LogLevel::warning,
-              formatted("--{} does not change the container {}, which is running already", option, in_quotes(container)));
+              formatted("--{} does not change the container {}, which is running already "
+                        "(hint: use the option in the step that starts it)",
+                        option, in_quotes(container)));
   }
   return {};
 }
