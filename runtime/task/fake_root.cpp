@@ -1,18 +1,13 @@
 #include "task/fake_root.hpp"
 
-#include <seccomp.h>
 #include <sys/stat.h>
 
 #include <array>
-#include <cerrno>
-#include <memory>
+
+#include "base/seccomp_filter.hpp"
 
 namespace spc {
 namespace {
-
-struct Release {
-  void operator()(void* filter) const { seccomp_release(filter); }
-};
 
 /// Others than 0 exist nowhere in the namespace, so the kernel refuses with EINVAL what packages' scripts take for granted.
 /// capset and setting security.capability need no fake: the kernel does both there. Numbers below 0 stand for calls
@@ -36,25 +31,15 @@ constexpr std::array<std::uint32_t, 0> kOtherAbis = {};
 }  // namespace
 
 Result<void> fake_root_calls() {
-  const std::unique_ptr<void, Release> filter(seccomp_init(SCMP_ACT_ALLOW));
-  if (!filter) return Error(ErrorKind::system, "seccomp: no filter");
-  int rc = 0;
-  for (const auto abi : kOtherAbis) {
-    if (rc == 0) rc = seccomp_arch_add(filter.get(), abi);
-  }
-  for (const int call : kOwners) {
-    if (rc == 0) rc = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(0), call, 0);
-  }
+  SeccompFilter filter(SCMP_ACT_ALLOW);
+  constexpr std::uint32_t kSucceeds = SCMP_ACT_ERRNO(0);
+  for (const auto abi : kOtherAbis) filter.also_for(abi);
+  for (const int call : kOwners) filter.add(kSucceeds, call);
   for (const scmp_datum_t kind : {S_IFCHR, S_IFBLK}) {
-    const auto add = [&](int call, const scmp_arg_cmp& mode) {
-      if (rc == 0) rc = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(0), call, 1, mode);
-    };
-    add(SCMP_SYS(mknod), SCMP_A1(SCMP_CMP_MASKED_EQ, S_IFMT, kind));
-    add(SCMP_SYS(mknodat), SCMP_A2(SCMP_CMP_MASKED_EQ, S_IFMT, kind));
+    filter.add(kSucceeds, SCMP_SYS(mknod), {SCMP_A1(SCMP_CMP_MASKED_EQ, S_IFMT, kind)});
+    filter.add(kSucceeds, SCMP_SYS(mknodat), {SCMP_A2(SCMP_CMP_MASKED_EQ, S_IFMT, kind)});
   }
-  if (rc == 0) rc = seccomp_load(filter.get());
-  if (rc != 0) return Error::from_errno(-rc, "seccomp filter of --container-remap-root");
-  return {};
+  return filter.load("seccomp filter of --container-remap-root");
 }
 
 }  // namespace spc

@@ -4,8 +4,7 @@
 
 namespace spc::fuse {
 
-/// From here on, all threads of this process can only compute, use their open descriptors and exit. A file that takes over
-/// the process cannot open, connect, start or signal anything; any other system call kills it. Create threads before.
+/// From here on, all threads of this process can only compute, use their open descriptors and exit (base/sandbox.hpp).
 Result<void> enter_fuse_sandbox();
 
 }  // namespace spc::fuse

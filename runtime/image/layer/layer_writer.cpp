@@ -28,7 +28,7 @@ unsigned worker_count(unsigned wanted) {
 
 Result<ConvertedLayer> convert(const LayerLimits& limits) {
   auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers), limits));
-  SPC_TRY_DURING("entering the sandbox", enter_sandbox(limits.image_bytes));
+  SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(limits.image_bytes));
   // From here on the bytes of the layer are read.
   return converter.run();
 }

@@ -1,0 +1,57 @@
+#include "base/sandbox.hpp"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/seccomp_filter.hpp"
+
+namespace spc {
+namespace {
+
+constexpr int kAlways[] = {SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(getrandom),
+                           // the end, abort() included
+                           SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask),
+                           SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack), SCMP_SYS(getpid), SCMP_SYS(gettid)};
+
+Result<void> set_limit(decltype(RLIMIT_CORE) what, rlim_t value, const char* name) {
+  rlimit current{};
+  if (value == RLIM_INFINITY) return {};
+  if (::getrlimit(what, &current) != 0) return Error::from_errno(errno, name);
+  const rlim_t wanted = std::min(current.rlim_max, value);
+  const rlimit limits{wanted, wanted};
+  if (::setrlimit(what, &limits) != 0) return Error::from_errno(errno, name);
+  return {};
+}
+
+Result<void> load_filter(std::initializer_list<AllowedCall> allowed) {
+  SeccompFilter filter(SCMP_ACT_KILL_PROCESS);
+  filter.for_all_threads();
+  for (const int call : kAlways) filter.add(SCMP_ACT_ALLOW, call);
+  filter.add(SCMP_ACT_ALLOW, SCMP_SYS(mprotect), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)});
+  // Signals go to this process only: abort() sends one.
+  filter.add(SCMP_ACT_ALLOW, SCMP_SYS(tgkill), {SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(::getpid()))});
+  for (const AllowedCall& call : allowed) filter.add(SCMP_ACT_ALLOW, call.number, call.conditions);
+  return filter.load("seccomp filter");
+}
+
+}  // namespace
+
+Result<void> enter_sandbox(std::initializer_list<AllowedCall> allowed, const SandboxLimits& limits) {
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "no_new_privs");
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return Error::from_errno(errno, "not dumpable");
+  SPC_TRY(set_limit(RLIMIT_CORE, 0, "limit core files"));
+  SPC_TRY(set_limit(RLIMIT_NPROC, 0, "limit processes"));
+  SPC_TRY(set_limit(RLIMIT_NOFILE, limits.descriptors, "limit descriptors"));
+  SPC_TRY(set_limit(RLIMIT_FSIZE, limits.file_size, "limit the file size"));
+  SPC_TRY(set_limit(RLIMIT_CPU, limits.cpu_seconds, "limit the CPU time"));
+#ifndef __SANITIZE_ADDRESS__  // which maps terabytes
+  SPC_TRY(set_limit(RLIMIT_AS, limits.memory, "limit the memory"));
+#endif
+  return load_filter(allowed);
+}
+
+}  // namespace spc

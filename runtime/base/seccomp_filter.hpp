@@ -1,0 +1,47 @@
+#pragma once
+
+#include <seccomp.h>
+
+#include <cerrno>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace spc {
+
+/// A filter of system calls. The first failure stays until load() reports it.
+class SeccompFilter {
+ public:
+  /// `otherwise`: what happens at a call for which there is no rule (SCMP_ACT_*).
+  explicit SeccompFilter(std::uint32_t otherwise) : filter_(seccomp_init(otherwise)), failed_(filter_ ? 0 : -ENOMEM) {}
+
+  /// For calls by the numbers of another ABI, too (SCMP_ARCH_*).
+  void also_for(std::uint32_t abi) {
+    if (failed_ == 0) failed_ = seccomp_arch_add(filter_.get(), abi);
+  }
+  /// For all threads of the process, not only the calling one.
+  void for_all_threads() {
+    if (failed_ == 0) failed_ = seccomp_attr_set(filter_.get(), SCMP_FLTATR_CTL_TSYNC, 1);
+  }
+  /// What happens at this call, if its arguments meet all conditions (SCMP_A0 …).
+  void add(std::uint32_t action, int call, const std::vector<scmp_arg_cmp>& conditions = {}) {
+    const auto count = static_cast<unsigned>(conditions.size());
+    if (failed_ == 0) failed_ = seccomp_rule_add_array(filter_.get(), action, call, count, conditions.data());
+  }
+  Result<void> load(std::string_view what) {
+    if (failed_ == 0) failed_ = seccomp_load(filter_.get());
+    if (failed_ != 0) return Error::from_errno(-failed_, what);
+    return {};
+  }
+
+ private:
+  struct Release {
+    void operator()(void* filter) const { seccomp_release(filter); }
+  };
+  std::unique_ptr<void, Release> filter_;
+  int failed_;
+};
+
+}  // namespace spc
