@@ -1,6 +1,5 @@
 #include "hooks/cdi/inject.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,9 +8,9 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <memory>
 #include <set>
 
+#include "base/directory.hpp"
 #include "base/format.hpp"
 #include "hooks/cdi/verbs.hpp"
 #include "hooks/loader/elf.hpp"
@@ -249,12 +248,9 @@ class Injection {
   }
 
   [[nodiscard]] std::vector<std::string> files_in(const std::string& directory) const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir((context_.host_root + directory).c_str()), ::closedir);
     std::vector<std::string> files;
-    while (listing && files.size() < kMostLibraries) {
-      const dirent* entry = ::readdir(listing.get());
-      if (entry == nullptr) break;
-      if (std::string_view(entry->d_name).find(".so") != std::string_view::npos) files.emplace_back(entry->d_name);
+    for (DirectoryReader entries(context_.host_root + directory); files.size() < kMostLibraries && entries.next();) {
+      if (entries.name().find(".so") != std::string_view::npos) files.emplace_back(entries.name());
     }
     std::sort(files.begin(), files.end());
     return files;

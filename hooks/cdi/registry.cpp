@@ -1,14 +1,13 @@
 #include "hooks/cdi/registry.hpp"
 
-#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <set>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/trusted_file.hpp"
@@ -20,22 +19,18 @@ constexpr std::size_t kMostFiles = 256;   // of a directory
 constexpr std::size_t kMostListed = 12;   // devices in a hint
 constexpr std::size_t kMostProblems = 3;  // in an error
 
-struct Directory {
+struct CdiDirectory {
   const char* path;
   unsigned priority;
 };
 // The last is a link to the one before it nearly everywhere; what is one directory is read once.
-constexpr Directory kDirectories[] = {{"/etc/cdi", 0}, {"/run/cdi", 1}, {"/var/run/cdi", 1}};
+constexpr CdiDirectory kDirectories[] = {{"/etc/cdi", 0}, {"/run/cdi", 1}, {"/var/run/cdi", 1}};
 
 /// Sorted, so that nothing depends on the order of the directory.
-std::vector<std::string> spec_files(int directory) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(directory), ::closedir);
+std::vector<std::string> spec_files(UniqueFd directory) {
   std::vector<std::string> names;
-  while (listing) {
-    const dirent* entry = ::readdir(listing.get());
-    if (entry == nullptr) break;
-    const std::string name = entry->d_name;
-    if (name.ends_with(".json") || name.ends_with(".yaml")) names.push_back(name);
+  for (DirectoryReader files(std::move(directory)); files.next();) {
+    if (files.name().ends_with(".json") || files.name().ends_with(".yaml")) names.emplace_back(files.name());
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -93,7 +88,7 @@ void CdiRegistry::read_directory(const std::string& host_root, const std::string
   const std::pair identity(status.st_dev, status.st_ino);
   if (std::find(seen_.begin(), seen_.end(), identity) != seen_.end()) return;
   seen_.push_back(identity);
-  auto names = spec_files(opened->release());
+  auto names = spec_files(*std::move(opened));
   if (names.size() > kMostFiles) {
     problems_.push_back(
         formatted("CDI directory {}: has more than {} files", in_quotes(directory), kMostFiles));

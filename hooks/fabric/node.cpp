@@ -1,6 +1,5 @@
 #include "hooks/fabric/node.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,8 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <climits>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "hooks/loader/elf.hpp"
 
@@ -18,11 +17,8 @@ namespace {
 
 std::vector<std::string> entries_of(const std::string& directory) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(directory.c_str()), ::closedir);
-  while (listing != nullptr) {
-    const dirent* entry = ::readdir(listing.get());
-    if (entry == nullptr) break;
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  for (DirectoryReader entries(directory); entries.next();) {
+    if (!entries.name().starts_with('.')) names.emplace_back(entries.name());
   }
   std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return compare_versions(a, b) < 0; });
   return names;

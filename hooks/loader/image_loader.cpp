@@ -1,6 +1,5 @@
 #include "hooks/loader/image_loader.hpp"
 
-#include <dirent.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/directory.hpp"
 #include "hooks/loader/elf.hpp"
 
 namespace spc {
@@ -40,18 +40,11 @@ UniqueFd regular_file(const HookContext& context, const std::string& path) {
 
 std::set<std::string> names_in(const HookContext& context, const std::string& directory, std::string_view prefix) {
   std::set<std::string> names;
-  UniqueFd opened = context.open_in_image(directory.c_str(), O_RDONLY | O_DIRECTORY);
-  if (!opened) return names;
-  DIR* stream = ::fdopendir(opened.get());
-  if (stream == nullptr) return names;
-  (void)opened.release();  // it is the stream's now
-  for (std::size_t i = 0; i < kMostDirectoryNames; ++i) {
-    const dirent* entry = ::readdir(stream);
-    if (entry == nullptr) break;
-    const std::string_view name = entry->d_name;
+  DirectoryReader entries(context.open_in_image(directory.c_str(), O_RDONLY | O_DIRECTORY));
+  for (std::size_t i = 0; i < kMostDirectoryNames && entries.next(); ++i) {
+    const auto name = entries.name();
     if (name.starts_with(prefix) && name.find(".so") != std::string_view::npos) names.emplace(name);
   }
-  ::closedir(stream);
   return names;
 }
 

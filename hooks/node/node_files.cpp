@@ -1,14 +1,13 @@
 #include "hooks/node/node_files.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
@@ -36,16 +35,14 @@ std::string NodeFiles::link(const std::string& path) const {
 }
 
 std::vector<std::string> NodeFiles::names(const std::string& directory, std::string_view prefix) const {
-  return names_if(directory, [&](std::string_view name) { return name.starts_with(prefix) && name != "." && name != ".."; });
+  return names_if(directory, [&](std::string_view name) { return name.starts_with(prefix); });
 }
 
 std::vector<std::string> NodeFiles::names_if(const std::string& directory,
                                              const std::function<bool(std::string_view)>& wanted) const {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(on_disk(directory).c_str()), ::closedir);
-  if (!open) return names;
-  while (const dirent* entry = ::readdir(open.get())) {
-    if (wanted(entry->d_name)) names.emplace_back(entry->d_name);
+  for (DirectoryReader entries(on_disk(directory)); entries.next();) {
+    if (wanted(entries.name())) names.emplace_back(entries.name());
   }
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     const int order = compare_versions(a, b);

@@ -1,16 +1,15 @@
 #include "hooks/nvidia_driver/cuda_compat.hpp"
 
-#include <dirent.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/directory.hpp"
 #include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "hooks/loader/elf.hpp"
@@ -26,15 +25,10 @@ constexpr std::size_t kMostCompatNames = 4096;
 /// Those of a directory of the image that are called libcuda.so.X.Y; of a larger directory than any real one: none.
 std::vector<std::string> libcudas(const HookContext& context) {
   std::vector<std::string> names;
-  UniqueFd directory = context.open_in_image(kCompatDirectory, O_RDONLY | O_DIRECTORY);
-  if (!directory) return names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(::fdopendir(directory.get()), ::closedir);
-  if (!open) return names;
-  [[maybe_unused]] const int theirs = directory.release();
   std::size_t seen = 0;
-  while (const dirent* entry = ::readdir(open.get())) {
+  for (DirectoryReader entries(context.open_in_image(kCompatDirectory, O_RDONLY | O_DIRECTORY)); entries.next();) {
     if (++seen > kMostCompatNames) return {};
-    const std::string_view name(entry->d_name);
+    const auto name = entries.name();
     if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos)
       names.emplace_back(name);
   }

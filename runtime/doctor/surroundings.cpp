@@ -1,6 +1,5 @@
 #include "doctor/surroundings.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -13,8 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc {
@@ -77,13 +76,7 @@ std::string Surroundings::text_of(const std::string& path) const {
 
 std::vector<std::string> Surroundings::names_in(const std::string& path) const {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir((host_root + path).c_str()), ::closedir);
-  while (directory) {
-    const dirent* entry = ::readdir(directory.get());
-    if (entry == nullptr) break;
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
+  for (DirectoryReader entries(host_root + path); entries.next();) names.emplace_back(entries.name());
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -1,6 +1,5 @@
 #include "hook_engine/hook_directory.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -8,10 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <memory>
 #include <string_view>
 #include <tuple>
 
+#include "base/directory.hpp"
 #include "base/trusted_file.hpp"
 
 namespace spc {
@@ -51,20 +50,15 @@ Result<std::vector<HookFile>> read_hook_directory(const std::string& path, uid_t
   auto opened = open_trusted_directory(path, "directory of hooks", owner);
   if (!opened && opened.error().sys_errno() == ENOENT) return files;
   if (!opened) return std::move(opened).error();
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(opened->get()), ::closedir);
-  if (!directory) return Error::from_errno(errno, "directory of hooks " + in_quotes(path));
-  [[maybe_unused]] const int owned_by_it = opened->release();
-  for (;;) {
-    errno = 0;
-    const dirent* entry = ::readdir(directory.get());
-    if (entry == nullptr && errno != 0) return Error::from_errno(errno, "directory of hooks " + in_quotes(path));
-    if (entry == nullptr) break;
+  DirectoryReader entries(*std::move(opened));
+  while (entries.next()) {
     struct stat status {};
-    if (is_no_hook(entry->d_name)) continue;
-    if (::fstatat(::dirfd(directory.get()), entry->d_name, &status, 0) == 0 && S_ISDIR(status.st_mode)) continue;
-    files.push_back(named(path, entry->d_name));
+    if (is_no_hook(entries.name())) continue;
+    if (::fstatat(entries.descriptor(), entries.c_name(), &status, 0) == 0 && S_ISDIR(status.st_mode)) continue;
+    files.push_back(named(path, entries.c_name()));
     files.back().off = SPC_TRY(is_off(files.back(), owner));
   }
+  if (entries.error() != 0) return Error::from_errno(entries.error(), "directory of hooks " + in_quotes(path));
   std::sort(files.begin(), files.end(), [](const HookFile& a, const HookFile& b) {
     return std::tie(a.stem, a.kind, a.path) < std::tie(b.stem, b.kind, b.path);
   });

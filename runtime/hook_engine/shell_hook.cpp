@@ -1,14 +1,12 @@
 #include "hook_engine/shell_hook.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/trusted_file.hpp"
 #include "hook_engine/hook_directory.hpp"
 
@@ -30,13 +28,12 @@ Result<std::vector<std::string>> scripts_in(const std::string& path, Whose whose
   std::vector<std::string> names;
   UniqueFd directory = SPC_TRY(open_directory(path, whose));
   if (!directory) return names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "read " + in_quotes(path));
-  (void)directory.release();
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string_view name = entry->d_name;
+  DirectoryReader files(std::move(directory));
+  while (files.next()) {
+    const auto name = files.name();
     if (name.size() > kEnd.size() && name.ends_with(kEnd) && name[0] != '.') names.emplace_back(name);
   }
+  if (files.error() != 0) return Error::from_errno(files.error(), "read " + in_quotes(path));
   std::sort(names.begin(), names.end());
   return names;
 }

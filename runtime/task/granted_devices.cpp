@@ -1,12 +1,12 @@
 #include "task/granted_devices.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <memory>
 #include <string_view>
+
+#include "base/directory.hpp"
 
 namespace spc {
 namespace {
@@ -19,11 +19,9 @@ constexpr long SYS_faccessat2 = 439;  // the same everywhere
 bool can_open(const std::string& node) { return ::syscall(SYS_faccessat2, AT_FDCWD, node.c_str(), R_OK | W_OK, AT_EACCESS) == 0; }
 
 void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(directory.c_str()), ::closedir);
-  if (!open) return;
-  while (const dirent* entry = ::readdir(open.get())) {
-    if (entry->d_type != DT_CHR || !std::string_view(entry->d_name).starts_with(prefix)) continue;
-    if (const std::string node = directory + "/" + entry->d_name; can_open(node)) nodes.insert(node);
+  for (DirectoryReader entries(directory); entries.next();) {
+    if (entries.type() != DT_CHR || !entries.name().starts_with(prefix)) continue;
+    if (const std::string node = directory + "/" + entries.c_name(); can_open(node)) nodes.insert(node);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "containers.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -15,6 +14,7 @@
 #include <memory>
 #include <span>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
 #include "tool/surroundings/places.hpp"
@@ -46,13 +46,9 @@ Result<void> remove_tree(int parent, const char* name) {
     if ((status.st_mode & 0700) != 0700 && ::fchmodat(parent, name, 0700, 0) != 0) {
       return Error::from_errno(errno, "enter " + in_quotes(name));
     }
-    const int directory = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    const std::unique_ptr<DIR, int (*)(DIR*)> entries(directory < 0 ? nullptr : ::fdopendir(directory), ::closedir);
-    if (!entries) return Error::from_errno(errno, "open directory " + in_quotes(name));
-    while (const dirent* entry = ::readdir(entries.get())) {
-      const std::string_view found = entry->d_name;
-      if (found != "." && found != "..") SPC_TRY(remove_tree(directory, entry->d_name));
-    }
+    DirectoryReader entries(UniqueFd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)));
+    while (entries.next()) SPC_TRY(remove_tree(entries.descriptor(), entries.c_name()));
+    if (entries.error() != 0) return Error::from_errno(entries.error(), "read directory " + in_quotes(name));
   }
   if (::unlinkat(parent, name, S_ISDIR(status.st_mode) ? AT_REMOVEDIR : 0) != 0) {
     return Error::from_errno(errno, "remove " + in_quotes(name));
@@ -140,13 +136,12 @@ Result<void> remove_container(const std::string& path) {
 
 Result<std::vector<std::string>> list_containers(const std::string& data_path) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(data_path.c_str()), ::closedir);
-  if (!entries) {
-    if (errno == ENOENT) return names;
-    return Error::from_errno(errno, "read " + in_quotes(data_path));
+  DirectoryReader entries(data_path);
+  while (entries.next()) {
+    if (!entries.name().starts_with('.')) names.emplace_back(entries.name());
   }
-  while (const dirent* entry = ::readdir(entries.get())) {
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  if (entries.error() != 0 && entries.error() != ENOENT) {
+    return Error::from_errno(entries.error(), "read " + in_quotes(data_path));
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -1,9 +1,6 @@
-#include <dirent.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/trusted_file.hpp"
 #include "image/config/config.hpp"
@@ -29,13 +26,11 @@ Result<std::vector<std::string>> drop_ins(const std::string& path, uid_t owner) 
   std::vector<std::string> names;
   if (!directory && directory.error().kind() == ErrorKind::not_found) return names;
   if (!directory) return directory.error();
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory->get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "read " + in_quotes(path));
-  (void)directory->release();
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string_view name = entry->d_name;
-    if (name.ends_with(".toml") && !name.starts_with('.')) names.push_back(path + "/" + entry->d_name);
+  DirectoryReader files(*std::move(directory));
+  while (files.next()) {
+    if (files.name().ends_with(".toml") && !files.name().starts_with('.')) names.push_back(path + "/" + files.c_name());
   }
+  if (files.error() != 0) return Error::from_errno(files.error(), "read " + in_quotes(path));
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -1,6 +1,5 @@
 #include "image/export/image_tree.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/syscall.h>
@@ -8,9 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <vector>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 
@@ -22,30 +21,19 @@ constexpr int kMaxDepth = 200;
 Result<void> walk(UniqueFd directory, const std::string& path, int depth,
                   const std::function<Result<void>(const TreeEntry&)>& visit) {
   if (depth > kMaxDepth) return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(directory.get()), ::closedir);
-  if (!entries)
-    return Error::from_errno(errno,
-                             formatted("read directory {} of the image", in_quotes("/" + path)));
-  const int here = directory.release();
+  DirectoryReader entries(std::move(directory));
+  const int here = entries.descriptor();
   std::vector<std::string> directories;
-  for (;;) {
-    errno = 0;
-    const dirent* entry = ::readdir(entries.get());
-    if (entry == nullptr) {
-      if (errno != 0)
-        return Error::from_errno(
-            errno, formatted("read directory {} of the image", in_quotes("/" + path)));
-      break;
-    }
-    const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
-    TreeEntry found{.path = path + std::string(name), .directory = here, .name = entry->d_name, .status = {}};
-    if (::fstatat(here, entry->d_name, &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
-      return Error::from_errno(errno,
-                               formatted("look at {} in the image", in_quotes("/" + found.path)));
+  while (entries.next()) {
+    TreeEntry found{.path = path + entries.c_name(), .directory = here, .name = entries.c_name(), .status = {}};
+    if (::fstatat(here, entries.c_name(), &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
+      return Error::from_errno(errno, formatted("look at {} in the image", in_quotes("/" + found.path)));
     }
     SPC_TRY(visit(found));
-    if (S_ISDIR(found.status.st_mode)) directories.emplace_back(name);
+    if (S_ISDIR(found.status.st_mode)) directories.emplace_back(entries.name());
+  }
+  if (entries.error() != 0) {
+    return Error::from_errno(entries.error(), formatted("read directory {} of the image", in_quotes("/" + path)));
   }
   for (const std::string& name : directories) {
     UniqueFd next(::openat(here, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));

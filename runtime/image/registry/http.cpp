@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
-#include <dirent.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <cstring>
 #include <list>
 
+#include "base/directory.hpp"
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "image/registry/http_error.hpp"
@@ -24,10 +24,8 @@ constexpr long kReceiveBuffer = 512 * 1024;
 /// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms.
 bool has_hashed_certificates() {
   const char* path = curl_version_info(CURLVERSION_NOW)->capath;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(path != nullptr ? ::opendir(path) : nullptr, &::closedir);
-  if (!directory) return false;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    const std::string_view name = entry->d_name;
+  for (DirectoryReader files(path != nullptr ? path : ""); files.next();) {
+    const auto name = files.name();
     if (name.size() == 10 && name.ends_with(".0") && name.find_first_not_of("0123456789abcdef") == 8) return true;
   }
   return false;

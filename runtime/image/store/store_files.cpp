@@ -1,14 +1,13 @@
 #include "image/store/store_files.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 
@@ -91,19 +90,13 @@ Result<std::optional<std::string>> read_below(int parent, const std::string& dir
 }
 
 Result<std::vector<std::string>> names_in(int directory) {
-  UniqueFd copy(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!copy) return Error::from_errno(errno, "list the image store");
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy.get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "list the image store");
-  [[maybe_unused]] const int closed_with_stream = copy.release();
   std::vector<std::string> names;
-  for (;;) {
-    errno = 0;
-    const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr && errno != 0) return Error::from_errno(errno, "list the image store");
-    if (entry == nullptr) return names;
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  DirectoryReader files(UniqueFd(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  while (files.next()) {
+    if (!files.name().starts_with('.')) names.emplace_back(files.name());
   }
+  if (files.error() != 0) return Error::from_errno(files.error(), "list the image store");
+  return names;
 }
 
 }  // namespace spc

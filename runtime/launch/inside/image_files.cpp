@@ -1,15 +1,14 @@
 #include "launch/inside/image_files.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/text.hpp"
@@ -40,19 +39,12 @@ std::optional<std::string> text_inside(const std::string& path) {
 std::optional<std::vector<std::string>> apptainer_scripts() {
   UniqueFd directory = open_inside(kApptainerEnvironment, O_RDONLY | O_DIRECTORY);
   if (!directory) return std::nullopt;
-  struct Close {
-    void operator()(DIR* stream) const { ::closedir(stream); }
-  };
-  const std::unique_ptr<DIR, Close> stream(::fdopendir(directory.get()));
-  if (!stream) return std::nullopt;
-  (void)directory.release();
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string_view name = entry->d_name;
+  for (DirectoryReader scripts(std::move(directory)); names.size() < kMaxFiles && scripts.next();) {
+    const auto name = scripts.name();
     if (name.ends_with(".sh") && std::find(kOfApptainer.begin(), kOfApptainer.end(), name) == kOfApptainer.end()) {
       names.emplace_back(name);
     }
-    if (names.size() == kMaxFiles) break;
   }
   std::sort(names.begin(), names.end());
   return names;

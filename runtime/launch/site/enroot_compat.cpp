@@ -1,16 +1,14 @@
 #include "launch/site/enroot_compat.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <set>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/trusted_file.hpp"
@@ -51,13 +49,11 @@ Result<std::vector<std::string>> files_in(const std::string& path, std::string_v
     directory.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!directory) return names;
   }
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
-  if (!stream) return Error::from_errno(errno, "read " + in_quotes(path));
-  (void)directory.release();
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string_view name = entry->d_name;
-    if (name.ends_with(end) && !name.starts_with('.')) names.push_back(path + "/" + entry->d_name);
+  DirectoryReader files(std::move(directory));
+  while (files.next()) {
+    if (files.name().ends_with(end) && !files.name().starts_with('.')) names.push_back(path + "/" + files.c_name());
   }
+  if (files.error() != 0) return Error::from_errno(files.error(), "read " + in_quotes(path));
   std::sort(names.begin(), names.end());
   return names;
 }

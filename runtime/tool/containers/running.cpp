@@ -1,6 +1,5 @@
 #include "tool/containers/running.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/utsname.h>
@@ -8,8 +7,8 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <memory>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "tool/surroundings/places.hpp"
 
@@ -58,15 +57,11 @@ RunningEntry::~RunningEntry() {
 
 Result<std::vector<RunningContainer>> running_containers(const std::string& directory) {
   std::vector<RunningContainer> containers;
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), ::closedir);
-  if (!entries) {
-    if (errno == ENOENT) return containers;
-    return Error::from_errno(errno, "read " + in_quotes(directory));
-  }
   const std::string prefix = prefix_of_this_machine();
-  while (const dirent* entry = ::readdir(entries.get())) {
-    if (!std::string_view(entry->d_name).starts_with(prefix)) continue;
-    const std::string path = directory + "/" + entry->d_name;
+  DirectoryReader entries(directory);
+  while (entries.next()) {
+    if (!entries.name().starts_with(prefix)) continue;
+    const std::string path = directory + "/" + entries.c_name();
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (!file) continue;
     if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
@@ -75,6 +70,8 @@ Result<std::vector<RunningContainer>> running_containers(const std::string& dire
     }
     if (const auto text = read_file(file.get(), 64 << 10)) containers.push_back(parse(*text));
   }
+  const int failed = entries.error();
+  if (failed != 0 && failed != ENOENT) return Error::from_errno(failed, "read " + in_quotes(directory));
   return containers;
 }
 

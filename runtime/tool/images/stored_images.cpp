@@ -1,6 +1,5 @@
 #include "tool/images/stored_images.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -10,9 +9,9 @@
 #include <cerrno>
 #include <charconv>
 #include <map>
-#include <memory>
 #include <set>
 
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "image/reference/reference.hpp"
@@ -25,15 +24,13 @@ constexpr std::size_t kMaxRecord = 24 << 20;
 
 /// Names in a directory of the store, without those of unfinished files; empty if it is not there.
 Result<std::vector<std::string>> names_in(int store, const char* directory) {
-  const int file = ::openat(store, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) {
-    if (errno == ENOENT) return std::vector<std::string>();
-    return Error::from_errno(errno, formatted("read {} in the image store", in_quotes(directory)));
-  }
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(file), ::closedir);
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(entries.get())) {
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  DirectoryReader files(UniqueFd(::openat(store, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  while (files.next()) {
+    if (!files.name().starts_with('.')) names.emplace_back(files.name());
+  }
+  if (files.error() != 0 && files.error() != ENOENT) {
+    return Error::from_errno(files.error(), formatted("read {} in the image store", in_quotes(directory)));
   }
   std::sort(names.begin(), names.end());
   return names;
