@@ -40,21 +40,8 @@ bool is_shell_name(std::string_view name) {
   });
 }
 
-/// The texts in `records`, each ended by NUL.
-class Texts {
- public:
-  explicit Texts(std::string_view records) : rest_(records) {}
-  bool next(std::string_view& text) {
-    const auto end = rest_.find('\0');
-    if (end == std::string_view::npos) return false;
-    text = rest_.substr(0, end);
-    rest_.remove_prefix(end + 1);
-    return true;
-  }
-
- private:
-  std::string_view rest_;
-};
+/// Without one whose writer has not come to its end.
+std::string_view whole_records(std::string_view bytes) { return bytes.substr(0, bytes.rfind('\0') + 1); }
 
 /// Where the environment's PATH leads; the name itself if nowhere.
 std::string find_program(const std::string& name, const Environment& environment) {
@@ -122,20 +109,18 @@ std::string shown(std::string_view line) { return "entrypoint: " + printable(lin
 
 EntrypointChanges EntrypointChanges::between(const Environment& given, std::string_view workdir, std::string_view found) {
   EntrypointChanges changes;
-  Texts texts(found);
-  std::string_view text;
-  if (!texts.next(text)) return changes;
-  if (text != workdir && text.starts_with('/')) changes.workdir = text;
+  const std::string_view ended = whole_records(found);
+  const std::string_view directory = ended.substr(0, ended.find('\0'));
+  if (ended.empty()) return changes;
+  if (directory != workdir && directory.starts_with('/')) changes.workdir = directory;
   std::set<std::string, std::less<>> left;
-  while (texts.next(text)) {
-    const auto equals = text.find('=');
-    if (equals == std::string_view::npos || equals == 0) continue;
-    const std::string name(text.substr(0, equals));
-    const std::string_view value = text.substr(equals + 1);
+  for (Records variable(ended.substr(directory.size() + 1)); variable.next();) {
+    if (variable.key().empty()) continue;
+    const std::string name(variable.key());
     left.insert(name);
     const auto before = given.find(name);
-    const bool same = before != given.end() && before->second.value == value;
-    if (!same && !is_in(kOfEveryShell, name)) changes.set[name] = value;
+    const bool same = before != given.end() && before->second.value == variable.value();
+    if (!same && !is_in(kOfEveryShell, name)) changes.set[name] = variable.value();
   }
   for (const auto& [name, variable] : given) {
     if (!left.contains(name) && is_shell_name(name) && !is_in(kOfEveryShell, name)) changes.unset.insert(name);
@@ -173,11 +158,9 @@ std::string EntrypointOutcome::serialize() const {
 
 EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
   EntrypointOutcome outcome;
-  Texts texts(records);
-  for (std::string_view text; texts.next(text);) {
-    const auto equals = std::min(text.find('='), text.size());
-    const std::string_view key = text.substr(0, equals);
-    const std::string value(text.substr(std::min(equals + 1, text.size())));
+  for (Records record(whole_records(records)); record.next();) {
+    const std::string_view key = record.key();
+    const std::string value(record.value());
     if (key == "set" && value.find('=') != std::string::npos) {
       outcome.changes.set[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
     }

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -61,21 +60,13 @@ Result<void> TaskNotes::write(int file) const {
 Result<TaskNotes> TaskNotes::read(int file) {
   const Parts parts = SPC_TRY(read_parts(file));
   TaskNotes notes;
-  std::string_view rest = parts.notes;
-  while (!rest.empty() && !rest.starts_with("hook=")) {
-    std::string_view record = rest.substr(0, rest.find('\0'));
-    rest.remove_prefix(std::min(record.size() + 1, rest.size()));
-    const bool of_site = record.starts_with("site=");
-    if (!of_site && !record.starts_with("step=")) continue;
-    record.remove_prefix(5);
-    const auto equals = record.find('=');
-    if (!of_site) {
-      notes.step = record;
-    } else if (equals != std::string_view::npos) {
-      notes.site.set(record.substr(0, equals), record.substr(equals + 1));
-    }
+  for (Records record(parts.notes); record.next() && record.key() != "hook";) {
+    if (record.key() == "step") notes.step = record.value();
+    const auto equals = record.value().find('=');
+    if (record.key() != "site" || equals == std::string_view::npos) continue;
+    notes.site.set(record.value().substr(0, equals), record.value().substr(equals + 1));
   }
-  notes.edits = TaskEdits::parse(rest);
+  notes.edits = TaskEdits::parse(parts.notes);
   return notes;
 }
 
