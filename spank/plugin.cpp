@@ -11,8 +11,9 @@
 //   task_init              enters, having run the site's TaskProlog if config.toml says so, and reports every error of all
 //                          the others: here alone an error ends the task with exit code 1 and nothing worse, and waiting is
 //                          not limited in time
-//   task_exit              after the last one: waits while the container is saved
-//   exit                   kills the agent
+//   task_exit              after the last one: waits while the container is saved, and ends the agent: Slurm removes the step's
+//                          cgroups next
+//   exit                   ends the agent of a step whose tasks never began
 //   job_epilog             removes the job's own containers. Never fails: that would drain the node
 #include "user_side.hpp"
 
@@ -109,9 +110,6 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
     case S_CTX_LOCAL:
     case S_CTX_REMOTE: return register_options(spank);
     case S_CTX_SLURMD: {
-      for (const auto& word : state.settings) {
-        if (const auto remark = remark_about(word); !remark.empty()) slurm_info("%s%s", kPrefix, remark.c_str());
-      }
       spc_runtime* runtime = nullptr;
       if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return 0;
       if (spc_node_setup(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));

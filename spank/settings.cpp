@@ -9,22 +9,22 @@ namespace {
 struct Key {
   std::string_view name;
   std::string_view values;  ///< allowed ones, between bars; "": any
-  std::string_view remark;  ///< of pyxis, and without meaning here
+  bool has_effect = true;   ///< false: of pyxis, and without meaning here
 };
 constexpr std::string_view kBool = "|1|true|yes|y|0|false|no|n|";
 constexpr Key kKeys[] = {
-    {"messages", "|own|pyxis|", ""},
-    {"container_scope", "|global|job|", ""},
-    {"entrypoint", "|no|node|task|", ""},
-    {"batch", "|script|steps|", ""},
-    {"slurm", kBool, ""},
-    {"remap_root", kBool, ""},
-    {"importer", "", ""},
-    {"execute_entrypoint", kBool, ""},
-    {"sbatch_support", kBool, ""},
-    {"runtime_path", "", "nothing is unpacked; runtime state is in /run/spank-container"},
-    {"use_enroot_load", kBool, "images are stored as layers; nothing is unpacked"},
-    {"use_squashfuse", kBool, "an image file is always used as it is"},
+    {"messages", "|own|pyxis|"},
+    {"container_scope", "|global|job|"},
+    {"entrypoint", "|no|node|task|"},
+    {"batch", "|script|steps|"},
+    {"slurm", kBool},
+    {"remap_root", kBool},
+    {"importer", ""},
+    {"execute_entrypoint", kBool},
+    {"sbatch_support", kBool},
+    {"runtime_path", "", false},
+    {"use_enroot_load", kBool, false},
+    {"use_squashfuse", kBool, false},
 };
 
 std::string_view value_in(std::string_view word) { return word.substr(std::min(word.find('=') + 1, word.size())); }
@@ -45,12 +45,6 @@ bool is_true(std::string_view value) { return value == "1" || value.starts_with(
 
 }  // namespace
 
-std::string remark_about(const std::string& word) {
-  const Key* key = key_of(word);
-  if (key == nullptr) return "plugstack.conf: unknown argument \"" + word + "\": no container starts until it is removed";
-  return key->remark.empty() ? "" : "plugstack.conf: " + word + " has no effect: " + std::string(key->remark);
-}
-
 Settings read_settings(std::span<const std::string> words) {
   Settings settings;
   for (const std::string& word : words) {
@@ -64,9 +58,9 @@ Settings read_settings(std::span<const std::string> words) {
       settings.in_allocator = is_on;
     } else if (key->name == "execute_entrypoint") {
       settings.site.push_back(is_on ? "entrypoint=node" : "entrypoint=no");
-    } else if (key->values == kBool && key->remark.empty()) {
+    } else if (key->values == kBool && key->has_effect) {
       settings.site.push_back(std::string(key->name) + (is_on ? "=true" : "=false"));
-    } else if (key->remark.empty()) {
+    } else if (key->has_effect) {
       settings.site.push_back(word);
     }
   }

@@ -16,7 +16,4 @@ struct Settings {
 
 Settings read_settings(std::span<const std::string> words);
 
-/// What the administrator should know about an argument; empty: nothing.
-std::string remark_about(const std::string& word);
-
 }  // namespace spank_container

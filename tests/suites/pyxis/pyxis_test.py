@@ -120,9 +120,7 @@ def a_line_of_pyxis_ports_by_its_file_name(cluster):
         done.good("inside")
         equal(done.err, "", "messages to the user", done)
         cluster.batch(f"#!/bin/sh\n{WHERE}\n", IMAGE).good("inside")
-        said = [line for line in cluster.program("logs", "node01").out.splitlines() if "has no effect" in line]
     cluster.program("restart", "node01").good()
-    equal(len([line for line in said if "plugstack.conf" in line]), 3, "remarks in slurmd.log")
 
 
 @test
@@ -143,9 +141,7 @@ def a_mistake_in_plugstack_conf_stops_containers_and_nothing_else(cluster):
             done = cluster.run(program, IMAGE, *more, stdin="#!/bin/sh\n")
             equal((done.rc, len(done.errors())), (1, 1), "exit code and lines", done)
             same_as_golden("pyxis_unknown_argument", done.errors()[0] + "\n", done)
-        said = cluster.program("logs", "node01").out
     cluster.program("restart", "node01").good()
-    expect('unknown argument "runtimepath=/run/pyxis"' in said, "slurmd.log does not name the argument")
 
 
 # --- Slurm's own option ----------------------------------------------------------------------------------------------------
