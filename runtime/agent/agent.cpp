@@ -1,6 +1,7 @@
 #include "agent/agent.hpp"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,8 +56,8 @@ void Agent::run() {
 
 Result<void> Agent::on_join(int socket) {
   TaskMessage message;
-  auto descriptors = receive_struct(socket, message);
-  if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable) ::_exit(0);  // slurmstepd has ended the step
+  auto descriptors = receive_struct(socket, message, 2);
+  if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable) end();  // slurmstepd has ended the step
   if (!descriptors || message.kind != TaskMessageKind::join || descriptors->size() != 2) return {};
   tasks_.push_back({std::move((*descriptors)[0]), std::move((*descriptors)[1])});
   if (answer_) {
@@ -79,7 +80,7 @@ void Agent::lead() {
 
 Result<void> Agent::on_lead(int socket) {
   TaskMessage message;
-  auto descriptors = receive_struct(socket, message);
+  auto descriptors = receive_struct(socket, message, 2);
   if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable) {
     return Error(ErrorKind::unavailable, "set up the container: the leader has exited");
   }
@@ -142,6 +143,15 @@ void Agent::answer_all(const TaskMessage& answer) {
   namespaces_.clear();
   began_ = 0;
   if (!tasks_.empty()) lead();
+}
+
+/// Nothing of the step stays in its cgroups, nor a server that its user has stopped.
+void Agent::end() {
+  for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);
+  reap(import_);
+  reap(builder_);
+  for (const pid_t helper : helpers_) ::waitpid(helper, nullptr, 0);
+  ::_exit(0);
 }
 
 void Agent::reap(Child& child) {

@@ -14,7 +14,7 @@
 namespace spc::agent {
 
 /// The root side of one step on one node: gives its tasks one container. It only waits for events, so that it can
-/// be killed at any time, and exits when slurmstepd has closed the common socket.
+/// be killed at any time, and ends, with its helpers, when slurmstepd has closed the common socket.
 class Agent {
  public:
   /// `tools` may be an Error: then every task gets it.
@@ -58,6 +58,7 @@ class Agent {
   void tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
   void fail(const Error& error);
+  [[noreturn]] void end();
   void reap(Child& child);
 
   StepId step_;
@@ -71,7 +72,7 @@ class Agent {
   bool private_ = false;  ///< each task has its own container, one after the other
   Child import_;
   Child builder_;
-  std::vector<pid_t> helpers_;  ///< servers and publishers: they exit on their own
+  std::vector<pid_t> helpers_;  ///< servers and publishers: they exit on their own, or with us
   std::uint64_t began_ = 0;
 
   std::optional<NamedContainer> named_;

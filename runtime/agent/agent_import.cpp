@@ -37,7 +37,7 @@ Result<void> Agent::start_import(int request, int user_source) {
 
 Result<void> Agent::on_import(int socket) {
   ImportMessage message;
-  auto descriptors = receive_struct(socket, message);
+  auto descriptors = receive_struct(socket, message, 1);
   if (!descriptors) {
     return Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly")
         .hint("try again; if it persists, increase --mem");

@@ -47,7 +47,7 @@ Result<void> Agent::say_found(std::uint32_t state) {
 /// The container is ready to be joined, or it is no more.
 Result<void> Agent::on_holder(int socket) {
   TaskMessage message;
-  auto passed = receive_struct(socket, message);
+  auto passed = receive_struct(socket, message, kMaxDescriptorsPerMessage);
   holder_.reset();
   const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
   if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 2 + shared) {

@@ -1,5 +1,7 @@
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sched.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,7 +49,9 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
     order_.image.record = std::move(descriptors[0]);
     if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
     if ((message.start_flags & TaskMessage::start_squashfs) != 0) {
-      order_.image.served.push_back(SPC_TRY(serve(descriptors[1].get(), message.offset)));
+      order_.image.layers.push_back({std::move(descriptors[1]), Digest{}});  // if it is refused: closed when that has been told
+      order_.image.served.push_back(SPC_TRY(serve(order_.image.layers.front().file.get(), message.offset)));
+      order_.image.layers.clear();
       return start_builder();
     }
     // Opened for reading, so the user may read it; O_PATH would prove nothing.
@@ -77,7 +81,13 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
 
 /// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
 /// user: what an image says must not be read with any privilege.
+/// Not where another process of the user serves the file: with it he could keep ours, and us, from ever ending.
 Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
+  struct statfs status {};
+  if (::fstatfs(file, &status) == 0 && status.f_type == FUSE_SUPER_MAGIC) {
+    return Error(ErrorKind::refused, "serve a squashfs: the file is on a FUSE file system")
+        .hint("copy it to a local disk or to a network file system of the kernel");
+  }
   auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
@@ -122,7 +132,7 @@ Result<void> Agent::start_builder() {
 
 Result<void> Agent::on_builder(int socket) {
   TaskMessage report;
-  auto descriptors = receive_struct(socket, report);
+  auto descriptors = receive_struct(socket, report, kMaxDescriptorsPerMessage);
   if (descriptors && report.kind == TaskMessageKind::ready && (report.namespaces & own_pid) != 0) {
     helpers_.push_back(builder_.pid);  // stays until we end
     inits_.push_back(std::move(builder_.socket));

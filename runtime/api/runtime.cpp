@@ -124,8 +124,7 @@ int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
 
 void spc_close(spc_runtime* rt) {
   if (rt == nullptr) return;
-  rt->channel = StepChannel();
-  if (rt->opened_by == ::getpid()) rt->agent.stop();
+  if (rt->opened_by == ::getpid()) rt->agent.stop(rt->channel);
   delete rt;
 }
 
@@ -254,9 +253,11 @@ int spc_task_stay_outside(spc_runtime* rt) {
 
 int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
   return guard(rt, [&]() -> Result<void> {
-    return rt->channel.finish(tasks, killed, [&](const char* line) {
+    const auto done = rt->channel.finish(tasks, killed, [&](const char* line) {
       if (rt->log != nullptr) rt->log(SPC_LOG_INFO, line, rt->log_arg);
     });
+    rt->agent.stop(rt->channel);  // now: Slurm removes the step's cgroups before it closes the handle
+    return done;
   });
 }
 

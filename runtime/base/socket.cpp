@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -18,9 +19,7 @@ Result<std::pair<UniqueFd, UniqueFd>> socket_pair() {
 Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors, WhenFull when_full) {
   iovec part{const_cast<std::byte*>(message.data()), message.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerMessage)];
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
+  msghdr header{.msg_iov = &part, .msg_iovlen = 1};
   if (descriptors.size() > kMaxDescriptorsPerMessage) return Error(ErrorKind::internal, "too many descriptors for one message");
   if (!descriptors.empty()) {
     header.msg_control = control;
@@ -37,14 +36,12 @@ Result<void> send_message(int socket, std::span<const std::byte> message, std::s
   }
 }
 
-Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
+Result<Received> receive_message(int socket, std::span<std::byte> buffer, std::size_t most) {
   iovec part{buffer.data(), buffer.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerMessage)];
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
+  // Not CMSG_SPACE: that has room for two where one is expected.
+  const std::size_t room = most == 0 ? 0 : CMSG_LEN(sizeof(int) * std::min(most, kMaxDescriptorsPerMessage));
+  msghdr header{.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
   ssize_t size = -1;
   do {
     size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
@@ -62,7 +59,7 @@ Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
       received.descriptors.emplace_back(fd);
     }
   }
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Error(ErrorKind::internal, "message too long");
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Error(ErrorKind::internal, "a message that is too long, or has too many descriptors");
   return received;
 }
 

@@ -29,8 +29,9 @@ struct Received {
   std::size_t size = 0;               ///< bytes of the message; 0: the peer has closed
   std::vector<UniqueFd> descriptors;  ///< owned, close-on-exec
 };
-/// Receives one message into `buffer`. A longer message is an Error.
-Result<Received> receive_message(int socket, std::span<std::byte> buffer);
+/// Receives one message into `buffer`, and no more than `most` descriptors: others never become this process's own, so that it
+/// need not close them, which can take as long as the server of their file system likes. More of either is an Error.
+Result<Received> receive_message(int socket, std::span<std::byte> buffer, std::size_t most);
 
 /// Messages are plain structs of fixed size: nothing to parse.
 template <typename Message>
@@ -40,11 +41,12 @@ Result<void> send_struct(int socket, const Message& message, std::span<const int
   return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors, when_full);
 }
 
-/// Receives exactly one Message. End of file is ErrorKind::unavailable, another size is ErrorKind::internal.
+/// Receives exactly one Message, with at most so many descriptors. End of file is ErrorKind::unavailable, another size is
+/// ErrorKind::internal.
 template <typename Message>
-Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message) {
+Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message, std::size_t most = 0) {
   static_assert(std::is_trivially_copyable_v<Message>);
-  auto received = SPC_TRY(receive_message(socket, std::as_writable_bytes(std::span(&message, 1))));
+  auto received = SPC_TRY(receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), most));
   if (received.size == 0) return Error(ErrorKind::unavailable, "peer closed the connection");
   if (received.size != sizeof message) return Error(ErrorKind::internal, "message has an unexpected size");
   return std::move(received.descriptors);

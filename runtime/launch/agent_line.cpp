@@ -80,7 +80,7 @@ Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kin
 Result<AgentMessage> AgentLine::receive() {
   SPC_TRY(user_source_.wait_for(socket_.get()));
   AgentMessage message;
-  auto descriptors = receive_struct(socket_.get(), static_cast<TaskMessage&>(message));
+  auto descriptors = receive_struct(socket_.get(), static_cast<TaskMessage&>(message), kMaxDescriptorsPerMessage);
   if (!descriptors) return agent_has_ended();
   message.descriptors = *std::move(descriptors);
   return message;

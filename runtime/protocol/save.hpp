@@ -8,8 +8,8 @@ namespace spc {
 
 /// Messages between slurmstepd, the tasks and the saver of a step: fixed size, over SEQPACKET sockets.
 ///
-///   save      ── started (its pidfd) ──►    slurmstepd   before anything of it can be another's: slurmstepd waits for it,
-///                                                        and goes on when it is gone, whoever holds the socket then
+///   save      ── started ──►                slurmstepd   by the process that slurmstepd waits for, as the kernel says who that
+///                                                        is: slurmstepd goes on when it is gone, whoever holds the socket then
 ///   each task ── entered ──►                save         on slurmstepd's end, which every task inherits
 ///   slurmstepd ── save (tasks, killed) ──►  save         all tasks of the node have ended
 ///   save      ── progress … ──►             slurmstepd

@@ -31,21 +31,31 @@ void become_root() {
   ::syscall(SYS_setresgid, 0, 0, 0);
 }
 
-/// In the child only. Takes the one descriptor that waits in `parking`; -1 if there is none.
-int take_parked(int parking) {
-  char byte = 0;
-  iovec data{&byte, sizeof byte};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  if (::recvmsg(parking, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0) return -1;
-  const cmsghdr* passed = CMSG_FIRSTHDR(&header);
-  int descriptor = -1;
-  if (passed != nullptr && passed->cmsg_type == SCM_RIGHTS) std::memcpy(&descriptor, CMSG_DATA(passed), sizeof descriptor);
-  return descriptor;
+/// The message that waits at a socket, and what the kernel passes with it (SCM_*): that, and no descriptor besides. False: there
+/// is none, or nothing comes with it.
+template <typename Message, typename Passed>
+bool take(int socket, Message& message, int kind, Passed& passed) {
+  iovec data{&message, sizeof message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof passed)];
+  msghdr header{.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_LEN(sizeof passed)};
+  if (::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != sizeof message) return false;
+  const cmsghdr* found = CMSG_FIRSTHDR(&header);
+  if (found == nullptr || found->cmsg_type != kind) return false;
+  std::memcpy(&passed, CMSG_DATA(found), sizeof passed);
+  return true;
+}
+
+/// A descriptor that becomes readable when this child of ours has ended, also if it has already; empty if it is not our child:
+/// its number may be anybody's by now.
+UniqueFd watch(pid_t child) {
+  siginfo_t state{};
+  const bool is_ours = ::waitid(P_PID, static_cast<id_t>(child), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
+  return UniqueFd(is_ours ? static_cast<int>(::syscall(SYS_pidfd_open, child, 0)) : -1);
+}
+
+bool ends_soon(const UniqueFd& child) {
+  pollfd end{child.get(), POLLIN, 0};
+  return ::poll(&end, 1, 1000) > 0;  // milliseconds
 }
 
 /// Descriptors 0-2 on /dev/null, `socket` (or /dev/null) on 3, nothing else: an agent that kept slurmstepd's descriptor 2
@@ -106,6 +116,8 @@ Result<StepChannel> StepChannel::open() {
   auto [step, save] = SPC_TRY(socket_pair());
   auto [parking, entrance] = SPC_TRY(socket_pair());
   const int passed[] = {agent.get()};
+  const int yes = 1;
+  ::setsockopt(step.get(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
   SPC_TRY(send_struct(entrance.get(), char{}, passed));
   return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save)};
 }
@@ -114,17 +126,17 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
   // What is told and srun has not read must fit into a pipe: nobody may hold slurmstepd up by talking.
   constexpr int kMostLines = 80;
   SaveMessage message;
-  pollfd events[] = {{step.get(), POLLIN, 0}, {-1, POLLIN, 0}};
-  if (::poll(events, 1, 0) <= 0) return {};  // nobody has said that he is here
-  const auto saver = SPC_TRY(receive_struct(step.get(), message));
+  ucred sender{};
+  if (!take(step.get(), message, SCM_CREDENTIALS, sender)) return {};  // nobody has said that he is here
   message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed};
   [[maybe_unused]] const auto sent = send_struct(step.get(), message, {}, WhenFull::fail);
-  events[1].fd = saver.empty() ? -1 : saver.front().get();
-  for (int lines = 0;;) {
+  const UniqueFd saver = watch(sender.pid);
+  pollfd events[] = {{step.get(), POLLIN, 0}, {saver.get(), POLLIN, 0}};
+  for (int lines = 0; saver;) {
     if (::poll(events, 2, -1) < 0) continue;
     if (events[1].revents != 0) break;
     if (events[0].revents == 0) continue;
-    SPC_TRY(receive_struct(step.get(), message));
+    if (!take(step.get(), message, SCM_CREDENTIALS, sender)) break;
     if (!message.text.empty() && lines++ < kMostLines) tell_user(printable(message.text.view()).c_str());
     if (message.kind != SaveMessageKind::done) continue;
     step.reset();
@@ -152,21 +164,21 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != stepd) ::_exit(0);
   }
-  const int agent_end = take_parked(parked_end.get());
-  if (agent_end < 0) ::_exit(127);
+  int agent_end = -1;
+  char byte = 0;
+  if (!take(parked_end.get(), byte, SCM_RIGHTS, agent_end)) ::_exit(127);
   keep_only(agent_end);
   execute(arguments);
 }
 
-void StepAgent::stop() {
+void StepAgent::stop(const StepChannel& channel) {
   if (pid_ <= 0) return;
-  // Only a child of ours can be this process: with contain_spank it is not, and its number may be anybody's by now.
-  siginfo_t state{};
-  if (::waitid(P_PID, static_cast<id_t>(pid_), &state, WEXITED | WNOHANG | WNOWAIT) == 0) {
-    ::kill(pid_, SIGKILL);
-    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
+  ::shutdown(channel.tasks.get(), SHUT_RDWR);  // whoever has inherited it
+  // With contain_spank it is no child of ours, and ends by itself all the same.
+  const UniqueFd agent = watch(pid_);
+  if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
+  // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
+  if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);
   // Where other steps of the user's find this one; the agent, killed, has left it.
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());

@@ -39,8 +39,9 @@ class StepAgent {
   /// outlive `stepd`.
   static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
-  /// Kills and reaps the agent without waiting for its work. Needs the privilege to signal a root process.
-  void stop();
+  /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Needs the privilege to signal
+  /// a root process.
+  void stop(const StepChannel& channel);
 
  private:
   StepId step_;

@@ -23,7 +23,7 @@ namespace {
 UniqueFd new_layer() {
   ImportMessage message{.kind = ImportMessageKind::new_layer, .digest = {}};
   if (!send_struct(kImportSocket, message)) return {};
-  auto descriptors = receive_struct(kImportSocket, message);
+  auto descriptors = receive_struct(kImportSocket, message, 1);
   return descriptors && descriptors->size() == 1 ? std::move(descriptors->front()) : UniqueFd();
 }
 

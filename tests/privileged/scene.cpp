@@ -64,7 +64,7 @@ void Step::order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& im
   const int joining[] = {theirs.get(), mount_namespace.get()};
   REQUIRE(send_struct(common_.get(), message, joining));
   theirs.reset();
-  REQUIRE(receive_struct(socket_.get(), message));
+  REQUIRE(receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage));
   REQUIRE(message.kind == TaskMessageKind::lead);
   message = TaskMessage{};
   message.kind = TaskMessageKind::start;
@@ -80,7 +80,7 @@ TaskMessage Step::start(std::uint32_t flags, const UniqueFd& record, const Uniqu
   order(flags, record, image, manifest, offset);
   for (;;) {
     TaskMessage message;
-    auto descriptors = receive_struct(socket_.get(), message);
+    auto descriptors = receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage);
     REQUIRE(descriptors);
     if (message.kind == TaskMessageKind::set_up) {
       message.kind = TaskMessageKind::set_up_done;

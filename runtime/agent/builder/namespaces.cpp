@@ -34,7 +34,7 @@ Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, con
     ::_exit(0);
   }
   theirs.reset();
-  auto made = receive_struct(ours.get(), message);
+  auto made = receive_struct(ours.get(), message, names.size());
   end_child(child);
   if (made && made->size() != names.size()) return Error::from_errno(message.error, "set up the container's namespaces");
   return made;

@@ -82,7 +82,7 @@ Result<void> set_up_root(TaskMessageKind kind, std::span<const int> container, i
   message.manifest = ready.manifest;
   SPC_TRY(send_struct(lead, message, container));
   for (;;) {
-    auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message));
+    auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message, 2));
     if (message.kind == TaskMessageKind::set_up_done) {
       ready.text = message.text;
       if (descriptors.size() == 1) notes = std::move(descriptors.front());

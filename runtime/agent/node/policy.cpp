@@ -1,6 +1,5 @@
 #include "agent/node/policy.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -9,12 +8,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 
 #include "agent/node/privilege.hpp"
 #include "agent/node/system_call.hpp"
+#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 
@@ -32,9 +31,8 @@ std::uint64_t stamp_of_config() {
     const auto changed = static_cast<std::uint64_t>(status.st_ctim.tv_sec * 1'000'000'000 + status.st_ctim.tv_nsec);
     sum += (status.st_ino * 0x9e3779b97f4a7c15) ^ changed;
   };
-  add(AT_FDCWD, SPC_CONFIG_FILE);
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(SPC_CONFIG_DIR), ::closedir);
-  while (const dirent* entry = directory ? ::readdir(directory.get()) : nullptr) add(::dirfd(directory.get()), entry->d_name);
+  for (const char* path : {SPC_CONFIG_FILE, SPC_CONFIG_DIR, SPC_CONFIG_DIR "/.."}) add(AT_FDCWD, path);
+  for (DirectoryReader drop_ins(SPC_CONFIG_DIR); drop_ins.next();) add(drop_ins.descriptor(), drop_ins.c_name());
   return sum;
 }
 
@@ -70,7 +68,7 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
   const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
   theirs.reset();
   PolicyAnswer answer;
-  auto texts = receive_struct(ours.get(), answer);
+  auto texts = receive_struct(ours.get(), answer, 1);
   end_child(child);
   if (!texts) return std::move(texts).error().during("read " + in_quotes(SPC_CONFIG_FILE));
   if (answer.error.is_set()) return answer.error.error();

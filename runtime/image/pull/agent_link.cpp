@@ -43,7 +43,7 @@ void AgentLink::meter(std::uint64_t done, std::uint64_t total) noexcept {
 
 Result<AgentLink::Answer> AgentLink::next_answer() {
   Answer answer;
-  answer.descriptors = SPC_TRY(receive_struct(socket_, answer.message));
+  answer.descriptors = SPC_TRY(receive_struct(socket_, answer.message, 1));
   return answer;
 }
 

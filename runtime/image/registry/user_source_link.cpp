@@ -48,7 +48,7 @@ Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& ques
   for (;;) {
     Answer answer;
     SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience_));
-    answer.descriptors = SPC_TRY_DURING(step, receive_struct(socket_, answer.message));
+    answer.descriptors = SPC_TRY_DURING(step, receive_struct(socket_, answer.message, 1));
     if (answer.message.kind != UserSourceKind::progress) return answer;
     log_.write(LogLevel::info, printable(answer.message.text.view()));
   }

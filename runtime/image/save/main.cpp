@@ -76,7 +76,7 @@ std::optional<Ending> wait_for_the_end(int signals) {
       ending.terminated = ::read(signals, &info, sizeof info) == sizeof info || ending.terminated;
     }
     if (events[1].revents != 0) {
-      auto passed = receive_struct(first_task.get(), message);
+      auto passed = receive_struct(first_task.get(), message, 3);
       first_task.reset();
       if (passed && message.kind == SaveMessageKind::tree && passed->size() >= 2) {
         auto tree = read_saved_tree(std::move((*passed)[0]), (*passed)[1].get(), passed->size() > 2 ? (*passed)[2].get() : -1);

@@ -144,7 +144,7 @@ SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, c
 SPC_API int spc_task_stay_outside(spc_runtime *rt);
 
 /* As root in slurmstepd, when the last of this node's `tasks` has ended, `killed` of them by SIGTERM or SIGKILL:
- * waits for work that remains for the user (saving the container, stop hooks) in processes of the step.
+ * waits for work that remains for the user (saving the container, stop hooks) in processes of the step, then ends the agent.
  * Progress goes to the log. */
 SPC_API int spc_step_finish(spc_runtime *rt, uint32_t tasks, uint32_t killed);
 

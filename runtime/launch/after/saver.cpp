@@ -1,7 +1,6 @@
 #include "launch/after/saver.hpp"
 
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,15 +18,13 @@ namespace {
 
 constexpr char kProgram[] = SPC_LIBEXECDIR "/save";
 
-/// In the child, which still is us: says who it is.
+/// In the child, which still is us: who it is, is what the kernel says of the sender.
 bool introduce_itself(int slurmstepd) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-  const UniqueFd itself(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!itself || !give_up_privilege()) return false;
+  if (!give_up_privilege()) return false;
   SaveMessage message;
   message.kind = SaveMessageKind::started;
-  const int passed[] = {itself.get()};
-  return send_struct(slurmstepd, message, passed).has_value();
+  return send_struct(slurmstepd, message).has_value();
 }
 
 /// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.

@@ -77,12 +77,10 @@ bool wait_for_the_end(int stepd, int save) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   // What ends the step's tasks lets it come to its end; what kills the step kills it, too.
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2}) ::signal(number, SIG_IGN);
-  const UniqueFd itself(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!itself || !give_up_privilege()) ::_exit(126);
+  if (!give_up_privilege()) ::_exit(126);
   SaveMessage message;
   message.kind = SaveMessageKind::started;
-  const int passed[] = {itself.get()};
-  if (!send_struct(stepd, message, passed)) ::_exit(126);
+  if (!send_struct(stepd, message)) ::_exit(126);
   int kept[] = {stepd, save, confirmation};
   for (int& fd : kept) fd = ::fcntl(fd, F_DUPFD_CLOEXEC, 100);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);

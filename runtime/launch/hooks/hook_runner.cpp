@@ -176,7 +176,7 @@ void HookRunner::add_line(Running& running, std::string line) {
 void HookRunner::answer(std::size_t connection) {
   HookMountRequest request;
   const int socket = connections_[connection].get();
-  const auto descriptors = receive_struct(socket, request);
+  const auto descriptors = receive_struct(socket, request, 2);
   const bool tmpfs = (request.flags & TaskMessage::source_tmpfs) != 0;
   bool good = descriptors && descriptors->size() == (tmpfs ? 1 : 2);
   if (good) {

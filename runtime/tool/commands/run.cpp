@@ -263,7 +263,7 @@ Result<SharedContainer> make_to_share(UserRun& run) {
   auto child = SPC_TRY(Child::run(make, "make the container", 0));
   line.second.reset();
   char kind = 0;
-  auto received = receive_struct(line.first.get(), kind);
+  auto received = receive_struct(line.first.get(), kind, 2);
   child.wait();
   if (!received || received->size() != 2) return Error(ErrorKind::system, "");  // said by the child
   shared.mounts = std::move((*received)[0]);

@@ -131,7 +131,7 @@ void serve(int listener, const Result<SharedContainer>& made, int texts, pid_t f
 /// `answered`: there was a keeper, whatever it has said.
 Result<SharedContainer> taken(UniqueFd socket, bool& answered) {
   JoinAnswer message;
-  auto descriptors = SPC_TRY(receive_struct(socket.get(), message));
+  auto descriptors = SPC_TRY(receive_struct(socket.get(), message, 3));
   answered = true;
   SharedContainer container;
   if (message.made == 0) {

@@ -107,7 +107,7 @@ Result<Digest> ImportRun::serve() {
 
 Result<void> ImportRun::on_message() {
   ImportMessage message;
-  auto descriptors = receive_struct(socket_.get(), message);
+  auto descriptors = receive_struct(socket_.get(), message, 1);
   if (!descriptors) {
     return Error(ErrorKind::unavailable,
                  formatted("pull {}: import exited unexpectedly", in_quotes(image_)))

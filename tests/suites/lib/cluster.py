@@ -222,10 +222,11 @@ class Cluster:
         return Done("sbatch " + shlex.join(options) + " <<END\n" + script + "END", rc, open(path).read(), "")
 
     @contextlib.contextmanager
-    def users_file_system(self):
-        """/run/fuse on node01: alice's own FUSE mount with one file, which even root has no access to. Yields its server's number."""
+    def users_file_system(self, content=None):
+        """/run/fuse on node01: alice's own FUSE mount with one file, which even root has no access to. Yields its server's number.
+        `content`: the path of what the file holds."""
         source = open(os.path.join(HERE, "fuse_server.py")).read()
-        server = self.start_program("exec", "node01", "python3", "-c", source, "/run/fuse", "2001")
+        server = self.start_program("exec", "node01", "python3", "-c", source, "/run/fuse", "2001", *([content] if content else []))
         try:
             server.await_text("serving")
             yield self.processes("node01", "python3")[0]

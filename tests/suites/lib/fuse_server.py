@@ -1,5 +1,6 @@
-"""Serves a file system with one file, `file`, for one user only: run as root with a mount point and his number. It
-speaks the kernel's protocol by itself, as no tool for it need be installed; without allow_other even root has no access."""
+"""Serves a file system with one file, `file`, for one user only: run as root with a mount point, his number and maybe what the
+file holds. It speaks the kernel's protocol by itself, as no tool for it need be installed; without allow_other even root has no
+access. When root closes the file, which no mount option forbids, it never gets an answer."""
 import ctypes
 import os
 import struct
@@ -7,7 +8,7 @@ import sys
 
 TEXT = b"from a user's file system\n"
 LOOKUP, GETATTR, OPEN, READ, RELEASE, INIT, OPENDIR, READDIR, RELEASEDIR, FLUSH, STATFS = 1, 3, 14, 15, 18, 26, 27, 28, 29, 25, 17
-FORGET, BATCH_FORGET = 2, 42
+FORGET, BATCH_FORGET, INTERRUPT = 2, 42, 36
 ENOENT, ENOSYS = 2, 38
 
 
@@ -55,7 +56,7 @@ def serve(device, uid):
         except OSError:  # unmounted
             return
         size, code, unique, inode = struct.unpack_from("<IIQQ", request)
-        if code in (FORGET, BATCH_FORGET):
+        if code in (FORGET, BATCH_FORGET, INTERRUPT) or (code == FLUSH and struct.unpack_from("<I", request, 24)[0] == 0):
             continue
         reply = answer(code, inode, request[40:size], uid)
         error, body = (-reply, b"") if isinstance(reply, int) else (0, reply)
@@ -63,6 +64,8 @@ def serve(device, uid):
 
 
 where, uid = sys.argv[1], int(sys.argv[2])
+if len(sys.argv) > 3:
+    TEXT = open(sys.argv[3], "rb").read()
 device = mount(where, uid)
 os.setgroups([])
 os.setresgid(uid, uid, uid)

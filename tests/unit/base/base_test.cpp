@@ -68,7 +68,7 @@ TEST_CASE("descriptors travel with a message and arrive close-on-exec") {
   const int fds[] = {memory.get()};
   REQUIRE(send_struct(pair.first.get(), sent, fds));
   int got = 0;
-  auto received = receive_struct(pair.second.get(), got);
+  auto received = receive_struct(pair.second.get(), got, 1);
   REQUIRE(received);
   CHECK(got == 42);
   REQUIRE(received->size() == 1);
@@ -76,6 +76,34 @@ TEST_CASE("descriptors travel with a message and arrive close-on-exec") {
   CHECK(read_file(received->front().get(), 100).value() == "hello");
   pair.first.reset();
   CHECK(receive_struct(pair.second.get(), got).error().kind() == ErrorKind::unavailable);
+}
+
+TEST_CASE("no more descriptors arrive than are expected") {
+  auto pair = socket_pair().value();
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  const auto all_are_closed = [&] {
+    char byte = 0;
+    return ::read(reading.get(), &byte, 1) == 0;  // the end of the file comes with the last of them
+  };
+  const int fds[] = {writing.get(), writing.get(), writing.get()};
+  for (std::size_t most : {0, 1, 2}) {
+    REQUIRE(send_struct(pair.first.get(), 1, fds));
+    int got = 0;
+    const int lowest = ::dup(0);
+    ::close(lowest);
+    CHECK_FALSE(receive_struct(pair.second.get(), got, most));
+    const int after = ::dup(0);
+    ::close(after);
+    CHECK(after == lowest);
+  }
+  REQUIRE(send_struct(pair.first.get(), 1, fds));
+  writing.reset();
+  int got = 0;
+  CHECK(receive_struct(pair.second.get(), got, 3).value().size() == 3);
+  CHECK(all_are_closed());
 }
 
 TEST_CASE("a sealed memory file cannot be changed") {

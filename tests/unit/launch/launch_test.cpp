@@ -17,7 +17,7 @@ Error heard_by_task(const Error& failure, const std::string& image) {
   auto [of_task, of_agent] = socket_pair().value();
   std::thread agent([&, common = std::move(of_agent)] {
     TaskMessage message;
-    const auto line = std::move(receive_struct(common.get(), message)).value();
+    const auto line = std::move(receive_struct(common.get(), message, 2)).value();
     message = {};
     message.kind = TaskMessageKind::failed;
     message.failure = WireError(failure);

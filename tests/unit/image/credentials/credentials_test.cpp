@@ -293,7 +293,7 @@ TEST_CASE("a question about another registry than the image's is refused") {
     question.text.set(registry);
     REQUIRE(answer_credentials(user_side.get(), question, image, log));
     UserSourceMessage answered;
-    auto descriptors = receive_struct(import_side.get(), answered).value();
+    auto descriptors = receive_struct(import_side.get(), answered, 1).value();
     CHECK(descriptors.size() == (answered.kind == UserSourceKind::secret ? 1 : 0));
     if (answered.kind == UserSourceKind::secret) {
       CHECK(RegistrySecret::from_file(descriptors[0].get()).value().username == "u");
