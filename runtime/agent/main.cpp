@@ -72,9 +72,6 @@ int main(int argc, char** argv) {
   if (good && command == "step" && count == 4) return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
   if (good && command == "setup" && count == 2) return spc::agent::run_setup(ids[0], ids[1]);
   if (good && command == "epilog" && count == 2) return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
-  std::fputs(
-      "usage: agent step UID GID JOB STEP | agent setup UID GID | agent epilog UID JOB (started by spank_container.so, not by "
-      "hand)\n",
-      stderr);
+  std::fputs("agent is started by spank_container.so, not manually\n", stderr);
   return 2;
 }

@@ -11,6 +11,7 @@
 
 #include "agent/node/system_call.hpp"
 #include "protocol/image_record.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc::agent {
 namespace {
@@ -24,7 +25,7 @@ Result<UniqueFd> open_directory(int parent, const char* name) {
 
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
   constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  auto file = SPC_TRY(own(::openat(layers, layer_file_name(digest).c_str(), kHow), "open layer " + digest.str()));
+  auto file = SPC_TRY(own(::openat(layers, store_layout::layer_file(digest).c_str(), kHow), "open layer " + digest.str()));
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat layer " + digest.str()));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
@@ -53,8 +54,6 @@ Result<void> prove_no_writer(int file) {
 
 }  // namespace
 
-std::string layer_file_name(const Digest& layer) { return layer.hex() + ".sqsh"; }
-
 Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
   store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -62,8 +61,8 @@ Result<ImageStore> ImageStore::open(const char* directory) {
     return Error::from_errno(errno, "open the image store " + in_quotes(directory))
         .hint("restart slurmd, which creates the store");
   }
-  store.layers_ = SPC_TRY(open_directory(store.directory_.get(), "layers/sha256"));
-  store.images_ = SPC_TRY(open_directory(store.directory_.get(), "images"));
+  store.layers_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kLayers));
+  store.images_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kImages));
   struct stat status {};
   SPC_TRY(check(::fstat(store.images_.get(), &status), "stat the store"));
   store.service_uid_ = status.st_uid;
@@ -123,7 +122,7 @@ Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
 }
 
 Result<void> ImageStore::publish(int frozen, const Digest& blob) const {
-  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), layer_file_name(blob).c_str(), AT_SYMLINK_FOLLOW);
+  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), store_layout::layer_file(blob).c_str(), AT_SYMLINK_FOLLOW);
   if (failed != 0 && errno == EEXIST) return {};
   return check(failed, "publish layer " + blob.str());
 }
@@ -137,7 +136,7 @@ Result<void> ImageStore::evict(const Digest& blob) const {
   if (::fstat(layer.file.get(), &status) == 0 && status.st_nlink > 1) {  // to unlink it here would free nothing
     return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": used by a named container");
   }
-  return check(::unlinkat(layers_.get(), layer_file_name(blob).c_str(), 0), "evict layer " + blob.str());
+  return check(::unlinkat(layers_.get(), store_layout::layer_file(blob).c_str(), 0), "evict layer " + blob.str());
 }
 
 }  // namespace spc::agent

@@ -31,9 +31,6 @@ struct ImageFiles {
 
 enum class Audience { everyone, whoever_import_admitted };
 
-/// A layer's file name in a layer directory.
-std::string layer_file_name(const Digest& layer);
-
 /// The agent's view of the store: it opens objects by digest and publishes finished files. It reads no image data.
 class ImageStore {
  public:

@@ -1,8 +1,8 @@
 #include "agent/node/named_container.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,10 +11,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
-#include <memory>
-#include <vector>
 
 #include "agent/node/system_call.hpp"
+#include "base/directory.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc::agent {
 namespace {
@@ -34,14 +34,8 @@ Result<UniqueFd> ensure_at(int parent, const std::string& name) {
   return own(::openat(parent, name.c_str(), kDirectory), "open directory " + name);
 }
 
-std::vector<std::string> names_in(int directory) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(::openat(directory, ".", kDirectory)), ::closedir);
-  while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  return names;
+DirectoryReader names_in(int parent, const char* name = ".") {
+  return DirectoryReader(UniqueFd(::openat(parent, name, kDirectory)));
 }
 
 /// Under a name of our own, in the directory of what is to be deleted. Nothing to move is fine.
@@ -52,27 +46,29 @@ Result<void> move_to_trash(int parent, const std::string& name, int trash) {
   return Error::from_errno(errno, "move " + name + " out of the way");
 }
 
-/// Deletes what users have written, as deep as it may be, without following any path: what a directory holds is unlinked or
-/// moved up, so that each name is one of ours or one component below it.
+/// Deletes what users have written, as deep and as much as it may be, without following any path: what a directory holds is
+/// unlinked or moved up while it is read, so that each name is one of ours or one component below it, and none is kept.
 void empty(int trash) {
   for (bool progress = true; progress;) {
     progress = false;
-    for (const std::string& name : names_in(trash)) {
-      const UniqueFd directory(::openat(trash, name.c_str(), kDirectory));
-      for (const std::string& below : directory ? names_in(directory.get()) : std::vector<std::string>()) {
-        const bool gone = ::unlinkat(directory.get(), below.c_str(), 0) == 0;
-        progress |= gone || (errno == EISDIR && move_to_trash(directory.get(), below, trash));
+    for (DirectoryReader names = names_in(trash); names.next();) {
+      for (DirectoryReader below = names_in(trash, names.c_name()); below.next();) {
+        const bool gone = ::unlinkat(below.descriptor(), below.c_name(), 0) == 0;
+        progress |= gone || (errno == EISDIR && move_to_trash(below.descriptor(), below.c_name(), trash));
       }
-      progress |= ::unlinkat(trash, name.c_str(), AT_REMOVEDIR) == 0;
+      progress |= ::unlinkat(trash, names.c_name(), AT_REMOVEDIR) == 0;
     }
   }
 }
 
-/// In a process of its own, which outlives the caller and sees nothing but the trash.
+/// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for everybody else.
 Result<void> empty_in_background(int trash) {
   const pid_t child = ::fork();
   if (child != 0) return check(child, "fork");
   ::setsid();
+  ::setpriority(PRIO_PROCESS, 0, 19);
+  constexpr rlimit kMemory{64 << 20, 64 << 20};
+  ::setrlimit(RLIMIT_AS, &kMemory);
   if (::flock(trash, LOCK_EX | LOCK_NB) == 0 && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
   ::_exit(0);
 }
@@ -156,7 +152,7 @@ Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
   SPC_TRY(check(::fchmodat(is.get(), "up", 0755, 0), "set the mode of the container's files"));
   const auto layers = SPC_TRY(ensure_at(is.get(), "layers"));
   for (const LayerFile& layer : image.layers) {
-    SPC_TRY(check(link(layer.file.get(), layers.get(), layer_file_name(layer.digest)), "link a layer of the container"));
+    SPC_TRY(check(link(layer.file.get(), layers.get(), store_layout::layer_file(layer.digest)), "link a layer of the container"));
   }
   // A record from elsewhere is that of a file or directory of the user, who brings it again.
   if (link(image.record.get(), is.get(), "record") != 0 && errno != EXDEV) {
@@ -197,9 +193,9 @@ std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step) {
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   const auto containers = SPC_TRY(open_containers());
   const auto trash = SPC_TRY(ensure_at(containers.get(), "trash"));
-  const UniqueFd of_user(::openat(containers.get(), std::to_string(uid).c_str(), kDirectory));
-  for (const std::string& key : of_user ? names_in(of_user.get()) : std::vector<std::string>()) {
-    if (key.starts_with(std::to_string(job) + ".")) remove_if_free(of_user.get(), key, trash.get());
+  const std::string of_job = std::to_string(job) + ".";
+  for (DirectoryReader keys = names_in(containers.get(), std::to_string(uid).c_str()); keys.next();) {
+    if (keys.name().starts_with(of_job)) remove_if_free(keys.descriptor(), keys.c_name(), trash.get());
   }
   return empty_in_background(trash.get());
 }
@@ -207,16 +203,16 @@ Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
 Result<void> sweep_containers() {
   const auto containers = SPC_TRY(open_containers());
   const auto trash = SPC_TRY(ensure_at(containers.get(), "trash"));
-  for (const std::string& user : names_in(containers.get())) {
-    const UniqueFd of_user(::openat(containers.get(), user.c_str(), kDirectory));
-    for (const std::string& key : user != "trash" ? names_in(of_user.get()) : std::vector<std::string>()) {
-      const bool of_job = key.find('.') != std::string::npos;
-      if (of_job && is_older_than_boot(of_user.get(), key)) remove_if_free(of_user.get(), key, trash.get());
+  for (DirectoryReader users = names_in(containers.get()); users.next();) {
+    for (DirectoryReader keys = names_in(containers.get(), users.c_name()); users.name() != "trash" && keys.next();) {
+      const bool of_job = keys.name().find('.') != std::string_view::npos;
+      const bool is_old = of_job && is_older_than_boot(keys.descriptor(), keys.c_name());
+      if (is_old) remove_if_free(keys.descriptor(), keys.c_name(), trash.get());
     }
   }
   const auto steps = SPC_TRY(open_steps());
-  for (const std::string& step : names_in(steps.get())) {
-    if (!connect_to(steps.get(), step)) ::unlinkat(steps.get(), step.c_str(), 0);
+  for (DirectoryReader sockets = names_in(steps.get()); sockets.next();) {
+    if (!connect_to(steps.get(), sockets.c_name())) ::unlinkat(steps.get(), sockets.c_name(), 0);
   }
   return empty_in_background(trash.get());
 }

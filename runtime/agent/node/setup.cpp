@@ -7,15 +7,16 @@
 #include <cerrno>
 
 #include "agent/node/system_call.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc::agent {
 namespace {
 
 /// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
-Result<void> ensure_directory(const char* path, uid_t uid, gid_t gid, mode_t mode) {
-  if (::mkdir(path, 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(path));
+Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mode_t mode) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(path));
   constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const auto directory = SPC_TRY(own(::open(path, kHow), "open directory " + in_quotes(path)));
+  const auto directory = SPC_TRY(own(::open(path.c_str(), kHow), "open directory " + in_quotes(path)));
   struct stat status {};
   SPC_TRY(check(::fstat(directory.get(), &status), "stat " + in_quotes(path)));
   if (status.st_uid != 0 && status.st_uid != uid) {
@@ -31,10 +32,11 @@ Result<void> ensure_directory(const char* path, uid_t uid, gid_t gid, mode_t mod
 Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   SPC_TRY(ensure_directory(SPC_RUN_DIR, 0, 0, 0755));
   SPC_TRY(ensure_directory(SPC_STORE_DIR, 0, 0, 0755));
-  SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers", 0, 0, 0755));
-  SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers/sha256", 0, service_gid, 0750));
-  SPC_TRY(ensure_directory(SPC_STORE_DIR "/images", service_uid, service_gid, 0700));
-  SPC_TRY(ensure_directory(SPC_STORE_DIR "/refs", service_uid, service_gid, 0755));
+  const std::string layers = std::string(SPC_STORE_DIR "/") + store_layout::kLayers;
+  SPC_TRY(ensure_directory(layers.substr(0, layers.rfind('/')), 0, 0, 0755));
+  SPC_TRY(ensure_directory(layers, 0, service_gid, 0750));
+  SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kImages, service_uid, service_gid, 0700));
+  SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kRefs, service_uid, service_gid, 0755));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/containers", 0, 0, 0700));
   SPC_TRY(ensure_directory(SPC_RUN_DIR "/steps", 0, 0, 0700));
   const auto denied = SPC_TRY(own(::open(SPC_RUN_DIR "/denied", O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0),

@@ -297,6 +297,7 @@ def a_job_that_is_requeued_while_it_pulls_runs_again(cluster):
     cluster.run("scontrol", "requeue", str(job)).good()
     cluster.must_be_quiet(within=3, store=store)
     gate.set()
+    time.sleep(1)  # "Job already killed, do not launch batch job": slurmd compares whole seconds
     cluster.run("scontrol", "update", f"jobid={job}", "starttime=now", user="root").good()
     fields = cluster.await_job(job)
     equal((fields["JobState"], fields["Restarts"]), ("COMPLETED", "1"), "state and number of restarts")

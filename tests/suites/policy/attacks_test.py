@@ -1,0 +1,104 @@
+"""What a user serves, stops and fills: root's processes neither wait for it without limit nor grow with it, and nothing of it
+outlives the job. SPC_MANY_NAMES (default 100000) and SPC_MANY_STEPS (default 20) say how much of it there is."""
+import os
+import time
+
+from cluster import await_true, kill_all
+import local_files
+from harness import equal, expect, test
+
+ON = ("-w", "node01")
+NAMES = int(os.environ.get("SPC_MANY_NAMES", "100000"))
+STEPS = int(os.environ.get("SPC_MANY_STEPS", "20"))
+
+
+def memory_of(pid):
+    """The most that it has had of memory, in MB."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["VmHWM"].split()[0]) / 1000
+    except (OSError, KeyError):  # it has just ended
+        return 0
+
+
+@test
+def any_number_of_names_is_removed_with_little_memory(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    before = open(config).read()
+    trash = os.path.join(cluster.store("node01"), "containers/trash")
+    try:
+        open(config, "w").write('container_scope = "job"\n' + before)
+        job = cluster.submit(f"""#!/bin/bash
+srun --container-name=full --container-image={cluster.name_of("base")} bash -c 'mkdir -p /many/deep; cd /many; seq -f %0250.0f {NAMES} | xargs mkfifo; cd deep; seq -f %0250.0f 1000 | xargs mkdir; ls .. | wc -l'
+""", *ON)
+        most, niceness = 0, 0
+        fields = {}
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            agents = cluster.processes("node01", "agent")
+            if not fields and not agents:
+                fields = cluster.await_job(job, timeout=300)
+            for pid in agents if fields else ():
+                most = max(most, memory_of(pid))
+                try:
+                    niceness = os.getpriority(os.PRIO_PROCESS, pid)
+                except ProcessLookupError:
+                    pass
+            if fields and not agents and most and not os.listdir(trash):
+                break
+    finally:
+        open(config, "w").write(before)
+    equal(open(os.path.join(cluster.home, f"alice/{job}.out")).read().split(), [str(NAMES + 1)], "names that were made")
+    equal(os.listdir(trash), [], "what is left in the trash")
+    print(f"    {NAMES} names: {most:.0f} MB", flush=True)
+    expect(0 < most < 20, f"the cleaner took {most} MB")
+    equal(niceness, 19, "the cleaner's niceness")
+
+
+@test
+def an_image_that_the_user_serves_is_refused_and_holds_nothing_up(cluster):
+    path, _ = local_files.shared(cluster, os.path.basename(local_files.squashfs(cluster, "served.sqsh")))
+    content = "/home/shared/" + os.path.basename(path)
+    for option in (("--container-image=/run/fuse/file",), (f"--container-image={cluster.name_of('base')}", "--container-mounts=/run/fuse/file:/mnt:sqsh")):
+        with cluster.users_file_system(content):
+            step = cluster.start("srun", *ON, *option, "true")
+            done = step.end(20)
+            expect(done.rc == 1 and "is on a FUSE file system" in done.err, "it was not refused", done)
+            await_true(lambda: not cluster.processes("node01", "slurmstepd"), 10, "slurmstepd waits for the user's file system")
+            cluster.must_be_well()
+        cluster.must_be_quiet(within=5)
+
+
+@test
+def a_server_that_the_job_stops_does_not_outlive_it(cluster):
+    image = local_files.squashfs(cluster, "stopped.sqsh")
+    step = cluster.start_srun(*ON, "--overlap", "bash", "-c", "echo up; read -t 3 <> <(:); kill -9 $$", image=image)
+    try:
+        step.await_text("up")
+        cluster.run("srun", *ON, "--overlap", "pkill", "-STOP", "-x", "fuse").good()
+        stopped = cluster.processes("node01", "fuse")
+        expect(stopped, "no server runs, the test is void")
+        step.end(15)
+        await_true(lambda: not cluster.processes("node01", "fuse"), 10, "a stopped server is left")
+    finally:
+        kill_all(cluster.processes("node01", "fuse"))
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def steps_leave_no_cgroups(cluster):
+    logged = cluster.program("logs", "node01").out.count("task_g_post_step")
+    job = cluster.submit(f"""#!/bin/bash
+for i in $(seq {STEPS}); do srun --container-image={cluster.name_of("base")} true; done
+for i in $(seq 50); do
+  left=$(find /sys/fs/cgroup -type d -path "*/job_$SLURM_JOB_ID/step_[0-9]*" 2>/dev/null | wc -l)
+  test $left = 0 && break
+  sleep 0.1
+done
+echo $left
+find /sys/fs/cgroup -type d -path "*/job_$SLURM_JOB_ID/step_[0-9]*" 2>/dev/null | head -3
+""", *ON)
+    cluster.await_job(job, timeout=20 + 2 * STEPS)
+    equal(open(os.path.join(cluster.home, f"alice/{job}.out")).read(), "0\n", "directories of ended steps")
+    equal(cluster.program("logs", "node01").out.count("task_g_post_step") - logged, 0, "complaints in slurmd's log")
