@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "base/seccomp_filter.hpp"
+#include "base/process/seccomp_filter.hpp"
 
 namespace spc {
 namespace {

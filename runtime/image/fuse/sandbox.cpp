@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/sandbox.hpp"
+#include "base/process/sandbox.hpp"
 #include "protocol/fuse.hpp"
 
 namespace spc::fuse {

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "base/sandbox.hpp"
+#include "base/process/sandbox.hpp"
 #include "protocol/layer.hpp"
 
 namespace spc {

@@ -6,7 +6,7 @@
 
 namespace spc {
 
-/// From here on, all threads of this process can only compute, use their open descriptors and exit (base/sandbox.hpp).
+/// From here on, all threads of this process can only compute, use their open descriptors and exit (base/process/sandbox.hpp).
 /// `largest_file`: maximum size of a file.
 Result<void> enter_layer_sandbox(std::uint64_t largest_file);
 

@@ -10,7 +10,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "base/user_namespace.hpp"
+#include "base/process/user_namespace.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/image_tree.hpp"
 #include "image/store/record.hpp"

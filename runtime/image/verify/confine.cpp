@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdint>
 
-#include "base/sandbox.hpp"
+#include "base/process/sandbox.hpp"
 
 namespace spc::verify {
 namespace {

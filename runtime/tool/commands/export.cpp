@@ -1,4 +1,4 @@
-#include "base/user_namespace.hpp"
+#include "base/process/user_namespace.hpp"
 #include "image/config/config.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/new_file.hpp"

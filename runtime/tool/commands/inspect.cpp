@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "base/format.hpp"
-#include "base/user_namespace.hpp"
+#include "base/process/user_namespace.hpp"
 #include "base/text.hpp"
 #include "image/config/config.hpp"
 #include "image/registry/json.hpp"

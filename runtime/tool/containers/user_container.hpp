@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/result.hpp"
-#include "base/user_namespace.hpp"
+#include "base/process/user_namespace.hpp"
 #include "launch/hooks/prepared_hooks.hpp"
 #include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"

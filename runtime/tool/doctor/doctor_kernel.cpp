@@ -11,7 +11,7 @@
 #include <functional>
 
 #include "base/process/child.hpp"
-#include "base/user_namespace.hpp"
+#include "base/process/user_namespace.hpp"
 #include "tool/doctor/doctor.hpp"
 
 namespace spc::tool {

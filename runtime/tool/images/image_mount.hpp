@@ -41,7 +41,7 @@ struct MountedImage {
 };
 
 /// Mounts an image without privileges: one `fuse` per layer, one overlay over them. The calling process must
-/// have entered a user namespace (base/user_namespace.hpp). `place` is a directory to mount a tmpfs on.
+/// have entered a user namespace (base/process/user_namespace.hpp). `place` is a directory to mount a tmpfs on.
 /// If the kernel does not support unprivileged writing (Linux before 6.12), `writable` tells.
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& writable);
 

@@ -1,4 +1,4 @@
-#include "base/sandbox.hpp"
+#include "base/process/sandbox.hpp"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/seccomp_filter.hpp"
+#include "base/process/seccomp_filter.hpp"
 
 namespace spc {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/user_namespace.hpp"
+#include "base/process/user_namespace.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
