@@ -153,7 +153,9 @@ int slurm_spank_task_init_privileged(spank_t, int, char**) {
 }
 
 int slurm_spank_task_init(spank_t spank, int, char**) {
-  if (state.runtime != nullptr || !state.step_error.empty()) enter_or_end_task(spank);
+  if (state.runtime == nullptr && state.step_error.empty()) return 0;
+  spc_task_begin();
+  enter_or_end_task(spank);
   return 0;
 }
 

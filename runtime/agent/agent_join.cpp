@@ -72,6 +72,7 @@ Result<void> Agent::join_running() {
   if (order_.sources.empty() && !order_.save) {
     TaskMessage answer = *joined_;
     answer.named_state = 0;
+    answer.asks_host = true;
     answer.times = {};
     answer_all(answer);
     return {};

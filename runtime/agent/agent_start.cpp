@@ -114,6 +114,7 @@ Result<void> Agent::start_builder() {
   common_.reset();  // else slurmstepd's end of the step would stay unseen
   TaskMessage report = joined_.value_or(TaskMessage{});
   report.named_state = 0;
+  report.asks_host = joined_.has_value();
   report.manifest = joined_ ? joined_->manifest : image_;
   report.times = {};
   report.times[static_cast<std::size_t>(Phase::import)] = import_us;

@@ -223,19 +223,29 @@ int spc_task_keep_privilege(spc_runtime* rt) {
   });
 }
 
+void spc_task_begin(void) { [[maybe_unused]] const auto kept = keep_nothing_else(); }
+
 int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_environment* given) {
   const int entered = guard(rt, [&]() -> Result<void> {
     const auto environment = SPC_TRY(adopt(given, spc_environment{}));
-    auto request = SPC_TRY(parse_options(options, ReadAt::node));
-    request.style = &rt->style;
-    request.overrides = rt->settings;
-    request.granted_devices = rt->granted;
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     CallbackLog log(*rt);
+    const auto read = [&]() -> Result<Asked> {
+      auto request = SPC_TRY(parse_options(options, ReadAt::node));
+      Asked asked{std::move(request), as_map(environment.variables)};
+      asked.request.style = &rt->style;
+      asked.request.overrides = rt->settings;
+      asked.request.granted_devices = rt->granted;
+      return asked;
+    };
     std::function<void()> before;
-    if (environment.before_entering != nullptr && !request.explain)
-      before = [&] { environment.before_entering(environment.arg); };
-    const auto entry = SPC_TRY(launch(request, as_map(environment.variables), rt->channel, log, before));
+    if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
+    const auto entry = SPC_TRY(launch({.read = read,
+                                       .variables = environment.variables,
+                                       .step = rt->channel,
+                                       .style = rt->style,
+                                       .log = log,
+                                       .before_entering = before}));
     if (entry.explained) ::_exit(0);
     for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
     for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);

@@ -29,6 +29,7 @@ class ProgramHook final : public StepHook {
   Result<Edits> task(const HookContext& context) override;
   Result<void> start(const HookContext& context, Log& log) override;
   [[nodiscard]] bool has_stop() const override { return has_stage("stop"); }
+  [[nodiscard]] bool asks_host() const override { return has_stage("task"); }
   Result<void> stop(const HookContext& context, Log& log) override;
 
   ProgramHook(std::string name, std::string path, HookDescription description)

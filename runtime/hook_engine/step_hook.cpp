@@ -15,10 +15,12 @@
 namespace spc {
 namespace {
 
+constexpr char kBuiltIn[] = "built in";
+
 class BuiltIn final : public StepHook {
  public:
   explicit BuiltIn(const Hook& hook) : StepHook(hook.name), hook_(hook) {}
-  [[nodiscard]] std::string from() const override { return "built in"; }
+  [[nodiscard]] std::string from() const override { return kBuiltIn; }
   [[nodiscard]] bool wanted(const HookContext& context) const override { return hook_.when == nullptr || hook_.when(context); }
   Result<Edits> prepare(const HookContext& context, Log&) override {
     return hook_.prepare == nullptr ? Result<Edits>(Edits()) : hook_.prepare(context);
@@ -32,6 +34,17 @@ class BuiltIn final : public StepHook {
 
  private:
   const Hook& hook_;
+};
+
+/// What a hook of the site has said for this task.
+class Said final : public StepHook {
+ public:
+  explicit Said(StepHooks::Outcome outcome) : StepHook(std::move(outcome.hook)), edits_(std::move(outcome.edits)) {}
+  [[nodiscard]] std::string from() const override { return "the site"; }
+  Result<Edits> task(const HookContext&) override { return edits_; }
+
+ private:
+  Edits edits_;
 };
 
 std::string step_of(const std::string& hook) { return "hook " + hook; }
@@ -81,10 +94,25 @@ Result<StepHooks> StepHooks::find_in(const std::string& directory, const HookCon
   found.add_builtins(context, files, replaced);
   SPC_TRY(found.add_files(context, files, owner));
   for (const auto& [name, file] : replaced) found.origins_.emplace_back(name, file);
-  const auto by_name = [](const auto& a, const auto& b) { return a->name() < b->name(); };
-  std::stable_sort(found.hooks_.begin(), found.hooks_.end(), by_name);
-  std::stable_sort(found.origins_.begin(), found.origins_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  found.sort();
   return found;
+}
+
+StepHooks StepHooks::inside(const HookContext& context, Log& log, const std::vector<std::string>& off,
+                            const std::vector<Outcome>& said) {
+  StepHooks hooks(log);
+  Replaced replaced;
+  for (const std::string& name : off) replaced[name] = "";
+  hooks.add_builtins(context, {}, replaced);
+  for (const Outcome& outcome : said) hooks.hooks_.push_back(std::make_unique<Said>(outcome));
+  hooks.sort();
+  return hooks;
+}
+
+void StepHooks::sort() {
+  const auto by_name = [](const auto& a, const auto& b) { return a->name() < b->name(); };
+  std::stable_sort(hooks_.begin(), hooks_.end(), by_name);
+  std::stable_sort(origins_.begin(), origins_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
 }
 
 void StepHooks::add_builtins(const HookContext& context, const std::vector<HookFile>& files, const Replaced& replaced) {
@@ -209,10 +237,33 @@ Result<void> StepHooks::task_on_host(const HookContext& context) {
   return {};
 }
 
+bool StepHooks::asks_host(const HookContext& context) const {
+  return std::ranges::any_of(hooks_, [&](const auto& hook) { return hook->asks_host() && hook->wanted(context); });
+}
+
+Result<std::vector<StepHooks::Outcome>> StepHooks::said_on_host(const HookContext& context) {
+  SPC_TRY(task_on_host(context));
+  return task(context, [](const StepHook& hook) { return hook.asks_host(); });
+}
+
+std::vector<std::string> StepHooks::built_in_off() const {
+  std::vector<std::string> off;
+  for (const Hook* known : builtin_hooks()) {
+    const auto is_known = [&](const auto& hook) { return hook->name() == known->name && hook->from() == kBuiltIn; };
+    if (std::ranges::none_of(hooks_, is_known)) off.emplace_back(known->name);
+  }
+  return off;
+}
+
 Result<std::vector<StepHooks::Outcome>> StepHooks::task(const HookContext& context) {
+  return task(context, [](const StepHook&) { return true; });
+}
+
+Result<std::vector<StepHooks::Outcome>> StepHooks::task(const HookContext& context,
+                                                        const std::function<bool(const StepHook&)>& which) {
   std::vector<Outcome> outcomes;
   for (const auto& hook : hooks_) {
-    if (!hook->wanted(context)) continue;
+    if (!which(*hook) || !hook->wanted(context)) continue;
     auto edits = SPC_TRY(run<Edits>(*hook, Edits(), [&] { return hook->task(context); }));
     SPC_TRY(obey_refusal(hook->name(), edits));
     if (edits != Edits()) outcomes.push_back({hook->name(), std::move(edits)});

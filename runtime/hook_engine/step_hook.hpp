@@ -41,6 +41,8 @@ class StepHook {
   virtual Result<void> start(const HookContext&, Log&) { return {}; }
   /// On the host, once per node, when all tasks have ended, in a separate process.
   [[nodiscard]] virtual bool has_stop() const { return false; }
+  /// Whether task_on_host() has something to do.
+  [[nodiscard]] virtual bool asks_host() const { return false; }
   virtual Result<void> stop(const HookContext&, Log&) { return {}; }
 
  private:
@@ -63,6 +65,11 @@ class StepHooks {
     std::string hook;
     Edits edits;
   };
+  /// For a task that is in the container, where there are no files of the site: the built-in hooks but those in `off`, and
+  /// what the site's hooks have `said` on the host for this task.
+  static StepHooks inside(const HookContext& context, Log& log, const std::vector<std::string>& off,
+                          const std::vector<Outcome>& said);
+
   /// Runs one stage of all hooks that take part; stops at the first error, which names its hook. A refusal is an error.
   Result<std::vector<Outcome>> prepare(const HookContext& context);
   /// Before the container is entered, and after `prepare` if that runs.
@@ -71,6 +78,11 @@ class StepHooks {
   /// In each task, before the container is entered.
   Result<void> task_on_host(const HookContext& context);
   Result<std::vector<Outcome>> task(const HookContext& context);
+  /// Whether each task needs task_on_host(), and what hooks of the site then say for it.
+  [[nodiscard]] bool asks_host(const HookContext& context) const;
+  Result<std::vector<Outcome>> said_on_host(const HookContext& context);
+  /// Names of the built-in hooks that are not among these.
+  [[nodiscard]] std::vector<std::string> built_in_off() const;
   Result<void> start(const HookContext& context);
   /// Whether any hook takes part in `stop`.
   [[nodiscard]] bool has_stop(const HookContext& context) const;
@@ -84,6 +96,8 @@ class StepHooks {
 
  private:
   explicit StepHooks(Log& log) : log_(&log) {}
+  void sort();
+  Result<std::vector<Outcome>> task(const HookContext& context, const std::function<bool(const StepHook&)>& which);
   void add_builtins(const HookContext& context, const std::vector<HookFile>& files, const Replaced& replaced);
   Result<void> add_files(const HookContext& context, const std::vector<HookFile>& files, uid_t owner);
   /// Runs one function of a hook, named and timed; returns `otherwise` on failure if it is optional.

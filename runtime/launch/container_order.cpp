@@ -70,13 +70,12 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
 
 }  // namespace
 
-Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy, KnownSite& known) {
+Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
   if (policy.descriptors.size() != 1) return Error(ErrorKind::internal, "no policy for the leader");
   Terms terms;
   terms.policy = policy.policy;
   terms.earlier = policy.manifest;
   terms.site = SPC_TRY(SitePolicy::of(policy.descriptors.front().get()));
-  known.learn(terms.site);
   SPC_TRY(add_enroot_files(terms.site, task.job, &task.log));
   terms.site.override_with(task.asked.overrides);
   *task.asked.style = message_style(terms.site);

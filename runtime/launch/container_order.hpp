@@ -10,6 +10,7 @@
 #include "launch/host/named_container.hpp"
 #include "launch/site/site_importer.hpp"
 #include "launch/spec/container_spec.hpp"
+#include "launch/task_context.hpp"
 
 namespace spc {
 
@@ -23,8 +24,8 @@ struct Terms {
   [[nodiscard]] bool is_first() const { return earlier == Digest(); }
 };
 
-/// Reads the site's texts in `policy_file`, the files of enroot, and completes the request.
-Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy, KnownSite& known);
+/// Reads the site's texts, which came with `policy`, and the files of enroot, and completes the request.
+Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy);
 
 struct OrderRequest {
   const TaskContext& task;

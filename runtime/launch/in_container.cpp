@@ -1,68 +1,105 @@
 #include "launch/in_container.hpp"
 
 #include "launch/inside/image_files.hpp"
+#include "launch/inside/start_record.hpp"
 #include "launch/site/enroot_compat.hpp"
 #include "task/enter.hpp"
+#include "task/fake_root.hpp"
+#include "task/namespaces.hpp"
+#include "task/visit.hpp"
 
 namespace spc {
+namespace {
 
-Result<ReadyContainer> ReadyContainer::of(AgentMessage ready) {
-  const std::size_t fixed = 2;
-  if (ready.descriptors.size() < fixed + ready.has_notes) {
+/// The step's container may be another step's, whose site settings are not ours; the user's files count for each.
+Result<SitePolicy> own_site(const Asked& asked) {
+  auto site = SitePolicy::read();
+  site.override_with(asked.request.overrides);
+  SPC_TRY(add_enroot_files(site, asked.job, nullptr));
+  return site;
+}
+
+/// What the container has is what counts, not what is asked for.
+HookContext context_of(Asked& asked, const SitePolicy& site, const TaskMessage& ready, const TaskNotes& notes) {
+  asked.request.namespaces = ready.namespaces & ~std::uint32_t{own_user};
+  asked.request.remap_root = (ready.namespaces & own_user) != 0;
+  asked.request.writable = notes.writable;
+  return hook_context(asked.request, asked.job, site);
+}
+
+Result<ContainerSpec> read_spec(const AgentMessage& ready, const TaskNotes& notes) {
+  ContainerSpec spec;
+  SPC_TRY(add_image_record(spec, ready.descriptors[1].get(), ready.manifest));
+  spec.image = notes.image;
+  spec.from = notes.from;
+  spec.writable = notes.writable;
+  spec.namespaces = ready.namespaces;
+  spec.user = UserIdentity::from_first_task(ready.text.view());
+  return spec;
+}
+
+/// On the host, without privilege: writes the site's settings, and what its hooks say for this task, into `answer`.
+Result<void> answer_for_host(const AgentMessage& ready, int notes_file, const TaskCall& call, int answer) {
+  SPC_TRY(give_up_privilege());
+  Asked asked = SPC_TRY(call.read());
+  auto notes = SPC_TRY(TaskNotes::read(notes_file));
+  if (notes.step != TaskNotes::step_of(asked.job)) notes.site = SPC_TRY(own_site(asked));
+  const auto spec = SPC_TRY(read_spec(ready, notes));
+  auto context = context_of(asked, notes.site, ready, notes);
+  auto hooks = SPC_TRY(TaskHooks::find_for_task(std::move(context), notes.edits, call.log));
+  notes.edits = SPC_TRY(hooks.said_on_host(spec));
+  return notes.write(answer);
+}
+
+}  // namespace
+
+Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
+  constexpr std::size_t kFixed = 2;
+  if (ready.descriptors.size() < kFixed + ready.has_notes) {
     return Error(ErrorKind::internal, "no namespace to enter");
   }
-  ReadyContainer container{ready, std::move(ready.descriptors), {}};
-  if (ready.has_notes) container.notes = std::move(container.passed[fixed]);
-  return container;
-}
-
-Result<WayIn> read_ready(ReadyContainer& ready, const TaskNotes& notes, const TaskContext& task,
-                         KnownSite& known, ContainerSpec& spec) {
-  const TaskMessage& message = ready.message;
-  WayIn way;
-  SPC_TRY(add_image_record(spec, ready.record()));
-  spec.user = UserIdentity::from_first_task(message.text.view());
-  way.namespaces =
-      SPC_TRY(ContainerNamespaces::take(ready.passed, message.namespaces, 2U + message.has_notes));
-  if (notes.step == TaskNotes::step_of(task.job)) {
-    way.site = notes.site;
-  } else {
-    way.site = known.get();
-    SPC_TRY(add_enroot_files(way.site, task.job, nullptr));
+  if (!ready.has_notes) return Error(ErrorKind::internal, "the container has no notes");
+  UniqueFd notes_file = std::move(ready.descriptors[kFixed]);
+  UniqueFd answer;
+  if (ready.asks_host) {
+    answer = SPC_TRY(TaskNotes::make_file());
+    const auto ask = [&] { return answer_for_host(ready, notes_file.get(), call, answer.get()); };
+    SPC_TRY(run_apart(ask, "ask the host's hooks"));
   }
-  *task.asked.style = message_style(way.site);
-  return way;
-}
+  const auto namespaces =
+      SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed + ready.has_notes));
+  SPC_TRY(enter_container(namespaces));
 
-Result<void> go_in(const WayIn& way, const TaskContext& task, ContainerSpec& spec) {
-  SPC_TRY(enter_container(way.namespaces));
+  Asked asked = SPC_TRY(call.read());
+  auto notes = SPC_TRY(TaskNotes::read(notes_file.get()));
+  TaskNotes of_host;
+  if (answer) of_host = SPC_TRY(TaskNotes::read(answer.get()));
+  SitePolicy site = answer ? std::move(of_host.site) : std::move(notes.site);
+  *asked.request.style = message_style(site);
+  auto spec = SPC_TRY(read_spec(ready, notes));
   // The leader has said what is to be said.
-  if (spec.settings.in_files) read_image_files(task.job, spec.settings, nullptr);
-  return {};
-}
-
-Result<InContainer> follow(AgentMessage message, const TaskContext& task, KnownSite& known) {
-  auto ready = SPC_TRY(ReadyContainer::of(std::move(message)));
-  if (task.before_entering) task.before_entering();
-  TaskNotes notes;
-  if (ready.notes) notes = SPC_TRY(TaskNotes::read(ready.notes.get()));
-  ContainerSpec spec;
-  auto way = SPC_TRY(read_ready(ready, notes, task, known, spec));
-  auto entrypoint = SPC_TRY(Entrypoint::prepare(task.asked, way.site));
-  auto context = hook_context(task.asked, task.job, way.site);
-  auto hooks = SPC_TRY(TaskHooks::find_for_follower(std::move(context), notes.edits, task.log));
-  SPC_TRY(hooks.before_entering(spec));
-  SPC_TRY(go_in(way, task, spec));
-  return InContainer{.request = task.asked,
-                     .site = std::move(way.site),
+  if (spec.settings.in_files) read_image_files(asked.job, spec.settings, nullptr);
+  auto context = context_of(asked, site, ready, notes);
+  auto hooks = TaskHooks::inside(std::move(context), notes.edits, of_host.edits, call.log);
+  auto user = spec.user;
+  return InContainer{.asked = std::move(asked),
+                     .site = std::move(site),
                      .spec = std::move(spec),
                      .hooks = std::move(hooks),
                      .edits = std::move(notes.edits),
-                     .entrypoint = std::move(entrypoint),
-                     .notes = std::move(ready.notes),
-                     .ready = ready.message,
-                     .named = {},
-                     .recorded_as = {}};
+                     .notes = std::move(notes_file),
+                     .as_on_host = std::move(user)};
+}
+
+Result<void> decide_all(ContainerSpec& spec, const Decision& by, const TaskContext& task) {
+  if ((spec.namespaces & own_user) != 0) {
+    spec.user = spec.user.as_root();
+    SPC_TRY(fake_root_calls());
+  }
+  decide(spec, by.request, by.site, task.job);
+  tell_image(task.asked.image, spec);
+  SPC_TRY(by.hooks.apply(by.edits, spec, task.log));
+  return enter_workdir(spec, by.request);
 }
 
 }  // namespace spc

@@ -1,55 +1,74 @@
 #include "launch/launch.hpp"
 
 #include "base/clock.hpp"
+#include "image/reference/location.hpp"
+#include "launch/after/saver.hpp"
 #include "launch/agent_line.hpp"
+#include "launch/host/local_image.hpp"
 #include "launch/in_container.hpp"
 #include "launch/inside/start_record.hpp"
-#include "launch/leader.hpp"
-#include "task/fake_root.hpp"
+#include "launch/leader_process.hpp"
+#include "launch/task_context.hpp"
+#include "task/enter.hpp"
 
 namespace spc {
 namespace {
 
-/// What is executed: environment, work directory, what hooks say for this task.
-Result<void> decide_all(InContainer& in, const TaskContext& task) {
-  ContainerSpec& spec = in.spec;
-  if ((in.ready.namespaces & own_user) != 0) {
-    spec.user = spec.user.as_root();
-    SPC_TRY(fake_root_calls());
-  }
-  if (!in.request.name || in.named.plan() == NamePlan::make) say_import(task, Event::import_ends);
-  decide(spec, in.request, in.site, task.job);
-  tell_image(task.asked.image, spec);
-  SPC_TRY(in.hooks.apply(in.edits, spec, task.log));
-  return enter_workdir(spec, in.request);
+/// The step's container, from the first word of the agent until it is ready.
+struct Waited {
+  std::optional<Led> led;  ///< by a process of this task; nothing: it follows
+  bool is_first = false;   ///< of all that lead on this node
+  AgentMessage ready;
+};
+
+Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint) {
+  AgentLine line(SPC_TRY(AgentLine::join(call.step)), call.style, call.log);
+  Waited waited;
+  waited.ready = SPC_TRY(line.await({TaskMessageKind::lead, TaskMessageKind::ready}));
+  if (waited.ready.kind == TaskMessageKind::ready) return waited;
+  waited.is_first = waited.ready.manifest == Digest();
+  waited.led = SPC_TRY(run_leader(call, line, waited.ready, entrypoint));
+  if (*waited.led != Led::outside) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
+  return waited;
 }
 
-/// Nothing is kept under a name that did not exist.
-void explain_instead(InContainer& in, Log& log) {
-  for (const std::string& line : explain(in.spec, in.request)) log.write(LogLevel::info, line);
-  in.named.take_back();
+/// What a task says that can still see the user's files. The error may have a hint of its own, which then comes first.
+Error with_advice(Error error, const TaskCall& call) {
+  if (!give_up_privilege()) return error;
+  const auto asked = call.read();
+  if (!asked) return error;
+  const std::string& image = asked->request.image;
+  const TaskContext task{asked->request, asked->job, call.step, call.log};
+  if (error.what().starts_with("pull image ")) say_import(task, Event::import_fails);
+  const auto location = ImageLocation::parse(image);
+  const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
+  const std::string advice = at_registry ? did_you_mean_file(image) : "";
+  return advice.empty() ? error : Error(error.kind(), error.message()).hint(advice);
 }
 
-std::string timing(const InContainer& in, std::uint64_t start, std::uint64_t entrypoint) {
-  std::string line = timing_line(in.ready, start, in.spec.entrypoint.empty() ? 0 : entrypoint);
+std::string timing(const InContainer& in, const TaskMessage& ready, std::uint64_t start, std::uint64_t entrypoint) {
+  std::string line = timing_line(ready, start, in.spec.entrypoint.empty() ? 0 : entrypoint);
   const std::string of_hooks = in.hooks.timing(in.edits);
   return of_hooks.empty() ? line : line + "; " + of_hooks;
 }
 
 /// The task is inside: decides the rest, runs the image's entrypoint, and says what Slurm is to execute with.
-Result<TaskEntry> enter(InContainer in, const TaskContext& task, std::uint64_t begin) {
-  SPC_TRY(decide_all(in, task));
-  const bool explains = in.request.explain;
-  if (explains) explain_instead(in, task.log);
+Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entrypoint, const TaskContext& task,
+                         std::uint64_t begin) {
+  if (!waited.led && !task.asked.name) say_import(task, Event::import_ends);
+  SPC_TRY(decide_all(in.spec, {task.asked, in.site, in.hooks, in.edits}, task));
+  if (task.asked.explain) {  // what another step has started
+    for (const std::string& line : explain(in.spec, task.asked)) task.log.write(LogLevel::info, line);
+    return TaskEntry{.explained = true, .environment = {}, .timing = {}};
+  }
   const std::uint64_t before_entrypoint = now_us();
-  SPC_TRY(in.entrypoint.run(in.request, in.notes, in.spec, task.log));
+  SPC_TRY(entrypoint.run(task.asked, in.site, in.notes, in.spec, task.log));
   TaskEntry entry;
-  entry.explained = explains;
   entry.environment = change_to(in.spec.environment, task.job);
   const std::uint64_t end = now_us();
-  entry.timing = timing(in, end - begin, end - before_entrypoint);
-  if (in.recorded_as && !explains) {
-    const auto record = start_record(in.spec.image, *in.recorded_as, in.spec, in.ready, end - begin, task.job);
+  entry.timing = timing(in, waited.ready, end - begin, end - before_entrypoint);
+  if (waited.led && waited.is_first) {
+    const auto record = start_record(in.spec.image, in.as_on_host, in.spec, waited.ready, end - begin, task.job);
     task.log.write(LogLevel::record, record);
   }
   if (task.save_path()) tell_saver_of_task(task.step);
@@ -58,22 +77,22 @@ Result<TaskEntry> enter(InContainer in, const TaskContext& task, std::uint64_t b
 
 }  // namespace
 
-Result<TaskEntry> launch(const LaunchRequest& asked, const std::map<std::string, std::string>& job,
-                         const StepChannel& step, Log& log, const std::function<void()>& before_entering) {
+Result<TaskEntry> launch(const TaskCall& call) {
   const std::uint64_t begin = now_us();
-  const TaskContext task{asked, job, step, log, before_entering};
-  KnownSite site(asked);
-  AgentLine line(SPC_TRY(AgentLine::join(step)), task, site);
-
-  auto first = SPC_TRY(line.await({TaskMessageKind::lead, TaskMessageKind::ready}));
-  if (first.kind == TaskMessageKind::ready) {
-    return enter(SPC_TRY(follow(std::move(first), task, site)), task, begin);
+  SPC_TRY(keep_nothing_else());
+  auto entrypoint = Entrypoint::with_probe();
+  auto waited = wait_until_ready(call, entrypoint);
+  if (!waited) return with_advice(waited.error(), call);
+  if (waited->led == Led::outside) {
+    SPC_TRY(stay_outside());
+    return TaskEntry{};
   }
-  Leader leader(task, line, site);
-  auto led = leader.lead(std::move(first));
-  if (!led) return line.fail(led.error());
-  if (!*led) return TaskEntry{};
-  return enter(**std::move(led), task, begin);
+  if (waited->led == Led::explained) return TaskEntry{.explained = true, .environment = {}, .timing = {}};
+  if (call.before_entering) call.before_entering();
+  auto in = SPC_TRY(enter(std::move(waited->ready), call));
+  const Asked asked = in.asked;
+  const TaskContext task{asked.request, asked.job, call.step, call.log};
+  return finish(std::move(in), *waited, entrypoint, task, begin);
 }
 
 }  // namespace spc

@@ -7,10 +7,27 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "launch/request/launch_request.hpp"
+#include "launch/request/messages.hpp"
 #include "launch/spec/environment.hpp"
 #include "task/step_agent.hpp"
 
 namespace spc {
+
+/// What the user's texts say, read.
+struct Asked {
+  LaunchRequest request;
+  std::map<std::string, std::string> job;  ///< the job's environment
+};
+
+/// A task that wants to enter. Its texts are read by those who have no privilege: the leader, and the task once it is inside.
+struct TaskCall {
+  std::function<Result<Asked>()> read;
+  const char* const* variables;  ///< the job's environment, as it is
+  const StepChannel& step;
+  const MessageStyle& style;  ///< of what the user is told; read() may change it
+  Log& log;
+  std::function<void()> before_entering;  ///< called on the host when everything is ready; may be empty
+};
 
 /// What a task in the container needs for exec; empty if it stays on the host.
 struct TaskEntry {
@@ -19,11 +36,9 @@ struct TaskEntry {
   std::string timing;  ///< the timing breakdown, one line
 };
 
-/// Moves the calling task into the step's container; the leader sets it up. The process must already run as
-/// the user, have kept its privilege to enter (keep_privilege_to_enter) and be single-threaded. Progress goes to `log`.
-/// `before_entering`, if not empty, is called on the host when everything is ready. In any case, the process has no
-/// privilege afterwards.
-Result<TaskEntry> launch(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
-                         const StepChannel& step, Log& log, const std::function<void()>& before_entering);
+/// Moves the calling task into the step's container; that of the first task is set up by a leader, a process that it starts
+/// for this. The process must already run as the user, have kept its privilege to enter (keep_privilege_to_enter) and be
+/// single-threaded. Progress goes to the log. In any case, the process has no privilege afterwards.
+Result<TaskEntry> launch(const TaskCall& call);
 
 }  // namespace spc

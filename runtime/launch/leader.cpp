@@ -9,7 +9,7 @@ namespace spc {
 namespace {
 
 /// Whether this is the script of a batch job of which only the steps run in containers.
-bool stays_outside(const Terms& terms) {
+bool is_to_stay_outside(const Terms& terms) {
   const LaunchRequest& request = terms.request;
   if (request.batch_script.empty()) return false;
   return (request.batch.empty() ? terms.site.batch : request.batch) == "steps";
@@ -17,63 +17,17 @@ bool stays_outside(const Terms& terms) {
 
 }  // namespace
 
-Result<std::optional<InContainer>> Leader::lead(AgentMessage policy) {
-  Terms terms = SPC_TRY(read_terms(task_, policy, known_));
-  if (stays_outside(terms)) {
-    SPC_TRY(stay_outside());
-    return std::optional<InContainer>();
-  }
+Result<Led> Leader::lead(const AgentMessage& policy) {
+  Terms terms = SPC_TRY(read_terms(task_, policy));
+  if (is_to_stay_outside(terms)) return Led::outside;
   auto context = hook_context(terms.request, task_.job, terms.site);
   auto hooks = SPC_TRY(TaskHooks::find(std::move(context), task_.log));
   SPC_TRY(start_processes(terms, hooks));
   if (terms.request.name) SPC_TRY(settle_name(terms));
   auto container = SPC_TRY(order(terms, hooks));
-
-  Built built = SPC_TRY(build(terms, hooks, container));
-  auto ready = SPC_TRY(ReadyContainer::of(std::move(built.ready)));
-  if (built.to_save) SPC_TRY(saver_.give(built.to_save.get(), ready.record(), container.spec.settings));
-  // A container that was running has the notes of its first step.
-  const int file = container.root.container_runs ? ready.notes.get() : container.root.notes;
-  TaskNotes notes;
-  if (file >= 0) notes = SPC_TRY(TaskNotes::read(file));
-  if (built.place != Place::container) {
-    auto way = SPC_TRY(read_ready(ready, notes, task_, known_, container.spec));
-    if (built.place == Place::untouched) {
-      hooks = SPC_TRY(TaskHooks::find_for_follower(hooks.context(), notes.edits, task_.log));
-      SPC_TRY(hooks.before_entering(container.spec));
-    }
-    SPC_TRY(go_in(way, task_, container.spec));
-    terms.site = std::move(way.site);
-  }
-  return std::optional(InContainer{.request = std::move(terms.request),
-                                   .site = std::move(terms.site),
-                                   .spec = std::move(container.spec),
-                                   .hooks = std::move(hooks),
-                                   .edits = std::move(notes.edits),
-                                   .entrypoint = std::move(container.entrypoint),
-                                   .notes = std::move(ready.notes),
-                                   .ready = ready.message,
-                                   .named = std::move(named_),
-                                   .recorded_as = std::move(container.recorded_as)});
-}
-
-/// From the order to the agent's word that the container is ready. One that runs already, and gets nothing added, is ready at
-/// once.
-Result<Leader::Built> Leader::build(const Terms& terms, TaskHooks& hooks, Building& container) {
-  auto message = SPC_TRY(line_.await({TaskMessageKind::hooks, TaskMessageKind::set_up, TaskMessageKind::ready}));
-  if (message.kind == TaskMessageKind::ready) {
-    line_.end();
-    if (task_.before_entering) task_.before_entering();
-    return Built{std::move(message), {}, Place::untouched};
-  }
-  if (message.kind == TaskMessageKind::hooks) {
-    SPC_TRY(run_shell_hooks(std::move(message), terms, hooks, container));
-    message = SPC_TRY(line_.await({TaskMessageKind::set_up}));
-  }
-  Built built;
-  built.place = SPC_TRY(set_up(std::move(message), terms, hooks, container));
-  built.ready = SPC_TRY(await_ready(built.to_save));
-  return built;
+  // One that runs already, and gets nothing added, is ready at once.
+  if (container.root.container_runs && container.root.targets.empty() && !saver_) return Led::joined;
+  return build(terms, hooks, container);
 }
 
 /// What lives on the host until all tasks have ended. `save` comes second: there can be but one process that slurmstepd
@@ -102,9 +56,8 @@ Result<void> Leader::settle_name(const Terms& terms) {
   }
 }
 
-Result<Leader::Building> Leader::order(const Terms& terms, TaskHooks& hooks) {
-  Building container;
-  container.entrypoint = SPC_TRY(Entrypoint::prepare(terms.request, terms.site));
+Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
+  Ordered container;
   auto order = SPC_TRY(plan_container({task_, terms, named_, hooks, importer_}));
   std::uint32_t flags = 0;
   if (terms.request.private_layer) flags |= TaskMessage::start_private;
@@ -118,66 +71,82 @@ Result<Leader::Building> Leader::order(const Terms& terms, TaskHooks& hooks) {
   container.spec = std::move(order.spec);
   container.hooks = std::move(order.hooks);
   if (container.hooks) stop_process_.confirm();
-  if (terms.is_first()) container.recorded_as = container.spec.user;
   return container;
 }
 
+/// From the order to the root that is set up.
+Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
+  auto message = SPC_TRY(line_.await({TaskMessageKind::hooks, TaskMessageKind::set_up}));
+  if (message.kind == TaskMessageKind::hooks) {
+    SPC_TRY(run_shell_hooks(std::move(message), terms, hooks, container));
+    message = SPC_TRY(line_.await({TaskMessageKind::set_up}));
+  }
+  auto edits = set_up(message, terms, hooks, container);
+  if (!edits) {
+    named_.take_back();
+    return std::move(edits).error();
+  }
+  if (saver_) {
+    const auto root = SPC_TRY(line_.await({TaskMessageKind::to_save}));
+    if (root.descriptors.size() != 1) return Error(ErrorKind::internal, "no root to save");
+    const int record = message.descriptors[1].get();
+    SPC_TRY(saver_.give(root.descriptors.front().get(), record, container.spec.settings));
+  }
+  if (!terms.request.explain) return Led::set_up;
+  SPC_TRY(explain_instead(terms, hooks, container.spec, *std::move(edits)));
+  return Led::explained;
+}
+
 Result<void> Leader::run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks,
-                                     Building& container) {
-  if (message.descriptors.size() != 3) return Error(ErrorKind::internal, "no namespace for hooks");
-  SPC_TRY(add_image_record(container.spec, message.descriptors[1].get()));
+                                     Ordered& container) {
+  if (message.descriptors.size() != 4) return Error(ErrorKind::internal, "no root for hooks");
+  SPC_TRY(add_image_record(container.spec, message.descriptors[1].get(), message.manifest));
   const ShellHookStart start{terms.request, task_.job, terms.site, container.spec};
   container.hooks->add(SPC_TRY(run_shell_hooks_in_step(hooks.shell_hooks(), start, message.descriptors, container.root,
                                                        line_.socket(), task_.log)));
   return {};
 }
 
-Result<Leader::Place> Leader::set_up(AgentMessage message, const Terms& terms, TaskHooks& hooks, Building& container) {
-  if (message.descriptors.size() != 2) return Error(ErrorKind::internal, "no namespace to set up");
+Result<TaskEdits> Leader::set_up(const AgentMessage& message, const Terms& terms, TaskHooks& hooks, Ordered& container) {
+  if (message.descriptors.size() != 2) return Error(ErrorKind::internal, "no root to set up");
   line_.user_source().stop();  // before anything of the image is entered
   importer_.release();         // the image is open
-  if (task_.before_entering) task_.before_entering();
-  SPC_TRY(add_image_record(container.spec, message.descriptors[1].get()));
-  SPC_TRY(container.hooks ? container.hooks->before_entering(hooks, container.spec)
-                          : hooks.before_entering(container.spec));
+  if (!terms.request.name || named_.plan() == NamePlan::make) say_import(task_, Event::import_ends);
+  ContainerSpec& spec = container.spec;
+  SPC_TRY(add_image_record(spec, message.descriptors[1].get(), message.manifest));
+  if (container.hooks) SPC_TRY(container.hooks->create_on_host(hooks, spec));
+  if (terms.request.explain) SPC_TRY(hooks.before_entering(spec));
   RootSetup& root = container.root;
   if (container.hooks && !terms.request.explain) root.before_others = [&] { return container.hooks->start(hooks); };
-  auto notes = SPC_TRY(TaskNotes::make_file());
-  root.notes = notes.get();
-  SPC_TRY(container.entrypoint.write_down_in(std::move(notes)));
-  auto namespaces = SPC_TRY(ContainerNamespaces::take(message.descriptors, 0, 2));
-  const auto inside = [&] { return set_up_inside(terms, hooks, container, message.manifest); };
-  // There is more to enter when the container is ready, and once inside this process has nothing left to enter with.
-  const bool visits = root.namespaces != 0;
-  if (!visits) SPC_TRY(enter_container(namespaces));
-  auto done = visits ? visit_container(namespaces, inside) : inside();
-  if (!done) {
-    named_.take_back();
-    return std::move(done).error();
-  }
-  return visits ? Place::host : Place::container;
+  root.notes = notes_;
+  root.asks_host = hooks.asks_host();
+  SPC_TRY(enter_root(message.descriptors[0].get()));
+  return set_up_inside(terms, hooks, container, message.manifest);
 }
 
-Result<void> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Building& container, const Digest& manifest) {
+Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Ordered& container, const Digest& manifest) {
   ContainerSpec& spec = container.spec;
   if (spec.settings.in_files) read_image_files(task_.job, spec.settings, &task_.log);
   if (terms.request.workdir.empty()) container.root.directories.push_back(workdir_of(terms.request, spec.settings));
   SPC_TRY(named_.write(manifest));
-  TaskNotes notes{TaskNotes::step_of(task_.job), terms.site, {}};
+  TaskNotes notes{.step = TaskNotes::step_of(task_.job),
+                  .image = spec.image,
+                  .from = spec.from,
+                  .writable = spec.writable,
+                  .site = terms.site,
+                  .edits = {}};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
-  SPC_TRY(notes.write(container.root.notes));
-  return set_up_root(container.root, line_.socket());
+  SPC_TRY(notes.write(notes_));
+  SPC_TRY(set_up_root(container.root, line_.socket()));
+  return std::move(notes.edits);
 }
 
-Result<AgentMessage> Leader::await_ready(UniqueFd& to_save) {
-  for (;;) {
-    auto message = SPC_TRY(line_.await({TaskMessageKind::to_save, TaskMessageKind::ready}));
-    if (message.kind == TaskMessageKind::ready) {
-      line_.end();
-      return message;
-    }
-    if (message.descriptors.size() == 1) to_save = std::move(message.descriptors.front());
-  }
+/// Nothing is kept under a name that did not exist.
+Result<void> Leader::explain_instead(Terms& terms, TaskHooks& hooks, ContainerSpec& spec, TaskEdits edits) {
+  SPC_TRY(decide_all(spec, {terms.request, terms.site, hooks, edits}, task_));
+  for (const std::string& line : explain(spec, terms.request)) task_.log.write(LogLevel::info, line);
+  named_.take_back();
+  return {};
 }
 
 }  // namespace spc

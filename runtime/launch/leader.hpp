@@ -4,51 +4,45 @@
 
 #include "launch/after/saver.hpp"
 #include "launch/after/stop_process.hpp"
+#include "launch/agent_line.hpp"
 #include "launch/container_order.hpp"
 #include "launch/in_container.hpp"
+#include "launch/leader_process.hpp"
 
 namespace spc {
 
-/// The first task of a node's step, or each in turn where containers are private: it orders the container from the agent and
-/// sets its root up. What it has started lives as long as this object.
+/// Orders the step's container from the agent and sets its root up; where containers are private, one after the other. It is a
+/// process of its own, which reads everything that others have written and has no privilege but CAP_SYS_CHROOT: for what is to
+/// be done inside, it makes the container's root its own. What it has started on the host lives as long as this object.
 class Leader {
  public:
-  Leader(const TaskContext& task, AgentLine& line, KnownSite& known)
-      : task_(task), line_(line), known_(known), importer_(task.job) {}
+  /// `notes`: the file for TaskNotes.
+  Leader(const TaskContext& task, AgentLine& line, int notes)
+      : task_(task), line_(line), notes_(notes), importer_(task.job) {}
 
-  /// From the agent's word to lead until the task is inside. Nothing: the task stays outside. An Error is the caller's to
-  /// tell the agent.
-  Result<std::optional<InContainer>> lead(AgentMessage policy);
+  /// From the agent's word to lead until the root is set up. An Error is the caller's to tell the agent.
+  Result<Led> lead(const AgentMessage& policy);
 
  private:
   /// The container between its order and the agent's word that it is ready.
-  struct Building {
+  struct Ordered {
     ContainerSpec spec;
     RootSetup root;
     std::optional<PreparedHooks> hooks;  ///< none: the container runs already
-    Entrypoint entrypoint;
-    std::optional<UserIdentity> recorded_as;
-  };
-  /// Where this process is when the container is ready; untouched: on the host, and it has set nothing up.
-  enum class Place { host, container, untouched };
-  struct Built {
-    AgentMessage ready;
-    UniqueFd to_save;
-    Place place = Place::host;
   };
 
   Result<void> start_processes(const Terms& terms, const TaskHooks& hooks);
   Result<void> settle_name(const Terms& terms);
-  Result<Building> order(const Terms& terms, TaskHooks& hooks);
-  Result<Built> build(const Terms& terms, TaskHooks& hooks, Building& container);
-  Result<void> run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Building& container);
-  Result<Place> set_up(AgentMessage message, const Terms& terms, TaskHooks& hooks, Building& container);
-  Result<void> set_up_inside(const Terms& terms, TaskHooks& hooks, Building& container, const Digest& manifest);
-  Result<AgentMessage> await_ready(UniqueFd& to_save);
+  Result<Ordered> order(const Terms& terms, TaskHooks& hooks);
+  Result<Led> build(Terms& terms, TaskHooks& hooks, Ordered& container);
+  Result<void> run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Ordered& container);
+  Result<TaskEdits> set_up(const AgentMessage& message, const Terms& terms, TaskHooks& hooks, Ordered& container);
+  Result<TaskEdits> set_up_inside(const Terms& terms, TaskHooks& hooks, Ordered& container, const Digest& manifest);
+  Result<void> explain_instead(Terms& terms, TaskHooks& hooks, ContainerSpec& spec, TaskEdits edits);
 
   const TaskContext& task_;
   AgentLine& line_;
-  KnownSite& known_;
+  int notes_;
   StopProcess stop_process_;
   Saver saver_;
   SiteImporter importer_;

@@ -22,9 +22,11 @@ namespace spc {
 ///   agent  ── named (state, notes) ──►     lead         as soon as it is known; not while somebody else prepares it
 ///   lead   ── source …, start ──►          agent        which host directories, which image
 ///   agent  ── progress, warning … ──►      every task
-///   builder ── hooks (namespace, root) ──► lead         only if it asked for it: the root exists, and the host is still in sight;
-///                                                       then target … set_up_done as below, and targets with their sources
-///   builder ── set_up (namespace) ──►      lead         the root exists; nothing else is attached to it yet
+///   builder ── hooks (/, record, root,     lead         only if it asked for it: the root exists, and the host is still in sight;
+///                namespace) ──►                         then target … set_up_done as below, and targets with their sources. The
+///                                                       namespace is to be held, so that nothing vanishes under the hooks
+///   builder ── set_up (/, record) ──►      lead         the root exists; nothing else is attached to it yet. "/" is the root
+///                                                       directory of the container's mount namespace, opened
 ///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
 ///   lead   ── set_up_done (notes) ──►      builder
@@ -146,12 +148,15 @@ struct TaskMessage {
   // ready, with the mount namespace, the image's record, the notes that the leader sent with `set_up_done` (if any) and one
   // descriptor for each of `namespaces`
   bool has_notes = false;
+  /// set_up_done and ready: each task has to ask the host something before it enters, for hooks of the site; so it always is
+  /// in a container that another step has started.
+  bool asks_host = false;
   PhaseTimes times{};
   std::uint32_t layers = 0;
   std::uint32_t layers_shared = 0;  ///< whose super block was already mounted by another step
 
   PolicyRecord policy;  // lead
-  Text<600> text;       // progress, warning; set_up_done and ready: from the leader for the followers, unchanged
+  Text<600> text;       // progress, warning; set_up_done and ready: from the leader for the tasks, unchanged
   WireError failure;    // failed
 };
 

@@ -3,9 +3,10 @@
 #include <sched.h>
 #include <sys/capability.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <initializer_list>
+#include <vector>
 
 #include "task/loopback.hpp"
 #include "task/stand_in.hpp"
@@ -13,17 +14,36 @@
 namespace spc {
 namespace {
 
-/// Raises these out of the permitted set; with none, gives up the permitted set too.
-Result<void> set_capabilities(std::initializer_list<cap_value_t> wanted) {
-  cap_t set = wanted.size() == 0 ? ::cap_init() : ::cap_get_proc();
-  if (set == nullptr) return Error::from_errno(errno, "read the capabilities");
-  ::cap_clear_flag(set, CAP_EFFECTIVE);
-  ::cap_clear_flag(set, CAP_INHERITABLE);
-  for (const cap_value_t capability : wanted) ::cap_set_flag(set, CAP_EFFECTIVE, 1, &capability, CAP_SET);
-  const int failed = ::cap_set_proc(set) != 0 ? errno : 0;
-  ::cap_free(set);
+using Capabilities = std::vector<cap_value_t>;
+
+/// Of the permitted ones only `kept` remain, and of those only `raised` are in effect.
+Result<void> set_capabilities(const Capabilities& kept, const Capabilities& raised) {
+  cap_t now = ::cap_get_proc();
+  cap_t next = ::cap_init();
+  for (const cap_value_t capability : kept) {
+    cap_flag_value_t permitted = CAP_CLEAR;
+    ::cap_get_flag(now, capability, CAP_PERMITTED, &permitted);
+    ::cap_set_flag(next, CAP_PERMITTED, 1, &capability, permitted);
+  }
+  if (!raised.empty()) ::cap_set_flag(next, CAP_EFFECTIVE, static_cast<int>(raised.size()), raised.data(), CAP_SET);
+  const int failed = ::cap_set_proc(next) != 0 ? errno : 0;
+  ::cap_free(now);
+  ::cap_free(next);
   if (failed != 0) return Error::from_errno(failed, "change the capabilities");
   return {};
+}
+
+/// What entering takes. NET_ADMIN: a new network namespace has no loopback interface yet.
+Capabilities to_enter() { return {CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_NET_ADMIN}; }
+
+/// Root's job may name what root can read.
+Capabilities of_root() {
+  return ::geteuid() == 0 ? Capabilities{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH} : Capabilities{};
+}
+
+Capabilities with(Capabilities some, const Capabilities& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
 }
 
 /// There is no way any more to get a capability that the process does not have.
@@ -37,8 +57,15 @@ Result<void> forgo_privilege() {
 
 void keep_privilege_to_enter() { ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); }
 
+Result<void> keep_nothing_else() { return set_capabilities(with(to_enter(), of_root()), of_root()); }
+
+Result<void> keep_only_chroot() {
+  SPC_TRY(set_capabilities(with({CAP_SYS_CHROOT}, of_root()), of_root()));
+  return forgo_privilege();
+}
+
 Result<void> stay_outside() {
-  SPC_TRY(set_capabilities({}));
+  SPC_TRY(set_capabilities({}, {}));  // and with them the ambient ones
   ::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
   return {};
 }
@@ -51,8 +78,7 @@ Result<void> give_up_privilege() {
 Result<void> enter_container(const ContainerNamespaces& namespaces) {
   const UniqueFd& user = namespaces.own[0];
   const bool network = namespaces.has(own_net);
-  auto raised = network ? set_capabilities({CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_NET_ADMIN})
-                        : set_capabilities({CAP_SYS_ADMIN, CAP_SYS_CHROOT});
+  auto raised = set_capabilities(to_enter(), network ? to_enter() : Capabilities{CAP_SYS_ADMIN, CAP_SYS_CHROOT});
   bool entered = raised.has_value();
   for (std::size_t i = 1; entered && i < namespaces.own.size(); ++i) {
     entered = !namespaces.own[i] || ::setns(namespaces.own[i].get(), kNamespaceKinds[i].flag) == 0;
@@ -66,6 +92,16 @@ Result<void> enter_container(const ContainerNamespaces& namespaces) {
   if (!raised) return std::move(raised).error().during("enter the container");
   if (failed != 0) return Error::from_errno(failed, "enter the container");
   return namespaces.has(own_pid) ? leave_stand_in() : Result<void>();
+}
+
+Result<void> enter_root(int root) {
+  auto raised = set_capabilities({CAP_SYS_CHROOT}, {CAP_SYS_CHROOT});
+  const bool entered = raised && ::fchdir(root) == 0 && ::chroot(".") == 0;
+  const int failed = entered ? 0 : errno;
+  SPC_TRY(give_up_privilege());
+  if (!raised) return std::move(raised).error().during("enter the container");
+  if (failed != 0) return Error::from_errno(failed, "enter the container");
+  return {};
 }
 
 }  // namespace spc

@@ -9,6 +9,14 @@ namespace spc {
 /// Reports nothing: if it fails, entering reports why.
 void keep_privilege_to_enter();
 
+/// As the user, before anything else: of what keep_privilege_to_enter() kept, only what entering takes is left, still unused.
+/// If the user is root, so is the right to read and write any file, in effect, until the container is entered.
+Result<void> keep_nothing_else();
+
+/// For the leader: of that, only CAP_SYS_CHROOT is left, unused, and no_new_privs is set, without which it
+/// would be worth something.
+Result<void> keep_only_chroot();
+
 /// Drops all capabilities and sets no_new_privs.
 Result<void> give_up_privilege();
 
@@ -19,5 +27,9 @@ Result<void> stay_outside();
 /// drops its privilege, even if entering failed. If the container has its own user namespace, the process has
 /// all capabilities in it, and none outside.
 Result<void> enter_container(const ContainerNamespaces& namespaces);
+
+/// For the leader: `root`, open as a directory, is its root directory from now on. It stays in its namespaces, and
+/// drops its privilege, even if that failed.
+Result<void> enter_root(int root);
 
 }  // namespace spc

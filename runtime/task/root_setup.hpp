@@ -34,7 +34,7 @@ struct Link {
   std::string target;  ///< as stored in the link
 };
 
-/// What the leader adds to the container's root before the followers enter.
+/// What the leader adds to the container's root before the tasks enter.
 struct RootSetup {
   std::vector<MountTarget> targets;      ///< in the order their sources were sent
   std::vector<Removal> removals;         ///< `after` counts the targets
@@ -48,8 +48,9 @@ struct RootSetup {
   std::vector<TextFile> files;                  ///< created or replaced
   std::vector<Link> links;                      ///< created or replaced, except directories
   std::string for_other_tasks;                  ///< passed on to them unchanged; at most what TaskMessage::text holds
-  std::function<Result<void>()> before_others;  ///< called after all mounts, before followers enter; may be empty
+  std::function<Result<void>()> before_others;  ///< called after all mounts, before the tasks enter; may be empty
   int notes = -1;                               ///< a descriptor for them; -1: none
+  bool asks_host = false;                       ///< TaskMessage::asks_host
 };
 
 /// Sets up the root file system that the calling process is in, as the user and without privilege: creates what is

@@ -20,7 +20,7 @@ struct UserIdentity {
   /// Queries the host's name service about the calling process; call it before entering a container, whose name service
   /// is code of the image. A user unknown to the host is no error.
   static UserIdentity of_this_process();
-  /// Name, home and shell for the followers, who then need not query the name service: one line each.
+  /// Name, home and shell for the tasks, which then need not query the name service: one line each.
   [[nodiscard]] std::string for_other_tasks() const;
   static UserIdentity from_first_task(std::string_view text);
   /// The identity with --container-remap-root: root, with home /root.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
 
 #include "base/process/child.hpp"
 #include "protocol/wire_error.hpp"
@@ -12,28 +13,34 @@
 namespace spc {
 namespace {
 
+constexpr std::string_view kSetUp = "set up the root file system";
+
 /// In the child: what went wrong, for the process that has started it.
-int visit_status(const Result<void>& done, int answer) {
+int status_of(const Result<void>& done, int answer) {
   if (done) return 0;
   const WireError error(done.error());
   [[maybe_unused]] const auto written = ::pwrite(answer, &error, sizeof error, 0);
   return 1;
 }
 
-Error error_of_visit(int answer) {
-  WireError error;
-  if (::pread(answer, &error, sizeof error, 0) == sizeof error && error.is_set()) return error.error();
-  return Error(ErrorKind::system, "set up the root file system: helper exited unexpectedly");
-}
-
 }  // namespace
 
-Result<void> visit_container(const ContainerNamespaces& namespaces, const std::function<Result<void>()>& inside) {
-  const UniqueFd answer(::memfd_create("spank-container visit", MFD_CLOEXEC));
-  if (!answer) return Error::from_errno(errno, "set up the root file system: make a memory file");
-  const auto visit = [&] { return enter_container(namespaces) ? visit_status(inside(), answer.get()) : 1; };
-  auto child = SPC_TRY(Child::run(visit, "set up the root file system"));
-  return child.wait().success() ? Result<void>() : Result<void>(error_of_visit(answer.get()));
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what) {
+  const UniqueFd answer(::memfd_create("spank-container answer", MFD_CLOEXEC));
+  if (!answer) return Error::from_errno(errno, std::string(what) + ": make a memory file");
+  auto child = SPC_TRY(Child::run([&] { return status_of(work(), answer.get()); }, what));
+  if (child.wait().success()) return {};
+  WireError error;
+  if (::pread(answer.get(), &error, sizeof error, 0) == sizeof error && error.is_set()) return error.error();
+  return Error(ErrorKind::system, std::string(what) + ": helper exited unexpectedly");
+}
+
+Result<void> visit_root(int root, const std::function<Result<void>()>& inside) {
+  const auto visit = [&]() -> Result<void> {
+    SPC_TRY(enter_root(root));
+    return inside();
+  };
+  return run_apart(visit, kSetUp);
 }
 
 }  // namespace spc

@@ -1,14 +1,17 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "base/result.hpp"
-#include "task/namespaces.hpp"
 
 namespace spc {
 
-/// Executes `inside` in a child that has entered the container like a task; the caller does not enter, so
-/// that it can do so later, when the container is complete. An Error of `inside` is given back.
-Result<void> visit_container(const ContainerNamespaces& namespaces, const std::function<Result<void>()>& inside);
+/// Executes `work` in a child; the caller keeps what it is and has. An Error of `work` is given back. `what`: what that is
+/// for, for the error if the child ends without a word.
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what);
+
+/// Executes `inside` in a child whose root directory is `root`, which has no privilege; the caller stays where it is.
+Result<void> visit_root(int root, const std::function<Result<void>()>& inside);
 
 }  // namespace spc

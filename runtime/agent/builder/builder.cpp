@@ -57,8 +57,7 @@ Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead
   auto sources = SPC_TRY(mount_trees(order));
   UniqueFd notes;  // the other tasks have those that the container has
   SPC_TRY(check(::setns(order.join, CLONE_NEWNS), "join the container"));
-  const int container[] = {order.join, order.image.record.get()};
-  SPC_TRY(set_up_root(TaskMessageKind::set_up, container, lead.socket.get(), order, sources, notes, ready));
+  SPC_TRY(set_up_root(TaskMessageKind::set_up, {}, lead.socket.get(), order, sources, notes, ready));
   if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
   std::vector<UniqueFd> namespaces;
   namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
@@ -95,17 +94,17 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   lap(Phase::overlay);
 
   UniqueFd notes;
-  const int container[] = {mount_namespace.get(), order.image.record.get(), root.get()};
-  const auto set_up = [&](TaskMessageKind kind, std::size_t passed) {
-    return set_up_root(kind, std::span(container, passed), lead.socket.get(), order, trees, notes, ready);
+  const auto set_up = [&](TaskMessageKind kind, std::span<const int> passed = {}) {
+    return set_up_root(kind, passed, lead.socket.get(), order, trees, notes, ready);
   };
   if (order.hooks) {
-    SPC_TRY(set_up(TaskMessageKind::hooks, 3));
+    const int passed[] = {root.get(), mount_namespace.get()};
+    SPC_TRY(set_up(TaskMessageKind::hooks, passed));
     lap(Phase::root_setup);
   }
   SPC_TRY(pivot_into(root.get()));
   lap(Phase::pivot);
-  SPC_TRY(set_up(TaskMessageKind::set_up, 2));
+  SPC_TRY(set_up(TaskMessageKind::set_up));
   if (order.read_only) SPC_TRY(make_root_read_only());
 
   ready.namespaces = order.namespaces;

@@ -52,7 +52,7 @@ struct BuildOrder {
 };
 
 /// Builds the container's root, sets it up together with the leader, and returns its mount namespace, the leader's notes
-/// for the followers (if any), and the namespaces of `order.namespaces` in the order of the enum; fills `ready`
+/// for the tasks, and the namespaces of `order.namespaces` in the order of the enum; fills `ready`
 /// for the tasks. Changes the mount namespace and root of the calling process, which must do
 /// nothing afterwards but pass on the result and exit.
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);

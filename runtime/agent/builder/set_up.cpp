@@ -75,16 +75,20 @@ Result<std::vector<DetachedMount>> mount_trees(BuildOrder& order) {
   return trees;
 }
 
-Result<void> set_up_root(TaskMessageKind kind, std::span<const int> container, int lead, const BuildOrder& order,
+Result<void> set_up_root(TaskMessageKind kind, std::span<const int> more, int lead, const BuildOrder& order,
                          std::vector<DetachedMount>& trees, UniqueFd& notes, TaskMessage& ready) {
   TaskMessage message;
   message.kind = kind;
   message.manifest = ready.manifest;
-  SPC_TRY(send_struct(lead, message, container));
+  const auto root = SPC_TRY(open_path(AT_FDCWD, "/"));
+  std::vector<int> passed{root.get(), order.image.record.get()};
+  passed.insert(passed.end(), more.begin(), more.end());
+  SPC_TRY(send_struct(lead, message, passed));
   for (;;) {
     auto descriptors = SPC_TRY_DURING("setting up the root file system", receive_struct(lead, message, 2));
     if (message.kind == TaskMessageKind::set_up_done) {
       ready.text = message.text;
+      ready.asks_host = message.asks_host;
       if (descriptors.size() == 1) notes = std::move(descriptors.front());
       return {};
     }

@@ -48,8 +48,8 @@ Result<std::vector<DetachedMount>> mount_trees(BuildOrder& order);
 Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes = 0);
 
 /// The leader, in the container as the user, opens the target of each of `trees` in turn; only its descriptors are used here.
-/// `kind`: set_up, or hooks, which may mount more; `container`: descriptors sent with it. `notes`: from the leader for the followers.
-Result<void> set_up_root(TaskMessageKind kind, std::span<const int> container, int lead, const BuildOrder& order,
+/// `kind`: set_up, or hooks, which may mount more and are passed `more`. `notes`: from the leader for all tasks.
+Result<void> set_up_root(TaskMessageKind kind, std::span<const int> more, int lead, const BuildOrder& order,
                          std::vector<DetachedMount>& trees, UniqueFd& notes, TaskMessage& ready);
 
 }  // namespace spc::agent

@@ -6,7 +6,7 @@
  *   init_post_opt           spc_open, spc_step_open
  *   user_init               spc_step_start
  *   task_init_privileged    spc_task_keep_privilege
- *   task_init               spc_task_enter
+ *   task_init               spc_task_begin, spc_task_enter
  *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
@@ -135,7 +135,10 @@ SPC_API int spc_step_start(spc_runtime *rt, const struct spc_step *step);
 
 /* As root in the task's process: keeps the privilege that spc_task_enter needs, unused. */
 SPC_API int spc_task_keep_privilege(spc_runtime *rt);
-/* As the user in the task's process, shortly before exec: enters the container, and sets it up if this task is the leader; or
+/* As the user in the task's process, before anything else: of what spc_task_keep_privilege kept, only what entering takes is
+ * left. Reports nothing: if it fails, entering reports why. */
+SPC_API void spc_task_begin(void);
+/* As the user in the task's process, shortly before exec: enters the container, which the first task has set up by a process of its own; or
  * stays on the host, if it is a batch script that does not run in the container.
  * May take as long as the image pull. Afterwards, even after a failure, the process has no privilege. */
 SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);

@@ -80,10 +80,9 @@ bool PreparedHooks::runs_shell_hooks(const TaskHooks& hooks) {
   return std::ranges::any_of(hooks.shell_hooks_, [](const ShellHook& hook) { return hook.runs; });
 }
 
-Result<void> PreparedHooks::before_entering(TaskHooks& hooks, const ContainerSpec& spec) {
+Result<void> PreparedHooks::create_on_host(TaskHooks& hooks, const ContainerSpec& spec) {
   hooks.tell_of_image(spec);
-  SPC_TRY(hooks.hooks_.create_on_host(hooks.context_, outcomes_));
-  return hooks.before_entering(spec);
+  return hooks.hooks_.create_on_host(hooks.context_, outcomes_);
 }
 
 Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& spec, RootSetup& root) {
@@ -140,7 +139,7 @@ void PreparedHooks::leave_out(RootSetup& root) const {
 
 TaskEdits PreparedHooks::for_tasks(const TaskHooks& hooks) const {
   TaskEdits task;
-  for (const ShellHook& hook : hooks.shell_hooks_) task.off.push_back(hook.name);
+  task.off = hooks.hooks_.built_in_off();
   for (const auto& [hook, edits] : outcomes_) {
     Edits kept;
     kept.environment = edits.environment;

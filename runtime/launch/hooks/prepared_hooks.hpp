@@ -20,8 +20,8 @@ class PreparedHooks {
   /// Shell hooks of enroot are to be run; and what came of it.
   [[nodiscard]] static bool runs_shell_hooks(const TaskHooks& hooks);
   void add(TaskEdits of_shell_hooks) { of_shell_hooks_ = std::move(of_shell_hooks); }
-  /// On the host, when the image is known: what programs of the site say to `create`, and then to `task`.
-  Result<void> before_entering(TaskHooks& hooks, const ContainerSpec& spec);
+  /// On the host, when the image is known: what programs of the site say to `create`.
+  Result<void> create_on_host(TaskHooks& hooks, const ContainerSpec& spec);
   /// Inside, with nothing mounted yet: runs `create` and puts what comes of it into `root`, whose mount targets are those
   /// of the `side` above and may have got new ones behind. Gives back what is for the tasks.
   Result<TaskEdits> create(TaskHooks& hooks, const ContainerSpec& spec, RootSetup& root);

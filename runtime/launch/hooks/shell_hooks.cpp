@@ -196,12 +196,10 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
 
 Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
                                           std::vector<UniqueFd>& descriptors, RootSetup& setup, int builder, Log& log) {
-  if (descriptors.size() != 3) return Error(ErrorKind::internal, "no namespace for hooks");
+  if (descriptors.size() != 4) return Error(ErrorKind::internal, "no namespace for hooks");
   const auto answer = SPC_TRY(ChildsAnswer::make());
   const ShellHookPlace place{SPC_RUN_DIR "/root", SPC_RUN_DIR "/hooks", work_directory()};
   const int root = descriptors[2].get();
-  const auto namespaces = SPC_TRY(ContainerNamespaces::take(descriptors, 0, 3));
-
   const auto inside = [&]() -> Result<void> {
     const auto open_directory = [&](const std::string& path) { return open_in_root(root, path, MakeTarget::directory); };
     const auto mount = [&](const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
@@ -213,7 +211,7 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
                                   return runner.answer_at(place.directory + "/mounts", mount, builder);
                                 }));
   };
-  SPC_TRY(visit_container(namespaces, inside));
+  SPC_TRY(visit_root(descriptors[0].get(), inside));
   auto edits = SPC_TRY(answer.take());
   setup.has_host_trees = true;
   TaskMessage message;

@@ -112,11 +112,25 @@ Result<TaskHooks> TaskHooks::find(HookContext context, Log& log) {
   return found;
 }
 
-Result<TaskHooks> TaskHooks::find_for_follower(HookContext context, const TaskEdits& edits, Log& log) {
+Result<TaskHooks> TaskHooks::find_for_task(HookContext context, const TaskEdits& edits, Log& log) {
   StepHooks::Replaced replaced;
   for (const std::string& name : edits.off) replaced[name] = "";
   auto hooks = SPC_TRY(StepHooks::find(context, log, replaced));
   return TaskHooks(std::move(context), std::move(hooks));
+}
+
+TaskHooks TaskHooks::inside(HookContext context, const TaskEdits& edits, const TaskEdits& said, Log& log) {
+  std::vector<StepHooks::Outcome> outcomes;
+  for (const auto& [hook, of_hook] : said.of_hooks) outcomes.push_back({hook, of_hook});
+  auto hooks = StepHooks::inside(context, log, edits.off, outcomes);
+  return TaskHooks(std::move(context), std::move(hooks));
+}
+
+Result<TaskEdits> TaskHooks::said_on_host(const ContainerSpec& spec) {
+  tell_of_image(spec);
+  TaskEdits said;
+  for (auto& [hook, edits] : SPC_TRY(hooks_.said_on_host(context_))) said.of_hooks.emplace_back(hook, std::move(edits));
+  return said;
 }
 
 Result<void> TaskHooks::before_entering(const ContainerSpec& spec) {

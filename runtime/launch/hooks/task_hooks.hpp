@@ -27,14 +27,19 @@ class TaskHooks {
  public:
   /// For a task that may prepare a container.
   static Result<TaskHooks> find(HookContext context, Log& log);
-  /// For one that enters what another has prepared, with these edits.
-  static Result<TaskHooks> find_for_follower(HookContext context, const TaskEdits& edits, Log& log);
+  /// For one that enters what another has prepared, with these edits; on the host.
+  static Result<TaskHooks> find_for_task(HookContext context, const TaskEdits& edits, Log& log);
+  /// The same inside, where no file of the site is: what its hooks have `said` on the host.
+  static TaskHooks inside(HookContext context, const TaskEdits& edits, const TaskEdits& said, Log& log);
 
   /// Whether one of them has something to do when all tasks have ended, and what does it, in a process of its own.
   [[nodiscard]] bool has_stop() const { return hooks_.has_stop(context_); }
   void stop(Log& log) const { hooks_.stop(context_, log); }
   /// On the host, when the image is known: what programs of the site say to `task`. Inside there is only the image.
   Result<void> before_entering(const ContainerSpec& spec);
+  /// Whether one of them says anything; and the same, for the process that then is inside.
+  [[nodiscard]] bool asks_host() const { return hooks_.asks_host(context_); }
+  Result<TaskEdits> said_on_host(const ContainerSpec& spec);
   /// Inside, when the environment is decided: what the hooks have said for all, and what they say for this task.
   Result<void> apply(const TaskEdits& edits, ContainerSpec& spec, Log& log);
   /// How long hooks have taken and which the longest, in words; empty if none has. `edits`: of the task that prepared.

@@ -1,11 +1,9 @@
 #include "launch/host/user_source.hpp"
 
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <vector>
 
 #include "base/socket.hpp"
 #include "protocol/user_source.hpp"
@@ -44,7 +42,7 @@ Result<void> UserSource::wait_for(int agent) {
       return Error::from_errno(errno, "wait for the agent");
     }
     if (watched[0].revents != 0) return {};
-    if ((watched[1].revents & POLLIN) != 0 && !child_.running()) {
+    if ((watched[1].revents & POLLIN) != 0 && !started_) {
       // End of file is readable too.
       char byte = 0;
       if (::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) SPC_TRY(start());
@@ -53,20 +51,24 @@ Result<void> UserSource::wait_for(int agent) {
   }
 }
 
-Result<void> UserSource::start() {
+Result<Child> start_user_source(int socket, const std::string& location, std::vector<std::string> environment) {
   Program program{.path = kUserSource,
-                  .arguments = {kUserSource, location_.canonical()},
-                  .environment = std::vector<std::string>(),
-                  .descriptors = {{socket_.get(), kUserSourceSocket}},
+                  .arguments = {kUserSource, location},
+                  .environment = std::move(environment),
+                  .descriptors = {{socket, kUserSourceSocket}},
                   .group = Program::Group::own};
-  for (const auto& [name, value] : *environment_) program.environment->push_back(name + "=" + value);
-  // podman makes its user namespace with newuidmap, which has to gain what any process of the user may gain.
-  const bool may_gain_privilege = location_.kind == ImageLocation::Kind::podman;
-  program.prepare = [may_gain_privilege] {
-    ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-    return may_gain_privilege || give_up_privilege().has_value();
-  };
-  auto started = Child::start(program);
+  program.prepare = [] { return stay_outside().has_value(); };
+  return Child::start(program);
+}
+
+Result<void> UserSource::start() {
+  started_ = true;
+  if (location_.kind == ImageLocation::Kind::podman && elsewhere_) {
+    return elsewhere_(socket_.get(), location_.canonical());
+  }
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : *environment_) environment.push_back(name + "=" + value);
+  auto started = start_user_source(socket_.get(), location_.canonical(), std::move(environment));
   if (started) {
     child_ = *std::move(started);
   } else {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/process/child.hpp"
 #include "base/result.hpp"
@@ -9,6 +12,10 @@
 #include "image/reference/location.hpp"
 
 namespace spc {
+
+/// Starts it, with the image's canonical location; it answers on `socket`. `environment`: NAME=VALUE, the job's. In a process
+/// that still may gain what any process of the user may gain: podman makes its user namespace with newuidmap.
+Result<Child> start_user_source(int socket, const std::string& location, std::vector<std::string> environment);
 
 /// The leader's handle of `user-source` (protocol/user_source.hpp): the process that reads for the user what
 /// `import` requests. It is started on the first request, so never for a public image, and is
@@ -20,6 +27,9 @@ class UserSource {
   UserSource& operator=(const UserSource&) = delete;
   ~UserSource() { stop(); }
 
+  /// Starts it for podman in another process than this one, which cannot gain any privilege.
+  using Elsewhere = std::function<Result<void>(int socket, const std::string& location)>;
+  void start_for_podman(Elsewhere elsewhere) { elsewhere_ = std::move(elsewhere); }
   /// `socket`: the end for requests. `environment`: the job's.
   void prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment);
   /// Returns when `agent` is readable. Until then, the first request starts the process.
@@ -33,6 +43,8 @@ class UserSource {
   UniqueFd socket_;  // until the process has it, or no more requests are possible
   ImageLocation location_;
   const std::map<std::string, std::string>* environment_ = nullptr;
+  Elsewhere elsewhere_;
+  bool started_ = false;
   Child child_;
 };
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kMostNotes = 16 << 20;
+constexpr char kProbe[] = SPC_LIBEXECDIR "/container-helper";
 constexpr char kHint[] = "--no-container-entrypoint runs the command without it";
 constexpr int kWholeSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
@@ -174,47 +175,51 @@ EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
   return outcome;
 }
 
-Result<Entrypoint> Entrypoint::prepare(const LaunchRequest& request, const SitePolicy& site) {
+Entrypoint Entrypoint::with_probe() {
   Entrypoint entrypoint;
-  entrypoint.mode_ = request.explain ? EntrypointMode::no : entrypoint_mode(request, site);
-  if (entrypoint.mode_ == EntrypointMode::no) return entrypoint;
-  entrypoint.limit_ = std::chrono::seconds(site.entrypoint_timeout);
-  constexpr char kProbe[] = SPC_LIBEXECDIR "/container-helper";
   entrypoint.probe_.reset(::open(kProbe, O_PATH | O_CLOEXEC));
-  if (!entrypoint.probe_)
-    return Error::from_errno(errno, "open " + in_quotes(kProbe)).hint("install spank-container on this node");
+  if (!entrypoint.probe_) entrypoint.no_probe_ = errno;
   return entrypoint;
 }
 
 Result<void> Entrypoint::write_down_in(UniqueFd notes) {
-  if (mode_ == EntrypointMode::node && !lock(notes.get(), F_WRLCK, F_SETLK)) {
-    return Error::from_errno(errno, "lock the entrypoint's notes");
-  }
+  if (!lock(notes.get(), F_WRLCK, F_SETLK)) return Error::from_errno(errno, "lock the entrypoint's notes");
   notes_ = std::move(notes);
   return {};
 }
 
-Result<void> Entrypoint::run(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log) {
+Result<void> Entrypoint::run(const LaunchRequest& request, const SitePolicy& site, const UniqueFd& notes, ContainerSpec& spec,
+                             Log& log) {
+  mode_ = entrypoint_mode(request, site);
   if (mode_ == EntrypointMode::no) return {};
-  EntrypointOutcome outcome;
-  const bool waits = mode_ == EntrypointMode::node && !notes_;
+  if (!probe_) {
+    return Error::from_errno(no_probe_, "open " + in_quotes(kProbe)).hint("install spank-container on this node");
+  }
+  limit_ = std::chrono::seconds(site.entrypoint_timeout);
+  const EntrypointOutcome came = SPC_TRY(outcome(request, notes, spec, log));
+  if (!came.failure.empty()) return Error(ErrorKind::system, came.failure);
+  apply(came.changes, request, spec);
+  return came.changes.workdir.empty() ? Result<void>() : enter_workdir(spec, request);
+}
+
+Result<EntrypointOutcome> Entrypoint::outcome(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec,
+                                              Log& log) {
+  EntrypointOutcome came;
   bool told = false;
-  if (waits) {
-    outcome = SPC_TRY(wait_for_outcome(notes));
+  if (mode_ == EntrypointMode::node && !notes_) {
+    came = SPC_TRY(wait_for_outcome(notes));
   } else if (!spec.entrypoint.empty()) {
     told = request.entrypoint_log;
-    outcome = SPC_TRY(execute(spec, told ? &log : nullptr));
+    came = SPC_TRY(execute(spec, told ? &log : nullptr));
   }
   if (notes_) {
-    SPC_TRY(write_all(notes_.get(), outcome.serialize()));
+    SPC_TRY(write_all(notes_.get(), came.serialize()));
     notes_.reset();  // with it goes the lock
   }
-  if (!told && (request.entrypoint_log || !outcome.failure.empty())) {
-    for (const std::string& line : outcome.output) log.write(LogLevel::info, shown(line));
+  if (!told && (request.entrypoint_log || !came.failure.empty())) {
+    for (const std::string& line : came.output) log.write(LogLevel::info, shown(line));
   }
-  if (!outcome.failure.empty()) return Error(ErrorKind::system, outcome.failure);
-  apply(outcome.changes, request, spec);
-  return outcome.changes.workdir.empty() ? Result<void>() : enter_workdir(spec, request);
+  return came;
 }
 
 Result<EntrypointOutcome> Entrypoint::execute(const ContainerSpec& spec, Log* log) const {

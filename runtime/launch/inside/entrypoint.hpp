@@ -43,26 +43,31 @@ struct EntrypointOutcome {
 /// command; when it executes its arguments, as entrypoints do, the probe reports its environment and work directory,
 /// which become the tasks'. One that exits with 0 without doing so changes nothing.
 ///
-/// In mode `node` the leader runs it for all tasks: they get a memory file that is locked until it is done. The
+/// In mode `node` the first task runs it for all: they get a memory file that is locked until it is done. The
 /// kernel releases the lock with the process that holds it.
 class Entrypoint {
  public:
-  /// Before anything is entered: opens what is needed in the container.
-  static Result<Entrypoint> prepare(const LaunchRequest& request, const SitePolicy& site);
-
-  /// For the leader: its notes for the followers, which will contain the outcome. Locked until then.
+  /// On the host, whether or not there is an entrypoint: opens the probe.
+  static Entrypoint with_probe();
+  /// For the first task: the notes for all of them, which will contain the outcome. Locked until then.
   Result<void> write_down_in(UniqueFd notes);
-  /// In the container, in the work directory: runs the entrypoint, or waits for the leader, and changes `spec` accordingly.
-  /// `notes`: sent by the leader, if this is a follower.
-  Result<void> run(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log);
+  [[nodiscard]] int notes() const { return notes_.get(); }
+  /// It is not the first task of its container after all.
+  void write_nothing() { notes_.reset(); }
+
+  /// In the container, in the work directory: runs the entrypoint, or waits for the first task, and changes `spec` accordingly.
+  /// `notes`: the container's, for all tasks.
+  Result<void> run(const LaunchRequest& request, const SitePolicy& site, const UniqueFd& notes, ContainerSpec& spec, Log& log);
 
  private:
+  Result<EntrypointOutcome> outcome(const LaunchRequest& request, const UniqueFd& notes, ContainerSpec& spec, Log& log);
   Result<EntrypointOutcome> execute(const ContainerSpec& spec, Log* log) const;
 
   EntrypointMode mode_ = EntrypointMode::no;
   std::chrono::seconds limit_{0};
   UniqueFd probe_;
-  UniqueFd notes_;  ///< of the leader, in mode node
+  int no_probe_ = 0;  ///< errno
+  UniqueFd notes_;    ///< of the first task
 };
 
 }  // namespace spc

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 
@@ -14,8 +15,8 @@ namespace {
 
 constexpr std::size_t kMostTaskNotes = 16 << 20;
 
-/// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, site (KEY=VALUE), and from the
-/// first `hook` on what TaskEdits knows.
+/// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, image, from, writable, site
+/// (KEY=VALUE), and what TaskEdits knows.
 struct Parts {
   std::string notes;
   std::string behind;
@@ -43,13 +44,16 @@ std::string TaskNotes::step_of(const std::map<std::string, std::string>& job_env
 
 Result<UniqueFd> TaskNotes::make_file() {
   UniqueFd file(::memfd_create("spank-container notes", MFD_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "create the notes for the followers");
+  if (!file) return Error::from_errno(errno, "create the notes for the tasks");
   return file;
 }
 
 Result<void> TaskNotes::write(int file) const {
   std::string records;
   add_record(records, "step", step);
+  add_record(records, "image", image);
+  add_record(records, "from", std::to_string(static_cast<int>(from)));
+  add_record(records, "writable", writable ? "1" : "0");
   for (const auto& [key, value] : site.records()) add_record(records, "site", key + "=" + value);
   records += edits.serialize();
   const std::uint64_t length = records.size();
@@ -60,12 +64,18 @@ Result<void> TaskNotes::write(int file) const {
 Result<TaskNotes> TaskNotes::read(int file) {
   const Parts parts = SPC_TRY(read_parts(file));
   TaskNotes notes;
-  for (Records record(parts.notes); record.next() && record.key() != "hook";) {
-    if (record.key() == "step") notes.step = record.value();
-    const auto equals = record.value().find('=');
-    if (record.key() != "site" || equals == std::string_view::npos) continue;
-    notes.site.set(record.value().substr(0, equals), record.value().substr(equals + 1));
+  int from = 0;
+  for (Records record(parts.notes); record.next();) {
+    const std::string_view key = record.key();
+    const std::string_view value = record.value();
+    if (key == "step") notes.step = value;
+    if (key == "image") notes.image = value;
+    if (key == "from") std::from_chars(value.data(), value.data() + value.size(), from);
+    if (key == "writable") notes.writable = value == "1";
+    const auto equals = value.find('=');
+    if (key == "site" && equals != std::string_view::npos) notes.site.set(value.substr(0, equals), value.substr(equals + 1));
   }
+  notes.from = static_cast<ContainerSpec::From>(from);
   notes.edits = TaskEdits::parse(parts.notes);
   return notes;
 }

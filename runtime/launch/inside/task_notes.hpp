@@ -9,15 +9,19 @@
 #include "base/unique_fd.hpp"
 #include "launch/inside/task_edits.hpp"
 #include "launch/policy/site_policy.hpp"
+#include "launch/spec/container_spec.hpp"
 
 namespace spc {
 
-/// What the leader writes for all tasks of its node, into a memory file, before any follower enters. The outcome of the
+/// What the leader writes for all tasks of its node, into a memory file, before any task enters. The outcome of the
 /// entrypoint follows it, once it is known.
 struct TaskNotes {
-  std::string step;  ///< whose: a named container may have been started by another step
-  SitePolicy site;   ///< of that step, including enroot's files
-  TaskEdits edits;   ///< of the hooks
+  std::string step;   ///< whose: a named container may have been started by another step
+  std::string image;  ///< ContainerSpec::image
+  ContainerSpec::From from{};
+  bool writable = true;
+  SitePolicy site;  ///< of that step, including enroot's files
+  TaskEdits edits;  ///< of the hooks
 
   /// JOB.STEP from this environment.
   static std::string step_of(const std::map<std::string, std::string>& job_environment);

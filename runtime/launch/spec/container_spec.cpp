@@ -5,25 +5,12 @@
 #include <fcntl.h>
 
 #include <cerrno>
-#include <climits>
 
 #include "protocol/image_record.hpp"
 #include "task/root_setup.hpp"
 
 namespace spc {
 namespace {
-
-/// A record of the store is called by the manifest's digest.
-std::optional<Digest> digest_in_name(int record) {
-  char path[PATH_MAX];
-  const auto size = ::readlink(("/proc/self/fd/" + std::to_string(record)).c_str(), path, sizeof path);
-  if (size <= 0) return std::nullopt;
-  std::string_view name(path, static_cast<std::size_t>(size));
-  constexpr std::string_view kGone = " (deleted)";  // a newer record has taken its place meanwhile
-  if (name.ends_with(kGone)) name.remove_suffix(kGone.size());
-  auto digest = Digest::parse("sha256:" + std::string(name.substr(name.rfind('/') + 1)));
-  return digest ? std::optional(*digest) : std::nullopt;
-}
 
 /// enroot's /etc/rc executes the entrypoint of the image that it was made from. Apptainer's runscript is what the image is for,
 /// rather than something that goes before it, so the user has to ask for it.
@@ -35,7 +22,7 @@ std::vector<std::string> entrypoint_of(const ImageSettings& image, bool asked_by
 
 }  // namespace
 
-Result<void> add_image_record(ContainerSpec& spec, int record) {
+Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& manifest) {
   ImageRecordHeader header;
   constexpr std::uint64_t kSane = 4 << 20;
   if (::pread(record, &header, sizeof header, 0) != sizeof header || header.settings.size > kSane) {
@@ -48,7 +35,7 @@ Result<void> add_image_record(ContainerSpec& spec, int record) {
   }
   spec.settings = ImageSettings::parse(records);
   spec.layers = header.layer_count;
-  spec.manifest = digest_in_name(record);
+  if (manifest != Digest()) spec.manifest = manifest;
   return {};
 }
 

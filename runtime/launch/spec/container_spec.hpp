@@ -43,8 +43,9 @@ struct ContainerSpec {
   std::vector<std::pair<std::string, std::string>> hooks;  ///< what they did, or why not: name and text
 };
 
-/// Adds the image's settings: `record` has the form of protocol/image_record.hpp.
-Result<void> add_image_record(ContainerSpec& spec, int record);
+/// Adds the image's settings: `record` has the form of protocol/image_record.hpp. `manifest`: as the agent names the image;
+/// Digest(): it is not in the store.
+Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& manifest);
 
 /// Work directory of the tasks; absolute.
 std::string workdir_of(const LaunchRequest& request, const ImageSettings& image);

@@ -283,7 +283,7 @@ Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<
   spec.user = user;
   HookContext context = hook_context(run.options.request, environment, site);
   context.remap_root = run.options.map == RootMap::root;
-  auto hooks = SPC_TRY(TaskHooks::find_for_follower(std::move(context), edits, log));
+  auto hooks = SPC_TRY(TaskHooks::find_for_task(std::move(context), edits, log));
   SPC_TRY(hooks.before_entering(spec));
   if (::setns(shared.user.get(), CLONE_NEWUSER) != 0) return Error::from_errno(errno, "join the container's user namespace");
   if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");

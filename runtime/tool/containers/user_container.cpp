@@ -190,7 +190,8 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   spec.image = request.image;
   spec.settings = settings;
   spec.user = user;
-  SPC_TRY(prepared->before_entering(hooks, spec));
+  SPC_TRY(prepared->create_on_host(hooks, spec));
+  SPC_TRY(hooks.before_entering(spec));
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
   const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {

@@ -1,0 +1,96 @@
+#include "launch/leader_process.hpp"
+
+#include <sys/prctl.h>
+
+#include <exception>
+
+#include "base/process/child.hpp"
+#include "base/socket.hpp"
+#include "launch/leader.hpp"
+#include "protocol/wire_error.hpp"
+#include "task/enter.hpp"
+
+namespace spc {
+namespace {
+
+/// From the leader to the task that waits for it: how it has ended, its last word; or a location, and with it the socket on
+/// which user-source is to answer for podman.
+struct LeaderMessage {
+  enum Kind : std::uint32_t { led = 1, failed, start_user_source } kind{};
+  Led how{};
+  WireError error;
+  Text<4096> location;
+};
+
+Result<void> ask_for_user_source(int task, int socket, const std::string& location) {
+  LeaderMessage message;
+  message.kind = LeaderMessage::start_user_source;
+  message.location.set(location);
+  const int passed[] = {socket};
+  return send_struct(task, message, passed);
+}
+
+Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes) {
+  SPC_TRY(keep_only_chroot());
+  const Asked asked = SPC_TRY(call.read());
+  const TaskContext task{asked.request, asked.job, call.step, call.log};
+  return Leader(task, line, notes).lead(policy);
+}
+
+/// The leader's process. It ends when the agent is gone, and then what it has started; killed, it could not.
+int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, int task) try {
+  ::prctl(PR_SET_NAME, "leader");
+  line.user_source().start_for_podman(
+      [task](int socket, const std::string& location) { return ask_for_user_source(task, socket, location); });
+  const auto led = lead(call, line, policy, notes);
+  LeaderMessage message;
+  message.kind = led ? LeaderMessage::led : LeaderMessage::failed;
+  if (led) message.how = *led;
+  if (!led) message.error = WireError(line.fail(led.error()));
+  return send_struct(task, message) ? 0 : 1;
+} catch (const std::exception&) {  // out of memory: the task sees that we are gone
+  return 1;
+}
+
+/// The socket is the leader's only until the process has it.
+Result<Child> start_for_podman(const TaskCall& call, const LeaderMessage& message, std::vector<UniqueFd> passed) {
+  if (passed.size() != 1) return Error(ErrorKind::internal, "start user-source: no socket");
+  std::vector<std::string> environment;
+  for (auto variable = call.variables; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+  return start_user_source(passed.front().get(), message.location.str(), std::move(environment));
+}
+
+/// Serves it until its last word.
+Result<Led> wait_for_leader(const TaskCall& call, AgentLine& line, int leader) {
+  Child user_source;
+  for (;;) {
+    LeaderMessage message;
+    auto passed = receive_struct(leader, message);
+    if (!passed) return line.fail(Error(ErrorKind::system, "set up the container: the leader exited unexpectedly"));
+    if (message.kind == LeaderMessage::led) return message.how;
+    if (message.kind == LeaderMessage::failed) return message.error.error();
+    auto started = start_for_podman(call, message, *std::move(passed));
+    // Without it, `import` sees that nobody answers.
+    if (started) user_source = *std::move(started);
+  }
+}
+
+}  // namespace
+
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint) {
+  auto notes = SPC_TRY(TaskNotes::make_file());
+  SPC_TRY(entrypoint.write_down_in(std::move(notes)));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto work = [&, task = theirs.get()] {
+    ours.reset();
+    return lead_and_report(call, line, policy, entrypoint.notes(), task);
+  };
+  // A sibling: what it starts for the time after the tasks is to be slurmstepd's, too.
+  SPC_TRY(Child::run(work, "start the leader", 0, ChildOf::our_parent));
+  theirs.reset();
+  auto led = wait_for_leader(call, line, ours.get());
+  if (led && *led != Led::set_up) entrypoint.write_nothing();
+  return led;
+}
+
+}  // namespace spc

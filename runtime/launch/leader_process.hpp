@@ -1,0 +1,22 @@
+#pragma once
+
+#include "launch/agent_line.hpp"
+#include "launch/inside/entrypoint.hpp"
+#include "launch/launch.hpp"
+
+namespace spc {
+
+/// How the leader has ended.
+enum class Led : std::uint32_t {
+  set_up = 1,  ///< the container's root; the agent's word that it is ready comes next
+  joined,      ///< a container that runs already, where there was nothing to set up
+  outside,     ///< this task is to stay on the host
+  explained,   ///< what would be executed; nothing is
+};
+
+/// Starts the leader, a copy of this process without privilege that reads what the user, the site and the image say, and
+/// waits for its end. Meanwhile `line` is the leader's. `policy`: the agent's word to lead. The notes of `entrypoint` are
+/// what the leader writes for all tasks. An Error is known to the agent.
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint);
+
+}  // namespace spc
