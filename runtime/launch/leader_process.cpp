@@ -65,7 +65,7 @@ Result<Led> wait_for_leader(const TaskCall& call, AgentLine& line, int leader) {
   Child user_source;
   for (;;) {
     LeaderMessage message;
-    auto passed = receive_struct(leader, message);
+    auto passed = receive_struct(leader, message, 1);
     if (!passed) return line.fail(Error(ErrorKind::system, "set up the container: the leader exited unexpectedly"));
     if (message.kind == LeaderMessage::led) return message.how;
     if (message.kind == LeaderMessage::failed) return message.error.error();

@@ -1,6 +1,7 @@
 #include "base/socket.hpp"
 #include "unit/catch.hpp"
 #include "launch/launch.hpp"
+#include "task/visit.hpp"
 
 #include <thread>
 
@@ -30,9 +31,22 @@ Error heard_by_task(const Error& failure, const std::string& image) {
   request.image = image;
   request.style = &style;
   NoLog log;
-  const auto entry = launch(request, {}, step, log, {});
+  const char* const no_variables[] = {nullptr};
+  const TaskCall call{.read = [&]() -> Result<Asked> { return Asked{request, {}}; },
+                      .variables = no_variables,
+                      .step = step,
+                      .style = style,
+                      .log = log,
+                      .before_entering = {}};
+  // Whoever launches gives up what it may.
+  const auto entered = run_apart(
+      [&]() -> Result<void> {
+        SPC_TRY(launch(call));
+        return {};
+      },
+      "launch");
   agent.join();
-  return entry.error();
+  return entered.error();
 }
 
 }  // namespace
