@@ -206,10 +206,10 @@ def a_name_that_cannot_be_removed_does_not_cost_the_node(cluster):
 
 @test
 def the_file_that_a_container_was_made_from_must_stay_as_it_is(cluster):
-    image = local_files.squashfs(cluster, "named.sqsh")
-    run(cluster, "file", "cat /data/one; echo new >/new", "--chdir=/home/shared", image="./named.sqsh").good("one")
+    image = local_files.squashfs(cluster, "of-a-name.sqsh")
+    run(cluster, "file", "cat /data/one; echo new >/new", "--chdir=/home/shared", image="./of-a-name.sqsh").good("one")
     run(cluster, "file", "cat /new /data/two").good("new\ntwo")
     run(cluster, "file", "cat /new", image=image).good("new")
-    os.utime(local_files.shared(cluster, "named.sqsh")[0], (1, 1))
+    os.utime(local_files.shared(cluster, "of-a-name.sqsh")[0], (1, 1))
     done = run(cluster, "file", "true")
     same_as_golden("name_of_changed_file", "\n".join(done.errors()) + "\n", done)
