@@ -125,8 +125,7 @@ void StepHooks::add_builtins(const HookContext& context, const std::vector<HookF
     if (all_off || is_in(off, hook->name)) {
       origins_.emplace_back(hook->name, "built in, off (hooks_off)");
     } else if (of_site != files.end()) {
-      if (of_site->off)
-        origins_.emplace_back(hook->name, formatted("built in, off ({})", of_site->path));
+      if (of_site->off) origins_.emplace_back(hook->name, formatted("built in, off ({})", of_site->path));
     } else if (!replaced.contains(hook->name)) {
       hooks_.push_back(std::make_unique<BuiltIn>(*hook));
       origins_.emplace_back(hook->name, "built in");
@@ -148,8 +147,7 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
       hooks_.push_back(SPC_TRY_DURING(step_of(file.stem), OciHook::make(file, std::move(description), owner)));
     } else if (std::none_of(files.begin(), files.end(),
                             [&](const auto& other) { return other.stem == file.stem && &other != &file; })) {
-      return Error(ErrorKind::invalid, formatted("{}: {}: hook.path: is missing",
-                                                 step_of(file.stem), in_quotes(file.path)))
+      return Error(ErrorKind::invalid, formatted("{}: {}: hook.path: is missing", step_of(file.stem), in_quotes(file.path)))
           .hint("or add the program it describes, with the same name");
     } else {
       descriptions.emplace(file.stem, std::move(description));
@@ -166,8 +164,7 @@ Result<void> StepHooks::add_files(const HookContext& context, const std::vector<
     });
     if (twin != files.end()) {
       return Error(ErrorKind::invalid,
-                   formatted("{}: {} and {} have the same name", step_of(file.stem),
-                             in_quotes(file.path), in_quotes(twin->path)))
+                   formatted("{}: {} and {} have the same name", step_of(file.stem), in_quotes(file.path), in_quotes(twin->path)))
           .hint("the suffix is ignored");
     }
     origins_.emplace_back(file.stem, file.path);

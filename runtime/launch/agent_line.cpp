@@ -11,8 +11,7 @@ namespace spc {
 namespace {
 
 Error agent_has_ended() {
-  return Error(ErrorKind::unavailable, "set up the container: the agent exited")
-      .hint("try again; see slurmd's log on the node");
+  return Error(ErrorKind::unavailable, "set up the container: the agent exited").hint("try again; see slurmd's log on the node");
 }
 
 }  // namespace

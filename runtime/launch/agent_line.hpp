@@ -25,8 +25,7 @@ class AgentLine {
   /// This task's own socket to the agent, asked for on the step's common one.
   static Result<UniqueFd> join(const StepChannel& step);
   /// `style`: of progress, as it is known at that moment.
-  AgentLine(UniqueFd socket, const MessageStyle& style, Log& log)
-      : socket_(std::move(socket)), style_(style), log_(log) {}
+  AgentLine(UniqueFd socket, const MessageStyle& style, Log& log) : socket_(std::move(socket)), style_(style), log_(log) {}
 
   /// The next message of one of these kinds. Shows progress and warnings; meanwhile user-source answers what `import` asks.
   Result<AgentMessage> await(std::initializer_list<TaskMessageKind> kinds);

@@ -39,8 +39,7 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   if (!request.image.empty()) order.location = SPC_TRY(ImageLocation::parse(request.image, registry));
   if (request.name) SPC_TRY(named.decide(wanted_image(request, order.location, terms.policy)));
   if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
-  order.image = SPC_TRY(order_image(request, terms.policy, terms.site, order.location, terms.earlier,
-                                    named, importer, task.log));
+  order.image = SPC_TRY(order_image(request, terms.policy, terms.site, order.location, terms.earlier, named, importer, task.log));
   order.joins = (order.image.flags & TaskMessage::start_join) != 0;
   return {};
 }

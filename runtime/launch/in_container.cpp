@@ -66,8 +66,7 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
     const auto ask = [&] { return answer_for_host(ready, notes_file.get(), call, answer.get()); };
     SPC_TRY(run_apart(ask, "ask the host's hooks"));
   }
-  const auto namespaces =
-      SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed + ready.has_notes));
+  const auto namespaces = SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed + ready.has_notes));
   SPC_TRY(enter_container(namespaces));
 
   Asked asked = SPC_TRY(call.read());

@@ -16,8 +16,8 @@ struct InContainer {
   SitePolicy site;
   ContainerSpec spec;
   TaskHooks hooks;
-  TaskEdits edits;     ///< of hooks, for all tasks of this container
-  UniqueFd notes;      ///< as the agent passes them on: the entrypoint's outcome comes at their end
+  TaskEdits edits;  ///< of hooks, for all tasks of this container
+  UniqueFd notes;   ///< as the agent passes them on: the entrypoint's outcome comes at their end
   UserIdentity as_on_host;
 };
 

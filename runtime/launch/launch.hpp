@@ -37,7 +37,7 @@ struct TaskEntry {
 };
 
 /// Moves the calling task into the step's container; that of the first task is set up by a leader, a process that it starts
-/// for this. The process must already run as the user, have kept its privilege to enter (keep_privilege_to_enter) and be
+/// for this. The process must already run as the user, have kept its privilege to enter (spc_task_keep_privilege) and be
 /// single-threaded. Progress goes to the log. In any case, the process has no privilege afterwards.
 Result<TaskEntry> launch(const TaskCall& call);
 

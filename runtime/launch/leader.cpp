@@ -97,13 +97,12 @@ Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
   return Led::explained;
 }
 
-Result<void> Leader::run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks,
-                                     Ordered& container) {
+Result<void> Leader::run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Ordered& container) {
   if (message.descriptors.size() != 4) return Error(ErrorKind::internal, "no root for hooks");
   SPC_TRY(add_image_record(container.spec, message.descriptors[1].get(), message.manifest));
   const ShellHookStart start{terms.request, task_.job, terms.site, container.spec};
-  container.hooks->add(SPC_TRY(run_shell_hooks_in_step(hooks.shell_hooks(), start, message.descriptors, container.root,
-                                                       line_.socket(), task_.log)));
+  container.hooks->add(SPC_TRY(
+      run_shell_hooks_in_step(hooks.shell_hooks(), start, message.descriptors, container.root, line_.socket(), task_.log)));
   return {};
 }
 

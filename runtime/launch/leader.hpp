@@ -17,8 +17,7 @@ namespace spc {
 class Leader {
  public:
   /// `notes`: the file for TaskNotes.
-  Leader(const TaskContext& task, AgentLine& line, int notes)
-      : task_(task), line_(line), notes_(notes), importer_(task.job) {}
+  Leader(const TaskContext& task, AgentLine& line, int notes) : task_(task), line_(line), notes_(notes), importer_(task.job) {}
 
   /// From the agent's word to lead until the root is set up. An Error is the caller's to tell the agent.
   Result<Led> lead(const AgentMessage& policy);

@@ -37,9 +37,7 @@ Result<void> set_capabilities(const Capabilities& kept, const Capabilities& rais
 Capabilities to_enter() { return {CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_NET_ADMIN}; }
 
 /// Root's job may name what root can read.
-Capabilities of_root() {
-  return ::geteuid() == 0 ? Capabilities{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH} : Capabilities{};
-}
+Capabilities of_root() { return ::geteuid() == 0 ? Capabilities{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH} : Capabilities{}; }
 
 Capabilities with(Capabilities some, const Capabilities& more) {
   some.insert(some.end(), more.begin(), more.end());
@@ -54,8 +52,6 @@ Result<void> forgo_privilege() {
 }
 
 }  // namespace
-
-void keep_privilege_to_enter() { ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); }
 
 Result<void> keep_nothing_else() { return set_capabilities(with(to_enter(), of_root()), of_root()); }
 

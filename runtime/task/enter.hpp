@@ -5,11 +5,7 @@
 
 namespace spc {
 
-/// Call as root, before Slurm changes to the user: keeps, unused, the capabilities that enter_container() needs.
-/// Reports nothing: if it fails, entering reports why.
-void keep_privilege_to_enter();
-
-/// As the user, before anything else: of what keep_privilege_to_enter() kept, only what entering takes is left, still unused.
+/// As the user, before anything else: of what the task kept when it became the user (PR_SET_KEEPCAPS), only what entering takes is left, still unused.
 /// If the user is root, so is the right to read and write any file, in effect, until the container is entered.
 Result<void> keep_nothing_else();
 
@@ -20,7 +16,7 @@ Result<void> keep_only_chroot();
 /// Drops all capabilities and sets no_new_privs.
 Result<void> give_up_privilege();
 
-/// Drops what keep_privilege_to_enter kept, and nothing that a task on the host has.
+/// Drops what the task kept, and nothing that a task on the host has.
 Result<void> stay_outside();
 
 /// Moves the calling process, which must be single-threaded and already run as the user, into the container's namespaces, then
