@@ -75,6 +75,7 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
   if (answer) of_host = SPC_TRY(TaskNotes::read(answer.get()));
   SitePolicy site = answer ? std::move(of_host.site) : std::move(notes.site);
   *asked.request.style = message_style(site);
+  asked.request.entrypoint_log = asked.request.entrypoint_log || site.entrypoint_log;
   auto spec = SPC_TRY(read_spec(ready, notes));
   // The leader has said what is to be said.
   if (spec.settings.in_files) read_image_files(asked.job, spec.settings, nullptr);

@@ -18,7 +18,7 @@ namespace spc {
 /// `key=value\0` behind the PolicyRecord in /run/spank-container/policy. spank-container.conf(5)
 /// explains the keys; kSiteKeys has a row for each.
 struct SitePolicy {
-  bool remap_root{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, frameworks{};
+  bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{};
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
   std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer;
@@ -70,6 +70,9 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
     {"entrypoint_timeout", "seconds", "60",
      "time limit of an entrypoint",
      &SitePolicy::entrypoint_timeout},
+    {"entrypoint_log", "yes or no", "false",
+     "print an entrypoint's output, as with `--container-entrypoint-log`",
+     &SitePolicy::entrypoint_log},
     {"slurm", "yes or no", "false",
      "make Slurm's commands work in the container unless the job says otherwise",
      &SitePolicy::slurm},

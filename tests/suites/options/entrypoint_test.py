@@ -201,6 +201,14 @@ def one_that_cannot_be_executed_is_named_with_the_reason(cluster):
 
 
 @test
+def a_site_can_have_the_output_of_all_entrypoints_printed(cluster):
+    image = with_entrypoint(cluster, "talks", 'echo ready; exec "$@"')
+    equal(cluster.srun(*ON, "-n1", "true", image=image).errors(), [], "without the key")
+    with Configured(cluster, "entrypoint_log = true"):
+        equal(cluster.srun(*ON, "-n1", "true", image=image).errors(), ["entrypoint: ready"], "with it")
+
+
+@test
 def one_that_does_not_end_is_ended_with_all_it_has_started(cluster):
     image = with_entrypoint(cluster, "endless", "setsid sleep 555 & echo waiting for a server; sleep 556")
     with Configured(cluster, "entrypoint_timeout = 1"):
