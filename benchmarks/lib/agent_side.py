@@ -1,4 +1,4 @@
-"""Plays the agent for one run of `import`: base/import_protocol.hpp."""
+"""Plays the agent for one run of `import`: protocol/import.hpp."""
 
 import array
 import os
@@ -14,7 +14,8 @@ from machine import BenchmarkError
 
 PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = range(1, 7)
 LAYER_FILE, PUBLISHED = 16, 17
-MESSAGE = struct.Struct("<II32s16x600s")
+# kind, digest, done and total, text; of the error: kind, errno, text, hint
+MESSAGE = struct.Struct("<I32s4x16x600sIi1000s400s")
 LAYERS = node.STORE / "layers/sha256"
 
 
@@ -93,22 +94,26 @@ def serve(channel):
         descriptors = received_descriptors(ancillary)
         if len(data) != MESSAGE.size:
             return "it ended unexpectedly"
-        kind, _, digest, text = MESSAGE.unpack(data)
+        kind, digest, _, _, _, why, _ = MESSAGE.unpack(data)
         if kind == NEW_LAYER:
             file = os.open(LAYERS, os.O_TMPFILE | os.O_RDWR, 0o444)
-            channel.sendmsg([MESSAGE.pack(LAYER_FILE, 0, digest, b"")],
+            channel.sendmsg([answer(LAYER_FILE, digest)],
                             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
             os.close(file)
         elif kind == PUBLISH:
             verify(descriptors[0])
             publish(descriptors[0], f"{digest.hex()}.sqsh")
-            channel.send(MESSAGE.pack(PUBLISHED, 0, digest, b""))
+            channel.send(answer(PUBLISHED, digest))
         elif kind == DONE:
             return None
         elif kind == FAILED:
-            return text.rstrip(b"\0").decode()
+            return why.rstrip(b"\0").decode()
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def answer(kind, digest):
+    return MESSAGE.pack(kind, digest, b"", 0, 0, b"", b"")
 
 
 def verify(file):
