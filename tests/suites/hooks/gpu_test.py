@@ -320,4 +320,4 @@ def the_cuda_runtime_finds_the_fake_driver(cluster):
 if shutil.which(NVCC):
     test(the_cuda_runtime_finds_the_fake_driver)
 else:
-    print(f"note: no {NVCC}, so gpu.the_cuda_runtime_finds_the_fake_driver is left out")
+    print(f"note: no {NVCC}, so gpu.the_cuda_runtime_finds_the_fake_driver is left out", flush=True)
