@@ -123,9 +123,10 @@ int refuse_early() {
   const std::string unusable = configure(runtime);
   const auto handed_over = given_to_this_component();
   const auto given = without_beaten(handed_over, from_process, nullptr);
-  const Request request(runtime, given, environ, nullptr, nullptr);
+  Request request(runtime, given, environ, nullptr, nullptr);
   std::string refused = request.refused;
   if (refused.empty()) refused = keep_components_apart(given);
+  request.options.variables = environ;  // a variable was set: it may lie elsewhere now
   const bool wants_container = request.summary.container != 0;
   if (refused.empty() && !wants_container) {
     say_what_is_ignored(given);
