@@ -186,7 +186,7 @@ void enter_or_end_task(spank_t spank) {
   environment.set = set_variable;
   environment.unset = unset_variable;
   environment.arg = spank;
-  environment.before_entering = run_task_prolog;
+  if (request.summary.explain == 0) environment.before_entering = run_task_prolog;
   if (spc_task_enter(state.runtime, &request.options, &environment) != SPC_OK) refuse_task(spc_error_message(state.runtime));
   prolog.apply(spank);
 }

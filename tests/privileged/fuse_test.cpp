@@ -18,6 +18,7 @@
 
 #include "unit/catch.hpp"
 #include "files.hpp"
+#include "scene.hpp"
 #include "fuse_server.hpp"
 
 using namespace spc;
@@ -248,9 +249,8 @@ TEST_CASE("killing the server gives errors to its readers and hangs nobody") {
   make_squashfs(scene.tree, scene.image);
   auto server = FuseServer::start(scene.image).value();
   ::kill(server.pid(), SIGKILL);
-  ::usleep(50'000);
   struct stat status {};
-  CHECK((::stat((server.root() / "file").c_str(), &status) == -1 && errno == ENOTCONN));
+  CHECK(becomes_true([&] { return ::stat((server.root() / "file").c_str(), &status) == -1 && errno == ENOTCONN; }));
   CHECK(server.end() == SIGKILL);
 }
 

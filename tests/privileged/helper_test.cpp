@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/capability.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "base/socket.hpp"
 #include "unit/catch.hpp"
 #include "files.hpp"
+#include "scene.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -18,10 +20,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Waits until the process has executed its program.
-void await_exec(pid_t pid, const std::string& name) {
-  for (int attempt = 0; attempt < 200 && proc_file(pid, "comm") != name + "\n"; ++attempt) ::usleep(10'000);
-  REQUIRE(proc_file(pid, "comm") == name + "\n");
+/// Waits until the process sleeps: it has executed its program by then, and its loader has closed the libraries.
+void await_sleep(pid_t pid) {
+  const auto sleeps = [&] {
+    return proc_file(pid, "comm") == "sleep\n" && proc_file(pid, "syscall").starts_with(std::to_string(SYS_clock_nanosleep) + " ");
+  };
+  CHECK(becomes_true(sleeps));
 }
 
 void end(pid_t pid) {
@@ -36,7 +40,7 @@ TEST_CASE("a helper has its user, no groups, no capability, no environment and o
   const UniqueFd unrelated(::open("/dev/zero", O_RDONLY));  // not close-on-exec
   const pid_t pid =
       start_helper("/bin/sleep", "1000", 12345, 12346, {theirs.get(), theirs.get(), theirs.get(), theirs.get()}).value();
-  await_exec(pid, "sleep");
+  await_sleep(pid);
   CHECK(status_line(pid, "Uid") == "12345\t12345\t12345\t12345");
   CHECK(status_line(pid, "Gid") == "12346\t12346\t12346\t12346");
   CHECK(status_line(pid, "Groups") == " ");
@@ -67,7 +71,7 @@ TEST_CASE("a helper dies with the process that started it") {
   pid_t helper = -1;
   REQUIRE(::read(out[0], &helper, sizeof helper) == sizeof helper);
   REQUIRE(helper > 0);
-  await_exec(helper, "sleep");
+  await_sleep(helper);
   end(parent);
   bool gone = false;
   for (int attempt = 0; attempt < 200 && !gone; ++attempt) {

@@ -61,15 +61,21 @@ void empty(int trash) {
   }
 }
 
+/// One process empties the trash and at most one other waits: it begins to read after it has stopped waiting, so whoever finds
+/// somebody waiting can leave to him what he has moved there.
+bool is_our_turn(int containers, int trash) {
+  return ::flock(containers, LOCK_EX | LOCK_NB) == 0 && ::flock(trash, LOCK_EX) == 0 && ::flock(containers, LOCK_UN) == 0;
+}
+
 /// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for everybody else.
-Result<void> empty_in_background(int trash) {
+Result<void> empty_in_background(int containers, int trash) {
+  ::setsid();  // before the fork: when we end, slurmd kills what is left of our group
   const pid_t child = ::fork();
   if (child != 0) return check(child, "fork");
-  ::setsid();
   ::setpriority(PRIO_PROCESS, 0, 19);
   constexpr rlimit kMemory{64 << 20, 64 << 20};
   ::setrlimit(RLIMIT_AS, &kMemory);
-  if (::flock(trash, LOCK_EX | LOCK_NB) == 0 && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
+  if (is_our_turn(containers, trash) && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
   ::_exit(0);
 }
 
@@ -197,7 +203,7 @@ Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   for (DirectoryReader keys = names_in(containers.get(), std::to_string(uid).c_str()); keys.next();) {
     if (keys.name().starts_with(of_job)) remove_if_free(keys.descriptor(), keys.c_name(), trash.get());
   }
-  return empty_in_background(trash.get());
+  return empty_in_background(containers.get(), trash.get());
 }
 
 Result<void> sweep_containers() {
@@ -214,7 +220,7 @@ Result<void> sweep_containers() {
   for (DirectoryReader sockets = names_in(steps.get()); sockets.next();) {
     if (!connect_to(steps.get(), sockets.c_name())) ::unlinkat(steps.get(), sockets.c_name(), 0);
   }
-  return empty_in_background(trash.get());
+  return empty_in_background(containers.get(), trash.get());
 }
 
 }  // namespace spc::agent

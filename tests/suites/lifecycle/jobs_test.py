@@ -274,6 +274,30 @@ def the_sites_task_prolog_runs_on_the_host(cluster):
 
 
 @test
+def to_explain_a_running_container_the_sites_task_prolog_is_not_run(cluster):
+    script = f"""#!/bin/bash
+srun --overlap {IMAGE} --container-name=shown --container-mounts=/home/shared touch /home/shared/shown
+srun --overlap {IMAGE} --container-name=shown --container-mounts=/home/shared sh -c 'until test -e /home/shared/end; do sleep 0.1; done' &
+until test $(wc -l < /home/alice/prologs) = 3; do sleep 0.1; done
+srun --overlap --container-name=shown --container-explain true 2>/dev/null
+touch /home/shared/end
+wait
+wc -l < /home/alice/prologs
+"""
+    with Slurm(cluster, ["TaskProlog=/etc/slurm/task_prolog.sh"]), Config(cluster, "task_prolog_on_host = true\n"):
+        path = os.path.join(cluster.etc, "slurm/task_prolog.sh")
+        with open(path, "w") as file:
+            file.write("#!/bin/sh\necho $SLURM_STEP_ID >> /home/alice/prologs\n")
+        os.chmod(path, 0o755)
+        try:
+            done = cluster.batch(script, "-w", "node01")
+        finally:
+            for left in (path, *(os.path.join(cluster.shared, name) for name in ("shown", "end"))):
+                os.unlink(left)
+    equal(done.good(), "3", "prologs, of the batch script and two steps", done)
+
+
+@test
 def a_job_that_is_requeued_runs_again(cluster):
     mark = os.path.join(cluster.shared, "requeued")
     script = f"#!/bin/sh\n#SBATCH {IMAGE}\necho run $SLURM_RESTART_COUNT\nif test -z \"$SLURM_RESTART_COUNT\"; then echo >/home/shared/requeued; sleep 60; fi\n"
