@@ -41,6 +41,8 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
   order.image = SPC_TRY(order_image(request, terms.policy, terms.site, order.location, terms.earlier, named, importer, task.log));
   order.joins = (order.image.flags & TaskMessage::start_join) != 0;
+  const bool asks_for_stored = request.image.empty() && order.image.user_source;  // it wants to know for which image
+  if (asks_for_stored) order.location = SPC_TRY(ImageLocation::parse(named.notes().image, registry));
   return {};
 }
 

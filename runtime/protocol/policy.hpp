@@ -37,4 +37,9 @@ struct PolicyAnswer {
   WireError error;  ///< not set: the policy is valid
 };
 
+/// Sent by `import trust`, a process of the leader: whether the site's policy.json admits a local image.
+struct TrustAnswer {
+  WireError error;  ///< not set: it does
+};
+
 }  // namespace spc

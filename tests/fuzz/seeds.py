@@ -82,6 +82,21 @@ def challenge():
         "\n" + text for text in ('{"token":""}', '{"token":"a\\r\\nX: y"}', '{"token":1}', "<html>", "[]", '{"token":null,"access_token":"x"}')]
 
 
+def signature():
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "suites/lib"))
+    import signatures as cosign
+    identities = [{"type": "matchExact"}, {"type": "exactReference", "dockerReference": "r/a:1"}, {"type": "exactRepository", "dockerRepository": "r/a"},
+                  {"type": "remapIdentity", "prefix": "registry:5000", "signedPrefix": "example.org"}, "matchRepository", None]
+    keys = ({"keyPath": "/k"}, {"keyPaths": ["/k", "/l"]}, {"keyData": "AAAA"}, {"keyDatas": ["AAAA"]}, {"fulcio": {}}, {"pki": {}}, {"keyPath": "/k", "rekorPublicKeyPath": "/r"}, {})
+    lists = [[cosign.sigstore(identity=identity, **keys[0])] for identity in identities] + [[cosign.sigstore(**key)] for key in keys] + [
+        cosign.REJECT, cosign.ANYTHING, [{"type": "signedBy", "keyType": "GPGKeys", "keyPath": "/g"}], []]
+    policies = [cosign.policy(docker={"registry:5000/team": listed, "*.io": listed, "": cosign.REJECT}, squashfs={"/a": listed}) for listed in lists]
+    one = (cosign.payload_for("registry:5000/a", A), "AAAA")
+    return [*policies, one[0], cosign.payload_for("x", "sha256:1"), cosign.payload_for("x", A, more=1), cosign.Attachment(one, one).bytes, cosign.Attachment(*[one] * 129).bytes,
+            cosign.referrers(cosign.Attachment(one)), cosign.referrers(*[cosign.Attachment(one)] * 17), b"payload={}\0signature=AA\0key=/k\0payload=", "ubuntu", "r:5000/a@" + A,
+            "r:5000/a:1@" + A, "u@r/a", "a#b"]
+
+
 def record():
     def of(layers, settings, manifest, config):
         offset, sections, body = 72 + 32 * layers, b"", b""

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "base/format.hpp"
+#include "image/import/admission.hpp"
 #include "image/import/make_room.hpp"
-#include "image/import/signature_policy.hpp"
 #include "image/import/stored_image.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/local_source.hpp"
@@ -119,34 +119,45 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
   return held;
 }
 
-Result<Digest> import_from_registry(const Import& import, const ImageReference& reference, UserSourceLink& user) {
-  SPC_TRY(check_allowed(import.config, reference.registry));
+/// `name`: as the user gave it; of a stored container only the image that it was made from will do.
+Result<Digest> import_from_registry(const Import& import, const ImageReference& name, UserSourceLink& user) {
+  SPC_TRY(check_allowed(import.config, name.registry));
+  ImageReference reference = name;
+  if (import.request.manifest) {
+    reference.digest = import.request.manifest;
+    reference.tag.clear();
+  }
   const std::string& whose = import.request.registry_user;
   ImageReference asked = reference;
   asked.user = whose;
   Repository repository(import.http, import.agent, asked, import.config,
                         [&] { return user.credentials(reference.registry, whose); });
   if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
+  auto admission = SPC_TRY(Admission::prepare(import.config, import.store, reference, name));
   RequestedImage wanted{.name = reference.canonical(),
                         .ref_file = ref_file_of(reference, import.request.platform),
                         .digest = reference.digest,
                         .origin = {.registry = reference.registry, .repository = reference.repository},
-                        .uid = import.request.uid};
+                        .uid = import.request.uid,
+                        .has_it = import.request.manifest.has_value()};
   wanted.origin.platform = import.request.platform.str();
   StoredImage stored(import.store, wanted, import.config);
 
   const PullPolicy pull = import.request.pull.value_or(import.config.pull);
-  if (const auto image = SPC_TRY(stored.usable(pull, repository, import.agent))) {
-    const auto record = SPC_TRY(import.store.image(*image));
-    SPC_TRY(policy_decides(record ? record->manifest : "", reference, import.config));
+  const auto admit = [&](const std::string& manifest, const std::vector<Digest>& indexes) {
+    return admission.decide(manifest, indexes, pull, repository);
+  };
+  if (const auto image = SPC_TRY(stored.usable(pull, repository, admit, import.agent))) {
+    SPC_TRY(about_store(admission.keep(), import.store));
     return *image;
   }
 
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   const Access access = repository.access();
-  SPC_TRY(policy_decides(image.manifest_bytes, reference, import.config));
+  SPC_TRY(admit(image.manifest_bytes, image.indexes));
   const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
   SPC_TRY(about_store(stored.keep(image, access), import.store));
+  SPC_TRY(about_store(admission.keep(), import.store));
   return image.digest;
 }
 

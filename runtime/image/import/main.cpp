@@ -1,15 +1,17 @@
 // The program `import`, started by the agent as the service user: for one image (see protocol/import.hpp), or as
-// `import policy` to check config.toml (see protocol/policy.hpp).
+// `import policy` to check config.toml (see protocol/policy.hpp), or by the leader, as the user, as `import trust`.
 
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <csignal>
 #include <exception>
+#include <span>
 
 #include "base/file.hpp"
 #include "image/import/import.hpp"
 #include "image/import/policy.hpp"
+#include "image/import/trust.hpp"
 #include "protocol/import.hpp"
 
 using namespace spc;
@@ -38,6 +40,10 @@ int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "policy") {
     give_up_what_is_not_needed();
     return answer_policy(kImportSocket);
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "trust") {
+    give_up_what_is_not_needed();
+    return answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
   }
   // First: a process that is not dumpable cannot ask for the path of a descriptor of its own.
   const auto store = ImageStore::open(kImportStore);

@@ -5,6 +5,7 @@
 
 #include "base/format.hpp"
 #include "base/records.hpp"
+#include "base/sha256.hpp"
 #include "image/reference/reference.hpp"
 
 namespace spc {
@@ -32,11 +33,25 @@ std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Diges
   return reference ? reference->ref_file_name() : std::nullopt;
 }
 
+/// Whether the record has the layers of this manifest: it is the manifest that is judged, and the layers that are mounted.
+bool is_of(const Digest& manifest, const ImageRecord& record) {
+  if (Sha256::of(record.manifest) != manifest) return false;
+  const auto parsed = parse_manifest(record.manifest, "", "manifest");
+  const auto* image = parsed ? std::get_if<Manifest>(&*parsed) : nullptr;
+  const auto same = [](const Descriptor& layer, const Digest& name) { return layer_name(layer.digest) == name; };
+  return image != nullptr && std::ranges::equal(image->layers, record.layers, same);
+}
+
 }  // namespace
 
 /// Public images are found by the name that everybody sees, private ones by the grants of this user.
 Result<std::optional<StoredImage::Known>> StoredImage::find() {
   const std::optional<Known> none;
+  if (wanted_.has_it) {
+    auto known = SPC_TRY(look_at({*wanted_.digest, 0}));
+    if (known) known->granted = true;
+    return known;
+  }
   if (!wanted_.ref_file) return none;
   if (const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file))) {
     auto known = SPC_TRY(look_at(*ref));
@@ -45,7 +60,8 @@ Result<std::optional<StoredImage::Known>> StoredImage::find() {
   const auto grant = SPC_TRY(store_.grant(wanted_.uid, *wanted_.ref_file));
   if (!grant) {
     const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file));
-    return ref ? SPC_TRY(look_at(*ref)) : none;
+    if (ref) return SPC_TRY(look_at(*ref));
+    return wanted_.digest ? SPC_TRY(look_at({*wanted_.digest, 0})) : none;  // it came in under a tag
   }
   auto known = SPC_TRY(look_at(*grant));
   if (known) known->granted = grant->asked_at <= now() && now() < grant->asked_at + config_.private_ttl;
@@ -55,10 +71,10 @@ Result<std::optional<StoredImage::Known>> StoredImage::find() {
 Result<std::optional<StoredImage::Known>> StoredImage::look_at(const ImageStore::Ref& ref) {
   const std::optional<Known> none;
   auto record = SPC_TRY(store_.image(ref.manifest));
-  if (!record) return none;
+  if (!record || !is_of(ref.manifest, *record)) return none;
   auto origins = SPC_TRY(store_.origins(ref.manifest));
   const ImageOrigin* origin = origins.find(wanted_.origin.place());
-  if (origin == nullptr || origin->platform != wanted_.origin.platform) return none;
+  if (origin == nullptr || (!wanted_.has_it && origin->platform != wanted_.origin.platform)) return none;
   for (const Digest& layer : record->layers) {
     held_.push_back(store_.hold_layer(layer));
     if (!held_.back() && !store_.has_layer(layer)) return none;
@@ -71,7 +87,7 @@ Result<std::optional<StoredImage::Known>> StoredImage::look_at(const ImageStore:
   return std::optional(std::move(known));
 }
 
-Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository, Log& log) {
+Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository, const Admit& admit, Log& log) {
   const std::optional<Digest> none;
   if (pull == PullPolicy::always) return none;
   auto known = SPC_TRY(find());
@@ -80,6 +96,7 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   }
   if (!known) return none;
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
+    SPC_TRY(admit(known->record.manifest, known->origin.indexes));
     touch(*image);
     return image;
   }
@@ -87,8 +104,8 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   // A tag may have moved; of what the user wants as it is, only access to it is in question.
   const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
   const auto answer = repository.ask_digest(as_it_is ? known->ref.manifest.str() : repository.tag_or_digest());
-  const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository))
-                            : SPC_TRY(without_answer(*known, answer.error(), as_it_is, log));
+  const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository, admit))
+                            : SPC_TRY(without_answer(*known, answer.error(), as_it_is, admit, log));
   if (image) touch(*image);
   return image;
 }
@@ -112,17 +129,21 @@ Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const
   return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
 }
 
-Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository) const {
+Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository,
+                                                       const Admit& admit) const {
   const std::optional<Digest> none;
   const Digest manifest = known.ref.manifest;
   const auto& indexes = known.origin.indexes;
   if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
   if (repository.access() == Access::anonymous) {
+    SPC_TRY(admit(known.record.manifest, indexes));
     SPC_TRY(renew(std::move(known)));
     return std::optional(manifest);
   }
   if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
-  if (repository.access() == Access::refused_to_anonymous && known.origin.public_until > 0) {
+  const Access access = repository.access();
+  SPC_TRY(admit(known.record.manifest, indexes));
+  if (access == Access::refused_to_anonymous && known.origin.public_until > 0) {
     SPC_TRY(turn_private(std::move(known)));
   }
   SPC_TRY(grant(manifest));
@@ -130,10 +151,11 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
 }
 
 Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, const Error& why, bool asked_for_itself,
-                                                          Log& log) const {
+                                                          const Admit& admit, Log& log) const {
   const std::optional<Digest> none;
   if (why.kind() == ErrorKind::unavailable) {
     if (!known.is_public && !known.granted) return why;
+    SPC_TRY(admit(known.record.manifest, known.origin.indexes));
     log.write(LogLevel::warning,
               formatted("{}; using the stored image of {}", why.message(), wanted_.name));
     return std::optional(known.ref.manifest);

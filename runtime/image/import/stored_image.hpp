@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct RequestedImage {
   std::optional<Digest> digest;         ///< when the name says which image it is
   ImageOrigin origin;                   ///< the place and the platform
   std::uint32_t uid = 0;
+  bool has_it = false;  ///< the user has a container of this digest: access is not in question
 };
 
 /// What the store knows of an image, and whether this user may have that as it is.
@@ -33,11 +35,14 @@ class StoredImage {
   /// Everything is borrowed.
   StoredImage(const ImageStore& store, const RequestedImage& wanted, const Config& config)
       : store_(store), wanted_(wanted), config_(config) {}
+  /// Whether the site's rules admit an image with this manifest, to which these indexes lead, the newest first.
+  using Admit = std::function<Result<void>(const std::string& manifest, const std::vector<Digest>& indexes)>;
 
   /// The image if it is complete in the store, this user may have it and `pull` allows it; after one HEAD request or none,
   /// and for a private image one GET. A registry that does not answer is a warning as long as the image is known to be
-  /// public or a grant holds. Empty: it has to be fetched.
-  Result<std::optional<Digest>> usable(PullPolicy pull, Repository& repository, Log& log);
+  /// public or a grant holds. Empty: it has to be fetched. `admit` is asked before anything is noted: from what is noted here
+  /// other tasks conclude that they may start the image without `import`.
+  Result<std::optional<Digest>> usable(PullPolicy pull, Repository& repository, const Admit& admit, Log& log);
 
   /// Writes what the store has to know of an image whose layers are all there, each delivered by this origin or public.
   Result<void> keep(const ResolvedImage& image, Access access) const;
@@ -54,12 +59,13 @@ class StoredImage {
   Result<std::optional<Known>> find();
   Result<std::optional<Known>> look_at(const ImageStore::Ref& ref);
   Result<std::optional<Digest>> without_asking(PullPolicy pull, const Known& known) const;
-  Result<std::optional<Digest>> with_answer(Known known, const Digest& answer, Repository& repository) const;
-  Result<std::optional<Digest>> without_answer(const Known& known, const Error& why, bool asked_for_itself, Log& log) const;
+  Result<std::optional<Digest>> with_answer(Known known, const Digest& answer, Repository& repository, const Admit& admit) const;
+  Result<std::optional<Digest>> without_answer(const Known& known, const Error& why, bool asked_for_itself, const Admit& admit,
+                                               Log& log) const;
   Result<void> renew(Known known) const;
   Result<void> turn_private(Known known) const;
   Result<void> grant(const Digest& manifest) const;
-  /// It is used now, and what the site says of it has been heard.
+  /// It is used now, and the site's rules admit it.
   void touch(const Digest& manifest) const;
 
   const ImageStore& store_;

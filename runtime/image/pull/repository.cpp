@@ -108,14 +108,45 @@ Result<void> Repository::confirm(const Digest& manifest) {
   return {};
 }
 
+Result<std::optional<std::string>> Repository::find(FetchRequest request) {
+  TextSink sink;
+  request.accept = kManifestAccept;
+  request.max_size = kMaxManifest;
+  Fetch fetch(session_, std::move(request), sink);
+  const auto head = run(fetch);
+  if (!head && head.error().kind() == ErrorKind::not_found) return std::optional<std::string>();
+  if (!head) return head.error();
+  return std::optional(std::move(sink.text));
+}
+
+Result<std::optional<std::string>> Repository::find_manifest(const std::string& tag_or_digest, const std::string& what) {
+  const auto expected = Digest::parse(tag_or_digest);
+  auto found = SPC_TRY(
+      find({.path = "manifests/" + tag_or_digest, .what = what, .not_from_mirrors = !expected && !mirrors_know_tags_}));
+  if (!found || !expected) return found;
+  if (const Digest digest = Sha256::of(*found); digest != *expected) return wrong_digest(what, digest, *expected);
+  return found;
+}
+
+Result<std::optional<std::string>> Repository::find_referrers(const Digest& subject, const std::string& artifact_type,
+                                                              const std::string& what) {
+  std::string path = formatted("referrers/{}?artifactType=", subject.str());
+  for (const char c : artifact_type) c == '+' ? path.append("%2B") : path.append(1, c);
+  return find({.path = std::move(path), .what = what, .not_from_mirrors = !mirrors_know_tags_});
+}
+
+Result<std::string> Repository::get_small(const Digest& blob, std::uint64_t size, const std::string& what) {
+  TextSink sink;
+  Fetch fetch(session_, {.path = "blobs/" + blob.str(), .what = what, .exact_size = size}, sink);
+  SPC_TRY(run(fetch));
+  if (const Digest digest = Sha256::of(sink.text); digest != blob) return wrong_digest(what, digest, blob);
+  return std::move(sink.text);
+}
+
 Result<std::string> Repository::get_config(const Descriptor& wanted) {
   const std::string what = "image configuration " + in_quotes(wanted.digest.str());
   if (wanted.size > kMaxConfig) return Error(ErrorKind::invalid, what + ": is larger than 8 MiB");
-  TextSink sink;
-  Fetch fetch(session_, {.path = "blobs/" + wanted.digest.str(), .what = what, .exact_size = wanted.size}, sink);
-  SPC_TRY(run(fetch));
-  if (const Digest digest = Sha256::of(sink.text); digest != wanted.digest) return wrong_digest(what, digest, wanted.digest);
-  return std::move(sink.text);
+  return get_small(wanted.digest, wanted.size, what);
 }
 
 std::unique_ptr<BlobStream> Repository::open_layer(const Descriptor& layer, FetchSink& sink) {

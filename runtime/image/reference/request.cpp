@@ -75,6 +75,7 @@ std::string ImportRequest::serialize() const {
   add("platform", platform.str());
   add("config", config);
   if (pull) add("pull", name_of(*pull));
+  if (manifest) add("manifest", manifest->str());
   add("uid", std::to_string(uid));
   if (!registry_user.empty()) add("registry_user", registry_user);
   if (user_store) add("user_store", "yes");
@@ -102,6 +103,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
     } else if (key == "pull") {
       request.pull = parse_pull_policy(value);
       if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);
+    } else if (key == "manifest") {
+      request.manifest = SPC_TRY(Digest::parse(value));
     } else if (key == "meter") {
       request.meter = value == "yes";
     } else if (key == "verbose") {

@@ -43,6 +43,7 @@ struct ImportRequest {
   Platform platform = Platform::host();
   std::string config = SPC_CONFIG_FILE;  ///< path of config.toml
   std::optional<PullPolicy> pull;        ///< empty: as in config.toml
+  std::optional<Digest> manifest;        ///< of a registry's image: only this one will do, whatever the tag is now
   std::uint32_t uid = 0;                 ///< of the job's user
   std::string registry_user;             ///< whose credentials to use; empty: none unless needed
   bool user_store = false;               ///< the store is the user's own: the user's proxies apply

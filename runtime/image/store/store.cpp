@@ -21,6 +21,7 @@ namespace {
 constexpr std::size_t kMaxRecord = 24 << 20;
 constexpr std::size_t kMaxOriginsFile = 1 << 20;
 constexpr std::size_t kMaxDeliveries = 1 << 20;
+constexpr std::size_t kMaxSignaturesFile = 4 << 20;
 
 /// A byte of the file `locks` for each layer: 62 bits of its name. Two layers on one byte would only wait for each other.
 std::int64_t lock_offset(const Digest& layer) {
@@ -188,9 +189,21 @@ Result<void> ImageStore::write_origins(const Digest& manifest, const ImageOrigin
   return write_named(directory.get(), manifest.hex(), origins.serialize(), Durable::no);
 }
 
+Result<std::string> ImageStore::signatures(const Digest& manifest) const {
+  return SPC_TRY(read_below(images_.get(), store_layout::kSignatures, manifest.hex(), kMaxSignaturesFile)).value_or("");
+}
+
+Result<void> ImageStore::write_signatures(const Digest& manifest, std::string_view records) const {
+  const auto directory = SPC_TRY(open_private_directory(images_.get(), store_layout::kSignatures));
+  return write_named(directory.get(), manifest.hex(), records, Durable::no);
+}
+
 Result<void> ImageStore::remove_image(const Digest& manifest) const {
   SPC_TRY(remove_named(images_.get(), manifest.hex()));
-  return remove_named(images_.get(), std::string(store_layout::kOrigins) + "/" + manifest.hex());
+  for (const char* about : {store_layout::kOrigins, store_layout::kSignatures}) {
+    SPC_TRY(remove_named(images_.get(), std::string(about) + "/" + manifest.hex()));
+  }
+  return {};
 }
 
 void ImageStore::touch_image(const Digest& manifest) const {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/digest.hpp"
@@ -75,7 +76,10 @@ class ImageStore {
   Result<void> write_image(const Digest& manifest, const ImageRecord& record) const;
   Result<ImageOrigins> origins(const Digest& manifest) const;
   Result<void> write_origins(const Digest& manifest, const ImageOrigins& origins) const;
-  /// Removes its record, then what is known of its origins.
+  /// The signatures that have admitted it, as signature/kept_signatures.hpp writes them; empty: none.
+  Result<std::string> signatures(const Digest& manifest) const;
+  Result<void> write_signatures(const Digest& manifest, std::string_view records) const;
+  /// Removes its record, then what is known of its origins and signatures.
   Result<void> remove_image(const Digest& manifest) const;
   /// Marks it as used now: it is evicted last.
   void touch_image(const Digest& manifest) const;

@@ -8,6 +8,7 @@
 #include "launch/host/host_side.hpp"
 #include "launch/host/local_image.hpp"
 #include "launch/site/policy_rules.hpp"
+#include "launch/site/trust_rules.hpp"
 #include "protocol/task.hpp"
 
 namespace spc {
@@ -23,13 +24,17 @@ PullPolicy pull_of(const PolicyRecord& policy) {
 }
 
 /// For an image that is in the store or that `import` brings there. `earlier`: which one another task of the step has, if any.
-Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const ImageLocation& image,
-                                   const Digest& earlier) {
+/// `stored`: the image of a stored container. Where signatures decide, they do so at each start, in `import`.
+Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
+                                   const ImageLocation& image, const Digest& earlier,
+                                   const std::optional<Digest>& stored = std::nullopt) {
   ImageOrder order;
-  const PullPolicy pull = request.pull.value_or(pull_of(policy));
+  const PullPolicy pull = stored ? PullPolicy::missing : request.pull.value_or(pull_of(policy));
   ImportRequest import;
   if (request.platform) import.platform = *request.platform;
-  const auto ref_file = image.kind == ImageLocation::Kind::registry ? ref_file_of(image.name, import.platform) : std::nullopt;
+  import.manifest = stored;
+  const bool may_be_known = image.kind == ImageLocation::Kind::registry && site.signature_policy.empty();
+  const auto ref_file = may_be_known ? ref_file_of(image.name, import.platform) : std::nullopt;
   if (earlier != Digest{}) {
     order.flags |= TaskMessage::start_known;
     order.manifest = earlier;
@@ -54,12 +59,23 @@ std::string home_for(const ImageLocation& image) {
   return image.path.starts_with("~/") ? UserIdentity::of_this_process().home : "";
 }
 
+/// What policy.json calls images that are files.
+std::vector<std::string> transports_of(LocalImage::Kind kind) {
+  switch (kind) {
+    case LocalImage::Kind::squashfs: return {"squashfs"};
+    case LocalImage::Kind::directory: return {"directory"};
+    case LocalImage::Kind::archive: break;
+  }
+  return archive_transports();
+}
+
 /// For a path; what turns out to be an archive goes to the store.
 Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
                                   const ImageLocation& image, const Digest& earlier, Log& log) {
   auto local = SPC_TRY_DURING("--container-image", open_local_image(image.path, home_for(image)));
   if (!local.warning.empty()) log.write(LogLevel::warning, local.warning);
-  if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, image, earlier);
+  SPC_TRY(check_opened_trust(local.file.get(), image.path, transports_of(local.kind), site));
+  if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, site, image, earlier);
   SPC_TRY(check_opened_place(local.file.get(), image.path, site));
   ImageOrder order;
   order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
@@ -68,6 +84,17 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
   order.first = SPC_TRY(record_of_local_image());
   order.second = std::move(local.file);
   return order;
+}
+
+/// A stored container starts as it is, unless signatures decide: `import` has to admit the image that it was made from.
+Result<ImageOrder> order_for_stored(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
+                                    const ContainerNotes& notes, const Digest& earlier) {
+  if (site.signature_policy.empty()) return ImageOrder{.flags = TaskMessage::start_stored};
+  const auto image = SPC_TRY(ImageLocation::parse(notes.image, policy.default_registry));
+  SPC_TRY(check_stored_trust(image, site));
+  if (image.kind != ImageLocation::Kind::registry) return ImageOrder{.flags = TaskMessage::start_stored};
+  const Digest manifest = SPC_TRY_DURING("the container's notes", Digest::parse(notes.digest));
+  return order_for_store(request, policy, site, image, earlier, manifest);
 }
 
 }  // namespace
@@ -89,21 +116,23 @@ Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord&
                                ImageLocation image, const Digest& earlier, NamedStart& named, SiteImporter& site_importer,
                                Log& log) {
   if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
-  if (named.plan() == NamePlan::reuse && !named.needs_file()) return ImageOrder{.flags = TaskMessage::start_stored};
+  if (named.plan() == NamePlan::reuse && !named.needs_file()) return order_for_stored(request, policy, site, named.notes(), earlier);
   const bool reuses = named.plan() == NamePlan::reuse;
   if (reuses) image = SPC_TRY(ImageLocation::parse(named.notes().image, policy.default_registry));
   const std::string known = known_as(image, home_for(image));
   const bool brought = site_importer.brings(image);
   if (brought) {
+    SPC_TRY(check_importer(site));
     image.path = SPC_TRY(site_importer.get(reuses ? known : request.image, log));
     image.kind = ImageLocation::Kind::path;
   } else {
     SPC_TRY(check_place(image, site));
+    SPC_TRY(check_trust(image, site));
   }
   const SitePolicy no_rules;  // what the site's own program has brought lies where that program wants it
   auto order = SPC_TRY(image.kind == ImageLocation::Kind::path
                            ? order_for_path(request, policy, brought ? no_rules : site, image, earlier, log)
-                           : order_for_store(request, policy, image, earlier));
+                           : order_for_store(request, policy, site, image, earlier));
   if (!request.name) return order;
   const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
   const std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";

@@ -21,7 +21,7 @@ struct SitePolicy {
   bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{};
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
-  std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer;
+  std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer, signature_policy;
   std::string gpu, gpu_devices, driver_root, mpi, mpi_abi, fabric;
   std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, features_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, fabric_libraries;
@@ -117,6 +117,9 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
      "external importer (same contract as pyxis's importer)",
      &SitePolicy::importer, key::is_absolute_or_none,
      "expected the absolute path of a program"},
+    {"signature_policy", "file", "",
+     "policy.json of podman and skopeo that decides which signatures images must have",
+     &SitePolicy::signature_policy, key::is_absolute_or_none, "expected the absolute path of a file"},
     {"gpu", "auto, off", "auto",
      "inject the GPU driver and the step's GPUs unless the job says otherwise",
      &SitePolicy::gpu},

@@ -25,4 +25,7 @@ Result<void> check_place(ImageLocation& image, const SitePolicy& site);
 /// The same for an open file, by descriptor. `typed` is for the message.
 Result<void> check_opened_place(int file, const std::string& typed, const SitePolicy& site);
 
+/// Of what the descriptor stands for, as the kernel knows it. `typed` is for messages.
+Result<std::string> real_path(int file, const std::string& typed);
+
 }  // namespace spc

@@ -43,7 +43,7 @@ std::vector<Fact> facts_or_warning(const Places& places, int store, const Listed
   return {};
 }
 
-Json description_of(const ListedImage& image, const std::vector<Fact>& facts) {
+Json description_of(const ListedImage& image, const std::vector<Fact>& facts, const std::vector<std::string>& keys) {
   Json found = Json::object();
   for (const Fact& fact : facts) found[fact.what] = fact.value.empty() ? Json() : Json(fact.value);
   Json names = Json::array();
@@ -53,6 +53,7 @@ Json description_of(const ListedImage& image, const std::vector<Fact>& facts) {
           {"platform", image.platform()},
           {"bytes", image.bytes},
           {"layers", layers_of(image)},
+          {"signed_by", keys},
           {"facts", found},
           {"config", config_of(image)}};
 }
@@ -61,10 +62,11 @@ void print_line(const char* key, const std::string& value) {
   if (!value.empty()) std::printf("%-12s %s\n", key, printable(value).c_str());
 }
 
-void print_description(const ListedImage& image, const std::vector<Fact>& facts) {
+void print_description(const ListedImage& image, const std::vector<Fact>& facts, const std::vector<std::string>& keys) {
   for (const auto& name : image.names) print_line("name", name.name);
   print_line("digest", image.digest.str());
   print_line("platform", image.platform());
+  for (const auto& key : keys) print_line("signed by", key);
   print_line("size",
              formatted("{} in {} layers", human_bytes(image.bytes), image.record->layers.size()));
   for (const Fact& fact : facts) print_line(fact.what.c_str(), fact.value);
@@ -87,10 +89,11 @@ Result<int> run_inspect(const Arguments& arguments) {
     return Error(ErrorKind::refused, formatted("inspect {}: permission denied for its record",
                                                in_quotes(arguments.words[0])));
   const auto facts = facts_or_warning(places, store.get(), image);
+  const auto keys = signed_by(store.get(), image.digest);
   if (arguments.has("json")) {
-    std::puts(description_of(image, facts).str(2).c_str());
+    std::puts(description_of(image, facts, keys).str(2).c_str());
   } else {
-    print_description(image, facts);
+    print_description(image, facts, keys);
   }
   return 0;
 }

@@ -88,6 +88,12 @@ bool is_digest_prefix(std::string_view text) {
 
 }  // namespace
 
+std::vector<std::string> signed_by(int store, const Digest& digest) {
+  const UniqueFd file(::openat(store, store_layout::signatures_path(digest).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const auto records = file ? read_file(file.get(), kMaxRecord) : Result<std::string>(std::string());
+  return records ? setting_values(*records, "key") : std::vector<std::string>();
+}
+
 std::string ref_file(const std::string& name) {
   std::string out;
   for (const char c : name) c == '/' ? out.append("%2F") : out.append(1, c);

@@ -42,6 +42,9 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
 /// The one with this digest; `names` stays empty.
 Result<ListedImage> image_of(int store, const Digest& digest);
 
+/// The keys whose signatures have admitted it.
+std::vector<std::string> signed_by(int store, const Digest& digest);
+
 /// Opens its layers, bottom first. A lock on each prevents eviction while the file is open anywhere.
 Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image);
 

@@ -61,6 +61,7 @@ def equal(got, wanted, what, done=None):
 
 VARIABLE = (
     (r"sha256:[0-9a-f]{64}", "sha256:DIGEST"),
+    (r"sha256-[0-9a-f]{64}", "sha256-DIGEST"),
     (r"\bnode0[0-9]\b", "NODE"),
     (r"\b[0-9]+ MB\b", "N MB"),
     (r"\b[0-9]+ inodes\b", "N inodes"),

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <span>
+
+namespace spc {
+
+/// The main function of `import trust POLICY PATH TRANSPORT...`, as the job's user: sends a TrustAnswer.
+int answer_trust(std::span<char*> words, int socket) noexcept;
+
+}  // namespace spc
