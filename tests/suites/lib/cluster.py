@@ -125,14 +125,14 @@ class Inquirer:
 class Cluster:
     program_path = PROGRAM  # for those who have to run it otherwise
 
-    def __init__(self, stage, use=None):
-        self.stage, self.is_ours = stage, use is None
+    def __init__(self, stage, use=None, nodes=NODES):
+        self.stage, self.is_ours, self.nodes = stage, use is None, nodes
         self.state = use or os.path.join(tempfile.mkdtemp(prefix="spc-suites-"), "cluster")
         self.pushed = set()
 
     def __enter__(self):
         if self.is_ours:
-            self.program("up", "2", "--gpus", "2", "--stage", self.stage, timeout=120).good()
+            self.program("up", str(len(self.nodes)), "--gpus", "2", "--stage", self.stage, timeout=120).good()
         try:
             self.etc = self.inside("head", "/etc")  # that of all machines
             self.home = os.path.join(self.state, "home")
@@ -267,10 +267,10 @@ class Cluster:
 
     def _warm_up(self):
         """Afterwards what a first use leaves on purpose is there: image, policy, table of loop devices."""
-        self.srun("-N2", "true").good()
+        self.srun(f"-N{len(self.nodes)}", "true").good()
         self.await_idle()
-        await_true(lambda: not any(self.processes(node, "slurmstepd") for node in NODES), 10, "slurmstepd does not end")
-        self.quiet = {node: self.traces(node) for node in NODES}
+        await_true(lambda: not any(self.processes(node, "slurmstepd") for node in self.nodes), 10, "slurmstepd does not end")
+        self.quiet = {node: self.traces(node) for node in self.nodes}
 
     # --- what is on a node ---------------------------------------------------------------------------------------
 
@@ -352,11 +352,12 @@ class Cluster:
 
         def clean(ours_only):
             left.clear()
-            for node in NODES:
-                now = self.traces(node)
+            for node in self.nodes:
+                now, before = self.traces(node), dict(self.quiet[node])
                 if ours_only:
-                    now["processes"] = [name for name in now["processes"] if name != "slurmstepd"]
-                left.update({f"{node}: {kind}": now[kind] for kind in now if now[kind] != self.quiet[node][kind]})
+                    for seen in (now, before):
+                        seen["processes"] = [name for name in seen["processes"] if name != "slurmstepd"]
+                left.update({f"{node}: {kind}": now[kind] for kind in now if now[kind] != before[kind]})
                 if store is not None and self.store_entries(node) != store[node]:
                     left[f"{node}: store"] = sorted(set(self.store_entries(node)) ^ set(store[node]))
             return not left
@@ -369,11 +370,11 @@ class Cluster:
             raise Failed(f"not as before after {within:.0f} s: " + "; ".join(f"{kind}: {left[kind]}" for kind in left)) from None
 
     def stores(self):
-        return {node: self.store_entries(node) for node in NODES}
+        return {node: self.store_entries(node) for node in self.nodes}
 
     def states(self):
         found = self.inquirer.ask("sinfo -h -N -o '%N %T'")
-        expect(len(found) == 2, "slurmctld does not answer")
+        expect(len(found) == len(self.nodes), "slurmctld does not answer")
         return found
 
     def await_idle(self, timeout=15):
@@ -382,7 +383,7 @@ class Cluster:
     def must_be_well(self):
         """No test may leave a job, and no failure of a job may cost a node."""
         now = self.inquirer.ask("sinfo -h -N -o '%N %T'; squeue -h -o 'job %i %T'")
-        expect(len(now) >= 2, "slurmctld does not answer")
+        expect(len(now) >= len(self.nodes), "slurmctld does not answer")
         jobs = [line for line in now if line.startswith("job ")]
         if jobs:
             await_true(lambda: not self.inquirer.ask("squeue -h"), 10, f"jobs are left: {', '.join(jobs)}")
@@ -392,7 +393,7 @@ class Cluster:
     def recover(self):
         """After a failed test: the next one finds nothing of it."""
         self.run("scancel", "--me")
-        for node in NODES:
+        for node in self.nodes:
             kill_all(self.strangers(node))
             self.run("scontrol", "update", f"nodename={node}", "state=resume", user="root")
         try:

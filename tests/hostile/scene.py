@@ -1,0 +1,170 @@
+"""What the hostile parts share: the cluster of the suites, the tracer, and what must be as it was before."""
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [os.path.join(ROOT, "tests/suites/lib"), os.path.join(ROOT, "tests/fuzz")]
+
+from harness import Failed, expect  # noqa: E402
+
+NODE = "node01"
+ON = ("-w", NODE)
+VERIFIER = "/usr/libexec/spank-container/layer-verifier"
+PATIENCE = 30  # seconds for a step that goes wrong
+
+
+class Count:
+    """What a part tried, which outcomes were wrong, and what was left behind."""
+
+    def __init__(self, title, say):
+        self.title, self.say = title, say
+        self.tried = self.wrong = self.left = 0
+
+    def is_wrong(self, why):
+        self.wrong += 1
+        self.say(f"WRONG {self.title}: {why}")
+
+    def is_left(self, why):
+        self.left += 1
+        self.say(f"LEFT {self.title}: {why}")
+
+    def figures(self):
+        return {"tried": self.tried, "wrong": self.wrong, "left": self.left}
+
+
+class Budget:
+    """How long a part may take. `whole`: as long as it needs."""
+
+    def __init__(self, seconds, whole=False):
+        self.seconds, self.whole = seconds, whole
+        self.end = time.monotonic() + seconds
+
+    def part(self, share):
+        return Budget(self.seconds * share, self.whole)
+
+    def is_spent(self):
+        return not self.whole and time.monotonic() > self.end
+
+
+# --- the tracer ---
+
+
+def system_calls():
+    """Their names, by number."""
+    text = open("/usr/include/x86_64-linux-gnu/asm/unistd_64.h").read()
+    return {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)", text)}
+
+
+class Traced:
+    """Between enter and exit all that slurmd starts on the node is followed: see tracer.cpp for `what`."""
+
+    def __init__(self, cluster, program, role, *what, node=NODE):
+        self.argv = [program, str(min(cluster.processes(node, "slurmd"))), role, *map(str, what)]
+        self.lines = []
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, text=True)
+        expect(self.process.stdout.readline() == "ready\n", f"the tracer does not start: {self.argv}")
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.lines = [line.split() for line in self.process.stdout.read().splitlines()]
+        self.process.wait()
+
+    def calls(self):
+        return [int(number) for word, _, number in self.lines if word == "call"]
+
+    def done(self):
+        """The number of the system call that was made to fail, if it came to that."""
+        return next((int(number) for word, _, number in self.lines if word == "done"), None)
+
+
+# --- what is left ---
+
+
+def cgroups(cluster):
+    """The directories of jobs in the cgroups of this cluster's nodes."""
+    found = []
+    with open(f"/proc/{cluster.pid(NODE)}/cgroup") as file:
+        places = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+    for controllers, path in places:
+        for top in {f"/sys/fs/cgroup/{controllers}{path}", f"/sys/fs/cgroup{path}"}:
+            for where, directories, _ in os.walk(top):
+                found += [os.path.join(where, name) for name in directories if name.startswith(("job_", "step_"))]
+    return sorted(found)
+
+
+def files(cluster, node):
+    """What lies in the directories for temporary files, in /run and in the users' homes."""
+    found = []
+    for top in ("/tmp", "/var/tmp", "/dev/shm", "/run/spank-container"):
+        for where, directories, names in os.walk(cluster.inside(node, top)):
+            found += [os.path.join(where, name).partition("/root/")[2] for name in directories + names]
+    return sorted(found)
+
+
+class Before:
+    """What there is on the nodes now; `must_hold` fails unless it is so again soon."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.await_rest()
+        cluster.quiet = {node: cluster.traces(node) for node in cluster.quiet}
+        self.files = {node: files(cluster, node) for node in cluster.quiet}
+        self.cgroups = cgroups(cluster)
+
+    def await_rest(self):
+        """The end of what ran before goes on for a while."""
+        since, seen = time.monotonic(), None
+        deadline = since + PATIENCE
+        while time.monotonic() < min(since + 1.5, deadline):
+            now = [(self.cluster.traces(node), files(self.cluster, node)) for node in self.cluster.quiet]
+            if now != seen:
+                since, seen = time.monotonic(), now
+            time.sleep(0.1)
+
+    def must_hold(self, within=5, with_cgroups=True):
+        self.cluster.must_be_quiet(within=within)
+        left = {node: sorted(set(files(self.cluster, node)) ^ set(was)) for node, was in self.files.items()}
+        expect(not any(left.values()), f"files are not as before: {left}")
+        deadline = time.monotonic() + within
+        while with_cgroups and set(cgroups(self.cluster)) - set(self.cgroups):
+            if time.monotonic() > deadline:
+                raise Failed(f"cgroups are left: {sorted(set(cgroups(self.cluster)) - set(self.cgroups))[:4]}")
+            time.sleep(0.05)
+
+
+# --- the store ---
+
+
+class Store:
+    """The layers of a node's store, each verified once."""
+
+    def __init__(self, cluster, node=NODE):
+        self.cluster, self.node, self.good = cluster, node, set()
+        self.program = os.path.join(cluster.stage, VERIFIER.lstrip("/")) if cluster.stage else VERIFIER
+
+    def must_be_sound(self):
+        layers = os.path.join(self.cluster.store(self.node), "layers/sha256")
+        for name in os.listdir(layers):
+            path = os.path.join(layers, name)
+            status = os.stat(path)
+            if (name, status.st_ino) in self.good:
+                continue
+            expect(re.fullmatch(r"[0-9a-f]{64}\.sqsh", name), f"a strange name in the store: {name}")
+            expect(stat.S_ISREG(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o7777 == 0o444,
+                   f"{name} in the store has mode {status.st_mode:o} and belongs to {status.st_uid}")
+            expect(is_whole(self.program, path), f"{name} in the store is no whole layer")
+            self.good.add((name, status.st_ino))
+
+
+def is_whole(program, path):
+    """The verifier reads it from descriptor 3 and accepts it."""
+    with open(path, "rb") as file:
+        return subprocess.run(["sh", "-c", 'exec "$0" 3<&0 0</dev/null', program], stdin=file, env={}, stderr=subprocess.DEVNULL).returncode == 0

@@ -1,0 +1,254 @@
+"""Kill sweep and errno sweep: each system call of a start, a pull, a join or a save is once the last of its process, or fails.
+Afterwards the step has told its end in one line or has succeeded, nothing is left, and the next step works."""
+import errno
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from cluster import kill_all, name_of
+from harness import Failed, expect
+from images import Image, probe
+from scene import NODE, ON, PATIENCE, Before, Store, Traced, system_calls
+
+NAMES = system_calls()
+# What a system call may say, beyond what each may.
+COMMON = ("ENOMEM", "EIO", "EPERM")
+PLAUSIBLE = {
+    "open": ("EMFILE", "ENFILE", "EACCES", "ENOSPC", "EROFS", "EINTR"), "openat": ("EMFILE", "ENFILE", "EACCES", "ENOSPC", "EROFS", "EINTR"),
+    "openat2": ("EMFILE", "EACCES", "EAGAIN"), "open_tree": ("EMFILE", "EINVAL"), "socket": ("EMFILE", "ENOBUFS"), "socketpair": ("EMFILE",),
+    "pipe2": ("EMFILE",), "dup2": ("EMFILE", "EINTR"), "fcntl": ("EMFILE", "EINTR", "EAGAIN", "ENOLCK"), "memfd_create": ("EMFILE",),
+    "read": ("EINTR", "EAGAIN"), "pread64": ("EINTR",), "recvmsg": ("EINTR", "ECONNRESET", "EMFILE"), "sendmsg": ("EINTR", "EPIPE", "ENOBUFS"),
+    "write": ("ENOSPC", "EDQUOT", "EFBIG", "EINTR"), "pwrite64": ("ENOSPC", "EDQUOT", "EFBIG", "EINTR"), "sendfile": ("ENOSPC", "EINTR"),
+    "fsync": ("ENOSPC", "EDQUOT"), "fdatasync": ("ENOSPC", "EDQUOT"), "linkat": ("ENOSPC", "EDQUOT", "EMLINK", "EROFS"), "close": ("EINTR", "ENOSPC"),
+    "renameat2": ("ENOSPC", "EXDEV"), "renameat": ("ENOSPC", "EXDEV"), "unlinkat": ("EBUSY", "EROFS"), "mkdirat": ("ENOSPC", "EDQUOT", "EROFS"),
+    "mkdir": ("ENOSPC", "EROFS"), "ioctl": ("EBUSY", "EAGAIN", "ENXIO"), "mount": ("ENOSPC", "EBUSY"), "fsopen": ("EMFILE",),
+    "fsconfig": ("EBUSY", "EINVAL"), "fsmount": ("EMFILE", "ENOSPC"), "move_mount": ("ENOSPC", "EBUSY"), "mount_setattr": ("EINVAL",), "pivot_root": ("EBUSY",),
+    "unshare": ("ENOSPC", "EUSERS"), "setns": ("EINVAL",), "clone": ("EAGAIN", "ENOSPC"), "execve": ("EACCES", "ENOENT", "E2BIG"), "flock": ("EINTR", "ENOLCK", "EWOULDBLOCK"),
+    "poll": ("EINTR",), "ppoll": ("EINTR",), "wait4": ("EINTR", "ECHILD"), "bind": ("EADDRINUSE", "EACCES"), "connect": ("ECONNREFUSED",), "fstat": (), "newfstatat": ("EACCES", "ENOENT"),
+    "getsockopt": ("ENOBUFS",), "setresuid": ("EAGAIN",), "mmap": ("EAGAIN",), "fallocate": ("ENOSPC", "EDQUOT", "EINTR"), "ftruncate": ("ENOSPC", "EINTR"),
+}
+CANNOT_FAIL = {"exit", "exit_group", "rt_sigreturn", "getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "umask", "restart_syscall",
+               "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "alarm", "sched_yield"}
+OURS = ("agent", "import", "layer-writer", "layer-verifier", "fuse", "save", "leader", "user-source")
+EACH = 4  # of so many points, undisturbed work is tried after one; with --whole after each
+SERVICES = ("import", "layer-writer", "layer-verifier")
+
+
+@dataclass
+class Scenario:
+    """`start` returns a running step, and the number makes it another one each time; `is_right` looks at one that succeeded."""
+    name: str
+    roles: tuple
+    start: object
+    is_right: object
+    root: tuple = ("agent", "agent+")
+    set_up: object = lambda cluster: None
+    take_down: object = lambda cluster: None
+
+
+def start_known(cluster, _number):
+    return cluster.start_srun(*ON, "-n2", "cat", "/workspace/replaced")
+
+
+def image_of(cluster, number):
+    layers = [[("probe", probe()), ("one", os.urandom(3000))], [("two", b"%d" % number), ("three", os.urandom(3000))]]
+    return cluster.faulty.publish(Image(f"hostile/pull-{number}", layers))[0]
+
+
+def start_pull(cluster, number):
+    cluster.hostile_image = image_of(cluster, number)
+    return cluster.start_srun(*ON, "/probe", "/two", image=cluster.hostile_image)
+
+
+def start_holder(cluster):
+    cluster.hostile_holder = cluster.start_srun(*ON, "--overlap", "-J", "holder", "--container-name=hostile", "sh", "-c", "echo up; sleep 86400")
+    cluster.hostile_holder.await_text("up")
+
+
+def end_holder(cluster):
+    cluster.run("scancel", "-n", "holder")
+    cluster.hostile_holder.end(PATIENCE)
+
+
+def start_join(cluster, _number):
+    return cluster.start("srun", *ON, "--overlap", "--container-name=hostile", "--container-mounts=/home/shared:/mnt", "cat", "/workspace/replaced")
+
+
+def start_save(cluster, _number):
+    return cluster.start_srun(*ON, "--container-save=/home/alice/hostile.sqsh", "/probe", image=Image("hostile/save", [[("probe", probe())]]))
+
+
+def start_file(cluster, _number):
+    return cluster.start_srun(*ON, "/probe", image="/home/alice/hostile-image.sqsh")
+
+
+def make_file(cluster):
+    cluster.srun(*ON, "--container-save=/home/alice/hostile-image.sqsh", "/probe", image=Image("hostile/save", [[("probe", probe())]])).good()
+
+
+def says_upper(cluster, done):
+    return "upper" in done.out
+
+
+def has_probed(cluster, done):
+    return "uid 2001, in /" in done.out
+
+
+def has_saved(cluster, done):
+    path = os.path.join(cluster.home, "alice/hostile.sqsh")
+    return has_probed(cluster, done) and os.path.getsize(path) > 4096
+
+
+SCENARIOS = (
+    Scenario("start", ("agent", "agent+", "leader", "slurmstepd+", "slurmstepd"), start_known, says_upper),
+    Scenario("pull", ("agent", "agent+", *SERVICES, "leader"), start_pull, has_probed),
+    Scenario("join", ("agent", "agent+", "leader", "slurmstepd+"), start_join, says_upper, set_up=start_holder, take_down=end_holder),
+    Scenario("file", ("fuse", "agent", "agent+", "leader"), start_file, has_probed, set_up=make_file),
+    Scenario("save", ("save", "agent", "agent+", "leader", "slurmstepd+"), start_save, has_saved),
+)
+
+
+# --- one point of a sweep ---
+
+
+class Sweep:
+    def __init__(self, cluster, tracer, count):
+        self.cluster, self.tracer, self.count = cluster, tracer, count
+        self.store, self.number = Store(cluster), 0
+        self.ends = Counter()
+
+    def run(self, scenario, role, *what):
+        """The step that was traced, and what the tracer saw."""
+        self.number += 1
+        with Traced(self.cluster, self.tracer, role, *what) as traced:
+            step = scenario.start(self.cluster, self.number)
+            if role == "slurmstepd" and what[0] == "kill":
+                done = self.end_without_slurmstepd(step)
+            else:
+                done = step.end(PATIENCE)
+        return done, traced
+
+    def end_without_slurmstepd(self, step):
+        """Slurm leaves the tasks of a slurmstepd that was killed alone; its user or the epilog ends them. Ours end themselves."""
+        try:
+            return step.end(10)
+        except Failed as failed:
+            return failed.done
+        finally:
+            self.cluster.run("scancel", "--me", "-n", "cat,probe")
+            kill_all([pid for pid in self.cluster.strangers(NODE) if name_of(pid) not in OURS])
+
+    def calls(self, scenario, role):
+        done, traced = self.run(scenario, role, "list")
+        expect(done.rc == 0 and scenario.is_right(self.cluster, done), f"{scenario.name} does not work under the tracer", done)
+        return [NAMES.get(number, str(number)) for number in traced.calls()]
+
+    def point(self, before, scenario, role, *what):
+        """Tries one, and counts what came of it. Returns what there is for the next one to leave as it is."""
+        title = f"{scenario.name}: {role} {' '.join(map(str, what))}"
+        self.count.tried += 1
+        try:
+            done, traced = self.run(scenario, role, *what)
+            title += f" ({NAMES.get(traced.done(), 'not reached')})"
+            self.ends["not reached" if traced.done() is None else "survived" if done.rc == 0 else "ended with a line"] += 1
+            self.must_be_right(scenario, role, done)
+        except Failed as failed:
+            self.count.is_wrong(f"{title}: {failed.why}\n{failed.details()}")
+        return self.must_be_clean(title, before, scenario, role)
+
+    def must_be_right(self, scenario, role, done):
+        if done.rc == 0:
+            return expect(scenario.is_right(self.cluster, done), "it succeeded with a wrong result", done)
+        if not role.startswith("slurmstepd"):
+            lines = len(done.errors())  # slurmstepd tells the saver's end for itself
+            expect(lines == 1 or (lines == 2 and role == "save"), f"{lines} lines of ours tell it", done)
+        expect("core dumped" not in done.err and "terminate called" not in done.err, "a crash", done)
+
+    def must_be_clean(self, title, before, scenario, role):
+        try:
+            before.must_hold(with_cgroups=role != "slurmstepd")  # who else would remove those that it has made
+            self.store.must_be_sound()
+        except Failed as failed:
+            self.count.is_left(f"{title}: {failed.why}")
+            return self.begin_again(scenario)
+        bad = [state for state in self.cluster.states() if "drain" in state or "down" in state]
+        if bad:
+            self.count.is_wrong(f"{title}: a node is out of order: {', '.join(bad)}")
+            return self.begin_again(scenario)
+        return Before(self.cluster) if role == "slurmstepd" else before
+
+    def begin_again(self, scenario):
+        self.cluster.recover()
+        scenario.take_down(self.cluster)
+        scenario.set_up(self.cluster)
+        return Before(self.cluster)
+
+    def next_works(self, scenario):
+        """The same again, undisturbed; of a pull, the image that was not pulled."""
+        try:
+            if scenario.name == "pull":
+                done = self.cluster.srun(*ON, "/probe", "/two", image=self.cluster.hostile_image)
+            else:
+                done = scenario.start(self.cluster, self.number).end(PATIENCE)
+            expect(done.rc == 0 and scenario.is_right(self.cluster, done), "the next step does not work", done)
+        except Failed as failed:
+            self.count.is_wrong(f"after {scenario.name}: {failed.why}\n{failed.details()}")
+
+
+def in_turn(lists):
+    """One of each, then the next of each."""
+    lists = [list(reversed(one)) for one in lists]
+    while any(lists):
+        for one in lists:
+            if one:
+                yield one.pop()
+
+
+def sweep(cluster, options, count, budget, seed, roles_of, points_of):
+    """`points_of(calls, chance)`: what is to be done to a role that makes these calls, in which order."""
+    chance = random.Random(seed)
+    one = Sweep(cluster, options.tracer, count)
+    scenarios = [scenario for scenario in SCENARIOS if not options.scenario or scenario.name in options.scenario]
+    for scenario in scenarios:
+        mine = budget.part(1 / len(scenarios))
+        scenario.set_up(cluster)
+        try:
+            tables = []
+            for role in roles_of(scenario):
+                if options.role and role != options.role:
+                    continue
+                calls = one.calls(scenario, role)
+                expect(calls, f"{scenario.name} has no {role}")
+                tables.append([(role, *what) for what in points_of(calls, chance)])
+            before = Before(cluster)
+            for number, (role, *what) in enumerate(in_turn(tables)):
+                if mine.is_spent():
+                    break
+                before = one.point(before, scenario, role, *what)
+                if budget.whole or number % EACH == 0:
+                    one.next_works(scenario)
+        finally:
+            scenario.take_down(cluster)
+    count.say(f"    {count.title}: " + ", ".join(f"{number} {end}" for end, number in sorted(one.ends.items())))
+
+
+def all_in_any_order(points, chance):
+    points = list(points)
+    chance.shuffle(points)
+    return points
+
+
+def kills(cluster, options, count, budget, seed):
+    def points_of(calls, chance):
+        return all_in_any_order((("kill", at) for at in range(1, len(calls) + 1)), chance)
+
+    sweep(cluster, options, count, budget, seed, lambda scenario: scenario.roles, points_of)
+
+
+def errnos(cluster, options, count, budget, seed):
+    def points_of(calls, chance):
+        return all_in_any_order((("fail", at, getattr(errno, name)) for at, call in enumerate(calls, 1) if call not in CANNOT_FAIL
+                                 for name in (*COMMON, *PLAUSIBLE.get(call, ()))), chance)
+
+    sweep(cluster, options, count, budget, seed, lambda scenario: scenario.root, points_of)

@@ -1,0 +1,233 @@
+// Follows a process with all that it starts, and makes one system call of one of these programs go wrong.
+//
+//   hostile_tracer PID ROLE list              lets everything run, and prints each system call of ROLE
+//   hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
+//   hostile_tracer PID ROLE fail N ERRNO [NUMBER]
+//                                             lets the Nth (with this NUMBER) fail; close(2) closes all the same
+//
+// ROLE is the name of a program, or the one that a process has given itself; a "+" for each fork since: "agent+" are the forks
+// of the agent. Processes and threads of a role count together. `agent epilog` is "agent-epilog", and so on.
+// Prints "ready" when it follows, then "call PID NUMBER" or "done PID NUMBER". Ends, and lets everybody go, with SIGTERM.
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kOfDescriptor = {SYS_read, SYS_write, SYS_pread64, SYS_pwrite64, SYS_writev, SYS_pwritev, SYS_fsync, SYS_fdatasync};
+constexpr std::array<std::string_view, 4> kCommands = {"epilog", "setup", "policy", "spank"};
+
+struct Task {
+  pid_t process = 0;
+  int failure = 0;  // the errno that its system call is to have
+};
+
+struct Wish {
+  std::string role;
+  enum What { list, kill, fail } what = list;
+  long at = 0;
+  int error = 0;
+  int number = -1;  // of the system calls that count; all
+};
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+pid_t number_in_status(pid_t task, std::string_view name) {
+  std::ifstream file("/proc/" + std::to_string(task) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name)) return std::atoi(line.c_str() + name.size());
+  }
+  return 0;
+}
+
+/// Of what a process executes.
+std::string program_of(pid_t process) {
+  const std::string proc = "/proc/" + std::to_string(process);
+  std::string name = first_line(proc + "/comm");
+  std::ifstream words(proc + "/cmdline");
+  std::string word;
+  std::getline(words, word, '\0');
+  std::getline(words, word, '\0');
+  if (std::ranges::count(kCommands, word) > 0) name += "-" + word;
+  return name;
+}
+
+class Tracer {
+ public:
+  explicit Tracer(Wish wish) : wish_(std::move(wish)) {}
+
+  bool follow(pid_t process) {
+    std::error_code gone;
+    bool any = false;
+    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/task", gone)) {
+      const pid_t task = std::atoi(entry.path().filename().c_str());
+      constexpr unsigned long kOptions =
+          PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC;
+      if (::ptrace(PTRACE_SEIZE, task, nullptr, kOptions) != 0) continue;
+      tasks_[task].process = process;
+      any = true;
+    }
+    roles_[process] = program_of(process);
+    return any;
+  }
+
+  /// Until there is nothing to be told any more.
+  void take_all() {
+    int status = 0;
+    for (pid_t task; (task = ::waitpid(-1, &status, __WALL | WNOHANG)) > 0;) {
+      if (WIFSTOPPED(status)) {
+        stopped(task, WSTOPSIG(status), status >> 16);
+      } else {
+        tasks_.erase(task);
+      }
+    }
+  }
+
+  [[nodiscard]] bool empty() const { return tasks_.empty(); }
+
+ private:
+  void adopt(pid_t task) {
+    if (tasks_.contains(task)) return;
+    const pid_t process = number_in_status(task, "Tgid:");
+    tasks_[task].process = process;
+    if (!roles_.contains(process) || process == task) roles_[process] = roles_[number_in_status(task, "PPid:")] + "+";
+  }
+
+  void stopped(pid_t task, int signal, int event) {
+    adopt(task);
+    const bool is_stop = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+    if (event == PTRACE_EVENT_STOP && is_stop) {
+      ::ptrace(PTRACE_LISTEN, task, nullptr, nullptr);
+      return;
+    }
+    if (event == PTRACE_EVENT_EXEC) roles_[tasks_[task].process] = program_of(task);
+    if (signal == (SIGTRAP | 0x80)) on_system_call(task);
+    go_on(task, event != 0 || signal == (SIGTRAP | 0x80) ? 0 : signal);
+  }
+
+  /// Forks of slurmstepd are looked at until they have a name.
+  void go_on(pid_t task, int signal) {
+    const std::string& role = roles_[tasks_[task].process];
+    const bool looks = role == wish_.role || tasks_[task].failure != 0 || role.starts_with("slurmstepd+");
+    ::ptrace(looks ? PTRACE_SYSCALL : PTRACE_CONT, task, nullptr, signal);
+  }
+
+  void on_system_call(pid_t task) {
+    __ptrace_syscall_info info{};
+    if (::ptrace(PTRACE_GET_SYSCALL_INFO, task, sizeof info, &info) <= 0) return;
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
+      entered(task, info);
+    } else {
+      left(task);
+    }
+  }
+
+  void entered(pid_t task, const __ptrace_syscall_info& info) {
+    const pid_t process = tasks_[task].process;
+    const int number = static_cast<int>(info.entry.nr);
+    if (number == SYS_prctl && info.entry.args[0] == PR_SET_NAME) renamed_ = task;
+    if (roles_[process] != wish_.role) return;
+    if (wish_.what == Wish::list) {
+      std::printf("call %d %d\n", process, number);
+    } else if ((wish_.number < 0 || number == wish_.number) && ++count_ == wish_.at) {
+      std::printf("done %d %d\n", process, number);
+      if (wish_.what == Wish::kill) ::kill(process, SIGKILL);
+      if (wish_.what == Wish::fail) prevent(task, number);
+    }
+    std::fflush(stdout);
+  }
+
+  void prevent(pid_t task, int number) {
+    tasks_[task].failure = wish_.error;
+    user_regs_struct registers{};
+    if (number == SYS_close || ::ptrace(PTRACE_GETREGS, task, nullptr, &registers) != 0) return;
+    // A sandbox allows no call that does not exist, so this one does nothing.
+    if (std::ranges::count(kOfDescriptor, number) > 0) {
+      registers.rdi = ~0ULL;
+    } else {
+      registers.orig_rax = ~0ULL;
+    }
+    ::ptrace(PTRACE_SETREGS, task, nullptr, &registers);
+  }
+
+  void left(pid_t task) {
+    Task& one = tasks_[task];
+    if (renamed_ == task) {
+      roles_[one.process] = first_line("/proc/" + std::to_string(one.process) + "/comm");
+      renamed_ = 0;
+    }
+    user_regs_struct registers{};
+    if (one.failure == 0 || ::ptrace(PTRACE_GETREGS, task, nullptr, &registers) != 0) return;
+    registers.rax = static_cast<unsigned long long>(-static_cast<long long>(one.failure));
+    ::ptrace(PTRACE_SETREGS, task, nullptr, &registers);
+    one.failure = 0;
+  }
+
+  Wish wish_;
+  long count_ = 0;
+  pid_t renamed_ = 0;  // who gives itself a name just now
+  std::map<pid_t, Task> tasks_;
+  std::map<pid_t, std::string> roles_;  // of processes
+};
+
+bool read_wish(int argc, char** argv, Wish& wish) {
+  if (argc < 4) return false;
+  wish.role = argv[2];
+  const std::string_view what = argv[3];
+  if (what == "list") return argc == 4;
+  wish.what = what == "kill" ? Wish::kill : Wish::fail;
+  if (wish.what == Wish::kill ? argc != 5 : argc != 6 && argc != 7) return false;
+  wish.at = std::atol(argv[4]);
+  if (wish.what == Wish::fail) wish.error = std::atoi(argv[5]);
+  if (argc == 7) wish.number = std::atoi(argv[6]);
+  return wish.at > 0 && (what == "kill" || (what == "fail" && wish.error > 0));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Wish wish;
+  if (!read_wish(argc, argv, wish)) {
+    std::fputs("usage: hostile_tracer PID ROLE list | kill N | fail N ERRNO [NUMBER]\n", stderr);
+    return 2;
+  }
+  sigset_t news;
+  sigemptyset(&news);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT}) sigaddset(&news, number);
+  ::sigprocmask(SIG_BLOCK, &news, nullptr);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  Tracer tracer(std::move(wish));
+  if (!tracer.follow(std::atoi(argv[1]))) {
+    std::perror("hostile_tracer: follow");
+    return 1;
+  }
+  std::puts("ready");
+  std::fflush(stdout);
+  for (int signal = SIGCHLD; signal == SIGCHLD && !tracer.empty(); signal = ::sigwaitinfo(&news, nullptr)) tracer.take_all();
+  // The kernel lets everybody go, and on.
+  return 0;
+}

@@ -1,0 +1,140 @@
+"""What must hold at every moment, attacked from inside a container or by its user on the node. tests/hostile/invariants lists all."""
+import os
+import re
+import sys
+import threading
+
+from cluster import await_true
+from harness import Skipped, equal, expect, test
+from images import Image, probe, with_probe
+
+ON = ("-w", "node01")
+HERE = os.path.dirname(os.path.abspath(__file__))
+SECRET = "only bob may read this"
+
+
+@test
+def a_source_that_is_swapped_all_the_time_shows_nothing_of_others(cluster):
+    private = os.path.join(cluster.home, "bob/swapped")
+    os.makedirs(private, exist_ok=True)
+    open(os.path.join(private, "file"), "w").write(SECRET)
+    os.chmod(private, 0o700)
+    os.chown(private, 2002, 2002)
+    mine = os.path.join(cluster.shared, "swapped")
+    os.makedirs(os.path.join(mine, "good"))
+    open(os.path.join(mine, "good/file"), "w").write("mine")
+    ends = threading.Event()
+
+    def swap():
+        turn = 0
+        while not ends.is_set():
+            turn += 1
+            os.symlink("/home/bob/swapped" if turn % 2 else "good", os.path.join(mine, "next"))
+            os.replace(os.path.join(mine, "next"), os.path.join(mine, "here"))
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    try:
+        await_true(lambda: os.path.lexists(os.path.join(mine, "here")), 5, "nothing is swapped")
+        script = f"for i in $(seq 15); do srun -n1 --container-image={cluster.name_of('base')} --container-mounts=/home/shared/swapped/here:/mnt cat /mnt/file; done; true"
+        done = cluster.run("salloc", *ON, "bash", "-c", script, timeout=60)
+    finally:
+        ends.set()
+        swapper.join()
+    expect(SECRET not in done.out + done.err, "another user's file was shown", done)
+    expect("mine" in done.out or "ermission denied" in done.err, "no start was raced, the test is void", done)
+
+
+@test
+def nobody_writes_into_a_program_of_ours(cluster):
+    done = cluster.bash("""
+        tried=0
+        for exe in /proc/[0-9]*/exe; do
+            pid=${exe%/exe}
+            case $(cat $pid/comm 2>/dev/null) in agent | fuse | slurmstepd | slurmd | import | container-help*)
+                tried=$((tried + 1))
+                if { echo x >>$exe; } 2>/dev/null; then echo "wrote $exe"; fi ;;
+            esac
+        done
+        for file in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .*/\\1/p' /proc/self/mountinfo); do
+            if [[ -f $file && $file != /proc/* && $file != /dev/* && $file != /etc/* ]] && { : >>$file; } 2>/dev/null; then echo "wrote $file"; fi
+        done
+        echo "tried $tried" """, *ON)
+    out = done.good()
+    expect(int(re.search(r"tried (\d+)", out)[1]) > 0, "no process of ours is visible, the test is void", done)
+    expect("wrote" not in out, "a program was written into", done)
+
+
+@test
+def nobody_reads_the_memory_of_a_start(cluster):
+    name, layers = cluster.faulty.publish(with_probe("invariants-memory", [("data", os.urandom(1 << 20))]))
+    gate = cluster.faulty.hold(layers[0])
+    step = cluster.start_srun(*ON, "-n2", "/probe", image=name)
+    try:
+        await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+        done = cluster.enter("node01", "2001", "bash", "-c", """
+            for pid in /proc/[0-9]*; do
+                case $(cat $pid/comm) in slurmstepd | leader | agent | import | layer-writer)
+                    echo "found $(cat $pid/comm)"
+                    for file in mem maps environ; do
+                        if [[ $(head -c 1 $pid/$file 2>/dev/null | wc -c) != 0 ]]; then echo "read $pid/$file"; fi
+                    done
+                    if { exec 9<$pid/mem; } 2>/dev/null; then echo "opened $pid/mem"; fi
+                    ls $pid/fd/ 2>/dev/null | sed "s:^:listed $pid/fd/:" ;;
+                esac
+            done""").end(20)
+    finally:
+        gate.set()
+        step.end()
+    equal({line.split()[1] for line in done.out.splitlines() if line.startswith("found")}, {"slurmstepd", "leader", "agent", "import", "layer-writer"}, "processes", done)
+    equal([line for line in done.out.splitlines() if not line.startswith("found")], [], "what could be read", done)
+
+
+@test
+def a_running_container_changes_no_mount_of_its_node(cluster):
+    before = cluster.mounts("node01")
+    step = cluster.start_srun(*ON, "--container-mounts=/home/shared:/mnt,tmpfs:/scratch", "sh", "-c", "echo up; sleep 1")
+    step.await_text("up")
+    during = cluster.mounts("node01")
+    step.end().good()
+    equal(during, before, "mounts of the node while the step runs")
+    cluster.must_be_quiet()
+
+
+@test
+def the_user_of_an_image_changes_nothing(cluster):
+    for number, user in enumerate(("0", "0:0", "root", "4294967296", "-1", "99999999999999999999:0", "65534:65534", "no such user")):
+        image = Image(f"suites/user-{number}", [[("probe", probe())]], {"User": user})
+        done = cluster.srun(*ON, "/probe", image=image)
+        expect(done.rc != 0 or "uid 2001," in done.out, f"User {user}", done)
+        expect(done.rc == 0 or len(done.errors()) == 1, f"User {user} is refused without a line", done)
+
+
+# --- by tracing -------------------------------------------------------------------------------------------------------
+
+@test
+def a_task_opens_nothing_between_entering_and_giving_up_its_privilege(cluster):
+    sys.path.append(os.path.join(HERE, "../../hostile"))
+    import scene
+
+    program = os.environ.get("SPC_TRACER", os.path.join(HERE, "../../../build/release/tests/hostile/hostile_tracer"))
+    if not os.access(program, os.X_OK):
+        raise Skipped("there is no tracer for this machine")
+    names = scene.system_calls()
+    with scene.Traced(cluster, program, "slurmstepd+", "list") as traced:
+        cluster.srun(*ON, "-n2", "true").good()
+    by_process = {}
+    for word, pid, number in traced.lines:
+        if word == "call":
+            by_process.setdefault(pid, []).append(names.get(int(number), number))
+    entered = 0
+    for calls in by_process.values():
+        if "setns" not in calls:
+            continue
+        last = len(calls) - 1 - calls[::-1].index("setns")
+        dropped = next((at for at in range(last, len(calls)) if calls[at] == "capset"), None)
+        expect(dropped is not None, f"a task enters and keeps its privilege: {calls[last:][:30]}")
+        entered += 1
+        between = set(calls[last:dropped])
+        expect(not any(name.startswith(("open", "execve", "connect", "socket", "stat", "newfstatat")) for name in between), f"between entering and capset: {calls[last:dropped]}")
+    equal(entered, 2, "tasks that have entered")
