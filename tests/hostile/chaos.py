@@ -153,6 +153,8 @@ class Chaos:
             self.number += 1
             self.count.tried += 1
             self.chance.choice(self.JOBS)(self)
+            if self.is_full and not any(f"-w {node}" in self.jobs[-1].title for node in FOUR[:-1]):
+                self.jobs[-1].wanted = "any"
         if self.chance.random() < 0.15:
             self.chance.choice(self.TROUBLES)(self)
         self.collect()
