@@ -14,6 +14,7 @@ struct ConvertedLayer {
   std::uint64_t entries = 0;          ///< entries of the archive
   std::uint64_t dropped_devices = 0;  ///< device nodes are never stored
   std::uint64_t dropped_xattrs = 0;   ///< security.*, trusted.*, system.*, user.overlay.*
+  std::uint64_t fitted = 0;           ///< not 0: it was fitted to the layers below, and is of use above those only
 };
 
 struct LayerLimits {
@@ -30,10 +31,22 @@ struct LayerLimits {
 inline constexpr int kLayerInput = 0;   ///< the blob's bytes, to the end of file
 inline constexpr int kLayerOutput = 3;  ///< an empty regular file, open for reading and writing
 inline constexpr int kLayerReport = 4;  ///< takes one LayerReport
+/// A socket, for a layer that will lie in an image: when the archive has been read and means another thing above other layers, it
+/// gets one LayersBelowQuestion, and its answers are the layers below, the bottom layer first: LayersBelowAnswer with descriptors,
+/// open for reading, as many messages as it takes. Without it the layer is converted as if it were alone.
+inline constexpr int kLayerBelow = 5;
+
+struct LayersBelowQuestion {
+  std::uint64_t entries = 0;  ///< of the archive
+};
+struct LayersBelowAnswer {
+  std::uint64_t more = 0;  ///< not 0: another answer follows
+};
+inline constexpr std::size_t kMaxLayersBelow = 500;
 
 /// The only output of the sandbox apart from the image file. Fixed size: nothing to parse.
 struct LayerReport {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '2', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '3', '\0'};
   char magic[8] = {};
   WireError error;  ///< not set: success
   ConvertedLayer layer;

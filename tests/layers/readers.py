@@ -1,13 +1,16 @@
 """The same archive as three programs see it: GNU tar, Python's tarfile, and ours with sqfs2tar behind it."""
 
+import array
 import calendar
 import fcntl
 import io
 import os
 import re
+import socket
 import struct
 import subprocess
 import tarfile
+import threading
 
 from model import DEVICE, DIRECTORY, FIFO, FILE, GONE, HARD_LINK, LINK, Entry
 
@@ -137,20 +140,41 @@ def by_gnu_tar(data):
 
 # --- ours ---
 
-REPORT = struct.Struct("<8sIi1000s400s32sQQQQ")  # runtime/protocol/layer.hpp, with a WireError in it
+REPORT = struct.Struct("<8sIi1000s400s32sQQQQQ")  # runtime/protocol/layer.hpp, with a WireError in it
 
 
-def convert(data, output):
-    """Runs layer-writer; returns None or why it refuses."""
+def give_below(asked, below):
+    """Plays import: answers the question for the layers below."""
+    if asked.recv(8):
+        for at in range(0, len(below) or 1, 250):
+            some, more = below[at:at + 250], at + 250 < len(below)
+            asked.sendmsg([struct.pack("<Q", more)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", some))] if some else [])
+
+
+def convert(data, output, below=None):
+    """Runs layer-writer; returns None or why it refuses. `below`: descriptors of the layers under it, the lowest first."""
     given = memory_file(data)
     mine, theirs = os.pipe()
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (output, theirs)]
+    asked, asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (output, theirs, *([] if below is None else [asking.fileno()]))]
+    numbers = (3, 4, 5)[:len(high)]
 
     def place():
-        for number, fd in zip((3, 4), high):
+        for number, fd in zip(numbers, high):
             os.dup2(fd, number)
-    done = subprocess.run([LAYER_WRITER, str(MOST_BYTES), str(MOST_BYTES), str(MOST_ENTRIES)], stdin=given, preexec_fn=place, pass_fds=(3, 4),
-                          stderr=subprocess.PIPE)
+    answering = threading.Thread(target=give_below, args=(asked, below), daemon=True)
+    with asked:
+        if below is not None:
+            answering.start()
+        process = subprocess.Popen([LAYER_WRITER, str(MOST_BYTES), str(MOST_BYTES), str(MOST_ENTRIES)], stdin=given, preexec_fn=place,
+                                   pass_fds=numbers, stderr=subprocess.PIPE)
+        asking.close()
+        for fd in high[2:]:
+            os.close(high.pop())
+        done = subprocess.CompletedProcess(process.args, None, stderr=process.communicate()[1])
+        done.returncode = process.returncode
+        if below is not None:
+            answering.join()
     for fd in (given, theirs, *high):
         os.close(fd)
     with os.fdopen(mine, "rb") as pipe:
@@ -158,7 +182,7 @@ def convert(data, output):
     if len(report) != REPORT.size:
         raise AssertionError(f"layer-writer died with status {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}")
     magic, failed, _, text, *_ = REPORT.unpack(report)
-    assert magic == b"SPCLAY2\0" and done.returncode == (1 if failed else 0), done
+    assert magic == b"SPCLAY3\0" and done.returncode == (1 if failed else 0), done
     return text.split(b"\0")[0].decode() if failed else None
 
 

@@ -161,7 +161,7 @@ def test_an_import_that_is_killed_at_any_message_or_request_leaves_a_store_that_
 
 
 def image_layers(image):
-    return (layer.digest[7:] + ".sqsh" for layer in image.layers)
+    return (oci.stored_as(layer.digest) + ".sqsh" for layer in image.layers)
 
 
 def killed_at(event, number, image, store):

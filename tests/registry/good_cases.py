@@ -20,7 +20,7 @@ def test_pulls_an_oci_image_and_writes_record_and_reference():
     record = result.store.record(small.digest[7:])
     magic, layers, _, public_until = struct.unpack_from("<8sIIq", record)
     assert magic == b"SPCIMG2\0" and layers == 1 and abs(public_until - time.time() - 3600) < 60
-    assert record[72:104].hex() == small.layers[0].digest[7:]
+    assert record[72:104].hex() == oci.stored_as(small.layers[0].digest)
     offset, size = struct.unpack_from("<QQ", record, 24)
     settings = record[offset:offset + size].split(b"\0")
     assert b"env=PATH=/usr/bin" in settings and b"workdir=/srv" in settings and b"cmd=/bin/sh" in settings, settings

@@ -13,6 +13,7 @@ OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+LAYER_FORMAT = 2  # kLayerFormat in runtime/image/store/store.hpp
 DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
@@ -24,9 +25,28 @@ def descriptor(media_type, data, **more):
     return {"mediaType": media_type, "digest": digest(data), "size": len(data), **more}
 
 
+def stored_as(layer_digest):
+    """The name of a layer in the store that means the same above whatever layers: of the digest, changed with the format."""
+    return f"{layer_digest[7:-2]}{int(layer_digest[-2:], 16) ^ (LAYER_FORMAT - 1):02x}"
+
+
+def stored_fitted(digests):
+    """The name of the topmost of these layers if it was fitted to those below it."""
+    chain = b""
+    for digest_of_layer in digests:
+        chain = hashlib.sha256(chain + bytes.fromhex(digest_of_layer[7:])).digest()
+    return stored_as("sha256:" + bytes(255 - byte for byte in chain).hex())
+
+
 def tar_of(files):
+    """With an entry for each directory, as builders write it."""
     out = io.BytesIO()
+    directories = {"/".join(name.split("/")[:depth]) for name in files for depth in range(1, name.count("/") + 1)}
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in sorted(directories):
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, 1
+            tar.addfile(info)
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size, info.mode, info.mtime = len(content), 0o644, 1
@@ -35,8 +55,8 @@ def tar_of(files):
 
 
 class Layer:
-    def __init__(self, files):
-        self.tar = tar_of(files)
+    def __init__(self, files, tar=None):
+        self.tar = tar_of(files) if tar is None else tar
         self.blob = gzip.compress(self.tar, 1, mtime=0)
         self.digest, self.diff_id = digest(self.blob), digest(self.tar)
 

@@ -20,7 +20,7 @@ def image_of(bytes_each, layers=1):
 
 
 def layer_path(store, image, number=0):
-    return os.path.join(store.path, "layers/sha256", image.layers[number].digest[7:] + ".sqsh")
+    return os.path.join(store.path, "layers/sha256", oci.stored_as(image.layers[number].digest) + ".sqsh")
 
 
 def used(store, image, seconds_ago):
@@ -73,7 +73,7 @@ def test_the_least_recently_used_image_goes_first():
     registry.repository("room/new", new)
     result = succeeds(pull("room/new", store=store, settings=settings), new)
     assert not has(store, older, "room/older") and has(store, old, "room/old"), result
-    assert result.evicted == [older.layers[0].digest[7:]]
+    assert result.evicted == [oci.stored_as(older.layers[0].digest)]
     assert any(line.startswith("making room in the image store: evicting 1 least recently used images") for line in result.progress), result
     # It can be fetched again, and takes the place of the next.
     succeeds(pull("room/older", store=store, settings=settings), older)
@@ -104,7 +104,7 @@ def test_a_layer_that_another_image_has_stays():
     three = image_of(1_000_000)
     registry.repository("base/three", three)
     result = succeeds(pull("base/three", store=store, settings=settings), three)
-    assert result.evicted == [one.layers[1].digest[7:]] and os.path.exists(layer_path(store, two)), result
+    assert result.evicted == [oci.stored_as(one.layers[1].digest)] and os.path.exists(layer_path(store, two)), result
 
 
 def test_above_the_high_watermark_the_store_is_emptied_to_the_low_one():

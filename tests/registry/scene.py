@@ -64,7 +64,7 @@ def succeeds(result, image):
     assert result.failed is None and result.status == 0, result
     assert result.done == image.digest[7:], result
     for layer in image.layers:
-        assert layer.digest[7:] + ".sqsh" in result.store.layers(), f"no layer {layer.digest}: {result.store.layers()}"
+        assert oci.stored_as(layer.digest) + ".sqsh" in result.store.layers(), f"no layer {layer.digest}: {result.store.layers()}"
     assert image.digest[7:] in result.store.names("images")
     return result
 

@@ -8,7 +8,7 @@
 #include "base/file.hpp"
 #include "base/sha256.hpp"
 #include "image/export/tar_member.hpp"
-#include "image/layer/layer_process.hpp"
+#include "image/layer/worker/layer_process.hpp"
 #include "image/reference/request.hpp"
 #include "image/registry/json.hpp"
 #include "image/store/record.hpp"

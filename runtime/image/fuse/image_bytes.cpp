@@ -1,6 +1,5 @@
 #include "image/fuse/image_bytes.hpp"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,10 +8,6 @@
 #include <string>
 
 #include "base/format.hpp"
-
-extern "C" {
-#include <squashfuse/decompress.h>  // last: it defines _POSIX_C_SOURCE
-}
 
 namespace spc::fuse {
 namespace {
@@ -35,23 +30,21 @@ Result<void> read_at(int file, std::uint64_t offset, std::span<std::byte> into) 
 
 }  // namespace
 
-Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t offset) {
-  struct stat status {};
-  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat the image");
-  const auto size = static_cast<std::uint64_t>(status.st_size);
+Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t offset, std::uint64_t size, Unpacker unpacker,
+                                                     std::size_t cache) {
   if (offset > size) return Error(ErrorKind::corrupt, "the squashfs starts beyond the end of the file");
 
   std::array<std::byte, SquashfsSuper::kBytes> head{};
   const std::size_t there = static_cast<std::size_t>(std::min<std::uint64_t>(size - offset, head.size()));
   SPC_TRY(read_at(file, offset, std::span(head).first(there)));
   const auto super = SPC_TRY(parse_squashfs_super(std::span(head).first(there), size - offset));
-  if (::sqfs_decompressor_get(super.compressor) == nullptr) {
+  if (!unpacker.knows(super.compressor)) {
     return Error(ErrorKind::invalid,
                  formatted("the squashfs is compressed with {}, which this build does not support",
                            compressor_name(super.compressor)))
         .hint("recreate it with mksquashfs -comp zstd");
   }
-  return std::unique_ptr<ImageBytes>(new ImageBytes(file, offset, super));
+  return std::unique_ptr<ImageBytes>(new ImageBytes(file, offset, super, unpacker, cache));
 }
 
 Result<void> ImageBytes::read(std::uint64_t position, std::span<std::byte> into) const {
@@ -72,8 +65,7 @@ Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool 
   }
   block.bytes = std::make_unique_for_overwrite<std::byte[]>(limit);
   block.size = limit;
-  const sqfs_decompressor decompress = ::sqfs_decompressor_get(super_.compressor);
-  if (decompress(bytes.get(), stored, block.bytes.get(), &block.size) != SQFS_OK) {
+  if (!unpacker_.unpack(super_.compressor, {bytes.get(), stored}, block.bytes.get(), block.size)) {
     return damaged("a block that cannot be decompressed");
   }
   if (block.size == 0 || block.size > limit) return damaged("an invalid block size");

@@ -33,11 +33,21 @@ Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
 /// The image violates the format. Readers get EIO.
 inline Error damaged(const char* what) { return Error(ErrorKind::corrupt, what); }
 
+/// Decompression, by number of the compressor: `fuse` reads whatever users have, layers of the store have one.
+struct Unpacker {
+  bool (*knows)(std::uint16_t compressor);
+  /// `size`: room behind `into`, then what was written. False: damaged.
+  bool (*unpack)(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into, std::size_t& size);
+};
+
 /// The blocks of one image. Thread-safe. The caller owns the descriptor.
 class ImageBytes {
  public:
-  /// The squashfs that starts at `offset` of the file; its decompressor must be available.
+  /// The squashfs that starts at `offset` of the file, however it is compressed.
   static Result<std::unique_ptr<ImageBytes>> open(int file, std::uint64_t offset);
+  /// The same for a file of this `size`; at most `cache` bytes of blocks are kept.
+  static Result<std::unique_ptr<ImageBytes>> open(int file, std::uint64_t offset, std::uint64_t size, Unpacker unpacker,
+                                                  std::size_t cache);
 
   [[nodiscard]] const SquashfsSuper& super() const { return super_; }
 
@@ -49,17 +59,18 @@ class ImageBytes {
   Result<SharedBlock> data(std::uint64_t position, std::uint32_t size_word);
 
  private:
-  ImageBytes(int file, std::uint64_t offset, const SquashfsSuper& super) : file_(file), offset_(offset), super_(super) {}
+  ImageBytes(int file, std::uint64_t offset, const SquashfsSuper& super, Unpacker unpacker, std::size_t cache)
+      : file_(file), offset_(offset), super_(super), unpacker_(unpacker), metadata_(cache / 3), data_(cache - cache / 3) {}
   Result<Block> load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const;
 
-  static constexpr std::size_t kMetadataCache = 16 << 20;
-  static constexpr std::size_t kDataCache = 32 << 20;
+  static constexpr std::size_t kCache = 48 << 20;  // a third for metadata
 
   const int file_;
   const std::uint64_t offset_;
   const SquashfsSuper super_;
-  Cache<Block> metadata_{kMetadataCache};
-  Cache<Block> data_{kDataCache};
+  const Unpacker unpacker_;
+  Cache<Block> metadata_;
+  Cache<Block> data_;
 };
 
 /// Reads on from a position in a table, across blocks.

@@ -66,7 +66,9 @@ struct Piece {
 /// Device nodes other than 0:0, overlayfs's whiteout, are hidden.
 class SquashfsReader {
  public:
-  explicit SquashfsReader(std::unique_ptr<ImageBytes> image) : image_(std::move(image)) {}
+  /// `cache`: bytes of directories kept.
+  explicit SquashfsReader(std::unique_ptr<ImageBytes> image, std::size_t cache = 16 << 20)
+      : image_(std::move(image)), directories_(cache) {}
 
   [[nodiscard]] const SquashfsSuper& super() const { return image_->super(); }
   /// Empty: a device node.
@@ -101,7 +103,7 @@ class SquashfsReader {
   Result<std::pair<std::string, std::string>> xattr(TableReader& table, std::uint64_t values);
 
   std::unique_ptr<ImageBytes> image_;
-  Cache<Directory> directories_{16 << 20};
+  Cache<Directory> directories_;
   Cache<BlockIndex> indexes_{4 << 20};
 };
 

@@ -23,39 +23,51 @@ namespace {
 
 std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
 
-struct LayersOf {
-  std::vector<MissingLayer> missing;  ///< each that has to be brought, once
-  std::vector<UniqueFd> held;         ///< those that are there and may be taken: nobody takes them away
-};
-
-Result<LayersOf> sort_layers(const ResolvedImage& image, const ImageStore& store, LayerRights& rights) {
-  LayersOf layers;
+/// Each layer once, the bottom layer first. Overlayfs takes none twice, and what the topmost says of a file counts.
+Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
+  std::vector<ImageLayer> layers;
   std::map<Digest, Digest> seen;
-  for (std::size_t i = 0; i < image.manifest.layers.size(); ++i) {
+  for (std::size_t i = image.manifest.layers.size(); i-- > 0;) {
     const Descriptor& blob = image.manifest.layers[i];
     const Digest& diff_id = image.config.diff_ids[i];
     const auto [known, fresh] = seen.emplace(blob.digest, diff_id);
-    if (!fresh) {
-      if (known->second == diff_id) continue;
+    if (fresh) layers.push_back({.blob = blob, .diff_id = diff_id, .names = {}, .place = 0});
+    if (known->second != diff_id) {
       return Error(ErrorKind::corrupt, formatted("layer {}: the image gives it two contents",
                                                  in_quotes(blob.digest.str())));
     }
-    const Digest name = layer_name(blob.digest);
-    UniqueFd there = store.hold_layer(name);
-    if (there && SPC_TRY(rights.may_take(name))) {
-      layers.held.push_back(std::move(there));
+  }
+  std::reverse(layers.begin(), layers.end());
+  std::vector<Digest> blobs;
+  for (const ImageLayer& layer : layers) blobs.push_back(layer.blob.digest);
+  const auto names = layer_names(blobs);
+  for (std::size_t place = 0; place < layers.size(); ++place) {
+    layers[place].place = place;
+    layers[place].names = names[place];
+  }
+  return layers;
+}
+
+Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, const ImageStore& store, LayerRights& rights) {
+  PulledLayers layers;
+  layers.held.resize(all.size());
+  for (const ImageLayer& layer : all) {
+    const auto name = name_in_store(layer, store);
+    UniqueFd there = name ? store.hold_layer(*name) : UniqueFd();
+    if (there && SPC_TRY(rights.may_take(*name))) {
+      layers.held[layer.place] = HeldLayer{*name, std::move(there)};
     } else {
-      layers.missing.push_back({blob, diff_id});
+      layers.missing.push_back(layer);
     }
   }
   return layers;
 }
 
 /// What the layers that have to be converted will take. Squashfs with zstd needs about as much as the blob.
-std::uint64_t bytes_needed(const std::vector<MissingLayer>& missing, const ImageStore& store) {
+std::uint64_t bytes_needed(const std::vector<ImageLayer>& missing, const ImageStore& store) {
   std::uint64_t compressed = 0;
   for (const auto& layer : missing) {
-    if (!store.has_layer(layer_name(layer.blob.digest))) compressed += layer.blob.size;
+    if (!name_in_store(layer, store)) compressed += layer.blob.size;
   }
   return compressed + compressed / 10;
 }
@@ -90,19 +102,20 @@ struct Import {
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
-Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
+Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
                                            const ResolvedImage& image) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
-  auto layers = SPC_TRY(sort_layers(image, import.store, rights));
-  std::set<Digest> distinct;
-  for (const Descriptor& layer : image.manifest.layers) distinct.insert(layer_name(layer.digest));
+  const auto all = SPC_TRY(layers_of(image));
+  auto layers = SPC_TRY(sort_layers(all, import.store, rights));
+  std::set<Digest> kept;
+  for (const ImageLayer& layer : all) kept.insert({layer.names.alone, layer.names.fitted});
   std::optional<StoreLock> slot;
   if (!layers.missing.empty()) {
     const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
     const std::uint64_t needed = bytes_needed(layers.missing, import.store);
-    SPC_TRY(make_room(import.store, import.config.store, needed, distinct, import.agent, hint_for_room(import.request)));
+    SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
   const PullContext context{.http = import.http,
                             .source = source,
@@ -110,13 +123,11 @@ Result<std::vector<UniqueFd>> bring_layers(const Import& import, ImageSource& so
                             .agent = import.agent,
                             .rights = rights,
                             .image = wanted.name,
-                            .layers = distinct.size(),
+                            .layers = all.size(),
                             .max_parallel = parallel_layers(import.config),
                             .meter = import.request.meter,
                             .timing = import.timing};
-  auto held = SPC_TRY(about_store(pull_layers(context, layers.missing), import.store));
-  for (UniqueFd& layer : layers.held) held.push_back(std::move(layer));
-  return held;
+  return about_store(pull_layers(context, std::move(layers)), import.store);
 }
 
 /// `name`: as the user gave it; of a stored container only the image that it was made from will do.
@@ -156,7 +167,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
   const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
-  SPC_TRY(about_store(stored.keep(image, access), import.store));
+  SPC_TRY(about_store(stored.keep(image, access, held), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   return image.digest;
 }
@@ -171,7 +182,7 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   if (import.request.only_digest) return image.digest;
   const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
   const StoredImage stored(import.store, wanted, import.config);
-  SPC_TRY(about_store(stored.keep(image, Access::not_known), import.store));
+  SPC_TRY(about_store(stored.keep(image, Access::not_known, held), import.store));
   return image.digest;
 }
 

@@ -197,7 +197,7 @@ Result<void> StoredImage::grant(const Digest& manifest) const {
   return store_.write_grant(wanted_.uid, *by_digest, {manifest, now()});
 }
 
-Result<void> StoredImage::keep(const ResolvedImage& image, Access access) const {
+Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const std::vector<HeldLayer>& layers) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
   origin.name = wanted_.name;
@@ -210,7 +210,7 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access) const 
   ImageRecord record;
   record.public_until = origins.public_until();
   record.layer_format = kLayerFormat;
-  for (const Descriptor& layer : image.manifest.layers) record.layers.push_back(layer_name(layer.digest));
+  for (const HeldLayer& layer : layers) record.layers.push_back(layer.name);
   record.settings = settings_of(image.config);
   record.manifest = image.manifest_bytes;
   record.config = image.config_bytes;

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "image/config/config.hpp"
+#include "image/pull/pull_layers.hpp"
 #include "image/pull/repository.hpp"
 #include "image/store/store.hpp"
 
@@ -45,7 +46,7 @@ class StoredImage {
   Result<std::optional<Digest>> usable(PullPolicy pull, Repository& repository, const Admit& admit, Log& log);
 
   /// Writes what the store has to know of an image whose layers are all there, each delivered by this origin or public.
-  Result<void> keep(const ResolvedImage& image, Access access) const;
+  Result<void> keep(const ResolvedImage& image, Access access, const std::vector<HeldLayer>& layers) const;
 
  private:
   struct Known {

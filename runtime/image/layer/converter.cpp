@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "base/format.hpp"
+#include "base/socket.hpp"
+#include "image/layer/fit.hpp"
 #include "image/layer/decompress.hpp"
 #include "image/layer/squashfs_tables.hpp"
 #include "image/layer/tar_reader.hpp"
@@ -55,11 +57,13 @@ class Gate {
 
 class LayerConverter::Work {
  public:
-  Work(int input, int output, std::uint64_t data_begin, unsigned workers, const LayerLimits& limits, EVP_MD_CTX* digest)
+  Work(int input, int output, int below, std::uint64_t data_begin, unsigned workers, const LayerLimits& limits, EVP_MD_CTX* digest)
       : input_(input),
         output_(output),
+        below_(below),
         limits_(limits),
         digest_(digest),
+        tree_(below >= 0),
         writer_(output, data_begin, workers),
         inflating_([this] { inflate(); }),
         hashing_([this] { hash(); }) {
@@ -78,6 +82,7 @@ class LayerConverter::Work {
   Result<ConvertedLayer> run() {
     gate_.set(Gate::State::open);
     SPC_TRY(read_archive());
+    if (below_ >= 0) SPC_TRY(fit_to_layers_below());
     SPC_TRY(writer_.finish());
     SPC_TRY(write_squashfs_tables(output_, writer_.offset(), tree_.root(), writer_.fragments()));
     hashing_.join();
@@ -130,6 +135,25 @@ class LayerConverter::Work {
     return reader.drain();
   }
 
+  Result<void> fit_to_layers_below() {
+    if (!below::depends_on_layers_below(tree_.root())) return {};
+    layer_.fitted = 1;
+    auto files = SPC_TRY(ask_for_layers_below());
+    auto layers = SPC_TRY(below::LayersBelow::open(std::move(files)));
+    return below::fit(tree_.root(), layers, writer_);
+  }
+
+  Result<std::vector<UniqueFd>> ask_for_layers_below() {
+    SPC_TRY(send_struct(below_, LayersBelowQuestion{.entries = layer_.entries}));
+    std::vector<UniqueFd> layers;
+    LayersBelowAnswer answer{.more = 1};
+    while (answer.more != 0) {
+      auto some = SPC_TRY(receive_struct(below_, answer, kMaxDescriptorsPerMessage));
+      for (UniqueFd& layer : some) layers.push_back(std::move(layer));
+    }
+    return layers;
+  }
+
   Result<void> add(TarReader& reader, TarEntry& entry) {
     const auto inode = SPC_TRY(tree_.add(entry));
     if (!inode) return {};
@@ -164,6 +188,7 @@ class LayerConverter::Work {
 
   int input_;
   int output_;
+  int below_;
   LayerLimits limits_;
   ConvertedLayer layer_;  // the hashing thread's part: diff_id and tar_bytes, until it has been joined
   std::unique_ptr<EVP_MD_CTX, FreeDigest> digest_;
@@ -180,7 +205,7 @@ LayerConverter::LayerConverter(std::unique_ptr<Work> work) : work_(std::move(wor
 LayerConverter::LayerConverter(LayerConverter&&) noexcept = default;
 LayerConverter::~LayerConverter() = default;
 
-Result<LayerConverter> LayerConverter::create(int input, int output, unsigned workers, const LayerLimits& limits) {
+Result<LayerConverter> LayerConverter::create(int input, int output, unsigned workers, const LayerLimits& limits, int below) {
   // No configuration file: it would be opened when the first digest is wanted.
   OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
   std::unique_ptr<EVP_MD_CTX, FreeDigest> digest(EVP_MD_CTX_new());
@@ -188,7 +213,7 @@ Result<LayerConverter> LayerConverter::create(int input, int output, unsigned wo
     return Error(ErrorKind::internal, "OpenSSL has no SHA-256");
   }
   const std::uint64_t data_begin = SPC_TRY(begin_squashfs(output));
-  return LayerConverter(std::make_unique<Work>(input, output, data_begin, workers, limits, digest.release()));
+  return LayerConverter(std::make_unique<Work>(input, output, below, data_begin, workers, limits, digest.release()));
 }
 
 Result<ConvertedLayer> LayerConverter::run() { return work_->run(); }

@@ -14,7 +14,8 @@ class LayerConverter {
  public:
   /// Prepares everything that needs a system call forbidden by the sandbox, above all threads. Reads nothing yet.
   /// `output` is empty and open for reading and writing; the caller owns both descriptors.
-  static Result<LayerConverter> create(int input, int output, unsigned workers, const LayerLimits& limits);
+  /// `below`: the socket kLayerBelow, or -1.
+  static Result<LayerConverter> create(int input, int output, unsigned workers, const LayerLimits& limits, int below = -1);
   LayerConverter(LayerConverter&&) noexcept;
   ~LayerConverter();
 

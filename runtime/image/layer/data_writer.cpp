@@ -212,15 +212,15 @@ Result<void> DataWriter::begin(std::shared_ptr<FileData> file, std::uint64_t siz
   return {};
 }
 
-Result<void> DataWriter::add(std::span<const std::byte> bytes, const PieceRef& piece) {
+Result<void> DataWriter::add_bytes(std::span<const std::byte> bytes, const PieceRef* piece) {
   if (shares_block_) {
     std::memcpy(fragment_.get() + fragment_size_, bytes.data(), bytes.size());
     fragment_size_ += bytes.size();
     return {};
   }
   while (!bytes.empty()) {
-    if (partial_size_ == 0 && bytes.size() >= kBlockBytes) {
-      SPC_TRY(add_block(bytes.first(kBlockBytes), &piece));
+    if (piece != nullptr && partial_size_ == 0 && bytes.size() >= kBlockBytes) {
+      SPC_TRY(add_block(bytes.first(kBlockBytes), piece));
       bytes = bytes.subspan(kBlockBytes);
       continue;
     }

@@ -34,7 +34,8 @@ class DataWriter {
 
   /// Each file is begun, gets exactly `size` bytes of data and zeros, and is ended. `file` is complete after finish().
   Result<void> begin(std::shared_ptr<FileData> file, std::uint64_t size);
-  Result<void> add(std::span<const std::byte> bytes, const PieceRef& piece);
+  Result<void> add(std::span<const std::byte> bytes, const PieceRef& piece) { return add_bytes(bytes, &piece); }
+  Result<void> add_copy(std::span<const std::byte> bytes) { return add_bytes(bytes, nullptr); }
   Result<void> add_zeros(std::uint64_t count);
   Result<void> end();
 
@@ -66,6 +67,7 @@ class DataWriter {
   };
   class Compressor;
 
+  Result<void> add_bytes(std::span<const std::byte> bytes, const PieceRef* piece);
   Result<void> add_block(std::span<const std::byte> bytes, const PieceRef* piece);
   Result<void> flush_fragments();
   Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece, std::shared_ptr<FileData> file,

@@ -27,7 +27,10 @@ unsigned worker_count(unsigned wanted) {
 }
 
 Result<ConvertedLayer> convert(const LayerLimits& limits) {
-  auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers), limits));
+  struct stat status {};
+  const bool has_below = ::fstat(kLayerBelow, &status) == 0 && S_ISSOCK(status.st_mode);
+  auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers), limits,
+                                                  has_below ? kLayerBelow : -1));
   SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(limits.image_bytes));
   // From here on the bytes of the layer are read.
   return converter.run();

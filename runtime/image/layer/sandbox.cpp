@@ -15,11 +15,13 @@ Result<void> enter_layer_sandbox(std::uint64_t largest_file) {
   return enter_sandbox(
       {// descriptors we have
        SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(pwritev), SCMP_SYS(ftruncate),
-       SCMP_SYS(sync_file_range), SCMP_SYS(close),
+       SCMP_SYS(sync_file_range), SCMP_SYS(close), SCMP_SYS(lseek),
+       // the layers below, over the socket we have
+       SCMP_SYS(sendmsg), SCMP_SYS(recvmsg),
        // memory and threads
        {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}}, SCMP_SYS(futex), SCMP_SYS(sched_yield),
        SCMP_SYS(clock_gettime), SCMP_SYS(restart_syscall)},
-      {.descriptors = kLayerReport + 1, .file_size = largest_file});
+      {.descriptors = kLayerBelow + 1 + kMaxLayersBelow, .file_size = largest_file});
 }
 
 }  // namespace spc

@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::size_t kMaxPath = 4096;
 constexpr std::size_t kMaxName = 255;
-constexpr std::size_t kMaxDepth = 2048;  ///< no longer path can be opened; the writer of the tables recurses
-constexpr unsigned kMaxLinks = 40;       ///< as the kernel
 
 constexpr std::string_view kWhiteout = ".wh.";
 constexpr std::string_view kOpaque = ".wh..wh..opq";
@@ -18,8 +16,11 @@ constexpr std::string_view kAufs = ".wh..wh.";
 
 Error refused(std::string_view why) { return Error(ErrorKind::refused, std::string(why)); }
 
-/// The path's parts without `.` and with `..` resolved by name. Absolute paths are inside the image too.
-Result<std::vector<std::string_view>> split(std::string_view path) {
+bool is_whiteout(const Inode& inode) { return std::holds_alternative<Whiteout>(inode.content); }
+
+}  // namespace
+
+Result<std::vector<std::string_view>> split_path(std::string_view path) {
   if (path.size() > kMaxPath) return refused("the path is longer than 4096 bytes");
   std::vector<std::string_view> parts;
   while (!path.empty()) {
@@ -38,7 +39,6 @@ Result<std::vector<std::string_view>> split(std::string_view path) {
   return parts;
 }
 
-/// Puts a link's target in front of what is left to walk, which is kept in reverse.
 void push_target(std::vector<std::string_view>& ahead, std::string_view target) {
   const auto rest = ahead.size();
   while (!target.empty()) {
@@ -56,17 +56,26 @@ std::shared_ptr<Inode> new_directory() {
   return inode;
 }
 
-bool is_whiteout(const Inode& inode) { return std::holds_alternative<Whiteout>(inode.content); }
-
-/// Only a user's own attributes may come from an image: the rest gives privilege or steers overlayfs.
 bool is_kept(const Xattr& xattr) {
   return xattr.name.starts_with("user.") && !xattr.name.starts_with("user.overlay.") && xattr.name.size() > 5 &&
          xattr.name.size() <= kMaxName && xattr.value.size() <= 65536;
 }
 
-}  // namespace
+void add_whiteout(Directory& directory, std::string_view name, std::uint32_t mtime) {
+  if (name.empty() || name == "." || name == "..") return;
+  const auto found = directory.find(name);
+  if (found == directory.end()) {
+    auto inode = std::make_shared<Inode>();
+    inode->content = Whiteout();
+    inode->mtime = mtime;
+    directory.emplace(name, std::move(inode));
+  } else if (std::holds_alternative<Directory>(found->second->content)) {
+    found->second->opaque = true;
+    found->second->implied = false;  // a new one
+  }
+}
 
-Tree::Tree() : root_(new_directory()) {}
+Tree::Tree(bool has_below) : root_(new_directory()), has_below_(has_below) {}
 
 /// Walks from the root and makes what is missing on the way.
 Result<Inode*> Tree::enter(const Parts& directories) {
@@ -84,7 +93,10 @@ Result<Inode*> Tree::enter(const Parts& directories) {
     if (part.size() > kMaxName) return refused("a link in the path leads to a name longer than 255 bytes");
     auto& directory = std::get<Directory>(here.back()->content);
     auto found = directory.find(part);
-    if (found == directory.end()) found = directory.emplace(part, new_directory()).first;
+    if (found == directory.end()) {
+      found = directory.emplace(part, new_directory()).first;
+      found->second->implied = true;
+    }
     if (is_whiteout(*found->second)) {
       found->second = new_directory();
       found->second->opaque = true;
@@ -106,7 +118,7 @@ Result<Inode*> Tree::enter(const Parts& directories) {
 
 /// What `path` names, the last part not followed if it is a link; nothing if it is not there.
 Result<std::shared_ptr<Inode>> Tree::find(std::string_view path) {
-  auto parts = SPC_TRY(split(path));
+  auto parts = SPC_TRY(split_path(path));
   if (parts.empty()) return root_;
   const auto name = parts.back();
   parts.pop_back();
@@ -118,6 +130,7 @@ Result<std::shared_ptr<Inode>> Tree::find(std::string_view path) {
 
 void Tree::set_attributes(Inode& inode, TarEntry& entry) {
   inode.mode = entry.mode & 01777U;  // never setuid or setgid
+  inode.implied = false;
   inode.mtime = entry.mtime;
   inode.xattrs.reset();
   // The kernel allows user.* only on files and directories.
@@ -144,23 +157,9 @@ Result<void> Tree::add_root(TarEntry& entry) {
   return {};
 }
 
-/// A whiteout hides what lower layers have; what this layer has stays, wherever the whiteout comes.
-void Tree::add_whiteout(Directory& directory, std::string_view name, const TarEntry& entry) {
-  if (name.empty() || name == "." || name == "..") return;
-  const auto found = directory.find(name);
-  if (found == directory.end()) {
-    auto inode = std::make_shared<Inode>();
-    inode->content = Whiteout();
-    inode->mtime = entry.mtime;
-    directory.emplace(name, std::move(inode));
-  } else if (std::holds_alternative<Directory>(found->second->content)) {
-    found->second->opaque = true;
-  }
-}
-
 Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   using Kind = TarEntry::Kind;
-  auto parts = SPC_TRY(split(entry.path));
+  auto parts = SPC_TRY(split_path(entry.path));
   if (entry.kind == Kind::device) {
     ++dropped_devices_;
     return std::shared_ptr<Inode>();
@@ -181,15 +180,19 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   }
   if (name.starts_with(kAufs)) return std::shared_ptr<Inode>();
   if (name.starts_with(kWhiteout)) {
-    add_whiteout(directory, name.substr(kWhiteout.size()), entry);
+    add_whiteout(directory, name.substr(kWhiteout.size()), entry.mtime);
     return std::shared_ptr<Inode>();
   }
 
   if (entry.kind == Kind::hard_link) {
-    const auto target = SPC_TRY(find(entry.target));
-    if (!target)
+    auto target = SPC_TRY(find(entry.target));
+    if (!target && !has_below_)
       return refused(formatted("it is a hard link to {}, which is not in this layer",
                                in_quotes(entry.target)));
+    if (!target) {
+      target = std::make_shared<Inode>();
+      target->content = LinkBelow{entry.target};
+    }
     if (std::holds_alternative<Directory>(target->content)) {
       return refused(
           formatted("it is a hard link to {}, which is a directory", in_quotes(entry.target)));

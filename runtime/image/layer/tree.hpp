@@ -34,15 +34,22 @@ struct Fifo {};
 struct Symlink {
   std::string target;
 };
+/// A hard link to what this layer does not have: it must lie in a layer below (fit.hpp).
+struct LinkBelow {
+  std::string target;
+};
 
 struct Inode {
   static constexpr std::uint64_t kNotWritten = ~std::uint64_t{0};
 
-  std::variant<Directory, FileData, Symlink, Fifo, Whiteout> content;
+  std::variant<Directory, FileData, Symlink, Fifo, Whiteout, LinkBelow> content;
   std::uint16_t mode = 0;  ///< permissions and the sticky bit
   bool opaque = false;     ///< directories: hides the content of lower layers
+  bool implied = false;    ///< directories: only entries in it are in the archive, so it is what lies below
   std::uint32_t mtime = 0;
   std::unique_ptr<std::vector<Xattr>> xattrs;
+
+  bool unsettled = false;  ///< directories: they or what is in them mean another thing above other layers (fit.hpp)
 
   // For the writer of the tables:
   std::uint32_t links = 0;
@@ -53,11 +60,12 @@ struct Inode {
 /// The layer's tree in memory, as extracting the tar into an empty root would leave it: the last entry of a name wins,
 /// and links in a path are followed as there. Nothing is ever opened or created on the host.
 ///
-/// A directory that is a link in a lower layer is unknown here: its entries create a directory that hides
-/// the link. Builders write the link's target instead, since they record the resulting file system.
+/// What a layer leaves to those below it (a directory without an entry of its own, a hard link to a file that is not in the
+/// layer) is marked, for fit.hpp.
 class Tree {
  public:
-  Tree();
+  /// `has_below`: otherwise a hard link to what is not in the layer is refused.
+  explicit Tree(bool has_below = false);
 
   /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names and device
   /// nodes are dropped. Returns the inode of a file whose data comes next; otherwise null.
@@ -73,12 +81,26 @@ class Tree {
   Result<Inode*> enter(const Parts& directories);
   Result<std::shared_ptr<Inode>> find(std::string_view path);
   Result<void> add_root(TarEntry& entry);
-  static void add_whiteout(Directory& directory, std::string_view name, const TarEntry& entry);
   void set_attributes(Inode& inode, TarEntry& entry);
 
   std::shared_ptr<Inode> root_;
+  bool has_below_;
   std::uint64_t dropped_devices_ = 0;
   std::uint64_t dropped_xattrs_ = 0;
 };
+
+/// Rules for names, shared with what fits a layer to those below.
+inline constexpr std::size_t kMaxDepth = 2048;  ///< no longer path can be opened; the writer of the tables recurses
+inline constexpr unsigned kMaxLinks = 40;       ///< as the kernel
+
+std::shared_ptr<Inode> new_directory();
+/// A whiteout hides what lower layers have; what this layer has stays, wherever the whiteout comes.
+void add_whiteout(Directory& directory, std::string_view name, std::uint32_t mtime);
+/// The path's parts without `.` and with `..` resolved by name. Absolute paths are inside the image too.
+Result<std::vector<std::string_view>> split_path(std::string_view path);
+/// Puts a link's target in front of what is left to walk, which is kept in reverse.
+void push_target(std::vector<std::string_view>& ahead, std::string_view target);
+/// Only a user's own attributes may come from an image: the rest gives privilege or steers overlayfs.
+bool is_kept(const Xattr& xattr);
 
 }  // namespace spc

@@ -14,19 +14,23 @@ namespace spc {
 /// deliver every byte, which is only counted and hashed.
 class LayerProof final : public LayerTask, private FetchSink {
  public:
-  static std::unique_ptr<LayerProof> start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source);
+  /// `name`: that it has in the store.
+  static std::unique_ptr<LayerProof> start(ImageLayer layer, const Digest& name, LayerLocks locks, ImageSource& source);
 
   void watch(std::vector<pollfd>& descriptors) const override { blob_->watch(descriptors); }
   Result<bool> advance() override;
   [[nodiscard]] LayerPhase phase() const override { return LayerPhase::fetching; }
+  [[nodiscard]] Digest name() const override { return name_; }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:
-  LayerProof(MissingLayer layer, std::optional<StoreLock> lock) : layer_(std::move(layer)), lock_(std::move(lock)) {}
+  LayerProof(ImageLayer layer, const Digest& name, LayerLocks locks)
+      : layer_(std::move(layer)), name_(name), locks_(std::move(locks)) {}
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
 
-  MissingLayer layer_;
-  std::optional<StoreLock> lock_;
+  ImageLayer layer_;
+  Digest name_;
+  LayerLocks locks_;
   Sha256 hash_;
   std::uint64_t received_ = 0;
   std::unique_ptr<BlobStream> blob_;

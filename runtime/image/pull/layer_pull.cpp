@@ -23,16 +23,21 @@ bool is_readable(int descriptor) {
 
 }  // namespace
 
-LayerPull::LayerPull(MissingLayer layer, std::optional<StoreLock> lock, AgentLink& agent, UniqueFd file, LayerProcess converter)
-    : layer_(std::move(layer)), lock_(std::move(lock)), agent_(agent), file_(std::move(file)), converter_(std::move(converter)) {}
+LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, AgentLink& agent, UniqueFd file, LayerProcess converter)
+    : layer_(std::move(layer)),
+      name_(layer_.names.alone),
+      locks_(std::move(locks)),
+      agent_(agent),
+      file_(std::move(file)),
+      converter_(std::move(converter)) {}
 
-Result<std::unique_ptr<LayerPull>> LayerPull::start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source,
-                                                    AgentLink& agent) {
+Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent) {
   UniqueFd file = SPC_TRY(agent.new_layer());
-  LayerProcess converter = SPC_TRY_DURING("convert " + name_of(layer), LayerProcess::start(file.get()));
+  LayerProcess converter = SPC_TRY_DURING(
+      "convert " + name_of(layer), LayerProcess::start(file.get(), {}, {}, LayerProcess::LayerPlace::in_image));
   const int input = converter.input();
   if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0) return Error::from_errno(errno, "prepare the pipe to the converter");
-  std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(lock), agent, std::move(file), std::move(converter)));
+  std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(locks), agent, std::move(file), std::move(converter)));
   pull->blob_ = source.open_layer(pull->layer_.blob, *pull);
   pull->blob_->start();
   return pull;
@@ -44,8 +49,10 @@ void LayerPull::watch(std::vector<pollfd>& descriptors) const {
   if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
   if (sync_) {
     descriptors.push_back({.fd = sync_->descriptor(), .events = POLLIN});
-  } else if (!converter_left_)
+  } else if (!converter_left_ && !wants_below_) {
     descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
+    descriptors.push_back({.fd = converter_.below_descriptor(), .events = POLLIN});
+  }
 }
 
 LayerPhase LayerPull::phase() const {
@@ -92,11 +99,11 @@ void LayerPull::drain() {
 }
 
 Result<bool> LayerPull::advance() {
-  if (asked_for_name_) return agent_.published(layer_name(layer_.blob.digest));
+  if (asked_for_name_) return agent_.published(name_);
   if (sync_) {
     if (!is_readable(sync_->descriptor())) return false;
     SPC_TRY_DURING("write " + name_of(layer_), sync_->finish());
-    SPC_TRY(agent_.publish(layer_name(layer_.blob.digest), std::move(file_)));
+    SPC_TRY(agent_.publish(name_, std::move(file_)));
     asked_for_name_ = true;
     return false;
   }
@@ -120,10 +127,23 @@ Result<bool> LayerPull::advance() {
     converter_.close_input();
     input_closed_ = true;
   }
-  if (!is_readable(converter_.result_descriptor())) return false;
+  if (!is_readable(converter_.result_descriptor())) {
+    if (!wants_below_ && is_readable(converter_.below_descriptor())) {
+      wants_below_ = true;
+      locks_.alone.reset();  // it will not have that name
+    }
+    return false;
+  }
   SPC_TRY(check_archive());
   sync_.emplace(file_.get());
   return false;
+}
+
+Result<void> LayerPull::give_below(std::span<const int> layers) {
+  wants_below_ = false;
+  // An error is of no interest: if the converter has ended, its report or its status says why.
+  (void)converter_.give_below(layers);
+  return {};
 }
 
 Result<void> LayerPull::check_blob() {
@@ -147,6 +167,7 @@ Result<ConvertedLayer> LayerPull::converted() {
 
 Result<void> LayerPull::check_archive() {
   const ConvertedLayer layer = SPC_TRY(converted());
+  if (layer.fitted != 0) name_ = layer_.names.fitted;
   if (layer.diff_id == layer_.diff_id) return {};
   return Error(ErrorKind::corrupt,
                formatted(

@@ -9,7 +9,7 @@
 
 #include "base/result.hpp"
 #include "base/sha256.hpp"
-#include "image/layer/layer_process.hpp"
+#include "image/layer/worker/layer_process.hpp"
 #include "image/pull/agent_link.hpp"
 #include "image/pull/file_sync.hpp"
 #include "image/pull/image_source.hpp"
@@ -22,16 +22,18 @@ namespace spc {
 /// if blob digest, size and diffID match manifest and configuration. Buffers at most 1 MiB.
 class LayerPull final : public LayerTask, private FetchSink {
  public:
-  static Result<std::unique_ptr<LayerPull>> start(MissingLayer layer, std::optional<StoreLock> lock, ImageSource& source,
-                                                  AgentLink& agent);
+  static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent);
 
   void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;
   [[nodiscard]] LayerPhase phase() const override;
+  [[nodiscard]] Digest name() const override { return name_; }
+  [[nodiscard]] bool wants_below() const override { return wants_below_; }
+  Result<void> give_below(std::span<const int> layers) override;
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:
-  LayerPull(MissingLayer layer, std::optional<StoreLock> lock, AgentLink& agent, UniqueFd file, LayerProcess converter);
+  LayerPull(ImageLayer layer, LayerLocks locks, AgentLink& agent, UniqueFd file, LayerProcess converter);
 
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
   std::span<const std::byte> write_some(std::span<const std::byte> bytes);
@@ -40,8 +42,9 @@ class LayerPull final : public LayerTask, private FetchSink {
   Result<ConvertedLayer> converted();
   Result<void> check_archive();
 
-  MissingLayer layer_;
-  std::optional<StoreLock> lock_;
+  ImageLayer layer_;
+  Digest name_;
+  LayerLocks locks_;
   AgentLink& agent_;
   UniqueFd file_;
   LayerProcess converter_;
@@ -53,6 +56,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   bool paused_ = false;
   bool converter_left_ = false;  // it stopped reading: finish() has the reason
   bool input_closed_ = false;
+  bool wants_below_ = false;
   std::optional<FileSync> sync_;  // the last step before publish()
   bool asked_for_name_ = false;
 };

@@ -2,23 +2,34 @@
 
 #include <poll.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.hpp"
 #include "image/registry/manifest.hpp"
+#include "image/store/store.hpp"
 
 namespace spc {
 
-/// A layer to pull.
-struct MissingLayer {
+/// A layer of an image.
+struct ImageLayer {
   Descriptor blob;
-  Digest diff_id;  ///< of the uncompressed archive, from the image configuration
+  Digest diff_id;     ///< of the uncompressed archive, from the image configuration
+  LayerNames names;   ///< that it can have in the store
+  std::size_t place;  ///< above so many others
 };
 
 /// Name for messages.
-inline std::string name_of(const MissingLayer& layer) { return "layer " + in_quotes(layer.blob.digest.str()); }
+inline std::string name_of(const ImageLayer& layer) { return "layer " + in_quotes(layer.blob.digest.str()); }
+
+/// Held while a layer is brought: nobody else brings it under the same name meanwhile.
+struct LayerLocks {
+  std::optional<StoreLock> alone, fitted;
+};
 
 /// What a layer waits for.
 enum class LayerPhase { fetching, converting, publishing };
@@ -32,6 +43,11 @@ class LayerTask {
   /// Does what can be done now. True: the layer is complete.
   virtual Result<bool> advance() = 0;
   [[nodiscard]] virtual LayerPhase phase() const = 0;
+  /// Its name in the store, when it is complete.
+  [[nodiscard]] virtual Digest name() const = 0;
+  /// It needs the layers below it, which can be given when all are complete: the bottom layer first.
+  [[nodiscard]] virtual bool wants_below() const { return false; }
+  virtual Result<void> give_below(std::span<const int>) { return {}; }
   /// Received bytes of the blob.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
 };

@@ -16,11 +16,11 @@ std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + 500'000) / 1'000'
 
 class Progress {
  public:
-  Progress(const PullContext& context, const std::vector<MissingLayer>& missing)
+  Progress(const PullContext& context, const std::vector<ImageLayer>& missing)
       : context_(context), there_(context.layers - missing.size()) {
     for (const auto& layer : missing) total_ += layer.blob.size;
   }
-  void layer_done(const MissingLayer& layer) {
+  void layer_done(const ImageLayer& layer) {
     ++there_;
     finished_ += layer.blob.size;
   }
@@ -62,7 +62,7 @@ class Progress {
 };
 
 struct Underway {
-  MissingLayer layer;
+  ImageLayer layer;
   std::unique_ptr<LayerTask> task;
 };
 
@@ -78,79 +78,154 @@ ImportTiming::Seconds& phase_of(const std::list<Underway>& underway, ImportTimin
 
 /// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have been stopped, or have a registry
 /// of his own that is slow on purpose.
-std::chrono::seconds patience_for(const MissingLayer& layer) { return std::chrono::seconds(30 + layer.blob.size / 8'000'000); }
+std::chrono::seconds patience_for(const ImageLayer& layer) { return std::chrono::seconds(30 + layer.blob.size / 8'000'000); }
 
-}  // namespace
+class Pulling {
+ public:
+  Pulling(PullContext context, PulledLayers layers)
+      : context_(std::move(context)),
+        progress_(context_, layers.missing),
+        queue_(layers.missing.begin(), layers.missing.end()),
+        held_(std::move(layers.held)) {
+    queue_.sort([](const auto& a, const auto& b) { return a.blob.size > b.blob.size; });
+    for (const auto& layer : queue_) context_.timing.bytes += layer.blob.size;
+    context_.timing.layers = queue_.size();
+  }
 
-Result<std::vector<UniqueFd>> pull_layers(PullContext context, std::vector<MissingLayer> missing) {
-  std::stable_sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.blob.size > b.blob.size; });
-  Progress progress(context, missing);
-  std::list<MissingLayer> queue(missing.begin(), missing.end());
-  std::list<Underway> underway;
-  std::vector<UniqueFd> held;
-  std::map<Digest, Clock::time_point> waited_since;
-  const auto finish = [&](const MissingLayer& layer) {
-    progress.layer_done(layer);
-    held.push_back(context.store.hold_layer(layer_name(layer.blob.digest)));
-  };
+  Result<std::vector<HeldLayer>> run() {
+    for (;;) {
+      SPC_TRY(start_some());
+      if (queue_.empty() && underway_.empty()) break;
+      SPC_TRY(wait());
+      SPC_TRY(advance());
+      SPC_TRY(give_below());
+    }
+    progress_.complete();
+    std::vector<HeldLayer> all;
+    for (auto& layer : held_) all.push_back(*std::move(layer));
+    return all;
+  }
 
-  // Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer that he has not
-  // begun, so processes that want the same layers cannot block each other.
-  std::size_t elsewhere = 0;
-  const auto start_some = [&]() -> Result<void> {
-    elsewhere = 0;
-    for (auto layer = queue.begin(); layer != queue.end() && underway.size() < context.max_parallel;) {
-      const Digest name = layer_name(layer->blob.digest);
-      auto lock = SPC_TRY(context.store.try_lock(name));
-      // Looked at under the lock: whoever had it before has delivered the layer or failed.
-      const bool there = context.store.has_layer(name);
-      if (there && SPC_TRY(context.rights.may_take(name))) {
-        finish(*layer);
-      } else if (!lock && Clock::now() - waited_since.emplace(name, Clock::now()).first->second < patience_for(*layer)) {
-        ++elsewhere;
+ private:
+  /// Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer that he has not
+  /// begun, so processes that want the same layers cannot block each other.
+  Result<void> start_some() {
+    elsewhere_ = 0;
+    for (auto layer = queue_.begin(); layer != queue_.end();) {
+      if (!has_room_for(*layer) || !SPC_TRY(start(*layer))) {
         ++layer;
-        continue;
-      } else if (there) {
-        underway.push_back({*layer, LayerProof::start(*layer, std::move(lock), context.source)});
       } else {
-        auto pull = SPC_TRY(LayerPull::start(*layer, std::move(lock), context.source, context.agent));
-        underway.push_back({*layer, std::move(pull)});
+        layer = queue_.erase(layer);
       }
-      layer = queue.erase(layer);
     }
     return {};
-  };
+  }
 
-  for (const auto& layer : missing) context.timing.bytes += layer.blob.size;
-  context.timing.layers = missing.size();
-  for (;;) {
-    SPC_TRY(start_some());
-    if (queue.empty() && underway.empty()) {
-      progress.complete();
-      return held;
+  /// What waits for layers below it keeps its tree in memory: there are not too many of these, and the lowest layer that is not
+  /// complete, which never waits, can always be started.
+  [[nodiscard]] bool has_room_for(const ImageLayer& layer) const {
+    const auto waiting = static_cast<std::size_t>(
+        std::count_if(underway_.begin(), underway_.end(), [](const Underway& one) { return one.task->wants_below(); }));
+    if (underway_.size() - waiting >= context_.max_parallel) return false;
+    return waiting < kMostWaiting || are_complete_below(layer.place);
+  }
+  [[nodiscard]] bool are_complete_below(std::size_t place) const {
+    return std::all_of(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(place),
+                       [](const auto& layer) { return layer.has_value(); });
+  }
+
+  /// False: another process is at it.
+  Result<bool> start(const ImageLayer& layer) {
+    LayerLocks locks{.alone = SPC_TRY(context_.store.try_lock(layer.names.alone)), .fitted = {}};
+    if (locks.alone) {
+      if (auto fitted = SPC_TRY(context_.store.try_lock(layer.names.fitted))) locks.fitted.emplace(*std::move(fitted));
     }
-    const TimedPhase phase(phase_of(underway, context.timing));
+    const bool locked = locks.alone && locks.fitted;
+    // Looked at under the locks: whoever had them before has delivered the layer or failed.
+    const auto there = name_in_store(layer, context_.store);
+    if (there && SPC_TRY(context_.rights.may_take(*there))) {
+      finish(layer, *there);
+    } else if (!locked && Clock::now() - waited_since_.emplace(layer.place, Clock::now()).first->second < patience_for(layer)) {
+      ++elsewhere_;
+      return false;
+    } else if (there) {
+      underway_.push_back({layer, LayerProof::start(layer, *there, std::move(locks), context_.source)});
+    } else {
+      auto pull = SPC_TRY(LayerPull::start(layer, std::move(locks), context_.source, context_.agent));
+      underway_.push_back({layer, std::move(pull)});
+    }
+    return true;
+  }
+
+  Result<void> wait() {
+    const TimedPhase phase(phase_of(underway_, context_.timing));
     std::uint64_t received = 0;
-    std::vector<pollfd> watched{context.agent.watch()};
-    for (const auto& one : underway) {
+    std::vector<pollfd> watched{context_.agent.watch()};
+    for (const auto& one : underway_) {
       received += one.task->received();
       one.task->watch(watched);
     }
-    progress.tell(received, elsewhere);
+    progress_.tell(received, elsewhere_);
     // The time-out serves locks of others and tries that are due; everything else wakes us itself.
-    SPC_TRY(context.http.wait(std::chrono::milliseconds(100), watched));
-    SPC_TRY(context.agent.receive());
-    for (auto one = underway.begin(); one != underway.end();) {
+    SPC_TRY(context_.http.wait(std::chrono::milliseconds(100), watched));
+    return context_.agent.receive();
+  }
+
+  Result<void> advance() {
+    for (auto one = underway_.begin(); one != underway_.end();) {
       if (SPC_TRY(one->task->advance())) {
-        // Noted before others can take the lock: a job that waits for the same image need not bring it again.
-        SPC_TRY(context.rights.delivered(layer_name(one->layer.blob.digest)));
-        finish(one->layer);
-        one = underway.erase(one);
+        // Noted before others can take the locks: a job that waits for the same image need not bring it again.
+        SPC_TRY(context_.rights.delivered(one->task->name()));
+        finish(one->layer, one->task->name());
+        one = underway_.erase(one);
       } else {
         ++one;
       }
     }
+    return {};
   }
+
+  Result<void> give_below() {
+    for (const auto& one : underway_) {
+      if (!one.task->wants_below() || !are_complete_below(one.layer.place)) continue;
+      std::vector<int> below;
+      for (std::size_t place = 0; place < one.layer.place; ++place) {
+        const HeldLayer& layer = *held_[place];
+        if (!layer.file) return Error(ErrorKind::unavailable, "layer " + layer.name.str() + " was evicted while the image was pulled");
+        below.push_back(layer.file.get());
+      }
+      SPC_TRY(one.task->give_below(below));
+    }
+    return {};
+  }
+
+  void finish(const ImageLayer& layer, const Digest& name) {
+    progress_.layer_done(layer);
+    held_[layer.place] = HeldLayer{name, context_.store.hold_layer(name)};
+  }
+
+  static constexpr std::size_t kMostWaiting = 4;
+
+  PullContext context_;
+  Progress progress_;
+  std::list<ImageLayer> queue_;
+  std::list<Underway> underway_;
+  std::vector<std::optional<HeldLayer>> held_;
+  std::map<std::size_t, Clock::time_point> waited_since_;  // by place
+  std::size_t elsewhere_ = 0;                              // layers that other processes convert
+};
+
+}  // namespace
+
+std::optional<Digest> name_in_store(const ImageLayer& layer, const ImageStore& store) {
+  for (const Digest& name : {layer.names.alone, layer.names.fitted}) {
+    if (store.has_layer(name)) return name;
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<HeldLayer>> pull_layers(PullContext context, PulledLayers layers) {
+  return Pulling(std::move(context), std::move(layers)).run();
 }
 
 }  // namespace spc

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,26 @@ struct PullContext {
   ImportTiming& timing;
 };
 
+/// A layer that is in the store and may be taken; it cannot be evicted while it is held.
+struct HeldLayer {
+  Digest name;
+  UniqueFd file;  ///< empty: it is just being evicted
+};
+
+/// The name under which the store has the layer, alone or fitted.
+std::optional<Digest> name_in_store(const ImageLayer& layer, const ImageStore& store);
+
+/// The layers of one image, by their places.
+struct PulledLayers {
+  std::vector<std::optional<HeldLayer>> held;
+  std::vector<ImageLayer> missing;  ///< for the other places
+};
+
 /// Pulls every missing layer into the store, the largest first, several in parallel. For a layer that is in the store from
 /// elsewhere, the bytes are fetched nevertheless, and only checked. A layer that another process on this node is
-/// pulling is awaited; if that process dies or takes too long, it is pulled here. Reports
-/// progress at once, then at most once a second. An error aborts everything. Returns the layers, which cannot be evicted
-/// while they are held.
-Result<std::vector<UniqueFd>> pull_layers(PullContext context, std::vector<MissingLayer> missing);
+/// pulling is awaited; if that process dies or takes too long, it is pulled here. A layer that must be fitted to those below
+/// it waits until these are complete, which takes nobody's turn. Reports
+/// progress at once, then at most once a second. An error aborts everything. Returns all layers, by their places.
+Result<std::vector<HeldLayer>> pull_layers(PullContext context, PulledLayers layers);
 
 }  // namespace spc

@@ -20,8 +20,8 @@ namespace {
 constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
 constexpr long kReceiveBuffer = 512 * 1024;
 
-/// Whether the system keeps its trusted certificates one by one under their hashes, too. Looking one up there is quicker
-/// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms.
+/// Whether the system keeps trusted certificates one by one under their hashes, too. Looking one up there is quicker
+/// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms: it is read when a certificate is not found.
 bool has_hashed_certificates() {
   const char* path = curl_version_info(CURLVERSION_NOW)->capath;
   for (DirectoryReader files(path != nullptr ? path : ""); files.next();) {
@@ -132,6 +132,7 @@ struct HttpClient::Transfer {
   bool allow_loopback = true;
   bool proxied = false;
   bool paused = false;
+  bool without_bundle = false;  // trusted certificates have been looked up by their hashes only
   std::string form;
   std::string refused;  // why we ended it ourselves
   char error[CURL_ERROR_SIZE] = {};
@@ -219,12 +220,24 @@ struct HttpClient::Impl {
     return nullptr;
   }
 
+  /// Begins the request anew, with the bundle of trusted certificates, too: nothing of it has been sent.
+  bool try_with_bundle(CURL* handle) {
+    const auto found = std::find_if(transfers.begin(), transfers.end(), [&](const auto& t) { return t->handle == handle; });
+    const char* bundle = curl_version_info(CURLVERSION_NOW)->cainfo;
+    if (found == transfers.end() || !(*found)->without_bundle || bundle == nullptr) return false;
+    (*found)->without_bundle = false;
+    hashed_certificates = false;
+    return curl_easy_setopt(handle, CURLOPT_CAINFO, bundle) == CURLE_OK &&
+           curl_multi_remove_handle(multi, handle) == CURLM_OK && curl_multi_add_handle(multi, handle) == CURLM_OK;
+  }
+
   /// Tells the handlers of every request that has ended.
   void deliver_ends() {
     int left = 0;
     while (CURLMsg* message = curl_multi_info_read(multi, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
       const CURLcode code = message->data.result;
+      if (code == CURLE_PEER_FAILED_VERIFICATION && try_with_bundle(message->easy_handle)) continue;
       auto transfer = take(message->easy_handle);  // `message` is gone with the handle
       if (!transfer) continue;
       HttpEnd end = end_of(*transfer, code);
@@ -320,7 +333,8 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
     set(CURLOPT_CAINFO, request.ca.c_str());
   } else if (is_https) {
     if (!impl_->hashed_certificates) impl_->hashed_certificates = has_hashed_certificates();
-    if (*impl_->hashed_certificates) set(CURLOPT_CAINFO, static_cast<const char*>(nullptr));
+    self->without_bundle = *impl_->hashed_certificates;
+    if (self->without_bundle) set(CURLOPT_CAINFO, static_cast<const char*>(nullptr));
   }
   set(CURLOPT_PROXY, self->proxied ? proxy.c_str() : "");  // empty: nor what the environment says
   set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/sha256.hpp"
 #include "image/store/store_files.hpp"
 #include "protocol/store_layout.hpp"
 
@@ -72,6 +73,21 @@ Digest layer_name(const Digest& blob, std::uint32_t format) {
   Digest name = blob;
   name.bytes.back() ^= static_cast<std::uint8_t>(format - 1);
   return name;
+}
+
+std::vector<LayerNames> layer_names(std::span<const Digest> blobs, std::uint32_t format) {
+  std::vector<LayerNames> names;
+  Digest below;
+  for (const Digest& blob : blobs) {
+    Sha256 hash;
+    if (!names.empty()) hash.update(std::as_bytes(std::span(below.bytes)));
+    hash.update(std::as_bytes(std::span(blob.bytes)));
+    below = hash.finish();
+    Digest fitted = below;
+    for (auto& byte : fitted.bytes) byte = static_cast<std::uint8_t>(~byte);
+    names.push_back({.alone = layer_name(blob, format), .fitted = layer_name(fitted, format)});
+  }
+  return names;
 }
 
 StoreLock::~StoreLock() {

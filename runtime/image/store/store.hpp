@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/digest.hpp"
 #include "base/result.hpp"
@@ -15,12 +17,22 @@
 namespace spc {
 
 /// Raised whenever layer-writer's output for the same blob changes.
-inline constexpr std::uint32_t kLayerFormat = 1;
+inline constexpr std::uint32_t kLayerFormat = 2;
 
 /// A layer's name in layers/sha256/. Names differ per format, so that programs of two versions, used one after the
 /// other or side by side, never use each other's layers; unused ones are evicted like any
 /// other. (A name is a digest or one bit pattern away from one: a collision would take a preimage.)
 Digest layer_name(const Digest& blob, std::uint32_t format = kLayerFormat);
+
+/// How an image's layer is named in the store. A layer that was fitted to those below it is of use in images that begin with the
+/// same layers only, and has a name of its own.
+struct LayerNames {
+  Digest alone;
+  Digest fitted;
+};
+/// Of all layers of an image, by their blobs, the bottom layer first. No blob can have a fitted layer's name, or the other way
+/// round: that would take two contents whose digests differ in all bits.
+std::vector<LayerNames> layer_names(std::span<const Digest> blobs, std::uint32_t format = kLayerFormat);
 
 /// A lock on a byte of the store's file `locks`. The kernel releases it when its holder dies.
 class StoreLock {

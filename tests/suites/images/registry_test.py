@@ -152,6 +152,17 @@ def an_entry_given_twice_counts_the_last_time(cluster):
 
 
 @test
+def a_layer_leans_on_those_below_and_one_comes_twice(cluster):
+    temporary, image = named("var/tmp", None), with_probe("leaning", [])
+    temporary.mode = 0o1777
+    image.layers[0] += [("var", None), temporary, ("usr", None), ("usr/sbin", None), ("usr/sbin/old", b"old\n"), ("sbin", "-> usr/sbin")]
+    image.layers += [[], [("var/tmp/new", b""), ("sbin/new", b"new\n"), special("linked", b"1", target="usr/sbin/old"), ("none/.wh.x", b"")], []]
+    out = cluster.srun("/probe", "/var/tmp", "/sbin", "/usr/sbin/new", "/linked", "/none", image=cluster.faulty.publish(image)[0]).good()
+    for line in ("/var/tmp: mode 41777", "/sbin: mode 120777", "\nnew\n", "\nold\n", "/none: missing"):
+        expect(line in out, f"no {line!r}: {out}")
+
+
+@test
 def a_hundred_thousand_entries_work(cluster):
     entries = [(f"many/{number}", b"") for number in range(100_000)]
     out = cluster.srun("/probe", "/many/99999", image=cluster.faulty.publish(with_probe("many", entries))[0], timeout=60).good()

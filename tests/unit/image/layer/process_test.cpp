@@ -1,6 +1,6 @@
 // The process: what goes in and out of it, its death, and its sandbox.
 
-#include "image/layer/layer_process.hpp"
+#include "image/layer/worker/layer_process.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

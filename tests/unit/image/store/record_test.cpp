@@ -116,6 +116,17 @@ TEST_CASE("a layer of another format has another name, and its record is none of
   CHECK_FALSE(store.image(digest_of('a')).value());
 }
 
+TEST_CASE("a fitted layer has a name of all blobs up to it") {
+  const Digest blobs[] = {digest_of('a'), digest_of('b'), digest_of('c')};
+  const Digest others[] = {digest_of('b'), digest_of('b'), digest_of('c')};
+  const auto names = layer_names(blobs);
+  CHECK(names[2].alone == layer_name(digest_of('c')));
+  CHECK(names[2].alone == layer_names(others)[2].alone);
+  CHECK(names[2].fitted != layer_names(others)[2].fitted);
+  CHECK(names[0].fitted != names[0].alone);
+  CHECK(names[1].fitted == layer_names(std::span(blobs).first(2))[1].fitted);
+}
+
 TEST_CASE("a delivery counts for its layer and origin only") {
   const TemporaryStore temporary;
   const ImageStore store = temporary.open();

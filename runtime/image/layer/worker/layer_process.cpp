@@ -1,8 +1,9 @@
-#include "image/layer/layer_process.hpp"
+#include "image/layer/worker/layer_process.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -11,6 +12,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/socket.hpp"
 
 namespace spc {
 namespace {
@@ -54,23 +56,40 @@ Error died(const ExitStatus& status) {
 
 }  // namespace
 
-Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& limits, const std::string& program) {
+Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& limits, const std::string& program,
+                                         LayerPlace place) {
   const std::string path = program.empty() ? path_of_program() : program;
   auto input = SPC_TRY(make_pipe());
   auto report = SPC_TRY(make_pipe());
+  std::pair<UniqueFd, UniqueFd> below;
+  if (place == LayerPlace::in_image) below = SPC_TRY(socket_pair());
   (void)::fcntl(input.write_end.get(), F_SETPIPE_SZ, kPipeBytes);  // beyond the user's quota it stays 64 KiB
 
+  std::vector<Program::Passed> descriptors{{input.read_end.get(), kLayerInput},
+                                            {STDOUT_FILENO, STDOUT_FILENO},
+                                            {STDERR_FILENO, STDERR_FILENO},
+                                            {output_file, kLayerOutput},
+                                            {report.write_end.get(), kLayerReport}};
+  if (below.second) descriptors.push_back({below.second.get(), kLayerBelow});
   auto child = SPC_TRY(Child::start({.path = path,
                                      .arguments = {"layer-writer", std::to_string(limits.tar_bytes),
                                                    std::to_string(limits.image_bytes), std::to_string(limits.entries),
                                                    std::to_string(limits.workers)},
                                      .environment = std::vector<std::string>(),
-                                     .descriptors = {{input.read_end.get(), kLayerInput},
-                                                     {STDOUT_FILENO, STDOUT_FILENO},
-                                                     {STDERR_FILENO, STDERR_FILENO},
-                                                     {output_file, kLayerOutput},
-                                                     {report.write_end.get(), kLayerReport}}}));
-  return LayerProcess(std::move(child), std::move(input.write_end), std::move(report.read_end));
+                                     .descriptors = std::move(descriptors)}));
+  return LayerProcess(std::move(child), std::move(input.write_end), std::move(report.read_end), std::move(below.first));
+}
+
+Result<void> LayerProcess::give_below(std::span<const int> layers) {
+  const UniqueFd below = std::move(below_);
+  LayersBelowQuestion question;
+  SPC_TRY(receive_struct(below.get(), question));
+  do {
+    const auto some = layers.first(std::min(layers.size(), kMaxDescriptorsPerMessage));
+    layers = layers.subspan(some.size());
+    SPC_TRY(send_struct(below.get(), LayersBelowAnswer{.more = layers.empty() ? 0U : 1U}, some));
+  } while (!layers.empty());
+  return {};
 }
 
 Result<ConvertedLayer> LayerProcess::finish() {

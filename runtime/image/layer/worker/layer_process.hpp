@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/process/child.hpp"
@@ -16,7 +17,10 @@ class LayerProcess {
  public:
   /// `output_file`: an empty regular file, open for reading and writing; the caller owns it. Only this file,
   /// the pipes and descriptors 1 and 2 are inherited. `program`: if not the one beside this program or the installed one.
-  static Result<LayerProcess> start(int output_file, const LayerLimits& limits = {}, const std::string& program = {});
+  /// in_image: it asks for the layers below if what it means depends on them.
+  enum class LayerPlace { alone, in_image };
+  static Result<LayerProcess> start(int output_file, const LayerLimits& limits = {}, const std::string& program = {},
+                                    LayerPlace place = LayerPlace::alone);
 
   /// Input of the compressed blob: a pipe of 1 MiB if the system allows it. EPIPE means that the
   /// process failed: finish() has the reason. (SIGPIPE must be ignored.) Make it non-blocking for poll.
@@ -26,17 +30,23 @@ class LayerProcess {
   /// Becomes readable when finish() will not block.
   [[nodiscard]] int result_descriptor() const { return report_.get(); }
 
+  /// Becomes readable when the layers below are asked for, once; then give_below() answers. -1: never.
+  [[nodiscard]] int below_descriptor() const { return below_.get(); }
+  /// The bottom layer first; the caller keeps its descriptors.
+  Result<void> give_below(std::span<const int> layers);
+
   /// Closes the input and waits for the process. Success means that the image is complete; the caller checks diff_id.
   /// An Error tells how a process died.
   Result<ConvertedLayer> finish();
 
  private:
-  LayerProcess(Child child, UniqueFd input, UniqueFd report)
-      : child_(std::move(child)), input_(std::move(input)), report_(std::move(report)) {}
+  LayerProcess(Child child, UniqueFd input, UniqueFd report, UniqueFd below)
+      : child_(std::move(child)), input_(std::move(input)), report_(std::move(report)), below_(std::move(below)) {}
 
   Child child_;
   UniqueFd input_;
   UniqueFd report_;
+  UniqueFd below_;
 };
 
 }  // namespace spc

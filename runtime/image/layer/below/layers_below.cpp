@@ -1,0 +1,98 @@
+#include "image/layer/below/layers_below.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace spc::below {
+namespace {
+
+/// Of all layers together.
+constexpr std::size_t kCache = 96 << 20;
+
+bool is_zstd(std::uint16_t compressor) { return compressor == 6; }
+
+bool unpack_zstd(std::uint16_t, std::span<const std::byte> block, std::byte* into, std::size_t& size) {
+  size = ZSTD_decompress(into, size, block.data(), block.size());
+  return ZSTD_isError(size) == 0;
+}
+
+}  // namespace
+
+Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers) {
+  LayersBelow below;
+  const std::size_t cache = kCache / 2 / std::max<std::size_t>(layers.size(), 1);
+  for (UniqueFd& file : layers) {
+    const off_t size = ::lseek(file.get(), 0, SEEK_END);
+    if (size < 0) return Error::from_errno(errno, "read a layer below");
+    auto image = SPC_TRY_DURING("read a layer below",
+                                fuse::ImageBytes::open(file.get(), 0, static_cast<std::uint64_t>(size), {is_zstd, unpack_zstd}, cache));
+    below.layers_.push_back({std::move(file), std::make_unique<fuse::SquashfsReader>(std::move(image), cache)});
+  }
+  return below;
+}
+
+Result<fuse::Inode> LayersBelow::inode(std::size_t layer, std::uint64_t reference) {
+  auto found = SPC_TRY(layers_[layer].reader->inode(reference));
+  if (!found) return fuse::damaged("a device in a layer below");
+  return *found;
+}
+
+Result<bool> LayersBelow::is_opaque(std::size_t layer, const fuse::Inode& directory) {
+  if (directory.xattrs == fuse::Inode::kNone) return false;
+  for (const auto& [name, value] : SPC_TRY(layers_[layer].reader->xattrs(directory))) {
+    if (name == "trusted.overlay.opaque") return true;
+  }
+  return false;
+}
+
+Result<std::optional<Node>> LayersBelow::root() {
+  Node node;
+  for (std::size_t layer = layers_.size(); layer-- > 0;) {
+    node.parts.push_back({layer, SPC_TRY(inode(layer, layers_[layer].reader->super().root))});
+    if (SPC_TRY(is_opaque(layer, node.parts.back().inode))) break;
+  }
+  if (node.parts.empty()) return std::optional<Node>();
+  return std::optional(std::move(node));
+}
+
+Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
+  Listing listing;
+  listing.layers_ = this;
+  for (const auto& [layer, inode] : directory.parts) {
+    listing.parts_.push_back({layer, SPC_TRY(layers_[layer].reader->directory(inode))});
+  }
+  return listing;
+}
+
+Result<std::optional<Node>> LayersBelow::Listing::find(std::string_view name) const {
+  Node node;
+  for (const auto& [layer, entries] : parts_) {
+    const fuse::Directory::Entry* const entry = entries->find(name);
+    if (entry == nullptr) continue;
+    if (S_ISCHR(entry->type)) break;  // a whiteout
+    const bool is_directory = S_ISDIR(entry->type);
+    if (!is_directory && !node.parts.empty()) break;
+    node.parts.push_back({layer, SPC_TRY(layers_->inode(layer, entry->reference))});
+    if (!is_directory || SPC_TRY(layers_->is_opaque(layer, node.parts.back().inode))) break;
+  }
+  if (node.parts.empty()) return std::optional<Node>();
+  return std::optional(std::move(node));
+}
+
+Result<std::string> LayersBelow::target(const Node& link) {
+  return layers_[link.parts.front().layer].reader->link_target(link.top());
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> LayersBelow::xattrs(const Node& node) {
+  return layers_[node.parts.front().layer].reader->xattrs(node.top());
+}
+
+Result<std::vector<fuse::Piece>> LayersBelow::read(const Node& file, std::uint64_t start, std::size_t size) {
+  return layers_[file.parts.front().layer].reader->read(file.top(), start, size);
+}
+
+}  // namespace spc::below

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sys/stat.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "image/fuse/squashfs_reader.hpp"
+
+namespace spc::below {
+
+/// Something that the layers below show under one name: of a directory, its parts in all layers that are merged, the topmost
+/// first; of anything else, the one that is seen.
+struct Node {
+  struct Part {
+    std::size_t layer = 0;
+    fuse::Inode inode;
+  };
+  std::vector<Part> parts;
+
+  [[nodiscard]] const fuse::Inode& top() const { return parts.front().inode; }
+  [[nodiscard]] bool is(mode_t type) const { return (top().mode & S_IFMT) == type; }
+};
+
+/// The layers under the one being converted, as overlayfs shows them together. They are layers of the store: layer-verifier has
+/// accepted them.
+class LayersBelow {
+ public:
+  /// The bottom layer first.
+  static Result<LayersBelow> open(std::vector<UniqueFd> layers);
+
+  /// Empty if there are no layers.
+  Result<std::optional<Node>> root();
+
+  /// The entries of one directory, for as long as this lives.
+  class Listing {
+   public:
+    /// What the name shows; empty if nothing.
+    Result<std::optional<Node>> find(std::string_view name) const;
+
+   private:
+    friend class LayersBelow;
+    struct Part {
+      std::size_t layer;
+      std::shared_ptr<const fuse::Directory> entries;
+    };
+    LayersBelow* layers_ = nullptr;
+    std::vector<Part> parts_;
+  };
+  Result<Listing> list(const Node& directory);
+
+  Result<std::string> target(const Node& link);
+  /// Full names and values.
+  Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Node& node);
+  /// Part of a file's content.
+  Result<std::vector<fuse::Piece>> read(const Node& file, std::uint64_t start, std::size_t size);
+
+ private:
+  struct Layer {
+    UniqueFd file;
+    std::unique_ptr<fuse::SquashfsReader> reader;
+  };
+  Result<fuse::Inode> inode(std::size_t layer, std::uint64_t reference);
+  Result<bool> is_opaque(std::size_t layer, const fuse::Inode& directory);
+
+  std::vector<Layer> layers_;
+};
+
+}  // namespace spc::below

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "image/layer/below/layers_below.hpp"
+#include "image/layer/data_writer.hpp"
+#include "image/layer/tree.hpp"
+
+namespace spc::below {
+
+/// Takes whiteouts away that hide nothing whatever lies below, since their directory hides that. Returns whether what is left of
+/// the layer means another thing above other layers: then it has to be fitted to them.
+bool depends_on_layers_below(Inode& root);
+
+/// Makes of the layer's tree what extracting its archive over the layers below would add to them:
+///
+/// - A directory that the archive only implies keeps the permissions, date and attributes that it has below; if it is a link
+///   there, its entries go where the link leads. Nothing below, or a link that leads nowhere: a new directory, 0755.
+/// - A hard link to a file below becomes a copy of that file.
+/// - A whiteout of what is not below is dropped: overlayfs would show it in a directory that no other layer has.
+///
+/// `writer` takes the copied data.
+Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer);
+
+}  // namespace spc::below

@@ -1,0 +1,120 @@
+"""Layers that mean another thing above other layers: directories that they only imply, hard links to files below, whiteouts."""
+
+import os
+import struct
+import subprocess
+
+import agent
+import oci
+from scene import config, elsewhere, fails, new_store, noise, pull, registry
+from store_cases import refused
+from entries import archive, d, f, h, s, w
+
+HEADER, DIGEST = 72, 32  # of runtime/protocol/image_record.hpp
+
+
+def layer(*entries):
+    return oci.Layer({}, archive(entries))
+
+
+def layers_of(result, image):
+    record = result.store.record(image.digest[7:])
+    count, = struct.unpack_from("<I", record, 8)
+    return [record[at:at + DIGEST].hex() for at in range(HEADER, HEADER + count * DIGEST, DIGEST)]
+
+
+def brought(result, image):
+    assert result.failed is None and result.done == image.digest[7:], result
+    names = layers_of(result, image)
+    assert all(f"{name}.sqsh" in result.store.layers() for name in names), names
+    return names
+
+
+def fitted(image, place):
+    return oci.stored_fitted([one.digest for one in image.layers[:place + 1]])
+
+
+def listed(result, name, path):
+    """A line of ls about what a layer has."""
+    file = os.path.join(result.store.path, "layers/sha256", f"{name}.sqsh")
+    lines = subprocess.run(["unsquashfs", "-lln", file], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    return next((line for line in lines if f"squashfs-root/{path}" in line.split(" -> ")[0].split()[-1:]), "")
+
+
+base = layer(d("var"), d("var/tmp", 0o1777), d("usr"), d("usr/sbin"), s("sbin", "usr/sbin"), f("usr/sbin/old", "old"), d("root", 0o700))
+
+
+def test_implied_directories_take_what_lies_below():
+    image = oci.Image([base, layer(f("var/tmp/new"), f("root/new"), f("sbin/new"), h("sbin/hard", "sbin/old"), w("none/nothing"))])
+    registry.repository("implied", image)
+    result = pull("implied")
+    names = brought(result, image)
+    assert names == [oci.stored_as(base.digest), fitted(image, 1)], names
+    assert listed(result, names[1], "var/tmp").startswith("drwxrwxrwt") and listed(result, names[1], "root").startswith("drwx------")
+    assert listed(result, names[1], "usr/sbin/new") and listed(result, names[1], "usr/sbin/hard")
+    assert not listed(result, names[1], "sbin") and not listed(result, names[1], "none")
+
+
+def test_a_fitted_layer_is_shared_where_the_same_lies_below():
+    top, store = layer(f("var/tmp/x")), new_store()
+    one, two = oci.Image([base, top]), oci.Image([base, top, layer(d("more"))])
+    other = oci.Image([layer(d("var"), d("var/tmp", 0o700)), top])
+    for name, image in (("shared/one", one), ("shared/two", two), ("shared/other", other)):
+        registry.repository(name, image)
+        brought(pull(name, store=store), image)
+    assert len(registry.seen(base.digest)) >= 1 and len(registry.seen(top.digest)) == 2
+    result = pull("shared/other", store=store)
+    assert listed(result, fitted(one, 1), "var/tmp").startswith("drwxrwxrwt")
+    assert listed(result, fitted(other, 1), "var/tmp").startswith("drwx------")
+
+
+def test_many_such_layers_wait_for_each_other():
+    layers = [base]
+    for number in range(24):  # the higher the larger: all above wait for those below
+        layers.append(layer(f(f"var/tmp/{number}", noise.randbytes(500 * number).hex()), f(f"var/implied/{number}"), w(f"var/implied/{number - 1}")))
+    image = oci.Image(layers)
+    registry.repository("waiting", image)
+    store, settings = new_store(), config("max_parallel_layers = 3")
+    runs = [agent.Import(store, f"{registry.name}/waiting:1", config=settings) for _ in range(2)]
+    for run in runs:
+        result = run.wait()
+        result.store = store
+        names = brought(result, image)
+        assert names == [oci.stored_as(base.digest)] + [fitted(image, place) for place in range(1, 25)]
+    assert listed(result, names[24], "var/tmp").startswith("drwxrwxrwt")
+
+
+def test_the_same_layer_again_counts_where_it_is_topmost():
+    empty, a, b = layer(), layer(d("a")), layer(d("b"))
+    image = oci.Image([a, empty, b, empty, a, empty] + [empty] * 40)
+    registry.repository("again", image)
+    assert brought(pull("again"), image) == [oci.stored_as(one.digest) for one in (b, a, empty)]
+
+
+def test_a_hard_link_to_nothing_names_the_link():
+    image = oci.Image([base, layer(h("here", "not/there"))])
+    registry.repository("dangling", image)
+    result = pull("dangling")
+    refused(result, 'entry "here": it is a hard link to "not/there", which is not in the image')
+    assert len(result.store.layers()) <= 1
+
+
+def test_another_origin_must_deliver_what_lies_below_a_fitted_layer():
+    secret = layer(d("private"), f("private/key", noise.randbytes(100).hex()))
+    image = oci.Image([secret, layer(h("copy", "private/key"))])
+    registry.repository("fitted/secret", image)
+    store, settings = new_store(), config("public_ttl = 0")
+    brought(pull("fitted/secret", store=store, settings=settings), image)
+    stolen = elsewhere.repository("fitted/stolen", image)
+    del stolen.blobs[secret.digest]
+    refused(pull("fitted/stolen", server=elsewhere, store=store, settings=settings), "missing in the registry")
+    stolen.blobs[secret.digest] = secret.blob
+    before = len(elsewhere.seen(secret.digest))
+    result = pull("fitted/stolen", server=elsewhere, store=store, settings=settings)
+    brought(result, image)
+    assert not result.published and len(elsewhere.seen(secret.digest)) == before + 1, result
+
+
+def test_a_converter_that_dies_while_it_waits_says_so():
+    registry.repository("broken-below", oci.Image([oci.Layer({}, b"x" * 1024), layer(f("implied/x"))]))
+    fails(pull("broken-below"), "convert layer")
