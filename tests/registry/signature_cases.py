@@ -5,8 +5,10 @@ import tempfile
 
 import oci
 from docker_registry import DockerRegistry
+from login_cases import wants_basic
 from scene import config, elsewhere, fails, new_store, pull, registry, succeeds, work
 from server import Server
+from user import alice
 from signatures import (ANYTHING, COSIGN_ARTIFACT, REJECT, SIGNATURE, Attachment, Key, payload_for, policy, referrers, signed, sigstore,
                         tag_of)
 
@@ -124,13 +126,14 @@ def test_which_name_must_be_signed():
         return required(sigstore(site, identity=identity))
     for identity in (None, "matchRepoDigestOrExact", "matchExact"):
         fails(pull("named", settings=settings(identity)), "cosign signs no tag", "matchRepository")
-    succeeds(pull("named", "@" + image.digest, settings=settings(None)), image)
-    fails(pull("named", "@" + image.digest, settings=settings("matchExact")), "for the name")
+        fails(pull("named", "@" + image.digest, settings=settings(identity)), "cosign signs no tag")
     succeeds(pull("named", settings=settings({"type": "exactRepository", "dockerRepository": name})), image)
     fails(pull("named", settings=settings({"type": "exactRepository", "dockerRepository": name + "2"})), "for the name")
     attach("named", signed(site, name + ":1", image.digest), to=image.digest)
     for identity in (None, "matchExact", "matchRepository", {"type": "exactReference", "dockerReference": name + ":1"}):
         succeeds(pull("named", settings=settings(identity)), image)
+    succeeds(pull("named", "@" + image.digest, settings=settings(None)), image)
+    fails(pull("named", "@" + image.digest, settings=settings("matchExact")), "for the name")
     registry.repositories["named"].add(image, "2")
     fails(pull("named", "2", settings=settings(None)), f'for the name "{name}:1"', "sign it under this name")
     attach("named", signed(site, "example.org/original/named:1", image.digest), to=image.digest)
@@ -256,6 +259,7 @@ def test_what_is_not_supported_is_refused_by_name():
     signed_image("keyless")
     fulcio = {"oidcIssuer": "https://x", "subjectEmail": "a@b", "caPath": "/ca"}
     for requirement, text in (({"type": "signedBy", "keyType": "GPGKeys", "keyPath": "/x.gpg"}, "an OpenPGP signature (signedBy), which is not supported"),
+                              ({"type": "signedBaseLayer", "baseLayerIdentity": {"type": "matchExact"}}, "a signed base layer (signedBaseLayer), which is not supported"),
                               ({"type": "sigstoreSigned", "fulcio": fulcio, "rekorPublicKeyPath": "/x"}, "a keyless signature (fulcio), which is not supported"),
                               (sigstore(site, rekorPublicKeyPath="/x"), "a Rekor log (rekorPublicKey), which is not supported"),
                               ({"type": "sigstoreSigned", "pki": {}}, "a certificate (pki), which is not supported")):
@@ -366,6 +370,23 @@ def test_a_registry_that_is_down_does_not_keep_a_signed_image_from_starting():
     result = succeeds(pull("down-later", store=store, settings=settings), image)
     assert any("using the stored image" in warning for warning in result.warnings), result
     refused(pull("down-later", store=store, settings=required(sigstore(other))), "the registry failed with status 503")
+
+
+def test_a_private_image_is_verified_with_its_users_credentials():
+    for name, hide in (("private/signed", wants_basic), ("private/hidden", lambda h, *_: "Authorization" not in h.headers and (h.answer(404) or True))):
+        image = fresh_image()
+        repository(name, image, hide)
+        store, how = new_store(), {"user": alice(), "uid": 1001}
+        fails(pull(name, settings=required(sigstore(site)), **how), "the image is not signed")
+        succeeds(pull(name, store=store, **{**how, "user": alice()}), image)
+        attach(name, signed(site, f"{registry.name}/{name}", image.digest), to=image.digest)
+        # It is in the store and granted to her, so nothing has asked her for credentials yet.
+        for tries in ("newer", "missing"):
+            succeeds(pull(name, store=store, settings=required(sigstore(site)), pull=tries, **{**how, "user": alice()}), image)
+        with open(os.path.join(store.path, "images/signatures", image.digest[7:]), "rb") as file:
+            assert file.read().count(b"signature=") == 1
+        assert os.stat(os.path.join(store.path, "images/signatures")).st_mode & 0o777 == 0o700
+        assert not store.names("refs"), "a private image has become public"
 
 
 def test_a_signed_image_in_a_real_registry():

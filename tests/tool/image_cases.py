@@ -13,8 +13,9 @@ import time
 
 import machine
 import oci
+import signatures
 from server import Server
-from machine import base, golden, image, registry, start, store, stored, user, wait_for
+from machine import base, golden, image, registry, root, start, store, stored, user, wait_for
 
 
 def test_pull_prints_the_digest_and_images_lists_it():
@@ -76,6 +77,29 @@ def test_inspect_says_what_is_in_an_image():
                               "pmix": "4.2.2", "srun": "--mpi=pmix", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11"}, found["facts"]
     assert found["config"]["config"]["WorkingDir"] == "/srv" and len(found["layers"]) == 2
     user("inspect", found["digest"][7:15]).succeeds("Toy Linux 7", "12.4.99", "/srv")
+
+
+def test_signatures_count_in_every_store_and_inspect_names_the_key():
+    key = signatures.Key(machine.work, "site")
+    name = image("signed", [{"a": b"b"}])
+    repository, digest = registry.repositories["signed"], oci.digest(registry.repositories["signed"].manifests["1"][1])
+    os.makedirs("/etc/containers", exist_ok=True)
+    machine.write("/etc/containers/policy.json", signatures.policy(docker={registry.name: [signatures.sigstore(key)]}))
+    machine.write("/etc/spank-container/config.toml", 'signature_policy = "/etc/containers/policy.json"\n' + machine.settings)
+    try:
+        for somebody in (user, root):
+            somebody("pull", name).fails(1, "the image is not signed")
+        attachment = signatures.Attachment(signatures.signed(key, f"{registry.name}/signed", digest))
+        repository.add_document(oci.OCI_MANIFEST, attachment.bytes, signatures.tag_of(digest))
+        repository.blobs.update(attachment.blobs)
+        for somebody in (user, root):
+            somebody("pull", name).succeeds()
+            somebody("inspect", name).succeeds(f"signed by    {key.public}\n")
+            assert somebody("inspect", "--json", name).json()["signed_by"] == [key.public]
+            somebody("rm", name).succeeds()
+    finally:
+        machine.write("/etc/spank-container/config.toml", machine.settings)
+    assert not stored("images/signatures"), "the signatures of an image that was removed are there"
 
 
 def test_rm_removes_names_images_and_layers_that_nobody_else_has():

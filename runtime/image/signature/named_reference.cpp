@@ -5,8 +5,8 @@ namespace {
 
 /// A signature says nothing of digests here: which bytes it is for, it says elsewhere.
 bool repo_digest_or_exact(const NamedReference& image, const NamedReference& signed_for) {
-  if (image.digest) return signed_for.name == image.name;
-  return !image.is_name_only() && signed_for == image;
+  if (signed_for.is_name_only()) return false;
+  return image.digest ? signed_for.name == image.name : signed_for == image;
 }
 
 bool has_prefix(const std::string& name, const std::string& prefix) {
@@ -16,7 +16,9 @@ bool has_prefix(const std::string& name, const std::string& prefix) {
 /// The name under which the image was signed, if it is a copy.
 Result<NamedReference> remapped(const SignedIdentity& identity, const NamedReference& image) {
   if (!has_prefix(image.name, identity.reference)) return image;
-  auto original = SPC_TRY(NamedReference::parse(identity.signed_prefix + image.name.substr(identity.reference.size())));
+  const std::string name = identity.signed_prefix + image.name.substr(identity.reference.size());
+  auto original = SPC_TRY(NamedReference::parse(name));
+  if (original.name != name) return Error(ErrorKind::invalid, "signedPrefix is not written out");
   original.tag = image.tag;
   original.digest = image.digest;
   return original;
@@ -55,7 +57,7 @@ bool SignedIdentity::admits(const NamedReference& image, std::string_view signed
   const auto signed_for = NamedReference::parse(signed_name);
   if (!signed_for) return false;
   switch (kind) {
-    case Kind::match_exact: return !image.is_name_only() && *signed_for == image;
+    case Kind::match_exact: return !signed_for->is_name_only() && *signed_for == image;
     case Kind::match_repo_digest_or_exact: return repo_digest_or_exact(image, *signed_for);
     case Kind::match_repository: return signed_for->name == image.name;
     case Kind::exact_reference: {

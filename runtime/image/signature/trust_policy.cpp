@@ -14,14 +14,11 @@ using Requirements = TrustPolicy::Requirements;
 
 constexpr std::size_t kMostPolicy = 1 << 20;
 
-Result<void> take_reference(JsonObject& object, const char* key, std::string& into, bool may_be_name_only) {
+Result<NamedReference> take_reference(JsonObject& object, const char* key, std::string& into) {
   SPC_TRY(object.take(key, into));
-  const auto named = NamedReference::parse(into);
+  auto named = NamedReference::parse(into);
   if (!named) return object.problem(key, "is not a Docker reference");
-  if (named->is_name_only() != may_be_name_only) {
-    return object.problem(key, may_be_name_only ? "has a tag or a digest" : "has neither tag nor digest");
-  }
-  return {};
+  return named;
 }
 
 Result<SignedIdentity> identity_of(const Json& value, const std::string& where) {
@@ -38,10 +35,11 @@ Result<SignedIdentity> identity_of(const Json& value, const std::string& where) 
     identity.kind = Kind::match_repository;
   } else if (type == "exactReference") {
     identity.kind = Kind::exact_reference;
-    SPC_TRY(take_reference(object, "dockerReference", identity.reference, false));
+    const auto named = SPC_TRY(take_reference(object, "dockerReference", identity.reference));
+    if (named.is_name_only()) return object.problem("dockerReference", "has neither tag nor digest");
   } else if (type == "exactRepository") {
     identity.kind = Kind::exact_repository;
-    SPC_TRY(take_reference(object, "dockerRepository", identity.reference, true));
+    SPC_TRY(take_reference(object, "dockerRepository", identity.reference));
   } else if (type == "remapIdentity") {
     identity.kind = Kind::remap_identity;
     SPC_TRY(object.take("prefix", identity.reference));
@@ -62,10 +60,15 @@ TrustRequirement not_supported(const char* what) {
   return requirement;
 }
 
-/// The members whose keys would be OpenPGP's. They are not judged, as nothing is admitted by them.
+/// The members of requirements that nothing here can meet are not judged.
 TrustRequirement signed_by(JsonObject& object) {
   for (const char* key : {"keyType", "keyPath", "keyPaths", "keyData", "signedIdentity"}) object.take_any(key);
   return not_supported("an OpenPGP signature (signedBy)");
+}
+
+TrustRequirement signed_base_layer(JsonObject& object) {
+  object.take_any("baseLayerIdentity");
+  return not_supported("a signed base layer (signedBaseLayer)");
 }
 
 Result<TrustRequirement> sigstore_signed(JsonObject& object) {
@@ -106,6 +109,7 @@ Result<TrustRequirement> requirement_of(JsonObject& object) {
   std::string type;
   SPC_TRY(object.take("type", type));
   if (type == "signedBy") return signed_by(object);
+  if (type == "signedBaseLayer") return signed_base_layer(object);
   if (type == "sigstoreSigned") return sigstore_signed(object);
   if (type == "insecureAcceptAnything") {
     requirement.kind = TrustRequirement::Kind::accept_anything;
@@ -188,8 +192,9 @@ TrustPolicy::Found TrustPolicy::for_registry(const ImageReference& image) const 
   return find("docker", docker_scopes(NamedReference::of(image)));
 }
 
-TrustPolicy::Found TrustPolicy::for_local(const std::string& transport, const std::string& path) const {
+TrustPolicy::Found TrustPolicy::for_local(const std::string& transport, const std::string& path, const std::string& reference) const {
   std::vector<std::string> scopes;
+  if (!reference.empty()) scopes.push_back(path + ":" + reference);
   if (path.starts_with('/')) {
     for (std::string part = path; !part.empty(); part.resize(part.rfind('/'))) scopes.push_back(part);
   }

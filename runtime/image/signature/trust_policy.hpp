@@ -37,8 +37,9 @@ class TrustPolicy {
 
   /// For an image of a registry, by the name that the user gave: transport `docker`, the longest scope that fits.
   [[nodiscard]] Found for_registry(const ImageReference& image) const;
-  /// For a local image; `path` is absolute, or empty if the transport has none.
-  [[nodiscard]] Found for_local(const std::string& transport, const std::string& path) const;
+  /// For a local image; `path` is absolute, `reference` the part behind the colon. Without a path (an image of podman or
+  /// docker) only the transport's own scope counts.
+  [[nodiscard]] Found for_local(const std::string& transport, const std::string& path, const std::string& reference = "") const;
 
  private:
   using Scopes = std::map<std::string, Requirements, std::less<>>;

@@ -13,10 +13,11 @@ namespace {
 constexpr char kImport[] = SPC_LIBEXECDIR "/import";
 constexpr char kStep[] = "--container-image";
 
-Result<void> ask(const std::vector<std::string>& transports, const std::string& path, const SitePolicy& site) {
+Result<void> ask(const std::vector<std::string>& transports, const std::string& path, const SitePolicy& site,
+                 const std::string& reference = "") {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   Program program{.path = kImport,
-                  .arguments = {kImport, "trust", site.signature_policy, path},
+                  .arguments = {kImport, "trust", site.signature_policy, path, reference},
                   .environment = std::vector<std::string>(),
                   .descriptors = {{theirs.get(), kImportSocket}}};
   program.arguments.insert(program.arguments.end(), transports.begin(), transports.end());
@@ -38,9 +39,9 @@ Result<void> check_trust(const ImageLocation& image, const SitePolicy& site) {
   using Kind = ImageLocation::Kind;
   if (site.signature_policy.empty()) return {};
   switch (image.kind) {
-    case Kind::oci_layout: return ask({"oci"}, image.path, site);
-    case Kind::oci_archive: return ask({"oci-archive"}, image.path, site);
-    case Kind::docker_archive: return ask({"docker-archive"}, image.path, site);
+    case Kind::oci_layout: return ask({"oci"}, image.path, site, image.reference);
+    case Kind::oci_archive: return ask({"oci-archive"}, image.path, site, image.reference);
+    case Kind::docker_archive: return ask({"docker-archive"}, image.path, site, image.reference);
     case Kind::docker_daemon: return ask({"docker-daemon"}, "", site);
     case Kind::podman: return ask({"containers-storage"}, "", site);
     case Kind::registry:

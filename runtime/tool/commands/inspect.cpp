@@ -88,8 +88,8 @@ Result<int> run_inspect(const Arguments& arguments) {
   if (!image.record)
     return Error(ErrorKind::refused, formatted("inspect {}: permission denied for its record",
                                                in_quotes(arguments.words[0])));
+  const auto keys = signed_by(store.get(), image.digest);  // first: what follows enters a user namespace
   const auto facts = facts_or_warning(places, store.get(), image);
-  const auto keys = signed_by(store.get(), image.digest);
   if (arguments.has("json")) {
     std::puts(description_of(image, facts, keys).str(2).c_str());
   } else {

@@ -36,7 +36,8 @@ TEST_CASE("the longest scope of a name counts, then that of its domain, then the
   const auto policy = TrustPolicy::parse(R"({"default":[{"type":"reject"}],"transports":{"docker":{
     "": [{"type":"reject"}], "r.example.org:5000": [{"type":"reject"}], "r.example.org:5000/a": [{"type":"reject"}],
     "r.example.org:5000/a/b:1": [{"type":"reject"}], "*.example.org": [{"type":"reject"}], "*.org": [{"type":"reject"}],
-    "docker.io/library/ubuntu": [{"type":"reject"}]}, "squashfs": {"/images": [{"type":"reject"}]}, "oci": {}}})")
+    "docker.io/library/ubuntu": [{"type":"reject"}]}, "squashfs": {"/images": [{"type":"reject"}]}, "oci": {},
+    "oci-archive": {"/images/a.tar:1": [{"type":"reject"}]}}})")
                           .value();
   CHECK(scope_of(policy, "r.example.org:5000/a/b:1") == "docker \"r.example.org:5000/a/b:1\"");
   CHECK(scope_of(policy, "r.example.org:5000/a/b:2") == "docker \"r.example.org:5000/a\"");
@@ -46,6 +47,8 @@ TEST_CASE("the longest scope of a name counts, then that of its domain, then the
   CHECK(scope_of(policy, "example.com/a") == "docker");
   CHECK(scope_of(policy, "ubuntu") == "docker \"docker.io/library/ubuntu\"");
   CHECK(policy.for_local("squashfs", "/images/a/b.sqsh").scope == "squashfs \"/images\"");
+  CHECK(policy.for_local("oci-archive", "/images/a.tar", "1").scope == "oci-archive \"/images/a.tar:1\"");
+  CHECK(policy.for_local("oci-archive", "/images/a.tar", "2").scope == "default");
   CHECK(policy.for_local("squashfs", "/images2/b.sqsh").scope == "default");
   CHECK(policy.for_local("squashfs", "images").scope == "default");
   CHECK(policy.for_local("oci", "/images").scope == "default");
@@ -60,7 +63,8 @@ TEST_CASE("the rules of signedIdentity say which name must be signed") {
   CHECK_FALSE(admits(Kind::match_exact, by_digest.c_str(), "r:5000/a/b"));
   CHECK(admits(Kind::match_exact, by_digest.c_str(), by_digest.c_str()));
   CHECK(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a/b:2"));
-  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a"));
+  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a:2"));
+  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a/b"));
   CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, "r:5000/a/b:1", "r:5000/a/b:2"));
   CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, "r:5000/a/b:1", "r:5000/a/b"));
   CHECK(admits(Kind::match_repository, "r:5000/a/b:1", "r:5000/a/b:2"));
@@ -75,6 +79,7 @@ TEST_CASE("the rules of signedIdentity say which name must be signed") {
   CHECK(admits(Kind::remap_identity, "mirror:5000/ns2/a:1", "mirror:5000/ns2/a:1", "mirror:5000/ns", "vendor.com"));
   CHECK_FALSE(admits(Kind::remap_identity, "mirror:5000/ns2/a:1", "vendor.com2/a:1", "mirror:5000/ns", "vendor.com"));
   CHECK_FALSE(admits(Kind::remap_identity, "mirror:5000/ns/a:1", "mirror:5000/ns/a:1", "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Kind::remap_identity, "mirror:5000/ns/a:1", "vendor/a:1", "mirror:5000/ns", "vendor"));
 }
 
 TEST_CASE("policy.json is taken as strictly as podman takes it") {
