@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <iterator>
 
 #include "agent/node/privilege.hpp"
+#include "agent/node/system_call.hpp"
 #include "base/socket.hpp"
 
 namespace spc::agent {
@@ -75,7 +77,16 @@ void Agent::lead() {
   message.policy = tools_->policy;
   message.manifest = image_;
   const int passed[] = {tools_->policy_file.get()};
-  if (auto sent = send_struct(tasks_.front().socket.get(), message, passed); !sent) fail(sent.error());
+  auto done = send_struct(tasks_.front().socket.get(), message, passed);
+  if (done) done = prepare();
+  if (!done) fail(done.error());
+}
+
+/// What can be done while the leader reads.
+Result<void> Agent::prepare() {
+  if (order_.uid != 0 && !tools_->id_map) tools_->id_map = SPC_TRY(describe_id_map(order_.uid, order_.gid));
+  // Not earlier: /proc/PID/ns of a child that cannot be dumped is closed to us without SYS_PTRACE.
+  return check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable");
 }
 
 Result<void> Agent::on_lead(int socket) {

@@ -53,7 +53,8 @@ class Agent {
   Result<ServedLayer> serve(int file, std::uint64_t offset);
   Result<void> start_builder();
 
-  void lead();                  ///< the first waiting task
+  void lead();  ///< the first waiting task
+  Result<void> prepare();
   void tell(const Task& task);  ///< its answer, if there is one
   void tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);

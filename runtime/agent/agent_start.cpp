@@ -123,6 +123,8 @@ Result<void> Agent::start_builder() {
   if (!built) report.failure = WireError(built.error());
   std::vector<int> namespaces;
   if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
+  constexpr sched_param kNone{};
+  ::sched_setscheduler(0, SCHED_IDLE, &kNone);  // whoever waits is to go first
   [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
   if (built && (order_.namespaces & own_pid) != 0) {
     ours.reset();
@@ -139,15 +141,16 @@ Result<void> Agent::on_builder(int socket) {
     inits_.push_back(std::move(builder_.socket));
     builder_.pid = -1;
   }
-  reap(builder_);
   if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
   if (report.failure.error().sys_errno() == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
     tools_->policy.squashfs = PolicyRecord::by_fuse;
+    reap(builder_);
     return use(image_, std::move(order_.image));
   }
   if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.error();
   if (!joined_) namespaces_ = *std::move(descriptors);
   answer_all(report);
+  reap(builder_);  // last: its end takes longer than its answer
   return {};
 }
 

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,12 +23,11 @@
 namespace spc::agent {
 namespace {
 
-Result<AgentTools> prepare_tools(uid_t uid, gid_t gid) {
+Result<AgentTools> prepare_tools() {
   AgentTools tools;
   tools.store = SPC_TRY(ImageStore::open(SPC_STORE_DIR));
   tools.policy_file = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid(), tools.policy));
   tools.loop_table = SPC_TRY(open_loop_table(SPC_RUN_DIR "/loops"));
-  if (uid != 0) tools.id_map = SPC_TRY(describe_id_map(uid, gid));
   return tools;
 }
 
@@ -41,9 +39,7 @@ bool parse_id(const char* text, unsigned& id) {
 int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
   if (::chdir("/") != 0) return 1;
   auto reduced = keep_needed_privileges();
-  auto tools = reduced ? prepare_tools(uid, gid) : Result<AgentTools>(std::move(reduced).error());
-  // Not earlier: /proc/PID/ns of a child that cannot be dumped is closed to us without SYS_PTRACE.
-  ::prctl(PR_SET_DUMPABLE, 0);
+  auto tools = reduced ? prepare_tools() : Result<AgentTools>(std::move(reduced).error());
   // A failure so far is told to the tasks, who can tell the user.
   Agent agent({.uid = uid, .gid = gid, .job = job, .step = step}, UniqueFd(kAgentSocket), std::move(tools));
   agent.run();

@@ -53,8 +53,9 @@ std::string timing(const InContainer& in, const TaskMessage& ready, std::uint64_
 }
 
 /// The task is inside: decides the rest, runs the image's entrypoint, and says what Slurm is to execute with.
-Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entrypoint, const TaskContext& task,
+Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entrypoint, const TaskCall& call,
                          std::uint64_t begin) {
+  const TaskContext task{in.asked.request, in.asked.job, call.step, call.log};
   if (!waited.led && !task.asked.name) say_import(task, Event::import_ends);
   SPC_TRY(decide_all(in.spec, {task.asked, in.site, in.hooks, in.edits}, task));
   if (task.asked.explain) {  // what another step has started
@@ -90,9 +91,7 @@ Result<TaskEntry> launch(const TaskCall& call) {
   if (waited->led == Led::explained) return TaskEntry{.explained = true, .environment = {}, .timing = {}};
   if (call.before_entering) call.before_entering();
   auto in = SPC_TRY(enter(std::move(waited->ready), call));
-  const Asked asked = in.asked;
-  const TaskContext task{asked.request, asked.job, call.step, call.log};
-  return finish(std::move(in), *waited, entrypoint, task, begin);
+  return finish(std::move(in), *waited, entrypoint, call, begin);
 }
 
 }  // namespace spc

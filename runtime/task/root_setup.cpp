@@ -1,75 +1,18 @@
 #include "task/root_setup.hpp"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
 
 namespace spc {
 namespace {
-
-constexpr char kWhatFits[] = "source and target must both be directories or both be files";
-
-std::string parent_of(const std::string& path) {
-  const auto slash = path.find_last_of('/');
-  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
-}
-
-Result<void> make_directories(const std::string& path) {
-  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    const std::string part = path.substr(0, slash);
-    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
-      return Error::from_errno(errno, "make directory " + in_quotes(part) + " in the container").hint("choose another target");
-    }
-    if (slash == std::string::npos) return {};
-  }
-}
-
-Result<UniqueFd> open_target_through(const std::string& path, bool directory, int links_left) {
-  const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
-  UniqueFd target = open_inside(path.c_str(), flags);
-  if (target) return target;
-  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + in_quotes(path)).hint(kWhatFits);
-
-  char link[PATH_MAX];
-  const ssize_t size = ::readlink(path.c_str(), link, sizeof link);
-  if (size > 0 && links_left > 0) {
-    const std::string next(link, static_cast<std::size_t>(size));
-    return open_target_through(next[0] == '/' ? next : parent_of(path) + "/" + next, directory, links_left - 1);
-  }
-  if (directory) {
-    SPC_TRY(make_directories(path));
-  } else {
-    SPC_TRY(make_directories(parent_of(path)));
-    const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-    if (!made) return Error::from_errno(errno, "make file " + in_quotes(path) + " in the container");
-  }
-  target = open_inside(path.c_str(), flags);
-  if (!target) return Error::from_errno(errno, "open mount target " + in_quotes(path));
-  return target;
-}
-
-Result<void> hand_over(int builder, std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
-  TaskMessage message;
-  message.kind = TaskMessageKind::target;
-  message.index = index;
-  const int passed[] = {target.get()};
-  SPC_TRY(send_struct(builder, message, passed));
-  SPC_TRY(receive_struct(builder, message));
-  if (message.error != 0) {
-    return Error::from_errno(message.error, "mount " + in_quotes(shown_as)).hint(kWhatFits);
-  }
-  return {};
-}
 
 /// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file of sane size counts as
 /// empty and makes way: an image may bring a FIFO or a device of terabytes under this name.
@@ -83,7 +26,7 @@ Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 06
     if (auto read = read_file(old.get(), kSane)) text = *std::move(read);
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
-  SPC_TRY(make_directories(parent_of(path)));
+  SPC_TRY(make_directories_above(path));
   ::unlink(path.c_str());
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!file) return Error::from_errno(errno, "write " + in_quotes(path) + " in the container");
@@ -92,7 +35,7 @@ Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 06
 }
 
 Result<void> make_link(const Link& link) {
-  SPC_TRY(make_directories(parent_of(link.path)));
+  SPC_TRY(make_directories_above(link.path));
   struct stat status {};
   if (::lstat(link.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
   ::unlink(link.path.c_str());
@@ -144,15 +87,6 @@ std::string_view field(std::string_view line, int index) {
 
 }  // namespace
 
-UniqueFd open_inside(const char* path, int flags) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how)));
-}
-
-Result<UniqueFd> open_target(const std::string& path, bool directory) { return open_target_through(path, directory, 40); }
-
 std::string with_entry(std::string_view text, const std::string& entry) {
   std::string kept;
   while (!text.empty()) {
@@ -181,17 +115,18 @@ Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
     if (!made[i] || !has_tree(root, static_cast<HostTree>(i))) continue;
     const auto target = SPC_TRY(open_directory(kHostTargets[i]));
-    SPC_TRY(attach(sources + i, target, kHostTargets[i]));
+    SPC_TRY(attach.begin(sources + i, target, kHostTargets[i]));
   }
-  return {};
+  return attach.settle ? attach.settle() : Result<void>();
 }
 
 Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
   const auto sources = static_cast<std::uint32_t>(root.targets.size());
   const auto made = SPC_TRY(mounts_to_make(root));
   if (!root.container_runs && !root.has_host_trees) {
+    MountTargets targets(attach);
     SPC_TRY(attach_host_trees(
-        root, [](const std::string& path) { return open_target(path, true); }, attach));
+        root, [&](const std::string& path) { return targets.open(path, true); }, attach));
   }
   for (const std::string& directory : root.directories) SPC_TRY(open_target(directory, true));
   if (!root.passwd_entry.empty()) {
@@ -215,20 +150,18 @@ Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
     }));
   }
   if ((root.namespaces & own_user) != 0) SPC_TRY(add_root_entries());
+  MountTargets targets(attach);
   for (std::uint32_t i = 0; i < sources; ++i) {
     const MountTarget& mount_target = root.targets[i];
     if (!made[kHostTargets.size() + i] || !mount_target.wanted) continue;
-    const auto target = SPC_TRY_DURING("--container-mounts", open_target(mount_target.target, mount_target.directory));
-    SPC_TRY_DURING("--container-mounts", attach(i, target, mount_target.shown_as));
-    if (mount_target.mode) SPC_TRY_DURING("--container-mounts", set_mode(mount_target.target, *mount_target.mode));
+    const auto target = SPC_TRY_DURING("--container-mounts", targets.open(mount_target.target, mount_target.directory));
+    SPC_TRY_DURING("--container-mounts", attach.begin(i, target, mount_target.shown_as));
+    if (!mount_target.mode) continue;
+    SPC_TRY_DURING("--container-mounts", targets.settle());
+    SPC_TRY_DURING("--container-mounts", set_mode(mount_target.target, *mount_target.mode));
   }
+  SPC_TRY_DURING("--container-mounts", targets.settle());
   return {};
-}
-
-AttachSource attach_by(int builder) {
-  return [builder](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
-    return hand_over(builder, index, target, shown_as);
-  };
 }
 
 Result<void> set_up_root(const RootSetup& root, int builder) {

@@ -10,6 +10,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/task.hpp"
+#include "task/mount_target.hpp"
 #include "task/removal.hpp"
 
 namespace spc {
@@ -57,25 +58,12 @@ struct RootSetup {
 /// missing, writes passwd and group, and opens each mount target for the builder at the other end of `builder`.
 Result<void> set_up_root(const RootSetup& root, int builder);
 
-/// Mounts source `index`, or HostTree `index` minus the number of mount targets, at `target`; `shown_as` is for errors.
-using AttachSource = std::function<Result<void>(std::uint32_t index, const UniqueFd& target, const std::string& shown_as)>;
 /// The same, if the calling process can mount itself.
 Result<void> set_up_root(const RootSetup& root, const AttachSource& attach);
 
 /// The first step of the set-up: mounts /proc, /sys, /dev, /tmp and so on where `open_directory` finds or creates them.
 using OpenDirectory = std::function<Result<UniqueFd>(const std::string& path)>;
 Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_directory, const AttachSource& attach);
-/// The AttachSource of a step.
-AttachSource attach_by(int builder);
-
-/// Opens a path in the container of the calling process. Links in the image are followed; /proc links
-/// to files of a process are not: they would lead out of it (CVE-2024-21626). Empty with errno on failure.
-UniqueFd open_inside(const char* path, int flags);
-
-/// Creates (with parents) what is missing and returns an O_PATH descriptor of it. The target of a dangling link is
-/// created.
-Result<UniqueFd> open_target(const std::string& path, bool directory);
-
 /// `text`, a passwd or group file, without entries of the same name or ID as `entry`, plus `entry`.
 std::string with_entry(std::string_view text, const std::string& entry);
 

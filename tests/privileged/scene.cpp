@@ -32,7 +32,6 @@ Step::Step(const std::function<void(AgentTools&)>& change) {
   AgentTools tools;
   tools.store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
   tools.loop_table = std::move(open_loop_table(SPC_RUN_DIR "/loops")).value();
-  tools.id_map = std::move(describe_id_map(kUser, kUser)).value();
   tools.policy_file.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   change(tools);
   Agent agent({.uid = kUser, .gid = kUser}, std::move(theirs), std::move(tools));

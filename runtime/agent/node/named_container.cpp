@@ -61,13 +61,9 @@ void empty(int trash) {
   }
 }
 
-/// One process empties the trash and at most one other waits: it begins to read after it has stopped waiting, so whoever finds
-/// somebody waiting can leave to him what he has moved there.
-bool is_our_turn(int containers, int trash) {
-  return ::flock(containers, LOCK_EX | LOCK_NB) == 0 && ::flock(trash, LOCK_EX) == 0 && ::flock(containers, LOCK_UN) == 0;
-}
-
 /// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for everybody else.
+/// While one empties the trash at most one other waits: it begins to read after it has stopped waiting, so whoever finds
+/// somebody waiting leaves to him what he has moved there.
 Result<void> empty_in_background(int containers, int trash) {
   ::setsid();  // before the fork: when we end, slurmd kills what is left of our group
   const pid_t child = ::fork();
@@ -75,7 +71,9 @@ Result<void> empty_in_background(int containers, int trash) {
   ::setpriority(PRIO_PROCESS, 0, 19);
   constexpr rlimit kMemory{64 << 20, 64 << 20};
   ::setrlimit(RLIMIT_AS, &kMemory);
-  if (is_our_turn(containers, trash) && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
+  const bool waits = ::flock(containers, LOCK_EX | LOCK_NB) == 0;
+  const bool takes_turn = waits && ::flock(trash, LOCK_EX) == 0 && ::flock(containers, LOCK_UN) == 0;
+  if (takes_turn && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
   ::_exit(0);
 }
 

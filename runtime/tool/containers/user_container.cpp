@@ -194,13 +194,14 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   SPC_TRY(hooks.before_entering(spec));
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
-  const auto attach = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
+  const auto mount = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
     const UniqueFd& tree = index < sources.size() ? sources[index] : host[index - sources.size()];
     if (::move_mount(tree.get(), "", target.get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
       return Error::from_errno(errno, "mount " + in_quotes(shown_as));
     }
     return {};
   };
+  const AttachSource attach{.begin = mount, .settle = {}};
   if (PreparedHooks::runs_shell_hooks(hooks) && image.writable) {
     const ShellHookStart start{request, of_enroot.environment, site, spec};
     SPC_TRY(run_hooks_of_enroot(image, start, attach, hooks, *prepared, side, log));

@@ -1,0 +1,147 @@
+#include "task/mount_target.hpp"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <deque>
+#include <filesystem>
+#include <memory>
+
+#include "base/socket.hpp"
+#include "protocol/task.hpp"
+
+namespace spc {
+namespace {
+
+constexpr char kWhatFits[] = "source and target must both be directories or both be files";
+
+std::string parent_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+Result<void> make_directories(const std::string& path) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    const std::string part = path.substr(0, slash);
+    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
+      return Error::from_errno(errno, "make directory " + in_quotes(part) + " in the container").hint("choose another target");
+    }
+    if (slash == std::string::npos) return {};
+  }
+}
+
+UniqueFd open_as(const char* path, int flags, std::uint64_t resolve) {
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
+  how.resolve = resolve;
+  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how)));
+}
+
+Result<UniqueFd> open_target_through(const std::string& path, bool directory, int links_left) {
+  const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
+  UniqueFd target = open_inside(path.c_str(), flags);
+  if (target) return target;
+  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + in_quotes(path)).hint(kWhatFits);
+
+  char link[PATH_MAX];
+  const ssize_t size = ::readlink(path.c_str(), link, sizeof link);
+  if (size > 0 && links_left > 0) {
+    const std::string next(link, static_cast<std::size_t>(size));
+    return open_target_through(next[0] == '/' ? next : parent_of(path) + "/" + next, directory, links_left - 1);
+  }
+  if (directory) {
+    SPC_TRY(make_directories(path));
+  } else {
+    SPC_TRY(make_directories_above(path));
+    const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!made) return Error::from_errno(errno, "make file " + in_quotes(path) + " in the container");
+  }
+  target = open_inside(path.c_str(), flags);
+  if (!target) return Error::from_errno(errno, "open mount target " + in_quotes(path));
+  return target;
+}
+
+/// The builder at the other end, and the mounts that it has not confirmed: it does so in order.
+class MountsOfBuilder {
+ public:
+  explicit MountsOfBuilder(int builder) : builder_(builder) {}
+
+  Result<void> begin(std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
+    constexpr std::size_t kMost = 16;  // that surely fit into the socket's buffers, theirs and ours
+    while (waiting_.size() >= kMost) SPC_TRY(await());
+    TaskMessage message;
+    message.kind = TaskMessageKind::target;
+    message.index = index;
+    const int passed[] = {target.get()};
+    SPC_TRY(send_struct(builder_, message, passed));
+    waiting_.push_back(shown_as);
+    return {};
+  }
+
+  Result<void> settle() {
+    while (!waiting_.empty()) SPC_TRY(await());
+    return {};
+  }
+
+ private:
+  Result<void> await() {
+    TaskMessage message;
+    SPC_TRY(receive_struct(builder_, message));
+    const std::string shown_as = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (message.error == 0) return {};
+    return Error::from_errno(message.error, "mount " + in_quotes(shown_as)).hint(kWhatFits);
+  }
+
+  int builder_;
+  std::deque<std::string> waiting_;
+};
+
+/// Whether it says where it lies: no link was followed on the way.
+bool says_where(const std::string& path) { return path[0] == '/' && std::filesystem::path(path).lexically_normal() == path; }
+
+bool lies_in(const std::string& path, const std::string& directory) {
+  return path == directory || (path.starts_with(directory) && path[directory.size()] == '/');
+}
+
+}  // namespace
+
+Result<void> make_directories_above(const std::string& path) { return make_directories(parent_of(path)); }
+
+UniqueFd open_inside(const char* path, int flags) { return open_as(path, flags, RESOLVE_NO_MAGICLINKS); }
+
+Result<UniqueFd> open_target(const std::string& path, bool directory) { return open_target_through(path, directory, 40); }
+
+AttachSource attach_by(int builder) {
+  const auto mounts = std::make_shared<MountsOfBuilder>(builder);
+  return {.begin = [mounts](std::uint32_t index, const UniqueFd& target,
+                            const std::string& shown_as) { return mounts->begin(index, target, shown_as); },
+          .settle = [mounts] { return mounts->settle(); }};
+}
+
+Result<UniqueFd> MountTargets::open(const std::string& path, bool directory) {
+  const bool apart = std::ranges::none_of(begun_, [&](const std::string& other) { return lies_in(path, other); });
+  if (apart && says_where(path)) {
+    UniqueFd target = open_as(path.c_str(), O_PATH | (directory ? O_DIRECTORY : 0), RESOLVE_NO_SYMLINKS);
+    if (target) {
+      begun_.push_back(path == "/" ? "" : path);
+      return target;
+    }
+  }
+  SPC_TRY(settle());
+  begun_.emplace_back();  // wherever it lies: everything is below it
+  return open_target(path, directory);
+}
+
+Result<void> MountTargets::settle() {
+  begun_.clear();
+  return attach_.settle ? attach_.settle() : Result<void>();
+}
+
+}  // namespace spc
