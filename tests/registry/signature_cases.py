@@ -1,5 +1,6 @@
 """policy.json: whose signature an image must have, found as cosign stores it, before a byte of a layer is fetched."""
 
+import json
 import os
 import tempfile
 
@@ -166,11 +167,21 @@ def test_signatures_are_found_as_referrers():
         served.manifests[attachment.digest] = (oci.OCI_MANIFEST, attachment.bytes)
         served.blobs.update(attachment.blobs)
         if path is None:
-            registry.paths.append((rf"/v2/{name}/referrers/{image.digest}\?.*", lambda h, a=attachment: h.answer(200, referrers(a), oci.OCI_INDEX)))
+            registry.paths.append((rf"/v2/{name}/referrers/{image.digest}", lambda h, a=attachment: h.answer(200, referrers(a), oci.OCI_INDEX)))
         else:
             served.manifests[image.digest.replace(":", "-")] = (oci.OCI_INDEX, referrers(attachment))
         succeeds(pull(name, settings=required(sigstore(site))), image)
         fails(pull(name, settings=required(sigstore(other))), "signed by others only")
+
+
+def test_bundles_are_told_from_no_signature():
+    image = fresh_image()
+    repository("bundled", image)
+    index = json.loads(referrers())
+    index["manifests"] = [{"mediaType": oci.OCI_MANIFEST, "digest": "sha256:" + "3" * 64, "size": 1,
+                           "artifactType": "application/vnd.dev.sigstore.bundle.v0.3+json"}]
+    registry.paths.append((r"/v2/bundled/referrers/.*", lambda h: h.answer(200, json.dumps(index).encode(), oci.OCI_INDEX)))
+    fails(pull("bundled", settings=required(sigstore(site))), "the image is not signed", "has sigstore bundles, which are not supported")
 
 
 def test_a_registry_that_fails_is_no_unsigned_image():

@@ -65,7 +65,9 @@ Result<void> Admission::ask(const SignedImage& image, Repository& repository) {
     if (!added && found_.empty()) return added.error();
     if (satisfied(image)) return {};
   }
-  return *std::move(refusal_);
+  if (!has_bundles_) return *std::move(refusal_);
+  return Error(ErrorKind::refused, refusal_->what())
+      .hint("it has sigstore bundles, which are not supported: sign it with cosign sign --new-bundle-format=false");
 }
 
 bool Admission::satisfied(const SignedImage& image) {
@@ -98,11 +100,12 @@ Result<bool> Admission::add_attached(const std::string& tag_or_digest, Repositor
 
 Result<void> Admission::add_referrers(const Digest& subject, Repository& repository) {
   const std::string what = "referrers of " + in_quotes(subject.str());
-  auto index = SPC_TRY(repository.find_referrers(subject, kCosignArtifact, what));
+  auto index = SPC_TRY(repository.find_referrers(subject, what));
   if (!index) index = SPC_TRY(repository.find_manifest("sha256-" + subject.hex(), what));  // a registry without the API
   if (!index) return {};
   const auto found = SPC_TRY(parse_referrers(*index, what));
-  for (const Digest& referrer : found) SPC_TRY(add_attached(referrer.str(), repository));
+  has_bundles_ = has_bundles_ || found.has_bundles;
+  for (const Digest& referrer : found.signatures) SPC_TRY(add_attached(referrer.str(), repository));
   return {};
 }
 

@@ -50,6 +50,7 @@ class Admission {
   std::vector<ImageSignature> found_;
   std::vector<ImageSignature> accepted_;  // those to be kept: found now, not in the store
   std::optional<Error> refusal_;
+  bool has_bundles_ = false;
 };
 
 }  // namespace spc

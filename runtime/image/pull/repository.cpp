@@ -128,11 +128,8 @@ Result<std::optional<std::string>> Repository::find_manifest(const std::string& 
   return found;
 }
 
-Result<std::optional<std::string>> Repository::find_referrers(const Digest& subject, const std::string& artifact_type,
-                                                              const std::string& what) {
-  std::string path = formatted("referrers/{}?artifactType=", subject.str());
-  for (const char c : artifact_type) c == '+' ? path.append("%2B") : path.append(1, c);
-  return find({.path = std::move(path), .what = what, .not_from_mirrors = !mirrors_know_tags_});
+Result<std::optional<std::string>> Repository::find_referrers(const Digest& subject, const std::string& what) {
+  return find({.path = "referrers/" + subject.str(), .what = what, .not_from_mirrors = !mirrors_know_tags_});
 }
 
 Result<std::string> Repository::get_small(const Digest& blob, std::uint64_t size, const std::string& what) {

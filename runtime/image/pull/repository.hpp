@@ -27,8 +27,7 @@ class Repository final : public ImageSource {
   Result<void> confirm(const Digest& manifest);
   // What is attached to an image; `what` is for messages. Empty: there is nothing of that name.
   Result<std::optional<std::string>> find_manifest(const std::string& tag_or_digest, const std::string& what);
-  Result<std::optional<std::string>> find_referrers(const Digest& subject, const std::string& artifact_type,
-                                                    const std::string& what);
+  Result<std::optional<std::string>> find_referrers(const Digest& subject, const std::string& what);
   /// A blob that fits into memory: the caller has checked its size.
   Result<std::string> get_small(const Digest& blob, std::uint64_t size, const std::string& what);
   /// Who may have what was fetched so far.

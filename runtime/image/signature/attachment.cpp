@@ -7,6 +7,8 @@ namespace spc {
 namespace {
 
 constexpr std::string_view kSimpleSigning = "application/vnd.dev.cosign.simplesigning.v1+json";
+constexpr std::string_view kCosignArtifact = "application/vnd.dev.cosign.artifact.sig.v1+json";
+constexpr std::string_view kBundle = "application/vnd.dev.sigstore.bundle";
 constexpr char kSignature[] = "dev.cosignproject.cosign/signature";
 constexpr std::size_t kMostBase64 = 8 << 10;  // an RSA signature of 16384 bits has 2732
 
@@ -54,17 +56,20 @@ Result<std::vector<AttachedSignature>> signatures_in(const Json& document) {
   return signatures;
 }
 
-Result<std::vector<Digest>> referrers_in(const Json& document) {
-  std::vector<Digest> digests;
+Result<Referrers> referrers_in(const Json& document) {
+  Referrers referrers;
   const auto* entries = SPC_TRY(document.list("manifests"));
   for (const Json& entry : *entries) {
-    if (!entry.is_object() || SPC_TRY(entry.text("artifactType")) != kCosignArtifact) continue;
-    if (digests.size() == kMostReferrers) {
+    if (!entry.is_object()) continue;
+    const std::string type = SPC_TRY(entry.text("artifactType")).value_or("");
+    referrers.has_bundles |= type.starts_with(kBundle);
+    if (type != kCosignArtifact) continue;
+    if (referrers.signatures.size() == kMostReferrers) {
       return Error(ErrorKind::refused, formatted("lists more than {} signatures", kMostReferrers));
     }
-    digests.push_back(SPC_TRY(digest_in(entry)));
+    referrers.signatures.push_back(SPC_TRY(digest_in(entry)));
   }
-  return digests;
+  return referrers;
 }
 
 }  // namespace
@@ -94,7 +99,7 @@ Result<std::vector<AttachedSignature>> parse_attachment(std::string_view manifes
   return SPC_TRY_DURING(what, signatures_in(document));
 }
 
-Result<std::vector<Digest>> parse_referrers(std::string_view index, std::string_view what) {
+Result<Referrers> parse_referrers(std::string_view index, std::string_view what) {
   const Json document = SPC_TRY_DURING(what, JsonObject::parse(index));
   return SPC_TRY_DURING(what, referrers_in(document));
 }

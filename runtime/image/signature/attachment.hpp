@@ -29,14 +29,17 @@ struct AttachedSignature {
 inline constexpr std::size_t kMostSignatures = 128;       ///< of one image
 inline constexpr std::uint64_t kMostPayload = 64 << 10;  ///< bytes
 inline constexpr std::size_t kMostReferrers = 16;
-inline constexpr char kCosignArtifact[] = "application/vnd.dev.cosign.artifact.sig.v1+json";
 
 /// The signatures in an attached manifest. Layers of other kinds are passed over; more signatures than kMostSignatures, or
 /// a payload that is larger than kMostPayload, are an error.
 Result<std::vector<AttachedSignature>> parse_attachment(std::string_view manifest, std::string_view what);
 
-/// The manifests with signatures that a referrers index lists.
-Result<std::vector<Digest>> parse_referrers(std::string_view index, std::string_view what);
+/// What a referrers index lists.
+struct Referrers {
+  std::vector<Digest> signatures;  ///< manifests as parse_attachment() takes them
+  bool has_bundles = false;        ///< sigstore bundles: signatures that name no repository, so no policy.json admits them
+};
+Result<Referrers> parse_referrers(std::string_view index, std::string_view what);
 
 /// The tag under which cosign attaches signatures to what has this digest.
 std::string signature_tag(const Digest& subject);
