@@ -12,7 +12,7 @@
 #include "launch/policy/site_policy.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/container_spec.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 namespace spc {
 

@@ -9,7 +9,7 @@
 
 #include "launch/site/enroot_compat.hpp"
 #include "protocol/task.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 namespace spc {
 namespace {

@@ -12,7 +12,7 @@
 #include "launch/request/launch_request.hpp"
 #include "launch/spec/mount_plan.hpp"
 #include "protocol/policy.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 namespace spc {
 

@@ -13,7 +13,7 @@
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "launch/site/enroot_text.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 namespace spc {
 namespace {
@@ -50,7 +50,9 @@ std::optional<std::vector<std::string>> apptainer_scripts() {
   return names;
 }
 
-bool is_variable_character(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
+bool is_variable_character(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+}
 
 bool is_variable_name(std::string_view text) {
   return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_variable_character);
@@ -128,8 +130,9 @@ class ShellWord {
   bool read_reference(std::string& value, int depth) {
     const bool braces = rest_.starts_with('{');
     if (braces) rest_.remove_prefix(1);
-    const auto size = std::min(
-        static_cast<std::size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_variable_character) - rest_.begin()), rest_.size());
+    const auto size =
+        std::min(static_cast<std::size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_variable_character) - rest_.begin()),
+                 rest_.size());
     const std::string name(rest_.substr(0, size));
     if (!is_variable_name(name)) return false;
     rest_.remove_prefix(size);
@@ -263,11 +266,9 @@ void read_image_files(const std::map<std::string, std::string>& job, ImageSettin
         settings.environment.push_back(variable + "=" + value);
       }
       if (found.left_out != 0 && log != nullptr) {
-        log->write(
-            LogLevel::warning,
-            formatted(
-                "the image's {}: line {} and similar lines need a shell and are ignored; plain assignments are used",
-                in_quotes(path), found.left_out));
+        log->write(LogLevel::warning,
+                   formatted("the image's {}: line {} and similar lines need a shell and are ignored; plain assignments are used",
+                             in_quotes(path), found.left_out));
       }
     }
     return;

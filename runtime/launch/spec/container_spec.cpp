@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "protocol/image_record.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 namespace spc {
 namespace {
@@ -70,10 +70,10 @@ Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& reque
   const UniqueFd directory = open_inside(spec.workdir.c_str(), O_PATH | O_DIRECTORY);
   if (!directory || ::fchdir(directory.get()) != 0) {
     auto error = Error::from_errno(errno, "couldn't chdir to " + in_quotes(spec.workdir));
-    return in_words(request.style, Event::no_workdir, spec.workdir,
-                    std::move(error).hint(request.workdir.empty()
-                                              ? "this is the image's work directory; set another with --container-workdir"
-                                              : "--container-workdir must exist in the image or be a mount"));
+    return in_words(
+        request.style, Event::no_workdir, spec.workdir,
+        std::move(error).hint(request.workdir.empty() ? "this is the image's work directory; set another with --container-workdir"
+                                                      : "--container-workdir must exist in the image or be a mount"));
   }
   return {};
 }

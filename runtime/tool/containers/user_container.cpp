@@ -16,7 +16,7 @@
 #include "launch/host/host_side.hpp"
 #include "launch/inside/image_files.hpp"
 #include "task/fake_root.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 namespace spc::tool {
 namespace {

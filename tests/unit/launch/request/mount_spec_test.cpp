@@ -1,7 +1,7 @@
 #include "unit/catch.hpp"
 #include "launch/request/mount_spec.hpp"
 #include "protocol/task.hpp"
-#include "task/removal.hpp"
+#include "task/root/removal.hpp"
 
 using namespace spc;
 

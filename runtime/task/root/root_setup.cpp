@@ -1,4 +1,4 @@
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -10,8 +10,8 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/task.hpp"
-#include "task/mount_target.hpp"
-#include "task/removal.hpp"
+#include "task/root/mount_target.hpp"
+#include "task/root/removal.hpp"
 
 namespace spc {
 

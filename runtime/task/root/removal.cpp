@@ -1,4 +1,4 @@
-#include "task/removal.hpp"
+#include "task/root/removal.hpp"
 
 #include <filesystem>
 #include <string_view>

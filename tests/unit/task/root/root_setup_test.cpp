@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "unit/catch.hpp"
-#include "task/root_setup.hpp"
+#include "task/root/root_setup.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-#include "task/mount_target.hpp"
+#include "task/root/mount_target.hpp"
 
 #include <fcntl.h>
 #include <linux/openat2.h>
