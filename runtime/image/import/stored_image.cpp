@@ -38,8 +38,15 @@ bool is_of(const Digest& manifest, const ImageRecord& record) {
   if (Sha256::of(record.manifest) != manifest) return false;
   const auto parsed = parse_manifest(record.manifest, "", "manifest");
   const auto* image = parsed ? std::get_if<Manifest>(&*parsed) : nullptr;
-  const auto same = [](const Descriptor& layer, const Digest& name) { return layer_name(layer.digest) == name; };
-  return image != nullptr && std::ranges::equal(image->layers, record.layers, same);
+  if (image == nullptr) return false;
+  std::vector<Digest> blobs;  // each once, where it is topmost
+  for (auto layer = image->layers.rbegin(); layer != image->layers.rend(); ++layer) {
+    if (std::ranges::find(blobs, layer->digest) == blobs.end()) blobs.push_back(layer->digest);
+  }
+  std::ranges::reverse(blobs);
+  const auto names = layer_names(blobs);
+  const auto fits = [](const LayerNames& layer, const Digest& name) { return name == layer.alone || name == layer.fitted; };
+  return std::ranges::equal(names, record.layers, fits);
 }
 
 }  // namespace
