@@ -53,6 +53,9 @@ def test_implied_directories_take_what_lies_below():
     assert listed(result, names[1], "var/tmp").startswith("drwxrwxrwt") and listed(result, names[1], "root").startswith("drwx------")
     assert listed(result, names[1], "usr/sbin/new") and listed(result, names[1], "usr/sbin/hard")
     assert not listed(result, names[1], "sbin") and not listed(result, names[1], "none")
+    before = len(registry.requests)
+    brought(pull("implied", store=result.store), image)
+    assert [request[0] for request in registry.requests[before:]] == ["HEAD"]
 
 
 def test_a_fitted_layer_is_shared_where_the_same_lies_below():
@@ -88,7 +91,11 @@ def test_the_same_layer_again_counts_where_it_is_topmost():
     empty, a, b = layer(), layer(d("a")), layer(d("b"))
     image = oci.Image([a, empty, b, empty, a, empty] + [empty] * 40)
     registry.repository("again", image)
-    assert brought(pull("again"), image) == [oci.stored_as(one.digest) for one in (b, a, empty)]
+    result = pull("again")
+    assert brought(result, image) == [oci.stored_as(one.digest) for one in (b, a, empty)]
+    before = len(registry.requests)
+    brought(pull("again", store=result.store), image)
+    assert [request[0] for request in registry.requests[before:]] == ["HEAD"]
 
 
 def test_a_hard_link_to_nothing_names_the_link():

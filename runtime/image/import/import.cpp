@@ -23,27 +23,21 @@ namespace {
 
 std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
 
-/// Each layer once, the bottom layer first. Overlayfs takes none twice, and what the topmost says of a file counts.
 Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
-  std::vector<ImageLayer> layers;
-  std::map<Digest, Digest> seen;
-  for (std::size_t i = image.manifest.layers.size(); i-- > 0;) {
-    const Descriptor& blob = image.manifest.layers[i];
-    const Digest& diff_id = image.config.diff_ids[i];
-    const auto [known, fresh] = seen.emplace(blob.digest, diff_id);
-    if (fresh) layers.push_back({.blob = blob, .diff_id = diff_id, .names = {}, .place = 0});
-    if (known->second != diff_id) {
-      return Error(ErrorKind::corrupt, formatted("layer {}: the image gives it two contents",
-                                                 in_quotes(blob.digest.str())));
-    }
-  }
-  std::reverse(layers.begin(), layers.end());
   std::vector<Digest> blobs;
-  for (const ImageLayer& layer : layers) blobs.push_back(layer.blob.digest);
+  std::map<Digest, std::size_t> seen;
+  for (std::size_t i = 0; i < image.manifest.layers.size(); ++i) {
+    const Digest& blob = blobs.emplace_back(image.manifest.layers[i].digest);
+    const auto [known, fresh] = seen.emplace(blob, i);
+    if (fresh || image.config.diff_ids[known->second] == image.config.diff_ids[i]) continue;
+    return Error(ErrorKind::corrupt, formatted("layer {}: the image gives it two contents", in_quotes(blob.str())));
+  }
+  blobs = distinct_layers(blobs);
   const auto names = layer_names(blobs);
-  for (std::size_t place = 0; place < layers.size(); ++place) {
-    layers[place].place = place;
-    layers[place].names = names[place];
+  std::vector<ImageLayer> layers;
+  for (std::size_t place = 0; place < blobs.size(); ++place) {
+    const std::size_t i = seen[blobs[place]];
+    layers.push_back({image.manifest.layers[i], image.config.diff_ids[i], names[place], place});
   }
   return layers;
 }

@@ -39,14 +39,10 @@ bool is_of(const Digest& manifest, const ImageRecord& record) {
   const auto parsed = parse_manifest(record.manifest, "", "manifest");
   const auto* image = parsed ? std::get_if<Manifest>(&*parsed) : nullptr;
   if (image == nullptr) return false;
-  std::vector<Digest> blobs;  // each once, where it is topmost
-  for (auto layer = image->layers.rbegin(); layer != image->layers.rend(); ++layer) {
-    if (std::ranges::find(blobs, layer->digest) == blobs.end()) blobs.push_back(layer->digest);
-  }
-  std::ranges::reverse(blobs);
-  const auto names = layer_names(blobs);
-  const auto fits = [](const LayerNames& layer, const Digest& name) { return name == layer.alone || name == layer.fitted; };
-  return std::ranges::equal(names, record.layers, fits);
+  std::vector<Digest> blobs;
+  for (const Descriptor& layer : image->layers) blobs.push_back(layer.digest);
+  const auto same = [](const LayerNames& names, const Digest& name) { return names.alone == name || names.fitted == name; };
+  return std::ranges::equal(layer_names(distinct_layers(blobs)), record.layers, same);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -73,6 +74,16 @@ Digest layer_name(const Digest& blob, std::uint32_t format) {
   Digest name = blob;
   name.bytes.back() ^= static_cast<std::uint8_t>(format - 1);
   return name;
+}
+
+std::vector<Digest> distinct_layers(std::span<const Digest> blobs) {
+  std::vector<Digest> layers;
+  std::set<Digest> seen;
+  for (std::size_t i = blobs.size(); i-- > 0;) {
+    if (seen.insert(blobs[i]).second) layers.push_back(blobs[i]);
+  }
+  std::ranges::reverse(layers);
+  return layers;
 }
 
 std::vector<LayerNames> layer_names(std::span<const Digest> blobs, std::uint32_t format) {

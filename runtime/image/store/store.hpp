@@ -30,7 +30,9 @@ struct LayerNames {
   Digest alone;
   Digest fitted;
 };
-/// Of all layers of an image, by their blobs, the bottom layer first. No blob can have a fitted layer's name, or the other way
+/// A manifest's layers, each once, where it is topmost: overlayfs takes none twice, and what the topmost says counts.
+std::vector<Digest> distinct_layers(std::span<const Digest> blobs);
+/// Of all layers of an image, by their distinct blobs, the bottom layer first. No blob can have a fitted layer's name, or the other way
 /// round: that would take two contents whose digests differ in all bits.
 std::vector<LayerNames> layer_names(std::span<const Digest> blobs, std::uint32_t format = kLayerFormat);
 
