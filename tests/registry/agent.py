@@ -85,7 +85,7 @@ class Import:
     process that reads for the user, with that environment. `on_message` sees each message first."""
 
     def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
-                 user=None, more=(), import_environment=None, uid=None):
+                 user=None, more=(), import_environment=None, uid=None, program=None):
         self.store, self.result, self.on_new_layer, self.on_message = store, Result(), on_new_layer, on_message
         records = [f"image={image}", f"platform={platform}", f"uid={os.getuid() if uid is None else uid}", f"config={config or '/nonexistent'}"]
         records += more
@@ -108,7 +108,7 @@ class Import:
                 os.dup2(fd, number)
 
         self.began = time.monotonic()
-        self.process = subprocess.Popen([IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        self.process = subprocess.Popen([program or IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
                                         env=import_environment or {}, preexec_fn=place, pass_fds=numbers, close_fds=True)
         self.user_source = start_user_source(image, answering, environment) if environment is not None else None

@@ -1,6 +1,7 @@
 """The site's rules, TLS, several imports at once, death, and a real registry."""
 
 import os
+import shutil
 import struct
 import subprocess
 import time
@@ -91,6 +92,25 @@ def test_tls():
     fails(pull("good", settings=config("", elsewhere)), "does not speak TLS", "insecure = true")
     result = pull("tls", server=server, settings=config("", server))
     fails(result, "")
+
+
+def test_trusted_certificates_count_from_the_bundle_and_from_hashed_files():
+    certificates = make_certificates("system")
+    made = certificates["directory"]
+    server = Server(certificates["good"])
+    server.repository("system", small)
+    for name, bundle, hashed in (("bundle", "ca", "other"), ("hashed", "other", "ca")):
+        trusted = os.path.join(made, name)
+        os.makedirs(trusted)
+        shutil.copy(f"{made}/{bundle}.crt", f"{trusted}/ca-certificates.crt")
+        number = subprocess.run(["openssl", "x509", "-hash", "-noout", "-in", f"{made}/{hashed}.crt"], stdout=subprocess.PIPE, text=True, check=True)
+        shutil.copy(f"{made}/{hashed}.crt", f"{trusted}/{number.stdout.strip()}.0")
+        script = os.path.join(made, f"import-{name}")
+        with open(script, "w") as file:
+            file.write(f"#!/bin/sh\nexec unshare --user --map-root-user --mount sh -c 'mount --bind {trusted} /etc/ssl/certs && exec {agent.IMPORT}'\n")
+        os.chmod(script, 0o755)
+        succeeds(pull("system", server=server, settings=config("", elsewhere), program=script), small)
+
 
 # --- concurrency and death ---
 
