@@ -80,7 +80,7 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
 }
 
 /// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
-/// user: what an image says must not be read with any privilege.
+/// user: what an image says must not be read with any privilege. It is told to say that all is root's, though (protocol/fuse.hpp).
 /// Not where another process of the user serves the file: with it he could keep ours, and us, from ever ending.
 Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   struct statfs status {};
@@ -92,8 +92,8 @@ Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
   const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
-  helpers_.push_back(SPC_TRY(
-      start_helper(SPC_LIBEXECDIR "/fuse", std::to_string(offset).c_str(), uid, gid, {device.get(), file, theirs.get()})));
+  helpers_.push_back(SPC_TRY(start_helper(SPC_LIBEXECDIR "/fuse", (std::to_string(offset) + (order_.uid != 0 ? "" : "r")).c_str(),
+                                          uid, gid, {device.get(), file, theirs.get()})));
   return ServedLayer{std::move(device), std::move(ours)};
 }
 

@@ -27,6 +27,14 @@ def test_run_as_root_is_a_step_of_root():
     root("shell", base(), stdin="exit 5\n").status == 5
 
 
+def test_an_image_file_belongs_to_root_in_a_step_of_root():
+    """It is served by a process of the service user."""
+    path = os.path.join(machine.work, "served.sqsh")
+    root("pull", base()).succeeds()
+    root("export", base(), path).succeeds()
+    root("run", "-q", path, "sh", "-c", "echo more >>/etc/passwd; touch /usr/bin/new; stat -c %u /etc /etc/passwd /usr/bin/new").succeeds("0\n0\n0\n")
+
+
 def test_inspect_export_and_rm_as_root_work_on_the_nodes_store():
     root("pull", base()).succeeds()
     assert "Debian" in root("inspect", "--json", base()).json()["facts"]["os"]

@@ -54,8 +54,6 @@ void init(void*, fuse_conn_info* connection) {
 
 }  // namespace
 
-FileSystem::FileSystem() : uid_(::getuid()), gid_(::getgid()) {}
-
 std::uint64_t FileSystem::reference_of(fuse_ino_t node) const {
   return node == FUSE_ROOT_ID ? reader_->super().root : node - kNodesBefore;
 }

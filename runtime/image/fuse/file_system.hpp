@@ -10,14 +10,16 @@
 namespace spc::fuse {
 
 /// Answers the kernel's requests for one image, for a mount with `allow_other,default_permissions`: everything is owned by
-/// the serving process's user and group, nothing ever changes, and what cannot be read is EIO.
+/// one user and group, nothing ever changes, and what cannot be read is EIO.
 ///
 /// Only the extended attributes user.* and overlayfs's mark of an opaque directory exist: labels, ACLs and capabilities
 /// written by others must have no effect.
 class FileSystem {
  public:
   /// Before the session is created; the image may follow, but before the first request.
-  static std::unique_ptr<FileSystem> create() { return std::unique_ptr<FileSystem>(new FileSystem); }
+  static std::unique_ptr<FileSystem> create(uid_t uid, gid_t gid) {
+    return std::unique_ptr<FileSystem>(new FileSystem(uid, gid));
+  }
   void serve(std::unique_ptr<ImageBytes> image) { reader_ = std::make_unique<SquashfsReader>(std::move(image)); }
 
   /// For fuse_session_new(), with this object as user data.
@@ -34,7 +36,7 @@ class FileSystem {
   Result<void> statfs(fuse_req_t request);
 
  private:
-  FileSystem();
+  FileSystem(uid_t uid, gid_t gid) : uid_(uid), gid_(gid) {}
   [[nodiscard]] std::uint64_t reference_of(fuse_ino_t node) const;
   [[nodiscard]] fuse_ino_t node_of(std::uint64_t reference) const;
   Result<Inode> existing(fuse_ino_t node);

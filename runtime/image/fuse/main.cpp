@@ -74,8 +74,8 @@ bool await_mount() {
   return got == sizeof answer && !answer.error.is_set();
 }
 
-Result<void> run(std::uint64_t offset) {
-  const auto files = FileSystem::create();
+Result<void> run(std::uint64_t offset, bool for_root) {
+  const auto files = for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
   fuse_session* session = SPC_TRY(make_session(*files));
 
   const unsigned count = thread_count();
@@ -99,9 +99,9 @@ Result<void> run(std::uint64_t offset) {
   ::_exit(0);  // nothing is left to run: exit handlers need calls the sandbox forbids
 }
 
-Result<void> guarded(std::uint64_t offset) {
+Result<void> guarded(std::uint64_t offset, bool for_root) {
   try {
-    return run(offset);
+    return run(offset, for_root);
   } catch (const std::exception& e) {
     return Error(ErrorKind::internal, std::string("serve a file system: ") + e.what());
   }
@@ -112,7 +112,8 @@ Result<void> guarded(std::uint64_t offset) {
 
 int main(int argc, char** argv) {
   std::uint64_t offset = 0;
-  const char* const end = argc == 2 ? argv[1] + std::strlen(argv[1]) : nullptr;
+  const bool for_root = argc == 2 && std::string_view(argv[1]).ends_with(spc::kFuseForRoot);
+  const char* const end = argc == 2 ? argv[1] + std::strlen(argv[1]) - (for_root ? std::strlen(spc::kFuseForRoot) : 0) : nullptr;
   const bool is_number = argc == 2 && std::from_chars(argv[1], end, offset).ptr == end && end != argv[1];
   if (!is_number || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
     constexpr char kUsage[] = "fuse is started by the agent, not manually\n";
@@ -131,7 +132,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // blocks come and go all the time: from the heap, not each from the kernel
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
-  const auto failed = spc::fuse::guarded(offset);
+  const auto failed = spc::fuse::guarded(offset, for_root);
   if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
   ::_exit(1);
 }
