@@ -36,6 +36,12 @@ def test_whiteouts_and_opaque_directories_of_layers_count():
     assert "gone" not in listed and "old" not in listed, listed
 
 
+def test_as_many_layers_as_overlayfs_takes():
+    name = image("deep", [{f"of{number}": b""} for number in range(500)])
+    listed = user("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", name, "/usr/bin/ls", "/").succeeds().out.split()
+    assert sum(one.startswith("of") for one in listed) == 500, listed
+
+
 def test_a_hook_of_the_node_takes_part():
     directory = "/etc/spank-container/hooks.d"
     edits = '{"environment": {"set": {"OF_HOOK": "yes"}}, "files": [{"path": "/etc/of-hook", "content": "text"}]}'

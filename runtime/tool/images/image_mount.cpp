@@ -119,23 +119,26 @@ Result<void> mount_kept(const std::string& path) {
 /// With `userxattr`, as everything here is without privilege. Renaming a directory of the image is EXDEV then, which mv, dpkg
 /// and pip answer by copying it.
 Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
+  const bool shows_kept = !writable.directory.empty() && !keeps(writable);
   std::string lower = "lowerdir=";
-  if (!writable.directory.empty() && !keeps(writable)) lower += "kept/up:";
+  if (shows_kept) lower += "kept/up:";
   for (std::size_t i = layers; i-- > 0;) lower += std::to_string(i) + ":";
   const std::string upper = keeps(writable) ? ",upperdir=kept/up,workdir=kept/work" : ",upperdir=up,workdir=work";
-  // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
-  const std::string all = lower + "empty";
-  const auto mount_with = [](const std::string& options) {
+  // Overlayfs wants a lower layer even for an image that has none, two when there is no upper one, and never more than 500.
+  std::size_t count = layers + (shows_kept ? 1 : 0);
+  const auto mount_with = [&](std::size_t least, const std::string& more) {
+    for (; count < least; ++count) lower += count + 1 < least ? "up:" : "empty:";
+    const std::string options = lower.substr(0, lower.size() - 1) + more + ",userxattr";
     return ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
   };
-  if (writable.wanted && mount_with(all + upper + ",userxattr")) return true;
+  if (writable.wanted && mount_with(1, upper)) return true;
   if (writable.wanted && (errno != EINVAL || keeps(writable))) {
     const int err = errno;
     auto error = Error::from_errno(err, "mount the container's file system");
     return keeps(writable) ? std::move(error).hint("changes need a local file system: ext4, xfs, btrfs")
                            : std::move(error);
   }
-  if (!mount_with(all + ",userxattr")) return Error::from_errno(errno, "mount the container's file system");
+  if (!mount_with(2, "")) return Error::from_errno(errno, "mount the container's file system");
   return false;
 }
 
