@@ -212,6 +212,14 @@ def test_a_login_server_that_does_not_know_the_password():
 
 # --- where secrets do not go ---
 
+def test_a_login_server_that_fails_is_blamed_itself():
+    registry.repository("no-token", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="http://{registry.name}/broken",service="reg"'}) or True)
+    for status, user in ((500, None), (404, alice())):
+        registry.paths.append((r"/broken.*", lambda h, status=status: h.answer_json(status, "{}")))
+        fails(pull("no-token", user=user), f'its login server "http://{registry.name}/broken" failed with status {status}')
+        registry.paths.pop()
+
+
 def test_row_30_a_realm_elsewhere_gets_no_credentials():
     thief = Server()
     for number, realm in enumerate((f"http://{thief.name}/token", f"https://{thief.name}/token", "file:///etc/passwd", f"https://{thief.name}@{registry.name}/x")):

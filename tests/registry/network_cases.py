@@ -260,3 +260,13 @@ def test_the_user_agent_is_honest():
     succeeds(pull("agent"), small)
     agents = {headers["User-Agent"] for _, _, headers in registry.seen("/v2/agent/")}
     assert len(agents) == 1 and agents.pop().startswith("spank-container/"), agents
+
+
+def test_a_header_that_is_too_long_is_no_lack_of_memory():
+    def boast(handler, *_):
+        handler.send_response(200)
+        handler.send_header("X-Long", "a" * (1 << 20))
+        handler.end_headers()
+        return True
+    registry.repository("boasting", small, boast)
+    fails(pull("boasting"), "the response has a header that is too long")

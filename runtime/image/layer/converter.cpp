@@ -160,7 +160,7 @@ class LayerConverter::Work {
     file_bytes_ += entry.size;
     if (entry.size > limits_.tar_bytes || file_bytes_ > limits_.tar_bytes) {
       return Error(ErrorKind::refused, formatted("files of more than {} bytes", limits_.tar_bytes))
-          .hint("the administrator can raise the limit");
+          .hint("holes of sparse files count: make such files shorter");
     }
     SPC_TRY(writer_.begin({inode, std::get_if<FileData>(&inode->content)}, entry.size));
     if (entry.sparse) {

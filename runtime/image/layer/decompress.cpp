@@ -75,7 +75,7 @@ class Sink {
     total_ += count;
     if (total_ > limit_) {
       return Error(ErrorKind::refused, formatted("the layer unpacks to more than {} bytes", limit_))
-          .hint("the administrator can raise the limit");
+          .hint("split the layer");
     }
     piece_->size += count;
     if (piece_->size == Piece::kCapacity) flush();

@@ -224,6 +224,7 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   own_wait += own_wait * static_cast<int>(std::random_device{}() % 100) / 200;
   const auto wait = asked_wait ? std::chrono::duration_cast<std::chrono::milliseconds>(*asked_wait) : own_wait;
   tries_ = std::min(tries_ + cost, kMaxTries);
+  if (state_ == State::asking_token) --logins_;  // it was none: the next try may ask again
   state_ = State::waiting;
   due_ = Clock::now() + wait;
   char seconds[16];

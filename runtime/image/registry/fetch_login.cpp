@@ -13,7 +13,16 @@ constexpr int kMaxLogins = 3;
 
 }  // namespace
 
-Error Fetch::explain(const HttpHead& head) const { return explain_status(session_, request_.what, head, small_body_); }
+Error Fetch::explain(const HttpHead& head) const {
+  const bool is_verdict = head.status == 400 || head.status == 401 || head.status == 403 || head.status == 429;
+  if (state_ != State::asking_token || is_verdict) return explain_status(session_, request_.what, head, small_body_);
+  const auto& parameters = endpoint().bearer->parameters;
+  const auto realm = parameters.find("realm");
+  return std::move(Error(ErrorKind::unavailable,
+                         formatted("its login server {} failed with status {}",
+                                   in_quotes(realm == parameters.end() ? "" : realm->second), head.status)))
+      .hint("try again later; if it persists, tell the registry's administrator");
+}
 
 /// True unless that has ended the fetch. Afterwards the session has a secret, or there is none. Trouble with the user's files
 /// is only warned of where they may not be the reason at all, as with a mistyped tag.

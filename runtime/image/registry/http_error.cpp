@@ -106,7 +106,10 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
     case CURLE_GOT_NOTHING: return {ErrorKind::unavailable, "closed the connection during the transfer"};
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_UNSUPPORTED_PROTOCOL: return {ErrorKind::unavailable, "is not an HTTP server: " + shown};
-    case CURLE_OUT_OF_MEMORY: return {ErrorKind::no_space, "out of memory"};
+    case CURLE_OUT_OF_MEMORY:
+      // What libcurl says of a header line of more than 100 KiB, too, and its other allocations are small.
+      return std::move(Error(ErrorKind::unavailable, "the response has a header that is too long")
+                           .hint("check what answers there: a proxy or a login page, perhaps"));
     default: return {ErrorKind::unavailable, shown};
   }
 }
