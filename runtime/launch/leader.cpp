@@ -136,6 +136,7 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
                   .edits = {}};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
   SPC_TRY(notes.write(notes_));
+  container.root.not_ours = [this](const std::string& paths) { task_.log.write(LogLevel::warning, not_ours(paths)); };
   SPC_TRY(set_up_root(container.root, line_.socket()));
   return std::move(notes.edits);
 }

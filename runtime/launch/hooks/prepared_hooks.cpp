@@ -27,6 +27,7 @@ Result<int> add_hook_mount(HostSide& side, const HookContext& context, const Mou
     if (mount.optional) return -1;
     return std::move(added).error();
   }
+  side.root.targets.back().optional = mount.optional;
   return static_cast<int>(side.root.targets.size()) - 1;
 }
 

@@ -81,7 +81,9 @@ Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<st
 /// Files of the host that make names resolve inside as outside. A host without one of them is fine.
 Result<void> add_host_files(HostSide& side) {
   for (const char* file : {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}) {
-    if (::access(file, R_OK) == 0) SPC_TRY(add_source(side, file, file, 0, file));
+    if (::access(file, R_OK) != 0) continue;
+    SPC_TRY(add_source(side, file, file, 0, file));
+    side.root.targets.back().optional = true;
   }
   return {};
 }

@@ -21,6 +21,11 @@ namespace {
 
 constexpr char kWhatFits[] = "source and target must both be directories or both be files";
 
+const char* hint_for_target(int err) {
+  return err == EACCES ? "the directory above it belongs to another user in the image: choose a target that exists there"
+                       : "choose another target";
+}
+
 std::string parent_of(const std::string& path) {
   const auto slash = path.find_last_of('/');
   return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
@@ -30,7 +35,8 @@ Result<void> make_directories(const std::string& path) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
     if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
-      return Error::from_errno(errno, "make directory " + in_quotes(part) + " in the container").hint("choose another target");
+      const int err = errno;
+      return Error::from_errno(err, "make directory " + in_quotes(part) + " in the container").hint(hint_for_target(err));
     }
     if (slash == std::string::npos) return {};
   }
@@ -60,7 +66,10 @@ Result<UniqueFd> open_target_through(const std::string& path, bool directory, in
   } else {
     SPC_TRY(make_directories_above(path));
     const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-    if (!made) return Error::from_errno(errno, "make file " + in_quotes(path) + " in the container");
+    if (!made) {
+      const int err = errno;
+      return Error::from_errno(err, "make file " + in_quotes(path) + " in the container").hint(hint_for_target(err));
+    }
   }
   target = open_inside(path.c_str(), flags);
   if (!target) return Error::from_errno(errno, "open mount target " + in_quotes(path));

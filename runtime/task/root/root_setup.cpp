@@ -15,7 +15,7 @@ namespace spc {
 namespace {
 
 /// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file of sane size counts as
-/// empty and makes way: an image may bring a FIFO or a device of terabytes under this name.
+/// empty and makes way: an image may bring a FIFO or a device of terabytes under this name. EACCES: the user may not.
 template <typename Edit>
 Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 0644) {
   std::string text;
@@ -27,9 +27,12 @@ Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 06
   }
   if (!text.empty() && text.back() != '\n') text += '\n';
   SPC_TRY(make_directories_above(path));
-  ::unlink(path.c_str());
+  const int kept = ::unlink(path.c_str()) != 0 ? errno : 0;
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (!file) return Error::from_errno(errno, "write " + in_quotes(path) + " in the container");
+  if (!file) {
+    const int err = errno == EEXIST && kept != 0 ? kept : errno;
+    return Error::from_errno(err, "write " + in_quotes(path) + " in the container");
+  }
   SPC_TRY_DURING("write " + in_quotes(path) + " in the container", write_all(file.get(), edit(text)));
   return {};
 }
@@ -38,17 +41,58 @@ Result<void> make_link(const Link& link) {
   SPC_TRY(make_directories_above(link.path));
   struct stat status {};
   if (::lstat(link.path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
-  ::unlink(link.path.c_str());
-  if (::symlink(link.target.c_str(), link.path.c_str()) != 0)
-    return Error::from_errno(errno, "make link " + in_quotes(link.path));
+  const int kept = ::unlink(link.path.c_str()) != 0 ? errno : 0;
+  if (::symlink(link.target.c_str(), link.path.c_str()) != 0) {
+    const int err = errno == EEXIST && kept != 0 ? kept : errno;
+    return Error::from_errno(err, "make link " + in_quotes(link.path));
+  }
   return {};
 }
 
-/// What root expects.
-Result<void> add_root_entries() {
-  SPC_TRY(rewrite("/etc/passwd",
-                  [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh"); }));
-  return rewrite("/etc/group", [](std::string text) { return with_missing_entry(std::move(text), "root:x:0:"); });
+/// What is convenient, but cannot be had in a directory of another user.
+class Conveniences {
+ public:
+  explicit Conveniences(const RootSetup& root) : root_(root) {}
+
+  /// False: it is left out.
+  Result<bool> made(Result<void> done, const std::string& path) {
+    if (done) return true;
+    if (done.error().sys_errno() != EACCES) return std::move(done).error();
+    if (left_out_.find(path) == std::string::npos) left_out_ += (left_out_.empty() ? "" : ", ") + path;
+    return false;
+  }
+  void tell() const {
+    if (!left_out_.empty() && root_.not_ours) root_.not_ours(left_out_);
+  }
+
+ private:
+  const RootSetup& root_;
+  std::string left_out_;
+};
+
+bool is_strange(int err) { return err == ENOENT || err == ENOTDIR || err == ELOOP || err == EEXIST || err == ENAMETOOLONG; }
+
+/// passwd and group: of the user, of system users, and of what root expects.
+Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
+  const bool has_root = (root.namespaces & own_user) != 0;
+  const auto change = [&](const std::string& path, const auto& edit) -> Result<void> {
+    SPC_TRY(conveniences.made(rewrite(path, edit), path));
+    return {};
+  };
+  if (!root.passwd_entry.empty()) {
+    SPC_TRY(change("/etc/passwd", [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
+  }
+  if (!root.system_users.empty() || has_root) {
+    SPC_TRY(change("/etc/passwd", [&](std::string text) {
+      for (const std::string& entry : root.system_users) text = with_missing_entry(std::move(text), entry);
+      return has_root ? with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh") : text;
+    }));
+  }
+  if (root.group_entries.empty() && !has_root) return {};
+  return change("/etc/group", [&](std::string text) {
+    for (const std::string& entry : root.group_entries) text = with_entry(text, entry);
+    return has_root ? with_missing_entry(std::move(text), "root:x:0:") : text;
+  });
 }
 
 constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys",     "/dev",
@@ -128,40 +172,38 @@ Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
     SPC_TRY(attach_host_trees(
         root, [&](const std::string& path) { return targets.open(path, true); }, attach));
   }
-  for (const std::string& directory : root.directories) SPC_TRY(open_target(directory, true));
-  if (!root.passwd_entry.empty()) {
-    SPC_TRY(rewrite("/etc/passwd", [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
+  Conveniences conveniences(root);
+  for (const std::string& directory : root.directories) {
+    const auto there = open_target(directory, true);
+    // A name that cannot be a directory is the business of whoever wants it: the task says that it is the work directory.
+    if (there || is_strange(there.error().sys_errno())) continue;
+    SPC_TRY(conveniences.made(there.error(), directory));
   }
-  if (!root.system_users.empty()) {
-    SPC_TRY(rewrite("/etc/passwd", [&](std::string text) {
-      for (const std::string& entry : root.system_users) text = with_missing_entry(std::move(text), entry);
-      return text;
-    }));
-  }
+  SPC_TRY(add_users(root, conveniences));
   for (const TextFile& file : root.files) {
-    SPC_TRY(rewrite(
-        file.path, [&](std::string_view) { return file.text; }, file.mode));
+    const auto text = [&](std::string_view) { return file.text; };
+    SPC_TRY(conveniences.made(rewrite(file.path, text, file.mode), file.path));
   }
-  for (const Link& link : root.links) SPC_TRY(make_link(link));
-  if (!root.group_entries.empty()) {
-    SPC_TRY(rewrite("/etc/group", [&](std::string text) {
-      for (const std::string& entry : root.group_entries) text = with_entry(text, entry);
-      return text;
-    }));
-  }
-  if ((root.namespaces & own_user) != 0) SPC_TRY(add_root_entries());
+  for (const Link& link : root.links) SPC_TRY(conveniences.made(make_link(link), link.path));
   MountTargets targets(attach);
   for (std::uint32_t i = 0; i < sources; ++i) {
     const MountTarget& mount_target = root.targets[i];
     if (!made[kHostTargets.size() + i] || !mount_target.wanted) continue;
-    const auto target = SPC_TRY_DURING("--container-mounts", targets.open(mount_target.target, mount_target.directory));
-    SPC_TRY_DURING("--container-mounts", attach.begin(i, target, mount_target.shown_as));
+    const auto target = targets.open(mount_target.target, mount_target.directory);
+    if (!target && mount_target.optional && target.error().sys_errno() == EACCES) continue;
+    if (!target) return Error(target.error()).during("--container-mounts");
+    SPC_TRY_DURING("--container-mounts", attach.begin(i, *target, mount_target.shown_as));
     if (!mount_target.mode) continue;
     SPC_TRY_DURING("--container-mounts", targets.settle());
     SPC_TRY_DURING("--container-mounts", set_mode(mount_target.target, *mount_target.mode));
   }
   SPC_TRY_DURING("--container-mounts", targets.settle());
+  conveniences.tell();
   return {};
+}
+
+std::string not_ours(const std::string& paths) {
+  return "the image belongs to another user: left as they are in the image: " + printable(paths);
 }
 
 Result<void> set_up_root(const RootSetup& root, int builder) {

@@ -22,6 +22,7 @@ struct MountTarget {
   std::string shown_as;          ///< as given by the user, for errors
   std::optional<unsigned> mode;  ///< of its root directory, which the user owns; empty: unchanged
   bool wanted = true;            ///< false: its source is dropped
+  bool optional = false;         ///< nobody asked for it: left out where the user may not make the target
 };
 
 struct TextFile {
@@ -49,14 +50,19 @@ struct RootSetup {
   std::vector<TextFile> files;                  ///< created or replaced
   std::vector<Link> links;                      ///< created or replaced, except directories
   std::string for_other_tasks;                  ///< passed on to them unchanged; at most what TaskMessage::text holds
+  std::function<void(const std::string& paths)> not_ours;  ///< told what stays as it is; may be empty
   std::function<Result<void>()> before_others;  ///< called after all mounts, before the tasks enter; may be empty
   int notes = -1;                               ///< a descriptor for them; -1: none
   bool asks_host = false;                       ///< TaskMessage::asks_host
 };
 
 /// Sets up the root file system that the calling process is in, as the user and without privilege: creates what is
-/// missing, writes passwd and group, and opens each mount target for the builder at the other end of `builder`.
+/// missing, writes passwd and group, and opens each mount target for the builder at the other end of `builder`. In an image
+/// directory of another owner, what cannot be written stays as it is, unless it was asked for.
 Result<void> set_up_root(const RootSetup& root, int builder);
+
+/// A warning for RootSetup::not_ours.
+std::string not_ours(const std::string& paths);
 
 /// The same, if the calling process can mount itself.
 Result<void> set_up_root(const RootSetup& root, const AttachSource& attach);

@@ -211,6 +211,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   if (settings.in_files) read_image_files(environment, settings, &log);
   const std::string workdir = workdir_of(request, settings);
   auto root = root_setup_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
+  root.not_ours = [&](const std::string& paths) { log.write(LogLevel::warning, not_ours(paths)); };
   spec.settings = settings;
   TaskEdits edits;
   if (image.writable) {

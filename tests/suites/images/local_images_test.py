@@ -113,6 +113,22 @@ def a_directory_is_an_image_and_stays_as_it_was(cluster):
 
 
 @test
+def a_directory_of_another_owner_is_an_image(cluster):
+    """As on CVMFS, or a site's sandbox: nothing in it is the user's."""
+    here, there = local_files.shared(cluster, "of-root")
+    if not os.path.isdir(here):
+        os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && rmdir '{here}/home' '{here}/mnt'; rm -f '{here}/etc/resolv.conf'")
+    done = cluster.bash("cat /data/one; id -u; touch /made && echo made; touch /etc/x || echo not mine", *ON, image=there)
+    equal(done.good().splitlines(), ["one", "2001", "made", "not mine"], "what it is")
+    said = [line for line in done.messages() if line.startswith("warning: the image belongs to another user: ")]
+    expect(len(said) == 1 and "/etc/passwd, /etc/group" in said[0], "what is left out was not said once", done)
+    reason = 'make directory "/usr/new" in the container: permission denied (hint: the directory above it belongs to another user in the image'
+    done = cluster.srun(*ON, "--container-mounts=/home/alice:/usr/new/there", "true", image=there)
+    expect(done.rc == 1 and reason in done.err, "the mount target was not refused by name", done)
+    cluster.must_be_quiet()
+
+
+@test
 def a_directory_that_the_user_may_list_but_not_search_is_refused(cluster):
     here, there = local_files.shared(cluster, "listed")
     os.makedirs(here, exist_ok=True)

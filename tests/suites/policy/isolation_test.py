@@ -175,6 +175,7 @@ def a_workdir_of_the_image_that_is_a_magic_link_is_refused(cluster):
     image = with_probe("leak", [("dir", None)], WorkingDir="/proc/self/fd/8/../../..")
     done = cluster.srun("/probe", image=image)
     expect(done.rc == 1 and len(done.errors()) == 1, "not refused with one line", done)
+    expect("this is the image's work directory; set another with --container-workdir" in done.err, "whose directory it is was not said", done)
 
 
 def passwd_of(cluster, name, entry):
