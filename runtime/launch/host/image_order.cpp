@@ -60,13 +60,13 @@ std::string home_for(const ImageLocation& image) {
 }
 
 /// What policy.json calls images that are files.
-std::vector<std::string> transports_of(LocalImage::Kind kind) {
+const char* transports_of(LocalImage::Kind kind) {
   switch (kind) {
-    case LocalImage::Kind::squashfs: return {"squashfs"};
-    case LocalImage::Kind::directory: return {"directory"};
+    case LocalImage::Kind::squashfs: return "squashfs";
+    case LocalImage::Kind::directory: return "directory";
     case LocalImage::Kind::archive: break;
   }
-  return archive_transports();
+  return kArchiveTransports;
 }
 
 /// For a path; what turns out to be an archive goes to the store.

@@ -13,14 +13,12 @@ namespace {
 constexpr char kImport[] = SPC_LIBEXECDIR "/import";
 constexpr char kStep[] = "--container-image";
 
-Result<void> ask(const std::vector<std::string>& transports, const std::string& path, const SitePolicy& site,
-                 const std::string& reference = "") {
+Result<void> ask(const char* transports, const std::string& path, const SitePolicy& site, const std::string& reference) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   Program program{.path = kImport,
-                  .arguments = {kImport, "trust", site.signature_policy, path, reference},
+                  .arguments = {kImport, "trust", site.signature_policy, path, reference, transports},
                   .environment = std::vector<std::string>(),
                   .descriptors = {{theirs.get(), kImportSocket}}};
-  program.arguments.insert(program.arguments.end(), transports.begin(), transports.end());
   program.prepare = [] { return give_up_privilege().has_value(); };
   auto child = SPC_TRY_DURING(kStep, Child::start(program));
   theirs.reset();
@@ -33,32 +31,29 @@ Result<void> ask(const std::vector<std::string>& transports, const std::string& 
 
 }  // namespace
 
-std::vector<std::string> archive_transports() { return {"oci-archive", "docker-archive"}; }
-
 Result<void> check_trust(const ImageLocation& image, const SitePolicy& site) {
   using Kind = ImageLocation::Kind;
   if (site.signature_policy.empty()) return {};
   switch (image.kind) {
-    case Kind::oci_layout: return ask({"oci"}, image.path, site, image.reference);
-    case Kind::oci_archive: return ask({"oci-archive"}, image.path, site, image.reference);
-    case Kind::docker_archive: return ask({"docker-archive"}, image.path, site, image.reference);
-    case Kind::docker_daemon: return ask({"docker-daemon"}, "", site);
-    case Kind::podman: return ask({"containers-storage"}, "", site);
+    case Kind::oci_layout: return ask("oci", image.path, site, image.reference);
+    case Kind::oci_archive: return ask("oci-archive", image.path, site, image.reference);
+    case Kind::docker_archive: return ask("docker-archive", image.path, site, image.reference);
+    case Kind::docker_daemon: return ask("docker-daemon", "", site, "");
+    case Kind::podman: return ask("containers-storage", "", site, "");
     case Kind::registry:
     case Kind::path: break;
   }
   return {};
 }
 
-Result<void> check_opened_trust(int file, const std::string& typed, const std::vector<std::string>& transports,
-                                const SitePolicy& site) {
+Result<void> check_opened_trust(int file, const std::string& typed, const char* transports, const SitePolicy& site) {
   if (site.signature_policy.empty()) return {};
-  return ask(transports, SPC_TRY(real_path(file, typed)), site);
+  return ask(transports, SPC_TRY(real_path(file, typed)), site, "");
 }
 
 Result<void> check_stored_trust(const ImageLocation& image, const SitePolicy& site) {
   if (site.signature_policy.empty() || image.kind != ImageLocation::Kind::path) return check_trust(image, site);
-  return ask(archive_transports(), image.path, site);  // other files are opened again
+  return ask(kArchiveTransports, image.path, site, "");  // other files are opened again
 }
 
 Result<void> check_importer(const SitePolicy& site) {
