@@ -40,16 +40,21 @@ void Agent::run() {
                                              {common_.get(), &Agent::on_join}});
     std::array<pollfd, table.size()> waiting{};
     std::ranges::transform(table, waiting.begin(), [](const Event& event) { return pollfd{event.descriptor, POLLIN, 0}; });
-    constexpr int kMoment = 10;  // milliseconds
-    const int count = ::poll(waiting.data(), waiting.size(), looking_ && !holder_ ? kMoment : -1);
+    constexpr int kMoment = 10, kWhile = 1000;  // milliseconds
+    // A publisher that is killed says nothing.
+    const int count = ::poll(waiting.data(), waiting.size(), looking_ && !holder_ ? kMoment : import_.pid >= 0 ? kWhile : -1);
     if (count < 0 && errno != EINTR) return;
-    std::erase_if(helpers_, [](pid_t helper) { return ::waitpid(helper, nullptr, WNOHANG) == helper; });
+    std::erase_if(helpers_, [this, status = 0](pid_t helper) mutable {
+      const bool ended = ::waitpid(helper, &status, WNOHANG) == helper;
+      if (status != 0 && import_.pid >= 0) ::kill(import_.pid, SIGKILL);  // it would wait for this publisher's word
+      return ended;
+    });
     const auto due = std::ranges::find_if(waiting, [](const pollfd& event) { return event.revents != 0; });
     // One event a turn, the first of the table that is due: each may change what the others mean.
     Result<void> done;
     if (due != waiting.end()) {
       done = (this->*table[static_cast<std::size_t>(due - waiting.begin())].handler)(due->fd);
-    } else if (count == 0) {
+    } else if (count == 0 && looking_) {
       done = look();
     }
     if (!done) fail(done.error());
@@ -134,8 +139,7 @@ void Agent::fail(const Error& error) {
   steps_socket_.reset();
   holder_.reset();
   looking_ = false;
-  TaskMessage answer;
-  answer.kind = TaskMessageKind::failed;
+  TaskMessage answer{.kind = TaskMessageKind::failed};
   answer.failure = WireError(error);
   answer_all(answer);
 }
@@ -167,9 +171,7 @@ void Agent::end() {
 
 void Agent::reap(Child& child) {
   child.socket.reset();
-  if (child.pid < 0) return;
-  end_child(child.pid);
-  child.pid = -1;
+  if (child.pid >= 0) end_child(std::exchange(child.pid, -1));
 }
 
 }  // namespace spc::agent

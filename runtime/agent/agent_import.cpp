@@ -77,8 +77,7 @@ Result<void> Agent::publish(const Digest& blob, UniqueFd file) {
   }
   common_.reset();  // else slurmstepd's end of the step would stay unseen
   const auto done = publish_verified(tools_->store, blob, std::move(file));
-  [[maybe_unused]] const auto sent = answer_import(ImportMessageKind::published, blob, done ? nullptr : &done.error());
-  ::_exit(0);
+  ::_exit(answer_import(ImportMessageKind::published, blob, done ? nullptr : &done.error()) ? 0 : 1);
 }
 
 /// With an error the answer is that import's wish was refused.

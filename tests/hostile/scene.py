@@ -1,4 +1,5 @@
 """What the hostile parts share: the cluster of the suites, the tracer, and what must be as it was before."""
+import contextlib
 import os
 import re
 import stat
@@ -47,6 +48,9 @@ class Budget:
     def part(self, share):
         return Budget(self.seconds * share, self.whole)
 
+    def is_short(self):
+        return not self.whole and self.seconds < 60
+
     def is_spent(self):
         return not self.whole and time.monotonic() > self.end
 
@@ -60,11 +64,21 @@ def system_calls():
     return {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)", text)}
 
 
+def slurmd_of(cluster, node):
+    """Its number here; forks of it have the same name for a moment."""
+    inside = open(cluster.inside(node, "/run/slurmd.pid")).read().strip()
+    for pid in cluster.processes(node, "slurmd"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
+            if re.search(rf"^NSpid:.*\t{inside}$", file.read(), re.MULTILINE):
+                return pid
+    raise Failed(f"there is no slurmd on {node}")
+
+
 class Traced:
     """Between enter and exit all that slurmd starts on the node is followed: see tracer.cpp for `what`."""
 
     def __init__(self, cluster, program, role, *what, node=NODE):
-        self.argv = [program, str(min(cluster.processes(node, "slurmd"))), role, *map(str, what)]
+        self.argv = [program, str(slurmd_of(cluster, node)), role, *map(str, what)]
         self.lines = []
 
     def __enter__(self):
@@ -92,7 +106,7 @@ def cgroups(cluster):
     """The directories of jobs in the cgroups of this cluster's nodes."""
     found = []
     with open(f"/proc/{cluster.pid(NODE)}/cgroup") as file:
-        places = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+        places = [line.rstrip("\n").split(":", 2)[1:] for line in file if "/spc-cluster-" in line]
     for controllers, path in places:
         for top in {f"/sys/fs/cgroup/{controllers}{path}", f"/sys/fs/cgroup{path}"}:
             for where, directories, _ in os.walk(top):
