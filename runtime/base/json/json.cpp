@@ -14,6 +14,9 @@ Json& Json::operator=(const Json& other) = default;
 Json& Json::operator=(Json&& other) noexcept = default;
 Json::~Json() = default;
 Json::Json(Value value) noexcept : value_(std::move(value)) {}
+Json::Json(Scalar value) noexcept {
+  std::visit([this](auto& scalar) { value_ = std::move(scalar); }, value);
+}
 Json::Json(std::initializer_list<Member> members) : value_(Object(members)) {}
 Json Json::array(Array elements) { return Json(Value(std::move(elements))); }
 Json Json::object(Object members) { return Json(Value(std::move(members))); }
@@ -59,6 +62,8 @@ const Json::Object& Json::members() const noexcept {
   const auto* value = std::get_if<Object>(&value_);
   return value != nullptr ? *value : kNone;
 }
+
+std::size_t Json::size() const noexcept { return elements().size() + members().size(); }
 
 const Json* Json::find(std::string_view key) const noexcept {
   for (const Member& member : members()) {

@@ -56,13 +56,13 @@ class Json {
   static Json object();
 
   template <std::same_as<bool> T>
-  Json(T value) : Json(Value(value)) {}  // NOLINT(google-explicit-constructor)
+  Json(T value) : Json(Scalar(value)) {}  // NOLINT(google-explicit-constructor)
   template <std::integral T>
   requires(!std::same_as<T, bool>) Json(T value)  // NOLINT(google-explicit-constructor)
-      : Json(value < 0 ? Value(static_cast<std::int64_t>(value)) : Value(static_cast<std::uint64_t>(value))) {}
-  Json(double value) : Json(Value(value)) {}  // NOLINT(google-explicit-constructor)
+      : Json(value < 0 ? Scalar(static_cast<std::int64_t>(value)) : Scalar(static_cast<std::uint64_t>(value))) {}
+  Json(double value) : Json(Scalar(value)) {}  // NOLINT(google-explicit-constructor)
   template <std::convertible_to<std::string_view> T>
-  Json(const T& text) : Json(Value(std::string(std::string_view(text)))) {}  // NOLINT(google-explicit-constructor)
+  Json(const T& text) : Json(Scalar(std::string(std::string_view(text)))) {}  // NOLINT(google-explicit-constructor)
   Json(const std::vector<std::string>& texts);                               // NOLINT(google-explicit-constructor)
   Json(const std::set<std::string>& texts);                                  // NOLINT(google-explicit-constructor)
   Json(const std::map<std::string, std::string>& texts);                     // NOLINT(google-explicit-constructor)
@@ -90,7 +90,7 @@ class Json {
   [[nodiscard]] const Array& elements() const noexcept;
   [[nodiscard]] const Object& members() const noexcept;
   /// Number of elements or members.
-  [[nodiscard]] std::size_t size() const noexcept { return elements().size() + members().size(); }
+  [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
 
   /// A member of an object; nullptr if it is absent or null.
@@ -111,7 +111,10 @@ class Json {
 
  private:
   using Value = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object>;
+  /// What can be made here, where Member is not known yet.
+  using Scalar = std::variant<bool, std::int64_t, std::uint64_t, double, std::string>;
   explicit Json(Value value) noexcept;
+  explicit Json(Scalar value) noexcept;
   class Builder;
   friend class JsonWriter;
 
