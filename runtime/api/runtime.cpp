@@ -187,7 +187,7 @@ int spc_node_setup(spc_runtime* rt) {
     passwd* service = nullptr;
     ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
     if (service == nullptr || service->pw_uid == 0) {
-      return Error(ErrorKind::not_found, std::string("set up the node: no user ") + in_quotes(kServiceUser))
+      return Error(ErrorKind::not_found, "set up the node: no user " + quoted(kServiceUser))
           .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
     }
     return set_up_node_for(service->pw_uid, service->pw_gid);

@@ -51,7 +51,10 @@ class Error {
 /// terminal or a log, at most about 300 characters (the middle of longer text is left out).
 std::string in_quotes(std::string_view text);
 
-/// The same escapes without the quotes and without a limit.
+/// The same for a name of our own, which root's code makes do with: it handles no text of a user.
+inline std::string quoted(const std::string& name) { return '"' + name + '"'; }
+
+/// The escapes of in_quotes() without the quotes and without a limit.
 std::string printable(std::string_view text);
 
 }  // namespace spc

@@ -148,7 +148,7 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
   if (::access(kAgent, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + in_quotes(kAgent)).hint("install spank-container on this node");
+    return Error::from_errno(errno, "start " + quoted(kAgent)).hint("install spank-container on this node");
   }
   const Arguments arguments("step", {step.uid, step.gid, step.job, step.step});
   StepAgent agent;

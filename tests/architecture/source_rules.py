@@ -16,6 +16,7 @@ BANNED_EVERYWHERE = {
     r"\b(tmpnam|tempnam|mktemp)\s*\(": "races for a name",
     r"\bgets\s*\(|\bstrcpy\s*\(|\bsprintf\s*\(": "writes without a limit",
 }
+BANNED_IN_ROOT_CODE = {r"\bin_quotes\s*\(": "handles text of a user: quoted() is for names of ours"}
 BANNED_IN_AGENT = {
     r"\brealpath\s*\(|\bcanonicalize_file_name\s*\(": "resolves a path with privilege",
     r"\bget(pw|gr)\w*\s*\(": "asks name services with privilege",
@@ -212,6 +213,8 @@ def check(report):
     everywhere = set(sources("spank", "runtime", "hooks", "packaging/compat"))
     report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
     report.check("the agent makes no call that is banned for it", banned(with_base(agent_files()), BANNED_IN_AGENT))
+    report.check("root's own code quotes no text of a user",
+                 banned([path for path in root if not relative(path).startswith("runtime/base/")], BANNED_IN_ROOT_CODE))
     report.check("code that runs as root names no shell", shells(root))
     report.check("code that runs as root does without the formatting library",
                  [relative(path) for path in root if relative(path).startswith("runtime/base/format.")])

@@ -11,13 +11,13 @@
 
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
-#include "unit/catch.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "loop_devices.hpp"
 #include "programs.hpp"
 #include "protocol/image_record.hpp"
 #include "scene.hpp"
+#include "unit/catch.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -125,6 +125,23 @@ TEST_CASE("a directory is the container's root, and stays as it is") {
   CHECK(contents(scene.tree / "file") == "text");
 }
 
+/// What a server says of its files may be a lie: here root's directory says it truthfully.
+TEST_CASE("no copy of another's file comes into being, whoever may write to the file") {
+  fresh_node();
+  const ImageScene scene;
+  std::ofstream(scene.tree / "roots") << "text";
+  REQUIRE(::chmod((scene.tree / "roots").c_str(), 04777) == 0);
+  std::ofstream(scene.tree / "own") << "text";
+  REQUIRE(::chown((scene.tree / "own").c_str(), Step::kUser, Step::kUser) == 0);
+  Step step;
+  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree));
+  CHECK(said(answer) == "");
+  REQUIRE(answer.kind == TaskMessageKind::ready);
+  CHECK(step.inside([] { return ::open("/roots", O_WRONLY) == -1 && errno == EPERM; }));
+  CHECK(step.inside([] { return is_the_users_own("/own", "text"); }));
+  CHECK(step.inside([] { return contents("/roots") == "text"; }));
+}
+
 TEST_CASE("a directory that the user has not opened for reading is no image") {
   fresh_node();
   Step step;
@@ -214,7 +231,7 @@ TEST_CASE("layers are published when the verifier accepts them, several at the s
   const auto answer = step.start(0, wishes, some_record());  // the verifiers wait for each other
   const std::string verify = ": not a layer written by the converter";
   CHECK(said(answer) == "103:17|98:18 verify layer " + digest_of('b').str() + verify + "|99:18 verify layer " +
-                                        digest_of('c').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
+                            digest_of('c').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('b').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('c').hex() + ".sqsh"));

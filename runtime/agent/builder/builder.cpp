@@ -9,7 +9,6 @@
 #include <iterator>
 
 #include "agent/builder/steps.hpp"
-#include "agent/node/policy.hpp"
 #include "agent/node/system_call.hpp"
 #include "base/clock.hpp"
 #include "base/socket.hpp"
@@ -73,7 +72,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
     ready.times[static_cast<std::size_t>(phase)] += static_cast<std::uint32_t>(moment - began);
     began = moment;
   };
-  order.tmpfs_size = order.upper_size != 0 ? std::to_string(order.upper_size) : upper_size(tools.policy);
+  order.tmpfs_size = order.upper_size != 0 ? std::to_string(order.upper_size) : "50%";
   if (order.join >= 0) return add_to_running(order, lead, ready);
   const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
   DetachedMount kept;
@@ -90,7 +89,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   const auto workspace = SPC_TRY(make_workspace(order, std::move(kept)));
   SPC_TRY(mount_layers(order, tools, std::move(lower), workspace.get(), ready));
   lap(Phase::layers);
-  const auto root = SPC_TRY(mount_overlay(ready.layers, workspace.get(), order.kept.operator bool()));
+  const auto root = SPC_TRY(mount_overlay(order, lead.socket.get(), ready.layers, workspace.get()));
   lap(Phase::overlay);
 
   UniqueFd notes;

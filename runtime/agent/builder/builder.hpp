@@ -43,7 +43,7 @@ struct BuildOrder {
   ImageFiles image;
   bool read_only = false;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
-  std::uint64_t upper_size = 0;  ///< bytes; 0: the site's limit
+  std::uint64_t upper_size = 0;  ///< bytes; 0: half of the memory
   UniqueFd kept;                 ///< of a named container: the directory with its `up` and `work`; otherwise they are in memory
   std::string tmpfs_size;        ///< the size limit in tmpfs syntax
   int join = -1;                 ///< the mount namespace of a running container, to which only `sources` are added

@@ -22,7 +22,7 @@ struct Slot {
 
 Result<UniqueFd> open_loop(int number) {
   const std::string path = "/dev/loop" + std::to_string(number);
-  return own(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "open " + in_quotes(path));
+  return own(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "open " + quoted(path));
 }
 
 /// The device of the slot, if it still serves exactly this file, read-only and from its first byte to its last.
@@ -57,7 +57,7 @@ Result<LoopDevice> configure_new(int layer_file) {
 }  // namespace
 
 Result<UniqueFd> open_loop_table(const char* path) {
-  return own(::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "open " + in_quotes(path));
+  return own(::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "open " + quoted(path));
 }
 
 Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table) {

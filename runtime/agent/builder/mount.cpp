@@ -45,7 +45,7 @@ Result<DetachedMount> new_mount(const char* type, Options options, unsigned attr
 
 Result<DetachedMount> clone_tree(int source, const char* path, std::uint64_t attributes, std::uint64_t propagation,
                                  unsigned scope) {
-  const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + in_quotes(path));
+  const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + quoted(path));
   auto tree = SPC_TRY(own(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | scope), what));
   mount_attr change{};
   change.attr_set = attributes;

@@ -1,11 +1,17 @@
 #include "agent/builder/steps.hpp"
 
 #include <fcntl.h>
+#include <grp.h>
+#include <sys/capability.h>
+#include <sys/fsuid.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <ctime>
 
 #include "agent/builder/loop_device.hpp"
@@ -84,11 +90,27 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
   return {};
 }
 
+/// Overlayfs works with the credentials of who mounts it: with the user's, and with what its own directories take. So no copy
+/// of a file gets an owner, or a mode, that the user himself could not give it, whatever a server says of the file.
+Result<void> act_as_user(const BuildOrder& order, int lead) {
+  static std::array<gid_t, NGROUPS_MAX> groups;
+  socklen_t size = sizeof groups;
+  SPC_TRY(check(::getsockopt(lead, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size), "ask for the user's groups"));
+  SPC_TRY(check(::setgroups(size / sizeof(gid_t), groups.data()), "take the user's groups"));
+  ::setfsgid(order.gid);
+  ::setfsuid(order.uid);  // and with root's go the capabilities over files
+  cap_t capabilities = ::cap_get_proc();
+  const cap_value_t needed = CAP_DAC_OVERRIDE;
+  ::cap_set_flag(capabilities, CAP_EFFECTIVE, 1, &needed, CAP_SET);
+  return check(::cap_set_proc(capabilities), "raise a capability");  // the process ends soon
+}
+
 /// One overlay over all layers, by names relative to the workspace: no user's string and no length limit in sight.
 /// redirect_dir: without it rename(2) of a directory of the image fails with EXDEV, and dpkg, pip and mv with it.
 /// index, of what is kept: makes the kernel refuse an upper directory that another overlay has, whatever has become of its
 /// agents; that one may just be ending.
-Result<UniqueFd> mount_overlay(std::size_t layers, int workspace, bool kept) {
+Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t layers, int workspace) {
+  const bool kept = order.kept.operator bool();
   std::string options = "lowerdir=";
   // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
   if (layers == 0) {
@@ -100,6 +122,7 @@ Result<UniqueFd> mount_overlay(std::size_t layers, int workspace, bool kept) {
   options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off,index=";
   options += kept ? "on" : "off";
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
+  SPC_TRY(act_as_user(order, lead));
   for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
     const int failed = errno;
     const timespec moment{0, 20'000'000};

@@ -35,8 +35,8 @@ Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept);
 Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vector<DetachedMount> lower, int workspace,
                           TaskMessage& ready);
 
-/// One overlay over them, attached in the workspace; its root.
-Result<UniqueFd> mount_overlay(std::size_t layers, int workspace, bool kept);
+/// One overlay over them, attached in the workspace; its root. `lead`: the socket to a task, for the user's groups.
+Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t layers, int workspace);
 
 // --- set_up.cpp: what is attached in the root file system, and the leader's part in it ---
 

@@ -19,7 +19,7 @@ namespace {
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd)
-    return Error::from_errno(errno, "open store directory " + in_quotes(name)).hint("restart slurmd, which creates the store");
+    return Error::from_errno(errno, "open store directory " + quoted(name)).hint("restart slurmd, which creates the store");
   return fd;
 }
 
@@ -58,8 +58,7 @@ Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
   store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!store.directory_) {
-    return Error::from_errno(errno, "open the image store " + in_quotes(directory))
-        .hint("restart slurmd, which creates the store");
+    return Error::from_errno(errno, "open the image store " + quoted(directory)).hint("restart slurmd, which creates the store");
   }
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kLayers));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kImages));
@@ -122,7 +121,8 @@ Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
 }
 
 Result<void> ImageStore::publish(int frozen, const Digest& blob) const {
-  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), store_layout::layer_file(blob).c_str(), AT_SYMLINK_FOLLOW);
+  const int failed =
+      ::linkat(AT_FDCWD, itself(frozen).c_str(), layers_.get(), store_layout::layer_file(blob).c_str(), AT_SYMLINK_FOLLOW);
   if (failed != 0 && errno == EEXIST) return {};
   return check(failed, "publish layer " + blob.str());
 }

@@ -23,7 +23,7 @@ constexpr char kContainers[] = SPC_STORE_DIR "/containers";
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 Result<UniqueFd> open_containers() {
-  auto opened = own(::open(kContainers, kDirectory), "open directory " + in_quotes(kContainers));
+  auto opened = own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers));
   if (!opened) return std::move(opened).error().hint("restart slurmd, which creates the store");
   return opened;
 }

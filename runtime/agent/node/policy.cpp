@@ -46,14 +46,14 @@ bool plausible(const PolicyRecord& policy) {
 Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
   const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
   constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
-  const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + in_quotes(aside)));
+  const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + quoted(aside)));
   SPC_TRY(write_all(file.get(), std::as_bytes(std::span(&policy, 1))));
   off_t begin = 0;
   if (::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {
-    return Error::from_errno(errno, "write " + in_quotes(aside));
+    return Error::from_errno(errno, "write " + quoted(aside));
   }
-  auto kept = SPC_TRY(own(::open(aside.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open " + in_quotes(aside)));
-  SPC_TRY(check(::rename(aside.c_str(), kKept), "rename " + in_quotes(aside)));
+  auto kept = SPC_TRY(own(::open(aside.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open " + quoted(aside)));
+  SPC_TRY(check(::rename(aside.c_str(), kKept), "rename " + quoted(aside)));
   return kept;
 }
 
@@ -70,17 +70,12 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
   PolicyAnswer answer;
   auto texts = receive_struct(ours.get(), answer, 1);
   end_child(child);
-  if (!texts) return std::move(texts).error().during("read " + in_quotes(SPC_CONFIG_FILE));
+  if (!texts) return std::move(texts).error().during("read " + quoted(SPC_CONFIG_FILE));
   if (answer.error.is_set()) return answer.error.error();
   if (!plausible(answer.policy) || texts->size() != 1) return Error(ErrorKind::internal, "read the policy: unexpected reply");
   policy = answer.policy;
   policy.stamp = stamp;
   return keep(policy, texts->front().get());
-}
-
-std::string upper_size(const PolicyRecord& policy) {
-  if (policy.upper_bytes != 0) return std::to_string(policy.upper_bytes);
-  return std::to_string(policy.upper_percent) + "%";
 }
 
 }  // namespace spc::agent

@@ -11,7 +11,4 @@ namespace spc::agent {
 /// with the texts after the record, which the agent does not read.
 Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyRecord& policy);
 
-/// Size of the writable layer in tmpfs syntax.
-std::string upper_size(const PolicyRecord& policy);
-
 }  // namespace spc::agent

@@ -27,7 +27,7 @@ constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CA
                                 CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID, CAP_SETFCAP};
 
 Result<void> write_file(const std::string& path, const std::string& text) {
-  const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + in_quotes(path)));
+  const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + quoted(path)));
   SPC_TRY_DURING(path, write_all(file.get(), text));
   return {};
 }
@@ -94,7 +94,7 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
         .hint("create the system user spank-container and restart slurmd");
   }
   if (::access(program, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + in_quotes(program)).hint("install spank-container on this node");
+    return Error::from_errno(errno, "start " + quoted(program)).hint("install spank-container on this node");
   }
   const pid_t parent = ::getpid();
   const pid_t child = SPC_TRY(fork_child());

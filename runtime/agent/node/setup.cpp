@@ -14,17 +14,17 @@ namespace {
 
 /// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
 Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mode_t mode) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(path));
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + quoted(path));
   constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const auto directory = SPC_TRY(own(::open(path.c_str(), kHow), "open directory " + in_quotes(path)));
+  const auto directory = SPC_TRY(own(::open(path.c_str(), kHow), "open directory " + quoted(path)));
   struct stat status {};
-  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + in_quotes(path)));
+  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + quoted(path)));
   if (status.st_uid != 0 && status.st_uid != uid) {
-    return Error(ErrorKind::refused, "use directory " + in_quotes(path) + ": owned by user " + std::to_string(status.st_uid))
+    return Error(ErrorKind::refused, "use directory " + quoted(path) + ": owned by user " + std::to_string(status.st_uid))
         .hint("remove it or chown it to root");
   }
-  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + in_quotes(path)));
-  return check(::fchmod(directory.get(), mode), "set the mode of " + in_quotes(path));
+  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + quoted(path)));
+  return check(::fchmod(directory.get(), mode), "set the mode of " + quoted(path));
 }
 
 }  // namespace
