@@ -170,10 +170,15 @@ Result<TrustPolicy> TrustPolicy::parse(std::string_view text) {
 }
 
 Result<TrustPolicy> TrustPolicy::read(const std::string& path, uid_t owner) {
-  const auto file = SPC_TRY(open_trusted_file(path, "signature policy", owner));
-  const std::string step = "signature policy " + in_quotes(path);
-  const std::string text = SPC_TRY_DURING(step, read_file(file.get(), kMostPolicy));
-  return SPC_TRY_DURING(step, parse(text));
+  const auto read_and_parse = [&]() -> Result<TrustPolicy> {
+    const auto file = SPC_TRY(open_trusted_file(path, "signature policy", owner));
+    const std::string step = "signature policy " + in_quotes(path);
+    const std::string text = SPC_TRY_DURING(step, read_file(file.get(), kMostPolicy));
+    return SPC_TRY_DURING(step, parse(text));
+  };
+  auto policy = read_and_parse();
+  if (policy) return policy;
+  return std::move(policy).error().hint("the administrator must correct it");
 }
 
 TrustPolicy::Found TrustPolicy::find(const std::string& transport, const std::vector<std::string>& scopes) const {
