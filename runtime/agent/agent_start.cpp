@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -123,8 +124,7 @@ Result<void> Agent::start_builder() {
   if (!built) report.failure = WireError(built.error());
   std::vector<int> namespaces;
   if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
-  constexpr sched_param kNone{};
-  ::sched_setscheduler(0, SCHED_IDLE, &kNone);  // whoever waits is to go first
+  ::setpriority(PRIO_PROCESS, 0, 19);  // whoever waits is to go first
   [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
   if (built && (order_.namespaces & own_pid) != 0) {
     ours.reset();

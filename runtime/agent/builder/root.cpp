@@ -15,6 +15,7 @@
 #include <ctime>
 
 #include "agent/builder/loop_device.hpp"
+#include "agent/node/privilege.hpp"
 #include "agent/node/system_call.hpp"
 
 namespace spc::agent {
@@ -93,15 +94,16 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
 /// Overlayfs works with the credentials of who mounts it: with the user's, and with what its own directories take. So no copy
 /// of a file gets an owner, or a mode, that the user himself could not give it, whatever a server says of the file.
 Result<void> act_as_user(const BuildOrder& order, int lead) {
+  const pid_t agent = ::getppid();
   static std::array<gid_t, NGROUPS_MAX> groups;
   socklen_t size = sizeof groups;
   SPC_TRY(check(::getsockopt(lead, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size), "ask for the user's groups"));
   SPC_TRY(check(::setgroups(size / sizeof(gid_t), groups.data()), "take the user's groups"));
   ::setfsgid(order.gid);
   ::setfsuid(order.uid);  // and with root's go the capabilities over files
+  stay_with(agent);       // which the kernel has forgotten
   cap_t capabilities = ::cap_get_proc();
-  const cap_value_t needed = CAP_DAC_OVERRIDE;
-  ::cap_set_flag(capabilities, CAP_EFFECTIVE, 1, &needed, CAP_SET);
+  ::cap_set_flag(capabilities, CAP_EFFECTIVE, 1, std::array{CAP_DAC_OVERRIDE}.data(), CAP_SET);
   return check(::cap_set_proc(capabilities), "raise a capability");  // the process ends soon
 }
 
@@ -110,7 +112,6 @@ Result<void> act_as_user(const BuildOrder& order, int lead) {
 /// index, of what is kept: makes the kernel refuse an upper directory that another overlay has, whatever has become of its
 /// agents; that one may just be ending.
 Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t layers, int workspace) {
-  const bool kept = order.kept.operator bool();
   std::string options = "lowerdir=";
   // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
   if (layers == 0) {
@@ -120,7 +121,7 @@ Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t la
   while (layers-- > 0) options += std::to_string(layers) + ":";
   options.back() = ',';
   options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off,index=";
-  options += kept ? "on" : "off";
+  options += order.kept ? "on" : "off";
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
   SPC_TRY(act_as_user(order, lead));
   for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
@@ -132,7 +133,7 @@ Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t la
     }
     auto error = Error::from_errno(failed, "mount overlay");
     if (failed == EBUSY) return std::move(error).hint("processes of a step that lost its agent still use the container");
-    return kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);
+    return order.kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);
   }
   return open_path(workspace, "root");
 }

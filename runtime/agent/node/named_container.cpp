@@ -71,9 +71,8 @@ Result<void> empty_in_background(int containers, int trash) {
   ::setpriority(PRIO_PROCESS, 0, 19);
   constexpr rlimit kMemory{64 << 20, 64 << 20};
   ::setrlimit(RLIMIT_AS, &kMemory);
-  const bool waits = ::flock(containers, LOCK_EX | LOCK_NB) == 0;
-  const bool takes_turn = waits && ::flock(trash, LOCK_EX) == 0 && ::flock(containers, LOCK_UN) == 0;
-  if (takes_turn && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
+  const bool waits = ::flock(containers, LOCK_EX | LOCK_NB) == 0 && ::flock(trash, LOCK_EX) == 0;
+  if (waits && ::flock(containers, LOCK_UN) == 0 && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
   ::_exit(0);
 }
 

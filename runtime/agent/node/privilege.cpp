@@ -32,12 +32,6 @@ Result<void> write_file(const std::string& path, const std::string& text) {
   return {};
 }
 
-/// In a child: ends it with its parent, even if that has just happened.
-void stay_with(pid_t parent) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);
-}
-
 }  // namespace
 
 Result<void> keep_needed_privileges() {
@@ -50,13 +44,17 @@ Result<void> keep_needed_privileges() {
     }
   }
   cap_t set = ::cap_init();
-  if (set == nullptr) return Error::from_errno(errno, "allocate a capability set");
   ::cap_set_flag(set, CAP_PERMITTED, kNeeded.size(), kNeeded.data(), CAP_SET);
   ::cap_set_flag(set, CAP_EFFECTIVE, kNeeded.size(), kNeeded.data(), CAP_SET);
   const int failed = ::cap_set_proc(set) != 0 ? errno : 0;
   ::cap_free(set);
   if (failed != 0) return Error::from_errno(failed, "reduce the capabilities").hint("the agent must be started as root");
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
+}
+
+void stay_with(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
 }
 
 Result<pid_t> fork_child(unsigned long namespaces) {

@@ -15,6 +15,9 @@ namespace spc::agent {
 /// Also no_new_privs.
 Result<void> keep_needed_privileges();
 
+/// In a child: ends it with its parent, even if that has just happened. A change of IDs makes the kernel forget it.
+void stay_with(pid_t parent);
+
 /// Like fork; the child is killed with the caller; `namespaces` are CLONE_NEW* flags for it.
 Result<pid_t> fork_child(unsigned long namespaces = 0);
 
