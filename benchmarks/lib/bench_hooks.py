@@ -65,7 +65,7 @@ def start(made, name):
 
 
 def each_alone(build, report, times):
-    program = build / "hooks/builtin-hook"
+    program = build / "libexec/builtin-hook"
     context = {"job": {"SLURM_JOB_ID": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
                "image": {"root": "/", "environment": {}}, "user": {"uid": 0, "gid": 0, "name": "root", "home": "/root"}}
     for hook in call(program, "--names").split():
