@@ -2,17 +2,19 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/magic.h>
+#include <poll.h>
 #include <sys/capability.h>
 #include <sys/fsuid.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <ctime>
 
 #include "agent/builder/loop_device.hpp"
 #include "agent/node/privilege.hpp"
@@ -39,25 +41,23 @@ Result<void> refuse_mounts_in(int workspace, const std::string& layer) {
 
 Result<DetachedMount> copy_directory(int directory) {
   auto tree = SPC_TRY(clone_tree(directory, "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
-  struct statvfs status {};
-  SPC_TRY(check(::fstatvfs(tree.get(), &status), "stat the image directory"));
-  // Not on /sys and the like either: what they show depends on who reads, and overlayfs reads as root.
-  if ((status.f_flag & ST_NOEXEC) != 0) {
+  struct statfs status {};
+  SPC_TRY(check(::fstatfs(tree.get(), &status), "stat the image directory"));
+  // Not on /proc and the like either: what they show depends on who reads, and overlayfs reads for the tasks.
+  if ((status.f_flags & ST_NOEXEC) != 0) {
     return Error(ErrorKind::refused, "use the directory as an image: its file system does not allow executables");
   }
-  if (auto read = own(::openat(tree.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image directory"); !read) {
-    return std::move(read).error().hint(
-        "root must be able to read it, which NFS and FUSE may not allow: copy it to a local disk");
-  }
+  const bool overlay = status.f_type == OVERLAYFS_SUPER_MAGIC;  // of which the kernel stacks two
+  if (overlay) return Error(ErrorKind::refused, "use the directory as an image: it is on overlayfs").hint("copy it to another disk");
   return tree;
 }
 
 Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept) {
-  auto tmpfs = SPC_TRY(new_tmpfs(order.tmpfs_size, 0, 0, order.hooks ? "0711" : "0700"));
+  auto tmpfs = SPC_TRY(new_tmpfs(order.tmpfs_size, 0, 0, order.hooks || order.image.directory ? "0711" : "0700"));
   auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
-  SPC_TRY(make_directory(workspace.get(), "root", 0755));
+  for (const char* name : {"root", "empty"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
   const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0700));
   if (order.hooks) {
     SPC_TRY(make_directory(workspace.get(), "hooks", 0700));
@@ -91,8 +91,8 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
   return {};
 }
 
-/// Overlayfs works with the credentials of who mounts it: with the user's, and with what its own directories take. So no copy
-/// of a file gets an owner, or a mode, that the user himself could not give it, whatever a server says of the file.
+/// Overlayfs works with the credentials of who mounts it: with the user's. So no copy of a file gets an owner, or a mode, that
+/// the user himself could not give it, whatever a server says of the file.
 Result<void> act_as_user(const BuildOrder& order, int lead) {
   const pid_t agent = ::getppid();
   static std::array<gid_t, NGROUPS_MAX> groups;
@@ -102,9 +102,17 @@ Result<void> act_as_user(const BuildOrder& order, int lead) {
   ::setfsgid(order.gid);
   ::setfsuid(order.uid);  // and with root's go the capabilities over files
   stay_with(agent);       // which the kernel has forgotten
-  cap_t capabilities = ::cap_get_proc();
-  ::cap_set_flag(capabilities, CAP_EFFECTIVE, 1, std::array{CAP_DAC_OVERRIDE}.data(), CAP_SET);
-  return check(::cap_set_proc(capabilities), "raise a capability");  // the process ends soon
+  return {};
+}
+
+/// With an overlay of its own: that of the writable layer, whose mounter has CAP_DAC_OVERRIDE, asks this one, which has the
+/// user's rights alone, at each access. `0`: the directory; overlayfs wants two layers where there is no upper one.
+Result<void> cover_directory() {
+  if (auto read = own(::open("0", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image directory"); !read) {
+    return std::move(read).error().hint("its FUSE file system must allow other users, root included: copy it to a local disk");
+  }
+  return check(::mount("overlay", "0", "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, "lowerdir=0:empty,redirect_dir=nofollow"),
+               "mount the image directory");
 }
 
 /// One overlay over all layers, by names relative to the workspace: no user's string and no length limit in sight.
@@ -113,24 +121,21 @@ Result<void> act_as_user(const BuildOrder& order, int lead) {
 /// agents; that one may just be ending.
 Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t layers, int workspace) {
   std::string options = "lowerdir=";
-  // Overlayfs wants a lower layer even for an image that has none, and two when there is no upper one.
-  if (layers == 0) {
-    SPC_TRY(make_directory(workspace, "empty", 0755));
-    options += "empty:";
-  }
+  // Overlayfs wants a lower layer even for an image that has none.
+  if (layers == 0) options += "empty:";
   while (layers-- > 0) options += std::to_string(layers) + ":";
   options.back() = ',';
   options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off,index=";
   options += order.kept ? "on" : "off";
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
-  SPC_TRY(act_as_user(order, lead));
+  SPC_TRY(act_as_user(order, lead));  // but for the directories of overlayfs itself, which the kernel gives mode 0
+  if (order.image.directory) SPC_TRY(cover_directory());
+  cap_t capabilities = ::cap_get_proc();  // never freed: the process ends soon
+  ::cap_set_flag(capabilities, CAP_EFFECTIVE, 1, std::array{CAP_DAC_OVERRIDE}.data(), CAP_SET);
+  SPC_TRY(check(::cap_set_proc(capabilities), "raise a capability"));
   for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
     const int failed = errno;
-    const timespec moment{0, 20'000'000};
-    if (failed == EBUSY && attempt < 100) {
-      ::nanosleep(&moment, nullptr);
-      continue;
-    }
+    if (failed == EBUSY && attempt < 100 && ::poll(nullptr, 0, 20) == 0) continue;
     auto error = Error::from_errno(failed, "mount overlay");
     if (failed == EBUSY) return std::move(error).hint("processes of a step that lost its agent still use the container");
     return order.kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);

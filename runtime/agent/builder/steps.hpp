@@ -23,7 +23,7 @@ Result<std::vector<UniqueFd>> enter_own_namespaces(std::uint32_t bits, int proc,
 
 // --- root.cpp: layers, a writable one above them, and the overlay ---
 
-/// An image directory is the only lower layer of its container. Overlayfs reads it as root, so root must be able to.
+/// An image directory is the only lower layer of its container.
 Result<DetachedMount> copy_directory(int directory);
 
 /// A tmpfs in our namespace with the writable layer and the mount points of the layers. Overlayfs before

@@ -109,6 +109,21 @@ def a_directory_is_an_image_and_stays_as_it_was(cluster):
         os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && chown -R 2001:2001 '{here}'")
     cluster.bash("cat /data/one; echo changed >/data/one; cat /data/one; pwd; echo $FROM_FILE", *ON, image=there + "/").good("one\nchanged\n/data/sub\nenroot")
     equal(open(f"{here}/data/one").read(), "one\n", "the file in the directory")
+    cluster.bash("mv /data /moved; cat /moved/sub/three; rm -r /moved; mkdir /moved; ls -A /moved", *ON, image=there).good("sub/three")
+    cluster.must_be_quiet()
+
+
+@test
+def a_directory_on_an_overlay_is_refused_by_its_reason(cluster):
+    made = cluster.root("node01", "sh", "-ec", """mkdir -p /run/stack; mount -t tmpfs none /run/stack; cd /run/stack; mkdir up work root
+        mount -t overlay -o lowerdir=/usr,upperdir=up,workdir=work none root""")
+    try:
+        made.good()
+        done = cluster.srun(*ON, "true", image="/run/stack/root")
+        reason = "use the directory as an image: it is on overlayfs (hint: copy it to another disk)"
+        expect(done.rc == 1 and done.err.count(reason) == 1, "it was not refused with the cure", done)
+    finally:
+        cluster.root("node01", "sh", "-c", "umount /run/stack/root; umount /run/stack; rmdir /run/stack")
     cluster.must_be_quiet()
 
 
@@ -137,10 +152,10 @@ def a_directory_that_the_user_may_list_but_not_search_is_refused(cluster):
 
 
 @test
-def a_directory_that_root_cannot_read_is_refused_with_the_cure(cluster):
+def a_directory_that_the_users_server_keeps_for_the_user_is_refused_with_the_cure(cluster):
     with cluster.users_file_system():
         done = cluster.srun(*ON, "true", image="/run/fuse")
-    reason = "read the image directory: permission denied (hint: root must be able to read it, which NFS and FUSE may not allow: copy it to a local disk)"
+    reason = "read the image directory: permission denied (hint: its FUSE file system must allow other users, root included: copy it to a local disk)"
     expect(done.rc != 0 and done.err.count(reason) == 1, "it was not refused with the cure", done)
     cluster.must_be_quiet()
 

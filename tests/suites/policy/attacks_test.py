@@ -102,3 +102,78 @@ find /sys/fs/cgroup -type d -path "*/job_$SLURM_JOB_ID/step_[0-9]*" 2>/dev/null 
     cluster.await_job(job, timeout=20 + 2 * STEPS)
     equal(open(os.path.join(cluster.home, f"alice/{job}.out")).read(), "0\n", "directories of ended steps")
     equal(cluster.program("logs", "node01").out.count("task_g_post_step") - logged, 0, "complaints in slurmd's log")
+
+
+def bobs(path, mode, text=None):
+    """A directory of bob's, or a file with this text."""
+    if text is None:
+        os.makedirs(path, exist_ok=True)
+    else:
+        open(path, "w").write(text)
+    os.chown(path, 2002, 2002)
+    os.chmod(path, mode)
+
+
+@test
+def an_image_directory_shows_what_its_user_may_read_now(cluster):
+    """Of what bob has in it: what is shut from the beginning, and what he shuts while the step runs."""
+    here, there = local_files.shared(cluster, "with-bobs")
+    if not os.path.isdir(here):
+        os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && chown -R 2001:2001 '{here}'")
+    bobs(f"{here}/bobs", 0o755)
+    bobs(f"{here}/bobs/open", 0o644, "open\n")
+    bobs(f"{here}/bobs/writable", 0o666, "secret\n")
+    bobs(f"{here}/bobs/shut", 0o600, "secret\n")
+    bobs(f"{here}/bobs/shut-directory", 0o700)
+    bobs(f"{here}/bobs/shut-directory/file", 0o644, "secret\n")
+    bobs(f"{here}/data/bobs", 0o600, "secret\n")
+    bobs(f"{here}/root-only", 0o600, "secret\n")
+    os.chown(f"{here}/root-only", 0, 0)
+    signs, _ = local_files.shared(cluster, "signs")
+    os.makedirs(signs, exist_ok=True)
+    os.chmod(signs, 0o777)
+    for name in os.listdir(signs):
+        os.unlink(os.path.join(signs, name))
+    step = cluster.start_srun(*ON, "--container-mounts=/home/shared/signs:/signs", "bash", "-c", """
+exec 2>/dev/null
+tries() {
+  for file in "$@"; do
+    cat $file
+    mv $file $file.moved && cat $file.moved
+    ln $file /tmp/link && cat /tmp/link
+    chmod 666 $file && cat $file
+    chown $(id -u) $file && cat $file
+    touch $file && cat $file
+    cp $file /tmp/copy && cat /tmp/copy
+    (exec 5<>$file && cat <&5)
+    (echo x >>$file) && cat $file
+    mv /data /tmp/moved && cat /tmp/moved/bobs
+    mv /tmp/moved /data
+  done
+}
+cat /bobs/open
+tries /bobs/shut /bobs/shut-directory/file /data/bobs /root-only
+ls /bobs/shut-directory
+ls /bobs >/dev/null; cat /bobs/writable >/dev/null
+: >/signs/seen
+until test -e /signs/shut; do sleep 0.05; done
+tries /bobs/writable
+: >/signs/tried
+until test -e /signs/shut-above; do sleep 0.05; done
+ls /bobs
+tries /bobs/open /bobs/later
+echo end""", image=there)
+    try:
+        await_true(lambda: os.path.exists(f"{signs}/seen"), 20, "the step does not begin")
+        bobs(f"{here}/bobs/writable", 0o600, "secret\n")
+        open(f"{signs}/shut", "w").close()
+        await_true(lambda: os.path.exists(f"{signs}/tried"), 20, "the step does not go on")
+        bobs(f"{here}/bobs", 0o700)
+        bobs(f"{here}/bobs/later", 0o644, "secret\n")
+        open(f"{signs}/shut-above", "w").close()
+        done = step.end()
+    finally:
+        for name in ("shut", "shut-above"):  # lets it end
+            open(f"{signs}/{name}", "w").close()
+    equal(done.out, "open\nend\n", "what the step could read", done)
+    cluster.must_be_quiet()
