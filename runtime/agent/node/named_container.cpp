@@ -200,6 +200,11 @@ Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   for (DirectoryReader keys = names_in(containers.get(), std::to_string(uid).c_str()); keys.next();) {
     if (keys.name().starts_with(of_job)) remove_if_free(keys.descriptor(), keys.c_name(), trash.get());
   }
+  // Of steps whose agent was killed: all steps of the job have ended.
+  const std::string of_user = std::to_string(uid) + "." + of_job;
+  for (DirectoryReader sockets = names_in(SPC_TRY(open_steps()).get()); sockets.next();) {
+    if (sockets.name().starts_with(of_user)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);
+  }
   return empty_in_background(containers.get(), trash.get());
 }
 

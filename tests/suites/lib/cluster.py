@@ -339,8 +339,10 @@ class Cluster:
 
     def traces(self, node):
         """What a step must leave as it was."""
+        runtime = self.inside(node, "/run/spank-container")
         return {"processes": self.names(node), "mounts": self.mounts(node), "loop devices": self.loops(node),
-                "run directory": sorted(os.listdir(self.inside(node, "/run/spank-container")))}
+                "run directory": sorted(os.listdir(runtime)),
+                "sockets": sorted(os.listdir(f"{runtime}/steps")) if os.path.isdir(f"{runtime}/steps") else []}
 
     def must_be_quiet(self, within=5, store=None):
         """Every node is as before all tests, within so many seconds of a quiet machine; `store`: what store_entries said before.
