@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/magic.h>
-#include <poll.h>
 #include <sys/capability.h>
 #include <sys/fsuid.h>
 #include <sys/socket.h>
@@ -44,11 +43,10 @@ Result<DetachedMount> copy_directory(int directory) {
   struct statfs status {};
   SPC_TRY(check(::fstatfs(tree.get(), &status), "stat the image directory"));
   // Not on /proc and the like either: what they show depends on who reads, and overlayfs reads for the tasks.
-  if ((status.f_flags & ST_NOEXEC) != 0) {
-    return Error(ErrorKind::refused, "use the directory as an image: its file system does not allow executables");
+  // And of overlays the kernel stacks two.
+  if ((status.f_flags & ST_NOEXEC) != 0 || status.f_type == OVERLAYFS_SUPER_MAGIC) {
+    return Error(ErrorKind::refused, "use the directory as an image: its file system does not allow executables, or is overlayfs");
   }
-  const bool overlay = status.f_type == OVERLAYFS_SUPER_MAGIC;  // of which the kernel stacks two
-  if (overlay) return Error(ErrorKind::refused, "use the directory as an image: it is on overlayfs").hint("copy it to another disk");
   return tree;
 }
 
@@ -135,7 +133,7 @@ Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t la
   SPC_TRY(check(::cap_set_proc(capabilities), "raise a capability"));
   for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
     const int failed = errno;
-    if (failed == EBUSY && attempt < 100 && ::poll(nullptr, 0, 20) == 0) continue;
+    if (failed == EBUSY && attempt < 100 && ::usleep(20'000) == 0) continue;
     auto error = Error::from_errno(failed, "mount overlay");
     if (failed == EBUSY) return std::move(error).hint("processes of a step that lost its agent still use the container");
     return order.kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);

@@ -120,7 +120,7 @@ def a_directory_on_an_overlay_is_refused_by_its_reason(cluster):
     try:
         made.good()
         done = cluster.srun(*ON, "true", image="/run/stack/root")
-        reason = "use the directory as an image: it is on overlayfs (hint: copy it to another disk)"
+        reason = "use the directory as an image: its file system does not allow executables, or is overlayfs"
         expect(done.rc == 1 and done.err.count(reason) == 1, "it was not refused with the cure", done)
     finally:
         cluster.root("node01", "sh", "-c", "umount /run/stack/root; umount /run/stack; rmdir /run/stack")
