@@ -1,6 +1,7 @@
 #include "image/import/stored_image.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 
 #include "base/format.hpp"
@@ -31,6 +32,11 @@ std::string settings_of(const ImageConfig& config) {
 std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Digest& manifest) {
   const auto reference = ImageReference::parse(origin.place() + "@" + manifest.str());
   return reference ? reference->ref_file_name() : std::nullopt;
+}
+
+/// What the registry has just said counts, whether or not it can be written down for the next start.
+Result<void> unless_read_only(Result<void> written) {
+  return written || written.error().sys_errno() != EROFS ? std::move(written) : Result<void>();
 }
 
 /// Whether the record has the layers of this manifest: it is the manifest that is judged, and the layers that are mounted.
@@ -140,7 +146,7 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
   if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
   if (repository.access() == Access::anonymous) {
     SPC_TRY(admit(known.record.manifest, indexes));
-    SPC_TRY(renew(std::move(known)));
+    SPC_TRY(unless_read_only(renew(std::move(known))));
     return std::optional(manifest);
   }
   if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
@@ -149,7 +155,7 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
   if (access == Access::refused_to_anonymous && known.origin.public_until > 0) {
     SPC_TRY(turn_private(std::move(known)));
   }
-  SPC_TRY(grant(manifest));
+  SPC_TRY(unless_read_only(grant(manifest)));
   return std::optional(manifest);
 }
 

@@ -124,8 +124,11 @@ Result<ImageStore> ImageStore::open(int directory) {
   };
   auto images = SPC_TRY(open_in(store_layout::kImages, O_RDONLY | O_DIRECTORY));
   auto refs = SPC_TRY(open_in(store_layout::kRefs, O_RDONLY | O_DIRECTORY));
-  auto locks = SPC_TRY(open_in("locks", O_RDWR | O_CREAT));
-  return ImageStore(directory, name, std::move(images), std::move(refs), std::move(locks));
+  auto locks = open_in("locks", O_RDWR | O_CREAT);
+  // What is in a read-only store can be used all the same: only who brings something takes a lock.
+  if (!locks && locks.error().sys_errno() == EROFS) locks = open_in("locks", O_RDONLY);
+  if (!locks) return std::move(locks).error();
+  return ImageStore(directory, name, std::move(images), std::move(refs), *std::move(locks));
 }
 
 // --- layers ---
@@ -154,7 +157,7 @@ Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) 
   struct flock range = byte_at(offset, F_WRLCK);
   if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0) return std::optional(StoreLock(locks_.get(), offset));
   if (errno == EAGAIN || errno == EACCES) return std::optional<StoreLock>();
-  return Error::from_errno(errno, "lock image store " + in_quotes(path_));
+  return Error::from_errno(errno == EBADF ? EROFS : errno, "lock image store " + in_quotes(path_));
 }
 
 Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const { return try_lock_byte(lock_offset(layer)); }

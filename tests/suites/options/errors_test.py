@@ -281,6 +281,19 @@ def a_store_that_is_read_only_is_refused(cluster):
 
 
 @test
+def what_a_read_only_store_has_starts(cluster):
+    """By its tag, which the registry is asked for, and by what is noted of such answers and cannot be now."""
+    with OtherStore(cluster, "size=200M"):
+        cluster.bash("true", "-w", "node01").good()
+        cluster.root("node01", "mount", "-o", "remount,ro", "/var/lib/spank-container").good()
+        cluster.bash("echo by tag", "-w", "node01").good("by tag")
+        cluster.bash("echo from the store", "-w", "node01", "--container-pull=never").good("from the store")
+        with Config(cluster, "tag_ttl = 1\npublic_ttl = 60\n"):
+            cluster.bash("echo not noted", "-w", "node01").good("not noted")
+    cluster.must_be_quiet(within=2)
+
+
+@test
 def a_store_that_was_never_set_up_is_refused(cluster):
     cluster.root("node01", "mount", "-t", "tmpfs", "store", "/var/lib/spank-container").good()
     try:
