@@ -224,15 +224,13 @@ class Fuse:
         self.status.close()
 
 
-def how_it_ended(program, sandbox):
+def how_it_ended(program):
     try:
         rc = program.wait(15)
     except subprocess.TimeoutExpired:
         program.kill()
         program.wait()
         return "bad: it did not end"
-    if rc == -signal.SIGSYS and sandbox:
-        return "ended by its sandbox"
     return f"ended with {rc}" if rc >= 0 else f"bad: killed by signal {-rc}"
 
 
@@ -250,7 +248,7 @@ def main():
             except Ended:
                 break
         peer.end()
-        end = how_it_ended(peer.program, kind is Fuse)
+        end = how_it_ended(peer.program)
         ends[end + (f", round {round}" if end.startswith("bad") else "")] += 1
     for end, number in ends.items():
         print(f"{end}: {number}")

@@ -84,8 +84,9 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
   SPC_TRY(receive_struct(status_socket.get(), status));
   if (status.error.is_set()) return status.error.error();
   if (how == Mount::no) return server;
-  const UniqueFd mount = SPC_TRY(mount_fuse(device.get(), uid));
+  const UniqueFd mount = how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(device.get(), uid));
   SPC_TRY(send_struct(status_socket.get(), FuseStatus{}));
+  if (how == Mount::claimed) return server;
 
   const std::string name = new_directory();
   server.root_ = name;

@@ -14,7 +14,7 @@ namespace spc {
 /// its own. When this ends, the mount ends and the server must follow.
 class FuseServer {
  public:
-  enum class Mount { yes, no };
+  enum class Mount { yes, no, claimed };  ///< claimed: the server is told so, and its device says otherwise
   /// What the server said against the image is the Error.
   static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0, unsigned uid = 4242,
                                   Mount how = Mount::yes);

@@ -254,6 +254,16 @@ TEST_CASE("killing the server gives errors to its readers and hangs nobody") {
   CHECK(server.end() == SIGKILL);
 }
 
+TEST_CASE("fuse ends by itself when its device fails") {
+  const ImageScene scene;
+  write(scene.tree / "file", "x");
+  make_squashfs(scene.tree, scene.image);
+  auto server = FuseServer::start(scene.image, 0, 4242, FuseServer::Mount::claimed).value();
+  const auto status = server.end();
+  REQUIRE(status);
+  CHECK(WIFEXITED(*status));  // libfuse tells the error, which the sandbox must not take for an attack
+}
+
 TEST_CASE("fuse ends when nobody mounts it") {
   const ImageScene scene;
   write(scene.tree / "file", "x");

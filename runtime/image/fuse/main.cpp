@@ -12,7 +12,9 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <cwchar>
 #include <latch>
 #include <thread>
 
@@ -49,6 +51,8 @@ void answer_requests(fuse_session* session, std::latch& started, std::latch& may
 
 Result<fuse_session*> make_session(FileSystem& files) {
   ::fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
+  // libfuse tells some errors by perror(), which makes a descriptor unless the stream has been used: the sandbox forbids that.
+  ::fwide(stderr, -1);
   std::string program = "fuse";
   char* arguments[] = {program.data(), nullptr};
   fuse_args args = FUSE_ARGS_INIT(1, arguments);

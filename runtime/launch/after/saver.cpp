@@ -1,6 +1,7 @@
 #include "launch/after/saver.hpp"
 
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,13 @@ bool introduce_itself(int slurmstepd) {
   SaveMessage message;
   message.kind = SaveMessageKind::started;
   return send_struct(slurmstepd, message).has_value();
+}
+
+/// The saver has ended, and that is about to be told: takes back its word that it is here, so that slurmstepd does not tell it
+/// once more. False if there is none to take: then whoever has it tells.
+bool take_back(int step) {
+  SaveMessage message;
+  return ::recv(step, &message, sizeof message, MSG_DONTWAIT) == sizeof message;
 }
 
 /// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.
@@ -58,19 +66,25 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
                                .group = Program::Group::session,
                                .parent = ChildOf::our_parent,
                                .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
-  if (!started) return std::move(started).error().during("start the saver");
+  if (!started) {
+    take_back(step.step.get());  // it may have come as far as that
+    return std::move(started).error().during("start the saver");
+  }
   theirs.reset();
 
   SaveMessage answer;
   if (!receive_struct(ours.get(), answer)) {
+    take_back(step.step.get());
     return Error(ErrorKind::unavailable, "the saver could not be started");
   }
   if (answer.kind != SaveMessageKind::opened) return answer.error.error();
   Saver saver;
   saver.line_ = std::move(ours);
+  saver.step_ = step.step.get();
   return saver;
 }
 
+/// If the saver has ended: an Error only if nobody else tells it.
 Result<void> Saver::give(int root, int record, const ImageSettings& image) {
   const UniqueFd line = std::move(line_);
   UniqueFd in_files;
@@ -78,7 +92,8 @@ Result<void> Saver::give(int root, int record, const ImageSettings& image) {
   SaveMessage message;
   message.kind = SaveMessageKind::tree;
   const int passed[] = {root, record, in_files.get()};
-  return send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2));
+  if (send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)) || !take_back(step_)) return {};
+  return Error(ErrorKind::unavailable, "the saver exited unexpectedly");
 }
 
 void tell_saver_of_task(const StepChannel& step) {

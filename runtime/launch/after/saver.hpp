@@ -28,6 +28,7 @@ class Saver {
 
  private:
   UniqueFd line_;
+  int step_ = -1;  ///< the tasks' end of the channel to it
 };
 
 /// Each task, when it has entered: a container is not saved unless all tasks were started.

@@ -40,8 +40,8 @@ class StepdLog final : public Log {
 };
 
 /// Passes on what slurmstepd, the tasks and `save` say to each other, until all tasks have ended and `save` is done. False if
-/// slurmstepd is gone.
-bool wait_for_the_end(int stepd, int save) {
+/// slurmstepd is gone. `lost`: `save` was here and has ended without its last word.
+bool wait_for_the_end(int stepd, int save, bool& lost) {
   bool has_save = false;
   bool ended = false;
   while (!ended || has_save) {
@@ -56,7 +56,7 @@ bool wait_for_the_end(int stepd, int save) {
     }
     if (events[1].revents == 0) continue;
     if (!receive_struct(save, message)) {
-      if (has_save && ended) say(stepd, "save the container: the saver exited unexpectedly", SaveMessageKind::progress);
+      lost = has_save;
       has_save = false;
       save = -1;
       continue;
@@ -89,10 +89,12 @@ bool wait_for_the_end(int stepd, int save) {
   ::syscall(SYS_close_range, 6, ~0U, 0);
   [[maybe_unused]] const int root = ::chdir("/");
 
-  if (!wait_for_the_end(3, 4)) ::_exit(1);
+  bool lost = false;
+  if (!wait_for_the_end(3, 4, lost)) ::_exit(1);
   char yes = 0;
-  if (::read(5, &yes, 1) == 1) {
+  if (::read(5, &yes, 1) == 1) {  // else the start has failed, and its error was told
     StepdLog log(3);
+    if (lost) log.write(LogLevel::info, "save the container: the saver exited unexpectedly");
     stop(log);
   }
   say(3, "", SaveMessageKind::done);

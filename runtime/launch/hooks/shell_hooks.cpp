@@ -156,15 +156,6 @@ int mount_by(int builder, const HookMountRequest& request, const std::vector<Uni
   return message.error;
 }
 
-/// Targets that are opened without MountTargets may lie in the mount before.
-AttachSource one_after_the_other(AttachSource mounts) {
-  const auto begin = [mounts](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
-    SPC_TRY(mounts.begin(index, target, shown_as));
-    return mounts.settle();
-  };
-  return {.begin = begin, .settle = {}};
-}
-
 }  // namespace
 
 Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const ShellHookPlace& place, const ShellHookStart& start,
@@ -214,7 +205,7 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
     const auto mount = [&](const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
       return mount_by(builder, request, opened);
     };
-    auto ready = attach_host_trees(setup, open_directory, one_after_the_other(attach_by(builder)));
+    auto ready = attach_host_trees(setup, open_directory, attach_by(builder));
     return answer.give(!ready ? Result<TaskEdits>(ready.error())
                               : run_shell_hooks(hooks, place, start, log, [&](HookRunner& runner) {
                                   return runner.answer_at(place.directory + "/mounts", mount, builder);

@@ -158,6 +158,8 @@ Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_
   const auto made = SPC_TRY(mounts_to_make(root));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
     if (!made[i] || !has_tree(root, static_cast<HostTree>(i))) continue;
+    // These lie in the mount of /dev, which may be on its way.
+    if (attach.settle && static_cast<HostTree>(i) >= HostTree::shm) SPC_TRY(attach.settle());
     const auto target = SPC_TRY(open_directory(kHostTargets[i]));
     SPC_TRY(attach.begin(sources + i, target, kHostTargets[i]));
   }

@@ -47,14 +47,6 @@ def hooks_run_in_enroots_order_and_change_root_and_environment(cluster):
 
 
 @test
-def with_hooks_too_shared_memory_is_the_containers_own(cluster):
-    with Hooks(cluster, {"a.sh": 'test -d "${ENROOT_ROOTFS}/dev/shm"\n'}):
-        step(cluster, "touch /dev/shm/of-the-container; ls /dev/shm", "--container-unshare=ipc").good("of-the-container")
-        left = cluster.root("node01", "ls", "/dev/shm").out
-        expect("of-the-container" not in left, f"it is the node's: {left}")
-
-
-@test
 def a_hook_has_enroots_variables_and_nothing_that_chooses_code(cluster):
     text = """
     test "$(id -un)" = alice; test "$PWD" = "$(cd "$SLURM_SUBMIT_DIR"; pwd -P)"

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -30,6 +31,30 @@ TEST_CASE("the user's entry replaces entries of the same name or id") {
   CHECK(with_entry(image, "alice:x:2001:2001::/home/alice:/bin/bash") ==
         "root:x:0:0::/root:/bin/sh\nalice:x:2001:2001::/home/alice:/bin/bash\n");
   CHECK(with_entry("", "a:x:1:") == "a:x:1:\n");
+}
+
+TEST_CASE("the shared memory of a container is opened in its /dev, and not before that is mounted") {
+  std::vector<std::string> seen;
+  const AttachSource attach{.begin = [&](std::uint32_t, const UniqueFd&, const std::string& path) -> Result<void> {
+                              seen.push_back("begin " + path);
+                              return {};
+                            },
+                            .settle = [&]() -> Result<void> {
+                              seen.emplace_back("settle");
+                              return {};
+                            }};
+  const auto open = [&](const std::string& path) -> Result<UniqueFd> {
+    seen.push_back("open " + path);
+    return UniqueFd();
+  };
+  RootSetup root;
+  root.namespaces = own_ipc;
+  REQUIRE(attach_host_trees(root, open, attach));
+  const auto dev = std::ranges::find(seen, "begin /dev");
+  const auto shm = std::ranges::find(seen, "open /dev/shm");
+  REQUIRE(shm != seen.end());
+  CHECK(std::find(dev, shm, "settle") != shm);
+  CHECK(seen.back() == "settle");
 }
 
 TEST_CASE("a target that is absent is made with its parents") {
