@@ -9,13 +9,28 @@ function(spc_group target)
   endif()
 endfunction()
 
+# The sanitizer build has the standard library's headers compiled once, for rooms and for tests; `first` is the first of them.
+# What is installed has not: it shows that each file includes what it uses.
+function(spc_headers target first)
+  if(NOT SPC_SANITIZE)
+    return()
+  elseif(NOT target STREQUAL first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${target} PRIVATE ${ARGN} <algorithm> <array> <charconv> <chrono> <cstdint> <cstdio> <cstring> <functional>
+                              <map> <memory> <optional> <set> <span> <string> <string_view> <utility> <variant> <vector>)
+  endif()
+endfunction()
+
 # spc_room(NAME SOURCES... LIBS...): the room's files are compiled in groups, since most of the time goes into the headers
 # that they share. What a library needs comes with it.
 function(spc_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;LIBS" ${ARGN})
   add_library(${name} STATIC ${ROOM_SOURCES})
   target_link_libraries(${name} PUBLIC spc_flags ${ROOM_LIBS})
+  set_target_properties(${name} PROPERTIES SPC_READS_IMAGES "${SPC_READS_IMAGES}")
   spc_group(${name})
+  spc_headers(${name} spc_base)
 endfunction()
 
 # spc_program(NAME [STATIC] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
