@@ -119,17 +119,17 @@ std::vector<int> Agent::container() const {
 }
 
 void Agent::tell(const Task& task) {
-  std::vector<int> passed;
-  if (answer_->kind == TaskMessageKind::ready) passed = container();
+  const auto passed = answer_->kind == TaskMessageKind::ready ? container() : std::vector<int>();
   // A task that has ended needs no answer, and one that was stopped must not stop the others.
   [[maybe_unused]] const auto sent = send_struct(task.socket.get(), *answer_, passed, WhenFull::fail);
 }
 
-void Agent::tell_all(TaskMessageKind kind, std::string_view text) {
+Result<void> Agent::tell_all(TaskMessageKind kind, std::string_view text) {
   TaskMessage message;
   message.kind = kind;
   message.text.set(text);
   for (const Task& task : tasks_) [[maybe_unused]] const auto sent = send_struct(task.socket.get(), message, {}, WhenFull::fail);
+  return {};
 }
 
 void Agent::fail(const Error& error) {
@@ -147,7 +147,7 @@ void Agent::fail(const Error& error) {
 /// What is here no longer needed goes; mounts and servers keep the files of the image.
 void Agent::answer_all(const TaskMessage& answer) {
   answer_ = answer;
-  const bool one = private_ && answer.kind == TaskMessageKind::ready;
+  const bool one = (flags_ & TaskMessage::start_private) != 0 && answer.kind == TaskMessageKind::ready;
   const auto end = one ? tasks_.begin() + 1 : tasks_.end();
   std::for_each(tasks_.begin(), end, [&](const Task& task) { tell(task); });
   tasks_.erase(tasks_.begin(), end);

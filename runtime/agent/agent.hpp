@@ -56,7 +56,7 @@ class Agent {
   void lead();  ///< the first waiting task
   Result<void> prepare();
   void tell(const Task& task);  ///< its answer, if there is one
-  void tell_all(TaskMessageKind kind, std::string_view text);
+  Result<void> tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
   void fail(const Error& error);
   [[noreturn]] void end();
@@ -70,7 +70,7 @@ class Agent {
   std::vector<Task> tasks_;  ///< waiting; the first one is the leader
   BuildOrder order_;
   Digest image_;          ///< in the store, admitted for this step
-  bool private_ = false;  ///< each task has its own container, one after the other
+  std::uint32_t flags_ = 0;  ///< of the start; start_private: each task has its own container, one after the other
   Child import_;
   Child builder_;
   std::vector<pid_t> helpers_;  ///< servers and publishers: they exit on their own, or with us

@@ -43,8 +43,8 @@ Result<void> Agent::on_import(int socket) {
         .hint("try again; if it persists, increase --mem");
   }
   switch (message.kind) {
-    case ImportMessageKind::progress: tell_all(TaskMessageKind::progress, message.text.view()); return {};
-    case ImportMessageKind::warning: tell_all(TaskMessageKind::warning, message.text.view()); return {};
+    case ImportMessageKind::progress: return tell_all(TaskMessageKind::progress, message.text.view());
+    case ImportMessageKind::warning: return tell_all(TaskMessageKind::warning, message.text.view());
     case ImportMessageKind::new_layer: {
       const auto file = tools_->store.new_layer();
       return answer_import(ImportMessageKind::layer_file, message.digest, file ? nullptr : &file.error(),

@@ -34,8 +34,8 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
   order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
   order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
   order_.upper_size = message.upper_size;
-  private_ = (message.start_flags & TaskMessage::start_private) != 0;
-  if (private_) steps_socket_.reset();  // there is no container of the step
+  flags_ = message.start_flags;
+  if ((flags_ & TaskMessage::start_private) != 0) steps_socket_.reset();  // there is no container of the step
   order_.save = (message.start_flags & TaskMessage::start_save) != 0;
   order_.hooks = (message.start_flags & TaskMessage::start_hooks) != 0;
   began_ = now_us();
@@ -72,6 +72,7 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
 Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   image_ = manifest;
   order_.image = std::move(image);
+  if ((flags_ & TaskMessage::start_pull) != 0) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
   if (tools_->policy.squashfs == PolicyRecord::by_fuse) {
     for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));

@@ -109,6 +109,7 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   auto request = SPC_TRY(texts.parse(where));
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
+  request.only_pull = options.only_pull != 0;
   return request;
 }
 

@@ -91,6 +91,10 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   const Terms& terms = request.terms;
   ContainerOrder order;
   SPC_TRY(plan_image(request, order));
+  if (terms.request.only_pull) {
+    if (order.image.user_source) return order;
+    return Error(ErrorKind::invalid, "the store takes no squashfs and no directory");
+  }
   order.upper_size = SPC_TRY(upper_size(terms, request.task.job));
   if (order.joins) SPC_TRY(check_join(request.task.asked, request.named, order.upper_size, request.task.log));
   SPC_TRY(plan_mounts(request, order));

@@ -28,7 +28,7 @@ Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint) {
   if (waited.ready.kind == TaskMessageKind::ready) return waited;
   waited.is_first = waited.ready.manifest == Digest();
   waited.led = SPC_TRY(run_leader(call, line, waited.ready, entrypoint));
-  if (*waited.led != Led::outside) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
+  if (*waited.led != Led::outside && *waited.led != Led::pulled) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
   return waited;
 }
 
@@ -88,7 +88,9 @@ Result<TaskEntry> launch(const TaskCall& call) {
     SPC_TRY(stay_outside());
     return TaskEntry{};
   }
-  if (waited->led == Led::explained) return TaskEntry{.explained = true, .environment = {}, .timing = {}};
+  if (waited->led == Led::explained || waited->led == Led::pulled) {
+    return TaskEntry{.explained = true, .environment = {}, .timing = {}};
+  }
   if (call.before_entering) call.before_entering();
   auto in = SPC_TRY(enter(std::move(waited->ready), call));
   return finish(std::move(in), *waited, entrypoint, call, begin);

@@ -31,7 +31,7 @@ struct TaskCall {
 
 /// What a task in the container needs for exec; empty if it stays on the host.
 struct TaskEntry {
-  bool explained = false;  ///< --container-explain: everything was printed; do not execute anything
+  bool explained = false;  ///< all that was asked for is done, with --container-explain; do not execute anything
   EnvironmentChange environment;
   std::string timing;  ///< the timing breakdown, one line
 };

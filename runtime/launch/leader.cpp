@@ -22,12 +22,20 @@ Result<Led> Leader::lead(const AgentMessage& policy) {
   if (is_to_stay_outside(terms)) return Led::outside;
   auto context = hook_context(terms.request, task_.job, terms.site);
   auto hooks = SPC_TRY(TaskHooks::find(std::move(context), task_.log));
+  if (terms.request.only_pull) return pull(terms, hooks);
   SPC_TRY(start_processes(terms, hooks));
   if (terms.request.name) SPC_TRY(settle_name(terms));
   auto container = SPC_TRY(order(terms, hooks));
   // One that runs already, and gets nothing added, is ready at once.
   if (container.root.container_runs && container.root.targets.empty() && !saver_) return Led::joined;
   return build(terms, hooks, container);
+}
+
+/// The rules for images are those of a start; what hooks do, mounts and the rest of a container have no part in it.
+Result<Led> Leader::pull(const Terms& terms, TaskHooks& hooks) {
+  (void)SPC_TRY(order(terms, hooks));
+  SPC_TRY(line_.await({TaskMessageKind::pulled}));
+  return Led::pulled;
 }
 
 /// What lives on the host until all tasks have ended. `save` comes second: there can be but one process that slurmstepd
@@ -60,6 +68,7 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   Ordered container;
   auto order = SPC_TRY(plan_container({task_, terms, named_, hooks, importer_}));
   std::uint32_t flags = 0;
+  if (terms.request.only_pull) flags |= TaskMessage::start_pull;
   if (terms.request.private_layer) flags |= TaskMessage::start_private;
   if (saver_) flags |= TaskMessage::start_save;
   if (order.hooks && PreparedHooks::runs_shell_hooks(hooks)) flags |= TaskMessage::start_hooks;

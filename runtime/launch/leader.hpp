@@ -30,6 +30,7 @@ class Leader {
     std::optional<PreparedHooks> hooks;  ///< none: the container runs already
   };
 
+  Result<Led> pull(const Terms& terms, TaskHooks& hooks);
   Result<void> start_processes(const Terms& terms, const TaskHooks& hooks);
   Result<void> settle_name(const Terms& terms);
   Result<Ordered> order(const Terms& terms, TaskHooks& hooks);

@@ -12,6 +12,7 @@ enum class Led : std::uint32_t {
   joined,      ///< a container that runs already, where there was nothing to set up
   outside,     ///< this task is to stay on the host
   explained,   ///< what would be executed; nothing is
+  pulled,      ///< the image, and no more was asked for
 };
 
 /// Starts the leader, a copy of this process without privilege that reads what the user, the site and the image say, and

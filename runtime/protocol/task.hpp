@@ -22,6 +22,7 @@ namespace spc {
 ///   agent  ── named (state, notes) ──►     lead         as soon as it is known; not while somebody else prepares it
 ///   lead   ── source …, start ──►          agent        which host directories, which image
 ///   agent  ── progress, warning … ──►      every task
+///   agent  ── pulled ──►                   lead         instead of all that follows, if only that was asked for
 ///   builder ── hooks (/, record, root,     lead         only if it asked for it: the root exists, and the host is still in sight;
 ///                namespace) ──►                         then target … set_up_done as below, and targets with their sources. The
 ///                                                       namespace is to be held, so that nothing vanishes under the hooks
@@ -49,6 +50,7 @@ enum class TaskMessageKind : std::uint32_t {
   named,
   to_save,
   hooks,
+  pulled,
 };
 
 /// User and step, in Slurm's numbers. Job 0: not a Slurm step.
@@ -116,6 +118,7 @@ struct TaskMessage {
     start_join = 64,      ///< enter the running container of this name; only sources and targets are added
     start_save = 128,     ///< the leader gets the container's root, open, without mounts
     start_hooks = 256,    ///< it needs to modify the root while the host is visible
+    start_pull = 512,     ///< no container: the image is to be in the store
   };
   std::uint32_t start_flags = 0;  ///< named and ready: start_read_only of the existing container
   /// lead, of a private container: the image of the step's earlier ones; set_up and ready: of the image, if it is in

@@ -17,6 +17,23 @@ def test_pull_as_root_fills_the_nodes_store():
     root("pull", f"{machine.registry.name}/nope:1").fails(1, "nope")
 
 
+def test_pull_as_root_makes_no_container():
+    """What a site mounts, forbids and runs for containers has no part in it: here nothing of it would work."""
+    os.makedirs("/etc/spank-container/config.d", exist_ok=True)
+    path = "/etc/spank-container/config.d/50-pull.toml"
+    machine.write(path, 'mounts = ["/nowhere:/nowhere"]\nfeatures_off = ["container-readonly"]\n')
+    name = machine.image("only-pulled", [{"etc/hello": b"hello\n"}])
+    try:
+        root("run", "-q", base(), "true").fails(125, "/nowhere")
+        digest = root("pull", name).succeeds().out.strip()
+        assert [one for one in root("images", "--json").json() if one["digest"] == digest][0]["complete"]
+        root("pull", name).succeeds(digest)
+    finally:
+        os.unlink(path)
+    root("pull", "/etc/passwd").fails(1, "/etc/passwd")
+    root("pull", "/usr").fails(1, "the store takes no squashfs and no directory")
+
+
 def test_run_as_root_is_a_step_of_root():
     done = root("run", "-q", base(), "sh", "-c", "id -u; cat /etc/os-release; grep squashfs /proc/mounts; exit 3")
     assert done.status == 3 and "0\n" in done.out and "Debian" in done.out, done

@@ -118,13 +118,12 @@ Result<void> cover_directory() {
 /// index, of what is kept: makes the kernel refuse an upper directory that another overlay has, whatever has become of its
 /// agents; that one may just be ending.
 Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t layers, int workspace) {
-  std::string options = "lowerdir=";
+  std::string options = order.kept ? "index=on,lowerdir=" : "index=off,lowerdir=";
   // Overlayfs wants a lower layer even for an image that has none.
   if (layers == 0) options += "empty:";
   while (layers-- > 0) options += std::to_string(layers) + ":";
   options.back() = ',';
-  options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off,index=";
-  options += order.kept ? "on" : "off";
+  options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off";
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
   SPC_TRY(act_as_user(order, lead));  // but for the directories of overlayfs itself, which the kernel gives mode 0
   if (order.image.directory) SPC_TRY(cover_directory());

@@ -72,6 +72,7 @@ struct spc_options {
                                    given, by SCONTAINER_NAME and PYXIS_CONTAINER_NAME; or NULL */
   const char *batch_script;     /* of a batch step, or NULL */
   const char *const *command;   /* of the task, for --container-explain; or NULL */
+  int only_pull;                /* 1: spc_task_enter brings the image into the store and exits with status 0 */
 };
 
 /* Summary of the options, before their values are checked. */

@@ -39,6 +39,7 @@ struct LaunchRequest {
   bool private_layer = false;        ///< each task has its own container
   std::optional<bool> slurm;         ///< make Slurm's commands work; empty: the site's default
   bool explain = false;              ///< dry run
+  bool only_pull = false;            ///< no container
   std::vector<std::string> command;  ///< of the task, for the dry run
   std::string batch;                 ///< script, steps, or empty: the site's default
   std::optional<bool> gpu;           ///< inject GPUs; empty: if the step has any and the site allows it

@@ -67,7 +67,13 @@ Result<NodeStep> NodeStep::open(const std::string& image, bool quiet) {
   return step;
 }
 
-Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment) {
+Error NodeStep::pull(const std::vector<std::string>& options) {
+  std::map<std::string, std::string> environment;
+  return enter(options, environment, true).error();
+}
+
+Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment,
+                             bool only_pull) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   const auto variable_pointers = as_pointers(variables);
@@ -75,6 +81,7 @@ Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<s
   spc_options given{};
   given.size = sizeof given;
   given.given = option_pointers.data();
+  given.only_pull = only_pull ? 1 : 0;
   spc_environment changes{};
   changes.size = sizeof changes;
   changes.variables = variable_pointers.data();
@@ -91,28 +98,24 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   if (wanted.platform) {
     return Error(ErrorKind::invalid, "--platform: the node's store takes images for the node's architecture only");
   }
-  std::vector<std::string> options{"container-image=" + wanted.image, "container-readonly"};
+  std::vector<std::string> options{"container-image=" + wanted.image};
   if (wanted.verbose) options.emplace_back("container-verbose");
   if (wanted.pull) options.push_back(std::string("container-pull=") + name_of(*wanted.pull));
   {
-    // A container is made and left at once: what it needs is in the store then, under the same rules as for a job.
+    // Under the same rules as for a job.
     auto step = SPC_TRY(NodeStep::open(wanted.image, wanted.quiet));
     auto line = SPC_TRY(socket_pair());
     const auto enter = [&] {
-      std::map<std::string, std::string> environment;
-      const auto entered = step.enter(options, environment);
-      static_cast<void>(send_struct(line.second.get(), entered ? WireError() : WireError(entered.error())));
-      return 0;
+      static_cast<void>(send_struct(line.second.get(), WireError(step.pull(options))));
+      return 1;
     };
     auto child = SPC_TRY(Child::run(enter, "pull " + in_quotes(wanted.image), 0));
     line.second.reset();
     WireError why;
     const auto told = receive_struct(line.first.get(), why);
-    child.wait();
-    if (!told)
-      return Error(ErrorKind::internal,
-                   formatted("pull {}: the container's process exited", in_quotes(wanted.image)));
-    if (why.is_set()) return why.error();
+    const bool pulled = child.wait().success();
+    if (told) return why.error();
+    if (!pulled) return Error(ErrorKind::internal, formatted("pull {}: its process exited", in_quotes(wanted.image)));
   }
   const auto store = SPC_TRY(open_store(places.store));
   return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;

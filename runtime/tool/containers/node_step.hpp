@@ -23,11 +23,16 @@ class NodeStep {
 
   /// Takes this process, a child of the one that opened the step, inside; changes `environment` to the container's.
   /// `options` are those of a job: NAME=VALUE or NAME.
-  Result<void> enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment);
+  Result<void> enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment) {
+    return enter(options, environment, false);
+  }
+  /// The same process ends, with status 0, when the image is in the store; there is no container then. Returns an Error only.
+  Error pull(const std::vector<std::string>& options);
 
  private:
   struct State;
   explicit NodeStep(State* state) : state_(state) {}
+  Result<void> enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment, bool only_pull);
   State* state_;
 };
 
