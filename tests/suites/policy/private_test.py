@@ -54,11 +54,11 @@ unlink("/dev/shm/cma-$me", "/dev/shm/cma-done-$me");
 def the_image_is_fetched_once_a_node_and_the_tag_asked_for_once(cluster):
     name, _ = cluster.faulty.publish(with_probe("private-once", []))
     cluster.faulty.requests.clear()
-    cluster.srun("-n4", "-N1", "--container-private", "/probe", "/x", image=name).good()
+    cluster.srun("-w", "node01", "-n4", "-N1", "--container-private", "/probe", "/x", image=name).good()
     once = dict(cluster.faulty.requests)
     expect(once and max(once.values()) <= 2, f"requests: {once}")  # HEAD and GET of the manifest
     cluster.faulty.requests.clear()
-    cluster.srun("-n4", "-N1", "--container-private", "/probe", "/x", image=name).good()
+    cluster.srun("-w", "node01", "-n4", "-N1", "--container-private", "/probe", "/x", image=name).good()
     equal(sum(cluster.faulty.requests.values()), 1, "questions about the tag")
 
 
