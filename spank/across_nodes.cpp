@@ -56,6 +56,10 @@ std::vector<GivenOption> given_to_this_component() {
     ::unsetenv(kComponentsVariable);
     ::unsetenv(kReportVariable);
   }
+  // For an option without a value that came through a batch job's environment, Slurm says "(null)".
+  for (size_t i = seen; i < state.given.size(); ++i) {
+    if (option_table()[state.given[i].row].argument == nullptr) state.given[i].value.clear();
+  }
   const auto from = state.given.begin() + static_cast<ptrdiff_t>(seen);
   seen = state.given.size();
   return {from, state.given.end()};

@@ -57,21 +57,20 @@ void tell_user(int level, const char* line, void*) {
 }
 
 int on_option(int row, const char* value, int /*remote*/) {
-  // For an option without a value that came through a batch job's environment, Slurm says "(null)".
-  const bool has_value = option_table()[static_cast<size_t>(row)].argument != nullptr && value != nullptr;
-  state.given.push_back({static_cast<size_t>(row), has_value ? value : ""});
+  state.given.push_back({static_cast<size_t>(row), value != nullptr ? value : ""});
   return 0;
 }
 
 int register_options(spank_t spank) {
-  int row = 0;
-  for (const spc_option& known : option_table()) {
+  spc_option known{};
+  known.size = sizeof known;
+  for (int row = 0; spc_option_at(static_cast<size_t>(row), &known) == SPC_OK; ++row) {
     spank_option option{};
     option.name = const_cast<char*>(known.name);
     option.arginfo = const_cast<char*>(known.argument);
     option.usage = const_cast<char*>(known.help);
     option.has_arg = known.argument != nullptr ? 1 : 0;
-    option.val = row++;
+    option.val = row;
     option.cb = on_option;
     if (spank_option_register(spank, &option) != ESPANK_SUCCESS) {
       slurm_error("%scannot register option --%s", kPrefix, known.name);

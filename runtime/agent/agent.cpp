@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,8 +43,10 @@ void Agent::run() {
     // A publisher that is killed says nothing.
     const int count = ::poll(waiting.data(), waiting.size(), looking_ && !holder_ ? kMoment : import_.pid >= 0 ? kWhile : -1);
     if (count < 0 && errno != EINTR) return;
-    std::erase_if(helpers_, [this, status = 0](pid_t helper) mutable {
-      const bool ended = ::waitpid(helper, &status, WNOHANG) == helper;
+    std::erase_if(helpers_, [](pid_t helper) { return ::waitpid(helper, nullptr, WNOHANG) == helper; });
+    std::erase_if(publishers_, [this](pid_t publisher) {
+      int status = 0;
+      const bool ended = ::waitpid(publisher, &status, WNOHANG) == publisher;
       if (status != 0 && import_.pid >= 0) ::kill(import_.pid, SIGKILL);  // it would wait for this publisher's word
       return ended;
     });
@@ -66,6 +67,7 @@ Result<void> Agent::on_join(int socket) {
   auto descriptors = receive_struct(socket, message, 2);
   if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable) end();  // slurmstepd has ended the step
   if (!descriptors || message.kind != TaskMessageKind::join || descriptors->size() != 2) return {};
+  if (!peer_is(descriptors->front().get(), step_.uid)) return {};  // its groups become the builder's: see act_as_user
   tasks_.push_back({std::move((*descriptors)[0]), std::move((*descriptors)[1])});
   if (answer_) {
     tell(tasks_.back());
@@ -83,15 +85,12 @@ void Agent::lead() {
   message.manifest = image_;
   const int passed[] = {tools_->policy_file.get()};
   auto done = send_struct(tasks_.front().socket.get(), message, passed);
-  if (done) done = prepare();
+  if (done && order_.uid != 0 && !tools_->id_map) {  // while the leader reads
+    auto map = describe_id_map(order_.uid, order_.gid);
+    if (map) tools_->id_map = *std::move(map);
+    if (!map) done = std::move(map).error();
+  }
   if (!done) fail(done.error());
-}
-
-/// What can be done while the leader reads.
-Result<void> Agent::prepare() {
-  if (order_.uid != 0 && !tools_->id_map) tools_->id_map = SPC_TRY(describe_id_map(order_.uid, order_.gid));
-  // Not earlier: /proc/PID/ns of a child that cannot be dumped is closed to us without SYS_PTRACE.
-  return check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable");
 }
 
 Result<void> Agent::on_lead(int socket) {
@@ -105,7 +104,7 @@ Result<void> Agent::on_lead(int socket) {
     case TaskMessageKind::source: return add_source(message, *std::move(descriptors));
     case TaskMessageKind::name: return find(message);
     case TaskMessageKind::start: return start(message, *std::move(descriptors));
-    case TaskMessageKind::failed: return message.failure.error();
+    case TaskMessageKind::failed: return message.failure.unread();
     default: return Error(ErrorKind::internal, "set up the container: unexpected message from a task");
   }
 }
@@ -162,6 +161,7 @@ void Agent::answer_all(const TaskMessage& answer) {
 
 /// Nothing of the step stays in its cgroups, nor a server that its user has stopped.
 void Agent::end() {
+  helpers_.insert(helpers_.end(), publishers_.begin(), publishers_.end());
   for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);
   reap(import_);
   reap(builder_);

@@ -54,7 +54,6 @@ class Agent {
   Result<void> start_builder();
 
   void lead();  ///< the first waiting task
-  Result<void> prepare();
   void tell(const Task& task);  ///< its answer, if there is one
   Result<void> tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
@@ -73,7 +72,8 @@ class Agent {
   std::uint32_t flags_ = 0;  ///< of the start; start_private: each task has its own container, one after the other
   Child import_;
   Child builder_;
-  std::vector<pid_t> helpers_;  ///< servers and publishers: they exit on their own, or with us
+  std::vector<pid_t> helpers_;  ///< servers, and the init process of a PID namespace: they exit on their own, or with us
+  std::vector<pid_t> publishers_;
   std::uint64_t began_ = 0;
 
   std::optional<NamedContainer> named_;

@@ -38,10 +38,7 @@ Result<void> Agent::start_import(int request, int user_source) {
 Result<void> Agent::on_import(int socket) {
   ImportMessage message;
   auto descriptors = receive_struct(socket, message, 1);
-  if (!descriptors) {
-    return Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly")
-        .hint("try again; if it persists, increase --mem");
-  }
+  if (!descriptors) return Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly");
   switch (message.kind) {
     case ImportMessageKind::progress: return tell_all(TaskMessageKind::progress, message.text.view());
     case ImportMessageKind::warning: return tell_all(TaskMessageKind::warning, message.text.view());
@@ -63,7 +60,7 @@ Result<void> Agent::on_import(int socket) {
       auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
       return use(message.digest, std::move(image));
     }
-    case ImportMessageKind::failed: return message.error.error();
+    case ImportMessageKind::failed: return message.error.unread();
     default: return Error(ErrorKind::internal, "pull the image: unexpected message from import");
   }
 }
@@ -72,7 +69,7 @@ Result<void> Agent::on_import(int socket) {
 Result<void> Agent::publish(const Digest& blob, UniqueFd file) {
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) {
-    helpers_.push_back(child);
+    publishers_.push_back(child);
     return {};
   }
   common_.reset();  // else slurmstepd's end of the step would stay unseen

@@ -64,23 +64,21 @@ Result<void> Agent::on_holder(int socket) {
   passed->erase(passed->begin() + 1);
   namespaces_ = *std::move(passed);
   joined_ = message;
+  joined_->asks_host = true;
+  joined_->times = {};
   return say_found(TaskMessage::named_running);
 }
 
 Result<void> Agent::join_running() {
   if (!joined_) return Error(ErrorKind::internal, "no container to join");
   if (order_.sources.empty() && !order_.save) {
-    TaskMessage answer = *joined_;
-    answer.named_state = 0;
-    answer.asks_host = true;
-    answer.times = {};
-    answer_all(answer);
+    joined_->named_state = 0;
+    answer_all(*joined_);
     return {};
   }
   // What is attached there later is not locked: root of that user namespace could take its flags off.
   if ((joined_->namespaces & own_user) != 0) {
-    return Error(ErrorKind::refused, "add mounts to or save a running container with remapped root: not supported")
-        .hint("request it in the step that starts the container");
+    return Error(ErrorKind::refused, "add mounts to or save a running container with remapped root: not supported");
   }
   order_.join = namespaces_.front().get();
   return start_builder();

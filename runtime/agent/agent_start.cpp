@@ -87,8 +87,7 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
 Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   struct statfs status {};
   if (::fstatfs(file, &status) == 0 && status.f_type == FUSE_SUPER_MAGIC) {
-    return Error(ErrorKind::refused, "serve a squashfs: the file is on a FUSE file system")
-        .hint("copy it to a local disk or to a network file system of the kernel");
+    return Error(ErrorKind::refused, "serve a squashfs: the file is on a FUSE file system");
   }
   auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
   auto [ours, theirs] = SPC_TRY(socket_pair());
@@ -116,9 +115,7 @@ Result<void> Agent::start_builder() {
   common_.reset();  // else slurmstepd's end of the step would stay unseen
   TaskMessage report = joined_.value_or(TaskMessage{});
   report.named_state = 0;
-  report.asks_host = joined_.has_value();
-  report.manifest = joined_ ? joined_->manifest : image_;
-  report.times = {};
+  if (!joined_) report.manifest = image_;
   report.times[static_cast<std::size_t>(Phase::import)] = import_us;
   const auto built = build_container(order_, *tools_, tasks_.front(), report);
   report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
@@ -143,12 +140,12 @@ Result<void> Agent::on_builder(int socket) {
     builder_.pid = -1;
   }
   if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
-  if (report.failure.error().sys_errno() == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
+  if (report.failure.unread().sys_errno() == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     reap(builder_);
     return use(image_, std::move(order_.image));
   }
-  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.error();
+  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.unread();
   if (!joined_) namespaces_ = *std::move(descriptors);
   answer_all(report);
   reap(builder_);  // last: its end takes longer than its answer

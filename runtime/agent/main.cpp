@@ -14,7 +14,6 @@
 #include <string_view>
 
 #include "agent/agent.hpp"
-#include "agent/builder/loop_device.hpp"
 #include "agent/node/named_container.hpp"
 #include "agent/node/policy.hpp"
 #include "agent/node/privilege.hpp"
@@ -27,7 +26,6 @@ Result<AgentTools> prepare_tools() {
   AgentTools tools;
   tools.store = SPC_TRY(ImageStore::open(SPC_STORE_DIR));
   tools.policy_file = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid(), tools.policy));
-  tools.loop_table = SPC_TRY(open_loop_table(SPC_RUN_DIR "/loops"));
   return tools;
 }
 

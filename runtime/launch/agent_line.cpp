@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 
 #include "base/socket.hpp"
 
@@ -12,6 +13,37 @@ namespace {
 
 Error agent_has_ended() {
   return Error(ErrorKind::unavailable, "set up the container: the agent exited").hint("try again; see slurmd's log on the node");
+}
+
+struct Advice {
+  std::string_view about;  ///< part of the text
+  const char* advice;
+};
+constexpr Advice kAdvice[] = {
+    {"open store directory ", "restart slurmd, which creates the store"},
+    {"open the image store ", "restart slurmd, which creates the store"},
+    {"open directory \"" SPC_STORE_DIR, "restart slurmd, which creates the store"},
+    {": not a read-only file owned by root", "remove it from the store; it will be pulled again"},
+    {"reduce the capabilities: ", "the agent must be started as root"},
+    {"create the ID map: ", "check sysctl user.max_user_namespaces"},
+    {"no service user for images", "create the system user spank-container and restart slurmd"},
+    {"start \"" SPC_LIBEXECDIR, "install spank-container on this node"},
+    {"running container with remapped root: not supported", "request it in the step that starts the container"},
+    {"serve a squashfs: the file is on a FUSE", "copy it to a local disk or to a network file system of the kernel"},
+    {"use file system ", "load the kernel module"},
+    {": a file system is mounted below it", "unmount it, or copy the directory"},
+    {"read the image directory: ", "its FUSE file system must allow other users, root included: copy it to a local disk"},
+    {"mount overlay: device or resource busy", "processes of a step that lost its agent still use the container"},
+    {"open \"/dev/loop-control\": ", "load the kernel module loop"},
+    {"the FUSE server exited", "it may need more memory: see --mem"},
+    {"pull the image: import exited", "try again; if it persists, increase --mem"},
+};
+
+/// Root's code words no advice.
+Error advised(Error error) {
+  const auto is_about = [&](const Advice& one) { return error.what().find(one.about) != std::string::npos; };
+  const auto found = std::ranges::find_if(kAdvice, is_about);
+  return found == std::end(kAdvice) ? error : std::move(error).hint(found->advice);
 }
 
 }  // namespace
@@ -41,7 +73,7 @@ Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kin
         if (style_ == MessageStyle::own) log_.write(LogLevel::info, received->text.view());
         break;
       case TaskMessageKind::warning: log_.write(LogLevel::warning, received->text.view()); break;
-      case TaskMessageKind::failed: end(); return received->failure.error();
+      case TaskMessageKind::failed: end(); return advised(received->failure.error());
       default: end(); return Error(ErrorKind::internal, "unexpected message from the agent");
     }
   }

@@ -51,10 +51,11 @@ class WireError {
 
   [[nodiscard]] bool is_set() const noexcept { return kind_ != 0; }
   /// Only if it is set. An unknown kind or control characters from the sender are not accepted.
-  [[nodiscard]] Error error() const {
+  [[nodiscard]] Error error() const;
+  /// The same as it is, for root's processes: they look at no text, and pass it on to one that does.
+  [[nodiscard]] Error unread() const {
     const bool is_known = is_set() && kind_ <= static_cast<std::uint32_t>(ErrorKind::internal) + 1;
-    const auto kind = is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal;
-    return Error::with(kind, errno_, printable(text_.view()), printable(hint_.view()));
+    return Error::with(is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal, errno_, text_.str(), hint_.str());
   }
 
  private:
@@ -64,5 +65,10 @@ class WireError {
   Text<400> hint_;
 };
 static_assert(std::is_trivially_copyable_v<WireError>);
+
+inline Error WireError::error() const {
+  const Error as_sent = unread();
+  return Error::with(as_sent.kind(), errno_, printable(as_sent.what()), printable(as_sent.advice()));
+}
 
 }  // namespace spc

@@ -10,11 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <initializer_list>
 #include <string>
-#include <vector>
 
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
@@ -68,27 +68,17 @@ void keep_only(int socket) {
   ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
 }
 
-/// What follows `agent`, made before the fork.
-class Arguments {
- public:
-  Arguments(const char* command, std::initializer_list<std::uint32_t> numbers) : texts_{"agent", command} {
-    for (const std::uint32_t number : numbers) texts_.push_back(std::to_string(number));
-    for (std::string& text : texts_) pointers_.push_back(text.data());
-    pointers_.push_back(nullptr);
-  }
-  [[nodiscard]] char* const* get() const { return pointers_.data(); }
-
- private:
-  std::vector<std::string> texts_;
-  std::vector<char*> pointers_;
-};
+/// Made before the fork; what is empty is none.
+using Arguments = std::array<std::string, 6>;
 
 [[noreturn]] void execute(const Arguments& arguments) {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  char* words[std::tuple_size_v<Arguments> + 1] = {};
+  for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
   char* const environment[] = {nullptr};
-  ::execve(kAgent, arguments.get(), environment);
+  ::execve(kAgent, words, environment);
   ::_exit(127);
 }
 
@@ -137,7 +127,9 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
     if (events[1].revents != 0) break;
     if (events[0].revents == 0) continue;
     if (!take(step.get(), message, SCM_CREDENTIALS, sender)) break;
-    if (!message.text.empty() && lines++ < kMostLines) tell_user(printable(message.text.view()).c_str());
+    std::string line = message.text.str();
+    std::ranges::replace_if(line, [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; }, '?');  // its sender escapes them
+    if (!line.empty() && lines++ < kMostLines) tell_user(line.c_str());
     if (message.kind != SaveMessageKind::done) continue;
     step.reset();
     return {};
@@ -150,7 +142,8 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   if (::access(kAgent, X_OK) != 0) {
     return Error::from_errno(errno, "start " + quoted(kAgent)).hint("install spank-container on this node");
   }
-  const Arguments arguments("step", {step.uid, step.gid, step.job, step.step});
+  const auto text = [](std::uint32_t number) { return std::to_string(number); };
+  const Arguments arguments = {"agent", "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
   StepAgent agent;
   agent.pid_ = ::fork();
   if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
@@ -182,11 +175,11 @@ void StepAgent::stop(const StepChannel& channel) {
 }
 
 Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {
-  return run_agent(Arguments("setup", {service_uid, service_gid}), "set up the node");
+  return run_agent({"agent", "setup", std::to_string(service_uid), std::to_string(service_gid)}, "set up the node");
 }
 
 Result<void> clean_up_after_job(uid_t uid, std::uint32_t job) {
-  return run_agent(Arguments("epilog", {uid, job}), "clean up after job " + std::to_string(job));
+  return run_agent({"agent", "epilog", std::to_string(uid), std::to_string(job)}, "clean up after job " + std::to_string(job));
 }
 
 }  // namespace spc

@@ -110,7 +110,9 @@ class Agent:
         self.lines = [self.join(len(Agent.like))] if Agent.like else [self.find_size()]
 
     def join(self, size):
+        os.seteuid(USER)  # the agent takes a socket of the user only
         mine, line = pair()
+        os.seteuid(0)
         send(self.common, struct.pack("<I", JOIN).ljust(size, b"\0"), [os.dup(line.fileno()), os.open("/proc/self/ns/mnt", os.O_RDONLY)])
         line.close()
         return mine

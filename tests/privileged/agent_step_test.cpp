@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/node/privilege.hpp"
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
 #include "files.hpp"
@@ -99,6 +100,14 @@ TEST_CASE("a squashfs of the user is served by a process of his, from wherever i
     step.leave();
     CHECK(becomes_true([] { return running("fuse") == 0; }));
   }
+}
+
+TEST_CASE("a task joins by a socket of its user only: the groups of who made it become those of the mounts") {
+  fresh_node();
+  Step step;
+  CHECK_FALSE(step.join(0));
+  CHECK_FALSE(step.join(Step::kUser + 1));
+  CHECK(step.join(Step::kUser));
 }
 
 TEST_CASE("what the server says against a file reaches the user") {
@@ -240,9 +249,10 @@ TEST_CASE("layers are published when the verifier accepts them, several at the s
 TEST_CASE("a verdict that is lost is none") {
   fresh_node();
   const UniqueFd wishes = std::move(sealed_memory_file("request", "g")).value();
-  ::signal(SIGCHLD, SIG_IGN);  // then the kernel keeps no status
-  Step step;
-  ::signal(SIGCHLD, SIG_DFL);
+  Step step([](AgentTools& tools) {
+    tools.id_map = std::move(describe_id_map(Step::kUser, Step::kUser)).value();
+    ::signal(SIGCHLD, SIG_IGN);  // then the kernel keeps no status
+  });
   CHECK(said(step.start(0, wishes, some_record())) ==
         "103:18 verify layer " + digest_of('g').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));

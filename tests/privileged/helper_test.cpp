@@ -86,7 +86,7 @@ TEST_CASE("there is no helper without a service user") {
   const auto started = start_helper("/bin/sleep", "1", 0, 0, {});
   REQUIRE_FALSE(started);
   CHECK(started.error().message() ==
-        "no service user for images (hint: create the system user spank-container and restart slurmd)");
+        "no service user for images");
 }
 
 TEST_CASE("the agent keeps the capabilities that it needs and can get no other") {

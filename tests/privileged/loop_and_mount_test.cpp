@@ -2,12 +2,16 @@
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "agent/builder/loop_device.hpp"
 #include "agent/builder/mount.hpp"
@@ -37,10 +41,11 @@ UniqueFd squashfs_file(const std::string& name) {
   return file;
 }
 
-UniqueFd fresh_table() {
+constexpr char kHint[] = "trusted.spank-container.loop";
+
+void fresh_work() {
   fs::remove_all(kWork);
   fs::create_directories(kWork);
-  return std::move(open_loop_table((kWork / "loops").c_str())).value();
 }
 
 bool is_ours(int number) {
@@ -60,12 +65,12 @@ bool becomes_free(int number) {
 }  // namespace
 
 TEST_CASE("two users of a layer share its loop device, and the last one frees it") {
-  const auto table = fresh_table();
+  fresh_work();
   const auto file = squashfs_file("a");
   int number = -1;
   {
-    const auto first = std::move(loop_device_of(digest_of(1), file.get(), table.get())).value();
-    const auto second = std::move(loop_device_of(digest_of(1), file.get(), table.get())).value();
+    const auto first = std::move(loop_device_of(file.get())).value();
+    const auto second = std::move(loop_device_of(file.get())).value();
     CHECK_FALSE(first.shared);
     CHECK(second.shared);
     CHECK(first.number == second.number);
@@ -75,29 +80,62 @@ TEST_CASE("two users of a layer share its loop device, and the last one frees it
 }
 
 TEST_CASE("a hint that names another file's device is not believed") {
-  const auto table = fresh_table();
+  fresh_work();
   const auto a = squashfs_file("a");
   const auto b = squashfs_file("b");
-  const auto device_of_a = std::move(loop_device_of(digest_of(1), a.get(), table.get())).value();
-  // The same digest, hence the same slot, with another file: as after an eviction and a new import.
-  const auto device_of_b = std::move(loop_device_of(digest_of(1), b.get(), table.get())).value();
+  const auto device_of_a = std::move(loop_device_of(a.get())).value();
+  REQUIRE(::fsetxattr(b.get(), kHint, &device_of_a.number, sizeof device_of_a.number, 0) == 0);
+  const auto device_of_b = std::move(loop_device_of(b.get())).value();
   CHECK_FALSE(device_of_b.shared);
   CHECK(device_of_b.number != device_of_a.number);
 }
 
-TEST_CASE("a table full of rubbish costs the sharing and nothing else") {
-  const auto table = fresh_table();
+TEST_CASE("a hint of rubbish costs the sharing and nothing else") {
+  fresh_work();
   const auto file = squashfs_file("a");
-  const std::string rubbish(1 << 20, '\xff');
-  REQUIRE(::pwrite(table.get(), rubbish.data(), rubbish.size(), 0) > 0);
-  CHECK(loop_device_of(digest_of(0), file.get(), table.get()));
+  for (const std::string rubbish : {"\xff\xff\xff\xff", "\xff\xff\xff\x7f", "x", "much too long for a number"}) {
+    REQUIRE(::fsetxattr(file.get(), kHint, rubbish.data(), rubbish.size(), 0) == 0);
+    const auto loop = loop_device_of(file.get());
+    REQUIRE(loop);
+    CHECK_FALSE(loop->shared);
+  }
+}
+
+TEST_CASE("steps that start together share one loop device") {
+  fresh_work();
+  const auto file = squashfs_file("a");
+  constexpr int kSteps = 8;
+  int begin[2], said[2], stop[2];
+  REQUIRE((::pipe(begin) == 0 && ::pipe(said) == 0 && ::pipe(stop) == 0));
+  for (int i = 0; i < kSteps; ++i) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child > 0) continue;
+    ::close(begin[1]);
+    ::close(stop[1]);
+    char end = 0;
+    (void)!::read(begin[0], &end, 1);
+    const auto loop = loop_device_of(file.get());
+    const int number = loop ? loop->number : -1;
+    (void)!::write(said[1], &number, sizeof number);
+    (void)!::read(stop[0], &end, 1);
+    ::_exit(0);
+  }
+  ::close(begin[1]);
+  std::vector<int> numbers(kSteps, -1);
+  for (int& number : numbers) CHECK(::read(said[0], &number, sizeof number) == sizeof number);
+  CHECK(numbers.front() >= 0);
+  CHECK(std::count(numbers.begin(), numbers.end(), numbers.front()) == kSteps);
+  ::close(stop[1]);
+  for (int i = 0; i < kSteps; ++i) ::wait(nullptr);
+  CHECK(becomes_free(numbers.front()));
 }
 
 TEST_CASE("a layer's files belong to the user it is mapped to, and its mount is read-only, nosuid, nodev") {
-  const auto table = fresh_table();
+  fresh_work();
   const auto file = squashfs_file("a");
   const auto id_map = std::move(describe_id_map(2001, 2100)).value();
-  const auto loop = std::move(loop_device_of(digest_of(1), file.get(), table.get())).value();
+  const auto loop = std::move(loop_device_of(file.get())).value();
   const auto mount = std::move(new_squashfs("/dev/loop" + std::to_string(loop.number), id_map.get())).value();
   struct stat status {};
   REQUIRE(::fstatat(mount.get(), "a", &status, 0) == 0);
@@ -118,19 +156,19 @@ TEST_CASE("a layer's files belong to the user it is mapped to, and its mount is 
 }
 
 TEST_CASE("what is not a squashfs is refused with the kernel's reason") {
-  const auto table = fresh_table();
+  fresh_work();
   std::ofstream(kWork / "noise") << std::string(8192, 'x');
   const UniqueFd file(::open((kWork / "noise").c_str(), O_RDONLY | O_CLOEXEC));
-  const auto loop = std::move(loop_device_of(digest_of(3), file.get(), table.get())).value();
+  const auto loop = std::move(loop_device_of(file.get())).value();
   const auto mount = new_squashfs("/dev/loop" + std::to_string(loop.number), -1);
   REQUIRE_FALSE(mount);
   CHECK(mount.error().sys_errno() == EINVAL);
 }
 
 TEST_CASE("a kernel that cannot map the owners of a squashfs is told apart from every other failure") {
-  const auto table = fresh_table();
+  fresh_work();
   const auto file = squashfs_file("a");
-  const auto loop = std::move(loop_device_of(digest_of(1), file.get(), table.get())).value();
+  const auto loop = std::move(loop_device_of(file.get())).value();
   // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
   const UniqueFd no_map(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
   const auto mount = new_squashfs("/dev/loop" + std::to_string(loop.number), no_map.get());
@@ -139,7 +177,7 @@ TEST_CASE("a kernel that cannot map the owners of a squashfs is told apart from 
 }
 
 TEST_CASE("a layer whose loop device another step set up stays locked until the last step has ended") {
-  const auto table = fresh_table();
+  fresh_work();
   const std::string path = (kWork / "a").string();
   auto first_file = squashfs_file("a");
   const auto evictable = [&] {
@@ -147,11 +185,11 @@ TEST_CASE("a layer whose loop device another step set up stays locked until the 
     return ::flock(evictor.get(), LOCK_EX | LOCK_NB) == 0;
   };
   REQUIRE(::flock(first_file.get(), LOCK_SH | LOCK_NB) == 0);
-  auto first = std::move(loop_device_of(digest_of(1), first_file.get(), table.get())).value();
+  auto first = std::move(loop_device_of(first_file.get())).value();
   first_file.reset();
   CHECK_FALSE(evictable());
   UniqueFd second_file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  auto second = std::move(loop_device_of(digest_of(1), second_file.get(), table.get())).value();
+  auto second = std::move(loop_device_of(second_file.get())).value();
   REQUIRE(second.shared);
   second_file.reset();
   auto mount = std::move(new_squashfs("/dev/loop" + std::to_string(second.number), -1)).value();

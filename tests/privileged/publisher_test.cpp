@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,8 @@
 
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
+#include "files.hpp"
+#include "fuse_server.hpp"
 #include "unit/catch.hpp"
 #include "scene.hpp"
 
@@ -17,7 +20,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Of a process of this name; 0: there is none.
+/// A process of this name; 0: there is none.
+pid_t process_of(const std::string& program) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::string name;
+    std::ifstream(entry.path() / "comm") >> name;
+    if (name == program) return std::stoi(entry.path().filename());
+  }
+  return 0;
+}
+
+/// The parent of such a process.
 pid_t parent_of(const std::string& program) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     std::string name, field;
@@ -58,4 +71,29 @@ TEST_CASE("a publisher that is killed fails the pull, and import does not wait f
   ::waitpid(killer, &status, 0);
   CHECK(status == 0);
   CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
+}
+
+TEST_CASE("a server that fails does not end the pull for another task") {
+  fs::remove_all(SPC_STORE_DIR);
+  fs::remove_all(SPC_RUN_DIR);
+  REQUIRE(set_up_node(12345, 12345));
+  const ImageScene scene;
+  std::ofstream(scene.tree / "file") << "text";
+  make_squashfs(scene.tree, scene.image);
+  const UniqueFd image(::open(scene.image.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd record = std::move(sealed_memory_file("record", "settings")).value();
+  Step step;
+  constexpr auto kFirst = TaskMessage::start_private | TaskMessage::start_squashfs;
+  REQUIRE(step.start(kFirst, record, image).kind == TaskMessageKind::ready);
+  // Its verifier waits for that of another layer, whose place this process takes when the server is no more.
+  step.order(TaskMessage::start_private, std::move(sealed_memory_file("request", "b")).value(), record);
+  REQUIRE(becomes_true([] { return process_of("layer-verifier") != 0; }));
+  const pid_t server = process_of("fuse");
+  REQUIRE(server > 0);
+  REQUIRE(::kill(server, SIGKILL) == 0);
+  REQUIRE(becomes_true([&] { return ::kill(server, 0) != 0; }));  // the agent has seen it
+  const UniqueFd other(::open(SPC_LIBEXECDIR "/both-verifiers", O_WRONLY | O_CLOEXEC));
+  TaskMessage answer;
+  REQUIRE(step.hear(answer));
+  CHECK(answer.failure.error().message().find("not a layer written by the converter") != std::string::npos);
 }

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/builder/loop_device.hpp"
 #include "agent/node/privilege.hpp"
 #include "agent/node/setup.hpp"
 #include "base/socket.hpp"
@@ -31,7 +30,6 @@ Step::Step(const std::function<void(AgentTools&)>& change) {
   common_.reset();
   AgentTools tools;
   tools.store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
-  tools.loop_table = std::move(open_loop_table(SPC_RUN_DIR "/loops")).value();
   tools.policy_file.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   change(tools);
   Agent agent({.uid = kUser, .gid = kUser}, std::move(theirs), std::move(tools));
@@ -53,9 +51,10 @@ void Step::leave() {
   container_.reset();
 }
 
-void Step::order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest,
-                 std::uint64_t offset) {
+bool Step::join(uid_t maker) {
+  REQUIRE(::seteuid(maker) == 0);
   auto [ours, theirs] = std::move(socket_pair()).value();
+  REQUIRE(::seteuid(0) == 0);
   socket_ = std::move(ours);
   const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
   TaskMessage message;
@@ -63,9 +62,13 @@ void Step::order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& im
   const int joining[] = {theirs.get(), mount_namespace.get()};
   REQUIRE(send_struct(common_.get(), message, joining));
   theirs.reset();
-  REQUIRE(receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage));
-  REQUIRE(message.kind == TaskMessageKind::lead);
-  message = TaskMessage{};
+  return receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage) && message.kind == TaskMessageKind::lead;
+}
+
+void Step::order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest,
+                 std::uint64_t offset) {
+  REQUIRE(join(kUser));
+  TaskMessage message;
   message.kind = TaskMessageKind::start;
   message.start_flags = flags;
   message.manifest = manifest;
@@ -89,6 +92,10 @@ TaskMessage Step::start(std::uint32_t flags, const UniqueFd& record, const Uniqu
     if (message.kind == TaskMessageKind::ready) container_ = std::move(descriptors->at(0));
     return message;
   }
+}
+
+bool Step::hear(TaskMessage& message) const {
+  return receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage).has_value();
 }
 
 bool Step::inside(const std::function<bool()>& check) const {

@@ -24,9 +24,13 @@ class Step {
   /// Joins, orders a container and sets its root up with nothing; the last message of the agent.
   TaskMessage start(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
                     std::uint64_t offset = 0);
+  /// Joins by a socket that a process of this user has made; false: the agent does not want it.
+  bool join(uid_t maker);
   /// Only the order; what becomes of it is not waited for.
   void order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
              std::uint64_t offset = 0);
+  /// The agent's next message; false: there is none any more.
+  bool hear(TaskMessage& message) const;
   /// Whether this holds inside the container, where it is executed as the user.
   bool inside(const std::function<bool()>& check) const;
   /// Kills the agent as scancel does.

@@ -22,7 +22,6 @@ struct MountSource {
 /// Prepared before the leader asks, while Slurm is still starting the tasks.
 struct AgentTools {
   ImageStore store;
-  UniqueFd loop_table;
   UniqueFd id_map;  ///< user namespace to map the layers with; empty for jobs of root: the layers are owned by root anyway
   PolicyRecord policy;
   UniqueFd policy_file;  ///< with the texts after the record: for the user's side

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <linux/loop.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,21 +16,19 @@
 namespace spc::agent {
 namespace {
 
-/// One slot of the table, zeros at first; two layers that fall on one slot only lose the sharing of the earlier one.
-struct Slot {
-  Digest layer;
-  std::int32_t number = -1;
-};
+/// Attribute of a layer's file: the number of the device that served it last.
+constexpr char kHint[] = "trusted.spank-container.loop";
 
 Result<UniqueFd> open_loop(int number) {
   const std::string path = "/dev/loop" + std::to_string(number);
   return own(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "open " + quoted(path));
 }
 
-/// The device of the slot, if it still serves exactly this file, read-only and from its first byte to its last.
-UniqueFd reuse(const Slot& slot, const struct stat& file) {
-  auto device = open_loop(slot.number);
-  if (!device) return {};
+/// The device, if it still serves exactly this file, read-only and from its first byte to its last.
+UniqueFd reuse(int number, int layer_file) {
+  struct stat file {};
+  auto device = open_loop(number);
+  if (!device || ::fstat(layer_file, &file) != 0) return {};
   loop_info64 info{};
   // From the open on autoclear cannot free it, so what the kernel says here stays true.
   if (::ioctl(device->get(), LOOP_GET_STATUS64, &info) != 0) return {};
@@ -37,15 +37,13 @@ UniqueFd reuse(const Slot& slot, const struct stat& file) {
   return same ? std::move(*device) : UniqueFd();
 }
 
-Result<LoopDevice> configure_new(int layer_file) {
-  UniqueFd control(::open("/dev/loop-control", O_RDWR | O_CLOEXEC));
-  if (!control) return Error::from_errno(errno, "open \"/dev/loop-control\"").hint("load the kernel module loop");
+Result<LoopDevice> configure_new(int control, int layer_file) {
   loop_config config{};
   config.fd = static_cast<std::uint32_t>(layer_file);
   config.block_size = 4096;
   config.info.lo_flags = LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR;
   for (int attempt = 0; attempt < 256; ++attempt) {
-    const int number = ::ioctl(control.get(), LOOP_CTL_GET_FREE);
+    const int number = ::ioctl(control, LOOP_CTL_GET_FREE);
     if (number < 0) return Error::from_errno(errno, "find a free loop device");
     auto device = SPC_TRY(open_loop(number));
     if (::ioctl(device.get(), LOOP_CONFIGURE, &config) == 0) return LoopDevice{std::move(device), number, false};
@@ -56,30 +54,16 @@ Result<LoopDevice> configure_new(int layer_file) {
 
 }  // namespace
 
-Result<UniqueFd> open_loop_table(const char* path) {
-  return own(::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "open " + quoted(path));
-}
-
-Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table) {
-  struct stat file {};
-  SPC_TRY(check(::fstat(layer_file, &file), "stat a layer"));
-
-  const off_t offset = (layer.bytes[0] << 8 | layer.bytes[1]) * static_cast<off_t>(sizeof(Slot));
-  // The slot is locked by an open file description that nobody else has, so until the end of this function or process.
-  const auto slots = SPC_TRY(own(::open(itself(table).c_str(), O_RDWR | O_CLOEXEC), "open the table of loop devices"));
-  struct flock range {};
-  range.l_type = F_WRLCK;
-  range.l_start = offset;
-  range.l_len = sizeof(Slot);
-  SPC_TRY(check(::fcntl(slots.get(), F_OFD_SETLKW, &range), "lock the table of loop devices"));
-  Slot slot;
-  if (::pread(slots.get(), &slot, sizeof slot, offset) == sizeof slot && slot.layer == layer) {
-    if (auto device = reuse(slot, file)) return LoopDevice{std::move(device), slot.number, true};
+Result<LoopDevice> loop_device_of(int layer_file) {
+  const auto control = SPC_TRY(own(::open("/dev/loop-control", O_RDWR | O_CLOEXEC), "open \"/dev/loop-control\""));
+  ::flock(control.get(), LOCK_EX);  // the steps of a node, one after the other: else two would not share
+  int number = -1;
+  if (::fgetxattr(layer_file, kHint, &number, sizeof number) == sizeof number) {
+    if (auto device = reuse(number, layer_file)) return LoopDevice{std::move(device), number, true};
   }
-  auto fresh = SPC_TRY(configure_new(layer_file));
-  slot = Slot{layer, fresh.number};
-  // A slot that cannot be written (the run directory is full) only costs the sharing.
-  [[maybe_unused]] const auto written = ::pwrite(slots.get(), &slot, sizeof slot, offset);
+  auto fresh = SPC_TRY(configure_new(control.get(), layer_file));
+  // Where it cannot be written, that only costs the sharing.
+  [[maybe_unused]] const int written = ::fsetxattr(layer_file, kHint, &fresh.number, sizeof fresh.number, 0);
   return fresh;
 }
 

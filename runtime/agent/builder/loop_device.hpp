@@ -1,6 +1,5 @@
 #pragma once
 
-#include "base/digest.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
@@ -14,11 +13,8 @@ struct LoopDevice {
 };
 
 /// The loop device of this layer: the one that a running step uses, or a new one. Steps that use the same device share
-/// the layer's super block and page cache. `table` is a small file of the devices that served layers last; it is only
+/// the layer's super block and page cache. The file has the number of its last device as an attribute, which is only
 /// a hint, checked against the kernel's state of the device.
-Result<LoopDevice> loop_device_of(const Digest& layer, int layer_file, int table);
-
-/// Opens (creates) that table.
-Result<UniqueFd> open_loop_table(const char* path);
+Result<LoopDevice> loop_device_of(int layer_file);
 
 }  // namespace spc::agent

@@ -20,15 +20,14 @@ std::string kernel_says(int context) {
   char line[256];
   const ssize_t got = ::read(context, line, sizeof line - 1);
   if (got <= 2) return {};
-  return " (" + printable(std::string_view(line + 2, static_cast<std::size_t>(got - 2))) + ")";
+  return " (" + std::string(line + 2, static_cast<std::size_t>(got - 2)) + ")";
 }
 
 /// An option without a value is a flag.
 using Options = std::initializer_list<std::pair<const char*, std::string>>;
 
 Result<DetachedMount> new_mount(const char* type, Options options, unsigned attributes) {
-  const UniqueFd context(::fsopen(type, FSOPEN_CLOEXEC));
-  if (!context) return Error::from_errno(errno, std::string("use file system ") + type).hint("load the kernel module");
+  const auto context = SPC_TRY(own(::fsopen(type, FSOPEN_CLOEXEC), std::string("use file system ") + type));
   bool ready = true;
   for (const auto& [key, value] : options) {
     const auto form = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;

@@ -3,40 +3,35 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/fsuid.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "agent/node/privilege.hpp"
 #include "agent/node/system_call.hpp"
-#include "base/socket.hpp"
 #include "protocol/task.hpp"
 
 namespace spc::agent {
 
 Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, const std::vector<const char*>& names) {
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t child = SPC_TRY(fork_child());
-  TaskMessage message;
-  if (child == 0) {  // there is no way back out of a user namespace, hence the child
-    std::vector<int> made;
+  std::vector<UniqueFd> made;
+  int failed = 0;
+  const pid_t child = SPC_TRY(run_aside(0, [&] {  // there is no way back out of a user namespace
     const bool joined = owner < 0 || ::setns(owner, CLONE_NEWUSER) == 0;
     // Files that come with a namespace (of message queues) belong to who makes it: its root, or nobody could write to them.
     ::setfsgid(0);
     ::setfsuid(0);
-    if (joined && ::unshare(flags) == 0) {
-      for (const char* name : names) {
-        made.push_back(::openat(proc, (std::string("self/ns/") + name).c_str(), O_RDONLY | O_CLOEXEC));
-      }
+    bool done = joined && ::unshare(flags) == 0;
+    for (const char* name : names) {
+      if (done) made.emplace_back(::openat(proc, (std::string("self/ns/") + name).c_str(), O_RDONLY | O_CLOEXEC));
+      done = done && made.back();
     }
-    message.error = errno;
-    [[maybe_unused]] const auto sent = send_struct(theirs.get(), message, made);
-    ::_exit(0);
-  }
-  theirs.reset();
-  auto made = receive_struct(ours.get(), message, names.size());
-  end_child(child);
-  if (made && made->size() != names.size()) return Error::from_errno(message.error, "set up the container's namespaces");
+    if (!done) failed = errno;
+  }));
+  ::waitpid(child, nullptr, 0);
+  if (failed != 0) return Error::from_errno(failed, "set up the container's namespaces");
   return made;
 }
 

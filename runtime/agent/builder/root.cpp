@@ -32,8 +32,7 @@ Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode
 Result<void> refuse_mounts_in(int workspace, const std::string& layer) {
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
   if (::umount2(layer.c_str(), MNT_EXPIRE) != 0 && errno == EAGAIN) return {};
-  return Error(ErrorKind::refused, "use the directory as an image: a file system is mounted below it")
-      .hint("unmount it, or copy the directory");
+  return Error(ErrorKind::refused, "use the directory as an image: a file system is mounted below it");
 }
 
 }  // namespace
@@ -76,7 +75,7 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
                           TaskMessage& ready) {
   for (ServedLayer& layer : order.image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (const LayerFile& layer : order.image.layers) {
-    const auto loop = SPC_TRY(loop_device_of(layer.digest, layer.file.get(), tools.loop_table.get()));
+    const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
     ready.layers_shared += loop.shared ? 1 : 0;
     lower.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), tools.id_map.get())));
   }
@@ -106,9 +105,7 @@ Result<void> act_as_user(const BuildOrder& order, int lead) {
 /// With an overlay of its own: that of the writable layer, whose mounter has CAP_DAC_OVERRIDE, asks this one, which has the
 /// user's rights alone, at each access. `0`: the directory; overlayfs wants two layers where there is no upper one.
 Result<void> cover_directory() {
-  if (auto read = own(::open("0", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image directory"); !read) {
-    return std::move(read).error().hint("its FUSE file system must allow other users, root included: copy it to a local disk");
-  }
+  SPC_TRY(own(::open("0", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "read the image directory"));
   return check(::mount("overlay", "0", "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, "lowerdir=0:empty,redirect_dir=nofollow"),
                "mount the image directory");
 }
@@ -134,8 +131,8 @@ Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t la
     const int failed = errno;
     if (failed == EBUSY && attempt < 100 && ::usleep(20'000) == 0) continue;
     auto error = Error::from_errno(failed, "mount overlay");
-    if (failed == EBUSY) return std::move(error).hint("processes of a step that lost its agent still use the container");
-    return order.kept ? std::move(error).hint("the store must be on a local file system, such as ext4 or xfs") : std::move(error);
+    if (order.kept && failed != EBUSY) return std::move(error).hint("the store must be on a local file system, such as ext4 or xfs");
+    return error;
   }
   return open_path(workspace, "root");
 }

@@ -43,10 +43,9 @@ Result<DetachedMount> tree_for(TaskMessageKind kind, const TaskMessage& target, 
 Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes) {
   FuseStatus status;
   if (!receive_struct(layer.status.get(), status)) {
-    return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly")
-        .hint("it may need more memory: see --mem");
+    return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly");
   }
-  if (status.error.is_set()) return status.error.error();
+  if (status.error.is_set()) return status.error.unread();
   auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid, attributes));
   layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
   SPC_TRY(send_struct(layer.status.get(), status));
@@ -92,7 +91,7 @@ Result<void> set_up_root(TaskMessageKind kind, std::span<const int> more, int le
       if (descriptors.size() == 1) notes = std::move(descriptors.front());
       return {};
     }
-    if (message.kind == TaskMessageKind::failed) return message.failure.error();
+    if (message.kind == TaskMessageKind::failed) return message.failure.unread();
     const bool target = message.kind == TaskMessageKind::target;
     auto tree = target ? tree_for(kind, message, descriptors, order, trees) : Result(DetachedMount());
     if (tree && !*tree) return Error(ErrorKind::internal, "setting up the root file system: unexpected message");

@@ -17,10 +17,7 @@ namespace spc::agent {
 namespace {
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
-  UniqueFd fd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd)
-    return Error::from_errno(errno, "open store directory " + quoted(name)).hint("restart slurmd, which creates the store");
-  return fd;
+  return own(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), "open store directory " + quoted(name));
 }
 
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
@@ -29,8 +26,7 @@ Result<LayerFile> open_layer(int layers, const Digest& digest) {
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat layer " + digest.str()));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
-    return Error(ErrorKind::corrupt, "layer " + digest.str() + ": not a read-only file owned by root")
-        .hint("remove it from the store; it will be pulled again");
+    return Error(ErrorKind::corrupt, "layer " + digest.str() + ": not a read-only file owned by root");
   }
   // The lock lasts as long as this open file description, which a loop device or server keeps too. Where it is not granted
   // somebody is just evicting the layer: then the file loses its name but not its bytes.
@@ -56,10 +52,8 @@ Result<void> prove_no_writer(int file) {
 
 Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
-  store.directory_ = UniqueFd(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!store.directory_) {
-    return Error::from_errno(errno, "open the image store " + quoted(directory)).hint("restart slurmd, which creates the store");
-  }
+  constexpr int kHow = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  store.directory_ = SPC_TRY(own(::open(directory, kHow), "open the image store " + quoted(directory)));
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kLayers));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kImages));
   struct stat status {};

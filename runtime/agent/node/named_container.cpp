@@ -1,7 +1,11 @@
 #include "agent/node/named_container.hpp"
 
 #include <fcntl.h>
+#include <grp.h>
+#include <sys/capability.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,7 +14,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <limits>
 
 #include "agent/node/system_call.hpp"
 #include "base/directory.hpp"
@@ -23,9 +29,7 @@ constexpr char kContainers[] = SPC_STORE_DIR "/containers";
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 Result<UniqueFd> open_containers() {
-  auto opened = own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers));
-  if (!opened) return std::move(opened).error().hint("restart slurmd, which creates the store");
-  return opened;
+  return own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers));
 }
 
 /// A directory of root in one that only root enters: nobody else can have put anything in its place.
@@ -38,7 +42,15 @@ DirectoryReader names_in(int parent, const char* name = ".") {
   return DirectoryReader(UniqueFd(::openat(parent, name, kDirectory)));
 }
 
-/// Under a name of our own, in the directory of what is to be deleted. Nothing to move is fine.
+/// What is to be deleted of this user's: his, in a directory that only root enters. Root looks into it no more.
+Result<UniqueFd> trash_of(int containers, uid_t uid) {
+  const auto all = SPC_TRY(ensure_at(containers, "trash"));
+  auto trash = SPC_TRY(ensure_at(all.get(), std::to_string(uid)));
+  SPC_TRY(check(::fchown(trash.get(), uid, ~0U), "give the trash to its user"));
+  return trash;
+}
+
+/// Under a name of our own. Nothing to move is fine.
 Result<void> move_to_trash(int parent, const std::string& name, int trash) {
   static unsigned moved = 0;
   const std::string as = std::to_string(::getpid()) + "." + std::to_string(moved++);
@@ -46,40 +58,52 @@ Result<void> move_to_trash(int parent, const std::string& name, int trash) {
   return Error::from_errno(errno, "move " + name + " out of the way");
 }
 
-/// Deletes what users have written, as deep and as much as it may be, without following any path: what a directory holds is
-/// unlinked or moved up while it is read, so that each name is one of ours or one component below it, and none is kept.
+/// A container, or its `is`, for good: it is none without notes, and root's directories in it become the user's.
+Result<void> discard(int parent, const std::string& name, uid_t uid, int trash) {
+  for (const char* notes : {"/notes", "/is/notes"}) ::unlinkat(parent, (name + notes).c_str(), 0);
+  for (const char* below : {"/layers", "/work", "/is/layers", "/is/work", "/is", ""}) {
+    const int failed = ::fchownat(parent, (name + below).c_str(), uid, ~0U, AT_SYMLINK_NOFOLLOW);
+    if (failed != 0 && errno != ENOENT) return Error::from_errno(errno, "give " + name + " to its user");
+  }
+  return move_to_trash(parent, name, trash);
+}
+
+/// Without privilege, with the user's rights to files. Deletes what he has written, as deep and as much as it may be, without
+/// following any path: what a directory holds is unlinked or moved up while it is read, so that each name is one of ours or one
+/// component below it, and none is kept.
 void empty(int trash) {
   for (bool progress = true; progress;) {
     progress = false;
     for (DirectoryReader names = names_in(trash); names.next();) {
       for (DirectoryReader below = names_in(trash, names.c_name()); below.next();) {
-        const bool gone = ::unlinkat(below.descriptor(), below.c_name(), 0) == 0;
-        progress |= gone || (errno == EISDIR && move_to_trash(below.descriptor(), below.c_name(), trash));
+        bool gone = ::unlinkat(below.descriptor(), below.c_name(), 0) == 0;
+        if (!gone && errno == EISDIR && ::fchmodat(below.descriptor(), below.c_name(), 0700, 0) == 0) {
+          gone = move_to_trash(below.descriptor(), below.c_name(), trash).has_value();
+        }
+        progress |= gone;
       }
       progress |= ::unlinkat(trash, names.c_name(), AT_REMOVEDIR) == 0;
     }
   }
 }
 
-/// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for everybody else.
+/// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for everybody else. It keeps root's
+/// ID alone, so that neither its user nor a site's epilog, which ends processes of users whose jobs are over, can stop it.
 /// While one empties the trash at most one other waits: it begins to read after it has stopped waiting, so whoever finds
 /// somebody waiting leaves to him what he has moved there.
-Result<void> empty_in_background(int containers, int trash) {
+Result<void> empty_in_background(int of_user, int trash, uid_t uid) {
   ::setsid();  // before the fork: when we end, slurmd kills what is left of our group
   const pid_t child = ::fork();
   if (child != 0) return check(child, "fork");
   ::setpriority(PRIO_PROCESS, 0, 19);
   constexpr rlimit kMemory{64 << 20, 64 << 20};
   ::setrlimit(RLIMIT_AS, &kMemory);
-  const bool waits = ::flock(containers, LOCK_EX | LOCK_NB) == 0 && ::flock(trash, LOCK_EX) == 0;
-  if (waits && ::flock(containers, LOCK_UN) == 0 && ::fchdir(trash) == 0 && ::chroot(".") == 0) empty(trash);
+  const bool inside = ::fchdir(trash) == 0 && ::chroot(".") == 0 && ::setgroups(0, nullptr) == 0;
+  ::setfsuid(uid);
+  const bool powerless = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::cap_set_proc(::cap_init()) == 0;
+  const bool waits = inside && powerless && ::flock(of_user, LOCK_EX | LOCK_NB) == 0 && ::flock(trash, LOCK_EX) == 0;
+  if (waits && ::flock(of_user, LOCK_UN) == 0) empty(trash);
   ::_exit(0);
-}
-
-bool is_roots(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == 0;
 }
 
 UniqueFd new_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
@@ -92,19 +116,22 @@ sockaddr_un address_of(int directory, const std::string& name) {
   return address;
 }
 
-/// Moves a container that nobody uses to the trash, as a whole.
-void remove_if_free(int of_user, const std::string& key, int trash) {
-  const UniqueFd directory(::openat(of_user, key.c_str(), kDirectory));
-  const UniqueFd lock(::openat(directory.get(), "lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
-  [[maybe_unused]] const auto moved = move_to_trash(of_user, key, trash);
-}
-
-bool is_older_than_boot(int of_user, const std::string& key) {
-  struct stat status {};
-  timespec up{};
-  ::clock_gettime(CLOCK_BOOTTIME, &up);
-  return ::fstatat(of_user, key.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_mtime < ::time(nullptr) - up.tv_sec;
+/// Discards those containers of a user that nobody uses and whose keys begin like this, and, if they are of jobs, were last used
+/// before the time `until`.
+Result<void> discard_unused(int containers, const char* user, const std::string& begin, time_t until) {
+  DirectoryReader keys = names_in(containers, user);
+  if (keys.descriptor() < 0) return {};
+  const auto uid = static_cast<uid_t>(std::strtoul(user, nullptr, 10));
+  const auto trash = SPC_TRY(trash_of(containers, uid));
+  while (keys.next()) {
+    const bool of_job = keys.name().starts_with(begin) && keys.name().find('.') != std::string_view::npos;
+    struct stat status {};
+    if (!of_job || ::fstatat(keys.descriptor(), keys.c_name(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    const UniqueFd lock(::openat(keys.descriptor(), (std::string(keys.name()) + "/lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    if (status.st_mtime >= until || (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)) continue;
+    [[maybe_unused]] const auto moved = discard(keys.descriptor(), std::string(keys.name()), uid, trash.get());
+  }
+  return empty_in_background(keys.descriptor(), trash.get(), uid);
 }
 
 }  // namespace
@@ -143,8 +170,8 @@ Result<ImageFiles> NamedContainer::open_image() const {
 Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
   if (stored_) return own(::openat(directory_.get(), "is", kDirectory), "open the container's files");
   const auto containers = SPC_TRY(open_containers());
-  const auto trash = SPC_TRY(ensure_at(containers.get(), "trash"));
-  SPC_TRY(move_to_trash(directory_.get(), "is", trash.get()));
+  const auto trash = SPC_TRY(trash_of(containers.get(), uid_));
+  SPC_TRY(discard(directory_.get(), "is", uid_, trash.get()));
   auto is = SPC_TRY(ensure_at(directory_.get(), "is"));
   const auto link = [&](int file, int directory, const std::string& name) {
     return ::linkat(AT_FDCWD, itself(file).c_str(), directory, name.c_str(), AT_SYMLINK_FOLLOW);
@@ -179,12 +206,12 @@ UniqueFd connect_to(int directory, const std::string& name) {
   UniqueFd connection = new_socket();
   const sockaddr_un address = address_of(directory, name);
   const bool answered = ::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  return answered && is_roots(connection.get()) ? std::move(connection) : UniqueFd();
+  return answered && peer_is(connection.get(), 0) ? std::move(connection) : UniqueFd();
 }
 
 UniqueFd accept_root(int listener) {
   UniqueFd connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  return connection && is_roots(connection.get()) ? std::move(connection) : UniqueFd();
+  return connection && peer_is(connection.get(), 0) ? std::move(connection) : UniqueFd();
 }
 
 Result<UniqueFd> open_steps() { return own(::open(SPC_RUN_DIR "/steps", kDirectory), "open the directory of steps"); }
@@ -195,34 +222,27 @@ std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step) {
 
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   const auto containers = SPC_TRY(open_containers());
-  const auto trash = SPC_TRY(ensure_at(containers.get(), "trash"));
   const std::string of_job = std::to_string(job) + ".";
-  for (DirectoryReader keys = names_in(containers.get(), std::to_string(uid).c_str()); keys.next();) {
-    if (keys.name().starts_with(of_job)) remove_if_free(keys.descriptor(), keys.c_name(), trash.get());
-  }
   // Of steps whose agent was killed: all steps of the job have ended.
   const std::string of_user = std::to_string(uid) + "." + of_job;
   for (DirectoryReader sockets = names_in(SPC_TRY(open_steps()).get()); sockets.next();) {
     if (sockets.name().starts_with(of_user)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);
   }
-  return empty_in_background(containers.get(), trash.get());
+  return discard_unused(containers.get(), std::to_string(uid).c_str(), of_job, std::numeric_limits<time_t>::max());
 }
 
 Result<void> sweep_containers() {
   const auto containers = SPC_TRY(open_containers());
-  const auto trash = SPC_TRY(ensure_at(containers.get(), "trash"));
+  timespec up{};
+  ::clock_gettime(CLOCK_BOOTTIME, &up);
   for (DirectoryReader users = names_in(containers.get()); users.next();) {
-    for (DirectoryReader keys = names_in(containers.get(), users.c_name()); users.name() != "trash" && keys.next();) {
-      const bool of_job = keys.name().find('.') != std::string_view::npos;
-      const bool is_old = of_job && is_older_than_boot(keys.descriptor(), keys.c_name());
-      if (is_old) remove_if_free(keys.descriptor(), keys.c_name(), trash.get());
-    }
+    if (users.name() != "trash") SPC_TRY(discard_unused(containers.get(), users.c_name(), "", ::time(nullptr) - up.tv_sec));
   }
   const auto steps = SPC_TRY(open_steps());
   for (DirectoryReader sockets = names_in(steps.get()); sockets.next();) {
     if (!connect_to(steps.get(), sockets.c_name())) ::unlinkat(steps.get(), sockets.c_name(), 0);
   }
-  return empty_in_background(containers.get(), trash.get());
+  return {};
 }
 
 }  // namespace spc::agent

@@ -8,13 +8,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <span>
 #include <string>
 
 #include "agent/node/privilege.hpp"
 #include "agent/node/system_call.hpp"
 #include "base/directory.hpp"
-#include "base/file.hpp"
 #include "base/socket.hpp"
 
 namespace spc::agent {
@@ -47,9 +45,9 @@ Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
   const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
   constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
   const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + quoted(aside)));
-  SPC_TRY(write_all(file.get(), std::as_bytes(std::span(&policy, 1))));
   off_t begin = 0;
-  if (::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {
+  const bool begun = ::write(file.get(), &policy, sizeof policy) == sizeof policy;
+  if (!begun || ::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {
     return Error::from_errno(errno, "write " + quoted(aside));
   }
   auto kept = SPC_TRY(own(::open(aside.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open " + quoted(aside)));
@@ -71,7 +69,7 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
   auto texts = receive_struct(ours.get(), answer, 1);
   end_child(child);
   if (!texts) return std::move(texts).error().during("read " + quoted(SPC_CONFIG_FILE));
-  if (answer.error.is_set()) return answer.error.error();
+  if (answer.error.is_set()) return answer.error.unread();
   if (!plausible(answer.policy) || texts->size() != 1) return Error(ErrorKind::internal, "read the policy: unexpected reply");
   policy = answer.policy;
   policy.stamp = stamp;

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "agent/node/system_call.hpp"
-#include "base/file.hpp"
 
 namespace spc::agent {
 namespace {
@@ -28,8 +27,7 @@ constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CA
 
 Result<void> write_file(const std::string& path, const std::string& text) {
   const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + quoted(path)));
-  SPC_TRY_DURING(path, write_all(file.get(), text));
-  return {};
+  return check(::write(file.get(), text.data(), text.size()), "write " + quoted(path));
 }
 
 }  // namespace
@@ -48,7 +46,8 @@ Result<void> keep_needed_privileges() {
   ::cap_set_flag(set, CAP_EFFECTIVE, kNeeded.size(), kNeeded.data(), CAP_SET);
   const int failed = ::cap_set_proc(set) != 0 ? errno : 0;
   ::cap_free(set);
-  if (failed != 0) return Error::from_errno(failed, "reduce the capabilities").hint("the agent must be started as root");
+  if (failed != 0) return Error::from_errno(failed, "reduce the capabilities");
+  SPC_TRY(check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable"));
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
 }
 
@@ -66,34 +65,36 @@ Result<pid_t> fork_child(unsigned long namespaces) {
   return child;
 }
 
-Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
-  auto child = fork_child(CLONE_NEWUSER);
-  if (!child) {
-    return std::move(child).error().during("create the ID map").hint("check sysctl user.max_user_namespaces");
-  }
-  while (*child == 0) ::pause();
-  const std::string proc = "/proc/" + std::to_string(*child);
-  const auto describe = [&]() -> Result<UniqueFd> {
-    SPC_TRY(write_file(proc + "/uid_map", "0 " + std::to_string(uid) + " 1\n"));
-    // Else who enters it (--container-remap-root) could leave groups that a file's mode shuts out.
-    SPC_TRY(write_file(proc + "/setgroups", "deny\n"));
-    SPC_TRY(write_file(proc + "/gid_map", "0 " + std::to_string(gid) + " 1\n"));
-    return own(::open((proc + "/ns/user").c_str(), O_RDONLY | O_CLOEXEC), "open the user namespace of the ID map");
+Result<pid_t> run_aside(unsigned long namespaces, std::function<void()> body) {
+  alignas(16) static std::array<std::byte, 64 << 10> stack;
+  const auto call = [](void* it) {
+    (*static_cast<std::function<void()>*>(it))();
+    return 0;
   };
-  auto space = describe();
-  end_child(*child);
-  return space;
+  const int how = CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD | static_cast<int>(namespaces);
+  const pid_t child = ::clone(call, stack.data() + stack.size(), how, &body);
+  if (child < 0) return Error::from_errno(errno, "fork");
+  return child;
+}
+
+Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
+  UniqueFd space;
+  const auto child = run_aside(CLONE_NEWUSER, [&] { space.reset(::open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC)); });
+  if (!child) return Error(child.error()).during("create the ID map");
+  const std::string proc = "/proc/" + std::to_string(*child);
+  auto described = write_file(proc + "/uid_map", "0 " + std::to_string(uid) + " 1\n");
+  // Else who enters it (--container-remap-root) could leave groups that a file's mode shuts out.
+  if (described) described = write_file(proc + "/setgroups", "deny\n");
+  if (described) described = write_file(proc + "/gid_map", "0 " + std::to_string(gid) + " 1\n");
+  ::waitpid(*child, nullptr, 0);
+  if (!described) return std::move(described).error();
+  return own(space.release(), "open the user namespace of the ID map");
 }
 
 Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
                            std::initializer_list<int> descriptors) {
-  if (uid == 0) {
-    return Error(ErrorKind::unavailable, "no service user for images")
-        .hint("create the system user spank-container and restart slurmd");
-  }
-  if (::access(program, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + quoted(program)).hint("install spank-container on this node");
-  }
+  if (uid == 0) return Error(ErrorKind::unavailable, "no service user for images");
+  SPC_TRY(check(::access(program, X_OK), "start " + quoted(program)));
   const pid_t parent = ::getpid();
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) return child;

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <initializer_list>
 
 #include "base/result.hpp"
@@ -12,7 +13,7 @@ namespace spc::agent {
 /// Reduces the process, its bounding set and its groups permanently to what agent and builder need:
 /// SYS_ADMIN (mounts, namespaces), SYS_CHROOT (setns of a mount namespace), SETUID and SETGID (children, id map), KILL, and
 /// DAC_OVERRIDE, CHOWN, FOWNER, FSETID, SETFCAP: overlayfs uses the mounter's credentials for every later write in the container.
-/// Also no_new_privs.
+/// Also no_new_privs, and no tracing or reading of its memory.
 Result<void> keep_needed_privileges();
 
 /// In a child: ends it with its parent, even if that has just happened. A change of IDs makes the kernel forget it.
@@ -20,6 +21,10 @@ void stay_with(pid_t parent);
 
 /// Like fork; the child is killed with the caller; `namespaces` are CLONE_NEW* flags for it.
 Result<pid_t> fork_child(unsigned long namespaces = 0);
+
+/// Runs `body` in a child that shares memory and descriptors with this process, which waits meanwhile: what the child enters, it
+/// alone has entered, and what it opens, this process has. The child is in new `namespaces`; it has ended, and is to be reaped.
+Result<pid_t> run_aside(unsigned long namespaces, std::function<void()> body);
 
 /// For the init process of a container's PID namespace: switches to the user, without privilege or descriptors, reaps
 /// orphans, and exits, ending every process of the namespace, when `agent`'s other end is closed.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <string>
@@ -29,5 +30,12 @@ inline Result<UniqueFd> open_path(int parent, const std::string& name) {
 
 /// The path with which an open file can be reopened or linked.
 inline std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
+
+/// Whether the other end was made by a process of this user.
+inline bool peer_is(int socket, uid_t uid) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == uid;
+}
 
 }  // namespace spc::agent

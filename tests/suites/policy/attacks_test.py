@@ -26,14 +26,18 @@ def memory_of(pid):
 def any_number_of_names_is_removed_with_little_memory(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     before = open(config).read()
-    trash = os.path.join(cluster.store("node01"), "containers/trash")
+    trash = os.path.join(cluster.store("node01"), "containers/trash/2001")
+
+    def left():
+        return os.listdir(trash) if os.path.exists(trash) else []
+
     try:
         open(config, "w").write('container_scope = "job"\n' + before)
         job = cluster.submit(f"""#!/bin/bash
 srun --container-name=full --container-image={cluster.name_of("base")} bash -c 'mkdir -p /many/deep; cd /many; seq -f %0250.0f {NAMES} | xargs mkfifo; cd deep; seq -f %0250.0f 1000 | xargs mkdir; ls .. | wc -l'
 """, *ON)
         most, niceness = 0, 0
-        fields = {}
+        fields, cleaner = {}, {}
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             agents = cluster.processes("node01", "agent")
@@ -43,17 +47,22 @@ srun --container-name=full --container-image={cluster.name_of("base")} bash -c '
                 most = max(most, memory_of(pid))
                 try:
                     niceness = os.getpriority(os.PRIO_PROCESS, pid)
-                except ProcessLookupError:
+                    with open(f"/proc/{pid}/status") as file:
+                        cleaner = {line.split(":")[0]: line.split()[1:] for line in file}
+                except OSError:
                     pass
-            if fields and not agents and most and not os.listdir(trash):
+            if fields and not agents and most and not left():
                 break
     finally:
         open(config, "w").write(before)
     equal(open(os.path.join(cluster.home, f"alice/{job}.out")).read().split(), [str(NAMES + 1)], "names that were made")
-    equal(os.listdir(trash), [], "what is left in the trash")
+    equal(left(), [], "what is left in the trash")
     print(f"    {NAMES} names: {most:.0f} MB", flush=True)
     expect(0 < most < 20, f"the cleaner took {most} MB")
     equal(niceness, 19, "the cleaner's niceness")
+    # The user's rights to files and no other, but no process of the user's: neither he nor a site's epilog can end it.
+    equal([cleaner[key] for key in ("CapPrm", "CapEff", "NoNewPrivs", "Groups")], [["0" * 16], ["0" * 16], ["1"], []], "its rights")
+    equal(cleaner["Uid"], ["0", "0", "0", "2001"], "its user IDs")
 
 
 @test
