@@ -145,6 +145,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
   const Arguments arguments = {"agent", "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
   StepAgent agent;
+  agent.step_ = step;
   agent.pid_ = ::fork();
   if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
   if (agent.pid_ > 0) return agent;
@@ -171,6 +172,9 @@ void StepAgent::stop(const StepChannel& channel) {
   if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
   // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
   if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);
+  // Where other steps of the user's find this one.
+  const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
+  ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
   pid_ = -1;
 }
 

@@ -44,6 +44,7 @@ class StepAgent {
   void stop(const StepChannel& channel);
 
  private:
+  StepId step_;
   pid_t pid_ = -1;
 };
 

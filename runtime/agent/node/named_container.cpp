@@ -223,7 +223,7 @@ std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step) {
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   const auto containers = SPC_TRY(open_containers());
   const std::string of_job = std::to_string(job) + ".";
-  // Of steps whose agent was killed: all steps of the job have ended.
+  // Of steps whose slurmstepd was killed: all steps of the job have ended.
   const std::string of_user = std::to_string(uid) + "." + of_job;
   for (DirectoryReader sockets = names_in(SPC_TRY(open_steps()).get()); sockets.next();) {
     if (sockets.name().starts_with(of_user)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);

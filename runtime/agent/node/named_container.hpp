@@ -54,7 +54,7 @@ UniqueFd accept_root(int listener);
 Result<UniqueFd> open_steps();
 std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step);
 
-/// When a job has ended: removes its containers, unless in use, and sockets that killed agents left. A separate process, which is not
+/// When a job has ended: removes its containers, unless in use, and sockets that a killed slurmstepd left. A separate process, which is not
 /// awaited, deletes their files.
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job);
 /// When slurmd starts: removes what a crash left. Containers of jobs are kept unless they are older than the last boot.
