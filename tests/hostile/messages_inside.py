@@ -226,13 +226,19 @@ class Fuse:
         self.status.close()
 
 
+def threads_of(pid):
+    """What each thread is in: its system call, or "running"."""
+    return ", ".join(open(f"/proc/{pid}/task/{thread}/syscall").read().split()[0] for thread in os.listdir(f"/proc/{pid}/task"))
+
+
 def how_it_ended(program):
     try:
         rc = program.wait(15)
     except subprocess.TimeoutExpired:
+        where = threads_of(program.pid)
         program.kill()
         program.wait()
-        return "bad: it did not end"
+        return f"bad: it did not end: {where}"
     return f"ended with {rc}" if rc >= 0 else f"bad: killed by signal {-rc}"
 
 
