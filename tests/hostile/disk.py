@@ -52,7 +52,8 @@ class Disk:
         restart(self.cluster, self.node)
 
     def fill(self):
-        self.cluster.root(self.node, "sh", "-c", f"cat /dev/zero >{STORE}/filler; sync -f {STORE}")
+        done = self.cluster.root(self.node, "sh", "-c", f"cat /dev/zero >{STORE}/filler; sync -f {STORE}; test -e {STORE}/filler")
+        expect(done.rc == 0, "the disk cannot be filled", done)
 
     def make_room(self):
         os.unlink(self.cluster.inside(self.node, STORE + "/filler"))
