@@ -172,9 +172,9 @@ def test_a_read_only_store():
     store = small_file_system("size=8m")
     image = image_of(1000)
     registry.repository("readonly", image)
-    subprocess.run(["nsenter", "-t", str(stores[-1].pid), "--user", "--mount", "mount", "-o", "remount,ro",
-                    os.path.dirname(store.path.split("/root", 1)[1])], check=True)
-    fails(pull("readonly", store=store), '/locks": read-only file system')
+    inside = store.path.split("/root", 1)[1]
+    subprocess.run(["nsenter", "-t", str(stores[-1].pid), "--user", "--mount", "mount", "-o", "remount,ro", os.path.dirname(inside)], check=True)
+    fails(pull("readonly", store=store), f'lock image store "{inside}": read-only file system')
 
 # --- imports at a time ---
 
