@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 PROGRAMS = "/usr/libexec/spank-container/"
 STORE = "/var/lib/spank-container"
@@ -17,6 +18,7 @@ USER = 2001
 SMALLEST, LARGEST = 1000, 8000  # bytes of a message
 NUMBERS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 63, 255, 511, 512, 4095, 65535, 1 << 30, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 JOIN = 1
+MOST_MEMORY = 300 << 10  # KiB of a program that was attacked
 
 
 class Ended(Exception):
@@ -232,13 +234,22 @@ def threads_of(pid):
 
 
 def how_it_ended(program):
-    try:
-        rc = program.wait(15)
-    except subprocess.TimeoutExpired:
-        where = threads_of(program.pid)
-        program.kill()
-        program.wait()
-        return f"bad: it did not end: {where}"
+    deadline = time.monotonic() + 15
+    pid = 0
+    while program.returncode is None and not pid:
+        pid, status, used = os.wait4(program.pid, os.WNOHANG)
+        if pid:
+            program.returncode = os.waitstatus_to_exitcode(status)
+            if used.ru_maxrss > MOST_MEMORY:
+                return f"bad: it took {used.ru_maxrss >> 10} MB"
+        elif time.monotonic() > deadline:
+            where = threads_of(program.pid)
+            program.kill()
+            program.wait()
+            return f"bad: it did not end: {where}"
+        else:
+            time.sleep(0.002)
+    rc = program.returncode
     return f"ended with {rc}" if rc >= 0 else f"bad: killed by signal {-rc}"
 
 

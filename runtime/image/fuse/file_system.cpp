@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kForever = 365.0 * 24 * 3600;  // seconds: the image does not change
 constexpr std::size_t kZeros = 64 << 10;
+constexpr std::size_t kMostAsked = 16 << 20;  // by the kernel: 256 pages of 64 KiB; who else asks gets no more
 constexpr fuse_ino_t kNodesBefore = FUSE_ROOT_ID + 1;  // references begin at 0, and nodes 0 and 1 mean something
 
 FileSystem& file_system_of(fuse_req_t request) { return *static_cast<FileSystem*>(::fuse_req_userdata(request)); }
@@ -119,7 +120,7 @@ Result<void> FileSystem::readlink(fuse_req_t request, fuse_ino_t node) {
 Result<void> FileSystem::read(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset) {
   static std::array<std::byte, kZeros> zeros{};
   const auto inode = SPC_TRY(existing(node));
-  const auto pieces = SPC_TRY(reader_->read(inode, offset, size));
+  const auto pieces = SPC_TRY(reader_->read(inode, offset, std::min(size, kMostAsked)));
   std::vector<iovec> parts;
   for (const Piece& piece : pieces) {
     if (piece.block) {
@@ -138,6 +139,7 @@ Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_
                                  bool with_attributes) {
   const auto inode = SPC_TRY(existing(node));
   const auto directory = SPC_TRY(reader_->directory(inode));
+  size = std::min(size, kMostAsked);
   std::vector<char> answer(size);
   std::size_t used = 0;
   // Offsets count entries; 0 and 1 are "." and "..", of which the kernel wants no more than the type.
