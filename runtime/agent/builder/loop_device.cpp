@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/loop.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -56,14 +57,14 @@ Result<LoopDevice> configure_new(int control, int layer_file) {
 
 Result<LoopDevice> loop_device_of(int layer_file) {
   const auto control = SPC_TRY(own(::open("/dev/loop-control", O_RDWR | O_CLOEXEC), "open \"/dev/loop-control\""));
-  ::flock(control.get(), LOCK_EX);  // the steps of a node, one after the other: else two would not share
+  // The steps of a node one after the other, else two would not share; not for long, as a user may have stopped his.
+  for (int ms = 0; ms < 200 && ::flock(control.get(), LOCK_EX | LOCK_NB) != 0; ++ms) ::poll(nullptr, 0, 1);
   int number = -1;
-  if (::fgetxattr(layer_file, kHint, &number, sizeof number) == sizeof number) {
-    if (auto device = reuse(number, layer_file)) return LoopDevice{std::move(device), number, true};
-  }
+  const bool known = ::fgetxattr(layer_file, kHint, &number, sizeof number) == sizeof number;
+  if (auto device = known ? reuse(number, layer_file) : UniqueFd()) return LoopDevice{std::move(device), number, true};
   auto fresh = SPC_TRY(configure_new(control.get(), layer_file));
-  // Where it cannot be written, that only costs the sharing.
-  [[maybe_unused]] const int written = ::fsetxattr(layer_file, kHint, &fresh.number, sizeof fresh.number, 0);
+  // Mostly it is the same device as last time. Where it cannot be written, that only costs the sharing.
+  if (fresh.number != number) (void)::fsetxattr(layer_file, kHint, &fresh.number, sizeof fresh.number, 0);
   return fresh;
 }
 
