@@ -1,18 +1,18 @@
 # How the rooms of the code are built: a static library each, programs of them, and what is installed.
 set(SPC_PROGRAM_DIR ${PROJECT_BINARY_DIR}/libexec)
 
-# Files of a target are compiled in groups of eight. A class whose members have types of its own file only is no mistake then.
+# Files of a target are compiled in groups of sixteen. A class whose members have types of its own file only is no mistake then.
 function(spc_group target)
   if(SPC_GROUPS)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
-# The sanitizer build has the standard library's headers compiled once, for rooms and for tests; `first` is the first of them.
-# What is installed has not: it shows that each file includes what it uses.
+# With groups the standard library's headers are compiled once for all rooms, and once for tests; `first` is the first of them.
+# SPC_GROUPS=OFF shows that each file includes what it uses.
 function(spc_headers target first)
-  if(NOT SPC_SANITIZE)
+  if(NOT SPC_GROUPS)
     return()
   elseif(NOT target STREQUAL first)
     target_precompile_headers(${target} REUSE_FROM ${first})
