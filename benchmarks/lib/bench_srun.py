@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 from machine import SOURCE, call, say, test_image
 from report import Report
@@ -9,26 +10,51 @@ from report import Report
 CLUSTER = SOURCE / "tests/cluster/cluster"
 IMAGE = "registry:5000/bench/pytorch:1"
 
-# Runs on the head, inside one allocation: queueing is not what is measured.
+# Runs on the head, inside one allocation: queueing is not what is measured. The order changes from round to round.
 LOOP = """
-import json, subprocess, sys, time
-plain, contained = ["srun", "-n1", "/bin/true"], ["srun", "-n1", "--container-image=%s", "/bin/true"]
-def once(command):
+import json, os, subprocess, sys, time
+tag = "%s"
+digest = tag.rsplit(":", 1)[0] + "@%s"
+ways = {"plain": [], "digest": ["--container-image=" + digest], "tag": ["--container-image=" + tag]}
+def once(way):
     time.sleep(0.3)  # the kernel still takes down the last one's mounts
     begin = time.monotonic()
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    return (time.monotonic() - begin) * 1e3
-subprocess.run(contained, check=True, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pid = os.posix_spawnp("srun", ["srun", "-n1", *ways[way], "/bin/true"], os.environ,
+                          file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)])
+    _, status, used = os.wait4(pid, 0)
+    if status != 0:
+        sys.exit(f"srun {way}: status {status}")
+    return [(time.monotonic() - begin) * 1e3, (used.ru_utime + used.ru_stime) * 1e3]
+for way in ways:  # the first one pulls
+    subprocess.run(["srun", "-n1", *ways[way], "/bin/true"], check=True, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 verbose = []
 samples = []
-for _ in range(%d):
-    samples.append([once(plain), once(contained)])
+names = list(ways)
+for round_ in range(%d):
+    shift = round_ %% len(names)
+    samples.append({way: once(way) for way in names[shift:] + names[:shift]})
     time.sleep(0.3)
-    told = subprocess.run(contained[:2] + ["--container-verbose"] + contained[2:], check=True, stdin=subprocess.DEVNULL,
+    told = subprocess.run(["srun", "-n1", *ways["tag"], "--container-verbose", "/bin/true"], check=True, stdin=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True).stderr
     verbose += [line.split("start ", 1)[1] for line in told.splitlines() if " layers (" in line]
 print(json.dumps({"samples": samples, "verbose": verbose}))
 """
+
+
+def add_samples(report, sample):
+    """One round: by way of naming the image, wall time, and CPU time of srun with all that it starts and waits for."""
+    (plain, plain_cpu), (by_digest, digest_cpu), (by_tag, tag_cpu) = (sample[way] for way in ("plain", "digest", "tag"))
+    report.samples("start.srun.plain", "ms", "srun /bin/true").add(plain)
+    report.samples("start.srun.container", "ms", "with --container-image, by tag", of=("plain", "start.srun.plain")).add(by_tag)
+    report.samples("start.srun.digest", "ms", "by digest", of=("plain", "start.srun.plain")).add(by_digest)
+    report.samples("start.srun.added", "ms", "by tag, difference of neighbours").add(by_tag - plain)
+    report.samples("start.srun.cpu.plain", "ms", "CPU of srun").add(plain_cpu)
+    report.samples("start.srun.cpu", "ms", "CPU of srun, by tag", of=("plain", "start.srun.cpu.plain")).add(tag_cpu)
+    report.samples("start.srun.cpu.digest", "ms", "CPU of srun, by digest", of=("plain", "start.srun.cpu.plain")).add(digest_cpu)
+
+
+def digest_of(layout):
+    return json.loads((Path(layout) / "index.json").read_text())["manifests"][0]["digest"]
 
 
 def measure(work, build, quick):
@@ -42,15 +68,13 @@ def measure(work, build, quick):
     call(CLUSTER, "up", 1, "--stage", work / "stage", env=environment)
     try:
         call(CLUSTER, "push", image, IMAGE.split("/", 1)[1], env=environment)
-        out = call(CLUSTER, "as", "alice", "salloc", "-Q", "-N1", "/usr/bin/python3", "-c", LOOP % (IMAGE, 5 if quick else 21),
+        out = call(CLUSTER, "as", "alice", "salloc", "-Q", "-N1", "/usr/bin/python3", "-c", LOOP % (IMAGE, digest_of(image), 5 if quick else 21),
                    env=environment)
     finally:
         call(CLUSTER, "down", env=environment)
     result = json.loads(out.splitlines()[-1])
-    for plain, contained in result["samples"]:
-        report.samples("start.srun.plain", "ms", "srun /bin/true").add(plain)
-        report.samples("start.srun.container", "ms", "the same with --container-image", of=("plain", "start.srun.plain")).add(contained)
-        report.samples("start.srun.added", "ms", "difference of neighbours").add(contained - plain)
+    for sample in result["samples"]:
+        add_samples(report, sample)
     for line in result["verbose"]:
         report.samples("start.srun.task_init", "ms", "as --container-verbose says").add(float(line.split()[0]))
     if result["verbose"]:

@@ -8,6 +8,7 @@
 #include "base/format.hpp"
 #include "image/config/config_table.hpp"
 #include "image/reference/reference.hpp"
+#include "launch/policy/config_files.hpp"
 
 namespace spc {
 namespace {
@@ -91,19 +92,17 @@ const RegistryConfig& Config::registry(std::string_view host) const {
   return found == registries.end() ? kDefault : found->second;
 }
 
-bool Config::allows(std::string_view host) const {
-  if (registry(host).blocked) return false;
-  const auto fits = [&](const std::string& allowed) {
-    if (allowed.starts_with("*.")) return host.ends_with(std::string_view(allowed).substr(1)) && host.size() >= allowed.size();
-    return parse_registry(allowed).value() == host;
-  };
-  return allowed_registries.empty() || std::any_of(allowed_registries.begin(), allowed_registries.end(), fits);
-}
-
-Result<void> check_allowed(const Config& config, std::string_view registry) {
-  if (config.allows(registry)) return {};
-  return Error(ErrorKind::refused, "this site does not allow registry " + in_quotes(registry))
-      .hint("push the image to an allowed registry, or ask the administrator");
+SubmitRules Config::submit_rules() const {
+  SubmitRules rules{.known = SubmitRules::Known::all,
+                    .default_registry = default_registry,
+                    .importer = site.importer,
+                    .check_at_submit = site.check_at_submit,
+                    .features_off = site.features_off,
+                    .registries = {.allowed = allowed_registries, .blocked = {}}};
+  for (const auto& [host, registry] : registries) {
+    if (registry.blocked) rules.registries.blocked.push_back(host);
+  }
+  return rules;
 }
 
 Result<void> add_config(Config& config, const std::string& text, const std::string& name) {
@@ -129,6 +128,12 @@ Result<void> add_config(Config& config, const std::string& text, const std::stri
 Result<Config> parse_config(const std::string& text, const std::string& name) {
   Config config;
   SPC_TRY(add_config(config, text, name));
+  return config;
+}
+
+Result<Config> read_config(const std::string& path, uid_t owner) {
+  Config config;
+  for (const ConfigFile& file : SPC_TRY(read_config_files(path, owner))) SPC_TRY(add_config(config, file.text, file.path));
   return config;
 }
 

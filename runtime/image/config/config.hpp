@@ -14,6 +14,7 @@
 #include "image/config/config_checks.hpp"
 #include "image/reference/request.hpp"
 #include "launch/policy/site_policy.hpp"
+#include "launch/policy/submit_rules.hpp"
 
 namespace spc {
 
@@ -96,8 +97,8 @@ struct Config {
 
   /// The configuration of HOST[:PORT], or the defaults.
   [[nodiscard]] const RegistryConfig& registry(std::string_view host) const;
-  /// Whether this registry may be used.
-  [[nodiscard]] bool allows(std::string_view host) const;
+  /// What srun reads by itself.
+  [[nodiscard]] SubmitRules submit_rules() const;
 };
 
 /// The keys at the top of the file, besides those of SitePolicy.
@@ -158,13 +159,9 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "expected HOST[:PORT] or *.DOMAIN"},
 };
 
-/// Refuses a registry that this site does not allow.
-Result<void> check_allowed(const Config& config, std::string_view registry);
-
-/// Reads the configuration file `config.toml` and then the files `*.toml` in the directory `config.d` beside it, in
-/// order of their names: a key or list in a later file replaces that of an earlier one, tables are merged. Missing keys have
-/// their defaults. Files and directories must be owned by root (or `owner`) and writable by the owner only, including parents
-/// (base/trusted_file.hpp); an unknown key, a wrong type or a value out of range is an error with its line.
+/// Reads `config.toml` and the files of config.d (launch/policy/config_files.hpp): a key or list in a later file replaces that of
+/// an earlier one, tables are merged. Missing keys have their defaults. An unknown key, a wrong type or a value out of range is
+/// an error with its line.
 Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid());
 
 /// The same for text; `name` names the file in messages.

@@ -126,7 +126,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
 
 /// `name`: as the user gave it; of a stored container only the image that it was made from will do.
 Result<Digest> import_from_registry(const Import& import, const ImageReference& name, UserSourceLink& user) {
-  SPC_TRY(check_allowed(import.config, name.registry));
+  SPC_TRY(import.config.submit_rules().registries.check(name.registry));
   ImageReference reference = name;
   if (import.request.manifest) {
     reference.digest = import.request.manifest;

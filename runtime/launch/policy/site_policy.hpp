@@ -174,7 +174,7 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
      "read enroot.conf, mounts.d, environ.d and hooks.d in /etc/enroot and ~/.config/enroot",
      &SitePolicy::enroot_compat},
     {"check_at_submit", "yes or no", "false",
-     "let srun, sbatch and salloc check the image and these rules",
+     "let srun, sbatch and salloc ask the registry for the image",
      &SitePolicy::check_at_submit},
 };
 

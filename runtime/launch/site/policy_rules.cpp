@@ -43,16 +43,6 @@ Result<std::string> real_path(int file, const std::string& typed) {
   return std::string(path, static_cast<std::size_t>(size));
 }
 
-Result<void> check_features(const std::vector<std::string>& used, const SitePolicy& site) {
-  const auto& off = site.features_off;
-  for (const std::string& feature : used) {
-    if (std::find(off.begin(), off.end(), feature) == off.end()) continue;
-    return Error(ErrorKind::refused, formatted("--{}: not allowed by this site", feature))
-        .hint("drop it, or ask the administrator about features_off in config.toml");
-  }
-  return {};
-}
-
 bool lies_below(std::string_view path, std::string_view directory) {
   while (directory.ends_with('/')) directory.remove_suffix(1);
   return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');

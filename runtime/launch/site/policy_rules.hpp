@@ -12,9 +12,6 @@ namespace spc {
 
 /// The restrictions of config.toml, enforced in the leader: a user can bypass srun, but not the task.
 
-/// `features_off`: no option in use may be in it.
-Result<void> check_features(const std::vector<std::string>& used, const SitePolicy& site);
-
 /// Whether `path` is `directory` or below it, by whole components; both without . and .. .
 bool lies_below(std::string_view path, std::string_view directory);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "launch/site/policy_rules.hpp"
+#include "launch/policy/submit_rules.hpp"
 #include "launch/site/site_mounts.hpp"
 #include "protocol/task.hpp"
 
@@ -31,7 +31,7 @@ bool is_overridden(const LaunchRequest& request, std::string_view option) {
 /// They count like options.
 Result<void> check_options_of_user(const LaunchRequest& request, const SitePolicy& site) {
   for (const auto& [option, origin] : site.options_of_user) {
-    if (!is_overridden(request, option)) SPC_TRY_DURING(origin, check_features({option}, site));
+    if (!is_overridden(request, option)) SPC_TRY_DURING(origin, check_features({option}, site.features_off));
   }
   return {};
 }
@@ -39,7 +39,7 @@ Result<void> check_options_of_user(const LaunchRequest& request, const SitePolic
 }  // namespace
 
 Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy, const SitePolicy& site) {
-  SPC_TRY(check_features(request.features, site));
+  SPC_TRY(check_features(request.features, site.features_off));
   SPC_TRY(check_options_of_user(request, site));
   auto mounts = SPC_TRY(site_mounts(site, request.contain ? UsersMounts::no : UsersMounts::yes));
   std::move(request.mounts.begin(), request.mounts.end(), std::back_inserter(mounts));

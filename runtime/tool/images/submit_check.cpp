@@ -5,8 +5,7 @@
 #include <cstdio>
 
 #include "image/reference/location.hpp"
-#include "launch/policy/site_policy.hpp"
-#include "launch/site/policy_rules.hpp"
+#include "launch/policy/submit_rules.hpp"
 #include "protocol/submit.hpp"
 #include "tool/images/obtain.hpp"
 
@@ -34,14 +33,10 @@ Result<void> ask_registry(const Config& config, const ImageLocation& image, cons
 Result<void> check(const Wanted& wanted, const std::vector<std::string>& features) {
   const auto config = read_config(SPC_CONFIG_FILE);
   if (!config) return {};  // the nodes have files of their own
-  SPC_TRY(check_features(features, config->site));
-  if (wanted.image.empty()) return {};  // a container by its name
-  const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config->default_registry));
-  if (!config->site.importer.empty()) return {};  // which knows registries of its own
-  if (image.kind == ImageLocation::Kind::registry) {
-    SPC_TRY_DURING("pull image " + in_quotes(image.canonical()), check_allowed(*config, image.name.registry));
-  }
-  return ask_registry(*config, image, wanted);
+  const SubmitRules rules = config->submit_rules();
+  SPC_TRY(rules.check(features, wanted.image));
+  if (wanted.image.empty() || !rules.importer.empty()) return {};
+  return ask_registry(*config, SPC_TRY(ImageLocation::parse(wanted.image, config->default_registry)), wanted);
 }
 
 }  // namespace

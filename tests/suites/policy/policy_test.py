@@ -1,4 +1,5 @@
 """What an administrator decides in config.toml and config.d, and that users cannot get around it."""
+import contextlib
 import json
 import os
 
@@ -194,6 +195,40 @@ def an_image_that_its_registry_does_not_have_is_refused_at_submission(cluster):
         # What a node may have and the registry not is the node's affair, and so is a registry that cannot be reached from here.
         done = cluster.run("srun", unknown, "--container-pull=never", "true")
         expect(done.rc == 1 and "fetch manifest" not in done.err, "the registry was asked", done)
+
+
+@contextlib.contextmanager
+def observed_tool(cluster):
+    """In place of scontainer on the head: it notes that it was started, and does what it would do."""
+    tool, real, seen = "/usr/bin/scontainer", "/home/shared/real-scontainer", os.path.join(cluster.shared, "started")
+    script = os.path.join(cluster.shared, "observed-scontainer")
+    local_files.put(seen, "")
+    os.chmod(seen, 0o666)
+    local_files.put(script, f"#!/bin/sh\necho $1 >> /home/shared/started\nexec {real} \"$@\"\n")
+    os.chmod(script, 0o755)
+    cluster.root("head", "cp", tool, real).good()
+    cluster.root("head", "mount", "--bind", "/home/shared/observed-scontainer", tool).good()
+    try:
+        yield lambda: open(seen).read().split()
+    finally:
+        cluster.root("head", "umount", tool).good()
+
+
+@test
+def srun_starts_no_program_to_know_what_is_refused(cluster):
+    mounts = ("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true")
+    with observed_tool(cluster) as started:
+        with rules(cluster, 'features_off = ["container-mounts"] # TOML\n[registries."registry:5999"]\nblocked = true\n'):
+            answered("an_option_that_is_off", cluster.run(*mounts))
+            answered("a_blocked_registry", cluster.run("srun", "--container-image=registry:5999/base", "true"))
+            cluster.run("srun", IMAGE, "true").good()
+        equal(started(), [], "what was started")
+        with rules(cluster, 'features_off = ["""container-mounts"""]\n'):  # more than srun can read
+            answered("an_option_that_is_off", cluster.run(*mounts))
+        equal(started(), ["submit-check"], "what was started for a text in three quotes")
+        with rules(cluster, "check_at_submit = true\n"):
+            cluster.run("srun", IMAGE, "true").good()
+        equal(started(), ["submit-check"] * 2, "what was started with check_at_submit")
 
 
 # --- what is known afterwards ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -93,13 +94,14 @@ require_digest = true
   CHECK(config.registry("reg.example.org").mirror_tags);
   CHECK(config.registry("reg.example.org").login_servers.size() == 2);
   CHECK(config.registry("reg.example.org").require_digest);
-  CHECK(config.allows("node01:5000"));
-  CHECK(config.allows("docker.io"));
-  CHECK(config.allows("a.b.example.org"));
-  CHECK_FALSE(config.allows("reg.example.org"));  // blocked
-  CHECK_FALSE(config.allows("example.org"));
-  CHECK_FALSE(config.allows("evilexample.org"));
-  CHECK_FALSE(config.allows("node01"));
+  const RegistryRules rules = config.submit_rules().registries;
+  CHECK(rules.check("node01:5000"));
+  CHECK(rules.check("docker.io"));
+  CHECK(rules.check("a.b.example.org"));
+  CHECK_FALSE(rules.check("reg.example.org"));  // blocked
+  CHECK_FALSE(rules.check("example.org"));
+  CHECK_FALSE(rules.check("evilexample.org"));
+  CHECK_FALSE(rules.check("node01"));
   CHECK(config.registry("node01:5000").insecure);
   CHECK(config.registry("reg.example.org").blocked);
   CHECK(config.registry("reg.example.org").ca == "/x.pem");
@@ -324,4 +326,50 @@ TEST_CASE("the example that is installed has every key with its default") {
   CHECK(config.site == SitePolicy());
   CHECK(config.store.max_size == StoreConfig().max_size);
   CHECK(config.public_ttl == Config().public_ttl);
+}
+
+namespace {
+
+SubmitRules plain(const std::vector<std::string>& texts) {
+  std::vector<ConfigFile> files;
+  for (const std::string& text : texts) files.push_back({"config.toml", text});
+  return SubmitRules::of(files);
+}
+
+/// What srun makes of plain texts is what all others make of them.
+bool is_read_alike(const std::vector<std::string>& texts) {
+  Config config;
+  for (const std::string& text : texts) REQUIRE(add_config(config, text, "config.toml"));
+  SubmitRules rules = plain(texts);
+  std::sort(rules.registries.blocked.begin(), rules.registries.blocked.end());
+  return rules == config.submit_rules();
+}
+
+}  // namespace
+
+TEST_CASE("srun reads plain TOML as the configuration is read") {
+  CHECK(is_read_alike({""}));
+  CHECK(is_read_alike({config_example()}));
+  CHECK(is_read_alike({"features_off = [\"container-save\", 'container-name']\nimporter = \"/x\"\ncheck_at_submit = true"}));
+  CHECK(is_read_alike({"# a = \"\n\r\n \"features_off\" = [ # first\n\n 'container-save' , # \"]\n]\t# last\r\ntag_ttl = 1_0\n"}));
+  CHECK(is_read_alike({"allowed_registries = [\"a:1\", \"*.b.c\",]\ndefault_registry = 'r:5000'\n[store]\nmax_size = \"1T\"\n"
+                       "[ registries . \"Node:1\" ]\nblocked = true\nca = \"/a#b\"\n[registries.other]\nblocked = false\n"}));
+  CHECK(is_read_alike({"features_off = [\"container-save\"]\n[registries.a]\nblocked = true\n[registries.b]\nblocked = true\n",
+                       "features_off = []\n[registries.a]\nblocked = false\n"}));
+  CHECK(plain({}).known == SubmitRules::Known::none);
+  CHECK(plain({""}).known == SubmitRules::Known::all);
+}
+
+TEST_CASE("what is more than plain TOML is left to scontainer") {
+  for (const char* text :
+       {"registries.\"a\".blocked = true", "registries = { a = { blocked = true } }",
+        "features_off = \"\"\"container-save\"\"\"", "features_off = ['''container-save''']",
+        "features_off = [\"container\\u002dsave\"]", "features_off = \"container-save\"", "features_off = [true]",
+        "features_off = [\"a\" \"b\"]", "features_off = [\"container-save\"", "check_at_submit = \"yes\"", "check_at_submit = 1",
+        "importer = /opt/x", "importer = \"/opt", "[registries.\"a b\"]\nblocked = true", "[[registries]]", "[registries.\"a\"",
+        "[registries.\"a\"]\nblocked = 1", "writable", "writable =", "= true", "writable = true false", "a.b = 1"}) {
+    INFO(text);
+    CHECK(plain({text}).known == SubmitRules::Known::some);
+    CHECK(plain({"", text, ""}).known == SubmitRules::Known::some);
+  }
 }

@@ -7,6 +7,7 @@
 #include "base/unique_fd.hpp"
 #include "unit/catch.hpp"
 #include "launch/inside/start_record.hpp"
+#include "launch/policy/submit_rules.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "launch/site/site_mounts.hpp"
 #include "launch/site/site_request.hpp"
@@ -74,8 +75,8 @@ TEST_CASE("where an image lies is where its file really is") {
 
 TEST_CASE("an option that is off is refused by name") {
   const SitePolicy site = site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
-  CHECK(message_of(check_features({"container-mounts"}, site)) == "accepted");
-  CHECK(message_of(check_features({"container-mounts", "container-name"}, site)) ==
+  CHECK(message_of(check_features({"container-mounts"}, site.features_off)) == "accepted");
+  CHECK(message_of(check_features({"container-mounts", "container-name"}, site.features_off)) ==
         "--container-name: not allowed by this site (hint: drop it, or ask the administrator about features_off in "
         "config.toml)");
 }
