@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <string_view>
 
 #include "across_nodes.hpp"
@@ -42,6 +43,12 @@ struct Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 };
+
+/// The job begins here. What its steps have asked registries since counts for its later ones, and so does what others have.
+void note_submission() {
+  const bool begins = spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr;
+  if (begins) ::setenv(SPC_SINCE_VARIABLE, std::to_string(::time(nullptr)).c_str(), 1);
+}
 
 std::optional<SrunThatListens> srun;  ///< for this task's error; without one the task prints it itself
 
@@ -126,8 +133,9 @@ int refuse_early() {
   Request request(runtime, given, environ, nullptr, nullptr);
   std::string refused = request.refused;
   if (refused.empty()) refused = keep_components_apart(given);
-  request.options.variables = environ;  // a variable was set: it may lie elsewhere now
   const bool wants_container = request.summary.container != 0;
+  if (wants_container || spank_context() == S_CTX_ALLOCATOR) note_submission();
+  request.options.variables = environ;  // a variable was set: it may lie elsewhere now
   if (refused.empty() && !wants_container) {
     say_what_is_ignored(given);
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());

@@ -237,6 +237,9 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
       Asked asked{std::move(request), as_map(environment.variables)};
       asked.request.style = &rt->style;
       asked.request.overrides = rt->settings;
+      if (const auto since = asked.job.find(SPC_SINCE_VARIABLE); since != asked.job.end()) {
+        asked.request.since = TagAge::parse_time(since->second);
+      }
       asked.request.granted_devices = rt->granted;
       return asked;
     };

@@ -10,7 +10,7 @@ namespace spc {
 /// writes this; the agent checks and keeps it as /run/spank-container/policy until one of the files changes. In
 /// that file, texts follow that only the user's side of a start reads: launch/policy/site_policy.hpp.
 struct PolicyRecord {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '4', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '5', '\0'};
   static constexpr std::uint32_t kMostText = 256 << 10;
 
   char magic[8] = {};
@@ -24,6 +24,7 @@ struct PolicyRecord {
   std::uint32_t text_bytes = 0;     ///< length of the following texts, at most kMostText
   std::int64_t made_at = 0;         ///< seconds since 1970: images admitted earlier were not checked against this policy
   std::int64_t tag_ttl = 0;         ///< seconds for which a tag is not resolved again
+  std::int64_t job_tag_ttl = 0;     ///< the same for one that was resolved since the job was submitted
   char default_registry[256] = {};  ///< NUL-terminated
 
   enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2, never = 3 };

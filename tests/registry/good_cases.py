@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import oci
 from server import Server
-from scene import big_image, config, elsewhere, new_store, once, pull, registry, small, succeeds
+from scene import big_image, config, elsewhere, new_store, of_a_job, once, pull, registry, small, succeeds
 
 # --- what works ---
 
@@ -107,6 +107,28 @@ def test_pull_missing_and_tag_ttl_ask_nothing():
     assert len(registry.requests) == before
     succeeds(pull("missing", store=store, pull="always"), small)
     assert len(registry.requests) > before
+
+
+def test_later_steps_of_a_job_ask_nothing():
+    repository = registry.repository("steps", small)
+    store = new_store()
+    succeeds(pull("steps", store=store), small)
+    job = [f"since={int(time.time())}"]
+    time.sleep(1.1)
+
+    def requests(image, more, **options):
+        before = len(registry.requests)
+        succeeds(pull("steps", store=store, more=more, **options), image)
+        return len(registry.requests) - before
+
+    assert requests(small, job) == 1, "the job's first step does not ask"
+    other = big_image(1)
+    repository.add(other, "1")
+    assert requests(small, job) == 0, "the next one asks"
+    assert requests(small, of_a_job()) == 0, "one of another job that was submitted before asks"
+    assert requests(other, of_a_job(submitted=0)) > 0
+    assert requests(other, of_a_job(), settings=config("job_tag_ttl = 0")) == 1
+    assert requests(other, []) == 1
 
 
 def test_an_unreachable_registry_is_a_warning_while_the_image_is_public():

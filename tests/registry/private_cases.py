@@ -4,7 +4,7 @@ import os
 import time
 
 from login_cases import wants_basic
-from scene import config, elsewhere, new_store, pull, registry, succeeds
+from scene import config, elsewhere, new_store, of_a_job, pull, registry, succeeds
 from server import Server
 from store_cases import image_of_its_own, layer_requests, refused
 from user import User, alice
@@ -45,6 +45,19 @@ def test_another_user_with_credentials_of_his_own_gets_it_without_its_layers():
     succeeds(pull("private/team", store=store, user=alice(), uid=BOB), image)
     assert len(layer_requests(registry, image)) == before
     assert os.listdir(os.path.join(store.path, "images/grants", str(BOB)))
+
+
+def test_later_steps_of_a_job_ask_nothing_for_its_user_alone():
+    image, store = private_image("private/steps")
+    before = len(registry.requests)
+    succeeds(pull("private/steps", store=store, user=alice(), uid=ALICE, more=of_a_job()), image)
+    assert len(registry.requests) == before, registry.requests[before:]
+    refused(pull("private/steps", store=store, user=User(None), uid=BOB, more=of_a_job()))
+    never = config("private_ttl = 0")
+    before = len(registry.requests)
+    succeeds(pull("private/steps", store=store, user=alice(), uid=ALICE, more=of_a_job(), settings=never), image)
+    assert len(registry.requests) > before, "with private_ttl = 0 every start asks"
+    succeeds(pull("private/steps", store=store, user=alice(), uid=ALICE), image)
 
 
 def the_same_as_unknown(name, image, store, user, **options):

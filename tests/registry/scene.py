@@ -79,6 +79,11 @@ def fails(result, *texts):
     return result
 
 
+def of_a_job(submitted=3600):
+    """What a request has if it is of a job that was submitted so many seconds ago, by default before all that a test does."""
+    return [f"since={int(time.time()) - submitted}"]
+
+
 def once(hook):
     state = {"left": 1}
 

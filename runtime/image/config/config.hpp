@@ -81,7 +81,7 @@ struct Config {
   std::string upper_size;  ///< a percentage of the job's memory, or bytes with K, M, G or T, as tmpfs takes it
   std::string squashfs;   ///< auto, kernel or fuse
   PullPolicy pull{};
-  std::int64_t public_ttl{}, private_ttl{}, tag_ttl{};  ///< seconds
+  std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
   std::uint64_t max_image_bytes{};
   std::int64_t stall_timeout{};  ///< seconds
@@ -132,6 +132,9 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "how long a resolved tag is not resolved again",
      &Config::tag_ttl, nullptr, nullptr, nullptr,
      key::kYear},
+    {"job_tag_ttl", "seconds", "60",
+     "the same for a tag resolved since the job was submitted",
+     &Config::job_tag_ttl, nullptr, nullptr, nullptr, key::kYear},
     {"max_parallel_layers", "number", "0",
      "layers converted in parallel; 0: one per core, at most 4",
      &Config::max_parallel_layers, nullptr, nullptr, nullptr, 64},

@@ -144,6 +144,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
                         .digest = reference.digest,
                         .origin = {.registry = reference.registry, .repository = reference.repository},
                         .uid = import.request.uid,
+                        .since = import.request.since,
                         .has_it = import.request.manifest.has_value()};
   wanted.origin.platform = import.request.platform.str();
   StoredImage stored(import.store, wanted, import.config);

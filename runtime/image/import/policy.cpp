@@ -58,6 +58,7 @@ PolicyRecord record_of(const Config& config) {
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
   policy.made_at = static_cast<std::int64_t>(std::time(nullptr));
   policy.tag_ttl = config.tag_ttl;
+  policy.job_tag_ttl = config.job_tag_ttl;
   config.default_registry.copy(policy.default_registry, sizeof policy.default_registry - 1);
   return policy;
 }

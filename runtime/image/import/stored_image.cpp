@@ -128,8 +128,10 @@ Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const
   const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never;
   const bool may = known.is_public || known.granted;
   if (may && need_not_ask) return std::optional(known.ref.manifest);
-  const bool is_fresh = wanted_.digest || now() < known.ref.asked_at + config_.tag_ttl;
-  if (known.is_public && is_fresh) return std::optional(known.ref.manifest);
+  const TagAge age{.asked_at = known.ref.asked_at, .now = now()};
+  const bool is_fresh_in_job = age.is_fresh(0, config_.job_tag_ttl, wanted_.since);
+  const bool is_fresh = wanted_.digest || is_fresh_in_job || age.is_fresh(config_.tag_ttl, 0, {});
+  if ((known.is_public && is_fresh) || (known.granted && is_fresh_in_job)) return std::optional(known.ref.manifest);
   if (pull != PullPolicy::never) return std::optional<Digest>();
   if (known.origin.public_until > 0) {
     return Error(ErrorKind::refused, "the registry must confirm that it is public")
@@ -177,7 +179,8 @@ Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, co
 
 /// The registry has just confirmed both tag and access to everybody. Files are written only when that matters.
 Result<void> StoredImage::renew(Known known) const {
-  if (config_.tag_ttl > 0 && !wanted_.digest) SPC_TRY(store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}));
+  const bool counts = config_.tag_ttl > 0 || (config_.job_tag_ttl > 0 && wanted_.since);
+  if (counts && !wanted_.digest) SPC_TRY(store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}));
   if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
   const bool was_private = known.origin.public_until == 0;
   known.origin.public_until = now() + config_.public_ttl;

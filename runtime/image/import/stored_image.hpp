@@ -21,6 +21,7 @@ struct RequestedImage {
   std::optional<Digest> digest;         ///< when the name says which image it is
   ImageOrigin origin;                   ///< the place and the platform
   std::uint32_t uid = 0;
+  std::optional<std::int64_t> since;  ///< when the job was submitted
   bool has_it = false;  ///< the user has a container of this digest: access is not in question
 };
 

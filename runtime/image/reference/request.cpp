@@ -8,6 +8,21 @@
 
 namespace spc {
 
+namespace {
+
+template <typename Number>
+bool is_number(std::string_view text, Number& number) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && rest == text.data() + text.size();
+}
+
+}  // namespace
+
+std::optional<std::int64_t> TagAge::parse_time(std::string_view text) {
+  std::int64_t time = 0;
+  return is_number(text, time) ? std::optional(time) : std::nullopt;
+}
+
 std::optional<PullPolicy> parse_pull_policy(std::string_view text) {
   for (const PullPolicy policy : {PullPolicy::newer, PullPolicy::missing, PullPolicy::always, PullPolicy::never}) {
     if (text == name_of(policy)) return policy;
@@ -77,6 +92,7 @@ std::string ImportRequest::serialize() const {
   if (pull) add("pull", name_of(*pull));
   if (manifest) add("manifest", manifest->str());
   add("uid", std::to_string(uid));
+  if (since) add("since", std::to_string(*since));
   if (!registry_user.empty()) add("registry_user", registry_user);
   if (user_store) add("user_store", "yes");
   if (meter) add("meter", "yes");
@@ -112,8 +128,9 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
     } else if (key == "only_digest") {
       request.only_digest = value == "yes";
     } else if (key == "uid") {
-      const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), request.uid);
-      if (error != std::errc{} || rest != value.data() + value.size()) return wrong("uid is not a number");
+      if (!is_number(value, request.uid)) return wrong("uid is not a number");
+    } else if (key == "since") {
+      if (!is_number(value, request.since.emplace())) return wrong("since is not a number");
     } else if (key == "registry_user") {
       request.registry_user = value;
     } else if (key == "user_store") {

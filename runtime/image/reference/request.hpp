@@ -37,6 +37,21 @@ struct Platform {
 /// files of their own. Empty if the name would be too long for a file.
 std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform);
 
+/// When a registry was last asked what a tag stands for, and the time now, in seconds since 1970.
+struct TagAge {
+  std::int64_t asked_at = 0;
+  std::int64_t now = 0;
+
+  /// A time as the job's variable has it. The user can write another one there, and then gets an older answer.
+  static std::optional<std::int64_t> parse_time(std::string_view text);
+  /// Whether it need not be asked again: for `ttl` seconds, and for `job_ttl` seconds if it was asked after `since`. In that very
+  /// second it does not count: a tag that was moved before the job was submitted is seen as moved.
+  [[nodiscard]] bool is_fresh(std::int64_t ttl, std::int64_t job_ttl, const std::optional<std::int64_t>& since) const {
+    const std::int64_t age = now - asked_at;  // below 0: the clock was set back
+    return age >= 0 && (age < ttl || (since && asked_at > *since && age < job_ttl));
+  }
+};
+
 /// A request to `import`, passed as records `key=value\0` in a sealed memory file (kImportRequest).
 struct ImportRequest {
   std::string image;  ///< ImageLocation::canonical()
@@ -45,6 +60,7 @@ struct ImportRequest {
   std::optional<PullPolicy> pull;        ///< empty: as in config.toml
   std::optional<Digest> manifest;        ///< of a registry's image: only this one will do, whatever the tag is now
   std::uint32_t uid = 0;                 ///< of the job's user
+  std::optional<std::int64_t> since;     ///< when the job was submitted: TagAge
   std::string registry_user;             ///< whose credentials to use; empty: none unless needed
   bool user_store = false;               ///< the store is the user's own: the user's proxies apply
   bool meter = false;                    ///< report progress every few bytes (ImportMessageKind::meter)

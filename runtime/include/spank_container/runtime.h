@@ -23,6 +23,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/** A variable of the job: when it was submitted, in seconds since 1970. What a registry has said since of a tag need not be
+ * asked again for job_tag_ttl seconds (config.toml). */
+#define SPC_SINCE_VARIABLE "SLURM_SPANK_SCONTAINER_SINCE"
+
 #ifdef __cplusplus
 extern "C" {
 #endif

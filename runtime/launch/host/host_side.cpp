@@ -182,9 +182,8 @@ void move_mount_target(RootSetup& root, const std::string& from, const std::stri
   }
 }
 
-std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
-                                     const PolicyRecord& policy) {
-  if (pull == PullPolicy::always) return std::nullopt;
+std::optional<Digest> known_manifest(const std::string& ref_file_name, const TagDemand& demand, const PolicyRecord& policy) {
+  if (demand.pull == PullPolicy::always) return std::nullopt;
   const std::string path = SPC_STORE_DIR "/" + store_layout::ref_path(ref_file_name);
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
@@ -195,10 +194,9 @@ std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immu
   if (space == std::string::npos) return std::nullopt;
   const auto digest = Digest::parse(std::string_view(*text).substr(0, space));
   if (!digest) return std::nullopt;
-  const auto asked = std::strtoll(text->c_str() + space + 1, nullptr, 10);
-  const bool fresh =
-      immutable || pull == PullPolicy::missing || pull == PullPolicy::never || ::time(nullptr) - asked < policy.tag_ttl;
-  return fresh ? std::optional(*digest) : std::nullopt;
+  const TagAge age{.asked_at = std::strtoll(text->c_str() + space + 1, nullptr, 10), .now = ::time(nullptr)};
+  const bool need_not_ask = demand.immutable || demand.pull == PullPolicy::missing || demand.pull == PullPolicy::never;
+  return need_not_ask || age.is_fresh(policy.tag_ttl, policy.job_tag_ttl, demand.since) ? std::optional(*digest) : std::nullopt;
 }
 
 }  // namespace spc

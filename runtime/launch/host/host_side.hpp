@@ -58,9 +58,15 @@ void add_display(HostSide& side, const std::map<std::string, std::string>& job_e
 /// Mounts one path of the container at another.
 void move_mount_target(RootSetup& root, const std::string& from, const std::string& to);
 
+/// How sure of a tag one has to be.
+struct TagDemand {
+  bool immutable = false;  ///< it is a digest
+  PullPolicy pull = PullPolicy::missing;
+  std::optional<std::int64_t> since;  ///< as in LaunchRequest
+};
+
 /// The manifest that this (canonical) reference is known to resolve to without a query, if it is public.
 /// Nothing is known that `import` has not checked under the site's current rules.
-std::optional<Digest> known_manifest(const std::string& ref_file_name, bool immutable, PullPolicy pull,
-                                     const PolicyRecord& policy);
+std::optional<Digest> known_manifest(const std::string& ref_file_name, const TagDemand& demand, const PolicyRecord& policy);
 
 }  // namespace spc

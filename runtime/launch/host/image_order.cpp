@@ -39,11 +39,12 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
     order.flags |= TaskMessage::start_known;
     order.manifest = earlier;
   } else if (const auto known =
-                 ref_file ? known_manifest(*ref_file, image.name.digest.has_value(), pull, policy) : std::nullopt) {
+                 ref_file ? known_manifest(*ref_file, {image.name.digest.has_value(), pull, request.since}, policy) : std::nullopt) {
     order.flags |= TaskMessage::start_known;
     order.manifest = *known;
   }
   import.pull = pull;
+  import.since = request.since;
   import.verbose = request.verbose;
   import.registry_user = image.name.user;
   import.image = image.canonical();
@@ -106,7 +107,7 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
   if (image.kind != ImageLocation::Kind::registry) return wanted;
   if (image.name.digest) wanted.digest = image.name.digest->str();
   const auto ref_file = ref_file_of(image.name, request.platform.value_or(Platform{}));
-  if (const auto known = ref_file ? known_manifest(*ref_file, true, PullPolicy::missing, policy) : std::nullopt) {
+  if (const auto known = ref_file ? known_manifest(*ref_file, {.immutable = true}, policy) : std::nullopt) {
     wanted.digest = known->str();
   }
   return wanted;

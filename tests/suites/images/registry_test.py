@@ -7,6 +7,7 @@ from functools import partial
 from errors_test import answered, refused
 from images import CONFIG, LAYER, MANIFEST, Image, digest_of, named, special, tar_of, with_probe
 from harness import add, equal, expect, test
+from site_files import rules
 
 
 def pull(cluster, golden, name):
@@ -234,3 +235,29 @@ def a_layer_that_is_there_is_not_fetched_again(cluster):
         cluster.srun("-w", "node01", "/probe", image=name).good()
     counts = [count for path, count in cluster.faulty.requests.items() if path.endswith(layers[0])]
     equal(sum(counts), 1, "downloads of the layer that both images have")
+
+
+# --- how often a registry is asked -----------------------------------------------------------------------------------
+
+@test
+def a_tag_is_resolved_once_per_job(cluster):
+    name, _ = cluster.faulty.publish(with_probe("steps", []))
+    path = "/v2/suites/steps/manifests/1"
+    step = f"srun --container-image={name}"
+
+    def asked(*steps):
+        before = cluster.faulty.requests[path]
+        cluster.run("salloc", "-Q", "-N1", "-w", "node01", "sh", "-ec", "sleep 1.1; " + "; ".join(steps)).good()
+        return cluster.faulty.requests[path] - before
+
+    cluster.srun("-w", "node01", "/probe", image=name).good()
+    equal(asked(f"{step} /probe", f"{step} /probe", f"{step} /probe"), 1, "requests by three steps")
+    equal(asked(f"{step} /probe", f"{step} /probe"), 1, "requests by the next job")
+    expect(asked(f"{step} /probe", f"{step} --container-pull=always /probe") > 1, "--container-pull=always does not ask")
+    equal(asked(f"{step} /probe", f"SLURM_SPANK_SCONTAINER_SINCE=x {step} /probe"), 2, "requests if the variable is damaged")
+    with rules(cluster, "job_tag_ttl = 0\n"):
+        equal(asked(f"{step} /probe", f"{step} /probe"), 2, "requests by two steps with job_tag_ttl = 0")
+    batch = f"#!/bin/sh\nsleep 1.1\n{step} /probe\n{step} /probe\n"
+    before = cluster.faulty.requests[path]
+    cluster.batch(batch, "-w", "node01").good()
+    equal(cluster.faulty.requests[path] - before, 1, "requests by the steps of a batch job")

@@ -109,6 +109,7 @@ TEST_CASE("a request arrives as it was sent") {
   request.config = "/etc/x y";
   request.pull = PullPolicy::missing;
   request.uid = 1000;
+  request.since = 1700000000;
   request.only_digest = true;
   const auto back = ImportRequest::parse(request.serialize()).value();
   CHECK(back.image == request.image);
@@ -116,10 +117,25 @@ TEST_CASE("a request arrives as it was sent") {
   CHECK(back.config == "/etc/x y");
   CHECK(back.pull == PullPolicy::missing);
   CHECK(back.uid == 1000);
+  CHECK(back.since == 1700000000);
   CHECK(back.only_digest);
   CHECK_FALSE(ImportRequest::parse("image=x"));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0image=y\0", 16)));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0other=y\0", 16)));
+  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0since=1 \0", 17)));
   CHECK_FALSE(Platform::parse("linux"));
   CHECK_FALSE(Platform::parse("linux/a/b/c"));
+}
+
+TEST_CASE("a tag need not be asked for again while the answer is young enough") {
+  const TagAge age{.asked_at = 1000, .now = 1059};
+  CHECK(age.is_fresh(60, 0, {}));
+  CHECK_FALSE(age.is_fresh(59, 0, {}));
+  CHECK_FALSE(age.is_fresh(0, 60, {}));    // who knows when the job was submitted
+  CHECK_FALSE(age.is_fresh(0, 60, 1000));  // in that very second
+  CHECK(age.is_fresh(0, 60, 999));
+  CHECK_FALSE(age.is_fresh(0, 59, 999));
+  CHECK_FALSE(TagAge{.asked_at = 1000, .now = 990}.is_fresh(0, 60, 900));  // the clock was set back
+  CHECK(TagAge::parse_time("17") == 17);
+  for (const char* text : {"", "x", "17x", "1e3", " 17", "99999999999999999999"}) CHECK_FALSE(TagAge::parse_time(text));
 }
