@@ -121,11 +121,10 @@ std::string take_own_component(spank_t spank, bool& is_component) {
   return "the component of the heterogeneous step is ambiguous (hint: start one srun per component)";
 }
 
-std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank, bool asks) {
+std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
   std::string variable, nodes;
   if (!variable_of_job(kReportVariable, variable, spank)) return std::nullopt;
   spank_unsetenv(spank, kReportVariable);
-  if (!asks) return std::nullopt;
   SrunThatListens srun;
   const auto address = ReportAddress::parse(variable);
   // On a single node there is nothing to gather.

@@ -36,8 +36,8 @@ std::string take_own_component(spank_t spank, bool& is_component);
 /// The srun of a step on several nodes.
 class SrunThatListens {
  public:
-  /// `asks`: this task will report its failure; for the others only the variable is removed.
-  static std::optional<SrunThatListens> of_this_step(spank_t spank, bool asks);
+  /// The variable that names it is removed.
+  static std::optional<SrunThatListens> of_this_step(spank_t spank);
   /// Sends it this node's error. False: it was not accepted, and will not be printed.
   [[nodiscard]] bool takes(const char* error) const;
 

@@ -18,6 +18,7 @@
 #include "user_side.hpp"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ using namespace spank_container;
 /// The runtime library's log: what the waiting user is told (spc_log_fn). In slurmstepd, while a container is saved.
 void tell_user(int level, const char* line, void*) {
   if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
-  const bool is_for_us = level == SPC_LOG_NOTICE ? state.tells_errors : state.tells_progress;
+  const bool is_for_us = level == SPC_LOG_NOTICE ? state.is_first : state.tells_progress;
   if (!is_for_us || (level == SPC_LOG_DEBUG && !state.verbose)) return;
   // What slurmstepd passes on has its prefix.
   slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
@@ -95,6 +96,16 @@ bool wants_container(spank_t spank) {
   return false;
 }
 
+/// In slurmd. A failure is told in its log and costs nothing else: see above.
+template <typename Call>
+int on_node(const Call& call) {
+  spc_runtime* runtime = nullptr;
+  const bool opened = spc_open(nullptr, nullptr, &runtime) == SPC_OK;
+  if (opened && call(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
+  spc_close(runtime);
+  return 0;
+}
+
 }  // namespace
 
 #pragma GCC visibility push(default)
@@ -108,13 +119,7 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
     case S_CTX_ALLOCATOR: return has_options_in_allocator() ? register_options(spank) : 0;
     case S_CTX_LOCAL:
     case S_CTX_REMOTE: return register_options(spank);
-    case S_CTX_SLURMD: {
-      spc_runtime* runtime = nullptr;
-      if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return 0;
-      if (spc_node_setup(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
-      spc_close(runtime);
-      return 0;
-    }
+    case S_CTX_SLURMD: return on_node(spc_node_setup);
     default: return 0;
   }
 }
@@ -123,6 +128,8 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   const auto context = spank_context();
   if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR) return refuse_early();
   if (context != S_CTX_REMOTE || !wants_container(spank)) return 0;
+  void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared != MAP_FAILED) state.told = static_cast<std::atomic<uint32_t>*>(shared);
   if (spc_open(tell_user, nullptr, &state.runtime) != SPC_OK) {
     state.step_error = "out of memory";
   } else if (spc_step_open(state.runtime) != SPC_OK) {
@@ -188,13 +195,9 @@ int slurm_spank_exit(spank_t, int, char**) {
 int slurm_spank_job_epilog(spank_t spank, int, char**) {
   uid_t uid = 0;
   uint32_t job = 0;
-  spc_runtime* runtime = nullptr;
   if (spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
     return 0;
-  if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return 0;
-  if (spc_job_epilog(runtime, uid, job) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
-  spc_close(runtime);
-  return 0;
+  return on_node([&](spc_runtime* runtime) { return spc_job_epilog(runtime, uid, job); });
 }
 
 /// Slurm 20.11 calls init in slurmd only for plugins that have this.

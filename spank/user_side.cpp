@@ -83,12 +83,29 @@ void say_what_is_ignored(const std::vector<GivenOption>& given) {
   }
 }
 
+/// What the tasks of a node know of their errors, in `State::told`.
+enum Told : uint32_t { not_yet = 0, first_is_in, by_one };
+
+/// One line for each node: the first task's, whose error is mostly everybody's. Only when it has got in, or has not
+/// decided within two seconds, another's.
+bool is_mine_to_tell() {
+  if (state.told == nullptr) return state.is_first;
+  for (int ms = 0; !state.is_first && *state.told == not_yet && ms < 2000; ms += 10) ::usleep(10'000);
+  return state.told->exchange(by_one) != by_one;
+}
+
+/// Unless another task has told an error of its own meanwhile.
+void first_has_got_in() {
+  uint32_t before = not_yet;
+  if (state.told != nullptr && state.is_first) state.told->compare_exchange_strong(before, first_is_in);
+}
+
 /// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two lines about the plugin
 /// stack for every task.
 [[noreturn]] void refuse_task(const char* why) {
   // Who looks for lines of pyxis looks for one from each node.
   const bool may_be_gathered = prefix() == std::string_view(kPrefix);
-  if (state.tells_errors && !(may_be_gathered && srun && srun->takes(why))) slurm_spank_log("%s%s", prefix(), why);
+  if (is_mine_to_tell() && !(may_be_gathered && srun && srun->takes(why))) slurm_spank_log("%s%s", prefix(), why);
   ::_exit(1);
 }
 
@@ -161,11 +178,11 @@ void enter_or_end_task(spank_t spank) {
   uint32_t node = 0;
   spank_get_item(spank, S_TASK_ID, &task);
   spank_get_item(spank, S_JOB_NODEID, &node);
-  state.tells_errors = task == 0;
+  state.is_first = task == 0;
   state.tells_progress = task == 0 && node == 0;
   let_signals_end_the_task();
 
-  srun = SrunThatListens::of_this_step(spank, state.tells_errors);
+  srun = SrunThatListens::of_this_step(spank);
   if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
   const std::string unusable = configure(state.runtime);
   bool is_component = false;
@@ -184,7 +201,7 @@ void enter_or_end_task(spank_t spank) {
   if (!request.refused.empty()) refuse_task(request.refused.c_str());
   if (is_component && request.summary.container == 0) {
     spc_task_stay_outside(state.runtime);
-    return;
+    return first_has_got_in();
   }
   if (request.summary.explain != 0 && !state.tells_progress) ::_exit(0);  // one container is enough to explain
   if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
@@ -197,6 +214,7 @@ void enter_or_end_task(spank_t spank) {
   if (request.summary.explain == 0) environment.before_entering = run_task_prolog;
   if (spc_task_enter(state.runtime, &request.options, &environment) != SPC_OK) refuse_task(spc_error_message(state.runtime));
   prolog.apply(spank);
+  first_has_got_in();
 }
 
 }  // namespace spank_container

@@ -10,6 +10,7 @@ extern "C" {
 #include <slurm/spank.h>  // does not say it is C
 }
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,10 @@ struct State {
   const char* prefix = kPrefix;  ///< before every line for the user
   uint32_t ended = 0;            ///< tasks of this node
   uint32_t killed = 0;           ///< of those, by SIGTERM or SIGKILL
-  bool tells_errors = false;     ///< the first task of its node
+  bool is_first = false;         ///< the first task of its node
   bool verbose = false;
   bool tells_progress = false;  ///< this process tells the user how it goes: slurmstepd, the first task of the first node
+  std::atomic<uint32_t>* told = nullptr;  ///< shared by the tasks of a node: see user_side.cpp
 };
 inline State state;
 

@@ -89,14 +89,11 @@ Result<void> run_agent(const Arguments& arguments, const std::string& what) {
     keep_only(-1);
     execute(arguments);
   }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return Error::from_errno(errno, "wait for the agent");
+  int status = -1;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
-  }
-  return {};
+  if (status == 0) return {};
+  return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
 }
 
 }  // namespace
@@ -169,6 +166,7 @@ void StepAgent::stop(const StepChannel& channel) {
   ::shutdown(channel.tasks.get(), SHUT_RDWR);  // whoever has inherited it
   // With contain_spank it is no child of ours, and ends by itself all the same.
   const UniqueFd agent = watch(pid_);
+  if (agent) ::kill(pid_, SIGCONT);  // its user may have had it stopped, and it is to end its helpers
   if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
   // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
   if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);

@@ -101,6 +101,16 @@ def it_runs_in_each_task_if_the_site_says_so(cluster):
 
 
 @test
+def a_task_that_alone_does_not_get_in_says_why(cluster):
+    """Not the first one, which else tells everybody's error."""
+    image = with_entrypoint(cluster, "only-third", 'test $SLURM_LOCALID != 2 || exit 7; exec "$@"')
+    with Configured(cluster, 'entrypoint = "task"'):
+        done = cluster.srun(*ON, "-n4", "echo", "in", image=image)
+    equal((done.rc, done.out, len(done.errors())), (1, "in\n" * 3, 1), "exit code, output and error lines", done)
+    expect("exited with status 7" in done.errors()[0], "the line does not say why", done)
+
+
+@test
 def each_private_container_has_its_own_run(cluster):
     image = with_entrypoint(cluster, "private", 'test ! -e /mine; touch /mine; exec "$@"')
     cluster.srun(*ON, "-n2", "--container-private", "sh", "-c", "ls /mine", image=image).good("/mine\n" * 2)
