@@ -2,6 +2,7 @@
 import contextlib
 import os
 import re
+import select
 import stat
 import subprocess
 import sys
@@ -79,7 +80,7 @@ class Traced:
 
     def __init__(self, cluster, program, role, *what, node=NODE):
         self.argv = [program, str(slurmd_of(cluster, node)), role, *map(str, what)]
-        self.lines = []
+        self.lines, self.heard = [], []
 
     def __enter__(self):
         self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, text=True)
@@ -88,8 +89,17 @@ class Traced:
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.lines = [line.split() for line in self.process.stdout.read().splitlines()]
+        self.lines = [line.split() for line in [*self.heard, *self.process.stdout.read().splitlines()]]
         self.process.wait()
+
+    def await_done(self, has_ended):
+        """Whether it comes to that before the step has ended."""
+        lines = self.process.stdout
+        while not has_ended():
+            if select.select([lines], [], [], 0.1)[0]:
+                self.heard.append(lines.readline())
+                return True
+        return False
 
     def calls(self):
         return [int(number) for word, _, number in self.lines if word == "call"]

@@ -141,8 +141,12 @@ class Sweep:
         except Failed as failed:
             return failed.done
         finally:
-            self.cluster.run("scancel", "--me", "-n", "cat,probe")
+            self.cancel_steps()
             kill_all([pid for pid in self.cluster.strangers(NODE) if name_of(pid) not in OURS])
+
+    def cancel_steps(self):
+        for name in ("cat", "probe"):  # not that of the holder
+            self.cluster.run("scancel", "--me", "-n", name)
 
     def calls(self, scenario, role):
         done, traced = self.run(scenario, role, "list")
@@ -222,11 +226,11 @@ def in_turn(sources):
                 sources.remove(source)
 
 
-def sweep(cluster, options, count, budget, seed, roles_of, points_of):
+def sweep(cluster, options, count, budget, seed, roles_of, points_of, kind=Sweep):
     """`points_of(calls, chance)`: what is to be done to a role that makes these calls, in which order."""
     chance = random.Random(seed)
-    one = Sweep(cluster, options.tracer, count)
-    scenarios = [scenario for scenario in SCENARIOS if scenario.name in (options.scenario or IN_SHORT if budget.is_short() else options.scenario or ALL)]
+    one = kind(cluster, options.tracer, count)
+    scenarios = [scenario for scenario in SCENARIOS if scenario.name in (options.scenario or IN_SHORT if budget.is_short() else options.scenario or ALL) and roles_of(scenario)]
     for scenario in scenarios:
         mine = budget.part(1 / len(scenarios))
         scenario.set_up(cluster)

@@ -2,6 +2,7 @@
 //
 //   hostile_tracer PID ROLE list              lets everything run, and prints each system call of ROLE
 //   hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
+//   hostile_tracer PID ROLE stop N            stops ROLE (SIGSTOP) with its Nth system call
 //   hostile_tracer PID ROLE fail N ERRNO [NUMBER]
 //                                             lets the Nth (with this NUMBER) fail; close(2) closes all the same
 //
@@ -43,7 +44,7 @@ struct Task {
 
 struct Wish {
   std::string role;
-  enum What { list, kill, fail } what = list;
+  enum What { list, kill, stop, fail } what = list;
   long at = 0;
   int error = 0;
   int number = -1;  // of the system calls that count; all
@@ -156,6 +157,7 @@ class Tracer {
     } else if ((wish_.number < 0 || number == wish_.number) && ++count_ == wish_.at) {
       std::printf("done %d %d\n", process, number);
       if (wish_.what == Wish::kill) ::kill(process, SIGKILL);
+      if (wish_.what == Wish::stop) ::kill(process, SIGSTOP);
       if (wish_.what == Wish::fail) prevent(task, number);
     }
     std::fflush(stdout);
@@ -199,12 +201,12 @@ bool read_wish(int argc, char** argv, Wish& wish) {
   wish.role = argv[2];
   const std::string_view what = argv[3];
   if (what == "list") return argc == 4;
-  wish.what = what == "kill" ? Wish::kill : Wish::fail;
-  if (wish.what == Wish::kill ? argc != 5 : argc != 6 && argc != 7) return false;
+  wish.what = what == "kill" ? Wish::kill : what == "stop" ? Wish::stop : Wish::fail;
+  if (wish.what == Wish::fail ? argc != 6 && argc != 7 : argc != 5) return false;
   wish.at = std::atol(argv[4]);
   if (wish.what == Wish::fail) wish.error = std::atoi(argv[5]);
   if (argc == 7) wish.number = std::atoi(argv[6]);
-  return wish.at > 0 && (what == "kill" || (what == "fail" && wish.error > 0));
+  return wish.at > 0 && (wish.what != Wish::fail || (what == "fail" && wish.error > 0));
 }
 
 }  // namespace
@@ -212,7 +214,7 @@ bool read_wish(int argc, char** argv, Wish& wish) {
 int main(int argc, char** argv) {
   Wish wish;
   if (!read_wish(argc, argv, wish)) {
-    std::fputs("usage: hostile_tracer PID ROLE list | kill N | fail N ERRNO [NUMBER]\n", stderr);
+    std::fputs("usage: hostile_tracer PID ROLE list | kill N | stop N | fail N ERRNO [NUMBER]\n", stderr);
     return 2;
   }
   sigset_t news;

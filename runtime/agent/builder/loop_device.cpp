@@ -57,8 +57,10 @@ Result<LoopDevice> configure_new(int control, int layer_file) {
 
 Result<LoopDevice> loop_device_of(int layer_file) {
   const auto control = SPC_TRY(own(::open("/dev/loop-control", O_RDWR | O_CLOEXEC), "open \"/dev/loop-control\""));
-  // The steps of a node one after the other, else two would not share; not for long, as a user may have stopped his.
-  for (int ms = 0; ms < 200 && ::flock(control.get(), LOCK_EX | LOCK_NB) != 0; ++ms) ::poll(nullptr, 0, 1);
+  // The steps of a node one after the other, else two would not share; not for long, all layers together, as a user may have
+  // stopped his.
+  static int patience = 200;  // milliseconds
+  for (; ::flock(control.get(), LOCK_EX | LOCK_NB) != 0 && patience > 0; --patience) ::poll(nullptr, 0, 1);
   int number = -1;
   const bool known = ::fgetxattr(layer_file, kHint, &number, sizeof number) == sizeof number;
   if (auto device = known ? reuse(number, layer_file) : UniqueFd()) return LoopDevice{std::move(device), number, true};

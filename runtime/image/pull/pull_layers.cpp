@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <utility>
 
 #include "base/format.hpp"
 #include "image/pull/layer_proof.hpp"
@@ -76,9 +77,25 @@ ImportTiming::Seconds& phase_of(const std::list<Underway>& underway, ImportTimin
   return any(LayerPhase::converting) ? timing.convert : timing.publish;
 }
 
-/// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have been stopped, or have a registry
-/// of his own that is slow on purpose.
+/// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have a registry of his own that is slow on
+/// purpose. Nor is he whose pulse has stopped, as his user can stop him.
 std::chrono::seconds patience_for(const ImageLayer& layer) { return std::chrono::seconds(30 + layer.blob.size / 8'000'000); }
+constexpr std::chrono::seconds kBeat{1}, kNoPulse{10};
+
+/// For another process, which brings a layer.
+class Waited {
+ public:
+  explicit Waited(bool pulse) : pulse_(pulse) {}
+  [[nodiscard]] bool is_enough(const ImageLayer& layer, bool pulse) {
+    const auto now = Clock::now();
+    if (std::exchange(pulse_, pulse) != pulse) last_beat_ = now;
+    return now - since_ >= patience_for(layer) || now - last_beat_ >= kNoPulse;
+  }
+
+ private:
+  bool pulse_;
+  Clock::time_point since_ = Clock::now(), last_beat_ = since_;
+};
 
 class Pulling {
  public:
@@ -145,7 +162,7 @@ class Pulling {
     const auto there = name_in_store(layer, context_.store);
     if (there && SPC_TRY(context_.rights.may_take(*there))) {
       finish(layer, *there);
-    } else if (!locked && Clock::now() - waited_since_.emplace(layer.place, Clock::now()).first->second < patience_for(layer)) {
+    } else if (!locked && !has_waited_enough(layer)) {
       ++elsewhere_;
       return false;
     } else if (there) {
@@ -157,7 +174,20 @@ class Pulling {
     return true;
   }
 
+  bool has_waited_enough(const ImageLayer& layer) {
+    const bool pulse = context_.store.pulse_of_others(layer.names.alone);
+    return waited_.try_emplace(layer.place, pulse).first->second.is_enough(layer, pulse);
+  }
+
+  void beat() {
+    if (Clock::now() < next_beat_) return;
+    next_beat_ = Clock::now() + kBeat;
+    beat_ = !beat_;
+    for (const auto& one : underway_) context_.store.pulse(one.layer.names.alone, beat_);
+  }
+
   Result<void> wait() {
+    beat();
     const TimedPhase phase(phase_of(underway_, context_.timing));
     std::uint64_t received = 0;
     std::vector<pollfd> watched{context_.agent.watch()};
@@ -177,6 +207,7 @@ class Pulling {
         // Noted before others can take the locks: a job that waits for the same image need not bring it again.
         SPC_TRY(context_.rights.delivered(one->task->name()));
         finish(one->layer, one->task->name());
+        context_.store.pulse(one->layer.names.alone, false);
         one = underway_.erase(one);
       } else {
         ++one;
@@ -211,8 +242,10 @@ class Pulling {
   std::list<ImageLayer> queue_;
   std::list<Underway> underway_;
   std::vector<std::optional<HeldLayer>> held_;
-  std::map<std::size_t, Clock::time_point> waited_since_;  // by place
-  std::size_t elsewhere_ = 0;                              // layers that other processes convert
+  std::map<std::size_t, Waited> waited_;  // by place
+  std::size_t elsewhere_ = 0;             // layers that other processes convert
+  bool beat_ = false;
+  Clock::time_point next_beat_{};
 };
 
 }  // namespace

@@ -38,6 +38,9 @@ std::int64_t slot_offset(std::uint32_t uid, std::uint32_t slot) {
   return (std::int64_t{1} << 62) + std::int64_t{uid} * kMaxSlots + slot;
 }
 
+/// Behind all of those; two layers on one byte would only wait a little longer.
+std::int64_t pulse_offset(const Digest& layer) { return (std::int64_t{3} << 61) + (lock_offset(layer) >> 1); }
+
 struct flock byte_at(std::int64_t offset, short type) {
   struct flock range {};
   range.l_type = type;
@@ -161,6 +164,16 @@ Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) 
 }
 
 Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const { return try_lock_byte(lock_offset(layer)); }
+
+void ImageStore::pulse(const Digest& layer, bool yes) const {
+  struct flock range = byte_at(pulse_offset(layer), yes ? F_WRLCK : F_UNLCK);
+  ::fcntl(locks_.get(), F_OFD_SETLK, &range);
+}
+
+bool ImageStore::pulse_of_others(const Digest& layer) const {
+  struct flock range = byte_at(pulse_offset(layer), F_WRLCK);
+  return ::fcntl(locks_.get(), F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
 
 Result<std::optional<StoreLock>> ImageStore::try_slot(std::uint32_t uid, std::uint32_t slots) const {
   for (std::uint32_t slot = 0; slot < slots && slot < kMaxSlots; ++slot) {

@@ -75,6 +75,9 @@ class ImageStore {
   [[nodiscard]] bool is_layer_in_use(const Digest& name) const;
   /// Held while a layer is pulled, so that only one process on the node does it. Empty if another one does.
   Result<std::optional<StoreLock>> try_lock(const Digest& layer) const;
+  /// Who holds that lock says "yes" and "no" in turn: if he is silent he was stopped, and nobody needs to wait for him.
+  void pulse(const Digest& layer, bool yes) const;
+  [[nodiscard]] bool pulse_of_others(const Digest& layer) const;
   /// One of the user's `slots` concurrent imports. Empty if all are taken.
   Result<std::optional<StoreLock>> try_slot(std::uint32_t uid, std::uint32_t slots) const;
 

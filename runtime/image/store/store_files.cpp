@@ -1,6 +1,7 @@
 #include "image/store/store_files.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,12 +15,12 @@
 namespace spc {
 namespace {
 
-/// Held for the moment in which a file is replaced.
+/// Held for the moment in which a file is replaced. Nobody waits for longer than a second: a user may have stopped his step's
+/// import in that moment.
 class DirectoryLock {
  public:
   explicit DirectoryLock(int directory) : directory_(directory) {
-    while (::flock(directory_, LOCK_EX) != 0 && errno == EINTR) {
-    }
+    for (int ms = 0; ms < 1000 && ::flock(directory_, LOCK_EX | LOCK_NB) != 0; ++ms) ::poll(nullptr, 0, 1);
   }
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
@@ -53,14 +54,16 @@ Result<void> write_named(int directory, const std::string& name, std::string_vie
   if (link_as(name) == 0) return {};
   if (errno != EEXIST) return Error::from_errno(errno, step);
   // linkat does not replace: link under another name and rename. The lock makes that name ours, and what a writer
-  // that was killed has left there as well.
+  // that was killed has left there as well. Of writers that did not get the lock, the last one's file counts.
   const DirectoryLock lock(directory);
   const std::string next = "." + name.substr(0, 250);
-  ::unlinkat(directory, next.c_str(), 0);
-  if (link_as(next) != 0 || ::renameat(directory, next.c_str(), directory, name.c_str()) != 0) {
-    return Error::from_errno(errno, step);
+  int failed = EEXIST;
+  for (int attempt = 0; failed == EEXIST && attempt < 100; ++attempt) {
+    ::unlinkat(directory, next.c_str(), 0);
+    failed = link_as(next) == 0 ? 0 : errno;
   }
-  return {};
+  if (failed == 0 && ::renameat(directory, next.c_str(), directory, name.c_str()) != 0 && errno != ENOENT) failed = errno;
+  return failed == 0 ? Result<void>() : Error::from_errno(failed, step);
 }
 
 Result<void> remove_named(int directory, const std::string& name) {

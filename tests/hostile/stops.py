@@ -1,0 +1,56 @@
+"""Stop sweep: with each system call of a start, a pull or a join its user has Slurm stop the whole step, as scancel -s STOP does where
+proctrack signals process trees. Another user's step on the same node works all the same, and when the stopped one is ended all is as before."""
+import os
+import signal
+import time
+
+from cluster import kill_all
+from harness import expect
+from scene import NODE, ON, PATIENCE, Traced
+from sweeps import Sweep, all_in_any_order, sweep
+
+MOST = 20  # seconds for the other user's step, on a quiet machine
+STOPPED = ("start", "pull", "join", "file")
+ROOT_SIDE = ("agent", "agent+", "import", "layer-writer", "layer-verifier", "leader", "fuse")
+
+
+class StopSweep(Sweep):
+    def run(self, scenario, role, *what):
+        if what == ("list",):
+            return super().run(scenario, role, *what)
+        self.number += 1
+        others = self.cluster.strangers(NODE)
+        with Traced(self.cluster, self.tracer, role, *what) as traced:
+            step = scenario.start(self.cluster, self.number)
+            if traced.await_done(lambda: step.process.poll() is not None):
+                kill_all([pid for pid in self.cluster.strangers(NODE) if pid not in others], signal.SIGSTOP)
+        try:
+            if step.process.poll() is None:
+                self.other_user_works(scenario)
+        finally:
+            self.cancel_steps()
+        return step.end(PATIENCE), traced
+
+    def other_user_works(self, scenario):
+        began = time.monotonic()
+        if scenario.name == "pull":
+            done = self.cluster.srun(*ON, "/probe", image=self.cluster.hostile_image, user="bob", timeout=90)
+        else:
+            done = self.cluster.srun(*ON, "cat", "/workspace/replaced", user="bob", timeout=90)
+        seconds = (time.monotonic() - began) / max(1, os.getloadavg()[0] / os.cpu_count())
+        expect(done.rc == 0, "another user's step fails", done)
+        expect(seconds < MOST, f"another user's step took {seconds:.0f} s", done)
+
+    def must_be_right(self, scenario, role, done):
+        """It was cancelled."""
+        expect("core dumped" not in done.err and "terminate called" not in done.err, "a crash", done)
+
+
+def stops(cluster, options, count, budget, seed):
+    def points_of(calls, chance):
+        return all_in_any_order((("stop", at) for at in range(1, len(calls) + 1)), chance)
+
+    def roles_of(scenario):
+        return [role for role in scenario.roles if role in ROOT_SIDE] if scenario.name in STOPPED else []
+
+    sweep(cluster, options, count, budget, seed, roles_of, points_of, StopSweep)
