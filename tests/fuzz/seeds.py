@@ -115,7 +115,7 @@ def record():
 def request():
     whole = ["image=registry:5000/x:1", "platform=linux/amd64", "config=/etc/spank-container/config.toml", "pull=newer", "uid=1000"]
     return ["".join(line + "\0" for line in lines) for lines in (
-        whole, whole[:1], [*whole, "image=y"], [*whole, "other=1"], ["uid=4294967296"], ["uid=-1"], ["pull=now"], ["platform=x"], ["no equals"], ["image=\n\x1b"])] + ["image=cut"]
+        whole, whole[:1], [*whole, "image=y"], [*whole, "other=1"], ["uid=4294967296"], ["uid=-1"], ["image=x", "since=-1"], ["since=x"], ["pull=now"], ["platform=x"], ["no equals"], ["image=\n\x1b"])] + ["image=cut"]
 
 
 def cdi():
@@ -128,7 +128,8 @@ def config():
     rows = re.findall(r'^    \{"(\w+)", "([\w ,]+)",', "".join(table.read_text() for table in tables), re.M)
     whole = "".join(f'{key} = {"true" if kind == "yes or no" else "[]" if kind.startswith("list") else 5}\n' for key, kind in rows)
     return [whole[:4000], 'pull = "never"\nwritable = false\n[registries."r:5000"]\ninsecure = true\n', "tag_ttl = -1", 'upper_size = "101%"', 'upper_size = "9999999999999G"',
-            "writeable = true", "[registries]\nx = 1", '[registries."A:1"]\n[registries."a:1"]', "writable = ", "a" * 100, "[[[", '"\\u12"=1', "x = {y = [1, [2]]}", "", "\0", "#\xff"]
+            "features_off = ['container-save', # x\n\"container-name\",]\nallowed_registries = [\"*.b.c\"]\r\n[ registries . 'a' ]\nblocked = true",
+            "importer = \"\"\"/x\"\"\"", "features_off = [\"container\\u002dsave\"]", "registries.a.blocked = true", "writeable = true", "[registries]\nx = 1", '[registries."A:1"]\n[registries."a:1"]', "writable = ", "a" * 100, "[[[", '"\\u12"=1', "x = {y = [1, [2]]}", "", "\0", "#\xff"]
 
 
 def layer():
