@@ -83,15 +83,28 @@ def layer_files():
 
 
 def empty_store():
-    for directory in ("layers/sha256", "images", "refs"):
+    for directory in ("layers/sha256", "records", "names", "grants", "images"):
         for entry in (STORE / directory).iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def record_of(reference):
-    """The path of an image's record (base/image_record.hpp)."""
-    digest = (STORE / "refs" / reference.replace("/", "%2F")).read_text().split()[0]
-    return STORE / "images" / digest.removeprefix("sha256:")
+    """The path of an image's record (protocol/image_record.hpp)."""
+    for file in (STORE / "names").iterdir():
+        digest, _, name = file.read_text().split()[:3]
+        if name == reference.replace("/", "%2F"):
+            return STORE / "records" / digest.removeprefix("sha256:")
+    raise BenchmarkError(f"{reference} has no name in the store")
+
+
+def name_key(name):
+    """runtime/image/reference/named_image.hpp"""
+    key = b""
+    for number in (0xcbf29ce484222325, 0x84222325cbf29ce4):
+        for byte in name.encode():
+            number = (number ^ byte) * 0x100000001b3 % (1 << 64)
+        key += number.to_bytes(8, "little")
+    return key.ljust(32, b"\0").hex()
 
 
 def layers_of(reference):
@@ -104,20 +117,22 @@ def layers_of(reference):
 def add_image_of_lowest_layer(reference, new_reference):
     """An image that is the lowest layer of another one alone."""
     record = bytearray(record_of(reference).read_bytes())
-    magic, _, reserved, until = HEADER.unpack_from(record)
-    HEADER.pack_into(record, 0, magic, 1, reserved, until)
-    name = os.urandom(32).hex()
-    write_as_service(STORE / "images" / name, bytes(record), 0o444)
-    ref = STORE / "refs" / new_reference.replace("/", "%2F")
-    write_as_service(ref, f"sha256:{name} {int(time.time())}\n".encode(), 0o444)
+    struct.pack_into("<I", record, 8, 1)
+    digest = os.urandom(32).hex()
+    write_as_root(STORE / "records" / digest, bytes(record))
+    name = new_reference.replace("/", "%2F")
+    ref = STORE / "names" / name_key(name)
+    write_as_root(ref, f"sha256:{digest} {int(time.time())} {name}\n".encode())
     # What is older than the policy, which the first start makes, would be asked for again.
     os.utime(ref, (time.time() + 3600, time.time() + 3600))
+    public = STORE / "images" / digest
+    public.touch()
+    os.utime(public, (time.time() + 3600, time.time() + 3600))
 
 
-def write_as_service(path, content, mode):
+def write_as_root(path, content):
     path.write_bytes(content)
-    os.chown(path, SERVICE_ID, SERVICE_ID)
-    path.chmod(mode)
+    path.chmod(0o444)
 
 
 def check_store():

@@ -48,7 +48,8 @@ class Agent {
   [[nodiscard]] std::vector<int> container() const;
   Result<void> start_import(int request, int user_source);
   Result<void> publish(const Digest& blob, UniqueFd file);
-  Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor = -1);
+  Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Result<void>& done, int descriptor = -1);
+  Result<void> obey(const ImportMessage& message, std::vector<UniqueFd> file);
   Result<void> use(const Digest& manifest, ImageFiles image);
   Result<ServedLayer> serve(int file, std::uint64_t offset);
   Result<void> start_builder();
@@ -69,6 +70,7 @@ class Agent {
   std::vector<Task> tasks_;  ///< waiting; the first one is the leader
   BuildOrder order_;
   Digest image_;          ///< in the store, admitted for this step
+  Digest image_name_;     ///< the only one that import may write
   std::uint32_t flags_ = 0;  ///< of the start; start_private: each task has its own container, one after the other
   Child import_;
   Child builder_;

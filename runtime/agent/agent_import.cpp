@@ -4,6 +4,7 @@
 #include "agent/agent.hpp"
 #include "agent/node/privilege.hpp"
 #include "base/socket.hpp"
+#include "protocol/store_layout.hpp"
 
 /// The agent's part in pulling an image: it starts `import`, hands it files for new layers, and gives these their names.
 
@@ -21,7 +22,7 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
     return Error(ErrorKind::corrupt, "verify layer " + blob.str() + ": not a layer written by the converter");
   }
   if (status != 0) return Error(ErrorKind::unavailable, "verify layer " + blob.str() + ": the verifier failed").hint("see --mem");
-  return store.publish(layer.get(), blob);
+  return store.publish(layer.get(), store_layout::layer_path(blob));
 }
 
 }  // namespace
@@ -44,17 +45,17 @@ Result<void> Agent::on_import(int socket) {
     case ImportMessageKind::warning: return tell_all(TaskMessageKind::warning, message.text.view());
     case ImportMessageKind::new_layer: {
       const auto file = tools_->store.new_layer();
-      return answer_import(ImportMessageKind::layer_file, message.digest, file ? nullptr : &file.error(),
-                           file ? file->get() : -1);
+      return answer_import(ImportMessageKind::layer_file, message.digest, file ? Result<void>() : file.error(), file ? file->get() : -1);
     }
     case ImportMessageKind::publish: {
       if (descriptors->size() != 1) return Error(ErrorKind::internal, "pull the image: layer without file");
       return publish(message.digest, std::move(descriptors->front()));
     }
-    case ImportMessageKind::evict: {
-      const auto evicted = tools_->store.evict(message.digest);
-      return answer_import(ImportMessageKind::evicted, message.digest, evicted ? nullptr : &evicted.error());
-    }
+    case ImportMessageKind::evict:
+    case ImportMessageKind::record:
+    case ImportMessageKind::name:
+    case ImportMessageKind::grant:
+      return answer_import(ImportMessageKind::obeyed, message.digest, obey(message, *std::move(descriptors)));
     case ImportMessageKind::done: {
       reap(import_);
       auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
@@ -74,15 +75,28 @@ Result<void> Agent::publish(const Digest& blob, UniqueFd file) {
   }
   common_.reset();  // else slurmstepd's end of the step would stay unseen
   const auto done = publish_verified(tools_->store, blob, std::move(file));
-  ::_exit(answer_import(ImportMessageKind::published, blob, done ? nullptr : &done.error()) ? 0 : 1);
+  ::_exit(answer_import(ImportMessageKind::published, blob, done) ? 0 : 1);
+}
+
+/// What names and records say only import knows. It may write the name that the leader has asked for, and grants to this user.
+Result<void> Agent::obey(const ImportMessage& message, std::vector<UniqueFd> file) {
+  if (message.kind == ImportMessageKind::evict) return tools_->store.evict(message.digest);
+  const bool name = message.kind == ImportMessageKind::name;
+  const bool grant = message.kind == ImportMessageKind::grant;
+  const bool foreign = (name && message.digest != image_name_) || (grant && message.done != step_.uid);
+  if (foreign && !file.empty()) return Error(ErrorKind::refused, "write into the store: it is not about this image");
+  const auto path = name    ? store_layout::name_path(message.digest)
+                    : grant ? store_layout::grant_path(message.done, message.digest)
+                            : store_layout::record_path(message.digest);
+  return tools_->store.put(path, std::move(file));
 }
 
 /// With an error the answer is that import's wish was refused.
-Result<void> Agent::answer_import(ImportMessageKind kind, const Digest& digest, const Error* error, int descriptor) {
+Result<void> Agent::answer_import(ImportMessageKind kind, const Digest& digest, const Result<void>& done, int descriptor) {
   ImportMessage answer;
-  answer.kind = error != nullptr ? ImportMessageKind::refused : kind;
+  answer.kind = done ? kind : ImportMessageKind::refused;
   answer.digest = digest;
-  if (error != nullptr) answer.error = WireError(*error);
+  if (!done) answer.error = WireError(done.error());
   return send_struct(import_.socket.get(), answer, std::span(&descriptor, descriptor >= 0 ? 1 : 0));
 }
 

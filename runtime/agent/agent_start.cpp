@@ -21,8 +21,7 @@ namespace spc::agent {
 
 Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
   const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
-  if (descriptors.size() != (is_new ? 0 : 1)) return Error(ErrorKind::internal, "mount source without descriptor");
-  if (order_.sources.size() == kMaxSources) {
+  if (descriptors.size() != (is_new ? 0 : 1) || order_.sources.size() == kMaxSources) {
     return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
   }
   order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size});
@@ -35,6 +34,7 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
   order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
   order_.upper_size = message.upper_size;
   flags_ = message.start_flags;
+  image_name_ = message.image_name;
   if ((flags_ & TaskMessage::start_private) != 0) steps_socket_.reset();  // there is no container of the step
   order_.save = (message.start_flags & TaskMessage::start_save) != 0;
   order_.hooks = (message.start_flags & TaskMessage::start_hooks) != 0;

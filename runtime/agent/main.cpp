@@ -29,11 +29,6 @@ Result<AgentTools> prepare_tools() {
   return tools;
 }
 
-bool parse_id(const char* text, unsigned& id) {
-  const auto [end, problem] = std::from_chars(text, text + std::strlen(text), id);
-  return problem == std::errc() && *end == '\0' && id != ~0U;
-}
-
 int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
   if (::chdir("/") != 0) return 1;
   auto reduced = keep_needed_privileges();
@@ -62,7 +57,10 @@ int main(int argc, char** argv) {
   const std::string_view command = argc > 1 ? argv[1] : "";
   const int count = argc - 2;
   bool good = count >= 0 && count <= 4;
-  for (int i = 0; good && i < count; ++i) good = spc::agent::parse_id(argv[i + 2], ids[i]);
+  for (int i = 0; good && i < count; ++i) {
+    const char* const end = argv[i + 2] + std::strlen(argv[i + 2]);
+    good = std::from_chars(argv[i + 2], end, ids[i]).ptr == end && ids[i] != ~0U;
+  }
   if (good && command == "step" && count == 4) return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
   if (good && command == "setup" && count == 2) return spc::agent::run_setup(ids[0], ids[1]);
   if (good && command == "epilog" && count == 2) return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;

@@ -124,6 +124,7 @@ Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int ag
   message.start_flags = image.flags | start_flags;
   if (!order.spec.writable) message.start_flags |= TaskMessage::start_read_only;
   message.manifest = image.manifest;
+  message.image_name = image.image_name;
   message.offset = image.offset;
   message.namespaces = order.spec.namespaces;
   message.upper_size = order.upper_size;

@@ -6,13 +6,14 @@
 
 namespace spc {
 
-/// `images/<hex of the manifest digest>` in the store: everything a start needs to know about an image, in one file
-/// written once by `import`. It starts with this header and `layer_count` layer names, which is all that the agent
+/// `records/<hex of the manifest digest>` in the store: everything a start needs to know about an image, in one file
+/// written by `import`, published by the agent and never changed. It starts with this header and `layer_count` layer names, which is all that the agent
 /// reads; the sections follow, at the offsets given here. Tasks get the whole file, so it says nothing about
 /// other users of the image: images/origins/ has that (image/store/record.hpp).
 struct ImageRecordHeader {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'I', 'M', 'G', '2', '\0'};
   static constexpr std::uint32_t kMaxLayers = 500;  ///< overlayfs's limit (OVL_MAX_STACK)
+  static constexpr std::int64_t kMaxBytes = 24 << 20;  ///< of the whole file
 
   struct Section {
     std::uint64_t offset = 0;
@@ -22,8 +23,7 @@ struct ImageRecordHeader {
   char magic[8] = {};
   std::uint32_t layer_count = 0;
   std::uint32_t layer_format = 0;  ///< of its layers: image/store/store.hpp
-  /// Until when (seconds since 1970) everybody may use the image without a query to the registry; 0: it is private.
-  std::int64_t public_until = 0;
+  std::int64_t unused = 0;
   /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep their order).
   Section settings;
   Section manifest;  ///< the bytes whose digest is the file's name

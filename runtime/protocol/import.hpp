@@ -8,7 +8,7 @@
 namespace spc {
 
 /// Messages between the agent (root) and `import` (service user) over one SEQPACKET socket. The agent reads
-/// only `kind`, `digest` and descriptors; `text` and `error` are passed on to the user.
+/// only `kind`, `digest`, `done` and descriptors; `text` and `error` are passed on to the user.
 ///
 /// `import` is started with only these descriptors (0-2 are /dev/null, the environment is empty):
 inline constexpr int kImportSocket = 3;   ///< this protocol
@@ -22,16 +22,19 @@ enum class ImportMessageKind : std::uint32_t {
   warning = 2,    ///< text: one line for the user that must be seen
   new_layer = 3,  ///< requests a new, unnamed file in the store
   publish = 4,    ///< digest + the file's descriptor: give it the name of this blob digest
-  done = 5,       ///< digest: the manifest whose record is now in images/
+  done = 5,       ///< digest: the manifest whose record is now in the store
   failed = 6,     ///< error
   evict = 7,      ///< digest: remove this layer from the store, unless it is in use
   meter = 8,      ///< done, total: bytes of the blobs, a few times per second; only if the request asks for it
+  record = 9,     ///< digest of a manifest + the descriptor of a file from new_layer: this is now the image's record; without: none is
+  name = 10,      ///< digest: the key of a public name (image/reference/named_image.hpp); + such a file: what it means
+  grant = 11,     ///< the same for the user in `done` alone
 
   // agent -> import
   layer_file = 16,  ///< reply to new_layer, with one descriptor open for reading and writing
   published = 17,   ///< reply to publish, with its digest; can follow other replies, when the verifier is done
-  refused = 18,     ///< reply to new_layer, publish or evict, with their digest: error has the reason
-  evicted = 19,     ///< reply to evict
+  refused = 18,     ///< reply to any request, with its digest: error has the reason
+  obeyed = 19,      ///< reply to evict, record, name and grant, with their digest
 };
 
 struct ImportMessage {

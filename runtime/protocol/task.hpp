@@ -124,6 +124,8 @@ struct TaskMessage {
   /// lead, of a private container: the image of the step's earlier ones; set_up and ready: of the image, if it is in
   /// the store
   Digest manifest;
+  /// start, of an image for the store: the key of its name (image/reference/named_image.hpp), the only one that `import` may write.
+  Digest image_name;
   std::uint64_t offset = 0;  ///< bytes
 
   std::uint32_t namespaces = 0;  ///< start: NamespaceBits of the new container; ready and named: of the existing one

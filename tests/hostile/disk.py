@@ -217,17 +217,17 @@ class Truth:
 
     def __init__(self, store):
         self.layers = {name: open(os.path.join(store, "layers/sha256", name), "rb").read() for name in os.listdir(os.path.join(store, "layers/sha256"))}
-        self.records = {name: open(os.path.join(store, "images", name), "rb").read() for name in records_of(store)}
+        self.records = {name: open(os.path.join(store, "records", name), "rb").read() for name in records_of(store)}
 
 
 def records_of(store):
-    return [name for name in os.listdir(os.path.join(store, "images")) if re.fullmatch("[0-9a-f]{64}", name)]
+    return [name for name in os.listdir(os.path.join(store, "records")) if re.fullmatch("[0-9a-f]{64}", name)]
 
 
 def check_cut(image, truth, verifier, directory):
     """Mounts it, whereby the journal is replayed, and yields what is torn."""
     seen = os.path.join(directory, "seen")
-    script = 'mkdir -p "$2" "$3" && mount -t ext4 -o loop "$1" "$2" && cd "$2" && for name in layers images; do test ! -d $name || cp -r $name "$3"; done'
+    script = 'mkdir -p "$2" "$3" && mount -t ext4 -o loop "$1" "$2" && cd "$2" && for name in layers records; do test ! -d $name || cp -r $name "$3"; done'
     done = subprocess.run(["unshare", "--mount", "sh", "-euc", script, "-", image, os.path.join(directory, "mnt"), seen], stderr=subprocess.PIPE, text=True)
     expect(done.returncode == 0, f"the file system cannot be mounted: {done.stderr}")
     try:

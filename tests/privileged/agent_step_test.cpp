@@ -18,6 +18,7 @@
 #include "programs.hpp"
 #include "protocol/image_record.hpp"
 #include "scene.hpp"
+#include "protocol/store_layout.hpp"
 #include "unit/catch.hpp"
 
 using namespace spc;
@@ -43,8 +44,13 @@ void add_image(unsigned char layers) {
   ImageRecordHeader header;
   std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
   header.layer_count = layers;
-  header.public_until = ::time(nullptr) + 1000;
-  std::ofstream record(SPC_STORE_DIR "/images/" + digest_of(9).hex(), std::ios::binary);
+  const std::string path = SPC_STORE_DIR "/records/" + digest_of(9).hex();
+  std::ofstream record(path, std::ios::binary);
+  REQUIRE(::chmod(path.c_str(), 0444) == 0);
+  const std::string side = SPC_STORE_DIR "/images/" + digest_of(9).hex();
+  std::ofstream(side).close();
+  const timespec times[] = {{0, UTIME_OMIT}, {::time(nullptr) + 1000, 0}};
+  REQUIRE(::utimensat(AT_FDCWD, side.c_str(), times, 0) == 0);
   record.write(reinterpret_cast<const char*>(&header), sizeof header);
   for (unsigned char layer = 1; layer <= layers; ++layer) {
     const ImageScene scene;
@@ -55,7 +61,7 @@ void add_image(unsigned char layers) {
     REQUIRE(write_all(file.get(), contents(scene.image)));
     const auto frozen = store.freeze(std::move(file));
     REQUIRE(frozen);
-    REQUIRE(store.publish(frozen->get(), digest_of(layer)));
+    REQUIRE(store.publish(frozen->get(), store_layout::layer_path(digest_of(layer))));
     record.write(reinterpret_cast<const char*>(digest_of(layer).bytes.data()), sizeof(Digest));
   }
 }

@@ -14,6 +14,7 @@
 #include "unit/catch.hpp"
 #include "files.hpp"
 #include "protocol/image_record.hpp"
+#include "protocol/store_layout.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -35,17 +36,24 @@ void add_layer(const ImageStore& store, const Digest& digest) {
   REQUIRE(write_all(file.get(), "layer"));
   const auto frozen = store.freeze(std::move(file));
   REQUIRE(frozen);
-  REQUIRE(store.publish(frozen->get(), digest));
+  REQUIRE(store.publish(frozen->get(), store_layout::layer_path(digest)));
 }
 
 void add_record(const Digest& image, std::initializer_list<Digest> layers, std::int64_t public_until) {
   ImageRecordHeader header;
   std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
   header.layer_count = static_cast<std::uint32_t>(layers.size());
-  header.public_until = public_until;
-  std::ofstream file(SPC_STORE_DIR "/images/" + image.hex(), std::ios::binary);
+  const std::string path = SPC_STORE_DIR "/" + store_layout::record_path(image);
+  fs::remove(path);
+  std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(&header), sizeof header);
   for (const Digest& layer : layers) file.write(reinterpret_cast<const char*>(layer.bytes.data()), sizeof layer);
+  file.close();
+  REQUIRE(::chmod(path.c_str(), 0444) == 0);
+  const std::string side = SPC_STORE_DIR "/images/" + image.hex();
+  std::ofstream(side).close();
+  const timespec times[] = {{0, UTIME_OMIT}, {public_until, 0}};
+  REQUIRE(::utimensat(AT_FDCWD, side.c_str(), times, 0) == 0);
 }
 
 ErrorKind kind_of(const Result<ImageFiles>& image) { return image ? ErrorKind::internal : image.error().kind(); }
@@ -61,7 +69,7 @@ TEST_CASE("a new layer has no name until it is published, then is root's and rea
   REQUIRE(frozen);
   CHECK(::write(frozen->get(), "more", 4) == -1);
   CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
-  REQUIRE(store.publish(frozen->get(), digest_of(1)));
+  REQUIRE(store.publish(frozen->get(), store_layout::layer_path(digest_of(1))));
   struct stat status {};
   REQUIRE(::stat(layer_path(digest_of(1)).c_str(), &status) == 0);
   CHECK(status.st_uid == 0);
@@ -94,7 +102,7 @@ TEST_CASE("the first of two equal layers stays") {
   const auto before = fs::last_write_time(layer_path(digest_of(1)));
   const auto second = store.freeze(std::move(store.new_layer()).value());
   REQUIRE(second);
-  CHECK(store.publish(second->get(), digest_of(1)));
+  CHECK(store.publish(second->get(), store_layout::layer_path(digest_of(1))));
   CHECK(fs::last_write_time(layer_path(digest_of(1))) == before);
   CHECK(fs::file_size(layer_path(digest_of(1))) == 5);
 }
@@ -126,10 +134,11 @@ TEST_CASE("an image whose record or layer is missing or damaged is not there") {
   CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
   add_record(digest_of(9), {digest_of(1)}, ::time(nullptr) + 100);
   CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
-  fs::resize_file(SPC_STORE_DIR "/images/" + digest_of(9).hex(), sizeof(ImageRecordHeader) + 7);
+  fs::resize_file(SPC_STORE_DIR "/records/" + digest_of(9).hex(), sizeof(ImageRecordHeader) + 7);
   CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
-  std::ofstream(SPC_STORE_DIR "/images/" + digest_of(8).hex()) << "something else";
-  CHECK(kind_of(store.open_image(digest_of(8), Audience::everyone)) == ErrorKind::not_found);
+  std::ofstream(SPC_STORE_DIR "/records/" + digest_of(8).hex()) << "something else";
+  REQUIRE(::chmod((SPC_STORE_DIR "/records/" + digest_of(8).hex()).c_str(), 0444) == 0);
+  CHECK(kind_of(store.open_image(digest_of(8), Audience::whoever_import_admitted)) == ErrorKind::not_found);
 }
 
 TEST_CASE("a layer that is not root's own read-only file is never mounted") {
@@ -180,12 +189,64 @@ TEST_CASE("whoever holds a layer for eviction delays nobody, and it stays usable
 TEST_CASE("using an image makes its record young") {
   const auto store = fresh_store();
   add_record(digest_of(9), {}, 0);
-  const std::string record = SPC_STORE_DIR "/images/" + digest_of(9).hex();
+  const std::string record = SPC_STORE_DIR "/records/" + digest_of(9).hex();
   const timespec long_ago[] = {{1000, 0}, {2000, 0}};
   REQUIRE(::utimensat(AT_FDCWD, record.c_str(), long_ago, 0) == 0);
   REQUIRE(store.open_image(digest_of(9), Audience::whoever_import_admitted));
   struct stat status {};
   REQUIRE(::stat(record.c_str(), &status) == 0);
-  CHECK(status.st_atim.tv_sec > ::time(nullptr) - 60);
-  CHECK(status.st_mtim.tv_sec == 2000);
+  CHECK(status.st_mtim.tv_sec > ::time(nullptr) - 60);
+}
+
+TEST_CASE("a record is root's own read-only file, or no image") {
+  const auto store = fresh_store();
+  const std::string record = SPC_STORE_DIR "/records/" + digest_of(9).hex();
+  const auto opened = [&] { return kind_of(store.open_image(digest_of(9), Audience::whoever_import_admitted)); };
+  add_record(digest_of(9), {}, 0);
+  CHECK(store.open_image(digest_of(9), Audience::whoever_import_admitted));
+  REQUIRE(::chmod(record.c_str(), 0644) == 0);
+  CHECK(opened() == ErrorKind::corrupt);
+  REQUIRE(::chmod(record.c_str(), 0444) == 0);
+  REQUIRE(::chown(record.c_str(), 12345, 12345) == 0);
+  CHECK(opened() == ErrorKind::corrupt);
+  fs::remove(record);
+  REQUIRE(::mkfifo(record.c_str(), 0444) == 0);
+  CHECK(opened() == ErrorKind::corrupt);
+}
+
+TEST_CASE("what import writes is root's, whole, and changed by nobody") {
+  const auto store = fresh_store();
+  const std::string path = SPC_STORE_DIR "/names/x";
+  const auto put = [&](const char* text) {
+    std::vector<UniqueFd> file;
+    file.push_back(std::move(store.new_layer()).value());
+    REQUIRE(write_all(file.front().get(), text));
+    return store.put("names/x", std::move(file));
+  };
+  for (const char* text : {"one", "another"}) {
+    REQUIRE(put(text));
+    CHECK(contents(path) == text);
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    CHECK(status.st_uid == 0);
+    CHECK((status.st_mode & 07777) == 0444);
+  }
+  std::vector<UniqueFd> file;
+  file.push_back(std::move(store.new_layer()).value());
+  const UniqueFd writer(::fcntl(file.front().get(), F_DUPFD_CLOEXEC, 3));
+  CHECK_FALSE(store.put("names/x", std::move(file)));
+  CHECK_FALSE(fs::exists(path));
+  REQUIRE(put("one"));
+  CHECK(store.put("names/x", {}));
+  CHECK(store.put("names/x", {}));
+  CHECK(fs::is_empty(SPC_STORE_DIR "/names"));
+}
+
+TEST_CASE("a store of an earlier version is completed when it is opened") {
+  fresh_store();
+  for (const char* part : {"records", "names", "grants"}) fs::remove(fs::path(SPC_STORE_DIR) / part);
+  const auto store = ImageStore::open(SPC_STORE_DIR);
+  REQUIRE(store);
+  CHECK(store->service_uid() == 12345);
+  CHECK(fs::is_empty(SPC_STORE_DIR "/records"));
 }

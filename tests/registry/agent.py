@@ -1,6 +1,7 @@
 """Plays the agent for `import`: starts it with the descriptors of base/import_protocol.hpp and answers its requests."""
 
 import array
+import contextlib
 import fcntl
 import os
 import socket
@@ -13,9 +14,9 @@ import time
 IMPORT = os.environ.get("SPC_IMPORT", "")
 USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
-PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED, EVICT = 1, 2, 3, 4, 5, 6, 7
-LAYER_FILE, PUBLISHED, REFUSED, EVICTED = 16, 17, 18, 19
-MESSAGE = struct.Struct("I32s4x16x600sIi1000s400s")  # runtime/protocol/import.hpp
+PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED, EVICT, RECORD, NAME, GRANT = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11
+LAYER_FILE, PUBLISHED, REFUSED, OBEYED = 16, 17, 18, 19
+MESSAGE = struct.Struct("I32s4xQ8x600sIi1000s400s")  # runtime/protocol/import.hpp
 
 # The numbers that children are given stay taken here: the pipe on which subprocess reports a failed start must not get one.
 taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
@@ -35,27 +36,46 @@ class Store:
 
     def __init__(self, directory):
         self.path = directory
-        for name in ("layers/sha256", "images", "refs"):
+        for name in ("layers/sha256", "records", "names", "grants", "images"):
             os.makedirs(os.path.join(directory, name))
         open(os.path.join(directory, "locks"), "w").close()
 
     def names(self, what):
-        """Of files; import keeps what others may not know in directories of its own."""
+        """Of files; import keeps what others may not know in directories of its own. Of names/ what they say, not what they are called."""
         with os.scandir(os.path.join(self.path, what)) as entries:
-            return sorted(entry.name for entry in entries if entry.is_file())
+            files = sorted(entry.name for entry in entries if entry.is_file())
+        return sorted(self._said(name)[2] for name in files) if what == "names" else files
+
+    def _said(self, file):
+        with open(os.path.join(self.path, "names", file)) as opened:
+            return opened.read().split()
+
+    def name_file(self, name):
+        """The path of a name's file."""
+        for file in os.listdir(os.path.join(self.path, "names")):
+            if self._said(file)[2] == name.replace("/", "%2F"):
+                return os.path.join(self.path, "names", file)
+        raise FileNotFoundError(name)
+
+    def public_until(self, image):
+        path = os.path.join(self.path, "images", image.digest[7:])
+        return int(os.stat(path).st_mtime) if os.path.exists(path) else 0
+
+    def grants(self, uid):
+        return [name for name in os.listdir(os.path.join(self.path, "grants")) if name.startswith(f"{uid}.")]
 
     def layers(self):
         return self.names("layers/sha256")
 
     def empty(self):
-        return not (self.layers() or self.names("images") or self.names("refs"))
+        return not (self.layers() or self.names("records") or self.names("names"))
 
     def ref(self, name):
-        with open(os.path.join(self.path, "refs", name.replace("/", "%2F"))) as file:
+        with open(self.name_file(name)) as file:
             return file.read()
 
     def record(self, hexadecimal):
-        with open(os.path.join(self.path, "images", hexadecimal), "rb") as file:
+        with open(os.path.join(self.path, "records", hexadecimal), "rb") as file:
             return file.read()
 
 
@@ -137,7 +157,7 @@ class Import:
         self.thread.join(10)
 
     def _send(self, kind, text="", descriptor=None, digest=bytes(32)):
-        message = MESSAGE.pack(kind, digest, b"", UNAVAILABLE if kind == REFUSED else 0, 0, text.encode(), b"")
+        message = MESSAGE.pack(kind, digest, 0, b"", UNAVAILABLE if kind == REFUSED else 0, 0, text.encode(), b"")
         control = []
         if descriptor is not None:
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
@@ -153,6 +173,14 @@ class Import:
             os.unlink(path)
             return True
 
+    def _link(self, file, directory, name):
+        directory = os.open(os.path.join(self.store.path, directory), os.O_PATH)  # with a directory Python uses linkat, which can follow
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(f"/proc/self/fd/{file}", name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+        finally:
+            os.close(directory)
+
     def _serve(self):
         result = self.result
         layers = os.path.join(self.store.path, "layers/sha256")
@@ -163,7 +191,7 @@ class Import:
                 break
             if not data:
                 break
-            kind, digest, text, failed, _, *error = MESSAGE.unpack(data)
+            kind, digest, number, text, failed, _, *error = MESSAGE.unpack(data)
             text = in_words(*error) if failed else text.split(b"\0")[0].decode()
             fds = array.array("i")
             for _, _, payload in control:
@@ -201,19 +229,22 @@ class Import:
                             time.sleep(0.001)
                     fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_UNLCK)
                     assert name not in result.published and name not in os.listdir(layers), "converted twice"
-                    directory = os.open(layers, os.O_PATH)  # with a directory Python uses linkat, which can follow
-                    try:
-                        os.link(f"/proc/self/fd/{fds[0]}", name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
-                    finally:
-                        os.close(directory)
+                    self._link(fds[0], "layers/sha256", name)
                     result.published.append(name)
                     self._send(PUBLISHED, digest=digest)
                 elif kind == EVICT:
                     if self._evict(os.path.join(layers, digest.hex() + ".sqsh")):
                         result.evicted.append(digest.hex())
-                        self._send(EVICTED, digest=digest)
+                        self._send(OBEYED, digest=digest)
                     else:
                         self._send(REFUSED, "in use", digest=digest)
+                elif kind in (RECORD, NAME, GRANT):
+                    directory, name = {RECORD: "records", NAME: "names", GRANT: "grants"}[kind], (f"{number}." if kind == GRANT else "") + digest.hex()
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.store.path, directory, name))
+                    for fd in fds:
+                        self._link(fd, directory, name)
+                    self._send(OBEYED, digest=digest)
                 elif kind == DONE:
                     result.done = digest.hex()
                 elif kind == FAILED:

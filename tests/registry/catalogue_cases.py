@@ -188,10 +188,10 @@ def killed_at(event, number, image, store):
 def consistent(store, whole):
     """Every name in the store stands for something complete."""
     assert set(store.layers()) <= whole, store.layers()
-    for name in store.names("images"):
+    for name in store.names("records"):
         assert set(store.layers()) == whole and store.record(name), name
-    for name in store.names("refs"):
-        assert store.names("images"), name
+    for name in store.names("names"):
+        assert store.names("records"), name
 
 
 def succeeds_in(store, image):

@@ -85,7 +85,7 @@ def docker_save(image, tags=("team/app:1",), layer_name="{}/layer.tar", compress
 def has_layers(result, digests):
     assert result.failed is None and result.status == 0, result
     assert result.store.layers() == sorted({oci.stored_as(d) + ".sqsh" for d in digests}), result.store.layers()
-    assert not result.store.names("refs"), "a local image has no name that others see"
+    assert not result.store.names("names"), "a local image has no name that others see"
     return result
 
 

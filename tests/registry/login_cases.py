@@ -53,7 +53,7 @@ class TokenServer:
 
 
 def is_public(result, image):
-    return os.path.exists(os.path.join(result.store.path, "images", image.digest[7:])) and bool(result.store.names("refs"))
+    return os.path.exists(os.path.join(result.store.path, "records", image.digest[7:])) and bool(result.store.names("names"))
 
 
 def nothing_leaked(result, *servers):

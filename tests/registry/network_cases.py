@@ -34,7 +34,7 @@ def test_a_mirror_delivers_what_the_registry_names():
     result = succeeds(pull("mirrored", settings=site(mirror, mirrors=[f"{mirror.name}/hub"])), image)
     assert asked(registry, "mirrored") == [] and asked(registry, "mirrored", "HEAD") == ["manifests"], registry.seen("mirrored")
     assert sorted(asked(mirror, "hub/mirrored")) == ["blobs"] * 3 + ["manifests"]
-    assert result.store.names("refs") == [f"{registry.name}%2Fmirrored:1"], "the image is the registry's, not the mirror's"
+    assert result.store.names("names") == [f"{registry.name}%2Fmirrored:1"], "the image is the registry's, not the mirror's"
 
 
 def test_a_mirror_decides_a_tag_only_if_the_site_says_so():
@@ -93,7 +93,7 @@ def test_a_mirror_never_sees_a_users_credentials():
     result = pull("secret", settings=site(mirror, mirrors=[mirror.name]), user=user, more=["registry_user=alice"])
     assert result.done == small.digest[7:], result
     nothing_leaked(result, mirror)
-    assert mirror.requests and not result.store.names("refs"), "a private image became public"
+    assert mirror.requests and not result.store.names("names"), "a private image became public"
 
 # --- proxies ---
 

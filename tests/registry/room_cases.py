@@ -25,8 +25,8 @@ def layer_path(store, image, number=0):
 
 def used(store, image, seconds_ago):
     """As the agent does at each use."""
-    path = os.path.join(store.path, "images", image.digest[7:])
-    os.utime(path, (time.time() - seconds_ago, os.stat(path).st_mtime))
+    path = os.path.join(store.path, "records", image.digest[7:])
+    os.utime(path, (time.time() - seconds_ago, time.time() - seconds_ago))
 
 
 def pulled(name, image, store, settings, used_ago):
@@ -37,8 +37,8 @@ def pulled(name, image, store, settings, used_ago):
 
 
 def has(store, image, name):
-    there = [os.path.exists(layer_path(store, image)), image.digest[7:] in store.names("images"),
-             f"{registry.name}/{name}:1".replace("/", "%2F") in store.names("refs")]
+    there = [os.path.exists(layer_path(store, image)), image.digest[7:] in store.names("records"),
+             f"{registry.name}/{name}:1".replace("/", "%2F") in store.names("names")]
     assert all(there) or not any(there), there
     return all(there)
 
@@ -162,7 +162,7 @@ def test_inodes_used_up():
     # One for the layer but none for the record: the layer stays, the image is not known.
     os.unlink(os.path.join(store.path, "file0"))
     result = pull("inodes", store=store)
-    assert result.done is None and "no space left on device" in result.failed and not store.names("images"), result
+    assert result.done is None and "no space left on device" in result.failed and not store.names("records"), result
     for i in range(1, files):
         os.unlink(os.path.join(store.path, f"file{i}"))
     succeeds(pull("inodes", store=store), image)

@@ -65,7 +65,7 @@ def succeeds(result, image):
     assert result.done == image.digest[7:], result
     for layer in image.layers:
         assert oci.stored_as(layer.digest) + ".sqsh" in result.store.layers(), f"no layer {layer.digest}: {result.store.layers()}"
-    assert image.digest[7:] in result.store.names("images")
+    assert image.digest[7:] in result.store.names("records")
     return result
 
 
@@ -75,7 +75,7 @@ def fails(result, *texts):
     for text in texts:
         assert text in result.failed, f"{text!r} is not in: {result.failed}"
     assert "\n" not in result.failed and "\\n" not in result.failed, result.failed
-    assert result.store.empty(), f"left behind: {result.store.layers()} {result.store.names('images')} {result.store.names('refs')}"
+    assert result.store.empty(), f"left behind: {result.store.layers()} {result.store.names('records')} {result.store.names('names')}"
     return result
 
 

@@ -334,7 +334,7 @@ def test_an_image_from_before_the_policy_is_no_exception():
     repository("before", image)
     store = new_store()
     succeeds(pull("before", store=store, settings=config("tag_ttl = 60")), image)
-    ref = os.path.join(store.path, "refs", f"{registry.name}%2Fbefore:1")
+    ref = store.name_file(f"{registry.name}/before:1")
     os.utime(ref, (1, 1))
     for more in ("tag_ttl = 60", ""):
         for how in ("newer", "missing", "never", "always"):
@@ -349,7 +349,7 @@ def test_require_digest_leaves_no_name_that_counts_as_admitted():
     for more, how in (("tag_ttl = 60", "newer"), ("", "missing")):
         store = new_store()
         succeeds(pull("pinned-before", store=store), image)
-        ref = os.path.join(store.path, "refs", f"{registry.name}%2Fpinned-before:1")
+        ref = store.name_file(f"{registry.name}/pinned-before:1")
         os.utime(ref, (1, 1))
         settings = config(f'{more}\n[registries."{registry.name}"]\ninsecure = true\nrequire_digest = true', elsewhere)
         refused(pull("pinned-before", store=store, settings=settings, pull=how), "by digest only")
@@ -397,7 +397,7 @@ def test_a_private_image_is_verified_with_its_users_credentials():
         with open(os.path.join(store.path, "images/signatures", image.digest[7:]), "rb") as file:
             assert file.read().count(b"signature=") == 1
         assert os.stat(os.path.join(store.path, "images/signatures")).st_mode & 0o777 == 0o700
-        assert not store.names("refs"), "a private image has become public"
+        assert not store.names("names"), "a private image has become public"
 
 
 def test_a_signed_image_in_a_real_registry():

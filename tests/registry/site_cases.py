@@ -156,7 +156,7 @@ def test_killed_in_mid_pull_and_another_takes_over():
     result.store = store
     succeeds(result, image)
     assert any("another job on this node converts" in line for line in result.progress), result
-    assert not [n for n in store.names("images") + store.names("refs") if n.startswith(".")]
+    assert not [n for n in store.names("records") + store.names("names") if n.startswith(".")]
 
 
 def test_a_stopped_holder_is_waited_for_without_a_busy_loop():

@@ -54,7 +54,7 @@ def test_a_squashfs_is_imported_under_a_name_and_needs_its_file_no_more():
     user("run", "-q", "localhost/mine:2", "sh", "-c", "pwd; echo $GREETER").succeeds("/workspace\nbase\n")
     user("export", "localhost/mine:2", "again.sqsh").succeeds()
     user("run", "-q", "./again.sqsh", "cat", "/etc/os-release").succeeds("Debian")
-    with open(machine.store("images", digest[7:]), "r+b") as record:  # as a version with another format of layers would find it
+    with open(machine.store("records", digest[7:]), "r+b") as record:  # as a version with another format of layers would find it
         record.seek(12)
         record.write(bytes([99]))
     user("run", "-q", "localhost/mine:2", "sh", "-c", "echo $GREETER").succeeds("base\n")

@@ -158,6 +158,11 @@ def stored(what):
     return sorted(os.listdir(store(what))) if os.path.isdir(store(what)) else []
 
 
+def names():
+    """What the files of names/ say."""
+    return "".join(open(store("names", file)).read() for file in stored("names"))
+
+
 def golden(name, text):
     path = os.path.join(HERE, "golden", name)
     if write_golden:

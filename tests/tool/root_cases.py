@@ -9,7 +9,7 @@ from machine import base, root, user
 def test_pull_as_root_fills_the_nodes_store():
     digest = root("pull", base()).succeeds().out.strip()
     assert digest.startswith("sha256:"), digest
-    assert os.path.exists(f"/var/lib/spank-container/images/{digest[7:]}")
+    assert os.path.exists(f"/var/lib/spank-container/records/{digest[7:]}")
     listed = [one for one in root("images", "--json").json() if one["digest"] == digest]
     assert listed[0]["store"] == "site" and listed[0]["bytes"] > 1_000_000 and listed[0]["complete"], listed
     # Others see name and digest of what is public.

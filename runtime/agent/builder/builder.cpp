@@ -16,12 +16,6 @@
 namespace spc::agent {
 namespace {
 
-/// Needs SYS_CHROOT and SYS_ADMIN. The agent was started in slurmstepd's namespace; job_container/tmpfs gives the tasks
-/// another one, and a tree can be copied only within the namespace it was opened in.
-Result<void> join_task_namespace(int mount_namespace) {
-  return check(::setns(mount_namespace, CLONE_NEWNS), "join the task's mount namespace");
-}
-
 /// From here on nothing that this process mounts is visible to the host.
 Result<UniqueFd> leave_host_mounts() {
   SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
@@ -52,7 +46,7 @@ Result<void> give_bare_root(int lead) {
 
 /// The sources are copied where they were opened, and attached where the container is.
 Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead, TaskMessage& ready) {
-  SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
+  SPC_TRY(check(::setns(lead.mount_namespace.get(), CLONE_NEWNS), "join the task's mount namespace"));
   auto sources = SPC_TRY(mount_trees(order));
   UniqueFd notes;  // the other tasks have those that the container has
   SPC_TRY(check(::setns(order.join, CLONE_NEWNS), "join the container"));
@@ -77,7 +71,9 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
   DetachedMount kept;
   if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
-  SPC_TRY(join_task_namespace(lead.mount_namespace.get()));
+  // Needs SYS_CHROOT and SYS_ADMIN. The agent was started in slurmstepd's namespace; job_container/tmpfs gives the tasks another
+  // one, and a tree can be copied only within the namespace it was opened in.
+  SPC_TRY(check(::setns(lead.mount_namespace.get(), CLONE_NEWNS), "join the task's mount namespace"));
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   auto entered = SPC_TRY(enter_own_namespaces(order.namespaces, proc.get(), user));
   auto trees = SPC_TRY(mount_trees(order));

@@ -15,14 +15,6 @@ namespace {
 
 constexpr unsigned kImage = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
-/// What the kernel says of a failed step on this file-system context; errno must have been saved before.
-std::string kernel_says(int context) {
-  char line[256];
-  const ssize_t got = ::read(context, line, sizeof line - 1);
-  if (got <= 2) return {};
-  return " (" + std::string(line + 2, static_cast<std::size_t>(got - 2)) + ")";
-}
-
 /// An option without a value is a flag.
 using Options = std::initializer_list<std::pair<const char*, std::string>>;
 
@@ -36,8 +28,12 @@ Result<DetachedMount> new_mount(const char* type, Options options, unsigned attr
   ready = ready && ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
   DetachedMount mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
   if (mount) return mount;
-  const int err = errno;
-  return Error::from_errno(err, std::string("mount ") + type + kernel_says(context.get()));
+  return Error::from_errno(errno, std::string("mount ") + type);
+}
+
+int set_attributes(int tree, const char* path, unsigned scope, std::uint64_t set, std::uint64_t propagation = 0, int map = 0) {
+  mount_attr change{.attr_set = set, .attr_clr = 0, .propagation = propagation, .userns_fd = static_cast<std::uint64_t>(map)};
+  return ::mount_setattr(tree, path, scope, &change, sizeof change);
 }
 
 }  // namespace
@@ -46,17 +42,12 @@ Result<DetachedMount> clone_tree(int source, const char* path, std::uint64_t att
                                  unsigned scope) {
   const std::string what = "copy a mount" + (*path == '\0' ? std::string() : " of " + quoted(path));
   auto tree = SPC_TRY(own(::open_tree(source, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | scope), what));
-  mount_attr change{};
-  change.attr_set = attributes;
-  change.propagation = propagation;
-  SPC_TRY(check(::mount_setattr(tree.get(), "", scope, &change, sizeof change), "make a mount private"));
+  SPC_TRY(check(set_attributes(tree.get(), "", scope, attributes, propagation), "make a mount private"));
   return tree;
 }
 
 Result<void> make_root_read_only() {
-  mount_attr change{};
-  change.attr_set = MOUNT_ATTR_RDONLY;
-  return check(::mount_setattr(AT_FDCWD, "/", 0, &change, sizeof change), "make a mount read-only");
+  return check(set_attributes(AT_FDCWD, "/", 0, MOUNT_ATTR_RDONLY), "make a mount read-only");
 }
 
 Result<void> attach(DetachedMount tree, int target) {
@@ -77,10 +68,7 @@ Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, c
 Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
   auto mount = SPC_TRY(new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage));
   if (id_map < 0) return mount;
-  mount_attr change{};
-  change.attr_set = MOUNT_ATTR_IDMAP;
-  change.userns_fd = static_cast<std::uint64_t>(id_map);
-  if (::mount_setattr(mount.get(), "", AT_EMPTY_PATH, &change, sizeof change) == 0) return mount;
+  if (set_attributes(mount.get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, id_map) == 0) return mount;
   // Linux before 6.2.
   return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "ID-map a layer");
 }

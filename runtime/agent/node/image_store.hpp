@@ -47,20 +47,23 @@ class ImageStore {
   [[nodiscard]] Result<ImageFiles> open_image(const Digest& manifest, Audience audience) const;
 
   /// The same for a record and a layer directory.
-  static Result<ImageFiles> open_files(UniqueFd record, int layers, Audience audience);
+  static Result<ImageFiles> open_files(UniqueFd record, int layers);
 
-  /// A new unnamed layer file; it vanishes with its last descriptor unless it is published.
+  /// A new unnamed file; it vanishes with its last descriptor unless it is published.
   [[nodiscard]] Result<UniqueFd> new_layer() const;
   /// A file from new_layer(), read-only, that provably nobody can write to.
   [[nodiscard]] Result<UniqueFd> freeze(UniqueFd file) const;
-  /// Gives a frozen file the name of its blob, unless that exists.
-  [[nodiscard]] Result<void> publish(int frozen, const Digest& blob) const;
+  /// Gives a frozen file this path below the store's directory, unless something has it.
+  [[nodiscard]] Result<void> publish(int frozen, const std::string& path) const;
+  /// The file, if there is one, in place of what has this path; like a layer's it must be from new_layer().
+  [[nodiscard]] Result<void> put(const std::string& path, std::vector<UniqueFd> file) const;
   /// Removes the layer from the store; ErrorKind::unavailable if it is in use.
   [[nodiscard]] Result<void> evict(const Digest& blob) const;
 
  private:
   UniqueFd directory_;
   UniqueFd layers_;
+  UniqueFd records_;
   UniqueFd images_;
   unsigned service_uid_ = 0;
   unsigned service_gid_ = 0;

@@ -163,8 +163,11 @@ UniqueFd NamedContainer::ask() const { return connect_to(directory_.get(), "sock
 
 Result<ImageFiles> NamedContainer::open_image() const {
   const auto layers = SPC_TRY(own(::openat(directory_.get(), "is/layers", kDirectory), "open the container's layers"));
-  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open its record"));
-  return ImageStore::open_files(std::move(record), layers.get(), Audience::whoever_import_admitted);
+  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", kHow), "open its record"));
+  // Earlier versions linked it while it was the service user's.
+  SPC_TRY(check(::fchown(record.get(), 0, 0) | ::fchmod(record.get(), 0444), "make its record root's"));
+  return ImageStore::open_files(std::move(record), layers.get());
 }
 
 Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
@@ -237,10 +240,6 @@ Result<void> sweep_containers() {
   ::clock_gettime(CLOCK_BOOTTIME, &up);
   for (DirectoryReader users = names_in(containers.get()); users.next();) {
     if (users.name() != "trash") SPC_TRY(discard_unused(containers.get(), users.c_name(), "", ::time(nullptr) - up.tv_sec));
-  }
-  const auto steps = SPC_TRY(open_steps());
-  for (DirectoryReader sockets = names_in(steps.get()); sockets.next();) {
-    if (!connect_to(steps.get(), sockets.c_name())) ::unlinkat(steps.get(), sockets.c_name(), 0);
   }
   return {};
 }

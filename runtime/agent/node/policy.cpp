@@ -43,8 +43,8 @@ bool plausible(const PolicyRecord& policy) {
 /// Written aside and renamed, so that a reader never sees half of it. Gives back the file, open for reading.
 Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
   const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
-  constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
-  const auto file = SPC_TRY(own(::open(aside.c_str(), kHow, 0644), "create " + quoted(aside)));
+  const int opened = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const auto file = SPC_TRY(own(opened, "create " + quoted(aside)));
   off_t begin = 0;
   const bool begun = ::write(file.get(), &policy, sizeof policy) == sizeof policy;
   if (!begun || ::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {

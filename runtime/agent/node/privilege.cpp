@@ -41,12 +41,10 @@ Result<void> keep_needed_privileges() {
       return Error::from_errno(errno, "reduce the bounding set");
     }
   }
-  cap_t set = ::cap_init();
+  cap_t set = ::cap_init();  // never freed
   ::cap_set_flag(set, CAP_PERMITTED, kNeeded.size(), kNeeded.data(), CAP_SET);
   ::cap_set_flag(set, CAP_EFFECTIVE, kNeeded.size(), kNeeded.data(), CAP_SET);
-  const int failed = ::cap_set_proc(set) != 0 ? errno : 0;
-  ::cap_free(set);
-  if (failed != 0) return Error::from_errno(failed, "reduce the capabilities");
+  SPC_TRY(check(::cap_set_proc(set), "reduce the capabilities"));
   SPC_TRY(check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable"));
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
 }
@@ -110,9 +108,6 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   while (next < 3) ::dup2(null, next++);
   for (const int descriptor : high) ::dup2(descriptor, next++);
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
   char* const arguments[] = {const_cast<char*>(program), const_cast<char*>(argument), nullptr};
   char* const environment[] = {nullptr};
   ::execve(program, arguments, environment);

@@ -32,11 +32,12 @@ Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mod
 Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   SPC_TRY(ensure_directory(SPC_RUN_DIR, 0, 0, 0755));
   SPC_TRY(ensure_directory(SPC_STORE_DIR, 0, 0, 0755));
-  const std::string layers = std::string(SPC_STORE_DIR "/") + store_layout::kLayers;
-  SPC_TRY(ensure_directory(layers.substr(0, layers.rfind('/')), 0, 0, 0755));
-  SPC_TRY(ensure_directory(layers, 0, service_gid, 0750));
+  SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers", 0, 0, 0755));
+  for (const char* part : {store_layout::kLayers, store_layout::kGrants, store_layout::kRecords}) {
+    SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + part, 0, service_gid, 0750));
+  }
+  SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kNames, 0, 0, 0755));
   SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kImages, service_uid, service_gid, 0700));
-  SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kRefs, service_uid, service_gid, 0755));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/containers", 0, 0, 0700));
   SPC_TRY(ensure_directory(SPC_RUN_DIR "/steps", 0, 0, 0700));
   const auto denied = SPC_TRY(own(::open(SPC_RUN_DIR "/denied", O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0),

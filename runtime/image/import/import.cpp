@@ -140,7 +140,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
   auto admission = SPC_TRY(Admission::prepare(import.config, import.store, reference, name));
   RequestedImage wanted{.name = reference.canonical(),
-                        .ref_file = ref_file_of(reference, import.request.platform),
+                        .stored_as = ref_file_of(reference, import.request.platform),
                         .digest = reference.digest,
                         .origin = {.registry = reference.registry, .repository = reference.repository},
                         .uid = import.request.uid,
@@ -170,7 +170,7 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
 /// The user's process says at each start which image it is; what is in the store already its digest tells.
 Result<Digest> import_from_user(const Import& import, const std::string& name, UserSourceLink& user) {
   LocalSource source(user, name);
-  RequestedImage wanted{.name = name, .ref_file = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
+  RequestedImage wanted{.name = name, .stored_as = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
   wanted.origin.user = import.request.uid;
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));

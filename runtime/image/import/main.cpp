@@ -46,9 +46,9 @@ int main(int argc, char** argv) {
     return answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
   }
   // First: a process that is not dumpable cannot ask for the path of a descriptor of its own.
-  const auto store = ImageStore::open(kImportStore);
-  give_up_what_is_not_needed();
   AgentLink agent(kImportSocket);
+  const auto store = ImageStore::open(kImportStore, &agent);
+  give_up_what_is_not_needed();
   try {
     const auto image = import_as_asked(agent, store);
     const auto told = image ? agent.done(*image) : agent.failed(image.error());

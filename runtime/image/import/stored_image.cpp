@@ -28,7 +28,7 @@ std::string settings_of(const ImageConfig& config) {
   return out;
 }
 
-/// How the same image is called by its digest, as a file of refs/.
+/// How the same image is called by its digest, as a name in the store.
 std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Digest& manifest) {
   const auto reference = ImageReference::parse(origin.place() + "@" + manifest.str());
   return reference ? reference->ref_file_name() : std::nullopt;
@@ -53,42 +53,46 @@ bool is_of(const Digest& manifest, const ImageRecord& record) {
 
 }  // namespace
 
-/// Public images are found by the name that everybody sees, private ones by the grants of this user.
+/// Public images are found by the name that everybody sees, private ones by the grants of this user. Both are the agent's: what a
+/// name means, no file says that the service user could have written by itself.
 Result<std::optional<StoredImage::Known>> StoredImage::find() {
   const std::optional<Known> none;
+  const auto exactly = [&] { return look_at({.name = {}, .manifest = *wanted_.digest}); };
   if (wanted_.has_it) {
-    auto known = SPC_TRY(look_at({*wanted_.digest, 0}));
+    auto known = SPC_TRY(exactly());
     if (known) known->granted = true;
     return known;
   }
-  if (!wanted_.ref_file) return none;
-  if (const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file))) {
-    auto known = SPC_TRY(look_at(*ref));
+  if (!wanted_.stored_as) return none;
+  const auto named = store_.public_name(*wanted_.stored_as);
+  if (named) {
+    auto known = SPC_TRY(look_at(*named));
     if (known && known->is_public) return known;
   }
-  const auto grant = SPC_TRY(store_.grant(wanted_.uid, *wanted_.ref_file));
+  const auto grant = store_.grant(wanted_.uid, *wanted_.stored_as);
   if (!grant) {
-    const auto ref = SPC_TRY(store_.ref(*wanted_.ref_file));
-    if (ref) return SPC_TRY(look_at(*ref));
-    return wanted_.digest ? SPC_TRY(look_at({*wanted_.digest, 0})) : none;  // it came in under a tag
+    if (named) return look_at(*named);
+    return wanted_.digest ? exactly() : Result(none);  // it came in under a tag
   }
   auto known = SPC_TRY(look_at(*grant));
   if (known) known->granted = grant->asked_at <= now() && now() < grant->asked_at + config_.private_ttl;
   return known;
 }
 
-Result<std::optional<StoredImage::Known>> StoredImage::look_at(const ImageStore::Ref& ref) {
+Result<std::optional<StoredImage::Known>> StoredImage::look_at(NamedImage named) {
   const std::optional<Known> none;
-  auto record = SPC_TRY(store_.image(ref.manifest));
-  if (!record || !is_of(ref.manifest, *record)) return none;
-  auto origins = SPC_TRY(store_.origins(ref.manifest));
+  const Digest manifest = named.manifest;
+  const bool is_meant = !wanted_.digest || manifest == *wanted_.digest || std::ranges::count(named.indexes, *wanted_.digest) > 0;
+  auto record = SPC_TRY(store_.image(manifest));
+  if (!is_meant || !record || !is_of(manifest, *record)) return none;
+  auto origins = SPC_TRY(store_.origins(manifest));
   const ImageOrigin* origin = origins.find(wanted_.origin.place());
   if (origin == nullptr || (!wanted_.has_it && origin->platform != wanted_.origin.platform)) return none;
   for (const Digest& layer : record->layers) {
     held_.push_back(store_.hold_layer(layer));
     if (!held_.back() && !store_.has_layer(layer)) return none;
   }
-  Known known{.ref = ref, .record = *std::move(record), .origins = {}, .origin = *origin};
+  Known known{.named = std::move(named), .record = *std::move(record), .origins = {}, .origin = *origin};
   known.origins = std::move(origins);
   // A date too far ahead was written before the clock was set back.
   const std::int64_t left = known.origin.public_until - now();
@@ -105,14 +109,14 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   }
   if (!known) return none;
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
-    SPC_TRY(admit(known->record.manifest, known->origin.indexes));
+    SPC_TRY(admit(known->record.manifest, known->named.indexes));
     touch(*image);
     return image;
   }
 
   // A tag may have moved; of what the user wants as it is, only access to it is in question.
   const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
-  const auto answer = repository.ask_digest(as_it_is ? known->ref.manifest.str() : repository.tag_or_digest());
+  const auto answer = repository.ask_digest(as_it_is ? known->named.manifest.str() : repository.tag_or_digest());
   const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository, admit))
                             : SPC_TRY(without_answer(*known, answer.error(), as_it_is, admit, log));
   if (image) touch(*image);
@@ -121,17 +125,17 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
 
 void StoredImage::touch(const Digest& manifest) const {
   store_.touch_image(manifest);
-  if (wanted_.ref_file) store_.touch_ref(*wanted_.ref_file);
+  if (wanted_.stored_as) store_.touch_name(*wanted_.stored_as);
 }
 
 Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const Known& known) const {
   const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never;
   const bool may = known.is_public || known.granted;
-  if (may && need_not_ask) return std::optional(known.ref.manifest);
-  const TagAge age{.asked_at = known.ref.asked_at, .now = now()};
+  if (may && need_not_ask) return std::optional(known.named.manifest);
+  const TagAge age{.asked_at = known.named.asked_at, .now = now()};
   const bool is_fresh_in_job = age.is_fresh(0, config_.job_tag_ttl, wanted_.since);
   const bool is_fresh = wanted_.digest || is_fresh_in_job || age.is_fresh(config_.tag_ttl, 0, {});
-  if ((known.is_public && is_fresh) || (known.granted && is_fresh_in_job)) return std::optional(known.ref.manifest);
+  if ((known.is_public && is_fresh) || (known.granted && is_fresh_in_job)) return std::optional(known.named.manifest);
   if (pull != PullPolicy::never) return std::optional<Digest>();
   if (known.origin.public_until > 0) {
     return Error(ErrorKind::refused, "the registry must confirm that it is public")
@@ -143,8 +147,8 @@ Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const
 Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository,
                                                        const Admit& admit) const {
   const std::optional<Digest> none;
-  const Digest manifest = known.ref.manifest;
-  const auto& indexes = known.origin.indexes;
+  const Digest manifest = known.named.manifest;
+  const std::vector<Digest> indexes = known.named.indexes;
   if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
   if (repository.access() == Access::anonymous) {
     SPC_TRY(admit(known.record.manifest, indexes));
@@ -157,7 +161,7 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
   if (access == Access::refused_to_anonymous && known.origin.public_until > 0) {
     SPC_TRY(turn_private(std::move(known)));
   }
-  SPC_TRY(unless_read_only(grant(manifest)));
+  SPC_TRY(unless_read_only(grant(named(manifest, indexes))));
   return std::optional(manifest);
 }
 
@@ -166,10 +170,10 @@ Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, co
   const std::optional<Digest> none;
   if (why.kind() == ErrorKind::unavailable) {
     if (!known.is_public && !known.granted) return why;
-    SPC_TRY(admit(known.record.manifest, known.origin.indexes));
+    SPC_TRY(admit(known.record.manifest, known.named.indexes));
     log.write(LogLevel::warning,
               formatted("{}; using the stored image of {}", why.message(), wanted_.name));
-    return std::optional(known.ref.manifest);
+    return std::optional(known.named.manifest);
   }
   // It is gone, or not for everybody any more. Fetching it gives the message.
   const bool gone = why.kind() == ErrorKind::refused || (why.kind() == ErrorKind::not_found && asked_for_itself);
@@ -177,50 +181,54 @@ Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, co
   return none;
 }
 
+NamedImage StoredImage::named(const Digest& manifest, const std::vector<Digest>& indexes) const {
+  NamedImage image{.name = wanted_.stored_as.value_or(""), .manifest = manifest, .asked_at = now()};
+  image.add_indexes(indexes);
+  return image;
+}
+
 /// The registry has just confirmed both tag and access to everybody. Files are written only when that matters.
 Result<void> StoredImage::renew(Known known) const {
+  const Digest manifest = known.named.manifest;
   const bool counts = config_.tag_ttl > 0 || (config_.job_tag_ttl > 0 && wanted_.since);
-  if (counts && !wanted_.digest) SPC_TRY(store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}));
-  if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
+  const bool is_tag_of_time = counts && !wanted_.digest;
   const bool was_private = known.origin.public_until == 0;
+  if (is_tag_of_time || was_private) SPC_TRY(store_.write_name(named(manifest, known.named.indexes)));
+  if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
   known.origin.public_until = now() + config_.public_ttl;
   known.origins.add(known.origin);
-  SPC_TRY(store_.write_origins(known.ref.manifest, known.origins));
-  known.record.public_until = known.origins.public_until();
-  SPC_TRY(store_.write_image(known.ref.manifest, known.record));
-  return was_private ? store_.write_ref(*wanted_.ref_file, {known.ref.manifest, now()}) : Result<void>();
+  SPC_TRY(store_.write_origins(manifest, known.origins));
+  return store_.set_public_until(manifest, known.origins.public_until());
 }
 
 /// Its name goes first: everybody can read that.
 Result<void> StoredImage::turn_private(Known known) const {
-  if (wanted_.ref_file) SPC_TRY(store_.remove_ref(*wanted_.ref_file));
+  if (wanted_.stored_as) SPC_TRY(store_.remove_name(*wanted_.stored_as));
   known.origin.public_until = 0;
   known.origins.add(known.origin);
-  known.record.public_until = known.origins.public_until();
-  SPC_TRY(store_.write_image(known.ref.manifest, known.record));
-  return store_.write_origins(known.ref.manifest, known.origins);
+  SPC_TRY(store_.set_public_until(known.named.manifest, known.origins.public_until()));
+  return store_.write_origins(known.named.manifest, known.origins);
 }
 
-Result<void> StoredImage::grant(const Digest& manifest) const {
-  if (!wanted_.ref_file) return {};
-  SPC_TRY(store_.write_grant(wanted_.uid, *wanted_.ref_file, {manifest, now()}));
-  const auto by_digest = name_by_digest(wanted_.origin, manifest);
-  if (!by_digest || by_digest == wanted_.ref_file) return {};
-  return store_.write_grant(wanted_.uid, *by_digest, {manifest, now()});
+Result<void> StoredImage::grant(NamedImage image) const {
+  if (!wanted_.stored_as) return {};
+  SPC_TRY(store_.write_grant(wanted_.uid, image));
+  const auto by_digest = name_by_digest(wanted_.origin, image.manifest);
+  if (!by_digest || by_digest == wanted_.stored_as) return {};
+  image.name = *by_digest;
+  return store_.write_grant(wanted_.uid, image);
 }
 
 Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const std::vector<HeldLayer>& layers) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
   origin.name = wanted_.name;
-  origin.indexes = image.indexes;
   const ImageOrigin* known = origins.find(origin.place());
   if (access == Access::anonymous) origin.public_until = now() + config_.public_ttl;
   if (access == Access::not_known && known != nullptr) origin.public_until = known->public_until;
   origins.add(origin);
 
   ImageRecord record;
-  record.public_until = origins.public_until();
   record.layer_format = kLayerFormat;
   for (const HeldLayer& layer : layers) record.layers.push_back(layer.name);
   record.settings = settings_of(image.config);
@@ -229,10 +237,14 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
   // Without its origins a record is nobody's; the other way round a public record could be left without a place.
   SPC_TRY(store_.write_origins(image.digest, origins));
   SPC_TRY(store_.write_image(image.digest, record));
-  if (!wanted_.ref_file) return {};
-  if (access == Access::anonymous) return store_.write_ref(*wanted_.ref_file, {image.digest, now()});
-  if (access == Access::refused_to_anonymous) SPC_TRY(store_.remove_ref(*wanted_.ref_file));
-  return grant(image.digest);
+  SPC_TRY(store_.set_public_until(image.digest, origins.public_until()));
+  if (!wanted_.stored_as) return {};
+  NamedImage now_named = named(image.digest, image.indexes);
+  const auto before = store_.public_name(*wanted_.stored_as);
+  if (before && before->manifest == image.digest) now_named.add_indexes(before->indexes);
+  if (access == Access::anonymous) return store_.write_name(now_named);
+  if (access == Access::refused_to_anonymous) SPC_TRY(store_.remove_name(*wanted_.stored_as));
+  return grant(std::move(now_named));
 }
 
 }  // namespace spc

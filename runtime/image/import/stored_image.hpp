@@ -17,7 +17,7 @@ namespace spc {
 /// What is asked for, and for whom.
 struct RequestedImage {
   std::string name;                     ///< in full, for messages and listings
-  std::optional<std::string> ref_file;  ///< its name in refs/; empty: no name is kept for it
+  std::optional<std::string> stored_as;  ///< its name in the store, ref_file_of() the reference; empty: no name is kept for it
   std::optional<Digest> digest;         ///< when the name says which image it is
   ImageOrigin origin;                   ///< the place and the platform
   std::uint32_t uid = 0;
@@ -51,7 +51,7 @@ class StoredImage {
 
  private:
   struct Known {
-    ImageStore::Ref ref;
+    NamedImage named;
     ImageRecord record;
     ImageOrigins origins;
     ImageOrigin origin;  // the wanted one
@@ -59,14 +59,15 @@ class StoredImage {
     bool granted = false;
   };
   Result<std::optional<Known>> find();
-  Result<std::optional<Known>> look_at(const ImageStore::Ref& ref);
+  Result<std::optional<Known>> look_at(NamedImage named);
   Result<std::optional<Digest>> without_asking(PullPolicy pull, const Known& known) const;
   Result<std::optional<Digest>> with_answer(Known known, const Digest& answer, Repository& repository, const Admit& admit) const;
   Result<std::optional<Digest>> without_answer(const Known& known, const Error& why, bool asked_for_itself, const Admit& admit,
                                                Log& log) const;
   Result<void> renew(Known known) const;
   Result<void> turn_private(Known known) const;
-  Result<void> grant(const Digest& manifest) const;
+  Result<void> grant(NamedImage named) const;
+  [[nodiscard]] NamedImage named(const Digest& manifest, const std::vector<Digest>& indexes) const;
   /// It is used now, and the site's rules admit it.
   void touch(const Digest& manifest) const;
 

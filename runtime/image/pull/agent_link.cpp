@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
+#include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/socket.hpp"
 
@@ -18,6 +20,13 @@ ImportMessage message_of(ImportMessageKind kind, std::string_view text = {}) {
   message.kind = kind;
   message.text.set(printable(text));
   return message;
+}
+
+/// The agent proves with a lease that there is no writer, so what is passed on must not be one either.
+UniqueFd for_reading(UniqueFd file) {
+  const std::string self = "/proc/self/fd/" + std::to_string(file.get());
+  UniqueFd reader(::open(self.c_str(), O_RDONLY | O_CLOEXEC));
+  return reader ? std::move(reader) : std::move(file);
 }
 
 }  // namespace
@@ -77,9 +86,7 @@ Result<UniqueFd> AgentLink::new_layer() {
 }
 
 Result<void> AgentLink::publish(const Digest& layer, UniqueFd file) {
-  // The agent proves with a lease that there is no writer, so what we pass on must not be one either.
-  const std::string self = "/proc/self/fd/" + std::to_string(file.get());
-  if (UniqueFd reader(::open(self.c_str(), O_RDONLY | O_CLOEXEC)); reader) file = std::move(reader);
+  file = for_reading(std::move(file));
   ImportMessage message = message_of(ImportMessageKind::publish);
   message.digest = layer;
   const int descriptors[] = {file.get()};
@@ -103,7 +110,38 @@ Result<bool> AgentLink::evict(const Digest& layer) {
   message.digest = layer;
   SPC_TRY_DURING(step, send_struct(socket_, message));
   const Answer answer = SPC_TRY_DURING(step, answer_to(layer));
-  return answer.message.kind == ImportMessageKind::evicted;
+  return answer.message.kind == ImportMessageKind::obeyed;
+}
+
+/// These bytes, unless they are empty, in place of what is there.
+Result<void> AgentLink::put(ImportMessage message, std::string_view bytes) {
+  const std::string step = "write into the store";
+  UniqueFd file;
+  if (!bytes.empty()) {
+    file = SPC_TRY_DURING(step, new_layer());
+    SPC_TRY_DURING(step, write_all(file.get(), bytes));
+    if (message.kind == ImportMessageKind::record && ::fsync(file.get()) != 0) return Error::from_errno(errno, step);
+    file = for_reading(std::move(file));
+  }
+  const int passed[] = {file.get()};
+  SPC_TRY_DURING(step, send_struct(socket_, message, std::span(passed, file ? 1 : 0)));
+  const Answer answer = SPC_TRY_DURING(step, answer_to(message.digest));
+  return answer.message.kind == ImportMessageKind::obeyed ? Result<void>() : answer.message.error.error().during(step);
+}
+
+Result<void> AgentLink::publish_record(const Digest& manifest, std::string_view bytes) {
+  ImportMessage message = message_of(ImportMessageKind::record);
+  message.digest = manifest;
+  return put(message, bytes);
+}
+
+Result<void> AgentLink::remove_record(const Digest& manifest) { return publish_record(manifest, {}); }
+
+Result<void> AgentLink::set_name(const Digest& key, std::optional<std::uint32_t> uid, std::string_view means) {
+  ImportMessage message = message_of(uid ? ImportMessageKind::grant : ImportMessageKind::name);
+  message.digest = key;
+  message.done = uid.value_or(0);
+  return put(message, means);
 }
 
 Result<void> AgentLink::receive() {

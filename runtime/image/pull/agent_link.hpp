@@ -10,12 +10,13 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "image/store/store_keeper.hpp"
 #include "protocol/import.hpp"
 
 namespace spc {
 
 /// import's side of protocol/import.hpp.
-class AgentLink final : public Log {
+class AgentLink final : public Log, public StoreKeeper {
  public:
   /// `socket` is borrowed.
   explicit AgentLink(int socket) : socket_(socket) {}
@@ -36,6 +37,10 @@ class AgentLink final : public Log {
   /// Removes the layer from the store. False: it is in use.
   Result<bool> evict(const Digest& layer);
 
+  Result<void> publish_record(const Digest& manifest, std::string_view bytes) override;
+  Result<void> remove_record(const Digest& manifest) override;
+  Result<void> set_name(const Digest& key, std::optional<std::uint32_t> uid, std::string_view means) override;
+
   /// Readable when receive() has work to do.
   [[nodiscard]] pollfd watch() const { return {.fd = socket_, .events = POLLIN, .revents = 0}; }
   /// Reads pending answers without waiting. Error: the agent is gone.
@@ -53,6 +58,7 @@ class AgentLink final : public Log {
   Result<Answer> next_answer();
   Result<Answer> answer_to(const Digest& digest);
   Result<void> keep(const Answer& answer);
+  Result<void> put(ImportMessage message, std::string_view bytes);
 
   int socket_;
   std::map<Digest, std::optional<Result<bool>>> published_;  // requested, with the answers so far

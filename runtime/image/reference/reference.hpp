@@ -35,7 +35,7 @@ struct ImageReference {
   [[nodiscard]] std::string tag_or_digest() const { return digest ? digest->str() : tag; }
   /// HOST[:PORT] of the registry's server: docker.io's is registry-1.docker.io.
   [[nodiscard]] std::string api_host() const;
-  /// canonical() with '/' as %2F: its file name in the store's refs/. Empty if too long for a file name.
+  /// canonical() with '/' as %2F: how the store calls it. Empty if too long.
   [[nodiscard]] std::optional<std::string> ref_file_name() const;
 };
 

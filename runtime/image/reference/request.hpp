@@ -33,8 +33,8 @@ struct Platform {
   [[nodiscard]] std::string str() const;
 };
 
-/// The file in the store's refs/ with the image that a reference resolves to. Other platforms have
-/// files of their own. Empty if the name would be too long for a file.
+/// The name in the store of the image that a reference resolves to. Other platforms have
+/// names of their own. Empty if the name would be too long for a file.
 std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform);
 
 /// When a registry was last asked what a tag stands for, and the time now, in seconds since 1970.

@@ -21,17 +21,8 @@ std::set<Digest> distinct_layers(const StoredRecord& image) { return {image.laye
 
 bool was_used_since(const ImageStore& store, const StoredRecord& image) {
   struct stat status {};
-  return ::fstatat(store.images(), image.manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-         status.st_atim.tv_sec != image.last_used;
-}
-
-/// Names in refs/ that stand for one of these images: without a record they lead nowhere.
-Result<void> remove_names_of(const ImageStore& store, const std::set<Digest>& images) {
-  for (const auto& name : SPC_TRY(names_in(store.refs()))) {
-    const auto ref = SPC_TRY(store.ref(name));
-    if (ref && images.contains(ref->manifest)) SPC_TRY(store.remove_ref(name));
-  }
-  return {};
+  return ::fstatat(store.records(), image.manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+         status.st_mtim.tv_sec != image.last_used;
 }
 
 /// Collects what goes, and knows which layers no image is left for.
@@ -137,10 +128,7 @@ Result<Evicted> evict(const ImageStore& store, const EvictionPlan& plan, const R
     SPC_TRY(store.remove_image(image.manifest));
     gone.insert(image.manifest);
   }
-  if (!gone.empty()) {
-    SPC_TRY(remove_names_of(store, gone));
-    SPC_TRY(store.forget_grants(gone));
-  }
+  if (!gone.empty()) SPC_TRY(store.forget_names(gone));
   Evicted evicted{.images = gone.size()};
   for (const StoredLayer& layer : plan.layers) {
     // Somebody may be bringing it at this moment for another image.

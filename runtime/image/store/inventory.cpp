@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
 
 #include "image/store/store_files.hpp"
 #include "protocol/store_layout.hpp"
@@ -13,12 +14,11 @@ namespace spc {
 namespace {
 
 /// The beginning of a record, which is all that is needed here: the rest may be megabytes.
-Result<StoredRecord> read_head(int file, const Digest& manifest) {
+Result<StoredRecord> read_head(const ImageStore& store, int file, const Digest& manifest) {
   StoredRecord record{.manifest = manifest, .layers = {}};
   struct stat status {};
   if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat an image in the store");
-  record.fetched = status.st_mtim.tv_sec;
-  record.last_used = status.st_atim.tv_sec;
+  record.last_used = status.st_mtim.tv_sec;
   ImageRecordHeader header;
   if (::pread(file, &header, sizeof header, 0) != sizeof header ||
       std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
@@ -31,7 +31,7 @@ Result<StoredRecord> read_head(int file, const Digest& manifest) {
     record.layers.clear();
     return record;
   }
-  record.public_until = header.public_until;
+  record.public_until = store.public_until(manifest);
   record.layer_format = header.layer_format;
   return record;
 }
@@ -54,12 +54,15 @@ Result<std::vector<StoredLayer>> list_layers(const ImageStore& store) {
 
 Result<std::vector<StoredRecord>> list_records(const ImageStore& store) {
   std::vector<StoredRecord> images;
-  for (const auto& name : SPC_TRY(names_in(store.images()))) {
-    const auto manifest = Digest::parse("sha256:" + name);
-    if (!manifest) continue;  // origins, delivered, grants
-    // O_NOATIME: to be looked at is not to be used.
-    const UniqueFd file(::openat(store.images(), name.c_str(), O_RDONLY | O_NOATIME | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (file) images.push_back(SPC_TRY(read_head(file.get(), *manifest)));
+  std::set<Digest> seen;
+  // Earlier versions had them in images/: what is there nobody starts, but its layers wait for the image to be asked for again.
+  for (const int directory : {store.records(), store.images()}) {
+    for (const auto& name : SPC_TRY(names_in(directory))) {
+      const auto manifest = Digest::parse("sha256:" + name);
+      if (!manifest || !seen.insert(*manifest).second) continue;
+      const UniqueFd file(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+      if (file) images.push_back(SPC_TRY(read_head(store, file.get(), *manifest)));
+    }
   }
   return images;
 }

@@ -13,7 +13,6 @@ namespace spc {
 struct StoredRecord {
   Digest manifest;
   std::int64_t public_until = 0;
-  std::int64_t fetched = 0;
   std::int64_t last_used = 0;
   std::uint32_t layer_format = 0;
   std::vector<Digest> layers;  ///< names, bottom layer first

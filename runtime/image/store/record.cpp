@@ -9,7 +9,6 @@
 namespace spc {
 namespace {
 
-constexpr std::size_t kMaxIndexes = 16;
 constexpr std::size_t kMaxOrigins = 64;
 
 template <typename Number>
@@ -26,9 +25,6 @@ void set(ImageOrigin& origin, std::string_view key, std::string_view value) {
   if (key == "name") origin.name = value;
   if (key == "platform") origin.platform = value;
   if (key == "public_until") origin.public_until = number_in<std::int64_t>(value);
-  if (key == "index") {
-    if (auto digest = Digest::parse(value)) origin.indexes.push_back(*digest);
-  }
 }
 
 }  // namespace
@@ -38,7 +34,6 @@ std::string serialize(const ImageRecord& record) {
   std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
   header.layer_count = static_cast<std::uint32_t>(record.layers.size());
   header.layer_format = record.layer_format;
-  header.public_until = record.public_until;
   std::uint64_t offset = sizeof header + record.layers.size() * sizeof(Digest);
   const auto place = [&](const std::string& bytes) {
     const ImageRecordHeader::Section section{.offset = offset, .size = bytes.size()};
@@ -70,7 +65,6 @@ Result<ImageRecord> parse_image_record(std::string_view bytes) {
     return bytes.substr(static_cast<std::size_t>(at.offset), static_cast<std::size_t>(at.size));
   };
   ImageRecord record;
-  record.public_until = header.public_until;
   record.layer_format = header.layer_format;
   record.layers.resize(header.layer_count);
   for (std::size_t i = 0; i < record.layers.size(); ++i) {
@@ -91,13 +85,7 @@ const ImageOrigin* ImageOrigins::find(std::string_view place) const {
 
 void ImageOrigins::add(ImageOrigin origin) {
   const auto known = std::find_if(all_.begin(), all_.end(), [&](const auto& one) { return one.place() == origin.place(); });
-  if (known != all_.end()) {
-    for (const Digest& index : known->indexes) {
-      const bool fresh = std::find(origin.indexes.begin(), origin.indexes.end(), index) == origin.indexes.end();
-      if (fresh && known->platform == origin.platform && origin.indexes.size() < kMaxIndexes) origin.indexes.push_back(index);
-    }
-    all_.erase(known);
-  }
+  if (known != all_.end()) all_.erase(known);
   all_.push_back(std::move(origin));
   if (all_.size() > kMaxOrigins) all_.erase(all_.begin());
 }
@@ -121,7 +109,6 @@ std::string ImageOrigins::serialize() const {
     add_record(out, "name", origin.name);
     add_record(out, "platform", origin.platform);
     add_record(out, "public_until", std::to_string(origin.public_until));
-    for (const Digest& index : origin.indexes) add_record(out, "index", index.str());
   }
   return out;
 }

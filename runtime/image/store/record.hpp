@@ -11,9 +11,8 @@
 
 namespace spc {
 
-/// The content of a file in images/; protocol/image_record.hpp has the format.
+/// The content of a file in records/; protocol/image_record.hpp has the format.
 struct ImageRecord {
-  std::int64_t public_until = 0;
   std::uint32_t layer_format = 0;
   std::vector<Digest> layers;  ///< names in layers/sha256/, bottom layer first
   std::string settings;        ///< records `key=value\0`
@@ -31,8 +30,6 @@ struct ImageOrigin {
   std::optional<std::uint32_t> user;  ///< of a local image; registry and repository are empty then
   std::string name;                   ///< the full name of the last request
   std::string platform;
-  /// Digests of indexes that lead to the image for this platform: they show whether a tag has moved.
-  std::vector<Digest> indexes;
   /// Until when (seconds since 1970) this origin serves the image to everybody; 0: it is private.
   std::int64_t public_until = 0;
 
@@ -41,15 +38,16 @@ struct ImageOrigin {
 };
 
 /// The content of images/origins/<hex>: each origin that has proven to have every byte of the image. Readable by the
-/// service user only.
+/// service user only. It says who may use the image, and never which image a name means: whoever writes it could not
+/// make others run something else.
 class ImageOrigins {
  public:
   [[nodiscard]] const std::vector<ImageOrigin>& all() const { return all_; }
   /// Null if the image did not come from there.
   [[nodiscard]] const ImageOrigin* find(std::string_view place) const;
-  /// Adds or replaces an origin; indexes that led to the image are kept.
+  /// Adds or replaces an origin.
   void add(ImageOrigin origin);
-  /// The latest one: the record's.
+  /// The latest one.
   [[nodiscard]] std::int64_t public_until() const;
 
   [[nodiscard]] std::string serialize() const;

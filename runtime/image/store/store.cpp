@@ -9,8 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 #include "base/file.hpp"
 #include "base/sha256.hpp"
@@ -20,7 +21,7 @@
 namespace spc {
 namespace {
 
-constexpr std::size_t kMaxRecord = 24 << 20;
+constexpr std::size_t kMaxRecord = ImageRecordHeader::kMaxBytes;
 constexpr std::size_t kMaxOriginsFile = 1 << 20;
 constexpr std::size_t kMaxDeliveries = 1 << 20;
 constexpr std::size_t kMaxSignaturesFile = 4 << 20;
@@ -53,23 +54,12 @@ struct flock byte_at(std::int64_t offset, short type) {
 /// A line of images/delivered/<layer>. Both signs: a line that was cut off by a full disk must not be another origin's.
 std::string delivery_line(const std::string& origin) { return "=" + origin + "=\n"; }
 
-/// A file that was damaged by a crash is as good as none.
-std::optional<ImageStore::Ref> parse_ref(const std::optional<std::string>& file) {
-  if (!file) return std::nullopt;
-  const std::string& text = *file;
-  constexpr std::size_t kDigest = 7 + 64;
-  ImageStore::Ref ref;
-  const auto digest = Digest::parse(std::string_view(text).substr(0, kDigest));
-  if (!digest || text.size() < kDigest + 2 || text[kDigest] != ' ') return std::nullopt;
-  ref.manifest = *digest;
-  const auto [end, error] = std::from_chars(text.data() + kDigest + 1, text.data() + text.size(), ref.asked_at);
-  if (error != std::errc{} || end == text.data() + text.size() || *end != '\n') return std::nullopt;
-  return ref;
+/// It is where its key is, unless another name has the same key.
+std::optional<NamedImage> named(int directory, const std::string& file, const std::string& name) {
+  auto image = read_named_image(directory, file);
+  if (image && image->name != name) image.reset();
+  return image;
 }
-
-constexpr std::size_t kMaxRef = 4096;
-
-std::string text_of(const ImageStore::Ref& ref) { return ref.manifest.str() + " " + std::to_string(ref.asked_at) + "\n"; }
 
 }  // namespace
 
@@ -110,7 +100,12 @@ StoreLock::~StoreLock() {
   ::fcntl(file_, F_OFD_SETLK, &range);
 }
 
-Result<ImageStore> ImageStore::open(int directory) {
+ImageStore::ImageStore(int directory, std::string path, StoreKeeper* keeper)
+    : directory_(directory), path_(std::move(path)), own_(std::make_unique<OwnStoreKeeper>(directory)), keeper_(keeper) {
+  if (keeper_ == nullptr) keeper_ = own_.get();
+}
+
+Result<ImageStore> ImageStore::open(int directory, StoreKeeper* keeper) {
   std::array<char, 4096> path{};
   const std::string self = "/proc/self/fd/" + std::to_string(directory);
   const ssize_t length = ::readlink(self.c_str(), path.data(), path.size());
@@ -125,13 +120,17 @@ Result<ImageStore> ImageStore::open(int directory) {
     }
     return fd;
   };
-  auto images = SPC_TRY(open_in(store_layout::kImages, O_RDONLY | O_DIRECTORY));
-  auto refs = SPC_TRY(open_in(store_layout::kRefs, O_RDONLY | O_DIRECTORY));
+  ImageStore store(directory, name, keeper);
+  store.records_ = SPC_TRY(open_in(store_layout::kRecords, O_RDONLY | O_DIRECTORY));
+  store.names_ = SPC_TRY(open_in(store_layout::kNames, O_RDONLY | O_DIRECTORY));
+  store.grants_ = SPC_TRY(open_in(store_layout::kGrants, O_RDONLY | O_DIRECTORY));
+  store.images_ = SPC_TRY(open_in(store_layout::kImages, O_RDONLY | O_DIRECTORY));
   auto locks = open_in("locks", O_RDWR | O_CREAT);
   // What is in a read-only store can be used all the same: only who brings something takes a lock.
   if (!locks && locks.error().sys_errno() == EROFS) locks = open_in("locks", O_RDONLY);
   if (!locks) return std::move(locks).error();
-  return ImageStore(directory, name, std::move(images), std::move(refs), *std::move(locks));
+  store.locks_ = *std::move(locks);
+  return store;
 }
 
 // --- layers ---
@@ -153,7 +152,9 @@ UniqueFd ImageStore::hold_layer(const Digest& name) const {
 bool ImageStore::is_layer_in_use(const Digest& name) const {
   const UniqueFd file(
       ::openat(directory_, store_layout::layer_path(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return false;
+  return status.st_nlink > 1 || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;  // a named container has it, too, or somebody uses it
 }
 
 Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) const {
@@ -211,7 +212,7 @@ Result<void> ImageStore::forget_deliveries(const Digest& layer) const {
 // --- images ---
 
 Result<std::optional<ImageRecord>> ImageStore::image(const Digest& manifest) const {
-  const auto bytes = SPC_TRY(read_named(images_.get(), manifest.hex(), kMaxRecord));
+  const auto bytes = SPC_TRY(read_named(records_.get(), manifest.hex(), kMaxRecord));
   if (!bytes) return std::optional<ImageRecord>();
   auto record = parse_image_record(*bytes);
   if (!record || record->layer_format != kLayerFormat) return std::optional<ImageRecord>();
@@ -219,7 +220,22 @@ Result<std::optional<ImageRecord>> ImageStore::image(const Digest& manifest) con
 }
 
 Result<void> ImageStore::write_image(const Digest& manifest, const ImageRecord& record) const {
-  return write_named(images_.get(), manifest.hex(), serialize(record), Durable::yes);
+  const std::string bytes = serialize(record);
+  const auto there = read_named(records_.get(), manifest.hex(), kMaxRecord);
+  return there && *there == bytes ? Result<void>() : keeper_->publish_record(manifest, bytes);
+}
+
+std::int64_t ImageStore::public_until(const Digest& manifest) const {
+  struct stat status {};
+  return ::fstatat(images_.get(), manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? status.st_mtim.tv_sec : 0;
+}
+
+Result<void> ImageStore::set_public_until(const Digest& manifest, std::int64_t when) const {
+  if (when == 0) return remove_named(images_.get(), manifest.hex());
+  SPC_TRY(write_named(images_.get(), manifest.hex(), "", Durable::no));
+  const timespec times[] = {{0, UTIME_OMIT}, {when, 0}};
+  if (::utimensat(images_.get(), manifest.hex().c_str(), times, AT_SYMLINK_NOFOLLOW) == 0) return {};
+  return Error::from_errno(errno, "write into the image store");
 }
 
 Result<ImageOrigins> ImageStore::origins(const Digest& manifest) const {
@@ -242,6 +258,7 @@ Result<void> ImageStore::write_signatures(const Digest& manifest, std::string_vi
 }
 
 Result<void> ImageStore::remove_image(const Digest& manifest) const {
+  SPC_TRY(keeper_->remove_record(manifest));
   SPC_TRY(remove_named(images_.get(), manifest.hex()));
   for (const char* about : {store_layout::kOrigins, store_layout::kSignatures}) {
     SPC_TRY(remove_named(images_.get(), std::string(about) + "/" + manifest.hex()));
@@ -250,50 +267,45 @@ Result<void> ImageStore::remove_image(const Digest& manifest) const {
 }
 
 void ImageStore::touch_image(const Digest& manifest) const {
-  const timespec times[] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
-  ::utimensat(images_.get(), manifest.hex().c_str(), times, AT_SYMLINK_NOFOLLOW);
+  ::utimensat(records_.get(), manifest.hex().c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
 }
 
-// --- references ---
+// --- names ---
 
-void ImageStore::touch_ref(const std::string& name) const {
-  ::utimensat(refs_.get(), name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+void ImageStore::touch_name(const std::string& name) const {
+  constexpr std::int64_t kMoment = 1;  // second: while it is written it is not there
+  const auto image = public_name(name);
+  if (image && image->written < std::time(nullptr) - kMoment) static_cast<void>(write_name(*image));
 }
 
-Result<std::optional<ImageStore::Ref>> ImageStore::ref(const std::string& name) const {
-  return parse_ref(SPC_TRY(read_named(refs_.get(), name, kMaxRef)));
+std::optional<NamedImage> ImageStore::public_name(const std::string& name) const {
+  return named(directory_, store_layout::name_path(name_key(name)), name);
 }
 
-Result<void> ImageStore::write_ref(const std::string& name, const Ref& ref) const {
-  return write_named(refs_.get(), name, text_of(ref), Durable::no);
+Result<void> ImageStore::write_name(const NamedImage& image) const {
+  return keeper_->set_name(name_key(image.name), std::nullopt, image.str());
 }
 
-Result<void> ImageStore::remove_ref(const std::string& name) const { return remove_named(refs_.get(), name); }
-
-Result<std::optional<ImageStore::Ref>> ImageStore::grant(std::uint32_t uid, const std::string& name) const {
-  return parse_ref(
-      SPC_TRY(read_below(images_.get(), std::string(store_layout::kGrants) + "/" + std::to_string(uid), name, kMaxRef)));
+Result<void> ImageStore::remove_name(const std::string& name) const {
+  return public_name(name) ? keeper_->set_name(name_key(name), std::nullopt, {}) : Result<void>();
 }
 
-Result<void> ImageStore::write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const {
-  const auto grants = SPC_TRY(open_private_directory(images_.get(), store_layout::kGrants));
-  const auto of_user = SPC_TRY(open_private_directory(grants.get(), std::to_string(uid)));
-  return write_named(of_user.get(), name, text_of(ref), Durable::no);
+std::optional<NamedImage> ImageStore::grant(std::uint32_t uid, const std::string& name) const {
+  return named(directory_, store_layout::grant_path(uid, name_key(name)), name);
 }
 
-Result<void> ImageStore::forget_grants(const std::set<Digest>& manifests) const {
-  constexpr int kHow = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
-  const UniqueFd grants(::openat(images_.get(), store_layout::kGrants, kHow));
-  if (!grants && errno == ENOENT) return {};
-  if (!grants) return Error::from_errno(errno, "open the grants in the image store");
-  const auto users = SPC_TRY(names_in(grants.get()));
-  for (const std::string& user : users) {
-    const UniqueFd of_user(::openat(grants.get(), user.c_str(), kHow));
-    if (!of_user) continue;
-    const auto names = SPC_TRY(names_in(of_user.get()));
-    for (const std::string& name : names) {
-      const auto ref = parse_ref(SPC_TRY(read_named(of_user.get(), name, kMaxRef)));
-      if (ref && manifests.contains(ref->manifest)) SPC_TRY(remove_named(of_user.get(), name));
+Result<void> ImageStore::write_grant(std::uint32_t uid, const NamedImage& image) const {
+  return keeper_->set_name(name_key(image.name), uid, image.str());
+}
+
+Result<void> ImageStore::forget_names(const std::set<Digest>& manifests) const {
+  for (const int directory : {names_.get(), grants_.get()}) {
+    for (const std::string& file : SPC_TRY(names_in(directory))) {
+      const auto image = read_named_image(directory, file);
+      if (!image || !manifests.contains(image->manifest)) continue;
+      std::optional<std::uint32_t> uid;
+      if (directory == grants_.get()) uid = static_cast<std::uint32_t>(std::strtoul(file.c_str(), nullptr, 10));
+      SPC_TRY(keeper_->set_name(name_key(image->name), uid, {}));
     }
   }
   return {};

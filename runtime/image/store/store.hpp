@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -12,7 +13,9 @@
 #include "base/digest.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "image/reference/named_image.hpp"
 #include "image/store/record.hpp"
+#include "image/store/store_keeper.hpp"
 
 namespace spc {
 
@@ -57,12 +60,12 @@ struct StoreSpace {
   std::uint64_t free_inodes = 0;
 };
 
-/// The store as used by `import`: reads everything, writes images/ and refs/, requests new layers from the agent. Layers
-/// are identified by their names (layer_name()).
+/// The store as used by `import`: reads everything, writes what concerns access into images/, and has its keeper write what
+/// containers are made of. Layers are identified by their names (layer_name()).
 class ImageStore {
  public:
-  /// `directory` is borrowed.
-  static Result<ImageStore> open(int directory);
+  /// `directory` and `keeper` are borrowed. Without a keeper it is a store of the caller's own.
+  static Result<ImageStore> open(int directory, StoreKeeper* keeper = nullptr);
 
   /// For messages.
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -89,8 +92,11 @@ class ImageStore {
   // --- images ---
   /// Empty if there is no record, or a damaged one or one of another format, which will be replaced.
   Result<std::optional<ImageRecord>> image(const Digest& manifest) const;
-  /// Adds or replaces a record atomically; it survives a crash of the node.
+  /// It survives a crash of the node.
   Result<void> write_image(const Digest& manifest, const ImageRecord& record) const;
+  /// Until when (seconds since 1970) everybody may use the image without a query to the registry; 0: it is private.
+  [[nodiscard]] std::int64_t public_until(const Digest& manifest) const;
+  Result<void> set_public_until(const Digest& manifest, std::int64_t when) const;
   Result<ImageOrigins> origins(const Digest& manifest) const;
   Result<void> write_origins(const Digest& manifest, const ImageOrigins& origins) const;
   /// The signatures that have admitted it, as signature/kept_signatures.hpp writes them; empty: none.
@@ -98,46 +104,41 @@ class ImageStore {
   Result<void> write_signatures(const Digest& manifest, std::string_view records) const;
   /// Removes its record, then what is known of its origins and signatures.
   Result<void> remove_image(const Digest& manifest) const;
-  /// Marks it as used now: it is evicted last.
+  /// Marks it as used now: it is evicted last. In the node's store the agent does so.
   void touch_image(const Digest& manifest) const;
 
-  // --- references ---
-  struct Ref {
-    Digest manifest;
-    std::int64_t asked_at = 0;  ///< seconds since 1970
-  };
-  /// What a name resolves to; only public images have such a file, which is world-readable.
-  Result<std::optional<Ref>> ref(const std::string& name) const;
-  Result<void> write_ref(const std::string& name, const Ref& ref) const;
-  Result<void> remove_ref(const std::string& name) const;
+  // --- names ---
+  /// What a name (ref_file_of() a reference) means; only public images have one, which everybody can read.
+  [[nodiscard]] std::optional<NamedImage> public_name(const std::string& name) const;
+  Result<void> write_name(const NamedImage& image) const;
+  Result<void> remove_name(const std::string& name) const;
   /// The name has just passed the site's rules: while these are unchanged, tasks may start with it without `import`.
-  void touch_ref(const std::string& name) const;
+  void touch_name(const std::string& name) const;
 
-  /// A grant: the registry has let this user have what the name resolves to, at that time.
-  Result<std::optional<Ref>> grant(std::uint32_t uid, const std::string& name) const;
-  Result<void> write_grant(std::uint32_t uid, const std::string& name, const Ref& ref) const;
-  /// All users' grants for these images.
-  Result<void> forget_grants(const std::set<Digest>& manifests) const;
+  /// A grant: the registry has let this user have what the name means, at that time.
+  [[nodiscard]] std::optional<NamedImage> grant(std::uint32_t uid, const std::string& name) const;
+  Result<void> write_grant(std::uint32_t uid, const NamedImage& image) const;
+  /// All names of these images, and all users' grants.
+  Result<void> forget_names(const std::set<Digest>& manifests) const;
 
   // --- for eviction: inventory.hpp, eviction.hpp ---
   [[nodiscard]] Result<StoreSpace> space() const;
   [[nodiscard]] int directory() const { return directory_; }
+  [[nodiscard]] int records() const { return records_.get(); }
   [[nodiscard]] int images() const { return images_.get(); }
-  [[nodiscard]] int refs() const { return refs_.get(); }
 
  private:
-  ImageStore(int directory, std::string path, UniqueFd images, UniqueFd refs, UniqueFd locks)
-      : directory_(directory),
-        path_(std::move(path)),
-        images_(std::move(images)),
-        refs_(std::move(refs)),
-        locks_(std::move(locks)) {}
+  ImageStore(int directory, std::string path, StoreKeeper* keeper);
   Result<std::optional<StoreLock>> try_lock_byte(std::int64_t offset) const;
 
   int directory_;
   std::string path_;
+  std::unique_ptr<StoreKeeper> own_;
+  StoreKeeper* keeper_;
+  UniqueFd records_;
+  UniqueFd names_;
+  UniqueFd grants_;
   UniqueFd images_;
-  UniqueFd refs_;
   UniqueFd locks_;
 };
 

@@ -38,6 +38,8 @@ Result<std::optional<std::string>> read_named(int directory, const std::string& 
     if (errno == ENOENT) return std::optional<std::string>();
     return Error::from_errno(errno, formatted("open {} in the image store", in_quotes(name)));
   }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::optional<std::string>();
   return std::optional(SPC_TRY_DURING("image store", read_file(file.get(), limit)));
 }
 

@@ -6,11 +6,10 @@
 
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
 #include <ctime>
 
-#include "base/file.hpp"
 #include "base/format.hpp"
+#include "image/reference/named_image.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/host/slurm_client.hpp"
 #include "protocol/store_layout.hpp"
@@ -182,21 +181,14 @@ void move_mount_target(RootSetup& root, const std::string& from, const std::stri
   }
 }
 
-std::optional<Digest> known_manifest(const std::string& ref_file_name, const TagDemand& demand, const PolicyRecord& policy) {
+std::optional<Digest> known_manifest(const std::string& name, const TagDemand& demand, const PolicyRecord& policy) {
   if (demand.pull == PullPolicy::always) return std::nullopt;
-  const std::string path = SPC_STORE_DIR "/" + store_layout::ref_path(ref_file_name);
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || status.st_mtim.tv_sec <= policy.made_at) return std::nullopt;
-  const auto text = read_file(file.get(), 256);
-  if (!text) return std::nullopt;
-  const auto space = text->find(' ');
-  if (space == std::string::npos) return std::nullopt;
-  const auto digest = Digest::parse(std::string_view(*text).substr(0, space));
-  if (!digest) return std::nullopt;
-  const TagAge age{.asked_at = std::strtoll(text->c_str() + space + 1, nullptr, 10), .now = ::time(nullptr)};
+  const auto known = read_named_image(AT_FDCWD, SPC_STORE_DIR "/" + store_layout::name_path(name_key(name)), 0);
+  if (!known || known->name != name || known->written <= policy.made_at) return std::nullopt;
+  const TagAge age{.asked_at = known->asked_at, .now = ::time(nullptr)};
   const bool need_not_ask = demand.immutable || demand.pull == PullPolicy::missing || demand.pull == PullPolicy::never;
-  return need_not_ask || age.is_fresh(policy.tag_ttl, policy.job_tag_ttl, demand.since) ? std::optional(*digest) : std::nullopt;
+  const bool fresh = need_not_ask || age.is_fresh(policy.tag_ttl, policy.job_tag_ttl, demand.since);
+  return fresh ? std::optional(known->manifest) : std::nullopt;
 }
 
 }  // namespace spc

@@ -65,8 +65,8 @@ struct TagDemand {
   std::optional<std::int64_t> since;  ///< as in LaunchRequest
 };
 
-/// The manifest that this (canonical) reference is known to resolve to without a query, if it is public.
+/// The manifest that this name (ref_file_of() a reference) is known to resolve to without a query, if it is public.
 /// Nothing is known that `import` has not checked under the site's current rules.
-std::optional<Digest> known_manifest(const std::string& ref_file_name, const TagDemand& demand, const PolicyRecord& policy);
+std::optional<Digest> known_manifest(const std::string& name, const TagDemand& demand, const PolicyRecord& policy);
 
 }  // namespace spc

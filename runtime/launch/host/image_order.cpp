@@ -4,6 +4,7 @@
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
+#include "image/reference/named_image.hpp"
 #include "image/reference/request.hpp"
 #include "launch/host/host_side.hpp"
 #include "launch/host/local_image.hpp"
@@ -33,13 +34,17 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   ImportRequest import;
   if (request.platform) import.platform = *request.platform;
   import.manifest = stored;
-  const bool may_be_known = image.kind == ImageLocation::Kind::registry && site.signature_policy.empty();
-  const auto ref_file = may_be_known ? ref_file_of(image.name, import.platform) : std::nullopt;
+  const bool has_name = image.kind == ImageLocation::Kind::registry;
+  ImageReference reference = image.name;
+  if (stored) reference.digest = stored;
+  const auto name = has_name ? ref_file_of(reference, import.platform) : std::nullopt;
+  if (name) order.image_name = name_key(*name);
+  const bool may_be_known = name && site.signature_policy.empty();
   if (earlier != Digest{}) {
     order.flags |= TaskMessage::start_known;
     order.manifest = earlier;
   } else if (const auto known =
-                 ref_file ? known_manifest(*ref_file, {image.name.digest.has_value(), pull, request.since}, policy) : std::nullopt) {
+                 may_be_known ? known_manifest(*name, {image.name.digest.has_value(), pull, request.since}, policy) : std::nullopt) {
     order.flags |= TaskMessage::start_known;
     order.manifest = *known;
   }
@@ -106,8 +111,8 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
   wanted.image = known_as(image, home_for(image));
   if (image.kind != ImageLocation::Kind::registry) return wanted;
   if (image.name.digest) wanted.digest = image.name.digest->str();
-  const auto ref_file = ref_file_of(image.name, request.platform.value_or(Platform{}));
-  if (const auto known = ref_file ? known_manifest(*ref_file, {.immutable = true}, policy) : std::nullopt) {
+  const auto name = ref_file_of(image.name, request.platform.value_or(Platform{}));
+  if (const auto known = name ? known_manifest(*name, {.immutable = true}, policy) : std::nullopt) {
     wanted.digest = known->str();
   }
   return wanted;

@@ -21,6 +21,7 @@ struct ImageOrder {
   ContainerSpec::From from{};
   std::uint32_t flags = 0;
   Digest manifest;
+  Digest image_name;  ///< the key of the name that `import` may write
   std::uint64_t offset = 0;
   UniqueFd first;
   UniqueFd second;

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/format.hpp"
+#include "image/reference/named_image.hpp"
 
 namespace spc {
 namespace {
@@ -39,12 +40,6 @@ std::optional<std::uint32_t> step_number(std::string_view text) {
   return number(text);
 }
 
-/// FNV-1a.
-std::uint64_t hash_of(std::string_view text, std::uint64_t hash) {
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 }  // namespace
 
 Result<ContainerName> ContainerName::parse(std::string_view text) {
@@ -68,12 +63,7 @@ Result<ContainerName> ContainerName::parse(std::string_view text) {
   return name;
 }
 
-Digest ContainerName::key() const {
-  Digest key;
-  const std::uint64_t halves[] = {hash_of(text, 0xcbf29ce484222325), hash_of(text, 0x84222325cbf29ce4)};
-  for (std::size_t i = 0; i < 16; ++i) key.bytes[i] = static_cast<std::uint8_t>(halves[i / 8] >> (8 * (i % 8)));
-  return key;
-}
+Digest ContainerName::key() const { return name_key(text); }
 
 std::optional<Digest> ContainerName::step_key() const {
   const auto dot = text.find('.');

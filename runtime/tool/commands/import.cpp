@@ -71,7 +71,6 @@ Result<Digest> import_squashfs(const ImageStore& store, int directory, int file,
                .user = ::geteuid(),
                .name = name,
                .platform = Platform::host().str(),
-               .indexes = {},
                .public_until = 0});
   SPC_TRY(store.write_origins(digest, origins));
   SPC_TRY(store.write_image(digest, record));
@@ -119,7 +118,7 @@ Result<int> run_import(const Arguments& arguments) {
     digest = SPC_TRY(obtain(places, config, {.image = source, .platform = {}, .pull = {}, .quiet = arguments.has("quiet")}))
                  .image.digest;
   }
-  SPC_TRY(store.write_ref(*ref_file, {digest, static_cast<std::int64_t>(std::time(nullptr))}));
+  SPC_TRY(store.write_name({.name = *ref_file, .manifest = digest, .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
   std::puts(digest.str().c_str());
   return 0;
 }

@@ -41,12 +41,18 @@ std::vector<StoredName> names_meant(const ListedImage& image, const std::string&
   return image.names;
 }
 
+/// With the parts that an earlier version did not make.
+Result<UniqueFd> open_complete(const Places& places) {
+  auto store = SPC_TRY(open_store(places.store));
+  return places.own_store ? make_own_store(places) : Result<UniqueFd>(std::move(store));
+}
+
 }  // namespace
 
 Result<int> run_rm(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
-  const auto directory = SPC_TRY(open_store(places.store));
+  const auto directory = SPC_TRY(open_complete(places));
   const auto store = SPC_TRY(ImageStore::open(directory.get()));
   for (const std::string& text : arguments.words) {
     const auto image = find_image(directory.get(), text, config.default_registry);
@@ -56,7 +62,7 @@ Result<int> run_rm(const Arguments& arguments) {
     }
     const auto names = names_meant(*image, text, config.default_registry);
     if (names.size() < image->names.size()) {  // it keeps others
-      for (const StoredName& name : names) SPC_TRY(store.remove_ref(ref_file(name.name)));
+      for (const StoredName& name : names) SPC_TRY(store.remove_name(ref_file(name.name)));
       std::puts(formatted("{}: {}", printable(text), said({}, 0, "removed")).c_str());
       continue;
     }
@@ -69,7 +75,7 @@ Result<int> run_rm(const Arguments& arguments) {
 
 Result<int> run_gc(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto directory = SPC_TRY(open_store(places.store));
+  const auto directory = SPC_TRY(open_complete(places));
   const auto store = SPC_TRY(ImageStore::open(directory.get()));
   const bool dry = !arguments.has("yes");
   const auto plan = plan_cleaning(SPC_TRY(take_inventory(store)), kept_in(store), std::time(nullptr));

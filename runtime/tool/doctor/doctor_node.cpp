@@ -61,8 +61,10 @@ Finding examine_node_store() {
   static constexpr Wanted kWanted[] = {{"", false, 0755},
                                        {"/layers", false, 0755},
                                        {"/layers/sha256", false, 0750},
-                                       {"/images", true, 0700},
-                                       {"/refs", true, 0755}};
+                                       {"/records", false, 0750},
+                                       {"/names", false, 0755},
+                                       {"/grants", false, 0750},
+                                       {"/images", true, 0700}};
   for (const Wanted& wanted : kWanted) {
     const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
     struct stat status {};

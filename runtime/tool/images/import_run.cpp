@@ -12,6 +12,8 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/socket.hpp"
+#include "image/store/store_keeper.hpp"
+#include "protocol/image_record.hpp"
 #include "protocol/import.hpp"
 #include "protocol/store_layout.hpp"
 #include "protocol/user_source.hpp"
@@ -28,7 +30,7 @@ static_assert(kImportSocket == 3 && kImportRequest == 4 && kImportStore == 5 && 
 /// One run of `import`, and of what it needs of us.
 class ImportRun {
  public:
-  ImportRun(int store, std::string image, PullDisplay& display) : store_(store), image_(std::move(image)), display_(display) {}
+  ImportRun(int store, std::string image, PullDisplay& display) : store_(store), keeper_(store), image_(std::move(image)), display_(display) {}
 
   Result<void> start(const ImportRequest& request);
   Result<Digest> serve();
@@ -47,10 +49,12 @@ class ImportRun {
   Result<void> verify(const Digest& blob, UniqueFd file);
   Result<void> publish(const Digest& blob, const UniqueFd& file);
   Result<void> evict(const Digest& blob);
+  Result<void> put(const ImportMessage& message, const std::vector<UniqueFd>& file);
   Result<void> answer(ImportMessageKind kind, const Digest& digest = {}, int descriptor = -1);
   Result<void> refuse(const Digest& digest, const Error& why);
 
   int store_;
+  OwnStoreKeeper keeper_;
   std::string image_;
   PullDisplay& display_;
   UniqueFd layers_;
@@ -121,6 +125,12 @@ Result<void> ImportRun::on_message() {
     case ImportMessageKind::publish:
       if (descriptors->size() != 1) return Error(ErrorKind::internal, "publish a layer: no file");
       return verify(message.digest, std::move(descriptors->front()));
+    case ImportMessageKind::record:
+    case ImportMessageKind::name:
+    case ImportMessageKind::grant: {
+      const auto done = put(message, *descriptors);
+      return done ? answer(ImportMessageKind::obeyed, message.digest) : refuse(message.digest, done.error());
+    }
     case ImportMessageKind::evict: return evict(message.digest);
     case ImportMessageKind::done: outcome_.emplace(message.digest); return {};
     case ImportMessageKind::failed: outcome_.emplace(message.error.error()); return {};
@@ -172,7 +182,18 @@ Result<void> ImportRun::publish(const Digest& blob, const UniqueFd& file) {
 Result<void> ImportRun::evict(const Digest& blob) {
   const auto removed = remove_layer(store_, blob);
   if (!removed) return refuse(blob, removed.error());
-  return *removed ? answer(ImportMessageKind::evicted, blob) : refuse(blob, Error(ErrorKind::unavailable, "the layer is in use"));
+  return *removed ? answer(ImportMessageKind::obeyed, blob) : refuse(blob, Error(ErrorKind::unavailable, "the layer is in use"));
+}
+
+Result<void> ImportRun::put(const ImportMessage& message, const std::vector<UniqueFd>& file) {
+  std::string bytes;
+  if (!file.empty()) bytes = SPC_TRY(read_file(file.front().get(), ImageRecordHeader::kMaxBytes));
+  if (message.kind == ImportMessageKind::record) {
+    return bytes.empty() ? keeper_.remove_record(message.digest) : keeper_.publish_record(message.digest, bytes);
+  }
+  std::optional<std::uint32_t> uid;
+  if (message.kind == ImportMessageKind::grant) uid = static_cast<std::uint32_t>(message.done);
+  return keeper_.set_name(message.digest, uid, bytes);
 }
 
 Result<void> ImportRun::answer(ImportMessageKind kind, const Digest& digest, int descriptor) {

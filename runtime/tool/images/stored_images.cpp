@@ -7,20 +7,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "image/reference/named_image.hpp"
 #include "image/reference/reference.hpp"
 #include "protocol/store_layout.hpp"
 
 namespace spc::tool {
 namespace {
 
-constexpr std::size_t kMaxRecord = 24 << 20;
+constexpr std::size_t kMaxRecord = ImageRecordHeader::kMaxBytes;
 
 /// Names in a directory of the store, without those of unfinished files; empty if it is not there.
 Result<std::vector<std::string>> names_in(int store, const char* directory) {
@@ -42,27 +42,18 @@ std::string name_of_ref(std::string text) {
 }
 
 std::optional<StoredName> read_name(int store, const std::string& file_name) {
-  const UniqueFd file(::openat(store, store_layout::ref_path(file_name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return std::nullopt;
-  const auto text = read_file(file.get(), 4096);
-  constexpr std::size_t kDigest = 7 + 64;
-  if (!text || text->size() < kDigest + 2) return std::nullopt;
-  const auto digest = Digest::parse(std::string_view(*text).substr(0, kDigest));
-  if (!digest) return std::nullopt;
-  StoredName name{.name = name_of_ref(file_name), .manifest = *digest, .asked_at = 0};
-  std::from_chars(text->data() + kDigest + 1, text->data() + text->size(), name.asked_at);
-  return name;
+  const auto named = read_named_image(store, std::string(store_layout::kNames) + "/" + file_name);
+  if (!named) return std::nullopt;
+  return StoredName{.name = name_of_ref(named->name), .manifest = named->manifest, .asked_at = named->asked_at};
 }
-
 
 /// Record, size and completeness, as far as the caller may read them.
 void fill_in(int store, ListedImage& image) {
   const std::string path = store_layout::record_path(image.digest);
-  // O_NOATIME: to be looked at is not to be used. Whoever may not ask for it may not read the record either.
-  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOATIME | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file) return;
   struct stat status {};
-  if (::fstat(file.get(), &status) == 0) image.used_at = std::max(status.st_atim.tv_sec, status.st_mtim.tv_sec);
+  if (::fstat(file.get(), &status) == 0) image.used_at = status.st_mtim.tv_sec;
   const auto bytes = read_file(file.get(), kMaxRecord);
   if (!bytes) return;
   auto record = parse_image_record(*bytes);
@@ -77,7 +68,7 @@ void fill_in(int store, ListedImage& image) {
     }
   }
   image.record = *std::move(record);
-  const UniqueFd origins(::openat(store, store_layout::origin_path(image.digest).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd origins(::openat(store, store_layout::origin_path(image.digest).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!origins) return;
   if (const auto text = read_file(origins.get(), kMaxRecord)) image.origins = ImageOrigins::parse(*text);
 }
@@ -89,7 +80,7 @@ bool is_digest_prefix(std::string_view text) {
 }  // namespace
 
 std::vector<std::string> signed_by(int store, const Digest& digest) {
-  const UniqueFd file(::openat(store, store_layout::signatures_path(digest).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd file(::openat(store, store_layout::signatures_path(digest).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   const auto records = file ? read_file(file.get(), kMaxRecord) : Result<std::string>(std::string());
   return records ? setting_values(*records, "key") : std::vector<std::string>();
 }
@@ -115,13 +106,12 @@ Result<bool> remove_layer(int store, const Digest& layer) {
 
 Result<std::vector<ListedImage>> list_images(int store) {
   std::map<Digest, ListedImage> images;
-  const auto refs = SPC_TRY(names_in(store, "refs"));
-  for (const auto& file_name : refs) {
+  for (const auto& file_name : SPC_TRY(names_in(store, store_layout::kNames))) {
     auto name = read_name(store, file_name);
     if (name) images[name->manifest].names.push_back(*std::move(name));
   }
-  // Only the service user and root may look into the node's images/.
-  if (const auto records = names_in(store, "images")) {
+  // Only the service user and root may look into the node's records/.
+  if (const auto records = names_in(store, store_layout::kRecords)) {
     for (const auto& hexadecimal : *records) {
       if (const auto digest = Digest::parse("sha256:" + hexadecimal)) images[*digest];
     }

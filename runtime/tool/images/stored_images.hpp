@@ -12,7 +12,7 @@
 
 namespace spc::tool {
 
-/// A file in refs/.
+/// A file in names/.
 struct StoredName {
   std::string name;  ///< ImageReference::canonical(), or the location of a local image
   Digest manifest;
@@ -24,7 +24,7 @@ struct ListedImage {
   Digest digest;
   std::vector<StoredName> names;
   std::optional<ImageRecord> record;  ///< empty: the caller may not read it
-  ImageOrigins origins;               ///< a private image has names here and none in refs/
+  ImageOrigins origins;               ///< a private image has names here only
   std::uint64_t bytes = 0;            ///< of its layers in the store
   bool complete = true;               ///< all layers are present
   std::int64_t used_at = 0;           ///< seconds since 1970; 0: unknown
@@ -48,7 +48,7 @@ std::vector<std::string> signed_by(int store, const Digest& digest);
 /// Opens its layers, bottom first. A lock on each prevents eviction while the file is open anywhere.
 Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image);
 
-/// NAME's file in refs/.
+/// NAME as the store writes it.
 std::string ref_file(const std::string& name);
 
 /// Removes a layer from the store unless a container uses it (false).

@@ -93,7 +93,8 @@ Result<void> make_directories(const std::string& path) {
 }
 
 Result<UniqueFd> make_own_store(const Places& places) {
-  for (const char* part : {store_layout::kLayers, store_layout::kImages, store_layout::kRefs, "running", "workspace"}) {
+  for (const char* part : {store_layout::kLayers, store_layout::kRecords, store_layout::kNames, store_layout::kGrants,
+                           store_layout::kImages, "running", "workspace"}) {
     SPC_TRY_DURING("set up the user's image store", make_directories(places.store + "/" + part));
   }
   const std::string locks = places.store + "/locks";

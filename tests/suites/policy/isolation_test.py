@@ -119,11 +119,11 @@ def no_helper_runs_as_root_but_the_agent(cluster):
 def files_of_the_store_are_not_for_users(cluster):
     cluster.srun("-w", "node01", "true").good()
     modes = {}
-    for path in ("layers/sha256", "images", "refs", "locks"):
+    for path in ("layers/sha256", "records", "names", "grants", "images", "locks"):
         status = os.stat(os.path.join(cluster.store("node01"), path))
         modes[path] = (status.st_uid, status.st_gid, oct(status.st_mode & 0o7777))
-    equal(modes, {"layers/sha256": (0, 998, "0o750"), "images": (998, 998, "0o700"), "refs": (998, 998, "0o755"),
-                  "locks": (998, 998, "0o600")}, "owners and modes")
+    equal(modes, {"layers/sha256": (0, 998, "0o750"), "records": (0, 998, "0o750"), "names": (0, 0, "0o755"), "grants": (0, 998, "0o750"),
+                  "images": (998, 998, "0o700"), "locks": (998, 998, "0o600")}, "owners and modes")
 
 
 # --- images that want out --------------------------------------------------------------------------------------------

@@ -82,4 +82,4 @@ def a_pull_that_is_stopped_at_the_stores_directories_delays_others_by_a_moment(c
         with Held(cluster, f"{store}/refs", f"{store}/images"):
             seconds = took(cluster, "true")
     expect(seconds < 10, f"a start took {seconds:.1f} s")
-    equal([name for name in os.listdir(os.path.join(cluster.store("node01"), "refs")) if name.startswith(".")], [], "what is left in refs/")
+    equal([name for name in os.listdir(os.path.join(cluster.store("node01"), "images")) if name.startswith(".")], [], "what is left in images/")

@@ -18,7 +18,6 @@ namespace {
 
 ImageRecord example() {
   ImageRecord record;
-  record.public_until = 12345;
   record.layer_format = kLayerFormat;
   record.layers = {digest_of('1'), digest_of('2'), digest_of('1')};
   record.settings = std::string("env=A=b\0cmd=x\0", 14);
@@ -27,13 +26,17 @@ ImageRecord example() {
   return record;
 }
 
+NamedImage named(const char* name, char manifest, std::int64_t asked_at) {
+  return {.name = name, .manifest = digest_of(manifest), .asked_at = asked_at};
+}
+
 struct TemporaryStore {
   std::filesystem::path path;
   UniqueFd directory;
   TemporaryStore() {
     char name[] = "/tmp/spc-store-XXXXXX";
     path = ::mkdtemp(name);
-    for (const char* part : {"layers/sha256", "images", "refs"}) std::filesystem::create_directories(path / part);
+    for (const char* part : {"layers/sha256", "records", "names", "grants", "images"}) std::filesystem::create_directories(path / part);
     directory = UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   }
   ~TemporaryStore() { std::filesystem::remove_all(path); }
@@ -48,7 +51,6 @@ TEST_CASE("a record lies as the agent reads it") {
   std::memcpy(&header, bytes.data(), sizeof header);
   CHECK(std::memcmp(header.magic, ImageRecordHeader::kMagic, 8) == 0);
   CHECK(header.layer_count == 3);
-  CHECK(header.public_until == 12345);
   CHECK(header.layer_format == kLayerFormat);
   CHECK(header.settings.offset == sizeof header + 3 * sizeof(Digest));
   CHECK(bytes.substr(header.manifest.offset, header.manifest.size) == "{manifest}");
@@ -61,7 +63,6 @@ TEST_CASE("a record is read as it was written, and a damaged one is not read") {
   CHECK(back.layers == example().layers);
   CHECK(back.settings == example().settings);
   CHECK(back.config == "{config}");
-  CHECK(back.public_until == 12345);
   for (std::size_t size = 0; size < bytes.size(); size += 7) CHECK_FALSE(parse_image_record(bytes.substr(0, size)));
   std::string wrong = bytes;
   wrong[8] = 127;  // layer_count
@@ -74,7 +75,6 @@ TEST_CASE("where an image came from is read as it was written") {
   team.repository = "team/app";
   team.name = "registry:5000/team/app:1";
   team.platform = "linux/amd64";
-  team.indexes = {digest_of('9')};
   ImageOrigin alice;
   alice.user = 1000;
   alice.public_until = 5;
@@ -86,22 +86,18 @@ TEST_CASE("where an image came from is read as it was written") {
   const ImageOrigin* back = origins.find("registry:5000/team/app");
   REQUIRE(back != nullptr);
   CHECK(back->name == team.name);
-  CHECK(back->indexes == team.indexes);
   CHECK(back->public_until == 0);
   CHECK(origins.find("user=1000") != nullptr);
   CHECK(origins.find("user=1001") == nullptr);
   CHECK(origins.find("registry:5000/team/ap") == nullptr);
   CHECK(origins.public_until() == 5);
 
-  // The same place again: a new index joins the old one, unless the platform is another one.
-  team.indexes = {digest_of('8')};
-  origins.add(team);
-  CHECK(origins.find("registry:5000/team/app")->indexes.size() == 2);
+  // The same place again.
   team.platform = "linux/arm64";
   origins.add(team);
-  CHECK(origins.find("registry:5000/team/app")->indexes.size() == 1);
+  CHECK(origins.find("registry:5000/team/app")->platform == "linux/arm64");
   CHECK(origins.all().size() == 2);
-  CHECK(ImageOrigins::parse("index=sha256:x").all().empty());
+  CHECK(ImageOrigins::parse("name=x").all().empty());
 }
 
 TEST_CASE("a layer of another format has another name, and its record is none of ours") {
@@ -151,15 +147,13 @@ TEST_CASE("a delivery counts for its layer and origin only") {
 TEST_CASE("a grant is one user's") {
   const TemporaryStore temporary;
   const ImageStore store = temporary.open();
-  CHECK_FALSE(store.grant(7, "r%2Fx:1").value());
-  REQUIRE(store.write_grant(7, "r%2Fx:1", {digest_of('a'), 77}));
-  CHECK(store.grant(7, "r%2Fx:1").value()->asked_at == 77);
-  CHECK_FALSE(store.grant(8, "r%2Fx:1").value());
-  struct stat status {};
-  for (const char* name : {"images/grants", "images/grants/7"}) {
-    CHECK(::stat((temporary.path / name).c_str(), &status) == 0);
-    CHECK((status.st_mode & 07777) == 0700);
-  }
+  CHECK_FALSE(store.grant(7, "r%2Fx:1"));
+  REQUIRE(store.write_grant(7, named("r%2Fx:1", 'a', 77)));
+  CHECK(store.grant(7, "r%2Fx:1")->asked_at == 77);
+  CHECK_FALSE(store.grant(8, "r%2Fx:1"));
+  CHECK_FALSE(store.public_name("r%2Fx:1"));
+  REQUIRE(store.forget_names({digest_of('a')}));
+  CHECK_FALSE(store.grant(7, "r%2Fx:1"));
 }
 
 TEST_CASE("a user has so many imports underway and no more") {
@@ -183,21 +177,50 @@ TEST_CASE("records and references are put and replaced, and nothing else stays")
   CHECK_FALSE(store.image(digest_of('a')).value());
   ImageRecord record = example();
   REQUIRE(store.write_image(digest_of('a'), record));
-  CHECK(store.image(digest_of('a')).value()->public_until == 12345);
-  record.public_until = 2;
+  CHECK(store.image(digest_of('a')).value()->config == "{config}");
+  record.config = "{other}";
   REQUIRE(store.write_image(digest_of('a'), record));
-  CHECK(store.image(digest_of('a')).value()->public_until == 2);
+  CHECK(store.image(digest_of('a')).value()->config == "{other}");
   struct stat status {};
-  CHECK(::stat((temporary.path / "images" / digest_of('a').hex()).c_str(), &status) == 0);
+  CHECK(::stat((temporary.path / "records" / digest_of('a').hex()).c_str(), &status) == 0);
   CHECK((status.st_mode & 07777) == 0444);
 
-  REQUIRE(store.write_ref("r%2Fx:1", {digest_of('a'), 77}));
-  REQUIRE(store.write_ref("r%2Fx:1", {digest_of('b'), 78}));
-  CHECK(store.ref("r%2Fx:1").value()->manifest == digest_of('b'));
-  CHECK(store.ref("r%2Fx:1").value()->asked_at == 78);
-  CHECK_FALSE(store.ref("other").value());
-  CHECK(std::distance(std::filesystem::directory_iterator(temporary.path / "images"), {}) == 1);
-  CHECK(std::distance(std::filesystem::directory_iterator(temporary.path / "refs"), {}) == 1);
+  CHECK(store.public_until(digest_of('a')) == 0);
+  REQUIRE(store.set_public_until(digest_of('a'), 12345));
+  CHECK(store.public_until(digest_of('a')) == 12345);
+
+  REQUIRE(store.write_name(named("r%2Fx:1", 'a', 77)));
+  REQUIRE(store.write_name(named("r%2Fx:1", 'b', 78)));
+  CHECK(store.public_name("r%2Fx:1")->manifest == digest_of('b'));
+  CHECK(store.public_name("r%2Fx:1")->asked_at == 78);
+  CHECK_FALSE(store.public_name("other"));
+  for (const char* part : {"records", "names", "images"}) {
+    CHECK(std::distance(std::filesystem::directory_iterator(temporary.path / part), {}) == 1);
+  }
+  // Another name with the same key, or what is no file.
+  const auto file = temporary.path / "names" / name_key("r%2Fx:1").hex();
+  std::filesystem::rename(file, temporary.path / "names" / name_key("other").hex());
+  CHECK_FALSE(store.public_name("other"));
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  CHECK_FALSE(store.public_name("r%2Fx:1"));
+  CHECK(store.set_public_until(digest_of('a'), 0));
+  CHECK(store.public_until(digest_of('a')) == 0);
+}
+
+TEST_CASE("what a name means is read as it was written, and nothing else is") {
+  NamedImage image = named("r%2Fx:1", 'a', 77);
+  image.add_indexes(std::vector<Digest>(2, digest_of('8')));
+  const auto back = NamedImage::parse(image.str());
+  REQUIRE(back);
+  CHECK(back->name == "r%2Fx:1");
+  CHECK(back->indexes == std::vector<Digest>{digest_of('8')});
+  const std::string text = image.str();
+  for (std::size_t size = 0; size < text.size(); ++size) CHECK_FALSE(NamedImage::parse(text.substr(0, size)));
+  // As much as a file may have.
+  image.name = std::string(255, 'n');
+  for (char one : std::string("0123456789abcdef")) image.add_indexes({digest_of(one)});
+  CHECK(image.str().size() <= 4096);
+  CHECK(image.indexes.size() == 16);
 }
 
 TEST_CASE("a layer is locked by one store at a time") {

@@ -45,7 +45,7 @@ TEST_CASE("a file is replaced within two seconds whoever holds the directory's l
 
 TEST_CASE("who waits for a layer sees the pulse of who brings it, and not his own") {
   const TemporaryDirectory directory;
-  for (const char* part : {"layers/sha256", "images", "refs"}) std::filesystem::create_directories(directory.path / part);
+  for (const char* part : {"layers/sha256", "records", "names", "grants", "images"}) std::filesystem::create_directories(directory.path / part);
   const auto first_root = directory.open();
   const auto second_root = directory.open();
   const auto first = ImageStore::open(first_root.get()).value();

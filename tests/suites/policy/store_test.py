@@ -1,0 +1,87 @@
+"""The store, attacked by a process of the service user, such as an `import` that a registry has taken over: it can make others
+run nothing else, and hold nobody up."""
+import json
+
+from harness import equal, expect, test
+from images import Image
+
+ON = ("-w", "node01")
+ATTACK = r"""
+cd /var/lib/spank-container
+victim=$1 evil=$2 forged=$(mktemp -d)/file
+tries() { "$@" 2>/dev/null && echo "did: $*"; }
+# Another image's record in place of this one's, at once and through whatever names it has.
+for record in records/$victim images/$victim; do
+    for other in records/$evil images/$evil; do
+        rm -f $forged
+        if cp $other $forged 2>/dev/null && test -s $forged; then
+            tries chmod u+w $record && { cat $forged >$record; } 2>/dev/null && echo "wrote $record"
+            tries cp $forged $record.next && tries mv -f $record.next $record
+            tries ln -f $forged $record
+        fi
+    done
+done
+# Every name points elsewhere.
+for file in refs/* names/* grants/* images/grants/*/*; do
+    grep -q "$victim" $file 2>/dev/null || continue
+    rm -f $forged
+    sed "s/$victim/$evil/g" $file >$forged
+    tries chmod u+w $file && { cat $forged >$file; } 2>/dev/null && echo "wrote $file"
+    tries cp $forged $file.next && tries mv -f $file.next $file
+done
+# What it may write says that the other image is what the registry has, for everybody and for ever.
+rm -f $forged
+{ cat images/origins/$victim; printf 'index=sha256:%s\0' $victim; } >$forged
+cp -f $forged images/origins/$evil; touch -d 2100-01-01 images/$evil images/$victim
+echo end
+"""
+FIFOS = r"""
+cd /var/lib/spank-container
+for file in refs/* names/* grants/* records/* images/* images/origins/*; do
+    test -f $file && rm -f $file && mkfifo -m 666 $file
+done 2>/dev/null
+for name in refs names grants records layers/sha256; do
+    mv $name $name.away && mkdir $name
+done 2>/dev/null
+echo end
+"""
+
+
+def as_service(cluster, script, *arguments):
+    done = cluster.root("node01", "setpriv", "--reuid=998", "--regid=998", "--clear-groups", "bash", "-c", script, "-", *arguments)
+    expect(done.out.endswith("end\n"), "the attack did not run", done)
+    return done
+
+
+def digest_of(cluster, name):
+    """Of the image's manifest."""
+    for row in json.loads(cluster.root("node01", "scontainer", "images", "--json").good()):
+        if any(one["name"] == name for one in row["names"]):
+            return row["digest"][len("sha256:"):]
+    raise AssertionError(f"{name} is not in the store")
+
+
+@test
+def the_service_user_makes_nobody_run_something_else(cluster):
+    names = {}
+    for who in ("victim", "evil"):
+        names[who] = cluster.name_of(Image(f"suites/store-{who}", [[("who", who.encode())]], {"Env": [f"WHO={who}"]}, below=cluster.base_layout))
+        equal(cluster.srun(*ON, "sh", "-c", "echo $(cat /who) $WHO", image=names[who]).good(), f"{who} {who}", who)
+    cluster.run("srun", *ON, "--container-name=store-kept", f"--container-image={names['victim']}", "true").good()
+    victim, evil = digest_of(cluster, names["victim"]), digest_of(cluster, names["evil"])
+    attack = as_service(cluster, ATTACK, victim, evil)
+    for pull in ("missing", "newer", "always"):
+        done = cluster.srun(*ON, f"--container-pull={pull}", "sh", "-c", "echo $(cat /who) $WHO", image=names["victim"])
+        equal(done.good(), "victim victim", f"what --container-pull={pull} runs after the attack ({attack.out})", done)
+    done = cluster.run("srun", *ON, "--container-name=store-kept", "sh", "-c", "echo $(cat /who) $WHO")
+    equal(done.good(), "victim victim", "what the named container runs", done)
+
+
+@test
+def the_service_user_holds_nobody_up(cluster):
+    cluster.srun(*ON, "true").good()
+    as_service(cluster, FIFOS)
+    for pull in ("missing", "newer"):
+        done = cluster.srun(*ON, f"--container-pull={pull}", "true", timeout=20)
+        expect(done.rc == 0, f"--container-pull={pull} after the attack", done)
+    cluster.must_be_quiet()
