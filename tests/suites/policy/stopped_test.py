@@ -79,7 +79,7 @@ def a_pull_that_is_stopped_at_the_stores_directories_delays_others_by_a_moment(c
     with Config(cluster, "tag_ttl = 1\npublic_ttl = 60\n"):
         took(cluster, "true")
         time.sleep(1.1)  # the tag's note is to be replaced
-        with Held(cluster, f"{store}/refs", f"{store}/images"):
+        with Held(cluster, f"{store}/names", f"{store}/images"):
             seconds = took(cluster, "true")
     expect(seconds < 10, f"a start took {seconds:.1f} s")
     equal([name for name in os.listdir(os.path.join(cluster.store("node01"), "images")) if name.startswith(".")], [], "what is left in images/")
