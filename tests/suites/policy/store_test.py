@@ -1,6 +1,7 @@
 """The store, attacked by a process of the service user, such as an `import` that a registry has taken over: it can make others
 run nothing else, and hold nobody up."""
 import json
+import os
 
 from harness import equal, expect, test
 from images import Image
@@ -85,3 +86,24 @@ def the_service_user_holds_nobody_up(cluster):
         done = cluster.srun(*ON, f"--container-pull={pull}", "true", timeout=20)
         expect(done.rc == 0, f"--container-pull={pull} after the attack", done)
     cluster.must_be_quiet()
+
+
+@test
+def a_named_container_does_not_take_what_the_file_system_reserves_for_root(cluster):
+    store = "/var/lib/spank-container"
+    cluster.root("node01", "bash", "-euc", f"""
+        truncate -s 256M /run/store.img
+        mkfs.ext4 -q -F -m 25 /run/store.img
+        mount -o loop,nosuid,nodev /run/store.img {store}
+        rmdir {store}/lost+found
+        /usr/libexec/spank-container/agent setup 998 998""").good()
+    try:
+        done = cluster.run("srun", *ON, "--container-name=fills", f"--container-image={cluster.name_of('base')}", "bash", "-c",
+                           "cat /dev/zero >/big; stat -c %s /big; sync", timeout=60)
+        status = os.statvfs(cluster.inside("node01", store))
+    finally:
+        cluster.root("node01", "umount", "-l", store)
+        cluster.root("node01", "rm", "/run/store.img")
+    expect("No space left on device" in done.err, "the file system did not become full, the test is void", done)
+    reserved = (status.f_bfree - status.f_bavail) * status.f_frsize
+    expect(reserved > 60 << 20, f"{reserved} bytes of 64 MiB are left to root", done)
