@@ -28,7 +28,7 @@ Result<void> Agent::find(const TaskMessage& message) {
 }
 
 Result<void> Agent::look() {
-  if (!SPC_TRY(named_->take(replace_))) {
+  if (!SPC_TRY(named_->take(replace_, tools_->policy.most_containers))) {
     holder_ = named_->ask();
     return {};
   }

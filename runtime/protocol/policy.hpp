@@ -10,7 +10,7 @@ namespace spc {
 /// writes this; the agent checks and keeps it as /run/spank-container/policy until one of the files changes. In
 /// that file, texts follow that only the user's side of a start reads: launch/policy/site_policy.hpp.
 struct PolicyRecord {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '5', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '6', '\0'};
   static constexpr std::uint32_t kMostText = 256 << 10;
 
   char magic[8] = {};
@@ -21,6 +21,7 @@ struct PolicyRecord {
   std::uint32_t mount_home = 0;     ///< default of --container-mount-home
   std::uint32_t pull = 0;           ///< a Pull
   std::uint32_t squashfs = 0;       ///< a Squashfs
+  std::uint32_t most_containers = 0;  ///< with a name, of a user on a node; 0: no limit
   std::uint32_t text_bytes = 0;     ///< length of the following texts, at most kMostText
   std::int64_t made_at = 0;         ///< seconds since 1970: images admitted earlier were not checked against this policy
   std::int64_t tag_ttl = 0;         ///< seconds for which a tag is not resolved again

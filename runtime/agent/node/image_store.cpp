@@ -23,8 +23,7 @@ Result<UniqueFd> open_directory(int parent, const char* name) {
 
 /// A read-only file of root's: no other user can have written to it since it has this name.
 Result<UniqueFd> open_object(int directory, const std::string& name, const std::string& what) {
-  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  auto file = SPC_TRY(own(::openat(directory, name.c_str(), kHow), "open " + what));
+  auto file = SPC_TRY(own(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open " + what));
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat " + what));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
@@ -87,10 +86,8 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
   }
   for (std::uint32_t i = 0; i < header.layer_count; ++i) {
     Digest digest;
-    const auto offset = static_cast<off_t>(sizeof header + i * sizeof digest);
-    if (::pread(image.record.get(), digest.bytes.data(), digest.bytes.size(), offset) != sizeof digest) {
-      return Error(ErrorKind::not_found, "truncated record");
-    }
+    const auto size = ::pread(image.record.get(), digest.bytes.data(), sizeof digest, static_cast<off_t>(sizeof header + i * sizeof digest));
+    if (size != sizeof digest) return Error(ErrorKind::not_found, "truncated record");
     image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
   }
   ::futimens(image.record.get(), nullptr);  // by its age import finds what has not been used for long

@@ -136,15 +136,21 @@ Result<void> discard_unused(int containers, const char* user, const std::string&
 
 }  // namespace
 
-Result<bool> NamedContainer::take(bool afresh) {
+Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
   const auto containers = SPC_TRY(open_containers());
   const auto of_user = SPC_TRY(ensure_at(containers.get(), std::to_string(uid_)));
+  if (most != 0 && ::faccessat(of_user.get(), key_.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+    std::uint32_t others = 0;
+    for (DirectoryReader all = names_in(of_user.get()); others < most && all.next();) ++others;
+    if (others == most)
+      return Error(ErrorKind::refused, "make a container with a name: the user has " + std::to_string(most) + " on this node")
+          .hint("use one again, for example with NAME:replace, or ask the administrator to remove some");
+  }
   directory_ = SPC_TRY(ensure_at(of_user.get(), key_));
-  constexpr int kHow = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-  auto taken = SPC_TRY(own(::openat(directory_.get(), "lock", kHow, 0600), "open the container's lock"));
+  const int opened = ::openat(directory_.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  auto taken = SPC_TRY(own(opened, "open the container's lock"));
   if (::flock(taken.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  struct stat ours {};
-  struct stat named {};
+  struct stat ours {}, named {};
   const bool removed = ::fstat(directory_.get(), &ours) != 0 ||
                        ::fstatat(of_user.get(), key_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 || ours.st_ino != named.st_ino;
   if (removed) return false;  // just now, by somebody who had the lock
@@ -163,8 +169,7 @@ UniqueFd NamedContainer::ask() const { return connect_to(directory_.get(), "sock
 
 Result<ImageFiles> NamedContainer::open_image() const {
   const auto layers = SPC_TRY(own(::openat(directory_.get(), "is/layers", kDirectory), "open the container's layers"));
-  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", kHow), "open its record"));
+  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open its record"));
   // Earlier versions linked it while it was the service user's.
   SPC_TRY(check(::fchown(record.get(), 0, 0) | ::fchmod(record.get(), 0444), "make its record root's"));
   return ImageStore::open_files(std::move(record), layers.get());

@@ -21,8 +21,8 @@ class NamedContainer {
  public:
   NamedContainer(uid_t uid, gid_t gid, std::string key) : uid_(uid), gid_(gid), key_(std::move(key)) {}
 
-  /// Takes the container, if nobody uses it. `afresh`: ignores what is stored.
-  Result<bool> take(bool afresh);
+  /// Takes the container, if nobody uses it. `afresh`: ignores what is stored. `most`: how many its user can have; 0: no limit.
+  Result<bool> take(bool afresh, std::uint32_t most);
   /// A connection to its users; empty while nobody answers.
   [[nodiscard]] UniqueFd ask() const;
 

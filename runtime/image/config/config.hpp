@@ -53,7 +53,7 @@ inline constexpr KeyRow<RegistryConfig> kRegistryKeys[] = {
 /// Limits of the image store: `[store]`.
 struct StoreConfig {
   std::uint64_t max_size{};
-  std::uint32_t high_watermark{}, low_watermark{}, max_imports_per_user{};
+  std::uint32_t high_watermark{}, low_watermark{}, max_imports_per_user{}, max_containers_per_user{};
 
   StoreConfig();
 };
@@ -72,6 +72,9 @@ inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
     {"max_imports_per_user", "number", "4",
      "concurrent pulls per user on this node; further ones wait",
      &StoreConfig::max_imports_per_user, nullptr, nullptr, nullptr, 64},
+    {"max_containers_per_user", "number", "100",
+     "containers with a name that a user can have on this node; 0: no limit",
+     &StoreConfig::max_containers_per_user, nullptr, nullptr, nullptr, 100000},
 };
 
 /// config.toml, checked. Each key is a member and a row of a table; those of SitePolicy are keys, too.

@@ -56,6 +56,7 @@ PolicyRecord record_of(const Config& config) {
   policy.pull = number_of(config.pull);
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
+  policy.most_containers = config.store.max_containers_per_user;
   policy.made_at = static_cast<std::int64_t>(std::time(nullptr));
   policy.tag_ttl = config.tag_ttl;
   policy.job_tag_ttl = config.job_tag_ttl;

@@ -195,6 +195,27 @@ srun --container-name=ours cat /one
 
 
 @test
+def a_user_has_as_many_containers_as_the_site_allows(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    before = open(config).read()
+    run(cluster, "counted", "echo 1 >/one", image="base").good()
+    there = containers(cluster)
+    most = len([one for one in there if one.startswith("2001/")])
+    try:
+        open(config, "w").write(before + f"\n[store]\nmax_containers_per_user = {most}\n")
+        for number in range(3):
+            done = run(cluster, f"more{number}", "true", image="base")
+            expect(done.rc == 1 and f"the user has {most} on this node (hint: " in done.err, "one more was made", done)
+        run(cluster, "counted", "cat /one").good("1")
+        run(cluster, "counted:replace", "test ! -e /one", image="base").good()
+        equal(containers(cluster), there, "what is kept")
+        run(cluster, "of-bob", "true", image="base", user="bob").good()
+    finally:
+        open(config, "w").write(before)
+    run(cluster, "more", "true", image="base").good()
+
+
+@test
 def a_name_that_cannot_be_removed_does_not_cost_the_node(cluster):
     away = os.path.join(cluster.store("node01"), "containers")
     os.rename(away, away + ".away")
