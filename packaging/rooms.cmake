@@ -5,7 +5,7 @@ set(SPC_PROGRAM_DIR ${PROJECT_BINARY_DIR}/libexec)
 function(spc_group target)
   if(SPC_GROUPS)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 

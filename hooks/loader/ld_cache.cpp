@@ -178,9 +178,9 @@ Result<LdCache> LdCache::parse(std::string bytes) {
   const std::string_view file = current_part(*cache.bytes_);
   if (file.size() < kHeaderSize) return damaged_cache("no table of a known format");
   // Releases before 2.33 say nothing of the byte order (0), others 2 for little-endian.
-  constexpr unsigned kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3;
+  constexpr unsigned kOwnByteOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3;
   const unsigned order = static_cast<unsigned char>(file[28]) & 3U;
-  if (order != 0 && order != kOwnOrder) return damaged_cache("wrong byte order");
+  if (order != 0 && order != kOwnByteOrder) return damaged_cache("wrong byte order");
   const std::size_t count = number_at(file, 20);
   if (count > (file.size() - kHeaderSize) / kEntrySize) return damaged_cache("truncated entries");
 

@@ -84,8 +84,8 @@ Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage
   auto notes = SPC_TRY(TaskNotes::make_file());
   SPC_TRY(entrypoint.write_down_in(std::move(notes)));
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  const auto work = [&, task = theirs.get()] {
-    ours.reset();
+  const auto work = [&, &others = ours, task = theirs.get()] {
+    others.reset();
     return lead_and_report(call, line, policy, entrypoint.notes(), task);
   };
   // A sibling: what it starts for the time after the tasks is to be slurmstepd's, too.

@@ -21,9 +21,9 @@ constexpr std::array kOwners = {
 
 /// The other ABIs that programs can use on this machine: a call through one of them must not act differently.
 #if defined(__x86_64__)
-constexpr std::array kOtherAbis = {SCMP_ARCH_X86, SCMP_ARCH_X32};
+constexpr auto kOtherAbis = std::to_array<std::uint32_t>({SCMP_ARCH_X86, SCMP_ARCH_X32});
 #elif defined(__aarch64__)
-constexpr std::array kOtherAbis = {SCMP_ARCH_ARM};
+constexpr auto kOtherAbis = std::to_array<std::uint32_t>({SCMP_ARCH_ARM});
 #else
 constexpr std::array<std::uint32_t, 0> kOtherAbis = {};
 #endif
@@ -35,7 +35,7 @@ Result<void> fake_root_calls() {
   constexpr std::uint32_t kSucceeds = SCMP_ACT_ERRNO(0);
   for (const auto abi : kOtherAbis) filter.also_for(abi);
   for (const int call : kOwners) filter.add(kSucceeds, call);
-  for (const scmp_datum_t kind : {S_IFCHR, S_IFBLK}) {
+  for (const auto kind : std::to_array<scmp_datum_t>({S_IFCHR, S_IFBLK})) {
     filter.add(kSucceeds, SCMP_SYS(mknod), {SCMP_A1(SCMP_CMP_MASKED_EQ, S_IFMT, kind)});
     filter.add(kSucceeds, SCMP_SYS(mknodat), {SCMP_A2(SCMP_CMP_MASKED_EQ, S_IFMT, kind)});
   }

@@ -48,7 +48,7 @@ Result<void> enter_sandbox(std::initializer_list<AllowedCall> allowed, const San
   SPC_TRY(set_limit(RLIMIT_NOFILE, limits.descriptors, "limit descriptors"));
   SPC_TRY(set_limit(RLIMIT_FSIZE, limits.file_size, "limit the file size"));
   SPC_TRY(set_limit(RLIMIT_CPU, limits.cpu_seconds, "limit the CPU time"));
-#ifndef __SANITIZE_ADDRESS__  // which maps terabytes
+#ifndef SPC_SANITIZE  // which maps terabytes
   SPC_TRY(set_limit(RLIMIT_AS, limits.memory, "limit the memory"));
 #endif
   return load_filter(allowed);

@@ -17,7 +17,6 @@ from harness import Failed, equal, expect
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "../../cluster/cluster")
-ENTER = os.path.join(HERE, "../../cluster/enter")
 BUILD_IMAGE = os.path.join(HERE, "../../images/build")
 NODES = ("node01", "node02")
 LOOP_GET_STATUS64 = 0x4C05
@@ -172,7 +171,7 @@ class Cluster:
 
     def enter(self, machine, user, *argv, stdin=None):
         """What `cluster as` and `cluster exec` do, without their shell, which takes as long as the rest."""
-        return Running([ENTER, str(self.pid(machine)), user, *argv], None, stdin)
+        return Running([os.path.join(self.state, "enter"), str(self.pid(machine)), user, *argv], None, stdin)
 
     def run(self, *argv, timeout=30, **how):
         return self.start(*argv, **how).end(timeout)

@@ -53,6 +53,7 @@ srun --container-name=full --container-image={cluster.name_of("base")} bash -c '
                     pass
             if fields and not agents and most and not left():
                 break
+            time.sleep(0.01)
     finally:
         open(config, "w").write(before)
     equal(open(os.path.join(cluster.home, f"alice/{job}.out")).read().split(), [str(NAMES + 1)], "names that were made")

@@ -8,6 +8,8 @@
 
 #include <fcntl.h>
 
+#include <array>
+
 using namespace spc;
 
 TEST_CASE("an error reads step, action, object, reason, hint") {
@@ -89,7 +91,7 @@ TEST_CASE("no more descriptors arrive than are expected") {
     return ::read(reading.get(), &byte, 1) == 0;  // the end of the file comes with the last of them
   };
   const int fds[] = {writing.get(), writing.get(), writing.get()};
-  for (std::size_t most : {0, 1, 2}) {
+  for (const auto most : std::to_array<std::size_t>({0, 1, 2})) {
     REQUIRE(send_struct(pair.first.get(), 1, fds));
     int got = 0;
     const int lowest = ::dup(0);

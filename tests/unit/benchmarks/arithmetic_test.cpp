@@ -1,4 +1,5 @@
 // What benchmarks/ counts, and the CPU paths that stand in for GPUs.
+#include <array>
 #include <cmath>
 
 #include "benchmarks/cuda/arithmetic.hpp"
@@ -41,7 +42,7 @@ TEST_CASE("the sum to be found is the sum") {
 
 TEST_CASE("the parts of all ranks are the whole, without gaps, and as even as can be") {
   for (const int ranks : {1, 2, 3, 7, 64}) {
-    for (const std::uint64_t total : {0, 1, 63, 64, 1'000'003}) {
+    for (const auto total : std::to_array<std::uint64_t>({0, 1, 63, 64, 1'000'003})) {
       std::uint64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         const Part part = part_of(total, rank, ranks);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <utility>
@@ -191,7 +192,7 @@ TEST_CASE("it does not matter in which pieces a text arrives") {
   std::string text;
   for (const Line& line : lines()) text += std::string(line.text) + "\n";
   const auto whole = diagnose(text);
-  for (const std::size_t step : {1, 7, 4096}) {
+  for (const auto step : std::to_array<std::size_t>({1, 7, 4096})) {
     Diagnosis diagnosis;
     for (std::size_t at = 0; at < text.size(); at += step) diagnosis.read(std::string_view(text).substr(at, step));
     const auto parts = diagnosis.findings();

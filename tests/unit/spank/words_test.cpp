@@ -61,12 +61,12 @@ TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
   CHECK(::getenv("SLURM_SPANK_SCONTAINER_ENV") == nullptr);
 
   Variables node{{"SLURM_SPANK_SCONTAINER_MOUNTS", "/a,/b,/c"}, {slurm("mounts"), "/b,/c"}};
-  const Given last{given("container-mounts", "/b,/c")};
+  const Given latest{given("container-mounts", "/b,/c")};
   const Given whole{given("container-mounts", "/a,/b,/c")};
-  CHECK(whole_given(last, find, &node) == whole);
+  CHECK(whole_given(latest, find, &node) == whole);
   // In an srun of that batch job the list goes on; of one with mounts of its own it does not.
-  CHECK(without_beaten(last, find, &node) == whole);
-  send_beside(whole, last);
+  CHECK(without_beaten(latest, find, &node) == whole);
+  send_beside(whole, latest);
   CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == std::string("/a,/b,/c"));
   const Given other{given("container-mounts", "/b,/c"), given("container-mounts", "/d")};
   CHECK(without_beaten(other, find, &node) == Given{given("container-mounts", "/d")});

@@ -287,13 +287,13 @@ TEST_CASE("a question about another registry than the image's is refused") {
   const auto image = ImageReference::parse("reg:1/a").value();
   auto [import_side, user_side] = socket_pair().value();
   Lines log;
-  const auto ask = [&](const std::string& registry) {
+  const auto ask = [&, &asking = import_side, &answering = user_side](const std::string& registry) {
     UserSourceMessage question;
     question.kind = UserSourceKind::credentials;
     question.text.set(registry);
-    REQUIRE(answer_credentials(user_side.get(), question, image, log));
+    REQUIRE(answer_credentials(answering.get(), question, image, log));
     UserSourceMessage answered;
-    auto descriptors = receive_struct(import_side.get(), answered, 1).value();
+    auto descriptors = receive_struct(asking.get(), answered, 1).value();
     CHECK(descriptors.size() == (answered.kind == UserSourceKind::secret ? 1 : 0));
     if (answered.kind == UserSourceKind::secret) {
       CHECK(RegistrySecret::from_file(descriptors[0].get()).value().username == "u");

@@ -56,30 +56,30 @@ TEST_CASE("the longest scope of a name counts, then that of its domain, then the
 }
 
 TEST_CASE("the rules of signedIdentity say which name must be signed") {
-  using Kind = SignedIdentity::Kind;
+  using Match = SignedIdentity::Kind;
   const std::string by_digest = "r:5000/a/b" + kDigest;
-  CHECK(admits(Kind::match_exact, "r:5000/a/b:1", "r:5000/a/b:1"));
-  CHECK_FALSE(admits(Kind::match_exact, "r:5000/a/b:1", "r:5000/a/b"));
-  CHECK_FALSE(admits(Kind::match_exact, by_digest.c_str(), "r:5000/a/b"));
-  CHECK(admits(Kind::match_exact, by_digest.c_str(), by_digest.c_str()));
-  CHECK(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a/b:2"));
-  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a:2"));
-  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a/b"));
-  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, "r:5000/a/b:1", "r:5000/a/b:2"));
-  CHECK_FALSE(admits(Kind::match_repo_digest_or_exact, "r:5000/a/b:1", "r:5000/a/b"));
-  CHECK(admits(Kind::match_repository, "r:5000/a/b:1", "r:5000/a/b:2"));
-  CHECK(admits(Kind::match_repository, "ubuntu", "index.docker.io/library/ubuntu"));
-  CHECK_FALSE(admits(Kind::match_repository, "r:5000/a/b:1", "r:5000/a/bb"));
-  CHECK_FALSE(admits(Kind::match_repository, "r:5000/a/b:1", "not a reference"));
-  CHECK(admits(Kind::exact_reference, "x:1", "r/a:1", "r/a:1"));
-  CHECK_FALSE(admits(Kind::exact_reference, "x:1", "r/a", "r/a"));
-  CHECK(admits(Kind::exact_repository, "x:1", "r:1/a:7", "r:1/a"));
-  CHECK_FALSE(admits(Kind::exact_repository, "x:1", "r:1/ab", "r:1/a"));
-  CHECK(admits(Kind::remap_identity, "mirror:5000/ns/a:1", "vendor.com/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK(admits(Kind::remap_identity, "mirror:5000/ns2/a:1", "mirror:5000/ns2/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK_FALSE(admits(Kind::remap_identity, "mirror:5000/ns2/a:1", "vendor.com2/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK_FALSE(admits(Kind::remap_identity, "mirror:5000/ns/a:1", "mirror:5000/ns/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK_FALSE(admits(Kind::remap_identity, "mirror:5000/ns/a:1", "vendor/a:1", "mirror:5000/ns", "vendor"));
+  CHECK(admits(Match::match_exact, "r:5000/a/b:1", "r:5000/a/b:1"));
+  CHECK_FALSE(admits(Match::match_exact, "r:5000/a/b:1", "r:5000/a/b"));
+  CHECK_FALSE(admits(Match::match_exact, by_digest.c_str(), "r:5000/a/b"));
+  CHECK(admits(Match::match_exact, by_digest.c_str(), by_digest.c_str()));
+  CHECK(admits(Match::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a/b:2"));
+  CHECK_FALSE(admits(Match::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a:2"));
+  CHECK_FALSE(admits(Match::match_repo_digest_or_exact, by_digest.c_str(), "r:5000/a/b"));
+  CHECK_FALSE(admits(Match::match_repo_digest_or_exact, "r:5000/a/b:1", "r:5000/a/b:2"));
+  CHECK_FALSE(admits(Match::match_repo_digest_or_exact, "r:5000/a/b:1", "r:5000/a/b"));
+  CHECK(admits(Match::match_repository, "r:5000/a/b:1", "r:5000/a/b:2"));
+  CHECK(admits(Match::match_repository, "ubuntu", "index.docker.io/library/ubuntu"));
+  CHECK_FALSE(admits(Match::match_repository, "r:5000/a/b:1", "r:5000/a/bb"));
+  CHECK_FALSE(admits(Match::match_repository, "r:5000/a/b:1", "not a reference"));
+  CHECK(admits(Match::exact_reference, "x:1", "r/a:1", "r/a:1"));
+  CHECK_FALSE(admits(Match::exact_reference, "x:1", "r/a", "r/a"));
+  CHECK(admits(Match::exact_repository, "x:1", "r:1/a:7", "r:1/a"));
+  CHECK_FALSE(admits(Match::exact_repository, "x:1", "r:1/ab", "r:1/a"));
+  CHECK(admits(Match::remap_identity, "mirror:5000/ns/a:1", "vendor.com/a:1", "mirror:5000/ns", "vendor.com"));
+  CHECK(admits(Match::remap_identity, "mirror:5000/ns2/a:1", "mirror:5000/ns2/a:1", "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns2/a:1", "vendor.com2/a:1", "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns/a:1", "mirror:5000/ns/a:1", "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns/a:1", "vendor/a:1", "mirror:5000/ns", "vendor"));
 }
 
 TEST_CASE("policy.json is taken as strictly as podman takes it") {

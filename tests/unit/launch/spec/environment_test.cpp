@@ -3,7 +3,7 @@
 #include "protocol/wire_error.hpp"
 
 using namespace spc;
-using Variables = std::map<std::string, std::string>;
+using Values = std::map<std::string, std::string>;
 
 namespace {
 
@@ -20,12 +20,12 @@ EnvironmentWishes wishes(std::string_view list) {
   return parsed;
 }
 
-Environment merged(const Variables& job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
+Environment merged(const Values& job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
   return merge_environment(job, image, wishes(site), wishes(user), kAlice, "/work");
 }
 
 /// What the task's environment becomes.
-Variables applied(Variables job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
+Values applied(Values job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
   const auto change = change_to(merged(job, image, user, site), job);
   for (const auto& name : change.unset) job.erase(name);
   for (const auto& [name, value] : change.set) job[name] = value;
@@ -49,7 +49,7 @@ TEST_CASE("a variable named by --container-env keeps the job's value") {
 }
 
 TEST_CASE("the host's language goes unless it is kept or the image sets one") {
-  const Variables job{{"LANG", "de_DE.UTF-8"}, {"LC_ALL", "de_DE.UTF-8"}};
+  const Values job{{"LANG", "de_DE.UTF-8"}, {"LC_ALL", "de_DE.UTF-8"}};
   CHECK_FALSE(applied(job, image_with({})).contains("LANG"));
   CHECK(applied(job, image_with({"LANG=C.UTF-8"}))["LANG"] == "C.UTF-8");
   CHECK(applied(job, image_with({}), "LANG")["LANG"] == "de_DE.UTF-8");
@@ -78,7 +78,7 @@ TEST_CASE("image settings are read record by record") {
 }
 
 TEST_CASE("--container-env takes patterns") {
-  const Variables job{{"NCCL_DEBUG", "job"}, {"NCCL", "job"}, {"A1", "job"}, {"A12", "job"}};
+  const Values job{{"NCCL_DEBUG", "job"}, {"NCCL", "job"}, {"A1", "job"}, {"A12", "job"}};
   auto task = applied(job, image_with({"NCCL_DEBUG=image", "NCCL=image", "A1=image", "A12=image"}), "NCCL_*,A?");
   CHECK(task["NCCL_DEBUG"] == "job");
   CHECK(task["NCCL"] == "image");
@@ -105,8 +105,8 @@ TEST_CASE("--container-env sets a variable whatever image and job say") {
 }
 
 TEST_CASE("values with commas are quoted") {
-  CHECK(wishes("A=1\\,2,B=\"x,\\\"y\\\"\",C=C:\\d").values == Variables{{"A", "1,2"}, {"B", "x,\"y\""}, {"C", "C:\\d"}});
-  CHECK(wishes("\"A=1,2\",B").values == Variables{{"A", "1,2"}});
+  CHECK(wishes("A=1\\,2,B=\"x,\\\"y\\\"\",C=C:\\d").values == Values{{"A", "1,2"}, {"B", "x,\"y\""}, {"C", "C:\\d"}});
+  CHECK(wishes("\"A=1,2\",B").values == Values{{"A", "1,2"}});
 }
 
 TEST_CASE("what is no name, pattern or assignment is refused") {
@@ -121,7 +121,7 @@ TEST_CASE("what is no name, pattern or assignment is refused") {
 }
 
 TEST_CASE("the site's wishes are stronger than the image's and weaker than the user's") {
-  const Variables job{{"A", "job"}, {"B", "job"}, {"C", "job"}};
+  const Values job{{"A", "job"}, {"B", "job"}, {"C", "job"}};
   const auto image = image_with({"A=image", "B=image", "C=image"});
   auto task = applied(job, image, "C", "A=site,B=site,C=site,B");
   CHECK(task["A"] == "site");
@@ -131,7 +131,7 @@ TEST_CASE("the site's wishes are stronger than the image's and weaker than the u
 }
 
 TEST_CASE("every variable knows where it comes from") {
-  const Variables job{{"OF_JOB", "1"}, {"SLURM_PROCID", "0"}, {"KEPT", "1"}, {"LANG", "de"}};
+  const Values job{{"OF_JOB", "1"}, {"SLURM_PROCID", "0"}, {"KEPT", "1"}, {"LANG", "de"}};
   const auto task = merged(job, image_with({"OF_IMAGE=1", "KEPT=2"}), "KEPT,MINE=1", "OF_SITE=1");
   CHECK(task.at("OF_JOB").origin == Origin::job);
   CHECK(task.at("SLURM_PROCID").origin == Origin::slurm);
@@ -144,10 +144,10 @@ TEST_CASE("every variable knows where it comes from") {
 }
 
 TEST_CASE("a change names what differs only") {
-  const Variables job{{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}};
+  const Values job{{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}};
   const Environment task{{"SAME", {"1", Origin::job}}, {"OTHER", {"2", Origin::image}}, {"NEW", {"3", Origin::image}}};
   const auto change = change_to(task, job);
-  CHECK(change.set == Variables{{"OTHER", "2"}, {"NEW", "3"}});
+  CHECK(change.set == Values{{"OTHER", "2"}, {"NEW", "3"}});
   CHECK(change.unset == std::set<std::string>{"GONE"});
 }
 
