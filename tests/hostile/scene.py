@@ -12,6 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "tests/suites/lib"), os.path.join(ROOT, "tests/fuzz")]
 
+from cluster import name_of  # noqa: E402
 from harness import Failed, expect  # noqa: E402
 
 NODE = "node01"
@@ -124,6 +125,17 @@ def cgroups(cluster):
     return sorted(found)
 
 
+def told_of(cluster, path):
+    """Of a cgroup that is left: the processes in it, and what slurmd's log says of its job."""
+    node, job = re.search(r"slurm_(node[0-9]+)/.*job_([0-9]+)", path).groups()
+    inside = []
+    with contextlib.suppress(OSError), open(f"{path}/cgroup.procs") as file:
+        inside = [f"{pid} {name_of(int(pid))}" for pid in file.read().split()]
+    lines = [line for line in cluster.program("logs", node).out.splitlines() if re.search(rf"(\[|StepId=|job[ =_]?){job}\b", line)]
+    state = cluster.inquirer.ask(f"squeue -h -j {job} -o %T") or ["ended"]
+    return "\n".join([f"{path}{'' if os.path.isdir(path) else ' (gone by now)'}: job: {state[0]}; processes: {', '.join(inside) or 'none'}", *lines])
+
+
 def files(cluster, node):
     """What lies in the directories for temporary files, in /run and in the users' homes."""
     found = []
@@ -159,7 +171,11 @@ class Before:
         self.await_none(lambda: [f"{node}: {path}" for node, was in self.files.items() for path in set(files(self.cluster, node)) ^ set(was)],
                         within, "files are not as before")
         if with_cgroups:
-            self.await_none(lambda: set(cgroups(self.cluster)) - set(self.cgroups), within, "cgroups are left")
+            left = set()
+            try:
+                self.await_none(lambda: left.clear() or left.update(set(cgroups(self.cluster)) - set(self.cgroups)) or left, within, "cgroups are left")
+            except Failed as failed:
+                raise Failed("\n".join([failed.why, *(told_of(self.cluster, path) for path in sorted(left))])) from None
 
     @staticmethod
     def await_none(find, within, what):

@@ -66,6 +66,7 @@ Result<pid_t> fork_child(unsigned long namespaces) {
 Result<pid_t> run_aside(unsigned long namespaces, std::function<void()> body) {
   alignas(16) static std::array<std::byte, 64 << 10> stack;
   const auto call = [](void* it) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // stopped, it would stay for ever
     (*static_cast<std::function<void()>*>(it))();
     return 0;
   };
@@ -119,9 +120,8 @@ void stay_as_init(int agent, uid_t uid, gid_t gid) {
   ::dup2(agent, 3);
   ::close_range(4, ~0U, 0);
   char end = 0;
-  if (::setresgid(gid, gid, gid) == 0 && ::setresuid(uid, uid, uid) == 0) {
-    while (::read(3, &end, sizeof end) < 0 && errno == EINTR) {
-    }
+  const bool is_user = ::setresgid(gid, gid, gid) == 0 && ::setresuid(uid, uid, uid) == 0;
+  while (is_user && ::read(3, &end, sizeof end) < 0 && errno == EINTR) {
   }
   ::_exit(0);
 }

@@ -45,7 +45,7 @@ class Done:
 
     def errors(self):
         """Our lines but those that only tell how it goes."""
-        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ")) and ": retrying in " not in line]
+        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ", "waiting: ", "making room ")) and ": retrying in " not in line]
 
 
 class Running:
