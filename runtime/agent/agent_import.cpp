@@ -45,7 +45,8 @@ Result<void> Agent::on_import(int socket) {
     case ImportMessageKind::warning: return tell_all(TaskMessageKind::warning, message.text.view());
     case ImportMessageKind::new_layer: {
       const auto file = tools_->store.new_layer();
-      return answer_import(ImportMessageKind::layer_file, message.digest, file ? Result<void>() : file.error(), file ? file->get() : -1);
+      const auto done = file ? Result<void>() : file.error();
+      return answer_import(ImportMessageKind::layer_file, message.digest, done, file ? file->get() : -1);
     }
     case ImportMessageKind::publish: {
       if (descriptors->size() != 1) return Error(ErrorKind::internal, "pull the image: layer without file");

@@ -54,14 +54,14 @@ Result<void> prove_no_writer(int file) {
 
 Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
-  store.directory_ = SPC_TRY(own(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC), "open the image store " + quoted(directory)));
+  store.directory_ = SPC_TRY(own(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC), "open store " + quoted(directory)));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kImages));
   struct stat status {};
   SPC_TRY(check(::fstat(store.images_.get(), &status), "stat the store"));
   store.service_uid_ = status.st_uid;
   store.service_gid_ = status.st_gid;
-  // As it was before slurmd's start after an update.
-  if (::faccessat(store.directory_.get(), store_layout::kRecords, F_OK, 0) != 0) SPC_TRY(set_up_node(status.st_uid, status.st_gid));
+  const bool is_whole = ::faccessat(store.directory_.get(), store_layout::kRecords, F_OK, 0) == 0;
+  if (!is_whole) SPC_TRY(set_up_node(status.st_uid, status.st_gid));  // an earlier version's, and slurmd was not restarted
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kLayers));
   store.records_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kRecords));
   return store;
@@ -86,8 +86,8 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
   }
   for (std::uint32_t i = 0; i < header.layer_count; ++i) {
     Digest digest;
-    const auto size = ::pread(image.record.get(), digest.bytes.data(), sizeof digest, static_cast<off_t>(sizeof header + i * sizeof digest));
-    if (size != sizeof digest) return Error(ErrorKind::not_found, "truncated record");
+    const auto offset = static_cast<off_t>(sizeof header + i * sizeof digest);
+    if (::pread(image.record.get(), &digest, sizeof digest, offset) != sizeof digest) return Error(ErrorKind::not_found, "truncated record");
     image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
   }
   ::futimens(image.record.get(), nullptr);  // by its age import finds what has not been used for long

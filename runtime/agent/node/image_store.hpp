@@ -16,8 +16,7 @@ struct LayerFile {
 
 /// A squashfs served by a process of the user, because the kernel must not or cannot read it: see protocol/fuse.hpp.
 struct ServedLayer {
-  UniqueFd
-      device;  ///< /dev/fuse; close it once it is mounted: a server's death ends a connection that nobody else holds
+  UniqueFd device;  ///< /dev/fuse; close it once it is mounted: a server's death ends a connection that nobody else holds
   UniqueFd status;
 };
 

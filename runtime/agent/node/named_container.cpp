@@ -28,9 +28,7 @@ namespace {
 constexpr char kContainers[] = SPC_STORE_DIR "/containers";
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-Result<UniqueFd> open_containers() {
-  return own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers));
-}
+Result<UniqueFd> open_containers() { return own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers)); }
 
 /// A directory of root in one that only root enters: nobody else can have put anything in its place.
 Result<UniqueFd> ensure_at(int parent, const std::string& name) {
@@ -169,7 +167,8 @@ UniqueFd NamedContainer::ask() const { return connect_to(directory_.get(), "sock
 
 Result<ImageFiles> NamedContainer::open_image() const {
   const auto layers = SPC_TRY(own(::openat(directory_.get(), "is/layers", kDirectory), "open the container's layers"));
-  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open its record"));
+  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", kHow), "open its record"));
   // Earlier versions linked it while it was the service user's.
   SPC_TRY(check(::fchown(record.get(), 0, 0) | ::fchmod(record.get(), 0444), "make its record root's"));
   return ImageStore::open_files(std::move(record), layers.get());
@@ -232,9 +231,8 @@ Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   const auto containers = SPC_TRY(open_containers());
   const std::string of_job = std::to_string(job) + ".";
   // Of steps whose slurmstepd was killed: all steps of the job have ended.
-  const std::string of_user = std::to_string(uid) + "." + of_job;
   for (DirectoryReader sockets = names_in(SPC_TRY(open_steps()).get()); sockets.next();) {
-    if (sockets.name().starts_with(of_user)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);
+    if (sockets.name().starts_with(std::to_string(uid) + "." + of_job)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);
   }
   return discard_unused(containers.get(), std::to_string(uid).c_str(), of_job, std::numeric_limits<time_t>::max());
 }

@@ -121,8 +121,7 @@ void stay_as_init(int agent, uid_t uid, gid_t gid) {
   ::close_range(4, ~0U, 0);
   char end = 0;
   const bool is_user = ::setresgid(gid, gid, gid) == 0 && ::setresuid(uid, uid, uid) == 0;
-  while (is_user && ::read(3, &end, sizeof end) < 0 && errno == EINTR) {
-  }
+  while (is_user && ::read(3, &end, sizeof end) < 0 && errno == EINTR) continue;
   ::_exit(0);
 }
 

@@ -15,7 +15,8 @@ namespace {
 /// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
 Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mode_t mode) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + quoted(path));
-  const auto directory = SPC_TRY(own(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), "open directory " + quoted(path)));
+  constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const auto directory = SPC_TRY(own(::open(path.c_str(), kHow), "open directory " + quoted(path)));
   struct stat status {};
   SPC_TRY(check(::fstat(directory.get(), &status), "stat " + quoted(path)));
   if (status.st_uid != 0 && status.st_uid != uid) {
@@ -41,7 +42,8 @@ Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   SPC_TRY(ensure_directory(SPC_RUN_DIR "/steps", 0, 0, 0700));
   const auto denied = SPC_TRY(own(::open(SPC_RUN_DIR "/denied", O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0),
                                   "create the file that masks denied devices"));
-  const auto locks = SPC_TRY(own(::open(SPC_STORE_DIR "/locks", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "create the lock file of the store"));
+  constexpr int kHow = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+  const auto locks = SPC_TRY(own(::open(SPC_STORE_DIR "/locks", kHow, 0600), "create the lock file of the store"));
   return check(::fchown(locks.get(), service_uid, service_gid), "set the owner of the lock file");
 }
 

@@ -21,8 +21,9 @@ BUILD_IMAGE = os.path.join(HERE, "../../images/build")
 NODES = ("node01", "node02")
 LOOP_GET_STATUS64 = 0x4C05
 OURS = "spank-container: "
-# What srun says while the job before still ends: it depends on how busy the machine is.
-WAITING = re.compile(r"^srun: job [0-9]+ (queued and waiting for|has been allocated) resources\n", re.MULTILINE)
+# What srun says while the job or the step before still ends: it depends on how busy the machine is.
+WAITING = re.compile(r"^srun: (job [0-9]+ (queued and waiting for|has been allocated) resources"
+                     r"|Job [0-9]+ step creation (still|temporarily) disabled, retrying.*|Step created for .*)\n", re.MULTILINE)
 
 
 class Done:

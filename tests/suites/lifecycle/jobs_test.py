@@ -262,7 +262,7 @@ def the_sites_task_prolog_runs_on_the_host(cluster):
             outside, inside = both(cluster, *show, env=["GONE=1"])
             equal(sorted(inside.out.splitlines()), sorted(outside.out.splitlines()), "output", inside)
             expect("1: outside of 1, of the prolog, gone, prolog_task" in inside.out.splitlines(), "it did not run", inside)
-            outside, inside = both(cluster, "-n1", "true", env=["PROLOG_STATUS=7"])
+            outside, inside = both(cluster, "-n1", "-wnode01", "true", env=["PROLOG_STATUS=7"])
             # The lines of srun and of slurmstepd come by different ways.
             said = [(done.rc, sorted(done.err.splitlines())) for done in (inside, outside)]
             equal(said[0], said[1], "exit code and messages", inside)
