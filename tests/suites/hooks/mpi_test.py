@@ -135,7 +135,7 @@ def the_wrong_mpi_for_the_image_is_said(cluster):
     only_open_mpi = with_probe("only-open-mpi", [("usr", None), ("usr/lib", None), ("usr/lib/libmpi.so.40", b"")])
     done = cluster.srun("--mpi=pmi2", "-n2", "/probe", image=only_open_mpi)
     expect(done.rc == 0 and "hint: --mpi=pmix" in done.err, "it is not said", done)
-    equal(cluster.srun("--mpi=pmix", "-n2", "/probe", image=only_open_mpi).messages(), [], "messages")
+    equal(cluster.srun("--mpi=pmix", "-n2", "/probe", image=only_open_mpi).errors(), [], "errors")
 
 
 HYBRID = ("scontainer", "run", "-q", "--mounts=/home/shared/mpi:/mpi:ro")
