@@ -176,7 +176,7 @@ def our_processes():
     found, usr = [], os.stat("/usr/bin/scontainer").st_dev
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{entry}/cmdline") as file:
+            with open(f"/proc/{entry}/cmdline", errors="replace") as file:  # others may be anything
                 command = file.read().split("\0")[0]
             if command.startswith("/usr/libexec/spank-container/") and os.stat(f"/proc/{entry}/exe").st_dev == usr:
                 found.append((entry, command))

@@ -288,7 +288,7 @@ class Cluster:
         for entry in os.listdir("/proc"):
             try:
                 if entry.isdigit() and os.stat(f"/proc/{entry}/ns/pid").st_ino == space:
-                    if name is None or open(f"/proc/{entry}/comm").read().strip() == name:
+                    if name is None or open(f"/proc/{entry}/comm", errors="replace").read().strip() == name:
                         if open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[0] != "Z":
                             found.append(int(entry))
             except OSError:
@@ -407,7 +407,7 @@ class Cluster:
 def name_of(pid):
     """None when it has ended meanwhile."""
     try:
-        return open(f"/proc/{pid}/comm").read().strip()
+        return open(f"/proc/{pid}/comm", errors="replace").read().strip()
     except OSError:
         return None
 
