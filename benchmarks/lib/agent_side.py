@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import node
 from machine import BenchmarkError
 
-PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED = range(1, 7)
-LAYER_FILE, PUBLISHED = 16, 17
+NEW_LAYER, PUBLISH, DONE, FAILED = 3, 4, 5, 6
+RECORD, NAME, GRANT = 9, 10, 11
+LAYER_FILE, PUBLISHED, OBEYED = 16, 17, 19
 # kind, digest, done and total, text; of the error: kind, errno, text, hint
 MESSAGE = struct.Struct("<I32s4x16x600sIi1000s400s")
 LAYERS = node.STORE / "layers/sha256"
@@ -102,8 +103,11 @@ def serve(channel):
             os.close(file)
         elif kind == PUBLISH:
             verify(descriptors[0])
-            publish(descriptors[0], f"{digest.hex()}.sqsh")
+            publish(descriptors[0], LAYERS, f"{digest.hex()}.sqsh")
             channel.send(answer(PUBLISHED, digest))
+        elif kind in (RECORD, NAME, GRANT):
+            put(kind, digest, descriptors)
+            channel.send(answer(OBEYED, digest))
         elif kind == DONE:
             return None
         elif kind == FAILED:
@@ -122,9 +126,19 @@ def verify(file):
         raise BenchmarkError(f"layer-verifier: status {status}")
 
 
-def publish(file, name):
+def put(kind, digest, descriptors):
+    """Replaces a record, a name or a grant; without a descriptor it is removed."""
+    place = node.STORE / {RECORD: "records", NAME: "names", GRANT: "grants"}[kind]
+    name = (f"{node.JOB_ID}." if kind == GRANT else "") + digest.hex()
+    (place / name).unlink(missing_ok=True)
+    if descriptors:
+        os.fchmod(descriptors[0], 0o444)
+        publish(descriptors[0], place, name)
+
+
+def publish(file, place, name):
     # os.link follows the symbolic link of /proc only where a directory is given.
-    directory = os.open(LAYERS, os.O_PATH | os.O_DIRECTORY)
+    directory = os.open(place, os.O_PATH | os.O_DIRECTORY)
     try:
         os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=directory, follow_symlinks=True)
     finally:
