@@ -156,17 +156,18 @@ def test_an_image_that_is_public_no_longer_is_asked_for_again():
 
 def test_anonymous_bearer_token_and_its_renewal_in_mid_pull():
     image = big_image(1, layers=3)
-    tokens = []
+    tokens = set()  # that are valid; all end twice
 
     def give(handler):
-        tokens.append(f"token{len(tokens)}")
-        handler.answer_json(200, json.dumps({"token": tokens[-1]}))
+        token = f"token{len(registry.requests)}"
+        tokens.add(f"Bearer {token}")
+        handler.answer_json(200, json.dumps({"token": token}))
 
     def guard(handler, kind, name):
         uses = guard.uses = getattr(guard, "uses", 0) + 1
-        if uses % 4 == 0 or not tokens or handler.headers.get("Authorization") != f"Bearer {tokens[-1]}":
-            if uses % 4 == 0:
-                tokens.append("expired")
+        if uses in (4, 8):
+            tokens.clear()
+        if handler.headers.get("Authorization") not in tokens:
             challenge = f'Bearer realm="http://{registry.name}/token",service="test",scope="repository:token:pull"'
             handler.answer_json(401, "{}", {"WWW-Authenticate": challenge})
             return True

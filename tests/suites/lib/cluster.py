@@ -17,7 +17,6 @@ from harness import Failed, equal, expect
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "../../cluster/cluster")
-ENTER = os.path.join(HERE, "../../cluster/enter")
 BUILD_IMAGE = os.path.join(HERE, "../../images/build")
 NODES = ("node01", "node02")
 LOOP_GET_STATUS64 = 0x4C05
@@ -59,9 +58,8 @@ class Running:
         self.process = subprocess.Popen(argv, env=env, stdout=self.out, stderr=self.err,
                                         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
         if stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has ended without reading
-                self.process.stdin.write(stdin.encode())
-                self.process.stdin.close()
+            self.process.stdin.write(stdin.encode())
+            self.process.stdin.close()
 
     def end(self, timeout=30):
         try:
@@ -98,10 +96,12 @@ class Running:
 
 def await_true(condition, timeout, otherwise):
     deadline = time.monotonic() + timeout
+    pause = 0.01  # s; longer and longer: to ask takes the processor from what is waited for
     while not condition():
         if time.monotonic() > deadline:
             raise Failed(otherwise)
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
 
 
 class Inquirer:
@@ -174,7 +174,7 @@ class Cluster:
 
     def enter(self, machine, user, *argv, stdin=None):
         """What `cluster as` and `cluster exec` do, without their shell, which takes as long as the rest."""
-        return Running([ENTER, str(self.pid(machine)), user, *argv], None, stdin)
+        return Running([os.path.join(self.state, "enter"), str(self.pid(machine)), user, *argv], None, stdin)
 
     def run(self, *argv, timeout=30, **how):
         return self.start(*argv, **how).end(timeout)
