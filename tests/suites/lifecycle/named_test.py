@@ -134,6 +134,18 @@ def each_flag_does_what_it_says(cluster):
 
 
 @test
+def a_container_is_reused_under_another_name_of_its_image(cluster):
+    first, second, other = (Image("named-tags", [[("file", text)]], tag=tag, below=cluster.base_layout)
+                            for tag, text in (("1", b"same"), ("2", b"same"), ("3", b"other")))
+    run(cluster, "tags", "echo kept >/kept", image=first).good()
+    for image in (second, other):
+        cluster.srun(*ON, "true", image=image).good()
+    run(cluster, "tags", "cat /kept", image=second).good("kept")
+    refused = run(cluster, "tags", "true", image=other)
+    expect(refused.rc == 1 and "was made from" in refused.err, "it was reused for another image", refused)
+
+
+@test
 def fifty_steps_over_five_names_share_five_containers(cluster):
     job = cluster.submit("""#!/bin/bash
 for i in $(seq 50); do
