@@ -8,6 +8,9 @@
 
 namespace spank_container {
 
+/// Reads a variable; false: unset.
+using GetVariable = bool (*)(const char* name, std::string& value, void* arg);
+
 /// What Slurm does not tell about the options it passes on:
 ///
 /// - Whether a value is from the command line or was an option of the sbatch or salloc around this srun, which Slurm keeps in

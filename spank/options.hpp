@@ -31,7 +31,4 @@ struct GivenOption {
   bool operator==(const GivenOption&) const = default;
 };
 
-/// Reads a variable; false: unset.
-using GetVariable = bool (*)(const char* name, std::string& value, void* arg);
-
 }  // namespace spank_container

@@ -166,6 +166,7 @@ void Agent::end() {
   reap(import_);
   reap(builder_);
   for (const pid_t helper : helpers_) ::waitpid(helper, nullptr, 0);
+  named_.reset();
   ::_exit(0);
 }
 

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "agent/agent.hpp"
+#include "agent/node/system_call.hpp"
 #include "base/socket.hpp"
 
 /// The agent's part in containers that several steps share: finding out how the one with this name stands, joining it, and
@@ -14,14 +15,11 @@ Result<void> Agent::find(const TaskMessage& message) {
   if ((message.name_flags & TaskMessage::name_of_step) != 0) {
     std::uint32_t numbers[2];  // job and step
     std::memcpy(numbers, message.container.bytes.data(), sizeof numbers);
-    const auto steps = SPC_TRY(open_steps());
-    holder_ = connect_to(steps.get(), step_name(step_.uid, numbers[0], numbers[1]));
+    holder_ = connect_to(SPC_TRY(open_steps()).get(), step_name(step_.uid, numbers[0], numbers[1]));
     return holder_ ? Result<void>() : say_found(TaskMessage::named_new);
   }
   const bool of_job = (message.name_flags & TaskMessage::name_of_job) != 0;
-  constexpr std::size_t kDigits = 32;
-  named_.emplace(step_.uid, step_.gid,
-                 (of_job ? std::to_string(step_.job) + "." : "") + message.container.hex().substr(0, kDigits));
+  named_.emplace(step_.uid, step_.gid, (of_job ? std::to_string(step_.job) + "." : "") + message.container.hex().substr(0, 32));
   replace_ = (message.name_flags & TaskMessage::name_replace) != 0;
   looking_ = true;
   return look();
@@ -86,8 +84,8 @@ Result<void> Agent::join_running() {
 
 /// Everything that the container lives by is handed on, so that it does not matter which of its steps ends first.
 Result<void> Agent::on_peer(int listener) {
-  const UniqueFd peer = accept_root(listener);
-  if (!peer) return {};  // another step was faster
+  const UniqueFd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!peer || !peer_is(peer.get(), 0)) return {};  // another step was faster
   TaskMessage message = *answer_;
   auto passed = container();
   if (named_) {

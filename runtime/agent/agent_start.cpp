@@ -147,6 +147,7 @@ Result<void> Agent::on_builder(int socket) {
   }
   if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.unread();
   if (!joined_) namespaces_ = *std::move(descriptors);
+  if (named_) SPC_TRY(named_->settle());
   answer_all(report);
   reap(builder_);  // last: its end takes longer than its answer
   return {};

@@ -30,10 +30,6 @@ struct StepChannel {
 /// slurmstepd's handle of the step's agent.
 class StepAgent {
  public:
-  StepAgent() = default;
-  StepAgent(StepAgent&&) = default;
-  StepAgent& operator=(StepAgent&&) = default;
-
   /// Forks and executes the agent for this step. Safe in slurmstepd with its threads, with its effective IDs dropped
   /// (user_init) and in the temporary clone of contain_spank: only raw system calls in the child. The agent must not
   /// outlive `stepd`.

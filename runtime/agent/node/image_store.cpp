@@ -84,12 +84,11 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
       header.layer_count > ImageRecordHeader::kMaxLayers) {
     return Error(ErrorKind::not_found, "a record of another version");
   }
-  for (std::uint32_t i = 0; i < header.layer_count; ++i) {
-    Digest digest;
-    const auto offset = static_cast<off_t>(sizeof header + i * sizeof digest);
-    if (::pread(image.record.get(), &digest, sizeof digest, offset) != sizeof digest) return Error(ErrorKind::not_found, "truncated record");
-    image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
-  }
+  std::vector<Digest> digests(header.layer_count);
+  const std::size_t size = digests.size() * sizeof(Digest);
+  const bool is_whole = ::pread(image.record.get(), digests.data(), size, sizeof header) == static_cast<ssize_t>(size);
+  if (!is_whole) return Error(ErrorKind::not_found, "truncated record");
+  for (const Digest& digest : digests) image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
   ::futimens(image.record.get(), nullptr);  // by its age import finds what has not been used for long
   return image;
 }
@@ -112,12 +111,11 @@ Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
 }
 
 Result<void> ImageStore::publish(int frozen, const std::string& path) const {
-  const int failed = ::linkat(AT_FDCWD, itself(frozen).c_str(), directory_.get(), path.c_str(), AT_SYMLINK_FOLLOW);
-  return check(failed != 0 && errno != EEXIST ? -1 : 0, "publish " + path);
+  return link_file(frozen, directory_.get(), path, EEXIST);
 }
 
 Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file) const {
-  if (::unlinkat(directory_.get(), path.c_str(), 0) != 0 && errno != ENOENT) return Error::from_errno(errno, "remove " + path);
+  SPC_TRY(check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT));
   if (file.empty()) return {};
   const auto frozen = SPC_TRY(freeze(std::move(file.front())));
   return publish(frozen.get(), path);

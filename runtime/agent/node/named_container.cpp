@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <limits>
@@ -32,7 +31,7 @@ Result<UniqueFd> open_containers() { return own(::open(kContainers, kDirectory),
 
 /// A directory of root in one that only root enters: nobody else can have put anything in its place.
 Result<UniqueFd> ensure_at(int parent, const std::string& name) {
-  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + name);
+  SPC_TRY(check(::mkdirat(parent, name.c_str(), 0700), "make directory " + name, EEXIST));
   return own(::openat(parent, name.c_str(), kDirectory), "open directory " + name);
 }
 
@@ -41,8 +40,9 @@ DirectoryReader names_in(int parent, const char* name = ".") {
 }
 
 /// What is to be deleted of this user's: his, in a directory that only root enters. Root looks into it no more.
-Result<UniqueFd> trash_of(int containers, uid_t uid) {
-  const auto all = SPC_TRY(ensure_at(containers, "trash"));
+Result<UniqueFd> trash_of(uid_t uid) {
+  const auto containers = SPC_TRY(open_containers());
+  const auto all = SPC_TRY(ensure_at(containers.get(), "trash"));
   auto trash = SPC_TRY(ensure_at(all.get(), std::to_string(uid)));
   SPC_TRY(check(::fchown(trash.get(), uid, ~0U), "give the trash to its user"));
   return trash;
@@ -52,18 +52,31 @@ Result<UniqueFd> trash_of(int containers, uid_t uid) {
 Result<void> move_to_trash(int parent, const std::string& name, int trash) {
   static unsigned moved = 0;
   const std::string as = std::to_string(::getpid()) + "." + std::to_string(moved++);
-  if (::renameat(parent, name.c_str(), trash, as.c_str()) == 0 || errno == ENOENT) return {};
-  return Error::from_errno(errno, "move " + name + " out of the way");
+  return check(::renameat(parent, name.c_str(), trash, as.c_str()), "move " + name + " out of the way", ENOENT);
+}
+
+/// Else no start of it has got as far as its tasks.
+bool is_stored(int of_user, const std::string& key) {
+  struct stat notes {};
+  return ::fstatat(of_user, (key + "/is/notes").c_str(), &notes, AT_SYMLINK_NOFOLLOW) == 0 && notes.st_size > 0;
+}
+
+/// Empty: it is in use, or was removed just now, by somebody who had the lock.
+Result<UniqueFd> take_lock(int of_user, const std::string& key, int directory) {
+  auto lock = SPC_TRY(own(::openat(directory, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "lock the container"));
+  struct stat ours {}, named {};
+  const bool taken = ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(directory, &ours) == 0 &&
+                     ::fstatat(of_user, key.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && ours.st_ino == named.st_ino;
+  return taken ? std::move(lock) : UniqueFd();
 }
 
 /// A container, or its `is`, for good: it is none without notes, and root's directories in it become the user's.
-Result<void> discard(int parent, const std::string& name, uid_t uid, int trash) {
+Result<void> discard(int parent, const std::string& name, uid_t uid) {
+  const auto trash = SPC_TRY(trash_of(uid));
   for (const char* notes : {"/notes", "/is/notes"}) ::unlinkat(parent, (name + notes).c_str(), 0);
-  for (const char* below : {"/layers", "/work", "/is/layers", "/is/work", "/is", ""}) {
-    const int failed = ::fchownat(parent, (name + below).c_str(), uid, ~0U, AT_SYMLINK_NOFOLLOW);
-    if (failed != 0 && errno != ENOENT) return Error::from_errno(errno, "give " + name + " to its user");
-  }
-  return move_to_trash(parent, name, trash);
+  for (const char* below : {"/layers", "/work", "/is/layers", "/is/work", "/is", ""})
+    SPC_TRY(check(::fchownat(parent, (name + below).c_str(), uid, ~0U, AT_SYMLINK_NOFOLLOW), "give " + name + " away", ENOENT));
+  return move_to_trash(parent, name, trash.get());
 }
 
 /// Without privilege, with the user's rights to files. Deletes what he has written, as deep and as much as it may be, without
@@ -110,33 +123,34 @@ UniqueFd new_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_
 sockaddr_un address_of(int directory, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", directory, name.c_str());
+  (itself(directory) + "/" + name).copy(address.sun_path, sizeof address.sun_path - 1);
   return address;
 }
 
-/// Discards those containers of a user that nobody uses and whose keys begin like this, and, if they are of jobs, were last used
-/// before the time `until`.
-Result<void> discard_unused(int containers, const char* user, const std::string& begin, time_t until) {
-  DirectoryReader keys = names_in(containers, user);
+/// Discards what nobody uses of a user's: what no start has finished, and containers of jobs whose keys begin like this and that
+/// were last used before the time `until`.
+Result<void> discard_unused(const std::string& user, const std::string& begin, time_t until) {
+  DirectoryReader keys = names_in(SPC_TRY(open_containers()).get(), user.c_str());
   if (keys.descriptor() < 0) return {};
-  const auto uid = static_cast<uid_t>(std::strtoul(user, nullptr, 10));
-  const auto trash = SPC_TRY(trash_of(containers, uid));
+  const auto uid = static_cast<uid_t>(std::strtoul(user.c_str(), nullptr, 10));
   while (keys.next()) {
-    const bool of_job = keys.name().starts_with(begin) && keys.name().find('.') != std::string_view::npos;
+    const std::string key(keys.name());
+    const bool of_job = key.starts_with(begin) && key.find('.') != std::string::npos;
     struct stat status {};
-    if (!of_job || ::fstatat(keys.descriptor(), keys.c_name(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    const UniqueFd lock(::openat(keys.descriptor(), (std::string(keys.name()) + "/lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-    if (status.st_mtime >= until || (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)) continue;
-    [[maybe_unused]] const auto moved = discard(keys.descriptor(), std::string(keys.name()), uid, trash.get());
+    const UniqueFd directory(::openat(keys.descriptor(), key.c_str(), kDirectory));
+    const auto lock = take_lock(keys.descriptor(), key, directory.get());
+    if (!lock || !*lock || ::fstat(directory.get(), &status) != 0) continue;
+    const bool stays = is_stored(keys.descriptor(), key) && (!of_job || status.st_mtime >= until);
+    if (!stays) [[maybe_unused]] const auto moved = discard(keys.descriptor(), key, uid);
   }
-  return empty_in_background(keys.descriptor(), trash.get(), uid);
+  return empty_in_background(keys.descriptor(), SPC_TRY(trash_of(uid)).get(), uid);
 }
 
 }  // namespace
 
 Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
   const auto containers = SPC_TRY(open_containers());
-  const auto of_user = SPC_TRY(ensure_at(containers.get(), std::to_string(uid_)));
+  auto of_user = SPC_TRY(ensure_at(containers.get(), std::to_string(uid_)));
   if (most != 0 && ::faccessat(of_user.get(), key_.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
     std::uint32_t others = 0;
     for (DirectoryReader all = names_in(of_user.get()); others < most && all.next();) ++others;
@@ -145,22 +159,19 @@ Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
           .hint("use one again, for example with NAME:replace, or ask the administrator to remove some");
   }
   directory_ = SPC_TRY(ensure_at(of_user.get(), key_));
-  const int opened = ::openat(directory_.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  auto taken = SPC_TRY(own(opened, "open the container's lock"));
-  if (::flock(taken.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  struct stat ours {}, named {};
-  const bool removed = ::fstat(directory_.get(), &ours) != 0 ||
-                       ::fstatat(of_user.get(), key_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 || ours.st_ino != named.st_ino;
-  if (removed) return false;  // just now, by somebody who had the lock
+  lock = SPC_TRY(take_lock(of_user.get(), key_, directory_.get()));
+  if (!lock) return false;
+  stored_ = !afresh && is_stored(of_user.get(), key_);
+  of_user_ = std::move(of_user);
   listener = SPC_TRY(listen_at(directory_.get(), "socket"));
-  struct stat written {};
-  notes = UniqueFd(::openat(directory_.get(), "is/notes", O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-  stored_ = !afresh && notes && ::fstat(notes.get(), &written) == 0 && written.st_size > 0;
-  if (!stored_) {
-    notes = SPC_TRY(own(::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), "create the container's notes"));
-  }
-  lock = std::move(taken);
+  const int opened = stored_ ? ::openat(directory_.get(), "is/notes", O_RDWR | O_NOFOLLOW | O_CLOEXEC)
+                             : ::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  notes = SPC_TRY(own(opened, "open the container's notes"));
   return true;
+}
+
+NamedContainer::~NamedContainer() {
+  if (of_user_ && !is_stored(of_user_.get(), key_)) [[maybe_unused]] const auto moved = discard(of_user_.get(), key_, uid_);
 }
 
 UniqueFd NamedContainer::ask() const { return connect_to(directory_.get(), "socket"); }
@@ -176,28 +187,25 @@ Result<ImageFiles> NamedContainer::open_image() const {
 
 Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
   if (stored_) return own(::openat(directory_.get(), "is", kDirectory), "open the container's files");
-  const auto containers = SPC_TRY(open_containers());
-  const auto trash = SPC_TRY(trash_of(containers.get(), uid_));
-  SPC_TRY(discard(directory_.get(), "is", uid_, trash.get()));
+  SPC_TRY(discard(directory_.get(), "is", uid_));
   auto is = SPC_TRY(ensure_at(directory_.get(), "is"));
-  const auto link = [&](int file, int directory, const std::string& name) {
-    return ::linkat(AT_FDCWD, itself(file).c_str(), directory, name.c_str(), AT_SYMLINK_FOLLOW);
-  };
-  for (const char* name : {"up", "work", "layers"}) SPC_TRY(ensure_at(is.get(), name));
-  // The owner and mode of the container's /.
-  SPC_TRY(check(::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW), "change the owner of the container's files"));
-  SPC_TRY(check(::fchmodat(is.get(), "up", 0755, 0), "set the mode of the container's files"));
+  for (const char* name : {"up", "work"}) SPC_TRY(ensure_at(is.get(), name));
+  const int failed = ::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW) | ::fchmodat(is.get(), "up", 0755, 0);
+  SPC_TRY(check(failed, "set owner and mode of the container's /"));
   const auto layers = SPC_TRY(ensure_at(is.get(), "layers"));
   for (const LayerFile& layer : image.layers) {
-    SPC_TRY(check(link(layer.file.get(), layers.get(), store_layout::layer_file(layer.digest)), "link a layer of the container"));
+    SPC_TRY(link_file(layer.file.get(), layers.get(), store_layout::layer_file(layer.digest), 0));
   }
   // A record from elsewhere is that of a file or directory of the user, who brings it again.
-  if (link(image.record.get(), is.get(), "record") != 0 && errno != EXDEV) {
-    return Error::from_errno(errno, "link the image record of the container");
-  }
-  SPC_TRY(check(link(notes.get(), is.get(), "notes"), "write the container's notes"));
+  SPC_TRY(link_file(image.record.get(), is.get(), "record", EXDEV));
   stored_ = true;
   return is;
+}
+
+Result<void> NamedContainer::settle() {
+  if (of_user_) SPC_TRY(link_file(notes.get(), directory_.get(), "is/notes", EEXIST));
+  of_user_.reset();
+  return {};
 }
 
 Result<UniqueFd> listen_at(int directory, const std::string& name) {
@@ -216,11 +224,6 @@ UniqueFd connect_to(int directory, const std::string& name) {
   return answered && peer_is(connection.get(), 0) ? std::move(connection) : UniqueFd();
 }
 
-UniqueFd accept_root(int listener) {
-  UniqueFd connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  return connection && peer_is(connection.get(), 0) ? std::move(connection) : UniqueFd();
-}
-
 Result<UniqueFd> open_steps() { return own(::open(SPC_RUN_DIR "/steps", kDirectory), "open the directory of steps"); }
 
 std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step) {
@@ -228,21 +231,19 @@ std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step) {
 }
 
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
-  const auto containers = SPC_TRY(open_containers());
   const std::string of_job = std::to_string(job) + ".";
   // Of steps whose slurmstepd was killed: all steps of the job have ended.
   for (DirectoryReader sockets = names_in(SPC_TRY(open_steps()).get()); sockets.next();) {
     if (sockets.name().starts_with(std::to_string(uid) + "." + of_job)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);
   }
-  return discard_unused(containers.get(), std::to_string(uid).c_str(), of_job, std::numeric_limits<time_t>::max());
+  return discard_unused(std::to_string(uid), of_job, std::numeric_limits<time_t>::max());
 }
 
 Result<void> sweep_containers() {
-  const auto containers = SPC_TRY(open_containers());
   timespec up{};
   ::clock_gettime(CLOCK_BOOTTIME, &up);
-  for (DirectoryReader users = names_in(containers.get()); users.next();) {
-    if (users.name() != "trash") SPC_TRY(discard_unused(containers.get(), users.c_name(), "", ::time(nullptr) - up.tv_sec));
+  for (DirectoryReader users(SPC_TRY(open_containers())); users.next();) {
+    if (users.name() != "trash") SPC_TRY(discard_unused(users.c_name(), "", ::time(nullptr) - up.tv_sec));
   }
   return {};
 }

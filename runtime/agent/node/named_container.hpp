@@ -16,10 +16,12 @@ namespace spc::agent {
 ///   is/      reused by a start: `notes` (read and written only by the user's side), `record` and
 ///            `layers/` (hard links into the image store, so they cannot be evicted), `up/` and `work/` for overlayfs
 ///
-/// There is a stored container if, and only if, the notes are not empty: they are written last.
+/// There is a stored container if, and only if, there are notes that are not empty: they get their name last.
 class NamedContainer {
  public:
   NamedContainer(uid_t uid, gid_t gid, std::string key) : uid_(uid), gid_(gid), key_(std::move(key)) {}
+  /// Of what was taken and is no container yet nothing stays.
+  ~NamedContainer();
 
   /// Takes the container, if nobody uses it. `afresh`: ignores what is stored. `most`: how many its user can have; 0: no limit.
   Result<bool> take(bool afresh, std::uint32_t most);
@@ -30,6 +32,8 @@ class NamedContainer {
   [[nodiscard]] Result<ImageFiles> open_image() const;
   /// For overlayfs: a directory with `up` and `work`. Created, with links to the image, unless stored.
   Result<UniqueFd> keep(const ImageFiles& image);
+  /// It is ready: from now on others may use it, and it stays.
+  Result<void> settle();
 
   UniqueFd lock;      ///< empty: not ours
   UniqueFd listener;  ///< ours, or passed on by its previous users, like the others
@@ -39,6 +43,7 @@ class NamedContainer {
   uid_t uid_;
   gid_t gid_;
   std::string key_;
+  UniqueFd of_user_;  ///< until it is settled
   UniqueFd directory_;
   bool stored_ = false;
 };
@@ -47,15 +52,13 @@ class NamedContainer {
 Result<UniqueFd> listen_at(int directory, const std::string& name);
 /// A connection to it; empty if no process of root answers there.
 UniqueFd connect_to(int directory, const std::string& name);
-/// The peer of a new connection; empty if another agent was faster, or it is not root.
-UniqueFd accept_root(int listener);
 
 /// `steps` in the run directory: the sockets of the steps on this node, by user, job and step.
 Result<UniqueFd> open_steps();
 std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step);
 
-/// When a job has ended: removes its containers, unless in use, and sockets that a killed slurmstepd left. A separate process, which is not
-/// awaited, deletes their files.
+/// When a job has ended: removes its containers, unless in use, what starts of this user have left that were killed, and sockets that a
+/// killed slurmstepd left. A separate process, which is not awaited, deletes their files.
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job);
 /// When slurmd starts: removes what a crash left. Containers of jobs are kept unless they are older than the last boot.
 Result<void> sweep_containers();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -11,9 +12,9 @@
 
 namespace spc::agent {
 
-/// A system call that returns -1 on failure; `what` names action and object.
-inline Result<void> check(long answer, std::string_view what) {
-  if (answer == -1) return Error::from_errno(errno, what);
+/// A system call that returns -1 on failure; `what` names action and object. `fine`: the errno of a failure that does not matter.
+inline Result<void> check(long answer, std::string_view what, int fine = 0) {
+  if (answer == -1 && errno != fine) return Error::from_errno(errno, what);
   return {};
 }
 
@@ -30,6 +31,11 @@ inline Result<UniqueFd> open_path(int parent, const std::string& name) {
 
 /// The path with which an open file can be reopened or linked.
 inline std::string itself(int file) { return "/proc/self/fd/" + std::to_string(file); }
+
+/// Gives an open file a name.
+inline Result<void> link_file(int file, int directory, const std::string& name, int fine) {
+  return check(::linkat(AT_FDCWD, itself(file).c_str(), directory, name.c_str(), AT_SYMLINK_FOLLOW), "link " + name, fine);
+}
 
 /// Whether the other end was made by a process of this user.
 inline bool peer_is(int socket, uid_t uid) {

@@ -1,8 +1,9 @@
 """Containers with a name: kept from step to step, joined while they run, and nobody else's."""
+import contextlib
 import os
 
 from cluster import await_true, kill_all
-from images import Image
+from images import Image, with_probe
 import local_files
 from harness import equal, expect, same_as_golden, test
 
@@ -225,6 +226,55 @@ def a_user_has_as_many_containers_as_the_site_allows(cluster):
     finally:
         open(config, "w").write(before)
     run(cluster, "more", "true", image="base").good()
+
+
+@contextlib.contextmanager
+def job_on_node01(cluster):
+    """Options for steps of a job that lasts: only its end runs an epilog."""
+    job = cluster.submit("#!/bin/bash\nsleep 100", "-w", "node01")
+    cluster.await_state(job, "RUNNING")
+    try:
+        yield (f"--jobid={job}", "--overlap")
+    finally:
+        cluster.run("scancel", str(job)).good()
+        cluster.await_job(job)
+
+
+@test
+def a_start_that_fails_leaves_nothing_under_its_name(cluster):
+    run(cluster, "whole", "echo 1 >/one", image="base").good()
+    there = containers(cluster)
+    base = f"--container-image={cluster.name_of('base')}"
+    failures = {"names-new:exec": [base],
+                "names-new": ["--container-image=registry:5000/suites/there-is-none:1"],
+                "names-target": [base, "--container-mounts=/etc/hosts:/proc/made"],
+                "names-size": [base, "--container-tmpfs-size=none"],
+                "whole:replace": ["--container-image=registry:5000/suites/there-is-none:1"]}
+    with job_on_node01(cluster) as step:
+        for name, options in failures.items():
+            done = cluster.run("srun", *step, f"--container-name={name}", *options, "true")
+            expect(done.rc == 1, f"{name} did not fail", done)
+            await_true(lambda: containers(cluster) == there, 2, f"{name} left something")
+        cluster.run("srun", *step, "--container-name=whole", "cat", "/one").good("1")
+        cluster.run("srun", *step, "--container-name=names-explained", base, "--container-explain", "true").good()
+    await_true(lambda: containers(cluster) == there and not in_trash(cluster), 10, "something is left after the job")
+
+
+@test
+def a_start_that_is_killed_leaves_nothing_once_its_job_has_ended(cluster):
+    there = containers(cluster)
+    name, layers = cluster.faulty.publish(with_probe("names-killed", [("data", os.urandom(1 << 20))]))
+    gate = cluster.faulty.hold(layers[0])
+    with job_on_node01(cluster) as step:
+        start = cluster.start("srun", *step, "--container-name=begun", f"--container-image={name}", "/probe")
+        await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+        equal(len(containers(cluster)), len(there) + 1, "containers during the pull")
+        other = cluster.run("srun", *ON, f"--container-image={cluster.name_of('base')}", "true")  # its epilog removes nothing in use
+        expect(other.rc == 0 and len(containers(cluster)) == len(there) + 1, "an epilog took the name away", other)
+        kill_all(cluster.processes("node01", "agent"))
+        expect(start.end(20).rc != 0, "the killed start succeeded")
+        gate.set()
+    await_true(lambda: containers(cluster) == there and not in_trash(cluster), 10, "something is left after the job")
 
 
 @test
