@@ -1,7 +1,7 @@
 // /usr/libexec/spank-container/agent
 //   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin in slurmstepd
 //   agent setup UID GID           makes the node's directories; UID and GID are the service user's; started by slurmd
-//   agent epilog UID JOB          removes what belongs to a job that has ended; started by slurmd
+//   agent epilog UID JOB          removes what belongs to a job that has ended; started by slurmd, and by scontainer gc
 
 #include <fcntl.h>
 #include <signal.h>

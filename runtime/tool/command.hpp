@@ -46,6 +46,7 @@ Result<int> run_images(const Arguments& arguments);
 Result<int> run_inspect(const Arguments& arguments);
 Result<int> run_rm(const Arguments& arguments);
 Result<int> run_gc(const Arguments& arguments);
+Result<int> run_containers(const Arguments& arguments);
 Result<int> run_run(const Arguments& arguments);
 Result<int> run_shell(const Arguments& arguments);
 Result<int> run_exec(const Arguments& arguments);

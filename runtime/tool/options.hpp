@@ -53,7 +53,15 @@ inline constexpr OptionRow kGcOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kGcHelp[] =
-    "Lists layers that belong to no image and are older than a day, and images with missing layers. Layers in use are kept.\n";
+    "Lists layers that belong to no image and are older than a day, and images with missing layers. Layers in use are kept.\n"
+    "For root, also containers of --container-name that nobody has used for container_ttl seconds: see spank-container.conf(5).\n";
+
+inline constexpr OptionRow kContainersOptions[] = {
+    {"--json", nullptr, "print JSON"},
+};
+inline constexpr char kContainersHelp[] =
+    "For root, the containers that --container-name keeps on this node, of all users, with the size of their changes on the disk.\n"
+    "For everybody, the user's own containers of scontainer run.\n";
 
 inline constexpr char kRunHelp[] =
     "Without COMMAND, run the image's entrypoint and command; with it, run COMMAND alone, as in a job.\n"

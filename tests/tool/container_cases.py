@@ -165,6 +165,9 @@ def test_exec_joins_a_running_container():
     assert user("exec", "server", "sh", "-c", "exit 9").status == 9
     user("exec", "server", "nothing").fails(127, "nothing")
     user("exec", "other", "true").fails(125, "no running container", "server")
+    (one,) = user("containers", "--json").json()
+    assert (one["name"], one["owner"], one["image"], one["in_use"]) == ("server", "alice", base(), True), one
+    user("containers").succeeds("server", "in use")
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 143
 

@@ -171,6 +171,7 @@ Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
 }
 
 NamedContainer::~NamedContainer() {
+  if (lock) ::futimens(lock.get(), nullptr);  // the last use
   if (of_user_ && !is_stored(of_user_.get(), key_)) [[maybe_unused]] const auto moved = discard(of_user_.get(), key_, uid_);
 }
 

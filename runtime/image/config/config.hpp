@@ -54,6 +54,7 @@ inline constexpr KeyRow<RegistryConfig> kRegistryKeys[] = {
 struct StoreConfig {
   std::uint64_t max_size{};
   std::uint32_t high_watermark{}, low_watermark{}, max_imports_per_user{}, max_containers_per_user{};
+  std::int64_t container_ttl{};  ///< seconds
 
   StoreConfig();
 };
@@ -75,6 +76,9 @@ inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
     {"max_containers_per_user", "number", "100",
      "containers with a name that a user can have on this node; 0: no limit",
      &StoreConfig::max_containers_per_user, nullptr, nullptr, nullptr, 100000},
+    {"container_ttl", "seconds", "0",
+     "how long a container with a name is kept after its last use; 0: no limit",
+     &StoreConfig::container_ttl, nullptr, nullptr, nullptr, key::kYear},
 };
 
 /// config.toml, checked. Each key is a member and a row of a table; those of SitePolicy are keys, too.

@@ -44,23 +44,6 @@ Json as_json(const Row& row) {
   return object;
 }
 
-/// Columns as wide as their widest cell.
-void print_table(const std::vector<std::vector<std::string>>& table) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : table) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (std::size_t line = 0; line < table.size(); ++line) {
-    std::string text;
-    for (std::size_t i = 0; i < table[line].size(); ++i) {
-      const bool last = i + 1 == table[line].size();
-      text += table[line][i] + (last ? "" : std::string(widths[i] - table[line][i].size() + 2, ' '));
-    }
-    std::puts(coloured(text, line == 0 ? Colour::bold : Colour::none).c_str());
-  }
-}
-
 void print_rows(const std::vector<Row>& rows) {
   std::vector<std::vector<std::string>> table{{"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE", "STORE"}};
   for (const Row& row : rows) {

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <ctime>
+#include <set>
 
 #include "base/format.hpp"
 #include "base/json/json.hpp"
@@ -9,6 +10,7 @@
 #include "image/store/inventory.hpp"
 #include "image/store/store.hpp"
 #include "tool/command.hpp"
+#include "tool/containers/stored_containers.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
 #include "tool/surroundings/terminal.hpp"
@@ -39,6 +41,23 @@ std::vector<StoredName> names_meant(const ListedImage& image, const std::string&
     if (name.name == text || (reference && name.name == reference->canonical())) return {name};
   }
   return image.names;
+}
+
+/// Containers with a name that nobody has used for as long as the site says; their number.
+Result<std::size_t> expire_containers(const Places& places, bool dry) {
+  const auto config = SPC_TRY(read_config(places.config));
+  if (config.store.container_ttl == 0) return std::size_t{0};
+  std::size_t removed = 0;
+  std::set<uid_t> users;
+  for (const StoredContainer& one : SPC_TRY(unused_containers(config.store.container_ttl))) {
+    if (!dry && !SPC_TRY(remove_container(one))) continue;
+    users.insert(one.uid);
+    ++removed;
+  }
+  for (const uid_t uid : users) {
+    if (!dry) SPC_TRY(remove_files_of(uid));
+  }
+  return removed;
 }
 
 /// With the parts that an earlier version did not make.
@@ -81,16 +100,20 @@ Result<int> run_gc(const Arguments& arguments) {
   const auto plan = plan_cleaning(SPC_TRY(take_inventory(store)), kept_in(store), std::time(nullptr));
   Evicted removed{.images = plan.images.size(), .layers = plan.layers.size(), .bytes = plan.bytes};
   if (!dry) removed = SPC_TRY(carry_out(store, plan));
+  const std::size_t expired = places.own_store ? std::size_t{0} : SPC_TRY(expire_containers(places, dry));
   if (arguments.has("json")) {
-    const Json report{{"dry_run", dry},
-                      {"images", removed.images},
-                      {"layers", removed.layers},
-                      {"bytes", removed.bytes},
-                      {"layers_in_use", plan.staying}};
+    Json report{{"dry_run", dry},
+                {"images", removed.images},
+                {"layers", removed.layers},
+                {"bytes", removed.bytes},
+                {"layers_in_use", plan.staying}};
+    if (!places.own_store) report["containers"] = expired;
     std::puts(report.str(2).c_str());
   } else {
     std::puts(said(removed, plan.staying, dry ? "would remove" : "removed").c_str());
-    if (dry && removed.images + removed.layers > 0) std::puts("use scontainer gc --yes to remove them");
+    if (expired > 0)
+      std::puts(formatted("{} {}{}", dry ? "would remove" : "removed", expired, expired == 1 ? " container" : " containers").c_str());
+    if (dry && removed.images + removed.layers + expired > 0) std::puts("use scontainer gc --yes to remove them");
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/log.hpp"
 
@@ -14,6 +15,9 @@ void report_error(std::string_view message);
 enum class Colour { none, bold, green, yellow, red };
 /// `text` in this color if stdout is a terminal and NO_COLOR is not set.
 std::string coloured(std::string_view text, Colour colour);
+
+/// In columns as wide as their widest cell; the first row is the heading.
+void print_table(const std::vector<std::vector<std::string>>& table);
 
 /// Whether progress is a bar (stderr is a capable terminal) or lines.
 bool draws_progress();

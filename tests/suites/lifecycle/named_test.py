@@ -1,6 +1,9 @@
 """Containers with a name: kept from step to step, joined while they run, and nobody else's."""
 import contextlib
+import json
 import os
+import subprocess
+import time
 
 from cluster import await_true, kill_all
 from images import Image, with_probe
@@ -275,6 +278,79 @@ def a_start_that_is_killed_leaves_nothing_once_its_job_has_ended(cluster):
         expect(start.end(20).rc != 0, "the killed start succeeded")
         gate.set()
     await_true(lambda: containers(cluster) == there and not in_trash(cluster), 10, "something is left after the job")
+
+
+def listed(cluster, node="node01"):
+    """What root is told, by owner and name."""
+    found = json.loads(cluster.root(node, "scontainer", "containers", "--json").good())
+    return {(one["owner"], one["name"]): one for one in found}
+
+
+def directory_of(cluster, name, uid=2001):
+    top = os.path.join(cluster.store("node01"), f"containers/{uid}")
+    notes = {key: os.path.join(top, key, "is/notes") for key in os.listdir(top)}
+    return next(os.path.join(top, key) for key, path in notes.items() if f"name={name}\0".encode() in open(path, "rb").read())
+
+
+@test
+def root_sees_whose_containers_there_are_and_how_large(cluster):
+    script = "mkdir -p /a/b; head -c 3M /dev/urandom >/a/b/file; ln /a/b/file /a/link; ln -s / /a/root; rm -r /usr/share/perl5; chmod 0 /a/b"
+    run(cluster, "measured", script, image="base").good()
+    run(cluster, "measured", "true", image="base", user="bob").good()
+    of = listed(cluster)
+    one = of["alice", "measured"]
+    files = [os.path.join(directory_of(cluster, "measured"), "is", part) for part in ("up", "work")]
+    counted = subprocess.run(["du", "-sc", "--block-size=1", *files], check=True, stdout=subprocess.PIPE, text=True).stdout
+    equal(one["bytes"], int(counted.split()[-2]), "bytes")
+    expect(one["bytes"] > 3 << 20 > of["bob", "measured"]["bytes"], "the sizes are not those of the containers")
+    equal((one["image"], one["in_use"], one["uid"], one["bytes_complete"]), (cluster.name_of("base"), False, 2001, True), "the rest")
+    expect(abs(one["last_used"] - time.time()) < 60, f"last used: {one['last_used']}")
+    step = start(cluster, "measured", "echo up; sleep 60", "-J", "measured")
+    step.await_text("up")
+    expect(listed(cluster)["alice", "measured"]["in_use"], "it is not in use")
+    expect(" in use " in cluster.root("node01", "scontainer", "containers").good(), "the table does not say so")
+    cluster.run("scancel", "-n", "measured").good()
+    step.end()
+    equal(cluster.run("scontainer", "containers", "--json").good().strip(), "[]", "what alice is told")
+
+
+@test
+def what_nobody_has_used_for_long_is_removed(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    before = open(config).read()
+
+    def clean(*how):
+        return json.loads(cluster.root("node01", "scontainer", "gc", "--json", *how).good())["containers"]
+
+    def of_old():
+        return {("alice", "old"), ("alice", "old-in-use")} & set(listed(cluster))
+
+    for name in ("old", "old-in-use", "young"):
+        run(cluster, name, "echo 1 >/one", image="base").good()
+    step = start(cluster, "old-in-use", "echo up; sleep 60", "-J", "old")
+    step.await_text("up")
+    for name in ("old", "old-in-use"):
+        for path in (directory_of(cluster, name), os.path.join(directory_of(cluster, name), "lock")):
+            os.utime(path, (time.time() - 7200,) * 2)
+    equal(clean("--yes"), 0, "removed without a limit")
+    try:
+        open(config, "w").write(before + "\n[store]\ncontainer_ttl = 3600\n")
+        equal(clean("--yes"), 0, "removed while a step of their user runs")
+        kill_all(cluster.processes("node01", "agent"))
+        equal(clean("--yes"), 0, "removed while tasks use one whose agent was killed")
+        cluster.run("scancel", "-n", "old").good()
+        step.end()
+        cluster.must_be_quiet()
+        equal(clean(), 2, "that would be removed")
+        equal(len(of_old()), 2, "containers that are still there")
+        equal(clean("--yes"), 2, "removed")
+        equal(of_old(), set(), "what is left of the old ones")
+        await_true(lambda: not in_trash(cluster), 10, "their files are left")
+        run(cluster, "young", "cat /one").good("1")
+        run(cluster, "old", "test ! -e /one", image="base").good()
+        equal(clean("--yes"), 0, "removed just after its use")
+    finally:
+        open(config, "w").write(before)
 
 
 @test
