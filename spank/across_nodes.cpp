@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 
 #include "components.hpp"
 #include "error_gathering.hpp"
@@ -9,7 +10,13 @@
 namespace spank_container {
 namespace {
 
+/// What srun has been told of its images' tags: spc_tags_known(). The name starts with SLURM because --export=NONE removes all
+/// others.
+constexpr char kTagsVariable[] = "SLURM_SCONTAINER_DIGEST";
+constexpr unsigned kTagPatience = 5000;  // milliseconds; mostly the answer is there before the step is made
+
 size_t components_seen = 0;
+spc_tags* asked_tags = nullptr;
 
 std::vector<std::string> command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -36,6 +43,11 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   slurm_hostlist_destroy(list);
 }
 
+void tell_tags(unsigned patience) {
+  const std::string known = spc_tags_known(asked_tags, patience);
+  if (!known.empty()) ::setenv(kTagsVariable, known.c_str(), 1);
+}
+
 }  // namespace
 
 bool variable_of_job(const char* name, std::string& value, void* spank) {
@@ -55,6 +67,7 @@ std::vector<GivenOption> given_to_this_component() {
   if (components_seen++ == 0) {  // not those of the step in which this srun is started
     ::unsetenv(kComponentsVariable);
     ::unsetenv(kReportVariable);
+    ::unsetenv(kTagsVariable);
   }
   // For an option without a value that came through a batch job's environment, Slurm says "(null)".
   for (size_t i = seen; i < state.given.size(); ++i) {
@@ -89,6 +102,17 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
   return {};
 }
 
+/// In a job of one node only that node would ask, once in a while (job_tag_ttl).
+void ask_for_tag(spc_runtime* runtime, const spc_options& options) {
+  const char* nodes = ::getenv("SLURM_JOB_NUM_NODES");
+  const bool is_one = ::getenv("SLURM_JOB_ID") != nullptr && nodes != nullptr && nodes == std::string_view("1");
+  if (!is_one || ::getenv("SLURM_HET_SIZE") != nullptr) spc_tags_ask(runtime, &options, &asked_tags);
+}
+
+void tell_tags_of_components() {
+  if (components_seen > 1) tell_tags(kTagPatience);
+}
+
 void offer_to_gather_errors() {
   const auto address = gathering().open();
   if (address.port != 0) ::setenv(kReportVariable, address.variable().c_str(), 1);
@@ -98,10 +122,22 @@ void gather_errors(spank_t spank) {
   uint32_t nodes = 0;
   // Of a heterogeneous step this would be the number of one component's nodes.
   if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
+  tell_tags(nodes == 1 ? 0 : kTagPatience);  // one node would wait for no other
   gathering().start(nodes, print_gathered);
 }
 
-void end_gathering() { gathering().stop(); }
+void end_gathering() {
+  gathering().stop();
+  spc_tags_free(asked_tags);
+  asked_tags = nullptr;
+}
+
+std::string take_tags(spank_t spank) {
+  std::string known;
+  variable_of_job(kTagsVariable, known, spank);
+  spank_unsetenv(spank, kTagsVariable);
+  return known;
+}
 
 std::string take_own_component(spank_t spank, bool& is_component) {
   std::string text, number;

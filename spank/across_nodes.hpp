@@ -23,11 +23,19 @@ std::vector<GivenOption> given_to_this_component();
 /// If components have different options, tells the nodes those of each. Returns why that is impossible, or an empty text.
 std::string keep_components_apart(const std::vector<GivenOption>& given);
 
+/// Begins to ask what the component's image tag stands for: once for all nodes of the step.
+void ask_for_tag(spc_runtime* runtime, const spc_options& options);
+/// Tells the nodes of a heterogeneous step, before its environment is created. Others are told as late as possible.
+void tell_tags_of_components();
+
 /// Tells the nodes where srun will listen for their errors. Before the step's environment is created: afterwards, a variable
 /// reaches one component only.
 void offer_to_gather_errors();
 
 // --- in a task ---
+
+/// What srun has told of tags, for spc_options; its variable is removed.
+std::string take_tags(spank_t spank);
 
 /// The options of the task's own component replace those passed by Slurm, which are the last one's. Returns why
 /// the component cannot be found, or an empty text. `is_component`: the components of the step differ.

@@ -4,7 +4,7 @@
 //   init                   registers the options; in slurmd, sets the node up. Never fails for what a user can cause:
 //                          a failing init drains the node
 //   init_post_opt          in srun, sbatch and salloc: refuses early; in slurmstepd: makes the tasks' channel
-//   local_user_init        in srun: listens for the errors of its nodes
+//   local_user_init        in srun: tells its nodes what the image's tag stands for, and listens for their errors
 //   user_init              starts the agent: in the step's device and memory cgroup. A failure here would be exit code 0
 //                          or a drained node, so it is remembered
 //   task_init_privileged   keeps what entering needs

@@ -163,7 +163,9 @@ int refuse_early() {
       refused = spc_error_message(runtime);
     }
     if (refused.empty()) send_beside(given, handed_over);
+    if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
   }
+  if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);
   if (refused.empty()) {
     if (wants_container && spank_context() == S_CTX_LOCAL) offer_to_gather_errors();
@@ -183,6 +185,7 @@ void enter_or_end_task(spank_t spank) {
   let_signals_end_the_task();
 
   srun = SrunThatListens::of_this_step(spank);
+  const std::string tags = take_tags(spank);
   if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
   const std::string unusable = configure(state.runtime);
   bool is_component = false;
@@ -193,8 +196,9 @@ void enter_or_end_task(spank_t spank) {
   int words = 0;
   char** command = nullptr;
   spank_get_item(spank, S_JOB_ARGV, &words, &command);
-  const Request request(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
-                        batch_script_of(spank), command);
+  Request request(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
+                  batch_script_of(spank), command);
+  request.options.resolved = tags.c_str();
   state.verbose = request.summary.verbose != 0;
   if (state.verbose) srun.reset();
   if (!unusable.empty()) refuse_task(unusable.c_str());

@@ -49,7 +49,7 @@ bool has_options_in_allocator();
 /// saying why.
 int refuse_early();
 
-/// In srun, when its step is about to start: listens for the errors of its nodes, until `end_gathering`.
+/// In srun, when its step is about to start: tells its nodes what it knows, and listens for their errors, until `end_gathering`.
 void gather_errors(spank_t spank);
 void end_gathering();
 

@@ -19,6 +19,7 @@
 #include "launch/request/messages.hpp"
 #include "launch/request/options.hpp"
 #include "launch/site/submit_check.hpp"
+#include "launch/site/tag_question.hpp"
 #include "task/enter.hpp"
 #include "task/granted_devices.hpp"
 #include "task/step_agent.hpp"
@@ -103,6 +104,11 @@ Result<OptionTexts> texts_of(const spc_options& options) {
   return texts;
 }
 
+std::optional<std::int64_t> submission_time(const std::map<std::string, std::string>& variables) {
+  const auto since = variables.find(SPC_SINCE_VARIABLE);
+  return since != variables.end() ? TagAge::parse_time(since->second) : std::nullopt;
+}
+
 Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   const auto options = SPC_TRY(adopt(given, spc_options{}));
   const auto texts = SPC_TRY(texts_of(options));
@@ -110,6 +116,7 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   request.only_pull = options.only_pull != 0;
+  if (options.resolved != nullptr) request.resolved = options.resolved;
   return request;
 }
 
@@ -181,6 +188,28 @@ int spc_check_site(spc_runtime* rt, const spc_options* options) {
   return guard(rt, [&]() -> Result<void> { return check_at_submission(SPC_TRY(parse_options(options, ReadAt::submission))); });
 }
 
+struct spc_tags : TagQuestions {};
+
+int spc_tags_ask(spc_runtime* rt, const spc_options* options, spc_tags** tags) {
+  return guard(rt, [&]() -> Result<void> {
+    auto request = SPC_TRY(parse_options(options, ReadAt::submission));
+    request.since = submission_time(as_map(options->variables));
+    if (*tags == nullptr) *tags = new spc_tags;
+    (*tags)->ask(request);
+    return {};
+  });
+}
+
+const char* spc_tags_known(spc_tags* tags, unsigned milliseconds) {
+  try {
+    return tags == nullptr ? "" : tags->known(std::chrono::milliseconds(milliseconds));
+  } catch (const std::exception&) {  // out of memory
+    return "";
+  }
+}
+
+void spc_tags_free(spc_tags* tags) { delete tags; }
+
 int spc_node_setup(spc_runtime* rt) {
   return guard(rt, [&]() -> Result<void> {
     std::vector<char> buffer(16 * 1024);
@@ -219,10 +248,8 @@ int spc_step_start(spc_runtime* rt, const spc_step* given) {
 }
 
 int spc_task_keep_privilege(spc_runtime* rt) {
-  return guard(rt, [&]() -> Result<void> {
-    ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);  // if it fails, entering reports why
-    return {};
-  });
+  if (rt != nullptr) ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);  // if it fails, entering reports why
+  return rt != nullptr ? SPC_OK : SPC_E_INVALID;
 }
 
 void spc_task_begin(void) { [[maybe_unused]] const auto kept = keep_nothing_else(); }
@@ -237,9 +264,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
       Asked asked{std::move(request), as_map(environment.variables)};
       asked.request.style = &rt->style;
       asked.request.overrides = rt->settings;
-      if (const auto since = asked.job.find(SPC_SINCE_VARIABLE); since != asked.job.end()) {
-        asked.request.since = TagAge::parse_time(since->second);
-      }
+      asked.request.since = submission_time(asked.job);
       asked.request.granted_devices = rt->granted;
       return asked;
     };

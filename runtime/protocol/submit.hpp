@@ -9,4 +9,12 @@ inline constexpr char kSubmitCheck[] = "submit-check";
 /// Time limit of the registry query.
 inline constexpr unsigned kSubmitSeconds = 10;
 
+/// `import resolve IMAGE PULL`: started by srun, as the user, while Slurm makes the step (launch/site/tag_question.hpp). `PULL`:
+/// as typed, or empty. Writes one line to descriptor kResolveAnswer: tag_ttl and job_tag_ttl of config.toml and
+/// `REGISTRY/NAME:TAG@DIGEST`; or nothing, if there is nothing to ask or no answer.
+inline constexpr char kResolve[] = "resolve";
+inline constexpr int kResolveAnswer = 3;
+/// Time limit of this query.
+inline constexpr unsigned kResolveSeconds = 5;
+
 }  // namespace spc

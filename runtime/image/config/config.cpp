@@ -97,6 +97,7 @@ SubmitRules Config::submit_rules() const {
                     .default_registry = default_registry,
                     .importer = site.importer,
                     .check_at_submit = site.check_at_submit,
+                    .pull = pull,
                     .features_off = site.features_off,
                     .registries = {.allowed = allowed_registries, .blocked = {}}};
   for (const auto& [host, registry] : registries) {

@@ -124,29 +124,51 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   return about_store(pull_layers(context, std::move(layers)), import.store);
 }
 
-/// `name`: as the user gave it; of a stored container only the image that it was made from will do.
-Result<Digest> import_from_registry(const Import& import, const ImageReference& name, UserSourceLink& user) {
-  SPC_TRY(import.config.submit_rules().registries.check(name.registry));
+/// An image of a registry by one of the digests that it may have been given.
+struct ByDigest {
+  std::optional<Digest> digest;  ///< nothing: as the user gave it
+  bool is_resolved = false;      ///< it is what a tag is said to stand for: the rules see the tag
+  bool is_found = false;         ///< the registry, or the store, has it
+};
+
+ImageReference reference_for(const ImageReference& name, const ByDigest& by) {
   ImageReference reference = name;
-  if (import.request.manifest) {
-    reference.digest = import.request.manifest;
-    reference.tag.clear();
-  }
+  if (!by.digest) return reference;
+  reference.digest = by.digest;
+  reference.tag.clear();
+  return reference;
+}
+
+RequestedImage wanted_image(const ImportRequest& request, const ImageReference& name, const ByDigest& by) {
+  const ImageReference reference = reference_for(name, by);
+  RequestedImage wanted{.name = by.is_resolved ? name.canonical() : reference.canonical(),
+                        .stored_as = ref_file_of(reference, request.platform),
+                        .tag = {},
+                        .digest = reference.digest,
+                        .origin = {.registry = reference.registry, .repository = reference.repository},
+                        .uid = request.uid,
+                        .since = request.since,
+                        .has_it = request.manifest.has_value()};
+  wanted.origin.platform = request.platform.str();
+  wanted.may_name = by.is_resolved == request.resolved.has_value();  // the agent takes one name, which the leader has chosen
+  if (!by.is_resolved) return wanted;
+  wanted.tag = ref_file_of(name, request.platform);
+  wanted.stored_as = ref_file_of(name, request.platform, *by.digest);
+  return wanted;
+}
+
+/// `name`: as the user gave it.
+Result<Digest> import_by(const Import& import, const ImageReference& name, ByDigest& by, UserSourceLink& user) {
+  const ImageReference reference = reference_for(name, by);
   const std::string& whose = import.request.registry_user;
   ImageReference asked = reference;
   asked.user = whose;
   Repository repository(import.http, import.agent, asked, import.config,
                         [&] { return user.credentials(reference.registry, whose); });
+  if (by.is_resolved) repository.show_as(name.canonical());
   if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
-  auto admission = SPC_TRY(Admission::prepare(import.config, import.store, reference, name));
-  RequestedImage wanted{.name = reference.canonical(),
-                        .stored_as = ref_file_of(reference, import.request.platform),
-                        .digest = reference.digest,
-                        .origin = {.registry = reference.registry, .repository = reference.repository},
-                        .uid = import.request.uid,
-                        .since = import.request.since,
-                        .has_it = import.request.manifest.has_value()};
-  wanted.origin.platform = import.request.platform.str();
+  auto admission = SPC_TRY(Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
+  const RequestedImage wanted = wanted_image(import.request, name, by);
   StoredImage stored(import.store, wanted, import.config);
 
   const PullPolicy pull = import.request.pull.value_or(import.config.pull);
@@ -159,12 +181,26 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   }
 
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
+  by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
   const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
   SPC_TRY(about_store(stored.keep(image, access, held), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   return image.digest;
+}
+
+/// Of a stored container only the image that it was made from will do. What a tag is said to stand for does not count if it
+/// cannot be had: this node's registry may be another one than srun's.
+Result<Digest> import_from_registry(const Import& import, const ImageReference& name, UserSourceLink& user) {
+  SPC_TRY(import.config.submit_rules().registries.check(name.registry));
+  ByDigest as_given{.digest = import.request.manifest};
+  if (!import.request.resolved || as_given.digest || name.digest) return import_by(import, name, as_given, user);
+  ByDigest resolved{.digest = import.request.resolved, .is_resolved = true};
+  auto image = import_by(import, name, resolved, user);
+  const auto is_missing = [](ErrorKind kind) { return kind == ErrorKind::not_found || kind == ErrorKind::unavailable; };
+  if (image || resolved.is_found || !is_missing(image.error().kind())) return image;
+  return import_by(import, name, as_given, user);
 }
 
 /// The user's process says at each start which image it is; what is in the store already its digest tells.

@@ -1,5 +1,6 @@
 // The program `import`, started by the agent as the service user: for one image (see protocol/import.hpp), or as
-// `import policy` to check config.toml (see protocol/policy.hpp), or by the leader, as the user, as `import trust`.
+// `import policy` to check config.toml (see protocol/policy.hpp), by the leader, as the user, as `import trust`, or by srun, as the
+// user, as `import resolve`.
 
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -11,8 +12,10 @@
 #include "base/file.hpp"
 #include "image/import/import.hpp"
 #include "image/import/policy.hpp"
+#include "image/import/resolve.hpp"
 #include "image/import/trust.hpp"
 #include "protocol/import.hpp"
+#include "protocol/submit.hpp"
 
 using namespace spc;
 
@@ -44,6 +47,10 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "trust") {
     give_up_what_is_not_needed();
     return answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
+  }
+  if (argc > 1 && std::string_view(argv[1]) == kResolve) {
+    give_up_what_is_not_needed();
+    return answer_resolve(std::span(argv + 2, argv + argc));
   }
   // First: a process that is not dumpable cannot ask for the path of a descriptor of its own.
   AgentLink agent(kImportSocket);

@@ -64,12 +64,20 @@ Result<std::optional<StoredImage::Known>> StoredImage::find() {
     return known;
   }
   if (!wanted_.stored_as) return none;
-  const auto named = store_.public_name(*wanted_.stored_as);
+  std::optional<NamedImage> named, grant;
+  for (const auto& name : {wanted_.stored_as, wanted_.tag}) {
+    const auto is_meant = [&](const std::optional<NamedImage>& one) {
+      return one && (!wanted_.digest || one->is(*wanted_.digest));
+    };
+    auto found = name ? store_.public_name(*name) : std::nullopt;
+    if (!named && is_meant(found)) named = std::move(found);
+    found = name ? store_.grant(wanted_.uid, *name) : std::nullopt;
+    if (!grant && is_meant(found)) grant = std::move(found);
+  }
   if (named) {
     auto known = SPC_TRY(look_at(*named));
     if (known && known->is_public) return known;
   }
-  const auto grant = store_.grant(wanted_.uid, *wanted_.stored_as);
   if (!grant) {
     if (named) return look_at(*named);
     return wanted_.digest ? exactly() : Result(none);  // it came in under a tag
@@ -110,6 +118,7 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   if (!known) return none;
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
     SPC_TRY(admit(known->record.manifest, known->named.indexes));
+    if (known->is_public && is_unnamed()) SPC_TRY(unless_read_only(name_it(named(*image, known->named.indexes))));
     touch(*image);
     return image;
   }
@@ -125,7 +134,14 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
 
 void StoredImage::touch(const Digest& manifest) const {
   store_.touch_image(manifest);
-  if (wanted_.stored_as) store_.touch_name(*wanted_.stored_as);
+  if (wanted_.stored_as && wanted_.may_name) store_.touch_name(*wanted_.stored_as);
+}
+
+/// It was known by the tag that it has been resolved from, and the next start shall find it without `import`, however the tag moves.
+bool StoredImage::is_unnamed() const { return wanted_.tag && wanted_.stored_as && !store_.public_name(*wanted_.stored_as); }
+
+Result<void> StoredImage::name_it(const NamedImage& image) const {
+  return wanted_.may_name ? store_.write_name(image) : Result<void>();
 }
 
 Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const Known& known) const {
@@ -193,7 +209,7 @@ Result<void> StoredImage::renew(Known known) const {
   const bool counts = config_.tag_ttl > 0 || (config_.job_tag_ttl > 0 && wanted_.since);
   const bool is_tag_of_time = counts && !wanted_.digest;
   const bool was_private = known.origin.public_until == 0;
-  if (is_tag_of_time || was_private) SPC_TRY(store_.write_name(named(manifest, known.named.indexes)));
+  if (is_tag_of_time || was_private || is_unnamed()) SPC_TRY(name_it(named(manifest, known.named.indexes)));
   if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
   known.origin.public_until = now() + config_.public_ttl;
   known.origins.add(known.origin);
@@ -203,7 +219,10 @@ Result<void> StoredImage::renew(Known known) const {
 
 /// Its name goes first: everybody can read that.
 Result<void> StoredImage::turn_private(Known known) const {
-  if (wanted_.stored_as) SPC_TRY(store_.remove_name(*wanted_.stored_as));
+  for (const auto& name : {wanted_.stored_as, wanted_.tag}) {
+    const auto found = name ? store_.public_name(*name) : std::nullopt;
+    if (found && found->manifest == known.named.manifest) SPC_TRY(store_.remove_name(*name));
+  }
   known.origin.public_until = 0;
   known.origins.add(known.origin);
   SPC_TRY(store_.set_public_until(known.named.manifest, known.origins.public_until()));
@@ -213,16 +232,26 @@ Result<void> StoredImage::turn_private(Known known) const {
 Result<void> StoredImage::grant(NamedImage image) const {
   if (!wanted_.stored_as) return {};
   SPC_TRY(store_.write_grant(wanted_.uid, image));
-  const auto by_digest = name_by_digest(wanted_.origin, image.manifest);
-  if (!by_digest || by_digest == wanted_.stored_as) return {};
-  image.name = *by_digest;
+  for (const auto& name : {name_by_digest(wanted_.origin, image.manifest), wanted_.tag}) {
+    if (!name || name == wanted_.stored_as) continue;
+    image.name = *name;
+    SPC_TRY(store_.write_grant(wanted_.uid, image));
+  }
+  return {};
+}
+
+/// What a tag is said to stand for counts for this user alone, for the time when no registry is asked. It gives no right.
+Result<void> StoredImage::note_tag(NamedImage image) const {
+  if (!wanted_.tag) return {};
+  image.name = *wanted_.tag;
+  image.asked_at = 0;
   return store_.write_grant(wanted_.uid, image);
 }
 
 Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const std::vector<HeldLayer>& layers) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
-  origin.name = wanted_.name;
+  origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str() : wanted_.name;  // scontainer finds images by it
   const ImageOrigin* known = origins.find(origin.place());
   if (access == Access::anonymous) origin.public_until = now() + config_.public_ttl;
   if (access == Access::not_known && known != nullptr) origin.public_until = known->public_until;
@@ -242,7 +271,10 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
   NamedImage now_named = named(image.digest, image.indexes);
   const auto before = store_.public_name(*wanted_.stored_as);
   if (before && before->manifest == image.digest) now_named.add_indexes(before->indexes);
-  if (access == Access::anonymous) return store_.write_name(now_named);
+  if (access == Access::anonymous) {
+    SPC_TRY(note_tag(now_named));
+    return name_it(now_named);
+  }
   if (access == Access::refused_to_anonymous) SPC_TRY(store_.remove_name(*wanted_.stored_as));
   return grant(std::move(now_named));
 }

@@ -18,11 +18,13 @@ namespace spc {
 struct RequestedImage {
   std::string name;                     ///< in full, for messages and listings
   std::optional<std::string> stored_as;  ///< its name in the store, ref_file_of() the reference; empty: no name is kept for it
-  std::optional<Digest> digest;         ///< when the name says which image it is
+  std::optional<std::string> tag;        ///< ref_file_of() the tag, if somebody said that it stands for `digest`
+  std::optional<Digest> digest;          ///< when it is known which image is meant
   ImageOrigin origin;                   ///< the place and the platform
   std::uint32_t uid = 0;
   std::optional<std::int64_t> since;  ///< when the job was submitted
-  bool has_it = false;  ///< the user has a container of this digest: access is not in question
+  bool may_name = true;  ///< what a public name means can be written
+  bool has_it = false;   ///< the user has a container of this digest: access is not in question
 };
 
 /// What the store knows of an image, and whether this user may have that as it is.
@@ -60,6 +62,9 @@ class StoredImage {
   };
   Result<std::optional<Known>> find();
   Result<std::optional<Known>> look_at(NamedImage named);
+  [[nodiscard]] bool is_unnamed() const;
+  Result<void> name_it(const NamedImage& image) const;
+  Result<void> note_tag(NamedImage image) const;
   Result<std::optional<Digest>> without_asking(PullPolicy pull, const Known& known) const;
   Result<std::optional<Digest>> with_answer(Known known, const Digest& answer, Repository& repository, const Admit& admit) const;
   Result<std::optional<Digest>> without_answer(const Known& known, const Error& why, bool asked_for_itself, const Admit& admit,

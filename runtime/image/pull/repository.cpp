@@ -16,11 +16,6 @@ class TextSink final : public FetchSink {
   std::string text;
 };
 
-std::string name_of_manifest(const ImageReference& reference, const std::string& tag_or_digest) {
-  if (tag_or_digest == reference.tag_or_digest()) return "manifest " + in_quotes(reference.canonical());
-  return "manifest " + in_quotes(reference.repository + "@" + tag_or_digest);
-}
-
 Error wrong_digest(const std::string& what, const Digest& got, const Digest& expected) {
   return std::move(Error(ErrorKind::corrupt, formatted("{}: has digest {} instead of {}", what,
                                                        got.str(), expected.str()))
@@ -31,6 +26,7 @@ Error wrong_digest(const std::string& what, const Digest& got, const Digest& exp
 
 Repository::Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user)
     : reference_(reference),
+      shown_(reference.canonical()),
       mirrors_know_tags_(config.registry(reference.registry).mirror_tags),
       session_{.http = http,
                .log = log,
@@ -54,7 +50,7 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
   TextSink sink;
   Fetch fetch(session_,
               {.path = "manifests/" + tag_or_digest,
-               .what = name_of_manifest(reference_, tag_or_digest),
+               .what = name_of_manifest(tag_or_digest),
                .head = true,
                .accept = kManifestAccept,
                .not_from_mirrors = !mirrors_know_tags_ && !Digest::parse(tag_or_digest)},
@@ -63,8 +59,13 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
   return Digest::parse(head.header("docker-content-digest"));
 }
 
+std::string Repository::name_of_manifest(const std::string& tag_or_digest) const {
+  if (tag_or_digest == reference_.tag_or_digest()) return "manifest " + in_quotes(shown_);
+  return "manifest " + in_quotes(reference_.repository + "@" + tag_or_digest);
+}
+
 std::string Repository::manifest_name(const std::optional<Digest>& digest) const {
-  return name_of_manifest(reference_, digest ? digest->str() : reference_.tag_or_digest());
+  return name_of_manifest(digest ? digest->str() : reference_.tag_or_digest());
 }
 
 Result<ImageSource::Document> Repository::get_top() {
@@ -80,7 +81,7 @@ Result<ImageSource::Document> Repository::get_top() {
 Result<ImageSource::Document> Repository::get_manifest(const Digest& wanted) { return get_document(wanted.str(), wanted); }
 
 Result<ImageSource::Document> Repository::get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
-  const std::string what = name_of_manifest(reference_, tag_or_digest);
+  const std::string what = name_of_manifest(tag_or_digest);
   for (;;) {
     TextSink sink;
     Fetch fetch(session_,

@@ -20,6 +20,9 @@ class Repository final : public ImageSource {
   /// `http` and `log` are borrowed.
   Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user = {});
 
+  /// For messages, where the user gave it another name.
+  void show_as(std::string name) { shown_ = std::move(name); }
+
   /// What a tag resolves to now, by one HEAD request: the digest of a manifest or an index.
   Result<Digest> ask_digest(const std::string& tag_or_digest);
 
@@ -37,7 +40,7 @@ class Repository final : public ImageSource {
   std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;
 
  private:
-  [[nodiscard]] std::string name() const override { return reference_.canonical(); }
+  [[nodiscard]] std::string name() const override { return shown_; }
   [[nodiscard]] std::string manifest_name(const std::optional<Digest>& digest) const override;
   Result<Document> get_top() override;
   Result<Document> get_manifest(const Digest& wanted) override;
@@ -47,7 +50,10 @@ class Repository final : public ImageSource {
   Result<std::optional<std::string>> find(FetchRequest request);
   Result<HttpHead> run(Fetch& fetch);
 
+  [[nodiscard]] std::string name_of_manifest(const std::string& tag_or_digest) const;
+
   ImageReference reference_;
+  std::string shown_;
   bool mirrors_know_tags_;
   RegistrySession session_;
 };

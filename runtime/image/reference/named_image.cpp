@@ -25,6 +25,10 @@ std::uint64_t hash_of(std::string_view text, std::uint64_t hash) {
 
 }  // namespace
 
+bool NamedImage::is(const Digest& digest) const {
+  return digest == manifest || std::ranges::find(indexes, digest) != indexes.end();
+}
+
 std::string NamedImage::str() const {
   std::string text = manifest.str() + " " + std::to_string(asked_at) + " " + name;
   for (const Digest& index : indexes) text += " " + index.str();

@@ -21,6 +21,8 @@ struct NamedImage {
   std::vector<Digest> indexes;
   std::int64_t written = 0;  ///< read_named_image(): when the file was
 
+  /// Whether this is its manifest's digest, or that of an index that leads to it.
+  [[nodiscard]] bool is(const Digest& digest) const;
   [[nodiscard]] std::string str() const;
   /// Empty if it is none, as after a crash.
   static std::optional<NamedImage> parse(std::string_view text);

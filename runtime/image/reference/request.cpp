@@ -5,6 +5,7 @@
 
 #include "base/format.hpp"
 #include "base/records.hpp"
+#include "base/text.hpp"
 
 namespace spc {
 
@@ -83,6 +84,23 @@ std::optional<std::string> ref_file_of(const ImageReference& reference, const Pl
   return name->size() <= 255 ? name : std::nullopt;
 }
 
+std::optional<std::string> ref_file_of(const ImageReference& tag, const Platform& platform, const Digest& resolved) {
+  auto name = ref_file_of(tag, platform);
+  if (name) *name += "@" + resolved.str();
+  return name && name->size() <= 255 ? name : std::nullopt;
+}
+
+std::optional<Digest> resolved_tag(const ImageReference& tag, std::string_view words) {
+  if (tag.digest || words.empty()) return std::nullopt;
+  const std::string wanted = tag.canonical() + "@";
+  for (const std::string_view word : split(words, ' ')) {
+    if (!word.starts_with(wanted)) continue;
+    const auto digest = Digest::parse(word.substr(wanted.size()));
+    return digest ? std::optional(*digest) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::string ImportRequest::serialize() const {
   std::string out;
   const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
@@ -91,6 +109,7 @@ std::string ImportRequest::serialize() const {
   add("config", config);
   if (pull) add("pull", name_of(*pull));
   if (manifest) add("manifest", manifest->str());
+  if (resolved) add("resolved", resolved->str());
   add("uid", std::to_string(uid));
   if (since) add("since", std::to_string(*since));
   if (!registry_user.empty()) add("registry_user", registry_user);
@@ -121,6 +140,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);
     } else if (key == "manifest") {
       request.manifest = SPC_TRY(Digest::parse(value));
+    } else if (key == "resolved") {
+      request.resolved = SPC_TRY(Digest::parse(value));
     } else if (key == "meter") {
       request.meter = value == "yes";
     } else if (key == "verbose") {

@@ -37,6 +37,17 @@ struct Platform {
 /// names of their own. Empty if the name would be too long for a file.
 std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform);
 
+/// The same for a tag of which somebody said what it stands for: no other request has this name, and whoever reads it knows
+/// both.
+std::optional<std::string> ref_file_of(const ImageReference& tag, const Platform& platform, const Digest& resolved);
+
+/// Whether a registry is asked although the image is in the store.
+inline bool asks_anyway(PullPolicy policy) { return policy == PullPolicy::newer || policy == PullPolicy::always; }
+
+/// What a tag stands for, in words of the form `REGISTRY/NAME:TAG@DIGEST`: srun asks once for all nodes of a step. The words come
+/// from the user, so they say no more than the user could have typed: which image, not who may use it.
+std::optional<Digest> resolved_tag(const ImageReference& tag, std::string_view words);
+
 /// When a registry was last asked what a tag stands for, and the time now, in seconds since 1970.
 struct TagAge {
   std::int64_t asked_at = 0;
@@ -59,6 +70,7 @@ struct ImportRequest {
   std::string config = SPC_CONFIG_FILE;  ///< path of config.toml
   std::optional<PullPolicy> pull;        ///< empty: as in config.toml
   std::optional<Digest> manifest;        ///< of a registry's image: only this one will do, whatever the tag is now
+  std::optional<Digest> resolved;        ///< resolved_tag(), unless the registry does not have that
   std::uint32_t uid = 0;                 ///< of the job's user
   std::optional<std::int64_t> since;     ///< when the job was submitted: TagAge
   std::string registry_user;             ///< whose credentials to use; empty: none unless needed

@@ -10,8 +10,8 @@
  *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
- * In srun, sbatch and salloc: spc_option_at for each option; spc_open, spc_summarize, spc_check, spc_close. Call
- * spc_configure before spc_check and spc_task_enter.
+ * In srun, sbatch and salloc: spc_option_at for each option; spc_open, spc_summarize, spc_check, spc_close; in srun spc_tags_ask
+ * before the step is made, and spc_tags_known before it starts. Call spc_configure before spc_check and spc_task_enter.
  *
  * Functions return SPC_OK or a negative code; spc_error_message() returns the text of a handle's last failure.
  * Nothing is thrown, no signal handler is installed, no descriptor stays open across exec. Strings are borrowed for the
@@ -77,6 +77,7 @@ struct spc_options {
   const char *batch_script;     /* of a batch step, or NULL */
   const char *const *command;   /* of the task, for --container-explain; or NULL */
   int only_pull;                /* 1: spc_task_enter brings the image into the store and exits with status 0 */
+  const char *resolved;         /* what spc_tags_known said in srun, or NULL */
 };
 
 /* Summary of the options, before their values are checked. */
@@ -126,6 +127,16 @@ SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
 /* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what this machine's configuration
  * does not allow and, with `check_at_submit`, an image that its registry does not have. */
 SPC_API int spc_check_site(spc_runtime *rt, const struct spc_options *options);
+
+/* What the tags of a step's images stand for. */
+typedef struct spc_tags spc_tags;
+/* In srun, as the user, for options that spc_check accepts: begins to ask the registry, in the background. `tags` points to
+ * NULL before the first component of a step; free it with spc_tags_free. */
+SPC_API int spc_tags_ask(spc_runtime *rt, const struct spc_options *options, spc_tags **tags);
+/* What is known after so many milliseconds at most, for the `resolved` of the step's tasks; asks no more. "": nothing is, and the
+ * nodes ask. Valid as long as `tags`, which may be NULL. */
+SPC_API const char *spc_tags_known(spc_tags *tags, unsigned milliseconds);
+SPC_API void spc_tags_free(spc_tags *tags);
 
 /* As root, when slurmd starts: creates the node's directories. */
 SPC_API int spc_node_setup(spc_runtime *rt);

@@ -185,6 +185,7 @@ std::optional<Digest> known_manifest(const std::string& name, const TagDemand& d
   if (demand.pull == PullPolicy::always) return std::nullopt;
   const auto known = read_named_image(AT_FDCWD, SPC_STORE_DIR "/" + store_layout::name_path(name_key(name)), 0);
   if (!known || known->name != name || known->written <= policy.made_at) return std::nullopt;
+  if (demand.meant) return known->is(*demand.meant) ? std::optional(known->manifest) : std::nullopt;
   const TagAge age{.asked_at = known->asked_at, .now = ::time(nullptr)};
   const bool need_not_ask = demand.immutable || demand.pull == PullPolicy::missing || demand.pull == PullPolicy::never;
   const bool fresh = need_not_ask || age.is_fresh(policy.tag_ttl, policy.job_tag_ttl, demand.since);

@@ -63,6 +63,7 @@ struct TagDemand {
   bool immutable = false;  ///< it is a digest
   PullPolicy pull = PullPolicy::missing;
   std::optional<std::int64_t> since;  ///< as in LaunchRequest
+  std::optional<Digest> meant;        ///< only this manifest will do, or what this index leads to: however old that is
 };
 
 /// The manifest that this name (ref_file_of() a reference) is known to resolve to without a query, if it is public.

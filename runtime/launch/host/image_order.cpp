@@ -24,6 +24,18 @@ PullPolicy pull_of(const PolicyRecord& policy) {
   }
 }
 
+/// The manifest that the store has for it, if it is public and no registry has to be asked.
+std::optional<Digest> known_image(const LaunchRequest& request, const PolicyRecord& policy, const ImageReference& reference,
+                                  const ImportRequest& import) {
+  const auto name = ref_file_of(reference, import.platform);
+  if (!name) return std::nullopt;
+  TagDemand demand{.immutable = reference.digest.has_value(), .pull = *import.pull, .since = request.since, .meant = import.resolved};
+  auto known = known_manifest(*name, demand, policy);
+  if (known || !import.resolved) return known;
+  const auto resolved = ref_file_of(reference, import.platform, *import.resolved);
+  return resolved ? known_manifest(*resolved, demand, policy) : std::nullopt;
+}
+
 /// For an image that is in the store or that `import` brings there. `earlier`: which one another task of the step has, if any.
 /// `stored`: the image of a stored container. Where signatures decide, they do so at each start, in `import`.
 Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
@@ -37,18 +49,22 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   const bool has_name = image.kind == ImageLocation::Kind::registry;
   ImageReference reference = image.name;
   if (stored) reference.digest = stored;
-  const auto name = has_name ? ref_file_of(reference, import.platform) : std::nullopt;
+  import.pull = pull;
+  auto name = has_name ? ref_file_of(reference, import.platform) : std::nullopt;
+  const auto resolved = has_name && asks_anyway(pull) ? resolved_tag(reference, request.resolved) : std::nullopt;
+  if (const auto of_both = resolved ? ref_file_of(reference, import.platform, *resolved) : std::nullopt) {
+    import.resolved = resolved;
+    name = of_both;
+  }
   if (name) order.image_name = name_key(*name);
-  const bool may_be_known = name && site.signature_policy.empty();
+  const bool may_be_known = has_name && site.signature_policy.empty();
   if (earlier != Digest{}) {
     order.flags |= TaskMessage::start_known;
     order.manifest = earlier;
-  } else if (const auto known =
-                 may_be_known ? known_manifest(*name, {image.name.digest.has_value(), pull, request.since}, policy) : std::nullopt) {
+  } else if (const auto known = may_be_known ? known_image(request, policy, reference, import) : std::nullopt) {
     order.flags |= TaskMessage::start_known;
     order.manifest = *known;
   }
-  import.pull = pull;
   import.since = request.since;
   import.verbose = request.verbose;
   import.registry_user = image.name.user;

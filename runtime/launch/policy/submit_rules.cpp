@@ -26,6 +26,12 @@ bool take(const PlainEntry& entry, bool& into) {
   return is_yes || (entry.kind == EntryKind::word && entry.texts.front() == "false");
 }
 
+bool take(const PlainEntry& entry, PullPolicy& into) {
+  const auto policy = entry.kind == EntryKind::text ? parse_pull_policy(entry.texts.front()) : std::nullopt;
+  into = policy.value_or(into);
+  return policy.has_value();
+}
+
 bool take_registry(const PlainEntry& entry, std::vector<std::string>& blocked) {
   if (entry.table.size() != 2 || entry.table.front() != "registries" || entry.key != "blocked") return true;
   const auto host = parse_registry(entry.table.back());
@@ -41,6 +47,7 @@ bool take_rule(const PlainEntry& entry, SubmitRules& rules) {
   if (entry.key == "default_registry") return take(entry, rules.default_registry);
   if (entry.key == "importer") return take(entry, rules.importer);
   if (entry.key == "check_at_submit") return take(entry, rules.check_at_submit);
+  if (entry.key == "pull") return take(entry, rules.pull);
   if (entry.key == "features_off") return take(entry, rules.features_off);
   if (entry.key == "allowed_registries") return take(entry, rules.registries.allowed);
   return true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "image/reference/request.hpp"
 #include "launch/policy/config_files.hpp"
 
 namespace spc {
@@ -22,7 +23,8 @@ struct RegistryRules {
   bool operator==(const RegistryRules&) const = default;
 };
 
-/// What of config.toml can refuse a request before it is submitted: srun, sbatch and salloc read this much of it themselves.
+/// What of config.toml can refuse a request before it is submitted, or says whether srun asks a registry: srun, sbatch and salloc
+/// read this much of it themselves.
 struct SubmitRules {
   enum class Known {
     none,  ///< there is no configuration here, or not one to be trusted: the nodes have files of their own
@@ -34,6 +36,7 @@ struct SubmitRules {
   std::string default_registry = "docker.io";
   std::string importer;
   bool check_at_submit = false;
+  PullPolicy pull = PullPolicy::newer;
   std::vector<std::string> features_off;
   RegistryRules registries;
 

@@ -49,6 +49,7 @@ struct LaunchRequest {
   MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings once they are known
   std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE
   std::optional<std::int64_t> since;   ///< when the job was submitted, in seconds since 1970, if that is known
+  std::string resolved;                ///< what tags stand for, as srun says: resolved_tag()
   std::string batch_script;            ///< of a batch step: Slurm's copy of the script, mounted at the same path
 };
 

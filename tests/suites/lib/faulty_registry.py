@@ -1,5 +1,6 @@
 """A registry in a thread of the tests' own process that can be slow, count, refuse and lie. It listens in the network of
 the cluster's head; registry:5050 is allowed to speak plain HTTP by the cluster's config.toml."""
+import contextlib
 import ctypes
 import http.server
 import json
@@ -7,7 +8,7 @@ import os
 import threading
 from collections import Counter
 
-from images import MANIFEST, digest_of
+from images import INDEX, MANIFEST, digest_of
 
 CLONE_NEWNET = 0x40000000
 
@@ -21,7 +22,10 @@ class FaultyRegistry:
         self.answers = {}            # path of a request -> (status, {"code": …} or text)
         self.slow = {}               # digest -> threading.Event: half of the blob is sent, the rest after the event
         self.cut = set()             # digests of blobs whose connection breaks after a half
-        self.requests = Counter()    # path -> number of GETs
+        self.requests = Counter()    # path -> number of GETs and HEADs
+        self.heads = Counter()       # path -> number of HEADs
+        self.silent = {}             # path -> threading.Event: HEADs are answered after it
+        self.moves = {}              # path -> what happens as soon as it was answered
         self._listen(pid_of_head)
 
     def _listen(self, pid):
@@ -44,7 +48,7 @@ class FaultyRegistry:
             raise RuntimeError("the faulty registry does not start")
 
     def stop(self):
-        for gate in self.slow.values():
+        for gate in (*self.slow.values(), *self.silent.values()):
             gate.set()
         self.server.shutdown()
         self.server.server_close()
@@ -72,6 +76,14 @@ def handler_for(registry):
 
         def do_GET(self):
             registry.requests[self.path] += 1
+            registry.heads[self.path] += self.command == "HEAD"
+            if self.command == "HEAD" and self.path in registry.silent:
+                registry.silent[self.path].wait(60)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.respond()
+            registry.moves.get(self.path, lambda: None)()
+
+        def respond(self):
             if self.path in registry.answers:
                 status, body = registry.answers[self.path]
                 return self.answer(status, json.dumps({"errors": [body]}).encode())
@@ -84,7 +96,7 @@ def handler_for(registry):
             separator = "@" if rest.startswith("sha256:") else ":"
             manifest = registry.manifests.get(repository + separator + rest)
             if kind == "manifests" and manifest is not None:
-                return self.answer(200, manifest, MANIFEST)
+                return self.answer(200, manifest, INDEX if b'"manifests": [' in manifest else MANIFEST)
             self.answer(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}')
 
         do_HEAD = do_GET
@@ -93,7 +105,7 @@ def handler_for(registry):
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            if kind == MANIFEST:
+            if kind in (MANIFEST, INDEX):
                 self.send_header("Docker-Content-Digest", digest_of(body))
             self.end_headers()
             if self.command != "HEAD":

@@ -57,7 +57,7 @@ def as_service(cluster, script, *arguments):
 def digest_of(cluster, name):
     """Of the image's manifest."""
     for row in json.loads(cluster.root("node01", "scontainer", "images", "--json").good()):
-        if any(one["name"] == name for one in row["names"]):
+        if any(one["name"].split("@")[0] == name for one in row["names"]):
             return row["digest"][len("sha256:"):]
     raise AssertionError(f"{name} is not in the store")
 

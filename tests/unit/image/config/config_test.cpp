@@ -351,6 +351,7 @@ TEST_CASE("srun reads plain TOML as the configuration is read") {
   CHECK(is_read_alike({""}));
   CHECK(is_read_alike({config_example()}));
   CHECK(is_read_alike({"features_off = [\"container-save\", 'container-name']\nimporter = \"/x\"\ncheck_at_submit = true"}));
+  CHECK(is_read_alike({"pull = 'missing'\n", "pull = \"always\""}));
   CHECK(is_read_alike({"# a = \"\n\r\n \"features_off\" = [ # first\n\n 'container-save' , # \"]\n]\t# last\r\ntag_ttl = 1_0\n"}));
   CHECK(is_read_alike({"allowed_registries = [\"a:1\", \"*.b.c\",]\ndefault_registry = 'r:5000'\n[store]\nmax_size = \"1T\"\n"
                        "[ registries . \"Node:1\" ]\nblocked = true\nca = \"/a#b\"\n[registries.other]\nblocked = false\n"}));
@@ -365,7 +366,7 @@ TEST_CASE("what is more than plain TOML is left to scontainer") {
        {"registries.\"a\".blocked = true", "registries = { a = { blocked = true } }",
         "features_off = \"\"\"container-save\"\"\"", "features_off = ['''container-save''']",
         "features_off = [\"container\\u002dsave\"]", "features_off = \"container-save\"", "features_off = [true]",
-        "features_off = [\"a\" \"b\"]", "features_off = [\"container-save\"", "check_at_submit = \"yes\"", "check_at_submit = 1",
+        "features_off = [\"a\" \"b\"]", "features_off = [\"container-save\"", "check_at_submit = \"yes\"", "check_at_submit = 1", "pull = \"sometimes\"", "pull = true",
         "importer = /opt/x", "importer = \"/opt", "[registries.\"a b\"]\nblocked = true", "[[registries]]", "[registries.\"a\"",
         "[registries.\"a\"]\nblocked = 1", "writable", "writable =", "= true", "writable = true false", "a.b = 1"}) {
     INFO(text);

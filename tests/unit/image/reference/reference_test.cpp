@@ -102,6 +102,28 @@ TEST_CASE("what another machine is given is kept under another name") {
   CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(240, 'a')).value(), Platform::parse("linux/s390x").value()));
 }
 
+TEST_CASE("what a tag is said to stand for is kept under a name of both") {
+  const auto tag = ImageReference::parse("r:1/a:t").value();
+  const Digest digest = Digest::parse("sha256:" + std::string(64, 'a')).value();
+  CHECK(ref_file_of(tag, Platform::host(), digest) == "r:1%2Fa:t@" + digest.str());
+  CHECK(ref_file_of(tag, Platform::parse("linux/s390x").value(), digest) == "r:1%2Fa:t@linux%2Fs390x@" + digest.str());
+  CHECK(ref_file_of(ImageReference::parse("r:1/" + std::string(170, 'a')).value(), Platform::host()));
+  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(180, 'a')).value(), Platform::host(), digest));
+}
+
+TEST_CASE("what a tag is said to stand for counts for this tag alone") {
+  const auto tag = ImageReference::parse("alice@r:1/a/b:t").value();
+  const Digest one = Digest::parse("sha256:" + std::string(64, 'a')).value(), other = Digest::parse("sha256:" + std::string(64, 'b')).value();
+  const std::string words = "r:1/a/c:t@" + other.str() + " r:1/a/b:t@" + one.str() + " r:1/a/b:t2@" + other.str();
+  CHECK(resolved_tag(tag, words) == one);
+  CHECK(resolved_tag(ImageReference::parse("r:1/a/b:t2").value(), words) == other);
+  CHECK_FALSE(resolved_tag(ImageReference::parse("r:1/a/b:t@" + other.str()).value(), words));
+  CHECK_FALSE(resolved_tag(ImageReference::parse("r:1/a/b").value(), words));
+  for (const char* text : {"", " ", "@", "r:1/a/b:t", "r:1/a/b:t@", "r:1/a/b:t@sha256:a", "r:1/a/b:t @"}) CHECK_FALSE(resolved_tag(tag, text));
+  CHECK_FALSE(resolved_tag(tag, "x" + words.substr(0, words.find(' '))));
+  CHECK_FALSE(resolved_tag(tag, "r:1/a/b:t@" + one.str() + "0"));
+}
+
 TEST_CASE("a request arrives as it was sent") {
   ImportRequest request;
   request.image = "registry:5000/x:1";
@@ -111,6 +133,7 @@ TEST_CASE("a request arrives as it was sent") {
   request.uid = 1000;
   request.since = 1700000000;
   request.only_digest = true;
+  request.resolved = Digest::parse("sha256:" + std::string(64, 'c')).value();
   const auto back = ImportRequest::parse(request.serialize()).value();
   CHECK(back.image == request.image);
   CHECK(back.platform.str() == "linux/arm64/v8");
@@ -119,6 +142,8 @@ TEST_CASE("a request arrives as it was sent") {
   CHECK(back.uid == 1000);
   CHECK(back.since == 1700000000);
   CHECK(back.only_digest);
+  CHECK(back.resolved == request.resolved);
+  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0resolved=y\0", 19)));
   CHECK_FALSE(ImportRequest::parse("image=x"));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0image=y\0", 16)));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0other=y\0", 16)));
