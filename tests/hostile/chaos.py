@@ -15,6 +15,7 @@ FOUR = (*NODES, "node03", "node04")
 USERS = ("alice", "bob", "2003")
 AT_ONCE = 6
 LONGEST = 120  # seconds for any job
+NO_ROOM = re.compile(r" MB free, the image needs | MB and [0-9]+ inodes free\)")
 
 
 class Job:
@@ -36,10 +37,12 @@ class Job:
             return
         # Nodes that are late with the same error are told in a line of their own.
         reasons = {re.sub(r"^node\S+: ", "", line) for line in done.errors()}
-        # The small store of the last node may be full of what is in use, or of what other jobs are pulling.
-        small = self.may_be_on(FOUR[-1]) and any(" MB free, the image needs " in reason for reason in reasons)
-        refused = done.rc != 0 and len(reasons) == 1
-        expect((self.wanted == "refused" or small) and refused, f"{self.title}: exit code {done.rc}, wanted: {self.wanted}", done)
+        # The small store of the last node may be full of what is in use, or of what other jobs are pulling: that node then says so,
+        # whatever is wrong with the image, and the others tell that.
+        small = {reason for reason in reasons if self.may_be_on(FOUR[-1]) and NO_ROOM.search(reason)}
+        others = reasons - small
+        refused = done.rc != 0 and (len(others) == 1 if self.wanted == "refused" and others else bool(small) and not others)
+        expect(refused, f"{self.title}: exit code {done.rc}, wanted: {self.wanted}", done)
 
     def may_be_on(self, node):
         return "-N " in self.title or self.title.endswith(f"-w {node}")
