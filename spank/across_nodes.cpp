@@ -15,8 +15,11 @@ namespace {
 constexpr char kTagsVariable[] = "SLURM_SCONTAINER_DIGEST";
 constexpr unsigned kTagPatience = 5000;  // milliseconds; mostly the answer is there before the step is made
 
+constexpr size_t kTagsRoom = 4096;
+
 size_t components_seen = 0;
 spc_tags* asked_tags = nullptr;
+char* told_tags = nullptr;  // where the variable's value is to be written
 
 std::vector<std::string> command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -43,9 +46,19 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   slurm_hostlist_destroy(list);
 }
 
+/// When the step is about to start srun uses an `environ` of before, and has threads: nothing may be added to it then. So the
+/// variable is set early, with room for what will be known. It is never freed, as the environment outlives this plugin.
+void reserve_variable() {
+  constexpr size_t kName = sizeof kTagsVariable;  // and '='
+  auto* variable = told_tags == nullptr ? static_cast<char*>(std::calloc(1, kName + kTagsRoom)) : nullptr;
+  if (variable == nullptr) return;
+  std::string(kTagsVariable).append("=").copy(variable, kName);
+  if (::putenv(variable) == 0) told_tags = variable + kName;
+}
+
 void tell_tags(unsigned patience) {
   const std::string known = spc_tags_known(asked_tags, patience);
-  if (!known.empty()) ::setenv(kTagsVariable, known.c_str(), 1);
+  if (told_tags != nullptr && known.size() < kTagsRoom) known.copy(told_tags, known.size());
 }
 
 }  // namespace
@@ -106,7 +119,9 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
 void ask_for_tag(spc_runtime* runtime, const spc_options& options) {
   const char* nodes = ::getenv("SLURM_JOB_NUM_NODES");
   const bool is_one = ::getenv("SLURM_JOB_ID") != nullptr && nodes != nullptr && nodes == std::string_view("1");
-  if (!is_one || ::getenv("SLURM_HET_SIZE") != nullptr) spc_tags_ask(runtime, &options, &asked_tags);
+  if (is_one && ::getenv("SLURM_HET_SIZE") == nullptr) return;
+  spc_tags_ask(runtime, &options, &asked_tags);
+  reserve_variable();
 }
 
 void tell_tags_of_components() {

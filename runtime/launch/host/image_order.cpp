@@ -127,10 +127,12 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
   wanted.image = known_as(image, home_for(image));
   if (image.kind != ImageLocation::Kind::registry) return wanted;
   if (image.name.digest) wanted.digest = image.name.digest->str();
-  const auto name = ref_file_of(image.name, request.platform.value_or(Platform::host()));
-  if (const auto known = name ? known_manifest(*name, {.immutable = true}, policy) : std::nullopt) {
-    wanted.digest = known->str();
-  }
+  ImportRequest import;
+  if (request.platform) import.platform = *request.platform;
+  import.pull = PullPolicy::missing;
+  import.resolved = resolved_tag(image.name, request.resolved);
+  if (import.resolved) wanted.digest = import.resolved->str();
+  if (const auto known = known_image(request, policy, image.name, import)) wanted.digest = known->str();
   return wanted;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ctime>
 
 #include "base/text.hpp"
 
@@ -13,12 +14,19 @@ namespace spc {
 namespace {
 
 constexpr char kKeyType[] = "user";
-constexpr std::size_t kMostAnswer = 1000;
+constexpr char kKeyName[] = "spank-container tags";
+constexpr std::size_t kMostText = 4000;  // of the 20,000 bytes that the kernel gives a user for all keys
 
 /// Whoever is in possession of a keyring may read its keys: a keyring of this process that leads to the user's makes it so.
 bool possess_keyring() { return ::syscall(SYS_keyctl, KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_PROCESS_KEYRING) == 0; }
 
-std::string key_of(const std::string& image) { return "spank-container tag " + image; }
+std::string read_key() {
+  const long key = ::syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_USER_KEYRING, kKeyType, kKeyName, 0);
+  std::string text(kMostText, '\0');
+  const long size = key < 0 ? -1 : ::syscall(SYS_keyctl, KEYCTL_READ, key, text.data(), text.size());
+  text.resize(size < 0 || static_cast<std::size_t>(size) > text.size() ? 0 : static_cast<std::size_t>(size));
+  return text;
+}
 
 bool take_number(std::string_view text, std::int64_t& number) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -42,22 +50,63 @@ std::optional<RememberedTag> RememberedTag::parse(const std::string& text) {
   return tag;
 }
 
+std::optional<RememberedTag> TagMemory::find(const std::string& image, std::int64_t now) const {
+  for (const Line& line : lines_) {
+    if (line.image == image && line.until > now) return RememberedTag::parse(line.tag);
+  }
+  return std::nullopt;
+}
+
+void TagMemory::add(const std::string& image, const RememberedTag& tag, std::int64_t now, std::int64_t until) {
+  if (image.find_first_of(" \n") != std::string::npos) return;
+  std::erase_if(lines_, [&](const Line& line) { return line.image == image || line.until <= now; });
+  lines_.insert(lines_.begin(), {.until = until, .image = image, .tag = tag.str()});
+}
+
+std::int64_t TagMemory::until() const {
+  std::int64_t last = 0;
+  for (const Line& line : lines_) last = std::max(last, line.until);
+  return last;
+}
+
+std::string TagMemory::str(std::size_t most) const {
+  std::string text;
+  for (const Line& line : lines_) {
+    const std::string next = std::to_string(line.until) + " " + line.image + " " + line.tag + "\n";
+    if (text.size() + next.size() > most) break;
+    text += next;
+  }
+  return text;
+}
+
+TagMemory TagMemory::parse(const std::string& text) {
+  TagMemory memory;
+  for (const auto& words : split(text, '\n')) {
+    Line line;
+    const auto first = words.find(' ');
+    const auto second = first == std::string::npos ? first : words.find(' ', first + 1);
+    if (second == std::string::npos || !take_number(words.substr(0, first), line.until)) continue;
+    line.image = words.substr(first + 1, second - first - 1);
+    line.tag = words.substr(second + 1);
+    memory.lines_.push_back(std::move(line));
+  }
+  return memory;
+}
+
 std::optional<RememberedTag> remembered_tag(const std::string& image) {
   if (!possess_keyring()) return std::nullopt;
-  const long key = ::syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_USER_KEYRING, kKeyType, key_of(image).c_str(), 0);
-  if (key < 0) return std::nullopt;
-  std::string text(kMostAnswer, '\0');
-  const long size = ::syscall(SYS_keyctl, KEYCTL_READ, key, text.data(), text.size());
-  if (size <= 0 || static_cast<std::size_t>(size) > text.size()) return std::nullopt;
-  text.resize(static_cast<std::size_t>(size));
-  return RememberedTag::parse(text);
+  return TagMemory::parse(read_key()).find(image, ::time(nullptr));
 }
 
 void remember_tag(const std::string& image, const RememberedTag& tag, unsigned seconds) {
   if (seconds == 0 || !possess_keyring()) return;
-  const std::string text = tag.str();
-  const long key = ::syscall(SYS_add_key, kKeyType, key_of(image).c_str(), text.data(), text.size(), KEY_SPEC_USER_KEYRING);
-  if (key >= 0) ::syscall(SYS_keyctl, KEYCTL_SET_TIMEOUT, key, seconds);
+  const std::int64_t now = ::time(nullptr);
+  auto memory = TagMemory::parse(read_key());
+  memory.add(image, tag, now, now + seconds);
+  const std::string text = memory.str(kMostText);
+  if (text.empty()) return;
+  const long key = ::syscall(SYS_add_key, kKeyType, kKeyName, text.data(), text.size(), KEY_SPEC_USER_KEYRING);
+  if (key >= 0) ::syscall(SYS_keyctl, KEYCTL_SET_TIMEOUT, key, static_cast<unsigned>(memory.until() - now));
 }
 
 }  // namespace spc
