@@ -46,8 +46,8 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   slurm_hostlist_destroy(list);
 }
 
-/// When the step is about to start srun uses an `environ` of before, and has threads: nothing may be added to it then. So the
-/// variable is set early, with room for what will be known. It is never freed, as the environment outlives this plugin.
+/// When the step is about to start srun has threads that may read `environ`: nothing may be added to it then. So the variable is
+/// set early, with room for what will be known. It is never freed, as the environment outlives this plugin.
 void reserve_variable() {
   constexpr size_t kName = sizeof kTagsVariable;  // and '='
   auto* variable = told_tags == nullptr ? static_cast<char*>(std::calloc(1, kName + kTagsRoom)) : nullptr;

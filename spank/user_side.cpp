@@ -162,8 +162,8 @@ int refuse_early() {
                             spc_check_site(runtime, &request.options) != SPC_OK)) {
       refused = spc_error_message(runtime);
     }
-    if (refused.empty()) send_beside(given, handed_over);
     if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
+    if (refused.empty()) send_beside(given, handed_over);  // the last: `environ` may move
   }
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);

@@ -27,7 +27,7 @@ struct TemporaryDirectory {
 
 }  // namespace
 
-TEST_CASE("a file is replaced within two seconds whoever holds the directory's lock, and whatever he has left there") {
+TEST_CASE("a file is replaced in bounded time whoever holds the directory's lock, and whatever he has left there") {
   const TemporaryDirectory directory;
   const auto ours = directory.open();
   REQUIRE(write_named(ours.get(), "name", "first", Durable::no));
@@ -38,7 +38,7 @@ TEST_CASE("a file is replaced within two seconds whoever holds the directory's l
   REQUIRE(write_named(ours.get(), ".name", "of the stopped one", Durable::no));
   const auto began = std::chrono::steady_clock::now();
   REQUIRE(write_named(ours.get(), "name", "third", Durable::no));
-  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(2));
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));  // the lock is waited for for one
   CHECK(read_named(ours.get(), "name", 100).value() == "third");
   CHECK_FALSE(std::filesystem::exists(directory.path / ".name"));
 }
