@@ -104,7 +104,7 @@ TEST_CASE("no byte of the stored image behind the data can be changed to anythin
 TEST_CASE("no byte of the super block and the compressor's options can be changed") {
   const auto image = sample_image();
   for (std::size_t at = 0; at < 102; ++at) {
-    for (int change = 1; change < 256; ++change) {
+    for (const int change : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
       auto changed = image;
       changed[at] = static_cast<char>(changed[at] ^ change);
       CAPTURE(at, change);
