@@ -92,6 +92,7 @@ struct TaskMessage {
   // (0: the size limit of the writable layer) owned by the user
   enum SourceFlags : std::uint32_t {
     source_read_only = 1,
+    source_no_devices = 2,  ///< a device node in it cannot be opened, not even by its owner
     source_no_exec = 4,
     source_tmpfs = 8,
     source_squashfs = 16,  ///< a regular file with a squashfs, served by `fuse` and mounted itself
@@ -101,6 +102,7 @@ struct TaskMessage {
   /// The MOUNT_ATTR_* that they ask for; nosuid is every mount's.
   static unsigned attributes_of(std::uint32_t flags) {
     return MOUNT_ATTR_NOSUID | ((flags & source_read_only) != 0 ? MOUNT_ATTR_RDONLY : 0U) |
+           ((flags & source_no_devices) != 0 ? MOUNT_ATTR_NODEV : 0U) |
            ((flags & source_no_exec) != 0 ? MOUNT_ATTR_NOEXEC : 0U);
   }
   std::uint64_t size = 0;

@@ -40,8 +40,6 @@ Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kImages, service_uid, service_gid, 0700));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/containers", 0, 0, 0700));
   SPC_TRY(ensure_directory(SPC_RUN_DIR "/steps", 0, 0, 0700));
-  const auto denied = SPC_TRY(own(::open(SPC_RUN_DIR "/denied", O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0),
-                                  "create the file that masks denied devices"));
   constexpr int kHow = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   const auto locks = SPC_TRY(own(::open(SPC_STORE_DIR "/locks", kHow, 0600), "create the lock file of the store"));
   return check(::fchown(locks.get(), service_uid, service_gid), "set the owner of the lock file");

@@ -12,8 +12,6 @@
 namespace spc {
 namespace {
 
-constexpr char kDeniedNode[] = SPC_RUN_DIR "/denied";  ///< a file that nobody can open
-
 std::uint32_t source_flags_of(const MountEdit& mount) {
   return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U);
 }
@@ -41,11 +39,12 @@ Result<void> add_devices(HostSide& side, const HookContext& context, const Edits
   return {};
 }
 
-/// The index of the mount target, or -1 if there is no such node, or nothing to cover it with: slurmd's start makes that file, and
-/// where there is no Slurm nobody has allocated anything.
+/// The index of the mount target, or -1 if there is no such node. It is covered by itself, without devices: it keeps its type,
+/// number, owner and mode, as what drivers' libraries check first, and open(2) fails with EACCES.
 Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
-  if (::access((context.host_root + node).c_str(), F_OK) != 0 || ::access(kDeniedNode, F_OK) != 0) return -1;
-  SPC_TRY(add_source(side, kDeniedNode, node, TaskMessage::source_read_only, node));
+  const std::string source = context.host_root + node;
+  if (::access(source.c_str(), F_OK) != 0) return -1;
+  SPC_TRY(add_source(side, source, node, TaskMessage::source_read_only | TaskMessage::source_no_devices, node));
   return static_cast<int>(side.root.targets.size()) - 1;
 }
 

@@ -25,6 +25,7 @@ std::string words(const std::vector<std::string>& list) {
 std::string flags_in_words(const MountPlan& mount) {
   std::string text = (mount.flags & TaskMessage::source_read_only) != 0 ? "ro" : "rw";
   if ((mount.flags & TaskMessage::source_no_exec) != 0) text += "+noexec";
+  if ((mount.flags & TaskMessage::source_no_devices) != 0) text += "+nodev";
   if ((mount.flags & TaskMessage::source_squashfs) != 0) text += "+sqsh";
   if ((mount.flags & TaskMessage::source_private) != 0) text += "+private";
   return text;
