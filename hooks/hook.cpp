@@ -13,6 +13,8 @@ bool is_gpu_node(std::string_view node) {
   return node.starts_with("/dev/nvidia") || node.starts_with("/dev/dri/") || node == "/dev/kfd";
 }
 
+bool is_mig_capability(std::string_view node) { return node.starts_with("/dev/nvidia-caps/"); }
+
 std::string HookContext::setting(std::string_view key, std::string_view otherwise) const {
   const auto [begin, end] = settings.equal_range(key);
   return begin == end ? std::string(otherwise) : std::prev(end)->second;
@@ -46,7 +48,8 @@ const std::string* HookContext::of_image(std::string_view name) const {
 
 bool HookContext::may_open(const std::string& node) const {
   if (granted_devices && is_gpu_node(node)) return granted_devices->contains(node);
-  return ::faccessat(AT_FDCWD, (host_root + node).c_str(), R_OK | W_OK, AT_EACCESS) == 0;
+  const int how = is_mig_capability(node) ? R_OK : R_OK | W_OK;
+  return ::faccessat(AT_FDCWD, (host_root + node).c_str(), how, AT_EACCESS) == 0;
 }
 
 std::optional<std::string> HookContext::image_file(const char* path, std::size_t most) const {

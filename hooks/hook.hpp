@@ -143,6 +143,8 @@ struct Edits {
 
 /// Whether granted_devices covers it: /dev/nvidia*, /dev/kfd, /dev/dri/*.
 bool is_gpu_node(std::string_view node);
+/// Whether it stands for a MIG partition: such nodes have mode 0444 (DeviceFileMode 292) and are opened for reading only.
+bool is_mig_capability(std::string_view node);
 
 /// What a hook is told. All of it is data: nothing from the image or the job is executed or trusted.
 struct HookContext {
@@ -169,8 +171,8 @@ struct HookContext {
   bool mounts_home = false;
 
   std::string host_root;  ///< prefix of every host path; empty except in tests and for drivers in a separate root
-  /// GPU device nodes (is_gpu_node) that the step may open for reading and writing, from its cgroup, which can allow more than
-  /// this task's; empty: not determined. may_open() considers both.
+  /// GPU device nodes (is_gpu_node) that the step may open for reading and writing (is_mig_capability: for reading), from its
+  /// cgroup, which can allow more than this task's; empty: not determined. may_open() considers both.
   std::optional<std::set<std::string>> granted_devices;
 
   /// Opens a file of the image, in `create` and `task`; links are followed in the container, /proc links out of it are not.

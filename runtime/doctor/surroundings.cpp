@@ -15,6 +15,7 @@
 
 #include "base/directory.hpp"
 #include "base/unique_fd.hpp"
+#include "hooks/hook.hpp"
 
 namespace spc {
 namespace {
@@ -97,7 +98,10 @@ Surroundings surroundings_of_this_process(const std::string& driver_root) {
   }
   around.interfaces = interfaces_with_address();
   around.may_open = [](const std::string& node) {
-    return ::faccessat(AT_FDCWD, node.c_str(), R_OK | W_OK, AT_EACCESS) == 0 ? 0 : errno;
+    const int how = is_mig_capability(node) ? R_OK : R_OK | W_OK;
+    if (::faccessat(AT_FDCWD, node.c_str(), how, AT_EACCESS) != 0) return errno;
+    struct statvfs mount {};  // a node that is masked in a container
+    return ::statvfs(node.c_str(), &mount) == 0 && (mount.f_flag & ST_NODEV) != 0 ? EACCES : 0;
   };
   around.listen_on = listen_for_a_moment;
   return around;

@@ -16,12 +16,12 @@ constexpr long SYS_faccessat2 = 439;  // the same everywhere
 #endif
 
 /// glibc before 2.33 answers for other effective ids from the file's mode, without asking the kernel.
-bool can_open(const std::string& node) { return ::syscall(SYS_faccessat2, AT_FDCWD, node.c_str(), R_OK | W_OK, AT_EACCESS) == 0; }
+bool can_open(const std::string& node, int how) { return ::syscall(SYS_faccessat2, AT_FDCWD, node.c_str(), how, AT_EACCESS) == 0; }
 
-void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes) {
+void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes, int how = R_OK | W_OK) {
   for (DirectoryReader entries(directory); entries.next();) {
     if (entries.type() != DT_CHR || !entries.name().starts_with(prefix)) continue;
-    if (const std::string node = directory + "/" + entries.c_name(); can_open(node)) nodes.insert(node);
+    if (const std::string node = directory + "/" + entries.c_name(); can_open(node, how)) nodes.insert(node);
   }
 }
 
@@ -31,10 +31,10 @@ std::set<std::string> granted_gpu_nodes() {
   std::set<std::string> nodes;
   if (::access("/dev/nvidiactl", F_OK) == 0) {
     add_from("/dev", "nvidia", nodes);
-    add_from("/dev/nvidia-caps", "nvidia-cap", nodes);
+    add_from("/dev/nvidia-caps", "nvidia-cap", nodes, R_OK);  // of mode 0444
     add_from("/dev/nvidia-caps-imex-channels", "channel", nodes);
   }
-  if (::access("/dev/kfd", F_OK) == 0 && can_open("/dev/kfd")) nodes.insert("/dev/kfd");
+  if (::access("/dev/kfd", F_OK) == 0 && can_open("/dev/kfd", R_OK | W_OK)) nodes.insert("/dev/kfd");
   if (::access("/dev/dri", F_OK) == 0) add_from("/dev/dri", "", nodes);
   return nodes;
 }
