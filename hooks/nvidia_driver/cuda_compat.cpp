@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -18,15 +19,17 @@
 namespace spc {
 namespace {
 
-constexpr char kCompatDirectory[] = "/usr/local/cuda/compat";
+/// NVIDIA's NGC images keep it in the second; their entrypoint links compat/lib to it and puts that into LD_LIBRARY_PATH.
+constexpr std::array<const char*, 2> kCompatDirectories{"/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real"};
 constexpr char kSection[] = ".note.cuda.fwd_compatibility";
 constexpr std::size_t kMostCompatNames = 4096;
+constexpr std::uint64_t kMostNote = 64 << 10;
 
 /// Those of a directory of the image that are called libcuda.so.X.Y; of a larger directory than any real one: none.
-std::vector<std::string> libcudas(const HookContext& context) {
+std::vector<std::string> libcudas(const HookContext& context, const char* directory) {
   std::vector<std::string> names;
   std::size_t seen = 0;
-  for (DirectoryReader entries(context.open_in_image(kCompatDirectory, O_RDONLY | O_DIRECTORY)); entries.next();) {
+  for (DirectoryReader entries(context.open_in_image(directory, O_RDONLY | O_DIRECTORY)); entries.next();) {
     if (++seen > kMostCompatNames) return {};
     const auto name = entries.name();
     if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos)
@@ -40,37 +43,45 @@ bool read_at(int fd, void* to, std::size_t size, std::uint64_t offset) {
          ::pread(fd, to, size, static_cast<off_t>(offset)) == static_cast<ssize_t>(size);
 }
 
-/// The text in the note of that section of a 64-bit library; nothing if it has none. All sizes are the file's word and limited.
-std::optional<std::string> note_of(int fd) {
-  constexpr std::uint64_t kMost = 64 << 10;
+/// NVIDIA's note in a 64-bit library. All sizes are the file's word and limited.
+struct CompatNote {
+  bool there = false;
+  std::string text;  ///< empty if it cannot be read
+};
+
+/// Of a section with one note: its owner is padded as the section is aligned (cmd/nvidia-cdi-hook/cudacompat).
+std::string text_of_note(int fd, const Elf64_Shdr& section) {
+  constexpr std::string_view kOwner("NVIDIA Corporation\0", 19);
+  const std::uint64_t align = std::max<std::uint64_t>(section.sh_addralign, 1);
+  if (section.sh_type != SHT_NOTE || section.sh_size > kMostNote || section.sh_size < sizeof(Elf64_Nhdr) || align > 8) return {};
+  std::string bytes(section.sh_size, '\0');
+  if (!read_at(fd, bytes.data(), bytes.size(), section.sh_offset)) return {};
+  Elf64_Nhdr note{};
+  std::copy_n(bytes.data(), sizeof note, reinterpret_cast<char*>(&note));
+  if (note.n_namesz != kOwner.size() || bytes.compare(sizeof note, kOwner.size(), kOwner) != 0) return {};
+  const std::uint64_t begin = sizeof note + (kOwner.size() + align - 1) / align * align;
+  if (begin + note.n_descsz > bytes.size()) return {};
+  return bytes.substr(begin, note.n_descsz);
+}
+
+CompatNote note_of(int fd) {
   Elf64_Ehdr header{};
   if (!read_at(fd, &header, sizeof header, 0) ||
       !std::equal(header.e_ident, header.e_ident + SELFMAG, ELFMAG) ||
       header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
       header.e_shnum > 512 || header.e_shstrndx >= header.e_shnum)
-    return std::nullopt;
+    return {};
   std::vector<Elf64_Shdr> sections(header.e_shnum);
-  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff))
-    return std::nullopt;
+  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff)) return {};
   const Elf64_Shdr& texts = sections[header.e_shstrndx];
-  if (texts.sh_size > kMost) return std::nullopt;
+  if (texts.sh_size > kMostNote) return {};
   std::string names(texts.sh_size, '\0');
-  if (!read_at(fd, names.data(), names.size(), texts.sh_offset)) return std::nullopt;
+  if (!read_at(fd, names.data(), names.size(), texts.sh_offset)) return {};
   for (const Elf64_Shdr& section : sections) {
-    if (section.sh_name >= names.size() ||
-        std::string_view(names.c_str() + section.sh_name) != kSection)
-      continue;
-    if (section.sh_size > kMost || section.sh_size < sizeof(Elf64_Nhdr)) return std::nullopt;
-    std::string bytes(section.sh_size, '\0');
-    Elf64_Nhdr note{};
-    if (!read_at(fd, bytes.data(), bytes.size(), section.sh_offset)) return std::nullopt;
-    std::copy_n(bytes.data(), sizeof note, reinterpret_cast<char*>(&note));
-    const std::uint64_t begin =
-        sizeof note + ((std::uint64_t{note.n_namesz} + 3) & ~std::uint64_t{3});
-    if (begin + note.n_descsz > bytes.size()) return std::nullopt;
-    return bytes.substr(begin, note.n_descsz);
+    if (section.sh_name < names.size() && std::string_view(names.c_str() + section.sh_name) == kSection)
+      return {.there = true, .text = text_of_note(fd, section)};
   }
-  return std::nullopt;
+  return {};
 }
 
 std::optional<std::uint32_t> cuda_major_of(std::string_view version) {
@@ -93,15 +104,20 @@ std::optional<bool> is_for_driver(const std::string& note, std::optional<std::ui
 CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version) {
   CudaCompat compat;
   if (!context.open_in_image) return compat;
-  const auto names = libcudas(context);
+  std::string directory;
+  std::vector<std::string> names;
+  for (const char* place : kCompatDirectories) {
+    directory = place;
+    names = libcudas(context, place);
+    if (!names.empty()) break;
+  }
   if (names.empty()) return compat;
   if (names.size() > 1) {
-    compat.reason =
-        std::string(kCompatDirectory) + " in the image has several libcuda.so: not used";
+    compat.reason = directory + " in the image has several libcuda.so: not used";
     return compat;
   }
   const std::string version = names.front().substr(sizeof "libcuda.so." - 1);
-  const std::string path = std::string(kCompatDirectory) + "/" + names.front();
+  const std::string path = directory + "/" + names.front();
   const UniqueFd file = context.open_in_image(path.c_str(), O_RDONLY);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -109,12 +125,16 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
     return compat;
   }
   compat.version = version;
-  const auto note = note_of(file.get());
+  const CompatNote note = note_of(file.get());
   const auto driver_major = cuda_major_of(driver_version);
-  const auto named = note ? is_for_driver(*note, driver_major) : std::nullopt;
+  const auto named = is_for_driver(note.text, driver_major);
+  if (note.there && !named) {
+    compat.reason = path + " in the image does not say which drivers it is for: not used";
+    return compat;
+  }
   const bool use = named ? *named && compare_versions(version, driver_version) > 0
                          : cuda_major_of(version) > driver_major;
-  if (use) compat.directory = kCompatDirectory;
+  if (use) compat.directory = directory;
   compat.reason = formatted("libcuda {} of the image {} the driver's {}", version,
                             use ? "is used instead of" : "does not replace", driver_version);
   return compat;

@@ -14,9 +14,9 @@ struct CudaCompat {
   std::string reason;     ///< why it is used or not, for the user; empty: there is none
 };
 
-/// Searches /usr/local/cuda/compat of the image, which must have exactly one libcuda.so.X.Y. The note in that library
-/// decides, or without one whether it has a later major version than the node's driver: the rules of NVIDIA's toolkit
-/// (cmd/nvidia-cdi-hook/cudacompat). Nothing in it is mounted or executed, and links do not lead out of the image.
+/// Searches /usr/local/cuda/compat of the image, or its lib.real, which must have exactly one libcuda.so.X.Y. The note in
+/// that library decides, or without one whether it has a later major version than the node's driver: the rules of NVIDIA's
+/// toolkit (cmd/nvidia-cdi-hook/cudacompat). Nothing in it is mounted or executed, and links do not lead out of the image.
 CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version);
 
 }  // namespace spc

@@ -31,6 +31,7 @@ struct NvidiaLibrary {
   std::string folder;  ///< below the library directory: vdpau, gbm, or empty
   std::uint32_t uses = 0;
   bool is_32_bit = false;
+  bool has_plain_link = false;  ///< the host has libcuda.so beside it
 
   bool operator==(const NvidiaLibrary&) const = default;
 };
@@ -56,7 +57,7 @@ struct NvidiaGpu {
   unsigned minor = 0;
   std::string node;              ///< /dev/nvidia<minor>
   std::string pci_address;       ///< 0000:1b:00.0; empty if unknown
-  std::string uuid, model;       ///< GPU-...; empty if unknown
+  std::string uuid, model;       ///< GPU-...; empty if unknown, as before the first use without persistence mode
   std::vector<std::string> dri;  ///< /dev/dri/cardN, /dev/dri/renderDN of this address
   bool mig_mode = false;         ///< has instances
   std::vector<NvidiaMig> migs;   ///< by number
@@ -96,6 +97,10 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
 
 /// The GPUs, control nodes and instances only, without the files.
 void discover_nvidia_devices(const std::string& host_root, NvidiaDriver& driver);
+
+/// A file of a running fabric manager, or in whose directory users may not look; empty if there is none. Its command socket is
+/// optional, its file with the process ID is not. A manager in another container leaves none.
+std::string fabric_manager_trace(const std::string& host_root);
 
 /// for_utility for "utility" and so on; "all" is everything but compat32. Empty for an unknown word.
 std::optional<std::uint32_t> nvidia_use_of(std::string_view word);

@@ -1,4 +1,7 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 
 #include "hooks/loader/elf.hpp"
 #include "hooks/node/node_files.hpp"
@@ -75,6 +78,7 @@ std::vector<NvidiaGpu> gpus_in_proc(const NodeFiles& node) {
     gpu.node = "/dev/nvidia" + std::to_string(*minor);
     gpu.pci_address = pci_address_of(address);
     gpu.uuid = field_of(text, "GPU UUID");
+    if (gpu.uuid.find('?') != std::string::npos) gpu.uuid.clear();  // GPU-????????-...: nobody has used it yet
     gpu.model = field_of(text, "Model");
     gpus.push_back(std::move(gpu));
   }
@@ -120,6 +124,16 @@ std::vector<std::string> nodes_in(const NodeFiles& node, const std::string& dire
 }
 
 }  // namespace
+
+std::string fabric_manager_trace(const std::string& host_root) {
+  for (const char* directory : {"/run/nvidia-fabricmanager", "/var/run/nvidia-fabricmanager"}) {
+    for (const char* name : {"/socket", "/nv-fabricmanager.pid", "/fm_sm_ipc.socket"}) {
+      const std::string path = std::string(directory) + name;
+      if (::access((host_root + path).c_str(), F_OK) == 0 || errno == EACCES) return path;
+    }
+  }
+  return {};
+}
 
 void discover_nvidia_devices(const std::string& host_root, NvidiaDriver& driver) {
   const NodeFiles node(host_root);

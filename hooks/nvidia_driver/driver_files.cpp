@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "base/format.hpp"
 #include "base/unique_fd.hpp"
@@ -31,13 +32,15 @@ constexpr std::uint16_t kDriverMachine32 = EM_386;
 /// Where a driver lies that was not put into the node's own directories and that nobody has told us of: the GPU operator, GKE.
 constexpr std::array<const char*, 3> kOtherRoots{"/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/usr/local/nvidia"};
 
+/// Debian's place for drivers of several branches: current, tesla, tesla-470, legacy-390xx.
+std::string debian_drivers(const std::string& root) { return root + "/usr/lib/" + kDriverMultiarch + "/nvidia/"; }
+
 /// Below a root, in the order of the toolkit's pkg/lookup/library.go; lib64 and lib for a root that holds nothing else.
-std::vector<std::string> directories_below(const std::string& root) {
+std::vector<std::string> directories_below(const NodeFiles& node, const std::string& root) {
   const std::string multiarch = kDriverMultiarch;
-  std::vector<std::string> directories;
-  for (const std::string& directory :
-       {"/usr/lib64"s, "/usr/lib/" + multiarch, "/usr/lib/" + multiarch + "/nvidia/current", "/lib64"s, "/lib/" + multiarch})
-    directories.push_back(root + directory);
+  std::vector<std::string> directories{root + "/usr/lib64", root + "/usr/lib/" + multiarch};
+  for (const std::string& branch : node.names(debian_drivers(root))) directories.push_back(debian_drivers(root) + branch);
+  for (const std::string& directory : {"/lib64"s, "/lib/" + multiarch}) directories.push_back(root + directory);
   if (root.empty()) return directories;
   for (const char* directory : {"/lib", "/usr/lib", ""}) directories.push_back(root + directory);
   return directories;
@@ -49,6 +52,17 @@ std::string version_of_file(std::string_view file) {
   if (so == std::string_view::npos) return {};
   const std::string_view version = file.substr(so + 4);
   return version.find('.') == std::string_view::npos ? std::string() : std::string(version);
+}
+
+/// Where the links of `path`, a file below `root`, lead: alternatives of Debian, versions of a library. Itself if it is none.
+std::string without_links(const NodeFiles& node, const std::string& root, std::string path) {
+  for (int links = 0; links < 8; ++links) {
+    const std::string target = node.link(path);
+    if (target.empty()) break;
+    path = target.starts_with('/') ? root + target : path.substr(0, path.rfind('/') + 1) + target;
+    path = std::filesystem::path(path).lexically_normal();
+  }
+  return path;
 }
 
 /// Of the libcuda in this directory, empty if there is none; `version` if there is that one.
@@ -94,7 +108,8 @@ std::optional<NvidiaLibrary> driver_library(const NodeFiles& node, const std::st
                        .soname = folder.empty() ? soname_of(opened.get()).value_or("") : "",
                        .folder = folder,
                        .uses = nvidia_library_use(file) | (is_32_bit ? for_32_bit : 0U),
-                       .is_32_bit = is_32_bit};
+                       .is_32_bit = is_32_bit,
+                       .has_plain_link = node.exists(path.substr(0, path.rfind(".so.") + 3))};
 }
 
 void add_driver_libraries(const NodeFiles& node, const std::string& directory, bool is_32_bit, NvidiaDriver& driver) {
@@ -202,7 +217,8 @@ std::string directory_in_cache(const NodeFiles& node, const std::string& root, c
   const auto cache = LdCache::read(file.get());
   const LdCache::Entry* entry = cache ? cache->find("libcuda.so.1", *flags) : nullptr;
   if (entry == nullptr) return {};
-  const std::string directory = root + std::string(entry->path.substr(0, entry->path.rfind('/')));
+  const std::string library = without_links(node, root, root + std::string(entry->path));
+  const std::string directory = library.substr(0, library.rfind('/'));
   const std::string found = libcuda_version_in(node, directory, version);
   return !found.empty() && (version.empty() || found == version) ? directory : std::string();
 }
@@ -218,7 +234,7 @@ std::optional<std::string> find_libcuda(const NodeFiles& node, const std::string
   std::string other, other_directory;  // of another version than the kernel's
   for (const std::string& root : roots) {
     if (!root.empty() && !node.exists(root)) continue;
-    for (const std::string& directory : directories_below(root)) {
+    for (const std::string& directory : directories_below(node, root)) {
       const std::string found = libcuda_version_in(node, directory, driver.version);
       if (found.empty()) continue;
       if (driver.version.empty() || found == driver.version) {
@@ -265,8 +281,8 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
   const std::string directory = driver.library_directories.front();
   add_driver_libraries(node, directory, false, driver);
   // Debian keeps there what several drivers would quarrel about, and the rest where it belongs.
-  if (constexpr std::string_view kCurrent = "/nvidia/current"; directory.ends_with(kCurrent))
-    add_driver_libraries(node, directory.substr(0, directory.size() - kCurrent.size()), false, driver);
+  if (directory.starts_with(debian_drivers(*root)))
+    add_driver_libraries(node, *root + "/usr/lib/" + kDriverMultiarch, false, driver);
   for (const char* directory_32 : kDirectories32) {
     const std::string found = *root + directory_32;
     if (found == directory || !node.is_regular(found + "/libcuda.so." + driver.library_version)) continue;

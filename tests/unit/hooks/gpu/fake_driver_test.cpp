@@ -78,7 +78,9 @@ TEST_CASE("fake driver: in the places of the GPU operator and of GKE") {
 
 TEST_CASE("fake driver: in Debian's two places") {
   const FakeNode node;
-  const std::string libraries = kLibraries, current = libraries + "/nvidia/current";
+  const std::string branch = GENERATE(as<std::string>{}, "current", "tesla", "tesla-535", "legacy-535xx");
+  const std::string libraries = kLibraries, current = libraries + "/nvidia/" + branch;
+  node.libraries(libraries + "/nvidia/legacy-390xx", "390.1");
   node.kernel("535.183.01");
   node.libraries(current, "535.183.01");
   node.link(libraries + "/libcuda.so.1", "/etc/alternatives/glx--libcuda.so.1");
@@ -121,6 +123,10 @@ TEST_CASE("fake GPUs are in the order of the bus, with their parts and nodes") {
   CHECK(driver.gpus[0].migs[1].gpu_instance == 11);
   CHECK(driver.gpus[1].uuid == "GPU-00000000-0000-0000-0000-000000000000");
   CHECK(driver.gpus[1].model == "NVIDIA H100 80GB HBM3");
+  const std::string unused = "GPU-" + std::string(8, '?') + "-" + std::string(4, '?');
+  node.file("/proc/driver/nvidia/gpus/0000:40:00.0/information", "GPU UUID: \t " + unused + "\nDevice Minor: \t 0\n");
+  discover_nvidia_devices(node.host().string(), driver);
+  CHECK(driver.gpus[1].uuid.empty());
   CHECK(driver.gpus[1].dri == std::vector<std::string>{"/dev/dri/card3", "/dev/dri/renderD131"});
 }
 
