@@ -133,7 +133,12 @@ class Injection {
       }
       if (edit.source == edit.target && lies_in(edit.target, "/dev"))
         return {};  // it is there: the container has the host's /dev
-      SPC_TRY(host_file(edit.source, "mount source"));
+      if (auto file = host_file(edit.source, "mount source"); !file) {
+        if (!is_of_daemon(edit.source)) return std::move(file).error();
+        const auto why = Error::from_errno(file.error().sys_errno(), "mount source " + in_quotes(edit.source));
+        edits_.notes.push_back(formatted("{}: left out", why.message()));
+        return {};
+      }
     }
     SPC_TRY(can_be_made(edit.target, "mount"));
     edit.read_only = false;
@@ -191,8 +196,11 @@ class Injection {
     }
     // Nobody inside can make device nodes, and directories have the mode that the image gives them.
     if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
-    if (verb) return cannot_run(hook, formatted("unsupported: {} does", in_quotes(verb->name)));
-    return add_program(hook);
+    if (!verb) return add_program(hook);
+    // As nvidia-cdi-hook itself does it, so that the files of a newer toolkit can be used.
+    if (verb->name != "noop")
+      edits_.warnings.push_back(formatted("hook {}: {} is unknown and left out", in_quotes(hook.path), in_quotes(verb->name)));
+    return {};
   }
 
   [[nodiscard]] Error cannot_run(const CdiHook& hook, const std::string& why) const {
@@ -314,6 +322,11 @@ std::vector<std::string> decisive_nodes(const CdiDevice& device) {
 }
 
 }  // namespace
+
+bool is_of_daemon(const std::string& path) {
+  const bool in_run = lies_in(path, "/run") || lies_in(path, "/var/run");
+  return path == "/tmp/nvidia-mps" || (in_run && (path.ends_with("/socket") || path.ends_with(".sock")));
+}
 
 Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>& devices) {
   std::string files;

@@ -6,6 +6,7 @@
 #include "base/format.hpp"
 #include "doctor/preflight.hpp"
 #include "base/text.hpp"
+#include "hooks/cdi/inject.hpp"
 #include "hooks/cdi/registry.hpp"
 
 namespace spc {
@@ -179,7 +180,8 @@ Finding check_imex(const Surroundings& around) {
 /// A file of the host that a specification mounts and that is not there: the driver it was made for has gone.
 std::string missing_source(const Surroundings& around, const CdiEdits& edits) {
   for (const CdiMount& mount : edits.mounts) {
-    if ((mount.type.empty() || mount.type == "bind") && !around.exists(mount.host_path)) return mount.host_path;
+    const bool is_bind = mount.type.empty() || mount.type == "bind";
+    if (is_bind && !is_of_daemon(mount.host_path) && !around.exists(mount.host_path)) return mount.host_path;
   }
   return {};
 }

@@ -188,6 +188,10 @@ TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's pat
   expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which does not exist");
   node.file("/etc/cdi/nvidia.json", "{");
   expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
+  node.file("/etc/cdi/nvidia.json",
+            R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [)"
+            R"({"hostPath": "/run/nvidia-persistenced/socket", "containerPath": "/run/nvidia-persistenced/socket"}]}}]})");
+  expect(node.check("CDI"), Verdict::ok, "/etc/cdi/nvidia.json");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/lib::/usr/local/cuda/lib64/stubs/";
   expect(node.check("stub libraries"), Verdict::failed, "/usr/local/cuda/lib64/stubs");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/stubs.d:/opt/lib";

@@ -213,10 +213,6 @@ TEST_CASE("what would be more than a device is refused") {
             .find("programs are not run for a device in stage startContainer") != std::string::npos);
   CHECK(
       refusal_of_edits(
-          R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","explode"]}]})")
-          .find("unsupported: \"explode\" does") != std::string::npos);
-  CHECK(
-      refusal_of_edits(
           R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
           .find("is not TARGET::LINK") != std::string::npos);
   CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})", {"/dev/old"})
@@ -235,6 +231,22 @@ TEST_CASE("a program of another vendor is left to the engine, which runs what is
              R"("path":"/usr/bin/vendor-hook","args":["vendor-hook","a"],"env":["A=b"],"timeout":5}]}}]})");
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.programs == std::vector<ProgramEdit>{{"/usr/bin/vendor-hook", {"vendor-hook", "a"}, {"A=b"}, 5}});
+}
+
+TEST_CASE("a hook of a newer toolkit and the socket of a daemon that does not run are left out") {
+  const FakeHost host;
+  host.write("/etc/cdi/v.json",
+             R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x","containerEdits":{"env":["A=b"],"mounts":[)"
+             R"({"hostPath":"/run/nvidia-persistenced/socket","containerPath":"/run/nvidia-persistenced/socket"},)"
+             R"({"hostPath":"/tmp/nvidia-mps","containerPath":"/tmp/nvidia-mps"}],"hooks":[)"
+             R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","noop"]},)"
+             R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","brand-new","--x"]}]}}]})");
+  const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
+  CHECK(edits.mounts.empty());
+  CHECK(edits.environment.set.at("A") == "b");
+  CHECK(edits.warnings == std::vector<std::string>{"hook \"/usr/bin/nvidia-cdi-hook\": \"brand-new\" is unknown and left out"});
+  CHECK(has(edits.notes, "mount source \"/tmp/nvidia-mps\": no such file or directory: left out"));
+  CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/run/nvidia/driver/usr/lib/x","containerPath":"/x"}]})").find("mount source") == 0);
 }
 
 TEST_CASE("what a CDI file names and the node does not have is refused with advice") {
