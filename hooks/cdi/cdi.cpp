@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "hooks/cdi/inject.hpp"
@@ -59,21 +60,31 @@ std::vector<CdiEntry> usable_gpus(const HookContext& context, const CdiRegistry&
   return usable;
 }
 
-/// Takes away those that Slurm has not allocated to the step; gives back their nodes, which it shall not open.
-std::vector<std::string> take_others(const HookContext& context, std::vector<CdiEntry>& gpus) {
-  std::vector<std::string> denied;
-  const auto allocated = has_mig_parts(context) ? std::nullopt : allocated_of(context, gpus.size());
-  if (!allocated) return denied;
+/// N of its /dev/nvidiaN.
+unsigned minor_of(const CdiEntry& gpu) {
+  for (const std::string& node : device_nodes_of(gpu)) {
+    if (const auto minor = number_behind("/dev/nvidia", node)) return *minor;
+  }
+  return 0;
+}
+
+/// Takes away those that Slurm has not allocated to the step, and denies their nodes. NVIDIA's tool lists them in PCI order.
+void take_others(const HookContext& context, std::vector<CdiEntry>& gpus, Edits& edits) {
+  if (has_mig_parts(context)) return;
+  std::vector<unsigned> minors;
+  for (const CdiEntry& gpu : gpus) minors.push_back(minor_of(gpu));
+  const GpuAllocation allocation = allocated_among(context, minors);
+  if (!allocation.doubt.empty()) edits.warnings.push_back(allocation.doubt);
+  if (!allocation.gpus) return;
   std::vector<CdiEntry> kept;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
-    if (allocated->contains(i)) {
+    if (allocation.gpus->contains(i)) {
       kept.push_back(gpus[i]);
     } else {
-      for (std::string& node : device_nodes_of(gpus[i])) denied.push_back(std::move(node));
+      std::ranges::move(device_nodes_of(gpus[i]), std::back_inserter(edits.denied_devices));
     }
   }
   gpus = std::move(kept);
-  return denied;
 }
 
 bool wants_cdi(const HookContext& context) { return !context.devices.empty() || prefers_cdi(context); }
@@ -81,10 +92,10 @@ bool wants_cdi(const HookContext& context) { return !context.devices.empty() || 
 Result<Edits> prepare_cdi_devices(const HookContext& context) {
   const auto registry = CdiRegistry::read(context.host_root, trusted_owner(context));
   std::vector<CdiEntry> devices;
-  std::vector<std::string> denied;
+  Edits allocated;
   if (prefers_cdi(context) && !names_gpus(context)) {
     devices = usable_gpus(context, registry);
-    denied = take_others(context, devices);
+    take_others(context, devices, allocated);
   }
   Edits edits;
   const bool matters = !context.devices.empty() || !devices.empty() || context.may_open("/dev/nvidiactl");
@@ -94,7 +105,8 @@ Result<Edits> prepare_cdi_devices(const HookContext& context) {
     devices.insert(devices.end(), found.begin(), found.end());
   }
   if (!devices.empty()) edits = SPC_TRY(edits_for(context, devices));
-  edits.denied_devices = std::move(denied);
+  edits.denied_devices = std::move(allocated.denied_devices);
+  std::ranges::move(allocated.warnings, std::back_inserter(edits.warnings));
   auto& problems = matters ? edits.warnings : edits.notes;
   problems.insert(problems.begin(), registry.problems().begin(), registry.problems().end());
   return edits;
@@ -103,7 +115,7 @@ Result<Edits> prepare_cdi_devices(const HookContext& context) {
 /// Whether CUDA libraries of the image take the place of the driver's only the image can say.
 Result<void> create_cdi_devices(const HookContext& context, Edits& edits) {
   const auto version = edits.remembered.find(kCdiDriverVersion);
-  if (version == edits.remembered.end() || !context.open_in_image) return {};
+  if (version == edits.remembered.end() || !context.open_in_image || !context.flag("cuda_compat", true)) return {};
   const CudaCompat compat = cuda_compat_of_image(context, version->second);
   if (!compat.directory.empty()) edits.library_directories.push_back({.path = compat.directory, .before = true});
   if (!compat.reason.empty()) edits.notes.push_back(compat.reason);

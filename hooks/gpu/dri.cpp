@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <numeric>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -36,6 +38,22 @@ struct FoundGpus : HostFindings {
   }
 };
 
+/// ROCm counts GPUs, and the partitions of one, as KFD lists them. It lists to a process what its cgroup allows: where that is
+/// not all, they stay in PCI order.
+void sort_like_rocm(const NodeFiles& node, std::vector<DriGpu>& gpus) {
+  const std::string topology = "/sys/class/kfd/kfd/topology/nodes/";
+  std::map<std::string, std::size_t> places;
+  for (const std::string& name : node.names(topology)) {
+    for (const std::string& line : parts_of(node.text(topology + name + "/properties"), '\n')) {
+      constexpr std::string_view kMinor = "drm_render_minor ";
+      if (line.starts_with(kMinor)) places.emplace("/dev/dri/renderD" + line.substr(kMinor.size()), places.size());
+    }
+  }
+  const auto is_listed = [&](const DriGpu& gpu) { return places.contains(gpu.render_node); };
+  if (!std::ranges::all_of(gpus, is_listed)) return;
+  std::ranges::stable_sort(gpus, {}, [&](const DriGpu& gpu) { return places.at(gpu.render_node); });
+}
+
 bool granted_render_node(const HookContext& context) {
   return !context.granted_devices ||
          std::ranges::any_of(*context.granted_devices, [](const std::string& node) {
@@ -65,38 +83,40 @@ std::vector<DriGpu> accessible_dri_gpus(const HookContext& context, std::string_
   return gpus;
 }
 
-/// Nothing is shown until `create` says so.
-Edits offer(const HookContext& context, std::string_view vendor) {
-  Edits edits;
-  const auto gpus = accessible_dri_gpus(context, vendor);
-  if (gpus.empty()) return edits;
-  const auto allocated = allocated_of(context, gpus.size());
-  auto found = std::make_shared<FoundGpus>();
-  for (const DriGpu& gpu : gpus) {
-    const bool of_step = !allocated || allocated->contains(found->accessible.size());
-    found->accessible.push_back({gpu, of_step});
-    for (const std::string& node : dri_nodes_of(gpu)) {
-      if (context.may_open(node)) edits.denied_devices.push_back(node);
-    }
-  }
-  edits.found = std::move(found);
-  return edits;
+std::vector<unsigned> render_minors_of(const std::vector<DriGpu>& gpus) {
+  std::vector<unsigned> minors;
+  for (const DriGpu& gpu : gpus) minors.push_back(number_behind("/dev/dri/renderD", gpu.render_node).value_or(0));
+  return minors;
 }
 
-/// Leaves these open, of the offered ones.
-void show(const DriGpus& gpus, Edits& edits) {
-  for (const DriGpu* gpu : gpus) {
-    for (const std::string& node : dri_nodes_of(*gpu)) {
-      if (std::erase(edits.denied_devices, node) != 0)
-        edits.devices.push_back({.path = node, .source = {}, .optional = true});
-    }
+/// Of the GPUs that the step can open.
+FoundGpus find_gpus(const HookContext& context, std::string_view vendor, Edits& edits) {
+  FoundGpus found;
+  const auto gpus = accessible_dri_gpus(context, vendor);
+  const auto allocation = allocated_among(context, render_minors_of(gpus));
+  if (!allocation.doubt.empty()) edits.warnings.push_back(allocation.doubt);
+  for (const DriGpu& gpu : gpus) {
+    const bool of_step = !allocation.gpus || allocation.gpus->contains(found.accessible.size());
+    found.accessible.push_back({gpu, of_step});
   }
-  edits.notes.push_back("GPUs: " + names_of(gpus));
+  return found;
 }
+
+void add_nodes(const HookContext& context, const DriGpu& gpu, Edits& edits) {
+  for (const std::string& node : dri_nodes_of(gpu)) {
+    if (context.may_open(node)) edits.devices.push_back({.path = node, .source = {}, .optional = true});
+  }
+}
+
+// --- AMD: masks nothing. ROCm passes over a GPU that is missing (ENOENT) or that the cgroup denies (EPERM), and fails for all
+// if one cannot be opened for another reason (libhsakmt, topology.c). What is not selected is left out by ROCR_VISIBLE_DEVICES.
 
 Result<Edits> prepare_amd(const HookContext& context) {
-  Edits edits = offer(context, kAmd);
-  if (edits.found && !context.may_open("/dev/kfd")) {
+  Edits edits;
+  auto found = find_gpus(context, kAmd, edits);
+  if (found.accessible.empty()) return Edits();
+  edits.found = std::make_shared<FoundGpus>(std::move(found));
+  if (!context.may_open("/dev/kfd")) {
     edits.warnings.emplace_back(
         "/dev/kfd is not accessible, so ROCm finds no GPU (hint: its group is often render or "
         "video)");
@@ -104,60 +124,136 @@ Result<Edits> prepare_amd(const HookContext& context) {
   return edits;
 }
 
+struct AmdSelection {
+  DriGpus shown;
+  std::string missing;  ///< words that name none of them
+};
+
 /// AMD_VISIBLE_DEVICES, of the job or else of the image: all, none, void, or numbers among the step's GPUs.
+std::string amd_visible(const HookContext& context) {
+  const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
+  if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
+  return visible == nullptr ? "all" : *visible;
+}
+
+AmdSelection select_amd(const std::string& visible, const DriGpus& of_step) {
+  AmdSelection selected;
+  const auto show = [&](const DriGpu* gpu) {
+    if (std::ranges::find(selected.shown, gpu) == selected.shown.end()) selected.shown.push_back(gpu);
+  };
+  for (const std::string& word : parts_of(visible)) {
+    const auto number = decimal(word);
+    if (word == "all") {
+      std::ranges::for_each(of_step, show);
+    } else if (number && *number < of_step.size()) {
+      show(of_step[*number]);
+    } else if (word != "none" && word != "void") {
+      selected.missing += (selected.missing.empty() ? "" : ", ") + word;
+    }
+  }
+  return selected;
+}
+
 Result<void> create_amd(const HookContext& context, Edits& edits) {
   const auto* found = edits.found_as<FoundGpus>();
   if (found == nullptr) return {};
-  const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
-  if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
+  const std::string visible = amd_visible(context);
   const DriGpus of_step = found->of_step();
-  DriGpus shown;
-  std::string missing;
-  for (const std::string& word : parts_of(visible == nullptr ? "all" : *visible)) {
-    const auto number = decimal(word);
-    if (word == "all") {
-      shown = of_step;
-    } else if (number && *number < of_step.size()) {
-      shown.push_back(of_step[*number]);
-    } else if (word != "none" && word != "void") {
-      missing += (missing.empty() ? "" : ", ") + word;
-    }
-  }
-  if (!missing.empty()) {
+  const AmdSelection selected = select_amd(visible, of_step);
+  if (!selected.missing.empty()) {
     const std::string why = formatted(
         "AMD_VISIBLE_DEVICES={} requests {}, which this step does not have; available: {}",
-        *visible, missing, names_of(of_step));
-    if (!shown.empty()) edits.warnings.push_back(why);
-    if (shown.empty())
+        visible, selected.missing, names_of(of_step));
+    if (!selected.shown.empty()) edits.warnings.push_back(why);
+    if (selected.shown.empty())
       edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
   }
   edits.devices.push_back({.path = "/dev/kfd", .source = {}, .optional = true});
-  show(shown, edits);
+  for (const DriGpu* gpu : selected.shown) add_nodes(context, *gpu, edits);
+  edits.notes.push_back("GPUs: " + names_of(selected.shown));
+  if (selected.shown.size() < found->accessible.size())
+    edits.notes.emplace_back("more GPUs are accessible: ROCR_VISIBLE_DEVICES leaves them out");
   return {};
 }
 
-Result<Edits> prepare_intel(const HookContext& context) { return offer(context, kIntel); }
-
-Result<void> create_intel(const HookContext&, Edits& edits) {
-  if (const auto* found = edits.found_as<FoundGpus>()) show(found->of_step(), edits);
-  return {};
+/// The numbers of those that are shown, among all that ROCm finds; of `given`, the job's own list, those that are. Nothing: the
+/// list is not one of numbers, or has none of them.
+std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& shown, const std::string* given) {
+  const auto is_shown = [&](std::size_t number) {
+    return std::ranges::find(shown, &found.accessible[number].gpu) != shown.end();
+  };
+  std::vector<std::size_t> numbers(found.accessible.size());
+  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  if (given != nullptr) {
+    numbers.clear();
+    for (const std::string& word : parts_of(*given)) {
+      const auto number = decimal(word);
+      if (!number || *number >= found.accessible.size()) return std::nullopt;
+      numbers.push_back(*number);
+    }
+  }
+  std::string list;
+  for (const std::size_t number : numbers) {
+    if (is_shown(number)) list += (list.empty() ? "" : ",") + std::to_string(number);
+  }
+  if (!list.empty()) return list;
+  return shown.empty() ? std::optional<std::string>("-1") : std::nullopt;
 }
 
-/// Inside, /sys is the node's. Without a list of Slurm's there is nothing to look at it for.
-Edits renumber(const HookContext& context, std::string_view vendor,
-               std::initializer_list<const char*> names) {
+/// Inside, /sys is the node's. Where all GPUs that can be opened are the step's there is nothing to look at it for.
+Result<Edits> task_amd(const HookContext& context) {
   Edits edits;
-  if (!allocated_of(context, SIZE_MAX)) return edits;
-  renumber_variables(context, accessible_dri_gpus(context, vendor).size(), names, edits);
+  const std::string visible = amd_visible(context);
+  const std::string* given = context.of_job("ROCR_VISIBLE_DEVICES");
+  if (visible == "all" && (given != nullptr || !allocated_of(context, SIZE_MAX))) return edits;
+  Edits unused;  // `create` has said it
+  const FoundGpus found = find_gpus(context, kAmd, unused);
+  if (found.accessible.empty()) return edits;
+  const DriGpus shown = select_amd(visible, found.of_step()).shown;
+  if (given == nullptr && shown.size() == found.accessible.size()) return edits;
+  const auto list = rocr_list(found, shown, given);
+  if (list && (given == nullptr || *list != *given)) edits.environment.set["ROCR_VISIBLE_DEVICES"] = *list;
+  if (!list) {
+    edits.warnings.push_back(formatted(
+        "AMD_VISIBLE_DEVICES={} has no effect: ROCR_VISIBLE_DEVICES={} selects no such GPU", visible, *given));
+  }
   return edits;
 }
 
-Result<Edits> task_amd(const HookContext& context) {
-  return renumber(context, kAmd, {"ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"});
+// --- Intel ---
+
+/// Nothing is shown until `create` says so.
+Result<Edits> prepare_intel(const HookContext& context) {
+  Edits edits;
+  auto found = find_gpus(context, kIntel, edits);
+  if (found.accessible.empty()) return Edits();
+  for (const AccessibleGpu& accessible : found.accessible) {
+    for (const std::string& node : dri_nodes_of(accessible.gpu)) {
+      if (context.may_open(node)) edits.denied_devices.push_back(node);
+    }
+  }
+  edits.found = std::make_shared<FoundGpus>(std::move(found));
+  return edits;
+}
+
+/// Leaves those of the step open, of the offered ones.
+Result<void> create_intel(const HookContext& context, Edits& edits) {
+  const auto* found = edits.found_as<FoundGpus>();
+  if (found == nullptr) return {};
+  const DriGpus of_step = found->of_step();
+  for (const DriGpu* gpu : of_step) {
+    for (const std::string& node : dri_nodes_of(*gpu)) std::erase(edits.denied_devices, node);
+    add_nodes(context, *gpu, edits);
+  }
+  edits.notes.push_back("GPUs: " + names_of(of_step));
+  return {};
 }
 
 Result<Edits> task_intel(const HookContext& context) {
-  return renumber(context, kIntel, {"ZE_AFFINITY_MASK"});
+  Edits edits;
+  if (!allocated_of(context, SIZE_MAX)) return edits;
+  renumber_variables(context, render_minors_of(accessible_dri_gpus(context, kIntel)), {"ZE_AFFINITY_MASK"}, edits);
+  return edits;
 }
 
 Result<Edits> refuse_without_gpus(const HookContext& context) {
@@ -180,14 +276,17 @@ std::vector<DriGpu> dri_gpus(const HookContext& context, std::string_view vendor
   const std::string drm = "/sys/class/drm/";
   std::vector<DriGpu> gpus;
   for (const std::string& name : node.names(drm, "renderD")) {
-    if (!node.text(drm + name + "/device/vendor").starts_with(vendor)) continue;
-    const std::string address = node.link(drm + name + "/device");
-    DriGpu gpu{"/dev/dri/" + name, {}, address.substr(address.rfind('/') + 1)};
+    const std::string device = node.link(drm + name + "/device");
+    const std::string address = device.substr(device.rfind('/') + 1);
+    const bool is_partition = vendor == kAmd && address.starts_with("amdgpu_xcp");
+    if (!is_partition && !node.text(drm + name + "/device/vendor").starts_with(vendor)) continue;
+    DriGpu gpu{"/dev/dri/" + name, {}, address};
     const auto cards = node.names(drm + name + "/device/drm", "card");
     if (!cards.empty()) gpu.card_node = "/dev/dri/" + cards.front();
     gpus.push_back(std::move(gpu));
   }
   std::ranges::stable_sort(gpus, {}, &DriGpu::pci_address);
+  if (vendor == kAmd) sort_like_rocm(node, gpus);
   return gpus;
 }
 

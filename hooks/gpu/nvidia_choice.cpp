@@ -180,6 +180,29 @@ Gpus those_at(const Gpus& gpus, const std::set<std::size_t>& indices) {
   return chosen;
 }
 
+/// Of a list of UUIDs in CUDA_VISIBLE_DEVICES, as Slurm 25.11 can set it: `count` of these, or it is none of the step's.
+std::optional<std::set<std::size_t>> allocated_by_uuid(const HookContext& context, const Gpus& accessible, std::size_t count) {
+  const std::string* visible = context.of_job("CUDA_VISIBLE_DEVICES");
+  std::set<std::size_t> indices;
+  for (const std::string& word : parts_of(visible == nullptr ? "" : *visible)) {
+    const auto found = std::ranges::find(accessible, gpu_of_uuid(accessible, word));
+    if (found == accessible.end()) return std::nullopt;
+    indices.insert(static_cast<std::size_t>(found - accessible.begin()));
+  }
+  return indices.size() == count ? std::optional(std::move(indices)) : std::nullopt;
+}
+
+/// MIG partitions have numbers of their own.
+GpuAllocation allocation_of(const HookContext& context, const Gpus& accessible) {
+  if (has_mig_parts(context)) return {};
+  const auto numbers = allocated_of(context, accessible.size());
+  if (!numbers) return {};
+  if (auto by_uuid = allocated_by_uuid(context, accessible, numbers->size())) return {.gpus = std::move(by_uuid), .doubt = {}};
+  std::vector<unsigned> minors;
+  for (const NvidiaGpu* gpu : accessible) minors.push_back(gpu->minor);
+  return allocated_among(context, minors);
+}
+
 /// What NVIDIA_VISIBLE_DEVICES says. With --container-gpu an image cannot say that it wants none.
 std::string visible_devices(const HookContext& context) {
   if (const std::string* of_job = context.of_job("NVIDIA_VISIBLE_DEVICES")) return *of_job;
@@ -199,7 +222,11 @@ void judge(const Selection& selected, const std::string& asks, const Gpus& of_st
         formatted("{} requests {}, which this step does not have; available: {}", asks,
                   shortened(words), in_words(of_step));
     if (selected.gpus.empty()) {
-      choice.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
+      const auto is_unknown = [](const NvidiaGpu* gpu) { return gpu->uuid.empty(); };
+      const auto is_uuid = [](const std::string& word) { return word.starts_with("GPU-"); };
+      const bool may_be_there = std::ranges::any_of(selected.not_found, is_uuid) && std::ranges::any_of(of_step, is_unknown);
+      choice.refusal = why + (may_be_there ? " (hint: UUIDs are unknown before the first use: run nvidia-persistenced on the node)"
+                                           : " (hint: leave it at \"all\": Slurm selects the GPUs of a step)");
       return;
     }
     choice.warnings.push_back(why);
@@ -243,9 +270,9 @@ std::vector<std::string> deniable_nodes(const NvidiaNode& node) {
 NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
   NvidiaChoice choice;
   const Gpus accessible = accessible_gpus(node);
-  const auto allocated =
-      has_mig_parts(context) ? std::nullopt : allocated_of(context, accessible.size());
-  const Gpus of_step = allocated ? those_at(accessible, *allocated) : accessible;
+  const GpuAllocation allocation = allocation_of(context, accessible);
+  if (!allocation.doubt.empty()) choice.warnings.push_back(allocation.doubt);
+  const Gpus of_step = allocation.gpus ? those_at(accessible, *allocation.gpus) : accessible;
 
   const std::string wanted = visible_devices(context);
   const std::string asks = "NVIDIA_VISIBLE_DEVICES=" + shortened(wanted);
@@ -271,7 +298,7 @@ NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node) {
                        [&](const NvidiaGpu* gpu) { return selected.gpus.contains(gpu); });
   for (const NvidiaGpu* gpu : shown) add_gpu_devices(*gpu, selected, node, choice);
   choice.notes.push_back("GPUs: " + in_words(shown));
-  if (allocated)
+  if (allocation.gpus)
     choice.notes.push_back("more GPUs are accessible than Slurm allocated: the others are masked");
   return choice;
 }

@@ -50,17 +50,6 @@ NvidiaOffer socket_offer(const NvidiaFile& socket) {
   return offer;
 }
 
-/// The directory by which programs reach the control daemon of MPS, where that one runs.
-std::string mps_directory(const HookContext& context) {
-  const std::string* named = context.of_job("CUDA_MPS_PIPE_DIRECTORY");
-  const std::string directory =
-      named != nullptr && named->starts_with('/') ? *named : "/tmp/nvidia-mps";
-  struct stat status {};
-  const bool runs = ::stat((context.host_root + directory + "/control").c_str(), &status) == 0 &&
-                    S_ISSOCK(status.st_mode);
-  return runs ? directory : std::string();
-}
-
 bool is_wanted(const NvidiaOffer& offer, std::uint32_t uses) {
   if (offer.library && offer.library->is_32_bit && (uses & for_32_bit) == 0) return false;
   return (offer.uses & uses & for_any) != 0;
@@ -72,9 +61,9 @@ void add_links(const NvidiaLibrary& library, const std::string& directory, Edits
   const auto link = [&](const std::string& name, const std::string& target) {
     edits.symlinks.push_back({directory + "/" + name, target});
   };
-  if (stem == "libcuda") link("libcuda.so", "libcuda.so.1");
-  if (stem == "libnvidia-opticalflow")
-    link("libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1");
+  // Programs that open a library by its name without version find it on the host; libcuda.so they open everywhere.
+  const bool is_opened_plain = library.has_plain_link || stem == "libcuda" || stem == "libnvidia-opticalflow";
+  if (is_opened_plain && !library.soname.empty() && library.soname != stem + ".so") link(stem + ".so", library.soname);
   if (stem == "libGLX_nvidia") link("libGLX_indirect.so.0", library.file);
   if (stem == "libnvidia-vulkan-producer") link("libnvidia-vulkan-producer.so", library.file);
   if (stem == "libnvidia-allocator") link("gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1");
@@ -94,6 +83,16 @@ void place_library(const NvidiaLibrary& library, const LibraryPlaces& places, Mo
 }
 
 }  // namespace
+
+std::string mps_directory(const HookContext& context) {
+  const std::string* named = context.of_job("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string directory =
+      named != nullptr && named->starts_with('/') ? *named : "/tmp/nvidia-mps";
+  struct stat status {};
+  const bool runs = ::stat((context.host_root + directory + "/control").c_str(), &status) == 0 &&
+                    S_ISSOCK(status.st_mode);
+  return runs ? directory : std::string();
+}
 
 std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDriver& driver) {
   std::vector<NvidiaOffer> offers;

@@ -7,6 +7,9 @@
 
 namespace spc {
 
+/// The directory by which programs reach the control daemon of MPS, where that one runs; empty otherwise.
+std::string mps_directory(const HookContext& context);
+
 /// All driver files that a container could need; none if libraries and kernel module do not match.
 std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDriver& driver);
 

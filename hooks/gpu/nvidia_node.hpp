@@ -23,6 +23,7 @@ struct NvidiaNode : HostFindings {
   NvidiaDriver driver;
   std::set<std::string> accessible;  ///< device nodes that the step may open
   std::vector<NvidiaOffer> offers;
+  bool has_mps = false;  ///< its daemon runs
 };
 
 }  // namespace spc

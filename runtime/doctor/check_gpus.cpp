@@ -137,7 +137,7 @@ Finding check_driver(const Surroundings& around) {
 
 Finding check_uvm(const Surroundings& around) {
   constexpr char kWhat[] = "nvidia-uvm";
-  constexpr char kCure[] = "on the node: modprobe nvidia-uvm; nvidia-modprobe -u -c0, before slurmd starts";
+  constexpr char kCure[] = "on the node, as root, before slurmd starts: nvidia-modprobe -u -c0";
   if (!has_driver(around)) return {kWhat, Verdict::ok, "not needed: no driver", ""};
   if (!around.exists("/dev/nvidia-uvm")) return {kWhat, Verdict::failed, "no /dev/nvidia-uvm", kCure};
   if (const int error = around.may_open("/dev/nvidia-uvm"); error != 0) {

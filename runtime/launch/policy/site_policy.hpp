@@ -18,11 +18,11 @@ namespace spc {
 /// `key=value\0` behind the PolicyRecord in /run/spank-container/policy. spank-container.conf(5)
 /// explains the keys; kSiteKeys has a row for each.
 struct SitePolicy {
-  bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, frameworks{};
+  bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, cuda_compat{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{};
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
   std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer, signature_policy;
-  std::string gpu, gpu_devices, driver_root, mpi, mpi_abi, fabric;
+  std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
   std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, features_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, fabric_libraries;
 
@@ -126,6 +126,9 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
     {"gpu_devices", "allocated, accessible", "allocated",
      "GPUs of a step: those allocated by Slurm that its device cgroup allows, or all that it allows",
      &SitePolicy::gpu_devices},
+    {"gpu_numbers", "auto, pci, file", "auto",
+     "what Slurm's GPU numbers count: GPUs in PCI order, or files in gres.conf; auto: only where both are the same",
+     &SitePolicy::gpu_numbers},
     {"driver_root", "directory", "",
      "location of the GPU driver's files, if not in the system directories",
      &SitePolicy::driver_root, key::is_absolute_or_none,
@@ -133,6 +136,9 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
     {"prefer_cdi", "yes or no", "false",
      "use a CDI file for GPUs instead of driver discovery",
      &SitePolicy::prefer_cdi},
+    {"cuda_compat", "yes or no", "true",
+     "let an image's newer libcuda (forward compatibility) replace the driver's",
+     &SitePolicy::cuda_compat},
     {"mpi", "image, host", "image", "MPI to use unless the job says otherwise", &SitePolicy::mpi},
     {"mpi_abi", "major, full, strict", "full",
      "how closely the node's MPI must match the image's to replace it",

@@ -202,9 +202,11 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
 
   // Nobody constrains devices, and Slurm has given the second one.
   context.job["SLURM_STEP_GPUS"] = "1";
+  CHECK(edits_as_lines(cdi_hook, context) == native);  // which, nobody can say: minors run against the bus
+  context.settings.emplace("gpu_numbers", "pci");
   const auto one = edits_as_lines(cdi_hook, context);
   CHECK(one.contains("device /dev/nvidia0"));
   CHECK(one.contains("denied /dev/nvidia1"));
-  context.settings.clear();
+  context.settings.erase("prefer_cdi");
   CHECK(edits_as_lines(nvidia_hook, context) == one);
 }

@@ -3,6 +3,7 @@
 #include "unit/catch.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/step/gpu_allocation.hpp"
+#include "hooks/gpu/dri.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 
 using namespace spc;
@@ -115,6 +116,12 @@ TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without 
     CHECK(edits.libraries.empty());
     CHECK(edits.denied_devices.size() == 2);
   }
+  auto context = node.of_step({0, 1});
+  context.job["SLURM_STEP_GPUS"] = "0,1";
+  CHECK(with_visible(context, "void").warnings ==
+        Nodes{"Slurm allocated the GPUs 0,1, but the job has NVIDIA_VISIBLE_DEVICES=void: none is injected (hint: unset it)"});
+  context.image["NVIDIA_VISIBLE_DEVICES"] = "void";
+  CHECK(gpu_edits(context).warnings.empty());
   const auto none = with_visible(node.of_step({0, 1}), "none");
   CHECK(gpus_in(none).empty());
   CHECK(mounts_in(none) > 0);
@@ -136,6 +143,7 @@ TEST_CASE("fake GPUs: the job's variable counts more than the image's, and the o
 TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the others are covered") {
   const FourGpus node;
   auto context = node.of_step({0, 1, 2, 3});
+  context.settings.emplace("gpu_numbers", "pci");
   context.job["SLURM_GPUS_ON_NODE"] = "2";
   context.job["SLURM_STEP_GPUS"] = "1,2";  // in the order of the bus: minors 2 and 1
   const auto edits = gpu_edits(context);
@@ -148,6 +156,36 @@ TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the other
   context.settings.emplace("gpu_devices", "accessible");
   CHECK(gpus_in(gpu_edits(context)).size() == 4);
   CHECK(nvidia_hook.task(context)->environment.set.empty());
+}
+
+TEST_CASE("fake GPUs: minors that are not in the order of the bus leave Slurm's numbers in doubt") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1, 2, 3});
+  context.job = {{"SLURM_STEP_GPUS", "0,1"}, {"CUDA_VISIBLE_DEVICES", "1"}};
+  const auto doubtful = gpu_edits(context);
+  CHECK(gpus_in(doubtful).size() == 4);
+  REQUIRE(doubtful.warnings.size() == 1);
+  CHECK(doubtful.warnings.front().find("Slurm allocated the GPUs 0,1, but device files are not in PCI order") == 0);
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+
+  context.settings.emplace("gpu_numbers", "file");
+  const auto by_file = gpu_edits(context);
+  CHECK(gpus_in(by_file) == Nodes{"/dev/nvidia1", "/dev/nvidia0"});
+  CHECK(by_file.warnings.empty());
+  CHECK(nvidia_hook.task(context)->environment.set.at("CUDA_VISIBLE_DEVICES") == "0");
+}
+
+TEST_CASE("fake GPUs: UUIDs that Slurm gives leave no doubt") {
+  const FourGpus node;
+  auto context = node.of_step({0, 1, 2, 3});
+  const std::string uuid = "GPU-00000000-0000-0000-0000-00000000000";
+  context.job = {{"SLURM_STEP_GPUS", "0,1"}, {"CUDA_VISIBLE_DEVICES", uuid + "0," + uuid + "2"}};
+  const auto edits = gpu_edits(context);
+  CHECK(gpus_in(edits) == Nodes{"/dev/nvidia2", "/dev/nvidia0"});
+  CHECK(edits.warnings.empty());
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+  context.job["CUDA_VISIBLE_DEVICES"] = uuid + "0";  // of one task
+  CHECK(gpus_in(gpu_edits(context)).size() == 4);
 }
 
 TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied again") {
@@ -213,18 +251,73 @@ TEST_CASE("fake AMD and Intel GPUs: where others are covered, the tasks' variabl
   node.render(131, 3, "0x8086", "0000:03:00.0");
   auto context = node.context();
   context.job = {{"SLURM_STEP_GPUS", "1"}, {"ROCR_VISIBLE_DEVICES", "1"}, {"ZE_AFFINITY_MASK", "1"}};
-  CHECK(amd_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ROCR_VISIBLE_DEVICES", "0"}});
-  CHECK(intel_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ZE_AFFINITY_MASK", "0"}});
-  context.granted_devices->erase("/dev/dri/renderD128");
   CHECK(amd_hook.task(context)->environment.set.empty());
+  CHECK(intel_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ZE_AFFINITY_MASK", "0"}});
   context.settings.emplace("prefer_cdi", "true");
   CHECK(intel_hook.task(context)->environment.set.empty());
 }
 
+TEST_CASE("fake AMD GPUs: none is masked, a variable leaves out those that are not selected") {
+  const FakeNode node;
+  node.render(128, 0, "0x1002", "0000:11:00.0");
+  node.render(129, 1, "0x1002", "0000:c1:00.0");
+  node.link("/sys/class/drm/renderD130/device", "../../../devices/platform/amdgpu_xcp_0");
+  node.file("/dev/dri/renderD130");
+  const auto rocr = [&](const std::map<std::string, std::string>& job) -> std::string {
+    auto context = node.context();
+    context.job = job;
+    const auto edits = amd_hook.task(context);
+    REQUIRE(edits);
+    const auto& set = edits->environment.set;
+    return set.contains("ROCR_VISIBLE_DEVICES") ? set.at("ROCR_VISIBLE_DEVICES") : edits->warnings.empty() ? "" : "warning";
+  };
+  CHECK(rocr({}).empty());
+  CHECK(rocr({{"SLURM_STEP_GPUS", "1"}}) == "1");
+  CHECK(rocr({{"SLURM_STEP_GPUS", "1"}, {"ROCR_VISIBLE_DEVICES", "1"}}).empty());
+  CHECK(rocr({{"AMD_VISIBLE_DEVICES", "2,0"}}) == "0,2");
+  CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0"}, {"SLURM_STEP_GPUS", "1,2"}}) == "1");
+  CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0,1"}, {"ROCR_VISIBLE_DEVICES", "1,2"}}) == "1");
+  CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0"}, {"ROCR_VISIBLE_DEVICES", "GPU-5d"}}) == "warning");
+  CHECK(rocr({{"AMD_VISIBLE_DEVICES", "none"}}) == "-1");
+  // ROCm counts as KFD lists.
+  for (const auto& [place, minor] : {std::pair{"1", "129"}, {"2", "128"}, {"3", "130"}})
+    node.file(std::string("/sys/class/kfd/kfd/topology/nodes/") + place + "/properties", std::string("drm_render_minor ") + minor + "\n");
+  CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0,1"}}) == "0,1");
+  const auto context = node.context();
+  CHECK(dri_gpus(context, "0x1002").front().render_node == "/dev/dri/renderD129");
+  CHECK(amd_hook.prepare(context)->denied_devices.empty());
+}
+
+TEST_CASE("fake GPUs of Slurm's list that cannot be opened are told with the reason") {
+  const FakeNode node;
+  node.kernel("550.54.15");
+  node.gpu(0, 0x20);
+  auto context = node.context();
+  context.granted_devices->clear();
+  CHECK_FALSE(nvidia_hook.when(context));
+  context.job = {{"SLURM_JOB_GPUS", "0"}, {"SLURM_STEP_ID", "3"}};  // of the job, in a step without GPUs
+  CHECK_FALSE(nvidia_hook.when(context));
+  context.job = {{"SLURM_STEP_GPUS", "0"}};
+  REQUIRE(nvidia_hook.when(context));
+  std::filesystem::remove(node.host() / "dev/nvidia0");
+  const auto warnings = nvidia_hook.prepare(context)->warnings;
+  REQUIRE(warnings.size() == 1);
+  const std::string why = "Slurm allocated the GPUs 0, but none can be opened: /dev/nvidia0: no such file or directory (hint: ";
+  CHECK(warnings.front().find(why) == 0);
+  std::filesystem::remove_all(node.host() / "proc/driver");
+  CHECK(nvidia_hook.prepare(context)->warnings.empty());  // GPUs of no vendor that we know
+  node.file("/sys/bus/pci/devices/0000:20:00.0/vendor", "0x10de\n");
+  node.file("/sys/bus/pci/devices/0000:20:00.0/class", "0x030200\n");
+  CHECK(nvidia_hook.prepare(context)->warnings.size() == 1);
+}
+
 TEST_CASE("numbers of the node become numbers of what can be opened") {
-  CHECK(renumbered("2", "1,2") == "1");
-  CHECK(renumbered("3,1", "1,3") == "1,0");
-  CHECK(renumbered("0", "1,2") == std::nullopt);
-  CHECK(renumbered("GPU-5d", "1,2") == std::nullopt);
-  CHECK(renumbered("", "1,2") == std::nullopt);
+  const std::vector<std::size_t> by_bus{0, 1, 2, 3}, against_it{3, 2, 1, 0};
+  CHECK(renumbered("2", "1,2", by_bus) == "1");
+  CHECK(renumbered("3,1", "1,3", by_bus) == "1,0");
+  CHECK(renumbered("3,1", "1,3", against_it) == "0,1");
+  CHECK(renumbered("0", "1,2", by_bus) == std::nullopt);
+  CHECK(renumbered("9", "1,2", by_bus) == std::nullopt);
+  CHECK(renumbered("GPU-5d", "1,2", by_bus) == std::nullopt);
+  CHECK(renumbered("", "1,2", by_bus) == std::nullopt);
 }

@@ -113,6 +113,6 @@ TEST_CASE("fake Intel node") {
   node.render(129, 1, "0x8086", "0000:02:00.0");
   auto context = node.context();
   context.job["SLURM_STEP_GPUS"] = "1";
-  CHECK_FALSE(nvidia_hook.when(context));
+  CHECK(*nvidia_hook.prepare(context) == Edits());
   compare("fake-intel", edits_of(intel_hook, context));
 }

@@ -14,11 +14,12 @@ using namespace spc;
 namespace {
 
 /// A library with NVIDIA's note about forward compatibility.
-std::string library_with_note(const std::string& text) {
+std::string library_with_note(const std::string& text, std::size_t align = 4, std::string owner = "NVIDIA Corporation") {
   const std::string names = std::string("\0.shstrtab\0.note.cuda.fwd_compatibility\0", 40);
   std::string note(sizeof(Elf64_Nhdr), '\0');
-  const std::string owner("NVIDIA Corporation\0\0", 20);
-  Elf64_Nhdr header{19, static_cast<Elf64_Word>(text.size()), 1};
+  owner.push_back('\0');
+  Elf64_Nhdr header{static_cast<Elf64_Word>(owner.size()), static_cast<Elf64_Word>(text.size()), 1};
+  owner.resize((owner.size() + align - 1) / align * align);
   std::memcpy(note.data(), &header, sizeof header);
   note += owner + text;
   Elf64_Ehdr elf{};
@@ -34,6 +35,8 @@ std::string library_with_note(const std::string& text) {
   sections[1].sh_offset = texts;
   sections[1].sh_size = names.size();
   sections[2].sh_name = 11;
+  sections[2].sh_type = SHT_NOTE;
+  sections[2].sh_addralign = align;
   sections[2].sh_offset = texts + names.size();
   sections[2].sh_size = note.size();
   std::string bytes(reinterpret_cast<const char*>(&elf), sizeof elf);
@@ -120,6 +123,78 @@ TEST_CASE("fake compat: without a note the later major version wins") {
   const OneGpu same;
   same.image_file(std::string(kCompat) + "/libcuda.so.535.99.2", library_with_note("no JSON"));
   CHECK(same.compat().directory.empty());
+}
+
+TEST_CASE("fake compat: the note is read as it is aligned, and one that cannot be read does not count as none") {
+  for (const std::size_t align : {1U, 4U, 8U}) {
+    const OneGpu node;
+    node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(R"({"Driver": [535]})", align));
+    CHECK(node.compat().directory == kCompat);
+  }
+  for (const std::string& bytes : {library_with_note("no JSON"), library_with_note(R"({"Driver": [535]})", 4, "Somebody"),
+                                   library_with_note(R"({"Driver": [535]})", 4, "NVIDIA corporation")}) {
+    const OneGpu node;
+    node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", bytes);
+    CHECK(node.compat().directory.empty());
+    CHECK(node.compat().reason == std::string(kCompat) + "/libcuda.so.560.1.2 in the image does not say which drivers it is for: not used");
+  }
+}
+
+TEST_CASE("fake compat: where NVIDIA's NGC images keep it") {
+  const OneGpu node;
+  node.image_file(std::string(kCompat) + "/lib.real/libcuda.so.560.1.2", library_with_note(R"({"Driver": [535]})"));
+  CHECK(node.compat().directory == std::string(kCompat) + "/lib.real");
+  node.image_file(std::string(kCompat) + "/libcuda.so.535.1.2");
+  CHECK(node.compat().version == "535.1.2");
+}
+
+TEST_CASE("fake compat: not on a GPU that does not support it, nor where the site does not want it") {
+  const OneGpu node;
+  node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(R"({"Driver": [535]})"));
+  const auto directories = [&](bool wanted) {
+    auto context = node.context();
+    context.settings.emplace("cuda_compat", wanted ? "true" : "false");
+    auto edits = nvidia_hook.prepare(context);
+    REQUIRE(nvidia_hook.create(context, *edits));
+    return edits->library_directories.size();
+  };
+  CHECK(directories(true) == 1);
+  CHECK(directories(false) == 0);
+  node.file("/proc/driver/nvidia/gpus/0000:20:00.0/information", "Model: \t NVIDIA GeForce RTX 4090\nDevice Minor: \t 0\n");
+  CHECK(directories(true) == 0);
+}
+
+TEST_CASE("fake driver: names without a version are there as on the host") {
+  const OneGpu node;
+  node.link("/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1");
+  std::vector<SymlinkEdit> links = node.edits_with({}).symlinks;
+  std::erase_if(links, [](const SymlinkEdit& link) { return !link.path.ends_with(".so"); });
+  CHECK(links == std::vector<SymlinkEdit>{{"/usr/lib64/libcuda.so", "libcuda.so.1"}, {"/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1"}});
+}
+
+TEST_CASE("fake driver: what cannot work in a container is said") {
+  const OneGpu node;
+  auto context = node.context();
+  const auto says = [&](const std::string& what) {
+    auto edits = nvidia_hook.prepare(context);
+    REQUIRE(nvidia_hook.create(context, *edits));
+    std::string all;
+    for (const auto* list : {&edits->notes, &edits->warnings}) {
+      for (const std::string& text : *list) all += text + "\n";
+    }
+    return all.find(what) != std::string::npos;
+  };
+  CHECK_FALSE(says("musl"));
+  CHECK_FALSE(says("nvidia-modprobe"));
+  std::filesystem::remove(node.host() / "dev/nvidia-uvm");
+  context = node.context();
+  CHECK(says("no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u -c0)"));
+#if defined(__aarch64__)
+  node.image_file("/lib/ld-musl-aarch64.so.1", elf_library("", EM_AARCH64));
+#else
+  node.image_file("/lib/ld-musl-x86_64.so.1", elf_library(""));
+#endif
+  CHECK(says("the image has musl"));
 }
 
 TEST_CASE("fake compat: through the links of an image, and never out of it") {

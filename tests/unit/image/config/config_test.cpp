@@ -181,8 +181,10 @@ max_tmpfs_size = "10%"
 importer = "/opt/importer"
 gpu = "off"
 gpu_devices = "accessible"
+gpu_numbers = "file"
 driver_root = "/opt/driver"
 prefer_cdi = true
+cuda_compat = false
 mpi = "host"
 mpi_abi = "strict"
 mpi_libraries = ["/opt/mpi/libmpi.so.40"]
@@ -207,7 +209,8 @@ check_at_submit = true
         "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch=steps\ncontainer_scope=job\nmessages=pyxis\n"
         "error_report=false\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
         "keep_env=B_*\nallowed_paths=/images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
-        "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ndriver_root=/opt/driver\nprefer_cdi=true\nmpi=host\n"
+        "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ngpu_numbers=file\ndriver_root=/opt/driver\nprefer_cdi=true\n"
+        "cuda_compat=false\nmpi=host\n"
         "mpi_abi=strict\nmpi_libraries=/opt/mpi/libmpi.so.40\nmpi_dependencies=/opt/mpi/libopen-pal.so.40\n"
         "mpi_dependencies=/opt/mpi/libucp.so.0\nmpi_mounts=/opt/mpi:/opt/mpi:ro\nfabric=require\n"
         "fabric_libraries=/opt/libnccl-net.so\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout=7\n"
