@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "hooks/fabric/choice.hpp"
 #include "hooks/fabric/libraries.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/step/step_size.hpp"
 
 namespace spc {
@@ -96,14 +97,14 @@ void note_helpers(const HookContext& context, Edits& edits) {
   }
 }
 
-/// A node with NVLink switches whose manager does not run: CUDA fails, not only the fabric.
+/// A node with NVLink switches whose manager does not run: CUDA fails, not only the fabric. A manager in a container of its own
+/// leaves no trace here, so this is no warning.
 void check_switches(const HookContext& context, Edits& edits) {
-  const auto has = [&](const char* path) { return ::access((context.host_root + path).c_str(), F_OK) == 0; };
-  if (has("/dev/nvidia-nvswitchctl") && !has("/var/run/nvidia-fabricmanager/socket"))
-    edits.warnings.push_back(
-        "the node has NVLink switches, but the fabric manager is not running: CUDA will fail with 802, system not yet "
-        "initialized (hint: "
-        "the administrator can start nvidia-fabricmanager)");
+  if (::access((context.host_root + "/dev/nvidia-nvswitchctl").c_str(), F_OK) != 0 || !fabric_manager_trace(context.host_root).empty())
+    return;
+  edits.notes.emplace_back(
+      "the node has NVLink switches, and nothing of a running fabric manager was found: without one CUDA fails with 802, system "
+      "not yet initialized");
 }
 
 /// The nodes of adapters that are not chosen; with the last of them goes the connection manager.

@@ -121,8 +121,8 @@ Result<Edits> variables_of_task(const HookContext& context) {
       edits.environment.defaults["OMP_NUM_THREADS"] = cpus != nullptr && decimal(*cpus) ? *cpus : "1";
     }
   }
-  // As pyxis does it: in such images whatever the job says, and in scripts and steps of one task, too.
-  if (torch) {
+  // As pyxis does it: in such images whatever the job says. Not for one task: a rank without a world is half of a start.
+  if (torch && task && task->tasks > 1) {
     if (const std::string* rank = context.of_job("SLURM_PROCID")) edits.environment.set["RANK"] = *rank;
     if (const std::string* rank = context.of_job("SLURM_LOCALID")) edits.environment.set["LOCAL_RANK"] = *rank;
   }

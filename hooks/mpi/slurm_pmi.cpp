@@ -9,6 +9,7 @@
 #include "base/format.hpp"
 #include "hooks/mpi/image_mpi.hpp"
 #include "hooks/step/slurm_conf.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -37,12 +38,25 @@ bool mpi_was_asked_for(const HookContext& context) {
   return of_job(context, "SLURM_MPI_TYPE") != (usual.empty() ? "none" : usual);
 }
 
+/// Where a PMIx that was moved after its build finds its own files (openpmix, src/mca/pinstalldirs/env): nothing of the step.
+bool is_place_of_pmix(std::string_view name) {
+  constexpr std::array<std::string_view, 18> kPlaces{
+      "INSTALL_PREFIX", "PREFIX", "EXEC_PREFIX", "BINDIR",     "SBINDIR", "LIBEXECDIR", "DATAROOTDIR", "DATADIR",   "SYSCONFDIR",
+      "SHAREDSTATEDIR", "LOCALSTATEDIR", "LIBDIR", "INCLUDEDIR", "INFODIR", "MANDIR", "PKGDATADIR",  "PKGLIBDIR", "PKGINCLUDEDIR"};
+  constexpr std::string_view kOfPmix = "PMIX_";
+  return name.starts_with(kOfPmix) && std::ranges::find(kPlaces, name.substr(kOfPmix.size())) != kPlaces.end();
+}
+
 /// Variables that are right for one task, or one step, only. An image that was saved from a running container may bring
 /// others; so may it bring them into a step without MPI, whose programs would then wait for a server that is not there.
+/// Tuning of PMI and libfabric (PMI_MMAP_SYNC_WAIT_TIME, FI_CXI_DEFAULT_CQ_SIZE) is the site's, the job's or the image's.
 bool belongs_to_task(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kPrefixes{"PMI_", "PMIX_", "PMI2_", "PALS_", "SLINGSHOT_", "SLURM_PMI", "FI_CXI_"};
+  constexpr std::array<std::string_view, 22> kPrefixes{
+      "PMIX_",       "PMI2_",             "PALS_",       "SLINGSHOT_", "SLURM_PMI", "FI_CXI_COLL_", "FI_CXI_HWCOLL_", "PMI_FD",
+      "PMI_RANK",    "PMI_SIZE",          "PMI_ID",      "PMI_JOBID",  "PMI_APPNUM", "PMI_KVS",     "PMI_PORT",       "PMI_LOCAL_",
+      "PMI_SPAWNED", "PMI_UNIVERSE_SIZE", "PMI_CONTROL_", "PMI_PMIX_", "PMI_SHARED_SECRET", "PMI_PROCESS_MAPPING"};
   constexpr std::array<std::string_view, 2> kNames{"SLURM_MPI_TYPE", "OMPI_MCA_orte_precondition_transports"};
-  if (name.starts_with("PMIX_MCA_")) return false;
+  if (name.starts_with("PMIX_MCA_") || is_place_of_pmix(name)) return false;
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
          std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
@@ -188,14 +202,21 @@ void correct_variables(const HookContext& context, Edits& edits) {
   }
 }
 
+/// Of components that every PMIx has, or an exclusion.
+bool can_be_met(const std::string& list) {
+  constexpr std::array<std::string_view, 3> kEverywhere{"none", "native", "hash"};
+  const auto is_everywhere = [&](const std::string& word) { return std::ranges::find(kEverywhere, word) != kEverywhere.end(); };
+  return list.starts_with('^') || std::ranges::all_of(parts_of(list), is_everywhere);
+}
+
 /// A list of components is an order to have them all, which the PMIx of an image rarely has as the node's; without one, server
-/// and client agree on what both know. `none` and `hash` are everywhere.
+/// and client agree on what both know. An image knows its own.
 void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kLists{
-      {{"PMIX_MCA_psec", "none"}, {"PMIX_MCA_gds", "hash"}, {"PMIX_MCA_ptl", ""}}};
-  for (const auto& [name, harmless] : kLists) {
-    const auto found = context.environment.find(std::string(name));
-    if (found != context.environment.end() && found->second != harmless) edits.environment.unset.emplace(name);
+  for (const char* name : {"PMIX_MCA_psec", "PMIX_MCA_gds", "PMIX_MCA_ptl"}) {
+    const auto found = context.environment.find(name);
+    if (found == context.environment.end() || can_be_met(found->second)) continue;
+    const std::string* of_image = context.of_image(name);
+    if (of_image == nullptr || *of_image != found->second) edits.environment.unset.emplace(name);
   }
   // Without the server's directory its shared memory cannot be used, and PMIx says so with an error for each rank.
   const std::string server = of_job(context, "PMIX_SERVER_TMPDIR");

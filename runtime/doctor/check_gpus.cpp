@@ -150,11 +150,10 @@ Finding check_uvm(const Surroundings& around) {
 Finding check_fabric_manager(const Surroundings& around) {
   constexpr char kWhat[] = "fabric manager";
   if (around.driver.nvswitch_nodes.empty()) return {kWhat, Verdict::ok, "not needed: no NVSwitch", ""};
-  for (const char* socket : {"/run/nvidia-fabricmanager/socket", "/var/run/nvidia-fabricmanager/socket"}) {
-    if (around.exists(socket)) return {kWhat, Verdict::ok, socket, ""};
-  }
-  return {kWhat, Verdict::failed, "the node has NVSwitches, but the fabric manager has no socket",
-          "systemctl start nvidia-fabricmanager; its version must match the driver's"};
+  const std::string trace = fabric_manager_trace(around.host_root);
+  if (!trace.empty()) return {kWhat, Verdict::ok, trace, ""};
+  return {kWhat, Verdict::warning, "the node has NVSwitches, and no fabric manager was found running",
+          "if CUDA reports error 802: systemctl start nvidia-fabricmanager; its version must match the driver's"};
 }
 
 Finding check_imex(const Surroundings& around) {

@@ -58,6 +58,7 @@ def the_master_is_the_first_of_the_step_not_of_the_job(cluster):
 @test
 def a_step_of_one_task_gets_nothing(cluster):
     cluster.srun("-n1", *SHOW).good(NOTHING)
+    cluster.srun("-n1", *SHOW, image=torch_image(cluster)).good(NOTHING)
 
 
 @test

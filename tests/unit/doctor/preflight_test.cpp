@@ -175,7 +175,9 @@ TEST_CASE("a fake driver whose parts do not belong together") {
   std::filesystem::remove(node.around.host_root + "/dev/nvidia-uvm");
   expect(node.check("nvidia-uvm"), Verdict::failed, "no /dev/nvidia-uvm");
   node.around.driver.nvswitch_nodes = {"/dev/nvidia-nvswitchctl"};
-  expect(node.check("fabric manager"), Verdict::failed, "no socket");
+  expect(node.check("fabric manager"), Verdict::warning, "no fabric manager was found running");
+  node.file("/run/nvidia-fabricmanager/nv-fabricmanager.pid", "");
+  expect(node.check("fabric manager"), Verdict::ok, "nv-fabricmanager.pid");
   node.around.driver.imex_channels = {"/dev/nvidia-caps-imex-channels/channel0"};
   expect(node.check("IMEX channels"), Verdict::warning, "channel0 not accessible");
 }
@@ -186,12 +188,12 @@ TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's pat
   expect(node.check("CDI"), Verdict::ok, "no specification");
   node.file("/etc/cdi/nvidia.json", kSpecification);
   expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which does not exist");
-  node.file("/etc/cdi/nvidia.json", "{");
-  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
   node.file("/etc/cdi/nvidia.json",
             R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [)"
             R"({"hostPath": "/run/nvidia-persistenced/socket", "containerPath": "/run/nvidia-persistenced/socket"}]}}]})");
   expect(node.check("CDI"), Verdict::ok, "/etc/cdi/nvidia.json");
+  node.file("/etc/cdi/nvidia.json", "{");
+  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/lib::/usr/local/cuda/lib64/stubs/";
   expect(node.check("stub libraries"), Verdict::failed, "/usr/local/cuda/lib64/stubs");
   node.around.environment["LD_LIBRARY_PATH"] = "/opt/stubs.d:/opt/lib";

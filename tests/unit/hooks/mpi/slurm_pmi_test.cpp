@@ -174,6 +174,17 @@ TEST_CASE("a task has its own variables, whatever an image was saved with") {
   CHECK(edits.environment.unset == std::set<std::string>{"PMIX_RANK"});
 }
 
+TEST_CASE("tuning and places of libraries are not a task's: they stay as site, job and image have them") {
+  Node node;
+  node.context.environment = {{"FI_CXI_DEFAULT_CQ_SIZE", "131072"}, {"PMI_MMAP_SYNC_WAIT_TIME", "300"}, {"PMI_DEBUG", "1"},
+                              {"PMIX_INSTALL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_PREFIX", "/opt/pmix"}, {"PMIX_PKGLIBDIR", "/opt/pmix/lib"},
+                              {"FI_CXI_COLL_JOB_ID", "7"}, {"FI_CXI_HWCOLL_MIN_NODES", "4"}, {"PMIX_SERVER_TMPDIR", "/old"}};
+  node.context.job["PMIX_INSTALL_PREFIX"] = "/usr/mpi/hpcx";  // by a module on the login node
+  const Edits edits = node.task();
+  CHECK(edits.environment.set.empty());
+  CHECK(edits.environment.unset == std::set<std::string>{"FI_CXI_COLL_JOB_ID", "FI_CXI_HWCOLL_MIN_NODES", "PMIX_SERVER_TMPDIR"});
+}
+
 TEST_CASE("PMIx chooses its components itself, but for those that everyone has") {
   Node node;
   node.use_pmix();
@@ -182,6 +193,11 @@ TEST_CASE("PMIx chooses its components itself, but for those that everyone has")
   CHECK(node.task().environment.unset == std::set<std::string>{"PMIX_MCA_psec"});
   node.context.environment = {{"PMIX_MCA_psec", "none"}, {"PMIX_MCA_gds", "ds21,hash"}};
   CHECK(node.task().environment.unset == std::set<std::string>{"PMIX_MCA_gds"});
+  node.context.environment = {{"PMIX_MCA_psec", "^munge"}, {"PMIX_MCA_gds", "^shmem2,ds21"}};
+  CHECK(node.task().environment.unset.empty());
+  node.context.environment = {{"PMIX_MCA_psec", "native"}, {"PMIX_MCA_gds", "ds21"}};
+  node.context.image["PMIX_MCA_gds"] = "ds21";
+  CHECK(node.task().environment.unset.empty());
 }
 
 TEST_CASE("where the server's directory is hidden, its data come by another way") {
