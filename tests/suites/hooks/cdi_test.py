@@ -6,6 +6,7 @@ import os
 import shutil
 
 import local_files
+from fake_driver import FakeDriver, parts_of_gpu0
 from harness import equal, expect, test
 from site_files import Files, rules
 
@@ -224,6 +225,19 @@ def fake_gpus_of_the_step_come_by_cdi_where_the_site_prefers_it(cluster):
         expect(done.good() in ("yesno void", "noyes void"), "not one GPU", done)
         cluster.bash(script, "-w", "node01", "--gres=gpu:2").good("yesyes void")
         cluster.bash(script, "-w", "node01", "--no-container-gpu", "--gres=gpu:2").good("nono none")
+
+
+def part(index, number):
+    nodes = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (number, number + 1)]
+    return {"name": f"0:{index}", "containerEdits": {"deviceNodes": [{"path": path} for path in ("/dev/nvidia0", *nodes)], "env": [f"PART{index}=yes"]}}
+
+
+@test
+def fake_parts_of_a_gpu_come_by_cdi_where_the_site_prefers_it(cluster):
+    """Their nodes can be read, and not written to."""
+    spec = {**GPUS, "devices": [part(0, 12), part(1, 21)]}
+    with FakeDriver(cluster), parts_of_gpu0(cluster), files(cluster, nvidia_json=spec), rules(cluster, "prefer_cdi = true\n"):
+        cluster.bash("echo ${PART0-no}${PART1-no}", "-w", "node01", "--gres=gpu:1").good("yesyes")
 
 
 @test

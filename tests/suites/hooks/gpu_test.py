@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 
 import fake_driver
+import vendor_programs
 from cluster import await_true
 from fake_driver import VERSION, FakeDriver
 from harness import equal, expect, test
@@ -22,8 +23,9 @@ ALLOWED, BY_CGROUP, BY_US = "No such device or address", "Operation not permitte
 
 
 def image_of(cluster, name="gpu", entries=(), **config):
-    """Debian with /oracle, and without a variable of NVIDIA's."""
-    return Image(f"suites/fake-{name}", [[("oracle", fake_driver.oracle()), *entries]], config, below=cluster.base_layout)
+    """Debian with /oracle, /cuda and /hsa, and without a variable of NVIDIA's."""
+    programs = [("oracle", fake_driver.oracle()), ("cuda", vendor_programs.cuda()), ("hsa", vendor_programs.hsa())]
+    return Image(f"suites/fake-{name}", [[*programs, *entries]], config, below=cluster.base_layout)
 
 
 @contextlib.contextmanager
@@ -173,11 +175,90 @@ def each_task_has_its_own_of_the_steps_fake_gpus(cluster):
 
 @test
 def a_part_of_a_fake_gpu_is_there_without_the_others(cluster):
-    show = 'for n in 12 13 21 22; do (: <>/dev/nvidia-caps/nvidia-cap$n) 2>&1 | sed "s/.*: //"; done'
     with driver(cluster), fake_driver.parts_of_gpu0(cluster):
-        for value, wanted in (("all", [ALLOWED] * 4), ("0:0", [ALLOWED] * 2 + [BY_US] * 2), ("0:1", [BY_US] * 2 + [ALLOWED] * 2)):
-            run(cluster, show, "-w", "node01", env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good("\n".join(wanted))
+        for value, wanted in (("all", "0:gi1 0:gi2"), ("0:0", "0:gi1"), ("0:1", "0:gi2")):
+            run(cluster, "/cuda", "-w", "node01", env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good(f"GPUs 0 {wanted}, cuInit 0")
         refused(run(cluster, "true", "-w", "node01", env=["NVIDIA_VISIBLE_DEVICES=0:2"]), "requests 0:2, which this step does not have")
+        done = run(cluster, "true", "-w", "node01", "--container-explain")
+        expect("/dev/nvidia-caps/nvidia-cap12" in done.out + done.err, "the part's node was not named", done)
+
+
+@test
+def where_slurm_constrains_no_devices_the_numbers_of_fake_parts_are_not_those_of_gpus(cluster):
+    with driver(cluster), unconstrained(cluster), fake_driver.parts_of_gpu0(cluster):
+        run(cluster, "/cuda", "-w", "node01").good("GPUs 0 0:gi1 0:gi2 1, cuInit 0")
+
+
+@test
+def a_masked_fake_gpu_is_what_the_drivers_library_passes_over(cluster):
+    with driver(cluster):
+        for value, wanted in (("all", "GPUs 0 1, cuInit 0"), ("0", "GPUs 0, cuInit 0"), ("1", "GPUs 1, cuInit 0"), ("none", "GPUs, cuInit 100")):
+            for options in ([], ["--container-remap-root"], ["--container-readonly"]):
+                run(cluster, "/cuda", *options, gpus=2, env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good(wanted)
+        show = "stat -c '%F %t:%T %a' /dev/nvidia0 /dev/nvidia1"
+        run(cluster, show, gpus=2, env=["NVIDIA_VISIBLE_DEVICES=0"]).good("character special file c3:0 666\ncharacter special file c3:1 666")
+
+
+@test
+def a_node_without_the_fake_node_of_unified_memory_says_how_to_make_it(cluster):
+    with driver(cluster, uvm=False):
+        done = run(cluster, "/cuda")
+        done.good("GPUs 0, cuInit 999: /dev/nvidia-uvm: No such file or directory")
+        expect("no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u -c0)" in done.err, "the cure", done)
+
+
+@test
+def fake_gpus_that_nobody_may_open_are_not_passed_over_in_silence(cluster):
+    """0660 root:video, as some distributions have them; and a driver that was reloaded."""
+    with driver(cluster):
+        for script, undo, why in (("chmod 660 /dev/nvidia0 /dev/nvidia1", "chmod 666 /dev/nvidia0 /dev/nvidia1",
+                                   "none can be opened: /dev/nvidia0: permission denied (hint: the user must be in its group"),
+                                  ("mv /dev/nvidiactl /dev/gone", "mv /dev/gone /dev/nvidiactl",
+                                   "none can be opened: /dev/nvidiactl: no such file or directory (hint: the NVIDIA driver is not loaded")):
+            try:
+                cluster.root("node01", "sh", "-c", script).good()
+                done = run(cluster, "echo runs", "-w", "node01")
+                done.good("runs")
+                expect("Slurm allocated the GPUs 0, but " + why in done.err, "the reason", done)
+            finally:
+                cluster.root("node01", "sh", "-c", undo).good()
+        equal([line for line in run(cluster, "true", gpus=0).messages() if "Slurm allocated" in line], [], "said of a step without GPUs")
+
+
+# --- AMD -------------------------------------------------------------------------------------------------------------
+
+@test
+def a_variable_chooses_among_fake_amd_gpus_and_rocm_still_starts(cluster):
+    with fake_driver.amd_node(cluster):
+        for value, wanted in (("all", " 129 130 128"), ("0", " 129"), ("1,2", " 130 128"), ("none", ""), ("void", "")):
+            done = run(cluster, "/hsa", "-w", "node01", gpus=0, env=[f"AMD_VISIBLE_DEVICES={value}"])
+            done.good("hsa_init 0, GPUs" + wanted)
+        refused(run(cluster, "/hsa", "-w", "node01", gpus=0, env=["AMD_VISIBLE_DEVICES=3"]), "requests 3, which this step does not have")
+
+
+@test
+def where_slurm_constrains_no_devices_rocm_starts_with_what_it_allocated(cluster):
+    straight = ((128, "0000:11:00.0"), (129, "0000:c1:00.0"), (130, "0000:c2:00.0"))
+    with fake_driver.amd_node(cluster, gpus=straight):  # of these, and not of NVIDIA's, nothing is in gres.conf
+        run(cluster, "/hsa", "-w", "node01", gpus=1).good("hsa_init 0, GPUs 128")
+
+
+@test
+def fake_gpus_whose_files_are_not_in_the_order_of_the_bus_are_masked_only_if_the_site_says_what_numbers_mean(cluster):
+    """GPU 0 of Slurm's list is /dev/nvidia0 or the first of the bus, which is /dev/nvidia1: another job has the other one."""
+    with driver(cluster, buses=(0x30, 0x20)), unconstrained(cluster):
+        done = run(cluster, "/cuda; echo $CUDA_VISIBLE_DEVICES", "-w", "node01")
+        done.good("GPUs 1 0, cuInit 0\n0")
+        expect("these numbers are ambiguous and all GPUs that can be opened are used" in done.err, "the doubt", done)
+        for numbers, wanted in (("pci", "1"), ("file", "0")):
+            with driver_rules(cluster, f'gpu_numbers = "{numbers}"\n'):
+                done = run(cluster, "/cuda; echo $CUDA_VISIBLE_DEVICES", "-w", "node01")
+                done.good(f"GPUs {wanted}, cuInit 0\n0")
+                expect("ambiguous" not in done.err, "a doubt that the site has settled", done)
+
+
+def driver_rules(cluster, text):
+    return rules(cluster, 'driver_root = "/home/shared/fake-driver"\n' + text)
 
 
 @contextlib.contextmanager
@@ -247,6 +328,28 @@ def a_newer_fake_libcuda_of_the_image_comes_first_and_an_older_one_does_not(clus
             entries = [(f"usr/local/cuda-12.6/compat/libcuda.so.{version}", fake_driver.libcuda("the image")),
                        ("usr/local/cuda-12.6/compat/libcuda.so.1", f"-> libcuda.so.{version}"), ("usr/local/cuda", "-> cuda-12.6")]
             run(cluster, "/oracle libcuda.so.1", image=image_of(cluster, "compat-" + version, entries)).good(wanted)
+
+
+@test
+def a_newer_fake_libcuda_of_an_ngc_image_is_found_without_its_entrypoint(cluster):
+    """LD_LIBRARY_PATH names a link that only the entrypoint makes."""
+    entries = [("usr/local/cuda/compat/lib.real/libcuda.so.560.1.2", fake_driver.libcuda("the image")),
+               ("usr/local/cuda/compat/lib.real/libcuda.so.1", "-> libcuda.so.560.1.2")]
+    image = image_of(cluster, "ngc", entries, Env=["PATH=/usr/bin:/bin", "LD_LIBRARY_PATH=/usr/local/cuda/compat/lib"])
+    newer = "libcuda.so.1: /usr/local/cuda/compat/lib.real/libcuda.so.560.1.2, of the image"
+    with driver(cluster):
+        run(cluster, "/oracle libcuda.so.1", image=image).good(newer)
+        with driver_rules(cluster, "cuda_compat = false\n"):
+            run(cluster, "/oracle libcuda.so.1", image=image).good(from_driver())
+    with driver(cluster, model="NVIDIA GeForce RTX 4090"):
+        run(cluster, "/oracle libcuda.so.1", image=image).good(from_driver())
+
+
+@test
+def a_fake_driver_of_another_branch_of_debians_is_found(cluster):
+    for branch in ("tesla-550", "tesla", "current"):
+        with driver(cluster, directory=f"{TARGET[1:]}/nvidia/{branch}"):
+            run(cluster, "/oracle libcuda.so.1 libnvidia-ml.so.1").good(f"{from_driver()}\n{from_driver('libnvidia-ml')}")
 
 
 def outside(cluster):

@@ -93,32 +93,42 @@ def build(root, version=VERSION, directory=LIBRARIES):
     write(f"{root}/usr/bin/nvidia-cuda-mps-control", "#!/bin/sh\n")
     write(f"{root}/lib/firmware/nvidia/{version}/gsp_ga10x.bin", "firmware")
     write(f"{root}/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1\n")
-    write(f"{root}/etc/ld.so.conf", f"/{directory}\n")
+    searched = directory
+    if "/nvidia/" in directory:  # Debian: the loader knows the driver by links of the alternatives only
+        searched = LIBRARIES
+        os.makedirs(f"{root}/etc/alternatives")
+        for stem in ("libcuda", "libnvidia-ml"):
+            os.symlink(f"{stem}.so.{version}", f"{root}/{directory}/{stem}.so.1")
+            os.symlink(f"/{directory}/{stem}.so.1", f"{root}/etc/alternatives/glx--{stem}.so.1")
+            os.symlink(f"/etc/alternatives/glx--{stem}.so.1", f"{root}/{LIBRARIES}/{stem}.so.1")
+    write(f"{root}/etc/ld.so.conf", f"/{searched}\n")
     subprocess.run(["ldconfig", "-r", root], check=True)
 
 
-INFORMATION = """Model: \t\t NVIDIA Fake GPU
+INFORMATION = """Model: \t\t {2}
 GPU UUID: \t GPU-00000000-0000-0000-0000-00000000000{0}
 Bus Location: \t 0000:{1:02x}:00.0
 Device Minor: \t {0}
 """
 # Nodes of devices that no driver of this kernel has: opening one gives ENXIO if the cgroup lets.
-NODES = {"nvidia-uvm": 240, "nvidia-uvm-tools": 241}
+NODES = {"nvidia-uvm": (240, 0), "nvidia-uvm-tools": (240, 1)}
 
 
 class FakeDriver:
-    """A driver in driver_root on both nodes, and what its kernel module would show in /proc, for a while."""
+    """A driver in driver_root on both nodes, and what its kernel module would show in /proc, for a while. `directory`: of its
+    libraries. `buses`: of the GPUs with the minor numbers 0 and 1. `uvm`: whether somebody has made its node since the boot."""
 
-    def __init__(self, cluster, version=VERSION, kernel=None):
+    def __init__(self, cluster, version=VERSION, kernel=None, directory=LIBRARIES, buses=(0x20, 0x30), uvm=True, model="NVIDIA Fake GPU"):
         self.cluster, self.version, self.kernel = cluster, version, kernel or version
-        self.root = "/home/shared/fake-driver"
+        self.root, self.directory, self.buses, self.model = "/home/shared/fake-driver", directory, buses, model
+        self.nodes = NODES if uvm else {}
 
     def __enter__(self):
         self.on_host = os.path.join(self.cluster.shared, "fake-driver")
         self.stack = contextlib.ExitStack()
         self.stack.callback(shutil.rmtree, self.on_host, ignore_errors=True)
         try:
-            build(self.on_host, self.version)
+            build(self.on_host, self.version, self.directory)
             for node in ("node01", "node02"):
                 self._add_kernel(node)
         except BaseException:
@@ -129,10 +139,10 @@ class FakeDriver:
     def _add_kernel(self, node):
         script = "mount -t tmpfs driver /proc/driver; "
         script += f"mkdir -p /proc/driver/nvidia; echo 'NVRM version: fake  {self.kernel}  now' >/proc/driver/nvidia/version; "
-        for minor in (0, 1):
-            where = f"/proc/driver/nvidia/gpus/0000:{0x20 + 16 * minor:02x}:00.0"
-            script += f"mkdir -p {where}; printf '{INFORMATION.format(minor, 0x20 + 16 * minor)}' >{where}/information; "
-        script += " ".join(f"mknod -m 666 /dev/{name} c {major} 0;" for name, major in NODES.items())
+        for minor, bus in enumerate(self.buses):
+            where = f"/proc/driver/nvidia/gpus/0000:{bus:02x}:00.0"
+            script += f"mkdir -p {where}; printf '{INFORMATION.format(minor, bus, self.model)}' >{where}/information; "
+        script += " ".join(f"mknod -m 666 /dev/{name} c {major} {minor};" for name, (major, minor) in self.nodes.items())
         self.stack.callback(self.cluster.root, node, "sh", "-c",
                             "umount /proc/driver; rm -f " + " ".join("/dev/" + name for name in NODES))
         self.cluster.root(node, "sh", "-euc", script).good()
@@ -158,15 +168,44 @@ def daemons(cluster, node="node01"):
 
 @contextlib.contextmanager
 def parts_of_gpu0(cluster, node="node01"):
-    """GPU 0 has two instances of MIG, whose nodes are 12, 13 and 21, 22. While a FakeDriver is there."""
-    script = ""
+    """GPU 0 has two instances of MIG, whose nodes are 12, 13 and 21, 22. While a FakeDriver is there. Nodes have the modes that the
+    driver says and nvidia-modprobe gives them: 0444, and 0400 for config."""
+    script = "mkdir -p /dev/nvidia-caps; "
+    files = {"mig/config": (1, 0o400), "mig/monitor": (2, 0o444)}
     for instance, number in ((1, 12), (2, 21)):
-        where = f"/proc/driver/nvidia/capabilities/gpu0/mig/gi{instance}"
-        script += f"mkdir -p {where}/ci0 /dev/nvidia-caps; echo DeviceFileMinor: {number} >{where}/access; "
-        script += f"echo DeviceFileMinor: {number + 1} >{where}/ci0/access; "
-        script += "".join(f"mknod -m 666 /dev/nvidia-caps/nvidia-cap{minor} c 242 {minor}; " for minor in (number, number + 1))
+        files[f"gpu0/mig/gi{instance}/access"] = (number, 0o444)
+        files[f"gpu0/mig/gi{instance}/ci0/access"] = (number + 1, 0o444)
+    for name, (number, mode) in files.items():
+        path = "/proc/driver/nvidia/capabilities/" + name
+        script += f"mkdir -p {os.path.dirname(path)}; "
+        script += f"printf 'DeviceFileMinor: {number}\\nDeviceFileMode: {mode}\\nDeviceFileModify: 1\\n' >{path}; "
+        script += f"mknod -m {mode:o} /dev/nvidia-caps/nvidia-cap{number} c 242 {number}; "
     try:
         cluster.root(node, "sh", "-euc", script).good()
         yield
     finally:
         cluster.root(node, "rm", "-rf", "/dev/nvidia-caps", "/proc/driver/nvidia/capabilities")
+
+
+# Render nodes of AMD GPUs as KFD lists them: minor, PCI address or device of a partition. The minors are not in the order of the bus.
+AMD = ((129, "0000:11:00.0"), (130, "amdgpu_xcp_0"), (128, "0000:c1:00.0"))
+
+
+@contextlib.contextmanager
+def amd_node(cluster, node="node01", gpus=AMD):
+    """What amdgpu shows: /sys/class/drm, KFD's topology, whose node 0 is the processor, and device nodes."""
+    script = "mount -t tmpfs -o mode=755 fake-class /sys/class; mkdir -p /dev/dri; mknod -m 666 /dev/kfd c 226 64; "
+    topology = "/sys/class/kfd/kfd/topology/nodes"
+    script += f"mkdir -p {topology}/0; echo drm_render_minor 0 >{topology}/0/properties; "
+    for number, (minor, device) in enumerate(gpus, 1):
+        where = f"/sys/class/fake/{device}"
+        script += f"mkdir -p {topology}/{number} /sys/class/drm/renderD{minor} {where}/drm/renderD{minor}; "
+        script += f"printf 'simd_count 304\\nvendor_id 4098\\ndrm_render_minor {minor}\\n' >{topology}/{number}/properties; "
+        script += f"ln -s ../../fake/{device} /sys/class/drm/renderD{minor}/device; mknod -m 666 /dev/dri/renderD{minor} c 226 {minor}; "
+        if not device.startswith("amdgpu_xcp"):
+            script += f"echo 0x1002 >{where}/vendor; "
+    try:
+        cluster.root(node, "sh", "-euc", script).good()
+        yield
+    finally:
+        cluster.root(node, "sh", "-c", "umount /sys/class; rm -rf /dev/dri /dev/kfd")
