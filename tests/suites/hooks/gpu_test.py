@@ -208,6 +208,18 @@ def a_node_without_the_fake_node_of_unified_memory_says_how_to_make_it(cluster):
 
 
 @test
+def the_service_of_slurmd_makes_the_fake_node_of_unified_memory(cluster):
+    """With a fake nvidia-modprobe, which makes the node for the arguments that the real one makes it for."""
+    path = os.path.join(cluster.stage, "usr/lib/systemd/system/slurmd.service.d/spank-container-nvidia.conf")
+    commands = [line.strip().partition("=")[2] for line in open(path) if line.startswith("ExecStartPre=")]
+    equal([command.split()[0] for command in commands], ["-/usr/bin/nvidia-modprobe"], "programs, whose failure does not stop slurmd")
+    fake = 'case "$*" in "-u -c0" | "-c0 -u") mknod -m 666 /dev/nvidia-uvm c 240 0;; esac'
+    with driver(cluster, uvm=False):
+        cluster.root("node01", "sh", "-euc", fake, *commands[0].split()).good()
+        run(cluster, "/cuda", "-w", "node01").good("GPUs 0, cuInit 0")
+
+
+@test
 def fake_gpus_that_nobody_may_open_are_not_passed_over_in_silence(cluster):
     """0660 root:video, as some distributions have them; and a driver that was reloaded."""
     with driver(cluster):
