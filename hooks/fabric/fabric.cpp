@@ -68,11 +68,10 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
   for (const auto& [device, chosen] : adapters) {
     if (!chosen) continue;
     if (device.node.empty()) {
-      const bool is_verbs = device.kind == FabricDevice::Kind::verbs;
-      found.faults.push_back(formatted("{} has no device node in {}", device.name,
-                                       is_verbs
-                                           ? "/dev/infiniband (hint: load the module ib_uverbs)"
-                                           : "/dev (hint: load cxi_user)"));
+      const char* where = "/dev/infiniband (hint: load the module ib_uverbs)";
+      if (device.kind == FabricDevice::Kind::omni_path) where = "/dev (hint: load the module hfi1)";
+      if (device.kind == FabricDevice::Kind::slingshot) where = "/dev (hint: load cxi_user)";
+      found.faults.push_back(formatted("{} has no device node in {}", device.name, where));
     } else if (!context.may_open(device.node)) {
       found.faults.push_back(device.node + " is not accessible (hint: check its mode and the step's device cgroup)");
     } else {
@@ -147,27 +146,51 @@ Result<Edits> adapters_of_the_node(const HookContext& context) {
   return edits;
 }
 
+/// NCCL reaches adapters that have no InfiniBand or Ethernet link layer by a plugin for libfabric only.
+std::string lacking_for_nccl(const LibrariesInside& libraries) {
+  if (!libraries.uses_nccl()) return {};
+  for (const char* plugin : {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so"}) {
+    if (libraries.have(plugin)) return {};
+  }
+  return "the image has NCCL, but not its plugin for libfabric, libnccl-net.so"
+         " (hint: use an image with aws-ofi-nccl, or the site can add it to fabric_libraries)";
+}
+
+std::string lacking_for_verbs(const FabricDevice& device, const LibrariesInside& libraries) {
+  if (!libraries.have("libibverbs.so.1")) {
+    return "the image has no libibverbs.so.1"
+           " (hint: install libibverbs1 and ibverbs-providers on Debian, libibverbs on "
+           "Red Hat)";
+  }
+  if (device.provider.empty() || libraries.have_provider(device.provider)) return {};
+  return formatted(
+      "the image's libibverbs has no provider for {}"
+      " (hint: install ibverbs-providers on Debian, libibverbs on Red Hat)",
+      device.provider);
+}
+
+std::string lacking_for(const FabricDevice& device, const LibrariesInside& libraries) {
+  constexpr char kSite[] = " (hint: the site can add the node's to fabric_libraries)";
+  const bool has_libfabric = libraries.have("libfabric.so.1");
+  switch (device.kind) {
+    case FabricDevice::Kind::verbs: return lacking_for_verbs(device, libraries);
+    case FabricDevice::Kind::efa:
+      return has_libfabric ? lacking_for_nccl(libraries) : std::string("the image has no libfabric.so.1, which EFA needs") + kSite;
+    case FabricDevice::Kind::omni_path:
+      if (has_libfabric || libraries.have("libpsm2.so.2")) return {};
+      return std::string("the image has neither libpsm2.so.2 nor libfabric.so.1") + kSite;
+    case FabricDevice::Kind::slingshot: break;
+  }
+  if (!has_libfabric || !libraries.have("libcxi.so.1")) return std::string("the image has no libfabric.so.1 with libcxi.so.1") + kSite;
+  return lacking_for_nccl(libraries);
+}
+
 /// What the image lacks for the adapters; empty: they can be used.
 std::string lacking(const std::vector<FabricDevice>& usable, const LibrariesInside& libraries) {
   std::string first;
   for (const FabricDevice& device : usable) {
-    std::string why;
-    if (device.kind == FabricDevice::Kind::slingshot) {
-      if (libraries.have("libfabric.so.1") && libraries.have("libcxi.so.1")) return {};
-      why = "the image has no libfabric.so.1 with libcxi.so.1 (hint: the site can add the node's to fabric_libraries)";
-    } else if (!libraries.have("libibverbs.so.1")) {
-      why =
-          "the image has no libibverbs.so.1"
-          " (hint: install libibverbs1 and ibverbs-providers on Debian, libibverbs on "
-          "Red Hat)";
-    } else if (device.provider.empty() || libraries.have_provider(device.provider)) {
-      return {};
-    } else {
-      why = formatted(
-          "the image's libibverbs has no provider for {}"
-          " (hint: install ibverbs-providers on Debian, libibverbs on Red Hat)",
-          device.provider);
-    }
+    const std::string why = lacking_for(device, libraries);
+    if (why.empty()) return {};
     if (first.empty()) first = why;
   }
   return first;
@@ -190,6 +213,7 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   const auto* found = edits.found_as<FoundAdapters>();
   const StepSize step = StepSize::of(context);
   if (found == nullptr) return {};
+  prefer_fabric_libraries(context, edits);
   const bool is_ordinary = found->usable.empty() && found->faults.empty();
   if (is_ordinary && step.tasks < kLargeStep) return {};
   const LibrariesInside libraries(context, edits);

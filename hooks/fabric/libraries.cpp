@@ -3,10 +3,12 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/format.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -14,6 +16,7 @@ namespace {
 constexpr char kPlace[] = "/usr/lib/spank-container/fabric/";  ///< inside
 constexpr char kDrivers[] = "/etc/libibverbs.d/";
 constexpr std::size_t kLargestCache = 16 << 20;
+constexpr std::size_t kMostSearched = 64;  ///< directories of an image's LD_LIBRARY_PATH
 
 std::string driver_file(const std::string& provider) { return kDrivers + provider + ".driver"; }
 
@@ -23,9 +26,23 @@ std::string provider_of_file(std::string_view file) {
   return file.starts_with("lib") && end != std::string_view::npos ? std::string(file.substr(3, end - 3)) : "";
 }
 
+/// libibverbs looks for a provider in its own directory first, where the image may have one of the same ABI that is older than
+/// the adapter; by an absolute path it takes the node's. That fits the node's libibverbs only, so that has to be there, too.
+void name_providers(const std::vector<std::string>& providers, Edits& edits) {
+  const auto is_verbs = [](const LibraryEdit& library) { return library.soname == "libibverbs.so.1"; };
+  const bool has_verbs = std::ranges::any_of(edits.libraries, is_verbs);
+  for (const std::string& provider : providers) {
+    const std::string place = has_verbs ? formatted("{}lib{}", kPlace, provider) : provider;
+    edits.files.push_back({driver_file(provider), formatted("driver {}\n", place)});
+  }
+  if (!providers.empty() && !has_verbs)
+    edits.warnings.emplace_back("fabric_libraries: a provider without libibverbs.so.1 (hint: name both: they fit each other only)");
+}
+
 }  // namespace
 
 void add_fabric_libraries(const HookContext& context, Edits& edits) {
+  std::vector<std::string> providers;
   for (const std::string& path : context.settings_of("fabric_libraries")) {
     const UniqueFd file(::open((context.host_root + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     const auto elf = file ? read_elf(file.get()) : Result<ElfFile>(Error(ErrorKind::not_found, "cannot be opened"));
@@ -43,10 +60,17 @@ void add_fabric_libraries(const HookContext& context, Edits& edits) {
     edits.libraries.push_back({.soname = name, .path = target, .before = true, .machine = elf->machine});
     if (!elf->soname.empty() && elf->soname != name)
       edits.libraries.push_back({.soname = elf->soname, .path = target, .before = true, .machine = elf->machine});
-    if (const std::string provider = provider_of_file(name); !provider.empty())
-      edits.files.push_back({driver_file(provider), formatted("driver {}\n", provider)});
+    if (const std::string provider = provider_of_file(name); !provider.empty()) providers.push_back(provider);
     edits.notes.push_back(formatted("the node's {} is mounted", path));
   }
+  name_providers(providers, edits);
+}
+
+void prefer_fabric_libraries(const HookContext& context, Edits& edits) {
+  const auto is_ours = [](const LibraryEdit& library) { return library.path.starts_with(kPlace); };
+  const std::string* path = context.of_image("LD_LIBRARY_PATH");
+  if (path == nullptr || path->empty() || std::ranges::none_of(edits.libraries, is_ours)) return;
+  edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kPlace, sizeof kPlace - 2);
 }
 
 LibrariesInside::LibrariesInside(const HookContext& context, const Edits& edits) : context_(context), edits_(edits) {
@@ -57,7 +81,11 @@ bool LibrariesInside::image_has(const std::string& soname) const {
   if (cache_.find('\0' + soname + '\0') != std::string::npos || cache_.find('/' + soname + '\0') != std::string::npos)
     return true;
   auto directories = default_library_directories(own_machine());
-  directories.insert(directories.end(), {"/usr/local/lib", "/opt/amazon/efa/lib", "/opt/amazon/efa/lib64"});
+  directories.insert(directories.end(), {"/usr/local/lib", "/opt/amazon/efa/lib", "/opt/amazon/efa/lib64", "/opt/amazon/ofi-nccl/lib"});
+  const std::string* listed = context_.of_image("LD_LIBRARY_PATH");
+  auto more = parts_of(listed == nullptr ? "" : *listed, ':');
+  more.resize(std::min(more.size(), kMostSearched));
+  std::ranges::move(more, std::back_inserter(directories));
   return std::ranges::any_of(directories, [&](const std::string& directory) {
     return context_.open_in_image && context_.open_in_image((directory + "/" + soname).c_str(), O_RDONLY);
   });
@@ -79,7 +107,11 @@ bool LibrariesInside::can_talk() const {
     if (context_.of_image(name) != nullptr) return true;
   }
   const auto has = [&](const char* soname) { return image_has(soname); };
-  return std::ranges::any_of(std::vector{"libnccl.so.2", "libmpi.so.40", "libmpi.so.12", "libucp.so.0", "libfabric.so.1"}, has);
+  return std::ranges::any_of(std::vector{"libnccl.so.2", "libmpi.so.40", "libmpi.so.12", "libucp.so.0", "libfabric.so.1", "libpsm2.so.2"}, has);
+}
+
+bool LibrariesInside::uses_nccl() const {
+  return context_.of_image("NCCL_VERSION") != nullptr || context_.of_image("PYTORCH_VERSION") != nullptr || image_has("libnccl.so.2");
 }
 
 }  // namespace spc

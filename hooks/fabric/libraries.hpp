@@ -12,6 +12,9 @@ namespace spc {
 /// on the node causes a warning.
 void add_fabric_libraries(const HookContext& context, Edits& edits);
 
+/// In `create`: an image that sets LD_LIBRARY_PATH has its own libraries found first, so ours go before.
+void prefer_fabric_libraries(const HookContext& context, Edits& edits);
+
 /// The libraries that the image's loader finds, or that `edits` adds.
 class LibrariesInside {
  public:
@@ -21,6 +24,7 @@ class LibrariesInside {
   [[nodiscard]] bool have_provider(const std::string& provider) const;
   /// Whether the image has a multi-node communication library: MPI, NCCL, UCX, libfabric.
   [[nodiscard]] bool can_talk() const;
+  [[nodiscard]] bool uses_nccl() const;
 
  private:
   [[nodiscard]] bool image_has(const std::string& soname) const;

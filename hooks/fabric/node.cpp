@@ -80,7 +80,15 @@ void add_verbs(const std::string& root, std::vector<FabricDevice>& devices) {
     device.provider = verbs_provider(last_of_link(place + "/device/driver"), name);
     device.link_layer = line_of(place + "/ports/1/link_layer");
     device.pci_address = last_of_link(place + "/device");
-    if (const auto nodes = uverbs.of(name); !nodes.empty()) device.node = nodes.front();
+    const auto nodes = uverbs.of(name);
+    if (device.provider == "efa") device.kind = FabricDevice::Kind::efa;
+    if (device.provider == "hfi1verbs") {
+      device.kind = FabricDevice::Kind::omni_path;
+      device.node = exists(root + "/dev/" + name) ? "/dev/" + name : "";
+      device.others.insert(device.others.end(), nodes.begin(), nodes.end());
+    } else if (!nodes.empty()) {
+      device.node = nodes.front();
+    }
     devices.push_back(std::move(device));
   }
 }

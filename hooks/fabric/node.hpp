@@ -7,17 +7,18 @@
 
 namespace spc {
 
-/// A fabric adapter: one known to libibverbs (InfiniBand, RoCE, EFA, ...) or a Slingshot one.
+/// A fabric adapter: one that programs use by libibverbs (InfiniBand, RoCE, ...), EFA, which has verbs, but is used by libfabric,
+/// Omni-Path, which is used by PSM2 or libfabric, or Slingshot.
 struct FabricDevice {
-  enum class Kind { verbs, slingshot };
+  enum class Kind { verbs, efa, omni_path, slingshot };
 
   Kind kind = Kind::verbs;
   std::string name;                 ///< mlx5_0, cxi0
   std::string provider;             ///< the libibverbs provider: mlx5, bnxt_re, efa, ...; empty: unknown
   std::string link_layer;           ///< InfiniBand, Ethernet; empty: unknown
   std::string pci_address;          ///< 0000:1b:00.0; empty for a software adapter
-  std::string node;                 ///< opened by programs: /dev/infiniband/uverbs0, /dev/cxi0; empty: none
-  std::vector<std::string> others;  ///< fabric management: /dev/infiniband/umad0, /dev/infiniband/issm0
+  std::string node;                 ///< opened by programs: /dev/infiniband/uverbs0, /dev/hfi1_0, /dev/cxi0; empty: none
+  std::vector<std::string> others;  ///< fabric management: /dev/infiniband/umad0, /dev/infiniband/issm0; verbs of Omni-Path
 
   bool operator==(const FabricDevice&) const = default;
 };

@@ -263,6 +263,7 @@ TEST_CASE("the node's libraries for the fabric come in and are found by soname a
   for (const LibraryEdit& library : edits.libraries) sonames.push_back(library.soname);
   CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0", "libmlx5-rdmav34.so", "libmlx5.so.1"});
   CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver mlx5\n"}});
+  CHECK(has(edits.warnings, "fabric_libraries: a provider without libibverbs.so.1"));
   CHECK(has(edits.warnings, "fabric_libraries: /opt/text on this node: "));
   CHECK(has(edits.warnings, "fabric_libraries: /opt/missing.so on this node: cannot be opened"));
 }
@@ -278,7 +279,55 @@ TEST_CASE("fake Slingshot needs libfabric and libcxi") {
     node.write(std::string("/opt/cray/") + name, elf_library(name));
     node.context.settings.emplace("fabric_libraries", std::string("/opt/cray/") + name);
   }
+  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has NCCL, but not its plugin for libfabric"));
+  node.write_image("/usr/lib/libnccl-net.so");
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
+}
+
+TEST_CASE("fake EFA is used by libfabric, whatever verbs the image has") {
+  FabricNode node;
+  node.of_two_nodes();
+  node.add_adapter("rdmap0s6", "efa", "0000:00:06.0", 0);
+  node.image_with_verbs();
+  node.write_image("/etc/libibverbs.d/efa.driver", "driver efa\n");
+  node.context.image["NCCL_VERSION"] = "2";
+  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has no libfabric.so.1, which EFA needs"));
+  node.context.image["LD_LIBRARY_PATH"] = "/opt/mine/lib:/opt/plugin";
+  node.write_image("/opt/mine/lib/libfabric.so.1");
+  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has NCCL, but not its plugin for libfabric"));
+  node.write_image("/opt/plugin/libnccl-net.so");
+  CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
+}
+
+TEST_CASE("fake Omni-Path is used by PSM2 or libfabric, over a node of its own") {
+  FabricNode node;
+  node.of_two_nodes();
+  node.add_adapter("hfi1_0", "hfi1", "0000:5e:00.0", 0);
+  node.image_with_verbs();
+  node.write_image("/usr/lib/libmpi.so.40");
+  CHECK(has(node.start(fabric_hook).warnings, "hfi1_0 has no device node in /dev (hint: load the module hfi1)"));
+  node.write("/dev/hfi1_0");
+  CHECK(has(node.start(fabric_hook).warnings, "the image has neither libpsm2.so.2 nor libfabric.so.1"));
+  node.write_image("/usr/lib/libpsm2.so.2");
+  CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
+  node.context.job["FABRIC_VISIBLE_DEVICES"] = "none";
+  CHECK(has(node.start(fabric_hook).denied_devices, "/dev/hfi1_0"));
+}
+
+TEST_CASE("the node's libraries for the fabric win against those in the image's LD_LIBRARY_PATH") {
+  FabricNode node;
+  node.two_adapters();
+  node.write("/opt/verbs/libibverbs.so.1", elf_library("libibverbs.so.1"));
+  node.write("/opt/verbs/libmlx5-rdmav34.so", elf_library("libmlx5.so.1"));
+  for (const char* name : {"libibverbs.so.1", "libmlx5-rdmav34.so"})
+    node.context.settings.emplace("fabric_libraries", std::string("/opt/verbs/") + name);
+  auto edits = node.start(fabric_hook);
+  CHECK(edits.environment.prepend.empty());
+  // libibverbs appends -rdmav34.so to it, and does not look in its own directory then.
+  CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver /usr/lib/spank-container/fabric/libmlx5\n"}});
+  node.context.image["LD_LIBRARY_PATH"] = "/opt/hpcx/lib";
+  edits = node.start(fabric_hook);
+  CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") == "/usr/lib/spank-container/fabric");
 }
 
 TEST_CASE("fake NVLink switches without a fabric manager are told of to steps with GPUs") {
