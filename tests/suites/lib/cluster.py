@@ -107,9 +107,8 @@ def await_true(condition, timeout, otherwise):
 class Inquirer:
     """A shell on the head that answers questions all the time: a new command for each would double the tests' time."""
 
-    def __init__(self, state):
-        self.process = subprocess.Popen([PROGRAM, "as", "alice", "sh"], env={**os.environ, "SPC_CLUSTER_DIR": state}, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, *shell, **how):
+        self.process = subprocess.Popen(shell, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)
 
     def ask(self, question):
         """The lines that the command prints."""
@@ -141,7 +140,7 @@ class Cluster:
             self.shared = os.path.join(self.home, "shared")
             self.images = tempfile.mkdtemp(prefix="spc-images-")
             self.faulty = FaultyRegistry(self.pid("head"))
-            self.inquirer = Inquirer(self.state)
+            self.inquirer = Inquirer(PROGRAM, "as", "alice", "sh", env={**os.environ, "SPC_CLUSTER_DIR": self.state})
             self._allow_faulty_registry()
             self.push_base()
             self._warm_up()

@@ -2,6 +2,9 @@
 import difflib
 import os
 import re
+import sys
+import time
+import traceback
 
 TESTS = []
 write_golden = False
@@ -57,6 +60,34 @@ def expect(condition, why, done=None):
 
 def equal(got, wanted, what, done=None):
     expect(got == wanted, f"{what}: {got!r} instead of {wanted!r}", done)
+
+
+def run_one(one, cluster):
+    """Prints the outcome; returns the kind of it."""
+    global running
+    start = time.monotonic()
+    running = one
+    try:
+        one.function(cluster)
+        cluster.must_be_well()
+    except Skipped as why:
+        say(f"skipped {one.name}: {why}")
+        return "skipped"
+    except Failed as failed:
+        say(f"FAILED {one.name}: {failed.why}\n{failed.details()}")
+        cluster.recover()
+        return "failed"
+    except Exception as error:  # a mistake in the test must not hide the others
+        say(f"FAILED {one.name}: {error!r}\n{indent(traceback.format_exc())}")
+        cluster.recover()
+        return "failed"
+    say(f"ok {one.name} ({time.monotonic() - start:.1f} s)")
+    return "passed"
+
+
+def say(text):
+    """In one piece, whoever else writes."""
+    os.write(sys.stdout.fileno(), (text + "\n").encode())
 
 
 VARIABLE = (

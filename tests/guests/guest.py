@@ -1,0 +1,121 @@
+"""The guest as a cluster of one node: this machine is the node and the head, and Slurm's daemons are units of systemd."""
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+
+from cluster import Cluster, Inquirer, Running, await_true, name_of
+from harness import indent, say
+
+NODE = "node01"
+LAYOUT = "/opt/spank-container/image"
+REPOSITORY = "http://registry:5000/v2/suites/base"
+CGROUPS = "/sys/fs/cgroup"
+SLURMCTLD_LOG = "/var/log/slurm/slurmctld.log"
+SLURMD_LOG = "/var/log/slurm/slurmd.log"
+AS_ALICE = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "env", "-i", "-C", "/home/alice", "HOME=/home/alice",
+            "USER=alice", "LOGNAME=alice", "SHELL=/bin/bash", "PATH=/usr/local/bin:/usr/bin:/bin")
+
+
+def read(path):
+    """Empty when it is gone."""
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+class Guest(Cluster):
+    """What differs from a cluster in namespaces: how a command gets there, and what counts as a trace."""
+
+    def __init__(self):
+        self.nodes, self.home, self.etc, self.is_ours = (NODE,), "/home", "/etc", False
+        self.kernel = tuple(map(int, os.uname().release.split(".")[:2]))
+
+    def __enter__(self):
+        with open("/etc/os-release", "a") as file:
+            file.write("VARIANT_ID=guest\n")
+        self.root(NODE, "ip", "address", "add", "10.77.0.1/32", "dev", "lo").good()  # getaddrinfo() wants one that is not 127.0.0.1
+        self.root(NODE, "systemd-sysusers").good()
+        self.root(NODE, "useradd", "--uid", "2001", "--create-home", "--shell", "/bin/bash", "alice").good()
+        for directory in ("/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd", "/var/log/slurm"):
+            self.root(NODE, "install", "-d", "-o", "slurm", directory).good()
+        self.root(NODE, "systemctl", "start", "dbus.socket", "munge", "docker-registry", "slurmctld", "slurmd").good()
+        self.inquirer = Inquirer(*AS_ALICE, "sh")
+        self.await_idle(120)
+        await_true(lambda: answers(REPOSITORY + "/tags/list"), 30, "the registry does not answer")
+        self.push_base()
+        self._warm_up()
+        return self
+
+    def enter(self, machine, user, *argv, stdin=None):
+        return Running([*(AS_ALICE if user == "alice" else ()), *argv], None, stdin)
+
+    def run(self, *argv, timeout=120, **how):
+        return super().run(*argv, timeout=timeout, **how)
+
+    def srun(self, *argv, timeout=120, **how):
+        return super().srun(*argv, timeout=timeout, **how)
+
+    def push_base(self):
+        """By hand: skopeo would be a large part of the disk."""
+        with open(os.path.join(LAYOUT, "index.json")) as file:
+            manifest = json.load(file)["manifests"][0]
+        for name in os.listdir(os.path.join(LAYOUT, "blobs/sha256")):
+            if name != manifest["digest"].removeprefix("sha256:"):
+                where = request("POST", REPOSITORY + "/blobs/uploads/").headers["Location"]
+                request("PUT", f"{where}{'&' if '?' in where else '?'}digest=sha256:{name}", blob(name), "application/octet-stream")
+        request("PUT", REPOSITORY + "/manifests/1", blob(manifest["digest"].removeprefix("sha256:")), manifest["mediaType"])
+
+    # --- what is on the node -------------------------------------------------------------------------------------
+
+    def pid(self, machine):
+        return 1
+
+    def store(self, node):
+        return "/var/lib/spank-container"
+
+    def processes(self, node, name=None):
+        """Those of programs, which threads of the kernel have not. One slurmstepd keeps the scope of all, for ever; udev's come and go."""
+        return [pid for pid in super().processes(node, name) if (line := read(f"/proc/{pid}/cmdline").split("\0")) != [""]
+                and "infinity" not in line and "udevd" not in line[0] and not line[0].startswith("(")]
+
+    def strangers(self, node):
+        """What runs in a job's cgroups, but not Slurm's own."""
+        return [pid for pid in self.processes(node) if re.search(r"/job_\d+/", read(f"/proc/{pid}/cgroup")) and name_of(pid) != "slurmstepd"]
+
+    def cgroups(self):
+        """Those of jobs and steps."""
+        return sorted(path.removeprefix(CGROUPS) for path, _, _ in os.walk(CGROUPS) if re.search(r"/job_\d+", path))
+
+    def recover(self):
+        if hasattr(self, "quiet"):
+            super().recover()
+        else:  # it did not even start
+            say(indent(self.root(NODE, "sh", "-c", f"sinfo -R; tail -n 25 {SLURMD_LOG} {SLURMCTLD_LOG}; systemctl --no-pager --failed").out))
+
+    def traces(self, node):
+        return {**super().traces(node), "cgroups": self.cgroups()}
+
+
+def blob(name):
+    with open(os.path.join(LAYOUT, "blobs/sha256", name), "rb") as file:
+        return file.read()
+
+
+def request(method, url, data=b"", media_type=None):
+    headers = {"Content-Type": media_type} if media_type else {}
+    with urllib.request.urlopen(urllib.request.Request(url, data=data, method=method, headers=headers), timeout=60) as answer:
+        return answer
+
+
+def answers(url):
+    try:
+        urllib.request.urlopen(url, timeout=10)
+    except urllib.error.HTTPError:
+        return True  # there is nothing of that name yet
+    except OSError:
+        return False
+    return True

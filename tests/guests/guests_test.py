@@ -1,0 +1,162 @@
+"""What must hold on a node with systemd and pure cgroup v2, whatever its kernel."""
+import os
+import time
+
+from cluster import await_true, name_of
+from guest import CGROUPS, SLURMCTLD_LOG, SLURMD_LOG, read
+from harness import equal, expect, test
+
+PROGRAMS = "/usr/libexec/spank-container/"
+
+
+def running_step(guest, *options):
+    step = guest.start_srun(*options, "sh", "-c", "echo up; exec sleep 1000")
+    step.await_text("up", 60)
+    return step
+
+
+def end(guest, step):
+    guest.run("scancel", "--me").good()
+    step.end(60)
+
+
+# --- a container -------------------------------------------------------------------------------------------------------
+
+@test
+def a_user_sees_the_system_of_the_image(guest):
+    said = guest.srun("sh", "-c", "id -u; cat /etc/os-release").good().splitlines()
+    equal(said[0], "2001", "user")
+    expect('VERSION_CODENAME=bookworm' in said and "VARIANT_ID=guest" not in said, f"it is the node's: {said}")
+
+
+@test
+def two_tasks_share_a_container(guest):
+    said = guest.srun("-n2", "sh", "-c", "echo $SLURM_PROCID $(readlink /proc/self/ns/mnt)").good().splitlines()
+    equal(sorted(line.split()[0] for line in said), ["0", "1"], "tasks")
+    equal(len({line.split()[1] for line in said}), 1, "mount namespaces")
+
+
+@test
+def files_of_the_image_can_be_changed(guest):
+    guest.bash("echo new >/new; echo more >>/workspace/replaced; rm /workspace/file; mv /usr/share/base-files /moved; chmod 700 /workspace/old; "
+               "mkdir /etc/made; cat /new /workspace/replaced; test ! -e /workspace/file; test -d /moved").good("new\nupper\nmore")
+
+
+@test
+def a_directory_of_the_node_can_be_mounted(guest):
+    guest.run("sh", "-c", "mkdir -p data; echo outside >data/file").good()
+    guest.bash("cat /data/file; echo inside >/data/new; ! echo x >/fixed/new", "--container-mounts=data:/data,data:/fixed:ro").good("outside")
+    equal(read("/home/alice/data/new"), "inside\n", "file outside")
+
+
+@test
+def a_batch_script_runs_in_a_container(guest):
+    done = guest.batch("#!/bin/sh\ntest -e /workspace/replaced && id -u\nexit 7\n", "--container-image=registry:5000/suites/base:1")
+    equal((done.rc, done.out), (7, "2001\n"), "exit code and output", done)
+
+
+@test
+def a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name(guest):
+    step = "srun --container-name=kept"
+    guest.run("salloc", "bash", "-euc", f"{step} --container-image=registry:5000/suites/base:1 sh -c 'echo one >/made'; {step} cat /made").good("one")
+
+
+@test
+def a_step_that_joins_another_outlives_it(guest):
+    done = guest.run("salloc", "-n2", "bash", "-euc", """
+        cd /home/alice; rm -f up joined ended
+        srun --exact -n1 --container-name=shared --container-image=registry:5000/suites/base:1 --container-mounts=/home/alice sh -c '
+            echo first >/made; touch /home/alice/up; until test -e /home/alice/joined; do sleep 0.1; done' &
+        until test -e up; do sleep 0.1; done
+        srun --exact -n1 --container-name=shared --container-mounts=/home/alice sh -c '
+            touch /home/alice/joined; until test -e /home/alice/ended; do sleep 0.1; done; cat /made; cat /usr/bin/* | wc -c >/dev/null && /usr/bin/perl -e "print 7"' &
+        wait %1
+        sleep 2
+        touch ended
+        wait %2""")
+    equal((done.rc, done.out), (0, "first\n7"), "exit code and output of the step that joined", done)
+
+
+# --- the end -----------------------------------------------------------------------------------------------------------
+
+@test
+def scancel_ends_a_running_step(guest):
+    step = running_step(guest, "-n2")
+    expect(guest.loops("node01") or guest.kernel < (6, 2), "no loop device of the running step was found: the test is void")
+    expect(guest.cgroups() and guest.strangers("node01"), "no cgroup or process of the running step was found: the test is void")
+    guest.run("scancel", "--me").good()
+    guest.must_be_quiet(within=5)
+    equal(step.end(30).rc, 143, "exit code")
+
+
+@test
+def a_hundred_steps_of_a_job_leave_nothing(guest):
+    guest.must_be_quiet()
+    store, began = guest.stores(), os.path.getsize(SLURMD_LOG)
+    done = guest.run("salloc", "-n2", "bash", "-c", f"""
+        cgroups() {{ find {CGROUPS} -type d -path '*/job_*' | sort; }}
+        cgroups >before
+        test -s before || exit 4
+        for pair in $(seq 50); do
+            srun --exact -n1 --container-image=registry:5000/suites/base:1 true &
+            srun --exact -n1 --container-image=registry:5000/suites/base:1 true || exit 5
+            wait %?srun || exit 5
+        done
+        for try in $(seq 50); do
+            cgroups | diff before - >left && exit 0
+            sleep 0.2
+        done
+        cat left
+        exit 6""", timeout=900)
+    equal(done.rc, 0, "exit code", done)
+    equal(done.errors(), [], "errors", done)
+    guest.must_be_quiet(store=store)
+    bad = [line for line in read(SLURMD_LOG)[began:].splitlines() if "error" in line]
+    expect(not bad, f"slurmd complains {len(bad)} times, at first: {bad[:1]}\n" + "\n".join(bad[:10]))
+
+
+@test
+def slurmd_can_be_restarted_under_a_step(guest):
+    step = guest.start_srun("sh", "-c", "echo up; sleep 10; cat /workspace/replaced")
+    step.await_text("up", 60)
+    guest.root("node01", "systemctl", "restart", "slurmd").good()
+    step.end(120).good("up\nupper")
+    guest.must_be_quiet(within=10)
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+def fills_the_root(guest, megabytes):
+    began = time.monotonic()
+    done = guest.srun(f"--mem={megabytes}", "dd", "if=/dev/zero", "of=/big", "bs=1M", "count=300", timeout=180)
+    expect(done.rc != 0, f"300 MB were written with --mem={megabytes}", done)
+    said = done.err.lower()
+    expect("no space left" in said or "oom" in said or "out of memory" in said or "killed" in said, f"--mem={megabytes}: it is not said why it ended", done)
+    expect(time.monotonic() - began < 120, f"--mem={megabytes}: it took {time.monotonic() - began:.0f} s", done)
+    guest.must_be_quiet(within=10)
+
+
+@test
+def what_is_written_into_the_root_counts_as_memory_of_the_job(guest):
+    for megabytes in (20, 60, 100):
+        fills_the_root(guest, megabytes)
+
+
+@test
+def helpers_can_be_killed_when_memory_is_short(guest):
+    step = running_step(guest)
+    found = {pid: (name_of(pid), os.stat(f"/proc/{pid}").st_uid, int(read(f"/proc/{pid}/oom_score_adj") or 0)) for pid in guest.strangers("node01")}
+    end(guest, step)
+    expect(any(name == "sleep" for name, _, _ in found.values()), f"the task was not found: {found}")
+    immune = [f"{name} (uid {uid}): {score}" for name, uid, score in found.values() if uid != 0 and score <= -1000]
+    expect(not immune, f"oom_score_adj of {', '.join(immune)}")
+
+
+# --- after all of them ---------------------------------------------------------------------------------------------------
+
+@test
+def the_node_was_never_drained(guest):
+    log = read(SLURMCTLD_LOG)
+    bad = [line for line in log.splitlines() if "drain" in line.lower() or "not responding" in line]
+    expect("node01" in log and not bad, "slurmctld's log says\n" + "\n".join(bad))
+    equal(guest.run("sinfo", "-h", "-R").good(), "", "reasons")
