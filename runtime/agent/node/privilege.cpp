@@ -98,6 +98,8 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) return child;
 
+  // Slurm's daemons are never killed when memory is short (-1000). A helper may be, but after the tasks: they can end without it.
+  (void)write_file("/proc/self/oom_score_adj", "-500");
   // Dropping needs this order, and the id change makes the kernel forget that the child dies with its parent.
   if (::setgroups(0, nullptr) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) ::_exit(125);
   stay_with(parent);
@@ -110,8 +112,7 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   for (const int descriptor : high) ::dup2(descriptor, next++);
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
   char* const arguments[] = {const_cast<char*>(program), const_cast<char*>(argument), nullptr};
-  char* const environment[] = {nullptr};
-  ::execve(program, arguments, environment);
+  ::execve(program, arguments, arguments + 2);  // an empty environment
   ::_exit(126);
 }
 
