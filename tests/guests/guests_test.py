@@ -45,7 +45,7 @@ def files_of_the_image_can_be_changed(guest):
 @test
 def a_directory_of_the_node_can_be_mounted(guest):
     guest.run("sh", "-c", "mkdir -p data; echo outside >data/file").good()
-    guest.bash("cat /data/file; echo inside >/data/new; ! echo x >/fixed/new", "--container-mounts=data:/data,data:/fixed:ro").good("outside")
+    guest.bash("cat /data/file; echo inside >/data/new; ! echo x >/fixed/new", "--container-mounts=./data:/data,./data:/fixed:ro").good("outside")
     equal(read("/home/alice/data/new"), "inside\n", "file outside")
 
 
