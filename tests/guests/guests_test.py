@@ -100,7 +100,7 @@ def a_hundred_steps_of_a_job_leave_nothing(guest):
         for pair in $(seq 50); do
             srun --exact -n1 --container-image=registry:5000/suites/base:1 true &
             srun --exact -n1 --container-image=registry:5000/suites/base:1 true || exit 5
-            wait %?srun || exit 5
+            wait $! || exit 5
         done
         for try in $(seq 50); do
             cgroups | diff before - >left && exit 0
