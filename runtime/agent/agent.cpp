@@ -134,6 +134,7 @@ Result<void> Agent::tell_all(TaskMessageKind kind, std::string_view text) {
 void Agent::fail(const Error& error) {
   reap(import_);
   reap(builder_);
+  servers_.clear();
   named_.reset();  // who waits to join looks elsewhere
   steps_socket_.reset();
   holder_.reset();
@@ -161,6 +162,11 @@ void Agent::answer_all(const TaskMessage& answer) {
 
 /// Nothing of the step stays in its cgroups, nor a server that its user has stopped.
 void Agent::end() {
+  // What a server has begun to answer it answers: tasks of other steps may wait for it.
+  for (const auto& server : servers_) [[maybe_unused]] const auto sent = send_struct(server.get(), FuseOrder::finish, {}, WhenFull::fail);
+  for (int patience = 500; const auto& server : servers_) {  // milliseconds, of all together: slurmstepd's ends after a second
+    for (pollfd gone{server.get(), 0, 0}; patience > 0 && ::poll(&gone, 1, 1) == 0; --patience) continue;
+  }
   helpers_.insert(helpers_.end(), publishers_.begin(), publishers_.end());
   for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);
   reap(import_);

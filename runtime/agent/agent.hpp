@@ -8,6 +8,7 @@
 #include "agent/builder/builder.hpp"
 #include "agent/node/image_store.hpp"
 #include "agent/node/named_container.hpp"
+#include "protocol/fuse.hpp"
 #include "protocol/import.hpp"
 #include "protocol/task.hpp"
 
@@ -74,6 +75,7 @@ class Agent {
   std::uint32_t flags_ = 0;  ///< of the start; start_private: each task has its own container, one after the other
   Child import_;
   Child builder_;
+  std::vector<UniqueFd> servers_;  ///< each takes orders here: protocol/fuse.hpp
   std::vector<pid_t> helpers_;  ///< servers, and the init process of a PID namespace: they exit on their own, or with us
   std::vector<pid_t> publishers_;
   std::uint64_t began_ = 0;

@@ -52,6 +52,8 @@ Result<void> Agent::on_holder(int socket) {
     return looking_ ? Result<void>() : say_found(TaskMessage::named_new);  // of a step, which has ended
   }
   looking_ = false;
+  for (; message.servers != 0 && passed->size() > 2 + shared; --message.servers, passed->pop_back())
+    SPC_TRY(serve(passed->back().get(), 0));
   if (shared != 0) {
     if (!named_) named_.emplace(step_.uid, step_.gid, std::string());  // another step's, and that has a name
     named_->notes = std::move(passed->back()), passed->pop_back();
@@ -82,7 +84,8 @@ Result<void> Agent::join_running() {
   return start_builder();
 }
 
-/// Everything that the container lives by is handed on, so that it does not matter which of its steps ends first.
+/// Everything that the container lives by is handed on, so that it does not matter which of its steps ends first. Of servers, which
+/// end with their step, others join the mount.
 Result<void> Agent::on_peer(int listener) {
   const UniqueFd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer || !peer_is(peer.get(), 0)) return {};  // another step was faster
@@ -92,6 +95,15 @@ Result<void> Agent::on_peer(int listener) {
     message.named_state = TaskMessage::named_running;
     passed.insert(passed.end(), {named_->lock.get(), named_->listener.get(), named_->notes.get()});
   }
+  std::vector<UniqueFd> joining;
+  for (const UniqueFd& server : servers_) {
+    auto ends = socket_pair();
+    const int theirs[] = {ends ? ends->second.get() : -1};
+    const bool fits = ends && passed.size() < kMaxDescriptorsPerMessage;
+    if (!fits || !send_struct(server.get(), FuseOrder::lend, theirs, WhenFull::fail)) continue;  // it will end with us
+    passed.push_back(joining.emplace_back(std::move(ends->first)).get());
+  }
+  message.servers = static_cast<std::uint32_t>(joining.size());
   [[maybe_unused]] const auto sent = send_struct(peer.get(), message, passed, WhenFull::fail);
   return {};
 }

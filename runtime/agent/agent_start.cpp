@@ -84,6 +84,7 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
 /// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
 /// user: what an image says must not be read with any privilege. It is told to say that all is root's, though (protocol/fuse.hpp).
 /// Not where another process of the user serves the file: with it he could keep ours, and us, from ever ending.
+/// `file` may be a socket: of a server in another step, which this one joins.
 Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   struct statfs status {};
   if (::fstatfs(file, &status) == 0 && status.f_type == FUSE_SUPER_MAGIC) {
@@ -95,7 +96,8 @@ Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
   helpers_.push_back(SPC_TRY(start_helper(SPC_LIBEXECDIR "/fuse", (std::to_string(offset) + (order_.uid != 0 ? "" : "r")).c_str(),
                                           uid, gid, {device.get(), file, theirs.get()})));
-  return ServedLayer{std::move(device), std::move(ours)};
+  servers_.push_back(std::move(ours));
+  return ServedLayer{std::move(device), servers_.back().get()};
 }
 
 Result<void> Agent::start_builder() {
@@ -143,6 +145,7 @@ Result<void> Agent::on_builder(int socket) {
   if (report.failure.unread().sys_errno() == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     reap(builder_);
+    servers_.clear();
     return use(image_, std::move(order_.image));
   }
   if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.unread();

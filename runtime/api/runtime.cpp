@@ -124,11 +124,8 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
 
 int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
   if (out == nullptr) return SPC_E_INVALID;
-  *out = new (std::nothrow) spc_runtime;
-  if (*out == nullptr) return SPC_E_NO_SPACE;
-  (*out)->log = log;
-  (*out)->log_arg = arg;
-  return SPC_OK;
+  *out = new (std::nothrow) spc_runtime{.log = log, .log_arg = arg};
+  return *out != nullptr ? SPC_OK : SPC_E_NO_SPACE;
 }
 
 void spc_close(spc_runtime* rt) {

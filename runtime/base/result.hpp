@@ -3,7 +3,6 @@
 #include <cassert>
 #include <concepts>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <variant>
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "protocol/wire_error.hpp"
 
 namespace spc {
@@ -8,15 +10,34 @@ namespace spc {
 /// it as `fuse OFFSET`, OFFSET in bytes of the squashfs in the file, with only these descriptors. With kFuseForRoot behind the
 /// number the files belong to root instead of the server's user.
 inline constexpr char kFuseForRoot[] = "r";
-inline constexpr int kFuseDevice = 3;  ///< /dev/fuse, to be served once it is mounted
-inline constexpr int kFuseImage = 4;   ///< the file, opened by the user, for reading
-inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus
+inline constexpr int kFuseDevice = 3;  ///< /dev/fuse, to be served once it is mounted; of a joining server: unused yet
+inline constexpr int kFuseImage = 4;   ///< the file, opened by the user, for reading; of a joining server: the socket for its FuseLoan
+inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus, then FuseOrder
 
 /// First the server reports that it has read the super block, or why it cannot serve the file; the builder then mounts and
-/// replies with an empty message, after which the server starts. It ends with its mount, or earlier with the other end of this
-/// socket.
+/// orders it to begin. It ends with its mount, when it is told to finish, or, before it has begun, with the other end of this socket.
 struct FuseStatus {
   WireError error;  ///< not set: success
+};
+
+/// From the builder, or `scontainer`, and then from the agent, which hears no answer.
+///
+/// A container that another step joins must not lose its files with the step that started it, in whose cgroups the server is. So
+/// each step has a server of its own for the same mount. The agent of the first step passes one end of a new pair of sockets to its
+/// server (`lend`) and the other to the joining agent, which starts a `fuse` on it. That makes its device a second one of the mount
+/// (FUSE_DEV_IOC_CLONE). The kernel gives each request to whichever server asks first; they share no state, as the numbers of
+/// files are places in the image.
+enum class FuseOrder : std::uint32_t {
+  begin = 1,
+  lend,    ///< with a socket: send it a FuseLoan
+  finish,  ///< answer what has been asked, and end; others answer the rest
+};
+
+/// With the device of the mount, which is to be closed once it is cloned (the kernel fails what a server has not answered when its
+/// device is closed by all), and the file. Both processes are the same user's.
+struct FuseLoan {
+  std::uint64_t offset = 0;
+  bool for_root = false;
 };
 
 }  // namespace spc

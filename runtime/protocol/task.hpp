@@ -146,6 +146,9 @@ struct TaskMessage {
   /// For a named container with one descriptor, its notes, which are empty if it is new: see launch/. From the
   /// agent of a running one to another agent: three, its lock, its socket and its notes.
   std::uint32_t named_state = 0;
+  /// From the agent of a running container to another agent: how many sockets, the last descriptors, are those of servers that it is
+  /// to start (protocol/fuse.hpp).
+  std::uint32_t servers = 0;
 
   // target: a source in the order sent, or count of sources + a HostTree; while hooks run also something that is opened only
   // now, as a second descriptor or, a tmpfs, without one: source_flags and size as for source. attached: errno, 0 = done

@@ -1,7 +1,6 @@
 #include "task/step_agent.hpp"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -77,8 +76,7 @@ using Arguments = std::array<std::string, 6>;
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
   for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
-  char* const environment[] = {nullptr};
-  ::execve(kAgent, words, environment);
+  ::execve(kAgent, words, words + arguments.size());  // an empty environment
   ::_exit(127);
 }
 
@@ -90,8 +88,7 @@ Result<void> run_agent(const Arguments& arguments, const std::string& what) {
     execute(arguments);
   }
   int status = -1;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (status == 0) return {};
   return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
 }

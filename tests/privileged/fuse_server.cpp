@@ -65,27 +65,35 @@ ImageScene::ImageScene() : at(new_directory()), tree(at / "tree"), image(at / "i
 
 ImageScene::~ImageScene() { fs::remove_all(at); }
 
-Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid, Mount how) {
+/// Starts the program, and waits for its first word.
+Result<void> FuseServer::launch(int image, std::uint64_t offset, unsigned uid) {
   const UniqueFd low_device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  const UniqueFd device(::fcntl(low_device.get(), F_DUPFD_CLOEXEC, kFree));
-  const UniqueFd low_file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
-  const UniqueFd file(::fcntl(low_file.get(), F_DUPFD_CLOEXEC, kFree));
-  if (!device || !file) return Error::from_errno(errno, "open device and image");
+  device_.reset(::fcntl(low_device.get(), F_DUPFD_CLOEXEC, kFree));
+  const UniqueFd file(::fcntl(image, F_DUPFD_CLOEXEC, kFree));
+  if (!device_ || !file) return Error::from_errno(errno, "open device and image");
   auto [ours, low_theirs] = SPC_TRY(socket_pair());
   UniqueFd theirs(::fcntl(low_theirs.get(), F_DUPFD_CLOEXEC, kFree));
   low_theirs.reset();
-
-  FuseServer server;
-  server.pid_ = ::fork();
-  if (server.pid_ == 0) run_server(device.get(), file.get(), theirs.get(), std::to_string(offset), uid);
+  pid_ = ::fork();
+  if (pid_ == 0) run_server(device_.get(), file.get(), theirs.get(), std::to_string(offset), uid);
   theirs.reset();  // a server that dies is then the end of the connection
-  const UniqueFd status_socket = std::move(ours);
+  orders_ = std::move(ours);
   FuseStatus status;
-  SPC_TRY(receive_struct(status_socket.get(), status));
-  if (status.error.is_set()) return status.error.error();
-  if (how == Mount::no) return server;
-  const UniqueFd mount = how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(device.get(), uid));
-  SPC_TRY(send_struct(status_socket.get(), FuseStatus{}));
+  SPC_TRY(receive_struct(orders_.get(), status));
+  return status.error.is_set() ? Result<void>(status.error.error()) : Result<void>();
+}
+
+Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid, Mount how) {
+  const UniqueFd file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
+  FuseServer server;
+  SPC_TRY(server.launch(file.get(), offset, uid));
+  if (how == Mount::no) {
+    server.orders_.reset();
+    return server;
+  }
+  const UniqueFd mount = how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(server.device_.get(), uid));
+  server.device_.reset();
+  SPC_TRY(send_struct(server.orders_.get(), FuseOrder::begin));
   if (how == Mount::claimed) return server;
 
   const std::string name = new_directory();
@@ -96,8 +104,21 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
   return server;
 }
 
-std::optional<int> FuseServer::end() {
+Result<FuseServer> FuseServer::join(unsigned uid) const {
+  const auto [theirs, ours] = SPC_TRY(socket_pair());
+  const int passed[] = {ours.get()};
+  SPC_TRY(send_struct(orders_.get(), FuseOrder::lend, passed));
+  FuseServer server;
+  SPC_TRY(server.launch(theirs.get(), 0, uid));
+  server.device_.reset();
+  return server;
+}
+
+void FuseServer::unmount() const {
   if (!root_.empty()) ::umount2(root_.c_str(), MNT_DETACH);
+}
+
+std::optional<int> FuseServer::await_end() {
   for (int attempt = 0; attempt < 200; ++attempt, ::usleep(10'000)) {
     int status = 0;
     if (::waitpid(pid_, &status, WNOHANG) != pid_) continue;
@@ -107,8 +128,19 @@ std::optional<int> FuseServer::end() {
   return std::nullopt;
 }
 
+std::optional<int> FuseServer::end() {
+  unmount();
+  return await_end();
+}
+
+std::optional<int> FuseServer::finish() {
+  [[maybe_unused]] const auto sent = send_struct(orders_.get(), FuseOrder::finish);
+  return await_end();
+}
+
 FuseServer::~FuseServer() {
-  if (pid_ > 0 && !end()) {
+  unmount();
+  if (pid_ > 0 && !await_end()) {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }

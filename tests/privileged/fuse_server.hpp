@@ -11,24 +11,34 @@
 namespace spc {
 
 /// The agent's part for the program `fuse`: starts it as a user for one image and mounts what it serves on a directory of
-/// its own. When this ends, the mount ends and the server must follow.
+/// its own. When this ends, the mount ends and the server must follow. One that joins another has no directory of its own.
 class FuseServer {
  public:
   enum class Mount { yes, no, claimed };  ///< claimed: the server is told so, and its device says otherwise
   /// What the server said against the image is the Error.
   static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0, unsigned uid = 4242,
                                   Mount how = Mount::yes);
-  FuseServer(FuseServer&& other) noexcept : root_(std::exchange(other.root_, {})), pid_(std::exchange(other.pid_, -1)) {}
+  FuseServer(FuseServer&& other) noexcept
+      : root_(std::exchange(other.root_, {})), orders_(std::move(other.orders_)), pid_(std::exchange(other.pid_, -1)) {}
   ~FuseServer();
 
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
+  /// A second server of this one's mount, as another step's agent starts it.
+  [[nodiscard]] Result<FuseServer> join(unsigned uid = 4242) const;
+  /// Tells it to finish; as end().
+  std::optional<int> finish();
   /// Unmounts; nothing if it is not gone within two seconds, else how it ended as waitpid() says.
   std::optional<int> end();
 
  private:
   FuseServer() = default;
+  Result<void> launch(int image, std::uint64_t offset, unsigned uid);
+  void unmount() const;
+  std::optional<int> await_end();
   std::filesystem::path root_;
+  UniqueFd device_;  ///< until it is mounted
+  UniqueFd orders_;
   pid_t pid_ = -1;
 };
 

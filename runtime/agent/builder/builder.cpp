@@ -106,16 +106,12 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   ready.upper_size = order.upper_size;
   if (order.read_only) ready.start_flags = TaskMessage::start_read_only;
   std::vector<UniqueFd> namespaces;
-  if (user >= 0) {
-    // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
-    namespaces = SPC_TRY(new_namespaces(proc.get(), user, CLONE_NEWNS, {"mnt", "user"}));
-  } else {
-    namespaces.push_back(std::move(mount_namespace));
-  }
+  if (user < 0) namespaces.push_back(std::move(mount_namespace));
+  // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
+  if (user >= 0) namespaces = SPC_TRY(new_namespaces(proc.get(), user, CLONE_NEWNS, {"mnt", "user"}));
   std::ranges::move(entered, std::back_inserter(namespaces));
-  if ((order.namespaces & own_pid) != 0) {
+  if ((order.namespaces & own_pid) != 0)
     namespaces.push_back(SPC_TRY(own(::openat(proc.get(), "self/ns/pid", O_RDONLY | O_CLOEXEC), "open the pid namespace")));
-  }
   ready.has_notes = notes.operator bool();
   if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));
   if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));

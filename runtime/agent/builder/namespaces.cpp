@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <sys/fsuid.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <string>

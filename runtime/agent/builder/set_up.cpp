@@ -42,13 +42,13 @@ Result<DetachedMount> tree_for(TaskMessageKind kind, const TaskMessage& target, 
 /// The server says that it is ready, or why not, before it is given anything to do.
 Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes) {
   FuseStatus status;
-  if (!receive_struct(layer.status.get(), status)) {
+  if (!receive_struct(layer.status, status)) {
     return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly");
   }
   if (status.error.is_set()) return status.error.unread();
   auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid, attributes));
   layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error
-  SPC_TRY(send_struct(layer.status.get(), status));
+  SPC_TRY(send_struct(layer.status, FuseOrder::begin));
   return mount;
 }
 

@@ -17,7 +17,7 @@ struct LayerFile {
 /// A squashfs served by a process of the user, because the kernel must not or cannot read it: see protocol/fuse.hpp.
 struct ServedLayer {
   UniqueFd device;  ///< /dev/fuse; close it once it is mounted: a server's death ends a connection that nobody else holds
-  UniqueFd status;
+  int status = -1;  ///< the agent's end of its socket
 };
 
 /// The parts of a root file system, bottom layer first: layers of the store, or served files, or a directory.

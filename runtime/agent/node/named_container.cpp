@@ -194,9 +194,8 @@ Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
   const int failed = ::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW) | ::fchmodat(is.get(), "up", 0755, 0);
   SPC_TRY(check(failed, "set owner and mode of the container's /"));
   const auto layers = SPC_TRY(ensure_at(is.get(), "layers"));
-  for (const LayerFile& layer : image.layers) {
+  for (const LayerFile& layer : image.layers)
     SPC_TRY(link_file(layer.file.get(), layers.get(), store_layout::layer_file(layer.digest), 0));
-  }
   // A record from elsewhere is that of a file or directory of the user, who brings it again.
   SPC_TRY(link_file(image.record.get(), is.get(), "record", EXDEV));
   stored_ = true;

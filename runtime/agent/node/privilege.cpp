@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/capability.h>
@@ -37,9 +36,7 @@ Result<void> keep_needed_privileges() {
   for (int capability = 0; capability <= CAP_LAST_CAP; ++capability) {
     const bool needed = std::ranges::count(kNeeded, capability) > 0;
     // EINVAL: a capability that this kernel does not know.
-    if (!needed && ::prctl(PR_CAPBSET_DROP, capability) != 0 && errno != EINVAL) {
-      return Error::from_errno(errno, "reduce the bounding set");
-    }
+    if (!needed) SPC_TRY(check(::prctl(PR_CAPBSET_DROP, capability), "reduce the bounding set", EINVAL));
   }
   cap_t set = ::cap_init();  // never freed
   ::cap_set_flag(set, CAP_PERMITTED, kNeeded.size(), kNeeded.data(), CAP_SET);

@@ -33,9 +33,8 @@ Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   SPC_TRY(ensure_directory(SPC_RUN_DIR, 0, 0, 0755));
   SPC_TRY(ensure_directory(SPC_STORE_DIR, 0, 0, 0755));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers", 0, 0, 0755));
-  for (const char* part : {store_layout::kLayers, store_layout::kGrants, store_layout::kRecords}) {
+  for (const char* part : {store_layout::kLayers, store_layout::kGrants, store_layout::kRecords})
     SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + part, 0, service_gid, 0750));
-  }
   SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kNames, 0, 0, 0755));
   SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kImages, service_uid, service_gid, 0700));
   SPC_TRY(ensure_directory(SPC_STORE_DIR "/containers", 0, 0, 0700));

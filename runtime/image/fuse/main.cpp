@@ -1,53 +1,30 @@
-// `fuse OFFSET`: serves the squashfs at OFFSET of a file through a FUSE device, see protocol/fuse.hpp.
+// `fuse OFFSET`: serves the squashfs at OFFSET of a file through a FUSE device, or, given a socket instead of the file, what
+// the server at its other end serves; see protocol/fuse.hpp.
 //
 // Order: what needs system calls that the sandbox forbids, then the sandbox, then the first byte of the file.
 
 #include <malloc.h>
-#include <sched.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
-#include <latch>
-#include <thread>
 
 #include "base/file.hpp"
+#include "base/socket.hpp"
 #include "image/fuse/file_system.hpp"
+#include "image/fuse/loan.hpp"
 #include "image/fuse/sandbox.hpp"
+#include "image/fuse/workers.hpp"
 #include "protocol/fuse.hpp"
 
 namespace spc::fuse {
 namespace {
-
-constexpr unsigned kMostThreads = 16;
-
-/// As many as there are processors for us, and two at least, so that one large block does not hold up everybody.
-unsigned thread_count() {
-  cpu_set_t processors;
-  CPU_ZERO(&processors);
-  const int count = ::sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
-  return std::clamp(static_cast<unsigned>(count), 2U, kMostThreads);
-}
-
-/// A thread that answers requests from when it may begin until the file system is unmounted.
-void answer_requests(fuse_session* session, std::latch& started, std::latch& may_begin) {
-  started.count_down();
-  may_begin.wait();
-  fuse_buf request{};
-  for (;;) {
-    const int got = ::fuse_session_receive_buf(session, &request);
-    if (got == -EINTR) continue;
-    if (got <= 0) return;
-    ::fuse_session_process_buf(session, &request);
-  }
-}
 
 Result<fuse_session*> make_session(FileSystem& files) {
   ::fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
@@ -64,48 +41,49 @@ Result<fuse_session*> make_session(FileSystem& files) {
   return session;
 }
 
-/// A message on the status socket: write() and read() keep message borders, and the sandbox allows no other calls.
-void send_status(const FuseStatus& status) {
-  (void)!::write(kFuseStatus, &status, sizeof status);
+void send_status(const FuseStatus& status) { [[maybe_unused]] const auto sent = send_struct(kFuseStatus, status); }
+
+bool may_begin() {
+  FuseOrder order{};
+  return receive_struct(kFuseStatus, order) && order == FuseOrder::begin;
 }
 
-bool await_mount() {
-  FuseStatus answer;
-  ssize_t got = 0;
-  do {
-    got = ::read(kFuseStatus, &answer, sizeof answer);
-  } while (got < 0 && errno == EINTR);
-  return got == sizeof answer && !answer.error.is_set();
-}
-
-Result<void> run(std::uint64_t offset, bool for_root) {
-  const auto files = for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
-  fuse_session* session = SPC_TRY(make_session(*files));
-
-  const unsigned count = thread_count();
-  std::latch started(count);
-  std::latch may_begin(1);
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < count; ++i) {
-    threads.emplace_back([&] { answer_requests(session, started, may_begin); });
+/// The agent's, for as long as it lives. What it serves then, the server goes on with alone.
+[[noreturn]] void obey_orders(Workers& workers, const FuseLoan& served) {
+  FuseOrder order{};
+  while (const auto passed = receive_struct(kFuseStatus, order, 1)) {
+    if (order == FuseOrder::lend && passed->size() == 1) lend(passed->front().get(), served);
+    if (order == FuseOrder::finish) workers.finish();
   }
-  started.wait();  // a thread's own start needs calls that are forbidden later
-  const auto served = [&]() -> Result<void> {
+  workers.await();
+}
+
+Result<void> run(FuseLoan served) {
+  struct stat image {};
+  const bool joins = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
+  if (joins) served = SPC_TRY(borrow());
+  const auto files = served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
+  fuse_session* session = SPC_TRY(make_session(*files));
+  Workers workers(session);
+  const auto ready = [&]() -> Result<void> {
     SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox());
-    files->serve(SPC_TRY(ImageBytes::open(kFuseImage, offset)));
+    files->serve(SPC_TRY(ImageBytes::open(kFuseImage, served.offset)));
     return {};
   }();
-  send_status(served ? FuseStatus() : FuseStatus{WireError(served.error())});
-  if (!served || !await_mount()) ::_exit(1);
-  ::close(kFuseStatus);
-  may_begin.count_down();
-  for (auto& thread : threads) thread.join();
-  ::_exit(0);  // nothing is left to run: exit handlers need calls the sandbox forbids
+  send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});
+  if (!ready || (!joins && !may_begin())) ::_exit(1);
+  if (joins) {
+    auto request = first_request();
+    const fuse_buf buffer{.size = request.size(), .flags = {}, .mem = request.data(), .fd = -1, .pos = 0};
+    ::fuse_session_process_buf(session, &buffer);
+  }
+  workers.begin();
+  obey_orders(workers, served);
 }
 
-Result<void> guarded(std::uint64_t offset, bool for_root) {
+Result<void> guarded(const FuseLoan& served) {
   try {
-    return run(offset, for_root);
+    return run(served);
   } catch (const std::exception& e) {
     return Error(ErrorKind::internal, std::string("serve a file system: ") + e.what());
   }
@@ -136,7 +114,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // blocks come and go all the time: from the heap, not each from the kernel
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
-  const auto failed = spc::fuse::guarded(offset, for_root);
+  const auto failed = spc::fuse::guarded({.offset = offset, .for_root = for_root});
   if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
   ::_exit(1);
 }

@@ -65,7 +65,7 @@ Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& 
   if (::mount("spank-container", name.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
     return Error::from_errno(errno, "mount a layer through FUSE");
   }
-  SPC_TRY_DURING("serve a layer", send_struct(ours.get(), FuseStatus{}));
+  SPC_TRY_DURING("serve a layer", send_struct(ours.get(), FuseOrder::begin));
   return server;
 }
 

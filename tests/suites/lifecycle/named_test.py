@@ -61,6 +61,24 @@ def a_running_container_is_joined_and_outlives_the_step_that_made_it(cluster):
 
 
 @test
+def who_joined_keeps_the_files_of_a_served_image_when_the_first_step_ends(cluster):
+    """Each step has a server of its own: one that is in the first step's cgroups ends with them."""
+    reads = "find /usr /etc -xdev -type f -readable -size -300k -exec cat {} + >/dev/null; echo read $?"
+    first = start(cluster, "served", "echo up; sleep 60", "-J", "first", f"--container-image={local_files.squashfs(cluster)}")
+    first.await_text("up")
+    equal(len(cluster.processes("node01", "fuse")), 1, "servers of the first step")
+    second = start(cluster, "served", f"echo up; {reads}; until test -e /end; do sleep 0.1; done; {reads}; perl -e 'print 7'")
+    second.await_text("up")
+    await_true(lambda: len(cluster.processes("node01", "fuse")) == 2, 5, "the second step has no server")
+    cluster.run("scancel", "-n", "first").good()
+    first.end()
+    await_true(lambda: len(cluster.processes("node01", "fuse")) == 1, 5, "the first step's server has not ended")
+    run(cluster, "served", "cat /usr/bin/* | wc -c >/size; test $(cat /size) -gt 100000; touch /end").good("")
+    second.end(60).good("up\nread 0\nread 0\n7")
+    cluster.must_be_quiet(within=2)
+
+
+@test
 def mounts_are_added_to_a_running_container(cluster):
     os.makedirs(os.path.join(cluster.shared, "extra"), exist_ok=True)
     open(os.path.join(cluster.shared, "extra", "file"), "w").write("added")

@@ -1,0 +1,116 @@
+// Two servers of one mount, as two steps in one container have them: either may end, and nobody who reads sees it.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "unit/catch.hpp"
+#include "files.hpp"
+#include "fuse_server.hpp"
+
+using namespace spc;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kFiles = 40, kSize = 200'000;
+
+std::string content_of(std::size_t file) { return std::string(kSize, static_cast<char>('A' + file % 26)); }
+
+/// Reads files of a mount, which the kernel has to ask for again each time, until it is stopped.
+class Readers {
+ public:
+  explicit Readers(const fs::path& root) {
+    for (std::size_t first = 0; first < 4; ++first) threads_.emplace_back([this, root, first] { read(root, first * 10); });
+  }
+  ~Readers() { stop_ = true; }
+  Readers(const Readers&) = delete;
+  Readers& operator=(const Readers&) = delete;
+
+  [[nodiscard]] unsigned wrong() const { return wrong_; }
+  void await(unsigned more) const {
+    for (const unsigned until = done_ + more; done_ < until && wrong_ == 0;) ::usleep(100);
+  }
+
+ private:
+  void read(const fs::path& root, std::size_t number) {
+    std::string got(kSize + 1, '\0');
+    for (; !stop_; ++number) {
+      const std::size_t file = number % kFiles;
+      const UniqueFd opened(::open((root / std::to_string(file)).c_str(), O_RDONLY | O_CLOEXEC));
+      const ssize_t size = ::read(opened.get(), got.data(), got.size());
+      if (size != static_cast<ssize_t>(kSize) || got.compare(0, kSize, content_of(file)) != 0) ++wrong_;
+      ::posix_fadvise(opened.get(), 0, 0, POSIX_FADV_DONTNEED);
+      ++done_;
+    }
+  }
+
+  std::atomic<bool> stop_ = false;
+  std::atomic<unsigned> done_ = 0, wrong_ = 0;
+  std::vector<std::jthread> threads_;
+};
+
+void make_image(const ImageScene& scene) {
+  for (std::size_t file = 0; file < kFiles; ++file) write(scene.tree / std::to_string(file), content_of(file));
+  make_squashfs(scene.tree, scene.image);
+}
+
+}  // namespace
+
+TEST_CASE("of two servers of a file system either can finish while files are read") {
+  const ImageScene scene;
+  make_image(scene);
+  for (int round = 0; round < 20; ++round) {
+    INFO(round);
+    auto first = FuseServer::start(scene.image).value();
+    auto second = first.join().value();
+    const Readers readers(first.root());
+    readers.await(200);
+    CHECK((round % 2 == 0 ? first : second).finish() == 0);
+    readers.await(200);
+    CHECK(readers.wrong() == 0);
+    auto third = (round % 2 == 0 ? second : first).join().value();
+    readers.await(50);
+    CHECK((round % 2 == 0 ? second : first).finish() == 0);
+    readers.await(200);
+    CHECK(readers.wrong() == 0);
+  }
+}
+
+TEST_CASE("a server that joins needs not be there when the first one finishes") {
+  const ImageScene scene;
+  make_image(scene);
+  auto first = FuseServer::start(scene.image).value();
+  CHECK(first.join().value().finish() == 0);
+  CHECK(contents(first.root() / "8") == content_of(8));
+  auto second = first.join().value();
+  ::kill(second.pid(), SIGKILL);
+  CHECK(second.end().has_value());
+  CHECK(contents(first.root() / "9") == content_of(9));
+}
+
+TEST_CASE("when one of two servers of a file system is killed the other goes on, and without any there are errors") {
+  const ImageScene scene;
+  make_image(scene);
+  auto first = FuseServer::start(scene.image).value();
+  auto second = first.join().value();
+  ::kill(first.pid(), SIGKILL);
+  ::usleep(50'000);
+  CHECK(contents(first.root() / "7") == content_of(7));
+  CHECK(second.finish() == 0);
+  const UniqueFd gone(::open((first.root() / "8").c_str(), O_RDONLY | O_CLOEXEC));
+  CHECK((!gone && errno == ENOTCONN));
+}
+
+TEST_CASE("two servers of a file system end with its mount") {
+  const ImageScene scene;
+  make_image(scene);
+  auto first = FuseServer::start(scene.image).value();
+  auto second = first.join().value();
+  CHECK(first.end() == 0);
+  CHECK(second.end() == 0);
+}
