@@ -74,7 +74,8 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   order_.image = std::move(image);
   if ((flags_ & TaskMessage::start_pull) != 0) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
-  if (tools_->policy.squashfs == PolicyRecord::by_fuse) {
+  const auto how = tools_->policy.squashfs;
+  if (how == PolicyRecord::by_fuse || (how == PolicyRecord::by_fuse_for_users && order_.uid != 0)) {
     for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));
     order_.image.layers.clear();
   }
@@ -142,7 +143,8 @@ Result<void> Agent::on_builder(int socket) {
     builder_.pid = -1;
   }
   if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
-  if (report.failure.unread().sys_errno() == EOPNOTSUPP && tools_->policy.squashfs == PolicyRecord::automatic) {  // see new_squashfs
+  const int why = report.failure.unread().sys_errno();  // see new_squashfs
+  if ((why == EOPNOTSUPP || why == ENODEV) && tools_->policy.squashfs == PolicyRecord::automatic) {
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     reap(builder_);
     servers_.clear();

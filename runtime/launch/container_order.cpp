@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "launch/host/join_check.hpp"
 #include "launch/site/enroot_compat.hpp"
@@ -73,6 +74,7 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
 
 Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
   if (policy.descriptors.size() != 1) return Error(ErrorKind::internal, "no policy for the leader");
+  if (!task.asked.only_pull) SPC_TRY(check_kernel());  // before an image is pulled for nothing
   Terms terms;
   terms.policy = policy.policy;
   terms.earlier = policy.manifest;
@@ -102,7 +104,8 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   const bool has_image = !terms.request.image.empty();
   spec.image = has_image ? order.location.canonical() : request.named.notes().image;
   spec.from = order.image.from;
-  spec.by_fuse = terms.policy.squashfs == PolicyRecord::by_fuse;
+  const auto how = terms.policy.squashfs;
+  spec.by_fuse = how == PolicyRecord::by_fuse || (how == PolicyRecord::by_fuse_for_users && ::getuid() != 0);
   spec.mounts = order.side.mounts();
   spec.writable = terms.request.writable.value_or(true);
   spec.namespaces = namespaces_of(terms.request);

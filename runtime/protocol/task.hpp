@@ -163,6 +163,7 @@ struct TaskMessage {
   bool asks_host = false;
   PhaseTimes times{};
   std::uint32_t layers = 0;
+  std::uint32_t layers_served = 0;  ///< by FUSE
   std::uint32_t layers_shared = 0;  ///< whose super block was already mounted by another step
 
   PolicyRecord policy;  // lead

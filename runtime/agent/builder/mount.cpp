@@ -68,8 +68,8 @@ Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
   auto mount = SPC_TRY(new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage));
   if (id_map < 0) return mount;
   if (set_attributes(mount.get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, id_map) == 0) return mount;
-  // Linux before 6.2.
-  return Error::from_errno(errno == EINVAL ? EOPNOTSUPP : errno, "ID-map a layer");
+  // Linux before 6.2; with some patches EPERM.
+  return Error::from_errno(errno == EINVAL || errno == EPERM ? EOPNOTSUPP : errno, "ID-map a layer");
 }
 
 Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes) {

@@ -35,7 +35,7 @@ Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes
 Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0);
 
 /// The squashfs on block device `source`, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners, -1: none.
-/// EOPNOTSUPP on a kernel that cannot map the owners of a squashfs.
+/// EOPNOTSUPP on a kernel that cannot map the owners of a squashfs, ENODEV on one that has none.
 Result<DetachedMount> new_squashfs(const std::string& source, int id_map);
 
 /// The file system of the server at the other end of `device` (/dev/fuse), accessible by owner and mode, read-only,

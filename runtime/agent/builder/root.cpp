@@ -73,6 +73,7 @@ Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept) {
 
 Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vector<DetachedMount> lower, int workspace,
                           TaskMessage& ready) {
+  ready.layers_served = static_cast<std::uint32_t>(order.image.served.size());
   for (ServedLayer& layer : order.image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (const LayerFile& layer : order.image.layers) {
     const auto loop = SPC_TRY(loop_device_of(layer.file.get()));

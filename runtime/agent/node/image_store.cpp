@@ -60,8 +60,8 @@ Result<ImageStore> ImageStore::open(const char* directory) {
   SPC_TRY(check(::fstat(store.images_.get(), &status), "stat the store"));
   store.service_uid_ = status.st_uid;
   store.service_gid_ = status.st_gid;
-  const bool is_whole = ::faccessat(store.directory_.get(), store_layout::kRecords, F_OK, 0) == 0;
-  if (!is_whole) SPC_TRY(set_up_node(status.st_uid, status.st_gid));  // an earlier version's, and slurmd was not restarted
+  // An earlier version's, and slurmd was not restarted.
+  if (::faccessat(store.directory_.get(), store_layout::kRecords, F_OK, 0) != 0) SPC_TRY(set_up_node(status.st_uid, status.st_gid));
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kLayers));
   store.records_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kRecords));
   return store;

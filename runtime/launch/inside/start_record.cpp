@@ -40,11 +40,11 @@ std::string start_record(const std::string& image, const UserIdentity& user, con
   };
   return formatted(
       "start job={} step={} node={} uid={} user={} image={} digest={} from={} layers={} shared={} "
-      "import_ms={} start_ms={}",
+      "fuse={} import_ms={} start_ms={}",
       variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"), variable("SLURMD_NODENAME"), user.uid,
       user.name.empty() ? "-" : printable(user.name), in_quotes(image),
       spec.manifest ? spec.manifest->str() : "-", name_of(spec.from), ready.layers,
-      ready.layers_shared,
+      ready.layers_shared, ready.layers_served,
       milliseconds(ready.times[static_cast<std::size_t>(Phase::import)]),
       milliseconds(microseconds));
 }
@@ -54,9 +54,9 @@ std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, st
   char line[400];
   std::snprintf(
       line, sizeof line,
-      "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared) %.2f, overlay %.2f, pivot %.2f, root file system %.2f",
+      "start %.2f ms: image %.2f, sources %.2f, %u layers (%u shared, %u by FUSE) %.2f, overlay %.2f, pivot %.2f, root file system %.2f",
       static_cast<double>(microseconds) / 1000.0, ms(Phase::import), ms(Phase::sources), ready.layers, ready.layers_shared,
-      ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::root_setup));
+      ready.layers_served, ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot), ms(Phase::root_setup));
   if (entrypoint == 0) return line;
   return line + (", entrypoint " + std::to_string(entrypoint / 1000));
 }

@@ -9,6 +9,7 @@
 
 #include "base/file.hpp"
 #include "base/process/child.hpp"
+#include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/inside/image_files.hpp"
@@ -316,6 +317,7 @@ std::string share_key(const Arguments& arguments) {
 }
 
 Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
+  SPC_TRY(check_kernel());  // before an image is pulled for nothing
   UserRun run(arguments, options, places, fixed);
   run.config = SPC_TRY(read_config(places.config));
   if (!options.request.writable) options.request.writable = run.config.writable;

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 
 #include "base/process/child.hpp"
+#include "base/process/kernel.hpp"
 #include "base/process/user_namespace.hpp"
 #include "tool/doctor/doctor.hpp"
 
@@ -55,15 +55,12 @@ Finding finding(const char* what, int failed, Finding::Verdict otherwise, const 
   return {what, otherwise, std::strerror(failed), cure};
 }
 
-Finding kernel_version() {
+Finding kernel_is_new() {
   utsname system{};
   ::uname(&system);
-  int major = 0;
-  int minor = 0;
-  if (std::sscanf(system.release, "%d.%d", &major, &minor) != 2) major = 0;
   const std::string release = std::string("Linux ") + system.release;
-  if (major > 6 || (major == 6 && minor >= 2)) return {"kernel", Finding::Verdict::ok, release, ""};
-  if (major > 5 || (major == 5 && minor >= 12)) {
+  if (running_kernel() >= kMapsSquashfs) return {"kernel", Finding::Verdict::ok, release, ""};
+  if (check_kernel()) {
     return {"kernel", Finding::Verdict::warning, release, "jobs use kernel mounts on 6.2 or newer; scontainer run works"};
   }
   return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2 for Slurm jobs"};
@@ -74,7 +71,7 @@ Finding kernel_version() {
 std::vector<Finding> examine_kernel() {
   const bool root = ::geteuid() == 0;
   const auto bad = root ? Finding::Verdict::warning : Finding::Verdict::failed;
-  std::vector<Finding> findings{kernel_version()};
+  std::vector<Finding> findings{kernel_is_new()};
   const int namespaces = tried(own_namespaces);
   findings.push_back(finding("user namespaces", namespaces, Finding::Verdict::failed,
                              "sysctl user.max_user_namespaces must be above 0, and on Debian and Ubuntu "

@@ -131,7 +131,7 @@ TEST_CASE("the line about a start is one line whatever the texts are") {
   const std::map<std::string, std::string> job{{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}, {"SLURMD_NODENAME", "n\n1"}};
   CHECK(start_record("a\nb\" digest=forged", user, spec, ready, 5678, job) ==
         "start job=12 step=0 node=n\\n1 uid=7 user=alice image=\"a\\nb\\\" digest=forged\" digest=- from=store layers=3 shared=0 "
-        "import_ms=1.2 start_ms=5.7");
+        "fuse=0 import_ms=1.2 start_ms=5.7");
 }
 
 TEST_CASE("a task knows the image that it runs in and no other") {
