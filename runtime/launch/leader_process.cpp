@@ -1,11 +1,9 @@
 #include "launch/leader_process.hpp"
 
-#include <sched.h>
 #include <sys/prctl.h>
 
 #include <exception>
 
-#include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "launch/leader.hpp"
 #include "protocol/wire_error.hpp"
@@ -44,8 +42,6 @@ int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& p
   line.user_source().start_for_podman(
       [task](int socket, const std::string& location) { return ask_for_user_source(task, socket, location); });
   const auto led = lead(call, line, policy, notes);
-  constexpr sched_param kNone{};
-  ::sched_setscheduler(0, SCHED_IDLE, &kNone);  // our end is to delay nobody's start
   LeaderMessage message;
   message.kind = led ? LeaderMessage::led : LeaderMessage::failed;
   if (led) message.how = *led;
@@ -80,7 +76,7 @@ Result<Led> wait_for_leader(const TaskCall& call, AgentLine& line, int leader) {
 
 }  // namespace
 
-Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint) {
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint, Child& leader) {
   auto notes = SPC_TRY(TaskNotes::make_file());
   SPC_TRY(entrypoint.write_down_in(std::move(notes)));
   auto [ours, theirs] = SPC_TRY(socket_pair());
@@ -89,7 +85,7 @@ Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage
     return lead_and_report(call, line, policy, entrypoint.notes(), task);
   };
   // A sibling: what it starts for the time after the tasks is to be slurmstepd's, too.
-  SPC_TRY(Child::run(work, "start the leader", 0, ChildOf::our_parent));
+  leader = SPC_TRY(Child::run(work, "start the leader", 0, ChildOf::our_parent));
   theirs.reset();
   auto led = wait_for_leader(call, line, ours.get());
   if (led && *led != Led::set_up) entrypoint.write_nothing();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/process/child.hpp"
 #include "launch/agent_line.hpp"
 #include "launch/inside/entrypoint.hpp"
 #include "launch/launch.hpp"
@@ -17,7 +18,7 @@ enum class Led : std::uint32_t {
 
 /// Starts the leader, a copy of this process without privilege that reads what the user, the site and the image say, and
 /// waits for its end. Meanwhile `line` is the leader's. `policy`: the agent's word to lead. The notes of `entrypoint` are
-/// what the leader writes for all tasks. An Error is known to the agent.
-Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint);
+/// what the leader writes for all tasks. An Error is known to the agent. `leader`: may still be on its way out.
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint, Child& leader);
 
 }  // namespace spc
