@@ -10,9 +10,7 @@ namespace spc {
 
 Result<std::pair<UniqueFd, UniqueFd>> socket_pair() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Error::from_errno(errno, "create a socket pair");
-  }
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Error::from_errno(errno, "create a socket pair");
   return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
@@ -43,13 +41,10 @@ Result<Received> receive_message(int socket, std::span<std::byte> buffer, std::s
   const std::size_t room = most == 0 ? 0 : CMSG_LEN(sizeof(int) * std::min(most, kMaxDescriptorsPerMessage));
   msghdr header{.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
   ssize_t size = -1;
-  do {
-    size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  } while (size < 0 && errno == EINTR);
+  while ((size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) continue;
   if (size < 0) return Error::from_errno(errno, "receive a message");
 
-  Received received;
-  received.size = static_cast<std::size_t>(size);
+  Received received{.size = static_cast<std::size_t>(size), .descriptors = {}};
   for (cmsghdr* rights = CMSG_FIRSTHDR(&header); rights != nullptr; rights = CMSG_NXTHDR(&header, rights)) {
     if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);

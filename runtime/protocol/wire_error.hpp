@@ -21,10 +21,7 @@ class Text {
   void set(std::string_view text) noexcept {
     static constexpr std::string_view kGap = " ... ";
     std::memset(bytes_, 0, Size);
-    if (fits(text)) {
-      text.copy(bytes_, text.size());
-      return;
-    }
+    if (fits(text)) return static_cast<void>(text.copy(bytes_, text.size()));
     const std::size_t half = (Size - 1 - kGap.size()) / 2;
     text.copy(bytes_, half);
     kGap.copy(bytes_ + half, kGap.size());

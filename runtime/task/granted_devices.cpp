@@ -11,12 +11,10 @@
 namespace spc {
 namespace {
 
-#ifndef SYS_faccessat2
-constexpr long SYS_faccessat2 = 439;  // the same everywhere
-#endif
+constexpr long kFaccessat2 = 439;  // everywhere; not every libc knows it
 
 /// glibc before 2.33 answers for other effective ids from the file's mode, without asking the kernel.
-bool can_open(const std::string& node, int how) { return ::syscall(SYS_faccessat2, AT_FDCWD, node.c_str(), how, AT_EACCESS) == 0; }
+bool can_open(const std::string& node, int how) { return ::syscall(kFaccessat2, AT_FDCWD, node.c_str(), how, AT_EACCESS) == 0; }
 
 void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes, int how = R_OK | W_OK) {
   for (DirectoryReader entries(directory); entries.next();) {

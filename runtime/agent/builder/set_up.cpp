@@ -76,9 +76,7 @@ Result<std::vector<DetachedMount>> mount_trees(BuildOrder& order) {
 
 Result<void> set_up_root(TaskMessageKind kind, std::span<const int> more, int lead, const BuildOrder& order,
                          std::vector<DetachedMount>& trees, UniqueFd& notes, TaskMessage& ready) {
-  TaskMessage message;
-  message.kind = kind;
-  message.manifest = ready.manifest;
+  TaskMessage message{.kind = kind, .manifest = ready.manifest};
   const auto root = SPC_TRY(open_path(AT_FDCWD, "/"));
   std::vector<int> passed{root.get(), order.image.record.get()};
   passed.insert(passed.end(), more.begin(), more.end());
@@ -96,9 +94,7 @@ Result<void> set_up_root(TaskMessageKind kind, std::span<const int> more, int le
     auto tree = target ? tree_for(kind, message, descriptors, order, trees) : Result(DetachedMount());
     if (tree && !*tree) return Error(ErrorKind::internal, "setting up the root file system: unexpected message");
     const auto attached = tree ? attach(*std::move(tree), descriptors.front().get()) : Result<void>(tree.error());
-    message = TaskMessage{};
-    message.kind = TaskMessageKind::attached;
-    message.error = attached ? 0 : attached.error().sys_errno();
+    message = TaskMessage{.kind = TaskMessageKind::attached, .error = attached ? 0 : attached.error().sys_errno()};
     SPC_TRY(send_struct(lead, message));
   }
 }
