@@ -14,7 +14,7 @@
 //   task_exit              after the last one: waits while the container is saved, and ends the agent: Slurm removes the step's
 //                          cgroups next
 //   exit                   ends the agent of a step whose tasks never began
-//   job_epilog             removes the job's own containers. Never fails: that would drain the node
+//   job_epilog             removes the job's own containers and releases what it holds. Never fails: that would drain the node
 #include "user_side.hpp"
 
 #include <signal.h>
@@ -63,16 +63,10 @@ int on_option(int row, const char* value, int /*remote*/) {
 }
 
 int register_options(spank_t spank) {
-  spc_option known{};
-  known.size = sizeof known;
+  spc_option known{.size = sizeof known};
   for (int row = 0; spc_option_at(static_cast<size_t>(row), &known) == SPC_OK; ++row) {
-    spank_option option{};
-    option.name = const_cast<char*>(known.name);
-    option.arginfo = const_cast<char*>(known.argument);
-    option.usage = const_cast<char*>(known.help);
-    option.has_arg = known.argument != nullptr ? 1 : 0;
-    option.val = row;
-    option.cb = on_option;
+    char* const texts[] = {const_cast<char*>(known.name), const_cast<char*>(known.argument), const_cast<char*>(known.help)};
+    spank_option option{texts[0], texts[1], texts[2], texts[1] != nullptr ? 1 : 0, row, on_option};
     if (spank_option_register(spank, &option) != ESPANK_SUCCESS) {
       slurm_error("%scannot register option --%s", kPrefix, known.name);
       return -1;
@@ -140,8 +134,7 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
 
 int slurm_spank_user_init(spank_t spank, int, char**) {
   if (state.runtime == nullptr || !state.step_error.empty()) return 0;
-  spc_step step{};
-  step.size = sizeof step;
+  spc_step step{.size = sizeof step};
   if (spank_get_item(spank, S_JOB_UID, &step.uid) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_GID, &step.gid) != ESPANK_SUCCESS ||
       spank_get_item(spank, S_JOB_ID, &step.job_id) != ESPANK_SUCCESS ||

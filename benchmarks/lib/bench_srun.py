@@ -41,6 +41,20 @@ print(json.dumps({"samples": samples, "verbose": verbose}))
 """
 
 
+# The same in an allocation of its own: what a job's first step takes, and its second.
+FIRST = """
+import json, subprocess, time
+digest = "%s@%s"
+def once(*options):
+    time.sleep(0.3)
+    begin = time.monotonic()
+    subprocess.run(["srun", "-n1", *options, "/bin/true"], check=True, stdin=subprocess.DEVNULL)
+    return (time.monotonic() - begin) * 1e3
+once()
+print(json.dumps([once(), once("--container-image=" + digest), once("--container-image=" + digest)]))
+"""
+
+
 def add_samples(report, sample):
     """One round: by way of naming the image, wall time, and CPU time of srun with all that it starts and waits for."""
     (plain, plain_cpu), (by_digest, digest_cpu), (by_tag, tag_cpu) = (sample[way] for way in ("plain", "digest", "tag"))
@@ -53,6 +67,14 @@ def add_samples(report, sample):
     report.samples("start.srun.cpu.digest", "ms", "CPU of srun, by digest", of=("plain", "start.srun.cpu.plain")).add(digest_cpu)
 
 
+def add_first(report, plain, first, second):
+    """Of one job."""
+    report.samples("start.srun.job.plain", "ms", "srun /bin/true, in a job of its own").add(plain)
+    report.samples("start.srun.job.first", "ms", "the job's first step in a container, by digest", of=("plain", "start.srun.job.plain")).add(first)
+    report.samples("start.srun.job.second", "ms", "its second step", of=("plain", "start.srun.job.plain")).add(second)
+    report.samples("start.srun.job.saved", "ms", "difference of these two").add(first - second)
+
+
 def digest_of(layout):
     return json.loads((Path(layout) / "index.json").read_text())["manifests"][0]["digest"]
 
@@ -63,18 +85,22 @@ def measure(work, build, quick):
     image = test_image("pytorch")
     call("cmake", "--build", build)
     call("cmake", "--install", build, env={**os.environ, "DESTDIR": str(work / "stage")})
-    report = Report("srun: one task on one node, ms", "warm; the image is in the node's store, its layers not mounted")
+    report = Report("srun: one task on one node, ms", "warm; the image is in the node's store, its layers are held by the job but for start.srun.job.first")
     say("starting a cluster")
     call(CLUSTER, "up", 1, "--stage", work / "stage", env=environment)
     try:
         call(CLUSTER, "push", image, IMAGE.split("/", 1)[1], env=environment)
-        out = call(CLUSTER, "as", "alice", "salloc", "-Q", "-N1", "/usr/bin/python3", "-c", LOOP % (IMAGE, digest_of(image), 5 if quick else 21),
-                   env=environment)
+        def in_job(script):
+            return call(CLUSTER, "as", "alice", "salloc", "-Q", "-N1", "/usr/bin/python3", "-c", script, env=environment)
+        out = in_job(LOOP % (IMAGE, digest_of(image), 5 if quick else 21))
+        jobs = [in_job(FIRST % (IMAGE.rsplit(":", 1)[0], digest_of(image))) for _ in range(5 if quick else 21)]
     finally:
         call(CLUSTER, "down", env=environment)
     result = json.loads(out.splitlines()[-1])
     for sample in result["samples"]:
         add_samples(report, sample)
+    for said in jobs:
+        add_first(report, *json.loads(said.splitlines()[-1]))
     for line in result["verbose"]:
         report.samples("start.srun.task_init", "ms", "as --container-verbose says").add(float(line.split()[0]))
     if result["verbose"]:

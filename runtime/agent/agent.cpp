@@ -21,7 +21,7 @@ Agent::Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools)
     fail(tools_.error());
   } else if (step.job != 0) {
     const auto steps = open_steps();
-    auto socket = steps ? listen_at(steps->get(), step_name(step.uid, step.job, step.step)) : Result(UniqueFd());
+    auto socket = steps ? listen_at(steps->get(), traces_of(step.uid, step.job) + std::to_string(step.step)) : Result(UniqueFd());
     if (socket) steps_socket_ = *std::move(socket);  // without it the step runs, and nobody can join it
   }
 }
@@ -79,10 +79,7 @@ Result<void> Agent::on_join(int socket) {
 }
 
 void Agent::lead() {
-  TaskMessage message;
-  message.kind = TaskMessageKind::lead;
-  message.policy = tools_->policy;
-  message.manifest = image_;
+  const TaskMessage message{.kind = TaskMessageKind::lead, .manifest = image_, .policy = tools_->policy};
   const int passed[] = {tools_->policy_file.get()};
   auto done = send_struct(tasks_.front().socket.get(), message, passed);
   if (done && order_.uid != 0 && !tools_->id_map) {  // while the leader reads
@@ -124,8 +121,7 @@ void Agent::tell(const Task& task) {
 }
 
 Result<void> Agent::tell_all(TaskMessageKind kind, std::string_view text) {
-  TaskMessage message;
-  message.kind = kind;
+  TaskMessage message{.kind = kind};
   message.text.set(text);
   for (const Task& task : tasks_) [[maybe_unused]] const auto sent = send_struct(task.socket.get(), message, {}, WhenFull::fail);
   return {};
@@ -139,9 +135,7 @@ void Agent::fail(const Error& error) {
   steps_socket_.reset();
   holder_.reset();
   looking_ = false;
-  TaskMessage answer{.kind = TaskMessageKind::failed};
-  answer.failure = WireError(error);
-  answer_all(answer);
+  answer_all({.kind = TaskMessageKind::failed, .failure = WireError(error)});
 }
 
 /// What is here no longer needed goes; mounts and servers keep the files of the image.

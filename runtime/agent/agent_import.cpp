@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,7 +82,8 @@ Result<void> Agent::publish(const Digest& blob, UniqueFd file) {
 
 /// What names and records say only import knows. It may write the name that the leader has asked for, and grants to this user.
 Result<void> Agent::obey(const ImportMessage& message, std::vector<UniqueFd> file) {
-  if (message.kind == ImportMessageKind::evict) return tools_->store.evict(message.digest);
+  if (message.kind == ImportMessageKind::evict)
+    return message.digest == Digest{} ? remove_traces("", AT_REMOVEDIR) : tools_->store.evict(message.digest);
   const bool name = message.kind == ImportMessageKind::name;
   const bool grant = message.kind == ImportMessageKind::grant;
   const bool foreign = (name && message.digest != image_name_) || (grant && message.done != step_.uid);
@@ -94,10 +96,9 @@ Result<void> Agent::obey(const ImportMessage& message, std::vector<UniqueFd> fil
 
 /// With an error the answer is that import's wish was refused.
 Result<void> Agent::answer_import(ImportMessageKind kind, const Digest& digest, const Result<void>& done, int descriptor) {
-  ImportMessage answer;
-  answer.kind = done ? kind : ImportMessageKind::refused;
-  answer.digest = digest;
-  if (!done) answer.error = WireError(done.error());
+  const ImportMessage answer{.kind = done ? kind : ImportMessageKind::refused,
+                             .digest = digest,
+                             .error = done ? WireError() : WireError(done.error())};
   return send_struct(import_.socket.get(), answer, std::span(&descriptor, descriptor >= 0 ? 1 : 0));
 }
 

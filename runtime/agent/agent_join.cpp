@@ -15,7 +15,7 @@ Result<void> Agent::find(const TaskMessage& message) {
   if ((message.name_flags & TaskMessage::name_of_step) != 0) {
     std::uint32_t numbers[2];  // job and step
     std::memcpy(numbers, message.container.bytes.data(), sizeof numbers);
-    holder_ = connect_to(SPC_TRY(open_steps()).get(), step_name(step_.uid, numbers[0], numbers[1]));
+    holder_ = connect_to(SPC_TRY(open_steps()).get(), traces_of(step_.uid, numbers[0]) + std::to_string(numbers[1]));
     return holder_ ? Result<void>() : say_found(TaskMessage::named_new);
   }
   const bool of_job = (message.name_flags & TaskMessage::name_of_job) != 0;

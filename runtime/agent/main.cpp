@@ -1,7 +1,7 @@
 // /usr/libexec/spank-container/agent
 //   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin in slurmstepd
 //   agent setup UID GID           makes the node's directories; UID and GID are the service user's; started by slurmd
-//   agent epilog UID JOB          removes what belongs to a job that has ended; started by slurmd, and by scontainer gc
+//   agent epilog UID JOB          removes what belongs to a job that has ended, or holds; started by slurmd, and by scontainer gc
 
 #include <fcntl.h>
 #include <signal.h>
@@ -42,6 +42,7 @@ int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
 int run_setup(uid_t uid, gid_t gid) {
   auto done = set_up_node(uid, gid);
   if (done) done = sweep_containers();
+  if (done) done = set_up_held_layers();
   if (!done) std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
   return done ? 0 : 1;
 }

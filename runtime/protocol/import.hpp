@@ -24,7 +24,7 @@ enum class ImportMessageKind : std::uint32_t {
   publish = 4,    ///< digest + the file's descriptor: give it the name of this blob digest
   done = 5,       ///< digest: the manifest whose record is now in the store
   failed = 6,     ///< error
-  evict = 7,      ///< digest: remove this layer from the store, unless it is in use
+  evict = 7,      ///< digest: remove this layer from the store, unless it is in use; none: unmount what jobs only hold
   meter = 8,      ///< done, total: bytes of the blobs, a few times per second; only if the request asks for it
   record = 9,     ///< digest of a manifest + the descriptor of a file from new_layer: this is now the image's record; without: none is
   name = 10,      ///< digest: the key of a public name (image/reference/named_image.hpp); + such a file: what it means

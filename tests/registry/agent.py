@@ -36,6 +36,7 @@ class Store:
 
     def __init__(self, directory):
         self.path = directory
+        self.held = []  # files whose locks stand for what jobs hold
         for name in ("layers/sha256", "records", "names", "grants", "images"):
             os.makedirs(os.path.join(directory, name))
         open(os.path.join(directory, "locks"), "w").close()
@@ -84,6 +85,7 @@ class Result:
         self.progress, self.warnings = [], []
         self.done = self.failed = self.status = None
         self.published, self.evicted = [], []
+        self.released = 0
         self.seconds = 0.0
 
     def __repr__(self):
@@ -232,6 +234,11 @@ class Import:
                     self._link(fds[0], "layers/sha256", name)
                     result.published.append(name)
                     self._send(PUBLISHED, digest=digest)
+                elif kind == EVICT and digest == bytes(32):
+                    result.released += 1
+                    for holder in self.store.held:
+                        holder.close()
+                    self._send(OBEYED)
                 elif kind == EVICT:
                     if self._evict(os.path.join(layers, digest.hex() + ".sqsh")):
                         result.evicted.append(digest.hex())

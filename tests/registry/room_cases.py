@@ -96,6 +96,21 @@ def test_what_is_in_use_stays_and_what_does_not_fit_is_refused():
     assert has(store, third, "use/third")
 
 
+def test_what_jobs_only_hold_is_released_before_an_image_is_refused():
+    store, settings = new_store(), config('[store]\nmax_size = "2500K"')
+    held = pulled("held/first", image_of(1 << 20), store, settings, 3 * HOUR)
+    second = pulled("held/second", image_of(1 << 20), store, settings, 2 * HOUR)
+    store.held.append(open(layer_path(store, held), "rb"))
+    fcntl.flock(store.held[0], fcntl.LOCK_SH)
+    third, fourth = image_of(1 << 20), image_of(1 << 20)
+    registry.repository("held/third", third)
+    registry.repository("held/fourth", fourth)
+    result = succeeds(pull("held/third", store=store, settings=settings), third)
+    assert result.released == 0 and has(store, held, "held/first") and not has(store, second, "held/second"), result
+    result = succeeds(pull("held/fourth", store=store, settings=settings), fourth)
+    assert result.released == 1 and not has(store, held, "held/first"), result
+
+
 def test_a_layer_that_another_image_has_stays():
     base = oci.Layer({"base": noise.randbytes(1 << 20)})
     store, settings = new_store(), config('[store]\nmax_size = "2500K"')

@@ -2,19 +2,27 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
 
+#include "agent/builder/loop_device.hpp"
 #include "agent/builder/steps.hpp"
+#include "agent/node/named_container.hpp"
+#include "agent/node/privilege.hpp"
 #include "agent/node/system_call.hpp"
 #include "base/clock.hpp"
 #include "base/socket.hpp"
 
 namespace spc::agent {
 namespace {
+
+constexpr char kSteps[] = SPC_RUN_DIR "/steps";
+constexpr char kHeld[] = SPC_RUN_DIR "/steps/held";
 
 /// From here on nothing that this process mounts is visible to the host.
 Result<UniqueFd> leave_host_mounts() {
@@ -38,8 +46,7 @@ Result<void> give_bare_root(int lead) {
   const auto place = SPC_TRY(open_path(AT_FDCWD, "/proc"));
   SPC_TRY(attach(std::move(bare), place.get()));
   const auto root = SPC_TRY(open_path(AT_FDCWD, "/proc"));
-  TaskMessage message;
-  message.kind = TaskMessageKind::to_save;
+  const TaskMessage message{.kind = TaskMessageKind::to_save};
   const int passed[] = {root.get()};
   return send_struct(lead, message, passed);
 }
@@ -117,6 +124,41 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
   lap(Phase::root_setup);
   return namespaces;
+}
+
+/// A mount namespace can be kept by a file only where mounts are not passed on, and no copy of the host's mounts has that file.
+/// Its root is the directory of steps: what is mounted there is seen in it alone, and goes when the host removes the directory
+/// below.
+Result<void> set_up_held_layers() {
+  if (::mount(nullptr, kHeld, nullptr, MS_PRIVATE, nullptr) == 0) return remove_traces("", AT_REMOVEDIR);  // slurmd is not the first
+  const auto host = SPC_TRY(own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace"));
+  const auto file = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0), "create " + quoted(kHeld)));
+  SPC_TRY(check(::mount(kSteps, kSteps, nullptr, MS_BIND, nullptr), "mount " + quoted(kSteps)));
+  SPC_TRY(check(::mount(nullptr, kSteps, nullptr, MS_PRIVATE, nullptr), "make a mount private"));
+  const auto held = SPC_TRY(leave_host_mounts());
+  const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
+  SPC_TRY(pivot_into(root.get()));
+  SPC_TRY(check(::setns(host.get(), CLONE_NEWNS), "return to the host"));
+  return check(::mount(itself(held.get()).c_str(), kHeld, nullptr, MS_BIND, nullptr), "keep a mount namespace");
+}
+
+Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name) {
+  const auto held = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CLOEXEC), "open " + quoted(kHeld)));
+  SPC_TRY(check(::mkdir((kSteps + ("/" + name)).c_str(), 0700), "make directory " + name));
+  std::vector<DetachedMount> mounts;
+  for (const LayerFile& layer : layers) {
+    const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
+    mounts.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), -1)));
+  }
+  Result<void> done;
+  const auto attach_all = [&]() -> Result<void> {
+    SPC_TRY(check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld)));
+    const auto target = SPC_TRY(open_path(AT_FDCWD, name));
+    for (DetachedMount& mount : mounts) SPC_TRY(attach(std::move(mount), target.get()));
+    return {};
+  };
+  ::waitpid(SPC_TRY(run_aside(0, [&] { done = attach_all(); })), nullptr, 0);
+  return done;
 }
 
 }  // namespace spc::agent

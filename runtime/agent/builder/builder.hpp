@@ -56,4 +56,11 @@ struct BuildOrder {
 /// nothing afterwards but pass on the result and exit.
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready);
 
+/// When slurmd starts, as root: makes the mount namespace, without processes, in which jobs hold layers.
+Result<void> set_up_held_layers();
+
+/// Keeps these layers mounted, for later steps to share, until the directory is removed that this makes for them, with this name,
+/// among the steps. An Error if there is one already.
+Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name);
+
 }  // namespace spc::agent

@@ -121,8 +121,7 @@ UniqueFd new_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_
 
 /// A path that fits into an address, however long that of the directory is.
 sockaddr_un address_of(int directory, const std::string& name) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   (itself(directory) + "/" + name).copy(address.sun_path, sizeof address.sun_path - 1);
   return address;
 }
@@ -226,17 +225,19 @@ UniqueFd connect_to(int directory, const std::string& name) {
 
 Result<UniqueFd> open_steps() { return own(::open(SPC_RUN_DIR "/steps", kDirectory), "open the directory of steps"); }
 
-std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step) {
-  return std::to_string(uid) + "." + std::to_string(job) + "." + std::to_string(step);
+std::string traces_of(uid_t uid, std::uint32_t job) { return std::to_string(uid) + "." + std::to_string(job) + "."; }
+
+Result<void> remove_traces(const std::string& begin, int how) {
+  for (DirectoryReader traces = names_in(SPC_TRY(open_steps()).get()); traces.next();) {
+    if (traces.name().starts_with(begin)) ::unlinkat(traces.descriptor(), traces.c_name(), how);
+  }
+  return {};
 }
 
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
-  const std::string of_job = std::to_string(job) + ".";
-  // Of steps whose slurmstepd was killed: all steps of the job have ended.
-  for (DirectoryReader sockets = names_in(SPC_TRY(open_steps()).get()); sockets.next();) {
-    if (sockets.name().starts_with(std::to_string(uid) + "." + of_job)) ::unlinkat(sockets.descriptor(), sockets.c_name(), 0);
-  }
-  return discard_unused(std::to_string(uid), of_job, std::numeric_limits<time_t>::max());
+  // All steps of the job have ended: sockets are of those whose slurmstepd was killed.
+  for (const int how : {0, AT_REMOVEDIR}) SPC_TRY(remove_traces(traces_of(uid, job), how));
+  return discard_unused(std::to_string(uid), std::to_string(job) + ".", std::numeric_limits<time_t>::max());
 }
 
 Result<void> sweep_containers() {

@@ -53,9 +53,13 @@ Result<UniqueFd> listen_at(int directory, const std::string& name);
 /// A connection to it; empty if no process of root answers there.
 UniqueFd connect_to(int directory, const std::string& name);
 
-/// `steps` in the run directory: the sockets of the steps on this node, by user, job and step.
+/// `steps` in the run directory: the sockets of the steps on this node, and what jobs hold. Each name begins with user and job.
 Result<UniqueFd> open_steps();
-std::string step_name(uid_t uid, std::uint32_t job, std::uint32_t step);
+std::string traces_of(uid_t uid, std::uint32_t job);
+
+/// Removes those whose names begin like this. `how`: 0: sockets; AT_REMOVEDIR: directories, and so what is held with them
+/// (hold_layers in builder/builder.hpp).
+Result<void> remove_traces(const std::string& begin, int how);
 
 /// When a job has ended: removes its containers, unless in use, what starts of this user have left that were killed, and sockets that a
 /// killed slurmstepd left. A separate process, which is not awaited, deletes their files.

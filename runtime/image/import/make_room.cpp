@@ -36,7 +36,9 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
                            .layer_bytes = layer_bytes(inventory)};
   const auto space = SPC_TRY(store.space());
   const Kept kept{.layers = keep, .is_in_use = [&](const Digest& layer) { return store.is_layer_in_use(layer); }};
-  const auto plan = plan_eviction(inventory, bytes_to_free(limits, space, needed), kept, std::time(nullptr));
+  const auto bytes = bytes_to_free(limits, space, needed);
+  auto plan = plan_eviction(inventory, bytes, kept, std::time(nullptr));
+  if (plan.bytes < bytes && SPC_TRY(agent.release_held())) plan = plan_eviction(inventory, bytes, kept, std::time(nullptr));
   if (!plan.images.empty()) {
     agent.write(
         LogLevel::info,

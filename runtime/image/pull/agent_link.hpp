@@ -36,6 +36,8 @@ class AgentLink final : public Log, public StoreKeeper {
   Result<bool> published(const Digest& layer);
   /// Removes the layer from the store. False: it is in use.
   Result<bool> evict(const Digest& layer);
+  /// Unmounts what no step uses, but jobs hold for their next ones. False: there is no such thing here.
+  Result<bool> release_held() { return evict(Digest{}); }
 
   Result<void> publish_record(const Digest& manifest, std::string_view bytes) override;
   Result<void> remove_record(const Digest& manifest) override;
