@@ -17,6 +17,8 @@ struct ConvertedLayer {
   std::uint64_t fitted = 0;           ///< not 0: it was fitted to the layers below, and is of use above those only
 };
 
+enum class LayerCompression : std::uint32_t { zstd, lz4, none };
+
 struct LayerLimits {
   /// Refuses a layer that decompresses to more, including holes of files.
   std::uint64_t tar_bytes = std::uint64_t{1} << 40;
@@ -25,6 +27,7 @@ struct LayerLimits {
   std::uint64_t entries = 4'000'000;
   /// Compressing threads; 0: as many as one inflating thread can feed.
   std::uint32_t workers = 0;
+  LayerCompression compression = LayerCompression::zstd;
 };
 
 /// `layer-writer` is started with these descriptors; 1 and 2 are /dev/null or a log.

@@ -166,7 +166,7 @@ def convert(data, output, below=None):
     with asked:
         if below is not None:
             answering.start()
-        process = subprocess.Popen([LAYER_WRITER, str(MOST_BYTES), str(MOST_BYTES), str(MOST_ENTRIES)], stdin=given, preexec_fn=place,
+        process = subprocess.Popen([LAYER_WRITER, str(MOST_BYTES), str(MOST_BYTES), str(MOST_ENTRIES), "0", "0"], stdin=given, preexec_fn=place,
                                    pass_fds=numbers, stderr=subprocess.PIPE)
         asking.close()
         for fd in high[2:]:

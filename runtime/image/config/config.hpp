@@ -90,6 +90,7 @@ struct Config {
   PullPolicy pull{};
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
+  std::string layer_compression;  ///< of layers that are still to be converted
   std::uint64_t max_image_bytes{};
   std::int64_t stall_timeout{};  ///< seconds
   std::string https_proxy;  ///< URL; for the site's store, where users' proxies are not used
@@ -145,6 +146,9 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
     {"max_parallel_layers", "number", "0",
      "layers converted in parallel; 0: one per core, at most 4",
      &Config::max_parallel_layers, nullptr, nullptr, nullptr, 64},
+    {"layer_compression", "lz4, zstd, none", "zstd",
+     "how converted layers are compressed: lz4 is read fastest, zstd takes least room",
+     &Config::layer_compression},
     {"max_image_bytes", "bytes", "0",
      "size limit of a compressed image; 0: no limit",
      &Config::max_image_bytes, nullptr, nullptr, nullptr, std::numeric_limits<std::int64_t>::max()},

@@ -84,6 +84,11 @@ std::size_t parallel_layers(const Config& config) {
   return static_cast<std::size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 4L));
 }
 
+LayerCompression compression_of(const Config& config) {
+  if (config.layer_compression == "none") return LayerCompression::none;
+  return config.layer_compression == "lz4" ? LayerCompression::lz4 : LayerCompression::zstd;
+}
+
 /// What every way to an image needs.
 struct Import {
   const ImportRequest& request;
@@ -119,6 +124,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .image = wanted.name,
                             .layers = all.size(),
                             .max_parallel = parallel_layers(import.config),
+                            .compression = compression_of(import.config),
                             .meter = import.request.meter,
                             .timing = import.timing};
   return about_store(pull_layers(context, std::move(layers)), import.store);

@@ -64,7 +64,7 @@ class LayerConverter::Work {
         limits_(limits),
         digest_(digest),
         tree_(below >= 0),
-        writer_(output, data_begin, workers),
+        writer_(output, data_begin, workers, limits.compression),
         inflating_([this] { inflate(); }),
         hashing_([this] { hash(); }) {
     gate_.wait_for_arrivals();
@@ -84,7 +84,7 @@ class LayerConverter::Work {
     SPC_TRY(read_archive());
     if (below_ >= 0) SPC_TRY(fit_to_layers_below());
     SPC_TRY(writer_.finish());
-    SPC_TRY(write_squashfs_tables(output_, writer_.offset(), tree_.root(), writer_.fragments()));
+    SPC_TRY(write_squashfs_tables(output_, writer_.offset(), limits_.compression, tree_.root(), writer_.fragments()));
     hashing_.join();
     layer_.dropped_devices = tree_.dropped_devices();
     layer_.dropped_xattrs = tree_.dropped_xattrs();
@@ -212,7 +212,7 @@ Result<LayerConverter> LayerConverter::create(int input, int output, unsigned wo
   if (!digest || EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) != 1) {
     return Error(ErrorKind::internal, "OpenSSL has no SHA-256");
   }
-  const std::uint64_t data_begin = SPC_TRY(begin_squashfs(output));
+  const std::uint64_t data_begin = SPC_TRY(begin_squashfs(output, limits.compression));
   return LayerConverter(std::make_unique<Work>(input, output, below, data_begin, workers, limits, digest.release()));
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/uio.h>
+#include <lz4.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -48,10 +49,16 @@ Result<void> write_vector(int fd, std::span<iovec> parts, std::uint64_t offset) 
 
 }  // namespace
 
-/// One thread's zstd context, level 1.
+/// Of one thread. zstd: level 1.
 class DataWriter::Compressor {
  public:
-  Compressor() : context_(ZSTD_createCCtx()) {
+  explicit Compressor(LayerCompression compression) : compression_(compression) {
+    if (compression == LayerCompression::none) return;
+    if (compression == LayerCompression::lz4) {
+      state_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(LZ4_sizeofState()));
+      return;
+    }
+    context_ = ZSTD_createCCtx();
     if (context_ == nullptr) throw std::bad_alloc();
     ZSTD_CCtx_setParameter(context_, ZSTD_c_compressionLevel, 1);
     ZSTD_CCtx_setParameter(context_, ZSTD_c_windowLog, 17);  // a block
@@ -62,16 +69,25 @@ class DataWriter::Compressor {
 
   /// 0: it does not get smaller.
   std::size_t compress(std::span<const std::byte> input, std::byte* output) {
+    if (compression_ == LayerCompression::none) return 0;
+    if (compression_ == LayerCompression::lz4) {
+      const int bytes = static_cast<int>(input.size());
+      return static_cast<std::size_t>(LZ4_compress_fast_extState(state_.get(), reinterpret_cast<const char*>(input.data()),
+                                                                 reinterpret_cast<char*>(output), bytes, bytes - 1, 1));
+    }
     const std::size_t size = ZSTD_compress2(context_, output, input.size() - 1, input.data(), input.size());
     return ZSTD_isError(size) != 0 ? 0 : size;
   }
 
  private:
-  ZSTD_CCtx* context_;
+  LayerCompression compression_;
+  ZSTD_CCtx* context_ = nullptr;
+  std::unique_ptr<std::byte[]> state_;  // of lz4
 };
 
-DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers)
+DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression)
     : output_(output),
+      compression_(compression),
       offset_(offset),
       written_back_(offset),
       partial_(new std::byte[kBlockBytes]),
@@ -81,7 +97,7 @@ DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers)
     slot.own.reset(new std::byte[kBlockBytes]);
     slot.output.reset(new std::byte[kBlockBytes]);
   }
-  if (workers == 0) inline_compressor_ = std::make_unique<Compressor>();
+  if (workers == 0) inline_compressor_ = std::make_unique<Compressor>(compression);
   for (unsigned i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
   ready_.wait();
 }
@@ -111,7 +127,7 @@ void DataWriter::compress(Slot& slot, Compressor& compressor) {
 }
 
 void DataWriter::work() {
-  Compressor compressor;
+  Compressor compressor(compression_);
   ready_.count_down();
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -12,6 +12,7 @@
 
 #include "image/layer/piece_queue.hpp"
 #include "image/layer/tree.hpp"
+#include "protocol/layer.hpp"
 
 namespace spc {
 
@@ -27,7 +28,7 @@ class DataWriter {
  public:
   /// Starts `workers` threads and returns when they are ready; with none, blocks are compressed by the
   /// caller. `offset`: of the first block.
-  DataWriter(int output, std::uint64_t offset, unsigned workers);
+  DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression);
   ~DataWriter();
   DataWriter(const DataWriter&) = delete;
   DataWriter& operator=(const DataWriter&) = delete;
@@ -79,6 +80,7 @@ class DataWriter {
   static void compress(Slot& slot, Compressor& compressor);
 
   int output_;
+  const LayerCompression compression_;
   std::uint64_t offset_;
   std::uint64_t written_back_;  ///< writeback has been started up to here
   std::shared_ptr<FileData> file_;

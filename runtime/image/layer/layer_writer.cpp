@@ -62,7 +62,7 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
 
 int main(int argc, char** argv) {
   struct stat output {};
-  if (argc < 4 || argc > 5 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
+  if (argc != 6 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
     constexpr char kUsage[] = "layer-writer is started by import, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
@@ -71,7 +71,8 @@ int main(int argc, char** argv) {
   const spc::LayerLimits limits{.tar_bytes = std::strtoull(argv[1], nullptr, 10),
                                 .image_bytes = std::strtoull(argv[2], nullptr, 10),
                                 .entries = std::strtoull(argv[3], nullptr, 10),
-                                .workers = argc < 5 ? 0 : static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10))};
+                                .workers = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10)),
+                                .compression = static_cast<spc::LayerCompression>(std::strtoul(argv[5], nullptr, 10))};
   const spc::LayerReport report = spc::report_of(spc::guarded(limits));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
   ::_exit(sent && !report.error.is_set() ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids

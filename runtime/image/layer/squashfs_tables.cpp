@@ -1,5 +1,6 @@
 #include "image/layer/squashfs_tables.hpp"
 
+#include <lz4.h>
 #include <sqfs/compressor.h>
 #include <sqfs/dir_writer.h>
 #include <sqfs/error.h>
@@ -13,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -87,20 +89,33 @@ struct OutputFile {
   }
 };
 
-Owned<sqfs_compressor_t> make_compressor() {
+/// Tables are small, and compressed anyway.
+SQFS_COMPRESSOR number_of(LayerCompression compression) {
+  return compression == LayerCompression::zstd ? SQFS_COMP_ZSTD : SQFS_COMP_LZ4;
+}
+
+/// libsquashfs's own keeps a block that lz4 makes longer.
+sqfs_s32 pack_with_lz4(sqfs_compressor_t*, const sqfs_u8* block, sqfs_u32 size, sqfs_u8* into, sqfs_u32 room) {
+  return LZ4_compress_default(reinterpret_cast<const char*>(block), reinterpret_cast<char*>(into), static_cast<int>(size),
+                              static_cast<int>(std::min(room, size - 1)));
+}
+
+Owned<sqfs_compressor_t> make_compressor(LayerCompression compression) {
   sqfs_compressor_config_t config{};
   sqfs_compressor_t* compressor = nullptr;
-  if (sqfs_compressor_config_init(&config, SQFS_COMP_ZSTD, kBlockBytes, 0) != 0) return nullptr;
-  config.level = 1;
+  if (sqfs_compressor_config_init(&config, number_of(compression), kBlockBytes, 0) != 0) return nullptr;
+  if (compression == LayerCompression::zstd) config.level = 1;
   if (sqfs_compressor_create(&config, &compressor) != 0) return nullptr;
+  if (compression != LayerCompression::zstd) compressor->do_block = pack_with_lz4;
   return Owned<sqfs_compressor_t>(compressor);
 }
 
 class TableWriter {
  public:
-  TableWriter(int output, std::uint64_t data_end)
+  TableWriter(int output, std::uint64_t data_end, LayerCompression compression)
       : file_(output, data_end),
-        compressor_(make_compressor()),
+        compression_(compression),
+        compressor_(make_compressor(compression)),
         inodes_(sqfs_meta_writer_create(file(), compressor_.get(), 0)),
         listings_(sqfs_meta_writer_create(file(), compressor_.get(), SQFS_META_WRITER_KEEP_IN_MEMORY)),
         directories_(sqfs_dir_writer_create(listings_.get(), 0)),
@@ -119,6 +134,7 @@ class TableWriter {
   Result<void> pad();
 
   OutputFile file_;
+  LayerCompression compression_;
   Owned<sqfs_compressor_t> compressor_;
   Owned<sqfs_meta_writer_t> inodes_;
   Owned<sqfs_meta_writer_t> listings_;
@@ -262,7 +278,7 @@ Result<void> TableWriter::write(Inode& root, const std::vector<DataWriter::Fragm
     return Error::from_errno(ENOMEM, "squashfs tables");
   }
   sqfs_super_t super{};
-  SPC_TRY(check(sqfs_super_init(&super, kBlockBytes, 0, SQFS_COMP_ZSTD), "super block"));
+  SPC_TRY(check(sqfs_super_init(&super, kBlockBytes, 0, number_of(compression_)), "super block"));
   super.flags = static_cast<sqfs_u16>(super.flags | SQFS_FLAG_COMPRESSOR_OPTIONS | SQFS_FLAG_NO_DUPLICATES);
   sqfs_u16 owner = 0;
   SPC_TRY(check(sqfs_id_table_id_to_index(ids.get(), 0, &owner), "owners"));
@@ -299,9 +315,9 @@ Result<void> TableWriter::pad() {
 
 }  // namespace
 
-Result<std::uint64_t> begin_squashfs(int output) {
-  const auto compressor = make_compressor();
-  if (!compressor) return Error(ErrorKind::internal, "libsquashfs was built without zstd");
+Result<std::uint64_t> begin_squashfs(int output, LayerCompression compression) {
+  const auto compressor = make_compressor(compression);
+  if (!compressor) return Error(ErrorKind::internal, "libsquashfs was built without the compression of layers");
   OutputFile file(output, 0);
   const sqfs_super_t nothing{};
   if (file.functions.write_at(&file.functions, 0, &nothing, sizeof nothing) != 0 ||
@@ -311,9 +327,9 @@ Result<std::uint64_t> begin_squashfs(int output) {
   return file.size;
 }
 
-Result<void> write_squashfs_tables(int output, std::uint64_t data_end, Inode& root,
+Result<void> write_squashfs_tables(int output, std::uint64_t data_end, LayerCompression compression, Inode& root,
                                    const std::vector<DataWriter::Fragment>& fragments) {
-  return TableWriter(output, data_end).write(root, fragments);
+  return TableWriter(output, data_end, compression).write(root, fragments);
 }
 
 }  // namespace spc

@@ -7,11 +7,11 @@
 namespace spc {
 
 /// Position of the first data block: after the super block and the compressor options.
-Result<std::uint64_t> begin_squashfs(int output);
+Result<std::uint64_t> begin_squashfs(int output, LayerCompression compression);
 
 /// Writes everything but the data: inodes, directories, fragments, attributes and finally the super block. All owners
 /// are 0:0 and there is no date, so that the same tree gives the same bytes.
-Result<void> write_squashfs_tables(int output, std::uint64_t data_end, Inode& root,
+Result<void> write_squashfs_tables(int output, std::uint64_t data_end, LayerCompression compression, Inode& root,
                                    const std::vector<DataWriter::Fragment>& fragments);
 
 }  // namespace spc

@@ -22,7 +22,8 @@ namespace spc {
 /// if blob digest, size and diffID match manifest and configuration. Buffers at most 1 MiB.
 class LayerPull final : public LayerTask, private FetchSink {
  public:
-  static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent);
+  static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent,
+                                                  LayerCompression compression);
 
   void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;

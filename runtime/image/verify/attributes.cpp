@@ -20,7 +20,8 @@ Error bad(const char* what) { return refused(std::string("attributes: ") + what)
 /// Names and values, one set after the other.
 class Reader {
  public:
-  Reader(LayerBytes& layer, const Layout& layout) : pairs_(layer, "attributes", layout.attributes.begin, layout.attributes.end) {}
+  Reader(LayerBytes& layer, const Layout& layout)
+      : pairs_(layer, layout.codec, "attributes", layout.attributes.begin, layout.attributes.end) {}
 
   /// One set; true if it has overlayfs' mark.
   Result<bool> read_set(std::span<const std::byte> description) {
@@ -113,7 +114,7 @@ Result<Attributes> Attributes::read(LayerBytes& layer, const Layout& layout) {
   Attributes attributes;
   if (!layout.has_attributes) return attributes;
   Reader reader(layer, layout);
-  MetaStream sets(layer, "attributes", layout.sets.begin, layout.sets.end);
+  MetaStream sets(layer, layout.codec, "attributes", layout.sets.begin, layout.sets.end);
   for (std::uint32_t i = 0; i < layout.attribute_sets; ++i) {
     if (i % (kMetaBytes / 16) == 0) {
       const auto place = SPC_TRY(number_at(layer, layout.attribute_places + i / (kMetaBytes / 16) * 8));

@@ -10,16 +10,26 @@ constexpr std::uint32_t kNoFragment = 0xffffffff;
 
 }  // namespace
 
-DataArea::DataArea(LayerBytes& layer, const Layout& layout) : layer_(layer), layout_(layout) {}
+DataArea::DataArea(LayerBytes& layer, const Layout& layout) : layer_(layer), layout_(layout), blocks_(layout.codec) {}
 
-/// Checks one block and gives its size unpacked. `place` must not be before the data.
-Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t stored_size) {
+/// Of a compressed block; what its file wants where lz4 leaves it open.
+Result<std::size_t> DataArea::unpacked_size(std::uint64_t place, std::uint32_t size, std::optional<std::size_t> wanted) {
+  if (layout_.codec == Codec::zstd) return check_frame(layer_, place, size);
+  if (wanted) return *wanted;
+  stored_.resize(size);
+  unpacked_.resize(kBlockBytes);
+  SPC_TRY(layer_.read(place, stored_));
+  return blocks_.unpack(stored_, unpacked_);
+}
+
+/// Checks one block and gives its size unpacked. `place` must not be before the data. `wanted`: by its file.
+Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t stored_size, std::optional<std::size_t> wanted) {
   const bool as_is = (stored_size & kStoredAsIs) != 0;
   const std::uint32_t size = stored_size & ~kStoredAsIs;
   if (size == 0 || size > kBlockBytes) return refused("wrong size of a block");
   if (place > layout_.data.end || size > layout_.data.end - place) return refused("block out of bounds");
   if (as_is) return std::size_t{size};
-  const std::size_t unpacked = SPC_TRY(check_frame(layer_, place, size));
+  const std::size_t unpacked = SPC_TRY(unpacked_size(place, size, wanted));
   if (unpacked > kBlockBytes) return refused("a block decompresses to more than its limit");
   if (size >= unpacked) return refused("a block is compressed but not smaller");
   return unpacked;
@@ -27,7 +37,7 @@ Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t sto
 
 Result<void> DataArea::check_fragments() {
   if (layout_.fragment_count == 0) return {};
-  MetaStream table(layer_, "fragments", layout_.fragments.begin, layout_.fragments.end);
+  MetaStream table(layer_, layout_.codec, "fragments", layout_.fragments.begin, layout_.fragments.end);
   std::uint64_t end = layout_.data.begin;
   bool all_as_is = true;
   for (std::uint32_t i = 0; i < layout_.fragment_count; ++i) {
@@ -41,7 +51,7 @@ Result<void> DataArea::check_fragments() {
     const auto size = fields.take<std::uint32_t>();
     if (fields.take<std::uint32_t>() != 0) return refused("fragments: an unused field is not zero");
     if (start < end) return refused("fragments: the blocks are not in order");
-    const auto unpacked = SPC_TRY_DURING("fragments", check_block(start, size));
+    const auto unpacked = SPC_TRY_DURING("fragments", check_block(start, size, std::nullopt));
     end = start + (size & ~kStoredAsIs);
     all_as_is = all_as_is && (size & kStoredAsIs) != 0;
     fragment_sizes_.push_back(static_cast<std::uint32_t>(unpacked));
@@ -81,7 +91,7 @@ Result<void> DataArea::check_file(const FileData& file, MetaStream& inodes) {
       holes += wanted;
     } else {
       if (place < layout_.data.begin) return refused("block out of bounds");
-      const auto unpacked = SPC_TRY(check_block(place, stored_size));
+      const auto unpacked = SPC_TRY(check_block(place, stored_size, wanted));
       if (unpacked != wanted) return refused("wrong block size for its file");
       place += stored_size & ~kStoredAsIs;
     }

@@ -82,8 +82,8 @@ InodeTree::InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data, At
     : layout_(layout),
       data_(data),
       attributes_(attributes),
-      inodes_(layer, "inodes", layout.inodes.begin, layout.inodes.end),
-      listings_(layer, "directories", layout.directories.begin, layout.directories.end) {}
+      inodes_(layer, layout.codec, "inodes", layout.inodes.begin, layout.inodes.end),
+      listings_(layer, layout.codec, "directories", layout.directories.begin, layout.directories.end) {}
 
 Result<void> InodeTree::check() {
   const std::uint64_t blocks = (layout_.inodes.end - layout_.inodes.begin) / 3 + 1;

@@ -9,8 +9,15 @@ namespace {
 constexpr std::size_t kMetaStoredAsIs = 0x8000;
 }
 
-MetaStream::MetaStream(LayerBytes& layer, const char* name, std::uint64_t begin, std::uint64_t end)
-    : layer_(layer), name_(name), begin_(begin), end_(end), block_(begin), next_(begin), buffers_(std::make_unique<Buffers>()) {}
+MetaStream::MetaStream(LayerBytes& layer, Codec codec, const char* name, std::uint64_t begin, std::uint64_t end)
+    : layer_(layer),
+      name_(name),
+      begin_(begin),
+      end_(end),
+      block_(begin),
+      next_(begin),
+      blocks_(codec),
+      buffers_(std::make_unique<Buffers>()) {}
 
 Error MetaStream::bad(const char* what) const { return refused(formatted("{}: {}", name_, what)); }
 
@@ -29,7 +36,7 @@ Result<void> MetaStream::load() {
     std::copy(bytes.begin(), bytes.end(), buffers_->content.begin());
     filled_ = size;
   } else {
-    filled_ = SPC_TRY_DURING(name_, frames_.unpack(bytes, buffers_->content));
+    filled_ = SPC_TRY_DURING(name_, blocks_.unpack(bytes, buffers_->content));
     if (size >= filled_) return bad("a metadata block is compressed but not smaller");
   }
   at_ = 0;

@@ -3,8 +3,8 @@
 #include <array>
 #include <memory>
 
+#include "image/verify/block_reader.hpp"
 #include "image/verify/layer_bytes.hpp"
-#include "image/verify/zstd_frame.hpp"
 
 namespace spc::verify {
 
@@ -26,7 +26,7 @@ class MetaStream {
   };
 
   /// `begin` and `end`: of the table in the file, within its size. `name` is for errors and outlives this.
-  MetaStream(LayerBytes& layer, const char* name, std::uint64_t begin, std::uint64_t end);
+  MetaStream(LayerBytes& layer, Codec codec, const char* name, std::uint64_t begin, std::uint64_t end);
 
   Result<void> read(std::span<std::byte> into);
   Result<void> skip(std::uint64_t count);
@@ -59,7 +59,7 @@ class MetaStream {
   std::uint64_t next_;   ///< its end
   std::size_t at_ = 0;
   std::size_t filled_ = 0;
-  FrameReader frames_;
+  BlockReader blocks_;
   std::unique_ptr<Buffers> buffers_;
 };
 

@@ -19,8 +19,13 @@ enum Flags : std::uint16_t {
   kCompressorOptions = 0x0400,
 };
 
-/// One metadata block that is not compressed: zstd, level 1.
-constexpr std::array<std::uint8_t, 6> kOptions{0x04, 0x80, 1, 0, 0, 0};
+/// One metadata block that is not compressed. zstd: level 1; lz4: version 1, which is the only one, without flags.
+constexpr std::array<std::uint8_t, 6> kZstdOptions{0x04, 0x80, 1, 0, 0, 0};
+constexpr std::array<std::uint8_t, 10> kLz4Options{0x08, 0x80, 1, 0, 0, 0, 0, 0, 0, 0};
+std::span<const std::uint8_t> options_of(Codec codec) {
+  return codec == Codec::zstd ? std::span<const std::uint8_t>(kZstdOptions) : kLz4Options;
+}
+
 /// The same for the table of owners: one, number 0. Its place is written behind it.
 constexpr std::array<std::uint8_t, 6> kOwners{0x04, 0x80, 0, 0, 0, 0};
 
@@ -45,7 +50,9 @@ Result<void> check_constants(const Super& super) {
   if (super.magic != 0x73717368) return bad_super_block("not a squashfs image");
   if (super.major != 4 || super.minor != 0) return bad_super_block("the version is not 4.0");
   if (super.block_size != kBlockBytes || super.block_log != 17) return bad_super_block("the block size is not 128 KiB");
-  if (super.compressor != 6) return bad_super_block("the compressor is not zstd");
+  if (super.compressor != std::uint16_t(Codec::zstd) && super.compressor != std::uint16_t(Codec::lz4)) {
+    return bad_super_block("the compressor is neither zstd nor lz4");
+  }
   if (super.owners != 1) return bad_super_block("expected exactly one owner");
   if (super.date != 0) return bad_super_block("unexpected date");
   if (super.export_table != kAbsent) return bad_super_block("unexpected export table");
@@ -59,7 +66,7 @@ Result<void> check_constants(const Super& super) {
 }
 
 Result<void> expect(LayerBytes& layer, std::uint64_t offset, std::span<const std::uint8_t> wanted, const char* what) {
-  std::array<std::byte, 8> found{};
+  std::array<std::byte, kLz4Options.size()> found{};
   SPC_TRY(layer.read(offset, std::span(found).first(wanted.size())));
   if (!std::equal(wanted.begin(), wanted.end(), found.begin(), [](auto a, auto b) { return std::byte{a} == b; })) {
     return refused(what);
@@ -121,17 +128,19 @@ Result<Layout> Layout::read(LayerBytes& layer) {
   SPC_TRY(layer.read(0, bytes));
   const Super super{Fields(bytes)};
   SPC_TRY(check_constants(super));
-  SPC_TRY(expect(layer, kSuperBytes, kOptions, "compressor options: unexpected values"));
+  const auto codec = static_cast<Codec>(super.compressor);
+  SPC_TRY(expect(layer, kSuperBytes, options_of(codec), "compressor options: unexpected values"));
   // What lies within what is used lies within the file.
   if (super.used > layer.size()) return bad_super_block("truncated file");
   SPC_TRY(check_padding(layer, super.used));
 
   Layout layout;
+  layout.codec = codec;
   layout.inode_count = super.inodes;
   layout.root = super.root;
   layout.fragment_count = super.fragments;
   layout.fragments_stored_as_is = (super.flags & kFragmentsAsIs) != 0;
-  layout.data = {.begin = kSuperBytes + kOptions.size(), .end = super.inode_table};
+  layout.data = {.begin = kSuperBytes + options_of(codec).size(), .end = super.inode_table};
   layout.inodes = {.begin = super.inode_table, .end = super.directory_table};
   const bool ascend = layout.data.begin <= super.inode_table && super.inode_table < super.directory_table &&
                       super.directory_table <= super.owner_table && super.owner_table <= super.used;

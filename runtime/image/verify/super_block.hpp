@@ -1,5 +1,6 @@
 #pragma once
 
+#include "image/verify/block_reader.hpp"
 #include "image/verify/layer_bytes.hpp"
 
 namespace spc::verify {
@@ -14,6 +15,7 @@ struct Layout {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
+  Codec codec = Codec::zstd;
   std::uint32_t inode_count = 0;
   std::uint64_t root = 0;  ///< a reference into the inode table
   Range data;

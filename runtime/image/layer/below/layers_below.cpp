@@ -1,5 +1,6 @@
 #include "image/layer/below/layers_below.hpp"
 
+#include <lz4.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
@@ -13,9 +14,17 @@ namespace {
 /// Of all layers together.
 constexpr std::size_t kCache = 96 << 20;
 
-bool is_zstd(std::uint16_t compressor) { return compressor == 6; }
+constexpr std::uint16_t kLz4 = 5, kZstd = 6;
 
-bool unpack_zstd(std::uint16_t, std::span<const std::byte> block, std::byte* into, std::size_t& size) {
+bool is_ours(std::uint16_t compressor) { return compressor == kLz4 || compressor == kZstd; }
+
+bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into, std::size_t& size) {
+  if (compressor == kLz4) {
+    const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(block.data()), reinterpret_cast<char*>(into),
+                                        static_cast<int>(block.size()), static_cast<int>(size));
+    size = got < 0 ? 0 : static_cast<std::size_t>(got);
+    return got > 0;
+  }
   size = ZSTD_decompress(into, size, block.data(), block.size());
   return ZSTD_isError(size) == 0;
 }
@@ -29,7 +38,7 @@ Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers) {
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
     if (size < 0) return Error::from_errno(errno, "read a layer below");
     auto image = SPC_TRY_DURING("read a layer below",
-                                fuse::ImageBytes::open(file.get(), 0, static_cast<std::uint64_t>(size), {is_zstd, unpack_zstd}, cache));
+                                fuse::ImageBytes::open(file.get(), 0, static_cast<std::uint64_t>(size), {is_ours, unpack}, cache));
     below.layers_.push_back({std::move(file), std::make_unique<fuse::SquashfsReader>(std::move(image), cache)});
   }
   return below;

@@ -387,6 +387,17 @@ TEST_CASE("the same layer gives the same bytes for any number of threads") {
   CHECK(first.size() % 4096 == 0);
   for (const unsigned workers : {1U, 2U, 4U, 4U}) CHECK(contents(convert(blob, workers).file.get()) == first);
   CHECK(contents(convert(zstd(tar.end()), 2).file.get()) == first);
+
+  const auto files = convert(blob, 2).image();
+  for (const auto compression : {LayerCompression::lz4, LayerCompression::none}) {
+    const auto other = convert(blob, 0, {.compression = compression});
+    const std::string bytes = contents(other.file.get());
+    CHECK(contents(convert(blob, 4, {.compression = compression}).file.get()) == bytes);
+    CHECK(bytes.size() > first.size());
+    const auto same = other.image();
+    REQUIRE(same.size() == files.size());
+    for (const auto& [path, file] : files) CHECK(same.at(path).data == file.data);
+  }
 }
 
 TEST_CASE("100,000 entries, in one directory too") {

@@ -45,10 +45,11 @@ class Reader {
     file_.reset(sqfs_open_file(("/proc/self/fd/" + std::to_string(fd)).c_str(), SQFS_FILE_OPEN_READ_ONLY));
     must(file_);
     must(sqfs_super_read(&super_, file_.get()) == 0);
-    must(super_.compression_id == SQFS_COMP_ZSTD);
+    must(super_.compression_id == SQFS_COMP_ZSTD || super_.compression_id == SQFS_COMP_LZ4);
     sqfs_compressor_config_t config{};
     sqfs_compressor_t* compressor = nullptr;
-    sqfs_compressor_config_init(&config, SQFS_COMP_ZSTD, super_.block_size, SQFS_COMP_FLAG_UNCOMPRESS);
+    const auto compression = static_cast<SQFS_COMPRESSOR>(super_.compression_id);
+    sqfs_compressor_config_init(&config, compression, super_.block_size, SQFS_COMP_FLAG_UNCOMPRESS);
     must(sqfs_compressor_create(&config, &compressor) == 0);
     compressor_.reset(compressor);
     ids_.reset(sqfs_id_table_create(0));
@@ -101,7 +102,7 @@ class Reader {
           while (at < found.size) {
             const auto got =
                 sqfs_data_reader_read(data_.get(), &inode, at, found.data.data() + at, static_cast<sqfs_u32>(found.size - at));
-            must(got > 0);
+            if (got <= 0) throw DamagedData();
             at += static_cast<sqfs_u64>(got);
           }
         }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,10 @@ struct Found {
 
 /// What an independent reader (libsquashfs') sees in an image: path without leading slash → entry; the root is "".
 using Image = std::map<std::string, Found>;
+/// A std::logic_error if it cannot be read; this one if it is a file's data that cannot be unpacked.
+struct DamagedData : std::logic_error {
+  DamagedData() : std::logic_error("a file's data cannot be read") {}
+};
 Image read_image(int fd);
 
 UniqueFd memory_file(std::string_view bytes = {});

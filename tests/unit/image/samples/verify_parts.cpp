@@ -1,5 +1,6 @@
 #include "unit/image/samples/verify_parts.hpp"
 
+#include <lz4.h>
 #include <zstd.h>
 
 #include <span>
@@ -13,6 +14,20 @@ namespace {
 constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
 constexpr std::size_t kMeta = 8192;
 
+constexpr std::uint16_t kLz4 = 5;
+
+std::string unpack_block(std::string_view image, std::string_view stored) {
+  std::string content(kMeta, '\0');
+  if (get<std::uint16_t>(image, kCompressor) == kLz4) {
+    const int size = LZ4_decompress_safe(stored.data(), content.data(), static_cast<int>(stored.size()), static_cast<int>(kMeta));
+    if (size < 0) throw std::logic_error("a block cannot be unpacked");
+    content.resize(static_cast<std::size_t>(size));
+  } else {
+    content.resize(ZSTD_decompress(content.data(), content.size(), stored.data(), stored.size()));
+  }
+  return content;
+}
+
 std::string unpack(std::string_view image, std::uint64_t begin, std::uint64_t end) {
   std::string all;
   while (begin < end) {
@@ -21,9 +36,7 @@ std::string unpack(std::string_view image, std::uint64_t begin, std::uint64_t en
     if ((header & 0x8000U) != 0) {
       all += stored;
     } else {
-      std::string content(kMeta, '\0');
-      content.resize(ZSTD_decompress(content.data(), content.size(), stored.data(), stored.size()));
-      all += content;
+      all += unpack_block(image, stored);
     }
     begin += 2 + stored.size();
   }
@@ -33,10 +46,11 @@ std::string unpack(std::string_view image, std::uint64_t begin, std::uint64_t en
 
 }  // namespace
 
-Parts::Parts(std::string_view image) : super(image.substr(0, 96)), options(image.substr(96, 6)) {
+Parts::Parts(std::string_view image) : super(image.substr(0, 96)), options(image.substr(96, get<std::uint16_t>(image, kCompressor) == kLz4 ? 10 : 6)) {
   const auto place = [&](SuperField field) { return get<std::uint64_t>(super, field); };
   const auto owner_block = get<std::uint64_t>(image, place(kOwnerTable));
-  data = image.substr(102, place(kInodeTable) - 102);
+  const std::size_t data_begin = super.size() + options.size();
+  data = image.substr(data_begin, place(kInodeTable) - data_begin);
   inodes = unpack(image, place(kInodeTable), place(kDirectoryTable));
   std::uint64_t listings_end = owner_block;
   if (place(kFragmentTable) != kAbsent) {
@@ -54,20 +68,34 @@ Parts::Parts(std::string_view image) : super(image.substr(0, 96)), options(image
   }
 }
 
-std::string Parts::pack_block(std::string_view content) {
-  std::string packed(2 + ZSTD_compressBound(content.size()), '\0');
-  const std::size_t size = ZSTD_compress(packed.data() + 2, packed.size() - 2, content.data(), content.size(), 1);
-  if (size < content.size()) {
-    packed.resize(2 + size);
-    put(packed, 0, static_cast<std::uint16_t>(size));
-  } else {
-    packed.replace(2, std::string::npos, content);
-    put(packed, 0, static_cast<std::uint16_t>(content.size() | 0x8000U));
-  }
-  return packed;
+namespace {
+
+std::string with_header(std::string_view packed, std::string_view content) {
+  const bool smaller = packed.size() < content.size();
+  std::string block(2, '\0');
+  block += smaller ? packed : content;
+  put(block, 0, static_cast<std::uint16_t>(smaller ? packed.size() : content.size() | 0x8000U));
+  return block;
 }
 
-std::string Parts::image(const Pack& pack) const {
+std::string pack_with_lz4(std::string_view content) {
+  const int bytes = static_cast<int>(content.size());
+  std::string packed(static_cast<std::size_t>(LZ4_compressBound(bytes)), '\0');
+  const int size = LZ4_compress_default(content.data(), packed.data(), bytes, static_cast<int>(packed.size()));
+  return with_header(std::string_view(packed).substr(0, static_cast<std::size_t>(size)), content);
+}
+
+}  // namespace
+
+std::string Parts::pack_block(std::string_view content) {
+  std::string packed(ZSTD_compressBound(content.size()), '\0');
+  const std::size_t size = ZSTD_compress(packed.data(), packed.size(), content.data(), content.size(), 1);
+  return with_header(std::string_view(packed).substr(0, size), content);
+}
+
+std::string Parts::image(const Pack& other) const {
+  const Pack own = get<std::uint16_t>(super, kCompressor) == kLz4 ? pack_with_lz4 : pack_block;
+  const Pack& pack = other ? other : own;
   std::string out = super + options + data;
   std::vector<std::uint64_t> places;
   const auto table = [&](std::string_view content, const Pack& packer) {
@@ -89,7 +117,7 @@ std::string Parts::image(const Pack& pack) const {
     table(fragments, pack);
     list(kFragmentTable);
   }
-  table(owners, pack_block);
+  table(owners, own);
   list(kOwnerTable);
   if (!sets.empty()) {
     const std::uint64_t begin = out.size();

@@ -57,10 +57,10 @@ struct Parts {
 
   explicit Parts(std::string_view image);
 
-  /// With all places made right. `pack` makes a metadata block, header included, of at most 8 KiB.
+  /// With all places made right. `pack` makes a metadata block, header included, of at most 8 KiB; none: as our writer does.
   using Pack = std::function<std::string(std::string_view)>;
-  [[nodiscard]] std::string image(const Pack& pack = pack_block) const;
-  static std::string pack_block(std::string_view content);
+  [[nodiscard]] std::string image(const Pack& pack = {}) const;
+  static std::string pack_block(std::string_view content);  ///< with zstd
 
   /// Where each inode begins in `inodes`, by number.
   [[nodiscard]] std::map<std::uint32_t, std::size_t> inode_offsets() const;

@@ -7,14 +7,14 @@
 
 namespace spc::test {
 
-inline std::string converted(const Tar& tar) {
-  const auto layer = convert(tar.end(), 0);
+inline std::string converted(const Tar& tar, LayerCompression compression = LayerCompression::zstd) {
+  const auto layer = convert(tar.end(), 0, {.compression = compression});
   if (!layer.layer) throw std::logic_error(layer.why());
   return contents(layer.file.get());
 }
 
 /// A small image with one of everything.
-inline std::string sample_image() {
+inline std::string sample_image(LayerCompression compression = LayerCompression::zstd) {
   const auto note = record("SCHILY.xattr.user.note", "longer than a reference");
   return converted(Tar()
                        .directory("d/", 01755)
@@ -34,7 +34,8 @@ inline std::string sample_image() {
                        .pax(note)
                        .file("note")
                        .pax(note + record("SCHILY.xattr.user.other", "1"))
-                       .file("note2"));
+                       .file("note2"),
+                   compression);
 }
 
 }  // namespace spc::test

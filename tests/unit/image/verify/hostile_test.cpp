@@ -68,7 +68,7 @@ TEST_CASE("owners other than 0 are refused") {
 }
 
 TEST_CASE("other formats, versions and places are refused") {
-  CHECK(has(with_super(kCompressor, std::uint16_t{1}), "not zstd"));
+  CHECK(has(with_super(kCompressor, std::uint16_t{1}), "neither zstd nor lz4"));
   CHECK(has(with_super(kMajor, std::uint16_t{3}), "version"));
   CHECK(has(with_super(kMinor, std::uint16_t{1}), "version"));
   CHECK(has(with_super(kBlockSize, std::uint32_t{1} << 20U), "block size"));

@@ -17,12 +17,14 @@ using namespace spc::test;
 namespace {
 
 constexpr std::array kChanges{0x01, 0x02, 0x80, 0xff};
+constexpr std::array kCompressions{LayerCompression::zstd, LayerCompression::lz4, LayerCompression::none};
 
-/// Everything but names, permissions, dates, targets, attributes' names and values, and the bytes of small files.
-std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> shape(const Image& image) {
+/// Everything but names, permissions, dates, targets, attributes' names and values, and the bytes of small files. With lz4 a file
+/// may also state another size than its blocks have: who reads it gets an error.
+std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> shape(const Image& image, bool has_frames) {
   std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> all;
   for (const auto& [path, found] : image) {
-    const std::uint64_t size = found.size < 131072 ? 0 : found.size;
+    const std::uint64_t size = found.size < 131072 || !has_frames ? 0 : found.size;
     all.emplace_back(found.inode, found.mode & S_IFMT, found.links, found.device, size);
   }
   std::sort(all.begin(), all.end());
@@ -48,8 +50,15 @@ void check_harmless(const std::string& changed, const Image& original, unsigned&
   if (!refusal(changed).empty()) return;
   ++accepted;
   const auto file = memory_file(changed);
-  const Image image = read_image(file.get());
-  CHECK(shape(image) == shape(original));
+  const bool has_frames = get<std::uint16_t>(changed, kCompressor) == 6;
+  Image image;
+  try {
+    image = read_image(file.get());
+  } catch (const DamagedData&) {
+    CHECK_FALSE(has_frames);
+    return;
+  }
+  CHECK(shape(image, has_frames) == shape(original, has_frames));
   for (const auto& [path, found] : image) {
     CHECK(path.find("//") == std::string::npos);
     check_free(found);
@@ -59,9 +68,11 @@ void check_harmless(const std::string& changed, const Image& original, unsigned&
 }  // namespace
 
 TEST_CASE("an image that was taken apart and put together is the same") {
-  const auto image = sample_image();
-  CHECK(Parts(image).image() == image);
-  CHECK(refusal(image).empty());
+  for (const auto compression : kCompressions) {
+    const auto image = sample_image(compression);
+    CHECK(Parts(image).image() == image);
+    CHECK(refusal(image).empty());
+  }
 }
 
 TEST_CASE("no byte of the tables' contents can be changed to anything our converter could not write") {
@@ -87,7 +98,7 @@ TEST_CASE("no byte of the tables' contents can be changed to anything our conver
 }
 
 TEST_CASE("no byte of the stored image behind the data can be changed to anything our converter could not write") {
-  const auto image = sample_image();
+  const auto image = sample_image(GENERATE(from_range(kCompressions)));
   const Image original = read_image(memory_file(image).get());
   unsigned accepted = 0;
   for (std::size_t at = get<std::uint64_t>(image, kInodeTable); at < image.size(); ++at) {
@@ -102,8 +113,9 @@ TEST_CASE("no byte of the stored image behind the data can be changed to anythin
 }
 
 TEST_CASE("no byte of the super block and the compressor's options can be changed") {
-  const auto image = sample_image();
-  for (std::size_t at = 0; at < 102; ++at) {
+  const auto image = sample_image(GENERATE(from_range(kCompressions)));
+  const std::size_t options = get<std::uint16_t>(image, kCompressor) == 6 ? 6 : 10;
+  for (std::size_t at = 0; at < 96 + options; ++at) {
     for (const int change : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
       auto changed = image;
       changed[at] = static_cast<char>(changed[at] ^ change);
@@ -114,7 +126,7 @@ TEST_CASE("no byte of the super block and the compressor's options can be change
 }
 
 TEST_CASE("an image that is cut off anywhere is refused") {
-  const auto image = sample_image();
+  const auto image = sample_image(GENERATE(from_range(kCompressions)));
   for (std::size_t size = 0; size < image.size(); size += size < 4096 ? 1 : 509) {
     CAPTURE(size);
     CHECK_FALSE(refusal(image.substr(0, size)).empty());
