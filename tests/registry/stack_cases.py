@@ -71,6 +71,25 @@ def test_a_fitted_layer_is_shared_where_the_same_lies_below():
     assert listed(result, fitted(other, 1), "var/tmp").startswith("drwx------")
 
 
+def compressor(result, name):
+    with open(os.path.join(result.store.path, "layers/sha256", f"{name}.sqsh"), "rb") as file:
+        return struct.unpack_from("<H", file.read(96), 20)[0]
+
+
+def test_layers_are_compressed_as_the_site_wants_and_lie_above_each_other():
+    store, above = new_store(), [base]
+    for number, (word, wanted) in enumerate((("zstd", 6), ("lz4", 5), ("none", 5), ("zstd", 6))):
+        above.append(layer(f(f"var/tmp/{number}", "again and " * 40_000), w(f"var/tmp/{number - 1}")))
+        image = oci.Image(list(above))
+        registry.repository(f"compressed/{number}", image)
+        result = pull(f"compressed/{number}", store=store, settings=config(f'layer_compression = "{word}"'))
+        names = brought(result, image)
+        assert compressor(result, names[-1]) == wanted
+        assert listed(result, names[-1], "var/tmp").startswith("drwxrwxrwt")
+    sizes = [os.stat(os.path.join(store.path, "layers/sha256", f"{name}.sqsh")).st_size for name in names[1:]]
+    assert sizes[0] < sizes[1] < 400_000 < sizes[2], sizes
+
+
 def test_many_such_layers_wait_for_each_other():
     layers = [base]
     for number in range(24):  # the higher the larger: all above wait for those below
