@@ -87,7 +87,7 @@ def test_layers_are_compressed_as_the_site_wants_and_lie_above_each_other():
         assert compressor(result, names[-1]) == wanted
         assert listed(result, names[-1], "var/tmp").startswith("drwxrwxrwt")
     sizes = [os.stat(os.path.join(store.path, "layers/sha256", f"{name}.sqsh")).st_size for name in names[1:]]
-    assert sizes[0] < sizes[1] < 400_000 < sizes[2], sizes
+    assert max(sizes[0], sizes[1]) < 400_000 < sizes[2], sizes
 
 
 def test_many_such_layers_wait_for_each_other():
