@@ -150,15 +150,14 @@ Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string
     const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
     mounts.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), -1)));
   }
-  Result<void> done;
   const auto attach_all = [&]() -> Result<void> {
     SPC_TRY(check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld)));
     const auto target = SPC_TRY(open_path(AT_FDCWD, name));
     for (DetachedMount& mount : mounts) SPC_TRY(attach(std::move(mount), target.get()));
     return {};
   };
-  ::waitpid(SPC_TRY(run_aside(0, [&] { done = attach_all(); })), nullptr, 0);
-  return done;
+  ::waitpid(SPC_TRY(run_aside(0, [&] { [[maybe_unused]] const auto done = attach_all(); })), nullptr, 0);
+  return {};
 }
 
 }  // namespace spc::agent
