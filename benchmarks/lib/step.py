@@ -73,5 +73,5 @@ class HeldStep:
 
 
 def shared_layers(times):
-    """Out of "... 5 layers (0 shared) ..."."""
+    """Out of "... 5 layers (0 shared, 0 by FUSE) ..."."""
     return int(times["timing"].split(" layers (")[1].split()[0])

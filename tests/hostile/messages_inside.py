@@ -2,6 +2,7 @@
 and a seed. Prints for each way in which a program ended how often; what it may not do, on a line that begins with "bad"."""
 import array
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -200,14 +201,20 @@ class Fuse:
         with tempfile.TemporaryFile() as file:
             file.write(data)
             file.flush()
+            lent, loan = pair()
+            if chance.random() < 0.2:  # it joins a server that is nobody's
+                given = chance.choice((some_descriptors(chance), [os.dup(kernels.fileno()), os.dup(file.fileno())]))
+                send(lent, hostile(chance, 16, range(3)), given)
+                file = loan
             self.program = start([PROGRAMS + "fuse", chance.choice(("0", "0", "0", "4096"))], [kernels.fileno(), file.fileno(), agents.fileno()], (USER, USER))
-        for end in (kernels, agents):
+        for end in (kernels, agents, lent, loan):
             end.close()
-        self.like = receive(self.status, 0.3)
-        if self.like and not any(self.like[:4]):
-            send(self.status, bytes(len(self.like)), [])
-            send(self.device, self.request(26, struct.pack("<IIII", 7, 31, 65536, 0)), [])
-            receive(self.device, 0.1)
+        status = receive(self.status, 0.3)
+        with contextlib.suppress(Ended):
+            if status and not any(status[:4]):
+                send(self.status, struct.pack("<I", 1), [])
+                send(self.device, self.request(26, struct.pack("<IIII", 7, 31, 65536, 0)), [])
+                receive(self.device, 0.1)
 
     def request(self, code, body):
         return struct.pack("<IIQQIIII", 40 + len(body), code, self.chance.randrange(1 << 32), self.chance.choice((0, 1, 2, 3, 99)), USER, USER, 1, 0) + body
@@ -215,7 +222,7 @@ class Fuse:
     def attack(self):
         chance = self.chance
         if chance.random() < 0.1:
-            send(self.status, hostile(chance, len(self.like) or 1408, range(5), self.like), some_descriptors(chance))
+            send(self.status, hostile(chance, 4, range(5)), some_descriptors(chance))
         else:
             body = chance.choice((chance.randbytes(chance.choice((0, 8, 16, 40, 200))), b"probe\0", struct.pack("<QQIIQII", *(chance.choice(NUMBERS) for _ in range(7)))))
             send(self.device, self.request(chance.choice((*range(1, 48), 0, 1 << 31)), body), [])

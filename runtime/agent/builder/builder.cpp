@@ -134,7 +134,7 @@ Result<void> set_up_held_layers() {
   const auto host = SPC_TRY(own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace"));
   const auto file = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0), "create " + quoted(kHeld)));
   SPC_TRY(check(::mount(kSteps, kSteps, nullptr, MS_BIND, nullptr), "mount " + quoted(kSteps)));
-  SPC_TRY(check(::mount(nullptr, kSteps, nullptr, MS_PRIVATE, nullptr), "make a mount private"));
+  SPC_TRY(check(::mount(nullptr, kSteps, nullptr, MS_UNBINDABLE, nullptr), "make a mount unbindable"));
   const auto held = SPC_TRY(leave_host_mounts());
   const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
   SPC_TRY(pivot_into(root.get()));

@@ -41,7 +41,7 @@ def step(cluster, number, *command, **how):
 
 def shared(done):
     """How many layers were mounted already, as --container-verbose says."""
-    return int(re.search(r"layers \((\d+) shared\)", done.err)[1])
+    return int(re.search(r"layers \((\d+) shared", done.err)[1])
 
 
 def held(cluster):

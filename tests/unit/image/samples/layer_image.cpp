@@ -66,9 +66,9 @@ class Reader {
   Image read() {
     sqfs_tree_node_t* root = nullptr;
     must(sqfs_dir_reader_get_full_hierarchy(directories_.get(), ids_.get(), nullptr, 0, &root) == 0);
+    const std::unique_ptr<sqfs_tree_node_t, void (*)(sqfs_tree_node_t*)> tree(root, sqfs_dir_tree_destroy);
     Image image;
     walk(image, "", *root);
-    sqfs_dir_tree_destroy(root);
     return image;
   }
 
