@@ -42,8 +42,8 @@ int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
 int run_setup(uid_t uid, gid_t gid) {
   auto done = set_up_node(uid, gid);
   if (done) done = sweep_containers();
-  if (done) done = set_up_held_layers();
-  if (!done) std::fprintf(stderr, "agent: %s\n", done.error().message().c_str());
+  const auto held = set_up_held_layers();  // without it steps start later, and nothing else
+  if (!done || !held) std::fprintf(stderr, "agent: %s\n", (done ? held : done).error().message().c_str());
   return done ? 0 : 1;
 }
 

@@ -34,6 +34,19 @@ def test_pull_as_root_makes_no_container():
     root("pull", "/usr").fails(1, "the store takes no squashfs and no directory")
 
 
+def test_a_node_can_hold_layers_whatever_processors_it_was_started_on():
+    """Linux 6.18 numbers mount namespaces by processor, and lets none be kept that has a lower number than the keeper's."""
+    allowed = sorted(os.sched_getaffinity(0))
+    ids = [str(number) for number in (machine.SERVICE_UID, machine.SERVICE_UID)]
+    script = ('mount -t tmpfs -o mode=755 tool /run && taskset --cpu-list "$1" "$2" setup "$3" "$4" && '
+              'grep " /run/spank-container/steps/held .* nsfs " /proc/self/mountinfo')
+    for first in allowed[:2]:
+        for second in allowed[-2:]:
+            node = ["taskset", "--cpu-list", str(first), "unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh"]
+            setup = [str(second), "/usr/libexec/spank-container/agent", *ids]
+            machine.run([*node, *setup], "", machine.environment(), "/").succeeds(" nsfs ")
+
+
 def test_run_as_root_is_a_step_of_root():
     done = root("run", "-q", base(), "sh", "-c", "id -u; cat /etc/os-release; grep squashfs /proc/mounts; exit 3")
     assert done.status == 3 and "0\n" in done.out and "Debian" in done.out, done

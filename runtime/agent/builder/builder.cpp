@@ -7,9 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <iterator>
-
 #include "agent/builder/loop_device.hpp"
 #include "agent/builder/steps.hpp"
 #include "agent/node/named_container.hpp"
@@ -64,6 +61,15 @@ Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead
   return namespaces;
 }
 
+/// One that sees the directory of steps alone.
+Result<void> keep_new_namespace(int host) {
+  const auto made = SPC_TRY(leave_host_mounts());
+  const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
+  SPC_TRY(pivot_into(root.get()));
+  SPC_TRY(check(::setns(host, CLONE_NEWNS), "return to the host"));
+  return check(::mount(itself(made.get()).c_str(), kHeld, nullptr, MS_BIND, nullptr), "keep a mount namespace");
+}
+
 }  // namespace
 
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools, const Task& lead, TaskMessage& ready) {
@@ -116,7 +122,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   if (user < 0) namespaces.push_back(std::move(mount_namespace));
   // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
   if (user >= 0) namespaces = SPC_TRY(new_namespaces(proc.get(), user, CLONE_NEWNS, {"mnt", "user"}));
-  std::ranges::move(entered, std::back_inserter(namespaces));
+  for (UniqueFd& space : entered) namespaces.push_back(std::move(space));
   if ((order.namespaces & own_pid) != 0)
     namespaces.push_back(SPC_TRY(own(::openat(proc.get(), "self/ns/pid", O_RDONLY | O_CLOEXEC), "open the pid namespace")));
   ready.has_notes = notes.operator bool();
@@ -135,11 +141,15 @@ Result<void> set_up_held_layers() {
   const auto file = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0), "create " + quoted(kHeld)));
   SPC_TRY(check(::mount(kSteps, kSteps, nullptr, MS_BIND, nullptr), "mount " + quoted(kSteps)));
   SPC_TRY(check(::mount(nullptr, kSteps, nullptr, MS_UNBINDABLE, nullptr), "make a mount unbindable"));
-  const auto held = SPC_TRY(leave_host_mounts());
-  const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
-  SPC_TRY(pivot_into(root.get()));
-  SPC_TRY(check(::setns(host.get(), CLONE_NEWNS), "return to the host"));
-  return check(::mount(itself(held.get()).c_str(), kHeld, nullptr, MS_BIND, nullptr), "keep a mount namespace");
+  // A namespace is kept only where its number is higher than the host's. Since Linux 6.18 each processor counts for itself: one
+  // that is made where the host's was made has a higher number.
+  auto kept = keep_new_namespace(host.get());
+  for (int cpu = 0; !kept && cpu < CPU_SETSIZE; ++cpu) {
+    cpu_set_t only{};
+    CPU_SET(cpu, &only);
+    if (::sched_setaffinity(0, sizeof only, &only) == 0) kept = keep_new_namespace(host.get());
+  }
+  return kept;
 }
 
 Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name) {
@@ -150,13 +160,12 @@ Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string
     const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
     mounts.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), -1)));
   }
-  const auto attach_all = [&]() -> Result<void> {
-    SPC_TRY(check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld)));
-    const auto target = SPC_TRY(open_path(AT_FDCWD, name));
-    for (DetachedMount& mount : mounts) SPC_TRY(attach(std::move(mount), target.get()));
-    return {};
-  };
-  ::waitpid(SPC_TRY(run_aside(0, [&] { [[maybe_unused]] const auto done = attach_all(); })), nullptr, 0);
+  const pid_t child = SPC_TRY(run_aside(0, [&] {
+    const auto target = ::setns(held.get(), CLONE_NEWNS) == 0 ? open_path(AT_FDCWD, name) : UniqueFd();
+    for (DetachedMount& mount : mounts) [[maybe_unused]]
+      const auto done = attach(std::move(mount), target ? target->get() : -1);
+  }));
+  ::waitpid(child, nullptr, 0);
   return {};
 }
 

@@ -22,8 +22,10 @@
 namespace spc::agent {
 namespace {
 
-Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode) {
+/// Root's, or the user's whose container it is.
+Result<UniqueFd> make_directory(int parent, const std::string& name, mode_t mode, uid_t uid = 0, gid_t gid = 0) {
   SPC_TRY(check(::mkdirat(parent, name.c_str(), mode), "make directory " + name));
+  SPC_TRY(check(::fchownat(parent, name.c_str(), uid, gid, AT_SYMLINK_NOFOLLOW), "change the owner of directory " + name));
   return open_path(parent, name);
 }
 
@@ -56,18 +58,13 @@ Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept) {
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   for (const char* name : {"root", "empty"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
   const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0700));
-  if (order.hooks) {
-    SPC_TRY(make_directory(workspace.get(), "hooks", 0700));
-    SPC_TRY(check(::fchownat(workspace.get(), "hooks", order.uid, order.gid, AT_SYMLINK_NOFOLLOW),
-                  "change the owner of directory hooks"));
-  }
+  if (order.hooks) SPC_TRY(make_directory(workspace.get(), "hooks", 0700, order.uid, order.gid));
   if (kept) {
     SPC_TRY(attach(std::move(kept), writable.get()));
     return workspace;
   }
-  for (const char* name : {"up", "work"}) SPC_TRY(make_directory(writable.get(), name, 0755));
-  // The owner of the container's /.
-  SPC_TRY(check(::fchownat(writable.get(), "up", order.uid, order.gid, AT_SYMLINK_NOFOLLOW), "change the owner of directory up"));
+  SPC_TRY(make_directory(writable.get(), "work", 0755));
+  SPC_TRY(make_directory(writable.get(), "up", 0755, order.uid, order.gid));  // the container's /
   return workspace;
 }
 

@@ -117,8 +117,7 @@ Result<void> ImageStore::publish(int frozen, const std::string& path) const {
 Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file) const {
   SPC_TRY(check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT));
   if (file.empty()) return {};
-  const auto frozen = SPC_TRY(freeze(std::move(file.front())));
-  return publish(frozen.get(), path);
+  return publish(SPC_TRY(freeze(std::move(file.front()))).get(), path);
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {

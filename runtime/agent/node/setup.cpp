@@ -30,9 +30,7 @@ Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mod
 }  // namespace
 
 Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
-  SPC_TRY(ensure_directory(SPC_RUN_DIR, 0, 0, 0755));
-  SPC_TRY(ensure_directory(SPC_STORE_DIR, 0, 0, 0755));
-  SPC_TRY(ensure_directory(SPC_STORE_DIR "/layers", 0, 0, 0755));
+  for (const char* place : {SPC_RUN_DIR, SPC_STORE_DIR, SPC_STORE_DIR "/layers"}) SPC_TRY(ensure_directory(place, 0, 0, 0755));
   for (const char* part : {store_layout::kLayers, store_layout::kGrants, store_layout::kRecords})
     SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + part, 0, service_gid, 0750));
   SPC_TRY(ensure_directory(std::string(SPC_STORE_DIR "/") + store_layout::kNames, 0, 0, 0755));
