@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ Result<AgentTools> prepare_tools() {
 }
 
 int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
-  if (::chdir("/") != 0) return 1;
+  if (::chdir("/") != 0 || ::isfdtype(kAgentSocket, S_IFSOCK) != 1) return 1;  // not started by the plugin
   auto reduced = keep_needed_privileges();
   auto tools = reduced ? prepare_tools() : Result<AgentTools>(std::move(reduced).error());
   // A failure so far is told to the tasks, who can tell the user.
@@ -56,15 +57,14 @@ int main(int argc, char** argv) {
   ::signal(SIGCHLD, SIG_DFL);  // ignored, it would take the verifier's verdict away; exec leaves it so
   ::umask(022);
   const std::string_view command = argc > 1 ? argv[1] : "";
-  const int count = argc - 2;
-  bool good = count >= 0 && count <= 4;
-  for (int i = 0; good && i < count; ++i) {
-    const char* const end = argv[i + 2] + std::strlen(argv[i + 2]);
-    good = std::from_chars(argv[i + 2], end, ids[i]).ptr == end && ids[i] != ~0U;
+  bool good = argc >= 2 && argc <= 6;
+  for (int i = 2; good && i < argc; ++i) {
+    const char* const end = argv[i] + std::strlen(argv[i]);
+    good = std::from_chars(argv[i], end, ids[i - 2]).ptr == end && ids[i - 2] != ~0U;
   }
-  if (good && command == "step" && count == 4) return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
-  if (good && command == "setup" && count == 2) return spc::agent::run_setup(ids[0], ids[1]);
-  if (good && command == "epilog" && count == 2) return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
+  if (good && command == "step" && argc == 6) return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
+  if (good && command == "setup" && argc == 4) return spc::agent::run_setup(ids[0], ids[1]);
+  if (good && command == "epilog" && argc == 4) return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
   std::fputs("agent is started by spank_container.so, not manually\n", stderr);
   return 2;
 }

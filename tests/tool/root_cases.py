@@ -47,6 +47,13 @@ def test_a_node_can_hold_layers_whatever_processors_it_was_started_on():
             machine.run([*node, *setup], "", machine.environment(), "/").succeeds(" nsfs ")
 
 
+def test_the_agent_ends_if_the_plugin_has_not_started_it():
+    agent = "/usr/libexec/spank-container/agent"
+    for arguments, status in (([], 2), (["step"], 2), (["step", "1", "1", "1", "1"], 1)):
+        done = machine.run([agent, *arguments], "", machine.environment(), "/")
+        assert done.status == status, done
+
+
 def test_run_as_root_is_a_step_of_root():
     done = root("run", "-q", base(), "sh", "-c", "id -u; cat /etc/os-release; grep squashfs /proc/mounts; exit 3")
     assert done.status == 3 and "0\n" in done.out and "Debian" in done.out, done
