@@ -69,10 +69,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.serve_bytes(repository.blobs[name])
 
     def serve_bytes(self, data):
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if wanted:
-            first = int(wanted[1])
-            return self.answer(206, data[first:], extra={"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"})
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if wanted and int(wanted[1]) < len(data):
+            first, last = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
+            return self.answer(206, data[first:last + 1], extra={"Content-Range": f"bytes {first}-{last}/{len(data)}"})
         self.answer(200, data)
 
     def answer(self, status, data=b"", media_type="application/octet-stream", extra=None, length=None):
