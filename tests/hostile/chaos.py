@@ -179,6 +179,7 @@ class Chaos:
             elif job.is_late():
                 self.jobs.remove(job)
                 self.count.is_wrong(f"{job.title} does not end")
+                self.disturb()
                 self.cluster.recover()
 
     def judge(self, job):
@@ -221,6 +222,6 @@ def a_while_of(one, cluster, count, until):
             Store(cluster, node).must_be_sound()
         cluster.await_idle()
     except Failed as failed:
-        count.is_left(failed.why)
+        count.is_left(f"{failed.why}\n{failed.details()}")
         cluster.recover()
     one.must_have_no_drain()

@@ -43,6 +43,7 @@ class Disk:
         self.server = self.cluster.start_program("exec", self.node, "python3", "-c", source, f"{self.inside}/base", f"{self.inside}/log")
         self.server.await_text("serving")
         self.pid = self.cluster.processes(self.node, "python3")[0]
+        self.cluster.scenery.add(self.pid)
         self.mount("-o", "errors=remount-ro,commit=1")
         return self
 
@@ -66,6 +67,7 @@ class Disk:
         self.umount()
         self.cluster.root(self.node, "umount", "-l", "/run/hostile")
         self.server.end(5)
+        self.cluster.scenery.discard(self.pid)
         self.cluster.root(self.node, "rmdir", "/run/hostile")
         shutil.rmtree(self.directory)
         restart(self.cluster, self.node)
@@ -142,7 +144,7 @@ class Faults:
             Store(self.cluster).must_be_sound()
             self.cluster.must_be_well()
         except Failed as failed:
-            self.count.is_left(f"{title}: {failed.why}")
+            self.count.is_left(f"{title}: {failed.why}\n{failed.details()}")
             self.cluster.recover()
 
 
@@ -180,6 +182,8 @@ def faults(cluster, options, count, budget, seed):
         for title, fault, *more in (("full disk", full, disk), ("read-only store", read_only), ("quota", over_quota, options.tracer)):
             fault(all_faults, cluster, *more)
             all_faults.must_work(title)
+        cluster.recover()
+        all_faults.must_work("what follows something that was left")
         broken(all_faults, cluster, disk)
         all_faults.must_work("writes that fail")
 

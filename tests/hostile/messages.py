@@ -25,7 +25,7 @@ def must_be_clean(cluster, title, count, before):
         before.must_hold()
         cluster.must_be_well()
     except Failed as failed:
-        count.is_left(f"{title}: {failed.why}")
+        count.is_left(f"{title}: {failed.why}\n{failed.details()}")
         cluster.recover()
 
 

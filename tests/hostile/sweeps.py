@@ -182,7 +182,7 @@ class Sweep:
             before.must_hold(with_cgroups=role != "slurmstepd")  # who else would remove those that it has made
             self.store.must_be_sound()
         except Failed as failed:
-            self.count.is_left(f"{title}: {failed.why}")
+            self.count.is_left(f"{title}: {failed.why}\n{failed.details()}")
             return self.begin_again(scenario)
         bad = [state for state in self.cluster.states() if "drain" in state or "down" in state]
         if bad:

@@ -130,6 +130,7 @@ class Cluster:
         self.stage, self.is_ours, self.nodes = stage, use is None, nodes
         self.state = use or os.path.join(tempfile.mkdtemp(prefix="spc-suites-"), "cluster")
         self.pushed = set()
+        self.scenery = set()  # processes on nodes that a test needs to the end, whatever recover() ends
 
     def __enter__(self):
         if self.is_ours:
@@ -311,8 +312,8 @@ class Cluster:
         return sorted(filter(None, map(name_of, self.processes(node))))
 
     def strangers(self, node):
-        """Processes that are not the node's own; slurmstepd counts as its own."""
-        return [pid for pid in self.processes(node) if name_of(pid) not in ("machine", "munged", "slurmd", "slurmstepd", None)]
+        """Processes that are not the node's own; slurmstepd counts as its own, and so does what a test has said to be scenery."""
+        return [pid for pid in self.processes(node) if pid not in self.scenery and name_of(pid) not in ("machine", "munged", "slurmd", "slurmstepd", None)]
 
     def mounts(self, node):
         return open(f"/proc/{self.pid(node)}/mountinfo").read()
