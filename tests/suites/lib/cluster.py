@@ -325,10 +325,15 @@ class Cluster:
         return set(os.listdir(os.path.join(self.store(node), "layers/sha256")))
 
     def store_entries(self, node):
-        """But names: one is written when the node itself asks what a tag stands for, and that is srun's part unless it is slow."""
-        return sorted(os.path.join(where, name).removeprefix(self.store(node))
-                      for where, directories, files in os.walk(self.store(node)) if os.path.basename(where) != "names"
-                      for name in directories + files)
+        """A name is there as the image that it is of. A second one, of its tag without the digest, is no trace: it is written when the
+        node asks what the tag stands for, which it does in a job of one node, and for a single srun that did not hear of it in time."""
+        store, images = self.store(node), set()
+        names = os.path.join(store, "names")
+        for name in os.listdir(names):
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(names, name)) as file:  # a newer one may take its place
+                images.add(f"/names of {file.read().split()[0]}")
+        return sorted(images | {os.path.join(where, name).removeprefix(store)
+                                for where, directories, files in os.walk(store) if where != names for name in directories + files})
 
     def loops(self, node):
         """The loop devices behind which there is a file of this node's store."""
