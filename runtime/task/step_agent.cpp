@@ -70,7 +70,9 @@ void keep_only(int socket) {
 /// Made before the fork; what is empty is none.
 using Arguments = std::array<std::string, 6>;
 
-[[noreturn]] void execute(const Arguments& arguments) {
+/// With no descriptors but `socket`: keep_only().
+[[noreturn]] void execute(const Arguments& arguments, int socket) {
+  keep_only(socket);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -83,10 +85,7 @@ using Arguments = std::array<std::string, 6>;
 Result<void> run_agent(const Arguments& arguments, const std::string& what) {
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno(errno, "fork the agent");
-  if (child == 0) {
-    keep_only(-1);
-    execute(arguments);
-  }
+  if (child == 0) execute(arguments, -1);
   int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (status == 0) return {};
@@ -145,6 +144,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   if (agent.pid_ > 0) return agent;
 
   become_root();
+  ::setpgid(0, 0);  // stop() waits for the whole group
   // After the id change, which clears it. With contain_spank our parent is a clone that ends with this callback, and the
   // signal would come at once; then the end of file on the socket ends the agent.
   if (::getppid() == stepd) {
@@ -154,8 +154,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   int agent_end = -1;
   char byte = 0;
   if (!take(parked_end.get(), byte, SCM_RIGHTS, agent_end)) ::_exit(127);
-  keep_only(agent_end);
-  execute(arguments);
+  execute(arguments, agent_end);
 }
 
 void StepAgent::stop(const StepChannel& channel) {
@@ -167,6 +166,8 @@ void StepAgent::stop(const StepChannel& channel) {
   if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
   // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
   if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);
+  // What it had started dies with one that was killed, but a moment later, and would keep Slurm from removing the step's cgroups.
+  for (int patience = 1000; patience > 0 && ::kill(-pid_, 0) == 0; --patience) ::usleep(1000);
   // Where other steps of the user's find this one.
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());

@@ -35,8 +35,8 @@ class StepAgent {
   /// outlive `stepd`.
   static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
-  /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Needs the privilege to signal
-  /// a root process.
+  /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Then all that the agent had started
+  /// has ended, too, however it ended itself. Needs the privilege to signal a root process.
   void stop(const StepChannel& channel);
 
  private:

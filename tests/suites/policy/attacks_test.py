@@ -1,11 +1,14 @@
 """What a user serves, stops and fills: root's processes neither wait for it without limit nor grow with it, and nothing of it
 outlives the job. SPC_MANY_NAMES (default 100000) and SPC_MANY_STEPS (default 20) say how much of it there is."""
+import contextlib
 import os
+import re
 import time
 
 from cluster import WAITING, await_true, kill_all
 import local_files
 from harness import equal, expect, test
+from images import with_probe
 
 ON = ("-w", "node01")
 NAMES = int(os.environ.get("SPC_MANY_NAMES", "100000"))
@@ -113,6 +116,48 @@ find /sys/fs/cgroup -type d -path "*/job_$SLURM_JOB_ID/step_[0-9]*" 2>/dev/null 
     said = open(os.path.join(cluster.home, f"alice/{job}.out")).read()
     equal(WAITING.sub("", said), "0\n", "directories of ended steps")
     equal(cluster.program("logs", "node01").out.count("task_g_post_step") - logged, 0, "complaints in slurmd's log")
+
+
+@contextlib.contextmanager
+def frozen(pids):
+    """Until then they do not die either."""
+    with open(f"/proc/{pids[0]}/cgroup") as file:
+        place = re.search(r":freezer:(.*)", file.read())[1]
+    place = f"/sys/fs/cgroup/freezer{place}/frozen"
+    os.mkdir(place)
+    try:
+        for file, words in (("cgroup.procs", pids), ("freezer.state", ["FROZEN"])):
+            for word in words:
+                with open(f"{place}/{file}", "w") as out:
+                    out.write(str(word))
+        yield
+    finally:
+        with open(f"{place}/freezer.state", "w") as out:
+            out.write("THAWED")
+        await_true(lambda: open(f"{place}/cgroup.procs").read() == "", 10, "a killed process does not end")
+        os.rmdir(place)
+
+
+@test
+def helpers_that_die_later_than_the_agent_leave_no_cgroup(cluster):
+    """On a busy node it takes a while until one that was killed is gone, and Slurm tries once to remove the step's cgroups."""
+    logged = cluster.program("logs", "node01").out.count("task_g_post_step")
+    name, layers = cluster.faulty.publish(with_probe("late", [("data", os.urandom(1 << 20))]))
+    gate = cluster.faulty.hold(layers[0])
+    step = cluster.start_srun(*ON, "/probe", image=name)
+    await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+    (agent,) = cluster.processes("node01", "agent")
+    with open(f"/proc/{agent}/cgroup") as file:
+        place = "/sys/fs/cgroup/devices" + re.search(r":devices:(.*)", file.read())[1]
+    expect(os.path.basename(place) == "step_0", f"the agent is in {place}, the test is void")
+    with frozen(cluster.processes("node01", "import") + cluster.processes("node01", "layer-writer")):
+        kill_all([agent])
+        time.sleep(0.4)
+    gate.set()
+    step.end(15)
+    await_true(lambda: not os.path.exists(place), 10, f"{place} is left")
+    equal(cluster.program("logs", "node01").out.count("task_g_post_step") - logged, 0, "complaints in slurmd's log")
+    cluster.must_be_quiet(within=5)
 
 
 def bobs(path, mode, text=None):
