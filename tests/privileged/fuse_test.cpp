@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -110,6 +111,31 @@ TEST_CASE("fuse gives everything to its own user and lends nobody's identity") {
   CHECK((status.st_mode & 07777U) == 01755);
   REQUIRE(::stat((server.root() / "sticky").c_str(), &status) == 0);
   CHECK((status.st_mode & 07777U) == 01777);
+}
+
+TEST_CASE("fuse serves with as many threads as its user may have, and says so if that is none") {
+  constexpr unsigned kNobodyElse = 4243;
+  ::signal(SIGALRM, [](int) { ::_exit(1); });
+  ::alarm(30);  // one that waits for a thread that is not there would do so for ever
+  const ImageScene scene;
+  write(scene.tree / "file", text_of(300'000, 1));
+  make_squashfs(scene.tree, scene.image);
+  rlimit limit{};  // of processes and threads
+  REQUIRE(::getrlimit(RLIMIT_NPROC, &limit) == 0);
+  for (const rlim_t most : {3U, 2U}) {
+    limit.rlim_cur = most;
+    REQUIRE(::setrlimit(RLIMIT_NPROC, &limit) == 0);
+    auto server = FuseServer::start(scene.image, 0, kNobodyElse).value();
+    CHECK(contents(server.root() / "file") == text_of(300'000, 1));
+    const auto threads = fs::path("/proc") / std::to_string(server.pid()) / "task";
+    CHECK(std::distance(fs::directory_iterator(threads), {}) == static_cast<long>(most));
+    CHECK(server.end() == 0);
+  }
+  limit.rlim_cur = 1;
+  REQUIRE(::setrlimit(RLIMIT_NPROC, &limit) == 0);
+  const auto refused = FuseServer::start(scene.image, 0, kNobodyElse);
+  REQUIRE(!refused);
+  CHECK(refused.error().message() == "serve a file system: start a thread: resource temporarily unavailable");
 }
 
 TEST_CASE("fuse shows whiteouts and no other device") {

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
+#include <system_error>
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
@@ -84,6 +85,8 @@ Result<void> run(FuseLoan served) {
 Result<void> guarded(const FuseLoan& served) {
   try {
     return run(served);
+  } catch (const std::system_error& e) {
+    return Error::from_errno(e.code().value(), "serve a file system: start a thread");
   } catch (const std::exception& e) {
     return Error(ErrorKind::internal, std::string("serve a file system: ") + e.what());
   }

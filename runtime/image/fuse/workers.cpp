@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <system_error>
 
 namespace spc::fuse {
 namespace {
@@ -28,7 +29,15 @@ Workers::Workers(fuse_session* session) : session_(session), working_(thread_cou
   struct sigaction nothing {};
   nothing.sa_handler = [](int) {};
   ::sigaction(kWake, &nothing, nullptr);
-  for (std::size_t i = 0, count = working_; i < count; ++i) threads_.emplace_back([this, i] { work(i); });
+  const unsigned wanted = working_;
+  try {
+    for (std::size_t i = 0; i < wanted; ++i) threads_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {  // its user may have no more processes: one thread will do
+    if (threads_.empty()) throw;
+    const auto fewer = wanted - static_cast<unsigned>(threads_.size());
+    working_ -= fewer;
+    started_.count_down(fewer);
+  }
   started_.wait();
 }
 

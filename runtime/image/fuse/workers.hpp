@@ -17,6 +17,7 @@ namespace spc::fuse {
 class Workers {
  public:
   /// They are there when it returns, since a thread's own start needs calls that the sandbox forbids, and wait for begin().
+  /// Throws std::system_error if there can be none.
   explicit Workers(fuse_session* session);
   void begin() { may_begin_.count_down(); }
   /// Each answers what it has taken on, and takes no more. What the kernel has given to nobody yet is left to other servers.
