@@ -14,7 +14,7 @@
 namespace spc {
 namespace {
 
-constexpr std::array<std::string_view, 5> kStages{"prepare", "create", "task", "start", "stop"};
+constexpr std::array<std::string_view, 5> kHookStages{"prepare", "create", "task", "start", "stop"};
 
 Json json_of_settings(const HookContext& context) {
   Json settings = Json::object();
@@ -134,7 +134,7 @@ Result<HookCall> context_from_json(std::string_view text) {
   SPC_TRY(object.take("version", version));
   if (version != 1) return object.problem("version", "is not 1");
   SPC_TRY(object.take("stage", call.stage));
-  if (std::find(kStages.begin(), kStages.end(), call.stage) == kStages.end()) {
+  if (std::find(kHookStages.begin(), kHookStages.end(), call.stage) == kHookStages.end()) {
     return object.problem(
         "stage", in_quotes(call.stage) + " is not a stage (prepare, create, task, start, stop)");
   }

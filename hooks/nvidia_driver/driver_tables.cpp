@@ -11,14 +11,14 @@ struct Word {
   std::string_view word;
   std::uint32_t use;
 };
-constexpr std::array<Word, 8> kWords{{{"utility", for_utility},
-                                      {"compute", for_compute},
-                                      {"video", for_video},
-                                      {"graphics", for_graphics},
-                                      {"display", for_display},
-                                      {"ngx", for_ngx},
-                                      {"compat32", for_32_bit},
-                                      {"all", for_any}}};
+constexpr std::array<Word, 8> kCapabilityWords{{{"utility", for_utility},
+                                                {"compute", for_compute},
+                                                {"video", for_video},
+                                                {"graphics", for_graphics},
+                                                {"display", for_display},
+                                                {"ngx", for_ngx},
+                                                {"compat32", for_32_bit},
+                                                {"all", for_any}}};
 
 constexpr std::uint32_t for_pictures = for_graphics | for_display;
 
@@ -95,7 +95,7 @@ constexpr std::array<Branch, 28> kBranches{{{375, 800},  {384, 900},  {390, 901}
 }  // namespace
 
 std::optional<std::uint32_t> nvidia_use_of(std::string_view word) {
-  for (const auto& [known, use] : kWords) {
+  for (const auto& [known, use] : kCapabilityWords) {
     if (known == word) return use;
   }
   return std::nullopt;

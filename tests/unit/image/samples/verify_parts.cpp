@@ -96,7 +96,10 @@ std::string Parts::pack_block(std::string_view content) {
 std::string Parts::image(const Pack& other) const {
   const Pack own = get<std::uint16_t>(super, kCompressor) == kLz4 ? pack_with_lz4 : pack_block;
   const Pack& pack = other ? other : own;
-  std::string out = super + options + data;
+  std::string out;
+  out.reserve(super.size() + options.size() + data.size() + inodes.size() + directories.size() + fragments.size() + owners.size() +
+              pairs.size() + sets.size() + 2 * kMeta);
+  out.append(super).append(options).append(data);
   std::vector<std::uint64_t> places;
   const auto table = [&](std::string_view content, const Pack& packer) {
     places.clear();
