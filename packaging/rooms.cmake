@@ -39,6 +39,15 @@ function(spc_room name)
   spc_headers(${name} spc_base)
 endfunction()
 
+# spc_static_library(VARIABLE NAME): libNAME.a; the shared one where that is wanted.
+function(spc_static_library variable name)
+  if(SPC_SHARED_LIBRARIES)
+    find_library(${variable} ${name} REQUIRED)
+  else()
+    find_library(${variable} lib${name}.a REQUIRED)
+  endif()
+endfunction()
+
 # spc_program(NAME [STATIC] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
 # can read cannot be traced, or robbed of its descriptors, by other processes of its user between execve and its first line.
 function(spc_program name)
