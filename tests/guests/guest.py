@@ -6,9 +6,10 @@ import urllib.error
 import urllib.request
 
 from cluster import Cluster, Inquirer, Running, await_true, name_of
-from harness import indent, say
+from harness import expect, indent, say
 
 NODE = "node01"
+PACKAGE = "/opt/spank-container/spank-container.deb"
 LAYOUT = "/opt/spank-container/image"
 REPOSITORY = "http://registry:5000/v2/suites/base"
 CGROUPS = "/sys/fs/cgroup"
@@ -38,7 +39,9 @@ class Guest(Cluster):
         with open("/etc/os-release", "a") as file:
             file.write("VARIANT_ID=guest\n")
         self.root(NODE, "ip", "address", "add", "10.77.0.1/32", "dev", "lo").good()  # getaddrinfo() wants one that is not 127.0.0.1
-        self.root(NODE, "systemd-sysusers").good()
+        self.dpkg("--install", PACKAGE)
+        with open("/etc/slurm/plugstack.conf", "a") as file:
+            file.write("required spank_container.so\n")
         self.root(NODE, "useradd", "--uid", "2001", "--create-home", "--shell", "/bin/bash", "alice").good()
         for directory in ("/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd", "/var/log/slurm"):
             self.root(NODE, "install", "-d", "-o", "slurm", directory).good()
@@ -58,6 +61,12 @@ class Guest(Cluster):
 
     def srun(self, *argv, timeout=120, **how):
         return super().srun(*argv, timeout=timeout, **how)
+
+    def dpkg(self, *argv):
+        """What it said."""
+        done = self.enter(NODE, "root", "sh", "-c", 'exec dpkg "$@" 2>&1', "sh", *argv).end(300)
+        expect(done.rc == 0, f"dpkg {' '.join(argv)} failed", done)
+        return done.out
 
     def push_base(self):
         """By hand: skopeo would be a large part of the disk."""

@@ -1,9 +1,10 @@
 """What must hold on a node with systemd and pure cgroup v2, whatever its kernel."""
 import os
+import stat
 import time
 
 from cluster import await_true, name_of
-from guest import CGROUPS, SLURMCTLD_LOG, SLURMD_LOG, read
+from guest import CGROUPS, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
 from harness import equal, expect, test
 
 PROGRAMS = "/usr/libexec/spank-container/"
@@ -160,3 +161,63 @@ def the_node_was_never_drained(guest):
     bad = [line for line in log.splitlines() if "drain" in line.lower() or "not responding" in line]
     expect("node01" in log and not bad, "slurmctld's log says\n" + "\n".join(bad))
     equal(guest.run("sinfo", "-h", "-R").good(), "", "reasons")
+
+
+@test
+def the_kernel_has_nothing_to_say_of_our_mounts(guest):
+    log = guest.root("node01", "dmesg", "--notime").good().splitlines()
+    bad = [line for line in log if any(word in line.lower() for word in ("overlayfs", "squashfs error", "squashfs: error", "fuse: bad", "loop:"))]
+    expect(any("Linux version" in line for line in log), "the kernel's log is not all there: the test is void")
+    expect(not bad, f"it has {len(bad)} lines, at first\n" + "\n".join(bad[:10]))
+
+
+# --- the package: the last one removes it ----------------------------------------------------------------------------------
+
+def another_version(guest, version):
+    """The same package with another version."""
+    tree = "/root/other"
+    guest.root("node01", "dpkg-deb", "-R", PACKAGE, tree).good()
+    guest.root("node01", "sed", "-i", f"s/^Version:.*/Version: {version}/; s/(= [^)]*)/(= {version})/", f"{tree}/DEBIAN/control").good()
+    guest.root("node01", "dpkg-deb", "-Znone", "-b", tree, f"{tree}.deb").good()
+    return f"{tree}.deb"
+
+
+def mounts_of_run():
+    return [line.split()[4] for line in read("/proc/self/mountinfo").splitlines() if line.split()[4].startswith("/run/spank-container")]
+
+
+@test
+def a_running_step_outlives_an_upgrade_and_a_downgrade(guest):
+    agent = os.stat(PROGRAMS + "agent").st_ino
+    step = guest.start_srun("--container-mounts=/home/alice", "sh", "-c", """
+        echo up; until test -e /home/alice/go; do sleep 0.2; done; cat /usr/bin/* >/dev/null; cat /workspace/replaced""")
+    step.await_text("up", 60)
+    guest.dpkg("--install", another_version(guest, "99"))
+    expect(os.stat(PROGRAMS + "agent").st_ino != agent, "the agent is the same file: the test is void")
+    equal(stat.S_IMODE(os.stat(PROGRAMS + "agent").st_mode), 0o711, "mode of the agent")
+    guest.srun("cat", "/workspace/replaced").good("upper")
+    guest.dpkg("--install", PACKAGE)
+    guest.srun("cat", "/workspace/replaced").good("upper")
+    guest.run("touch", "go").good()
+    step.end(60).good("up\nupper")
+    guest.must_be_quiet(within=10)
+
+
+@test
+def nothing_is_left_when_the_package_is_removed_and_purged(guest):
+    files = guest.dpkg("--listfiles", "spank-container").split()
+    expect(mounts_of_run(), "the node holds no mount: the test is void")
+    expect("still requires the plugin" in guest.dpkg("--remove", "spank-container"), "dpkg does not warn of plugstack.conf")
+    equal(mounts_of_run(), [], "mounts")
+    expect(not os.path.exists("/run/spank-container"), "/run/spank-container is there")
+    expect(os.listdir("/var/lib/spank-container/layers"), "the images are gone")
+    equal([path for path in files if os.path.lexists(path) and not os.path.isdir(path)], [], "files")
+    guest.dpkg("--purge", "spank-container")
+    expect(not os.path.exists("/var/lib/spank-container"), "the store is there")
+    expect(guest.root("node01", "dpkg", "--status", "spank-container").rc != 0, "dpkg still knows the package")
+    with open("/etc/slurm/plugstack.conf", "r+") as file:
+        lines = [line for line in file if "spank_container" not in line]
+        file.seek(0)
+        file.truncate()
+        file.writelines(lines)
+    guest.run("srun", "hostname").good("node01")
