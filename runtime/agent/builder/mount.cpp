@@ -65,11 +65,11 @@ Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, c
 }
 
 Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
-  auto mount = SPC_TRY(new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage));
-  if (id_map < 0) return mount;
-  if (set_attributes(mount.get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, id_map) == 0) return mount;
-  // Linux before 6.2; with some patches EPERM.
-  return Error::from_errno(errno == EINVAL || errno == EPERM ? EOPNOTSUPP : errno, "ID-map a layer");
+  auto mount = new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage);
+  if (mount && (id_map < 0 || set_attributes(mount->get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, id_map) == 0)) return mount;
+  const int failed = mount ? errno : mount.error().sys_errno();
+  // A kernel that was built without the compression; or before Linux 6.2, which has no map, with some patches EPERM.
+  return Error::from_errno(failed == EINVAL || failed == EPERM ? EOPNOTSUPP : failed, "mount a layer");
 }
 
 Result<DetachedMount> new_fuse(int device, uid_t uid, gid_t gid, unsigned attributes) {

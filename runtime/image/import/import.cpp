@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/format.hpp"
+#include "base/process/kernel.hpp"
 #include "image/import/admission.hpp"
 #include "image/import/make_room.hpp"
 #include "image/import/stored_image.hpp"
@@ -57,13 +58,24 @@ Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, const Image
   return layers;
 }
 
-/// What the layers that have to be converted will take. Squashfs with zstd needs about as much as the blob.
-std::uint64_t bytes_needed(const std::vector<ImageLayer>& missing, const ImageStore& store) {
-  std::uint64_t compressed = 0;
+LayerCompression compression_of(const Config& config) {
+  if (config.layer_compression == "none") return LayerCompression::none;
+  const bool lz4 = config.layer_compression == "lz4" || (config.layer_compression == "auto" && reads_lz4());
+  return lz4 ? LayerCompression::lz4 : LayerCompression::zstd;
+}
+
+/// What the layers that have to be converted will take, as a rule.
+std::uint64_t bytes_needed(const std::vector<ImageLayer>& missing, const ImageStore& store, LayerCompression compression) {
+  std::uint64_t blobs = 0;
   for (const auto& layer : missing) {
-    if (!name_in_store(layer, store)) compressed += layer.blob.size;
+    if (!name_in_store(layer, store)) blobs += layer.blob.size;
   }
-  return compressed + compressed / 10;
+  switch (compression) {
+    case LayerCompression::zstd: return blobs + blobs / 10;
+    case LayerCompression::lz4: return blobs + blobs / 2;
+    case LayerCompression::none: return blobs * 3;
+  }
+  return blobs;
 }
 
 Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
@@ -82,11 +94,6 @@ const char* hint_for_room(const ImportRequest& request) {
 std::size_t parallel_layers(const Config& config) {
   if (config.max_parallel_layers > 0) return config.max_parallel_layers;
   return static_cast<std::size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 4L));
-}
-
-LayerCompression compression_of(const Config& config) {
-  if (config.layer_compression == "none") return LayerCompression::none;
-  return config.layer_compression == "lz4" ? LayerCompression::lz4 : LayerCompression::zstd;
 }
 
 /// What every way to an image needs.
@@ -110,10 +117,12 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   std::set<Digest> kept;
   for (const ImageLayer& layer : all) kept.insert({layer.names.alone, layer.names.fitted});
   std::optional<StoreLock> slot;
+  auto compression = LayerCompression::zstd;
   if (!layers.missing.empty()) {
+    compression = compression_of(import.config);
     const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
-    const std::uint64_t needed = bytes_needed(layers.missing, import.store);
+    const std::uint64_t needed = bytes_needed(layers.missing, import.store, compression);
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
   const PullContext context{.http = import.http,
@@ -124,7 +133,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .image = wanted.name,
                             .layers = all.size(),
                             .max_parallel = parallel_layers(import.config),
-                            .compression = compression_of(import.config),
+                            .compression = compression,
                             .meter = import.request.meter,
                             .timing = import.timing};
   return about_store(pull_layers(context, std::move(layers)), import.store);
