@@ -1,7 +1,5 @@
 #include "launch/launch.hpp"
 
-#include <poll.h>
-
 #include "base/clock.hpp"
 #include "image/reference/location.hpp"
 #include "launch/after/saver.hpp"
@@ -29,13 +27,9 @@ Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint) {
   waited.ready = SPC_TRY(line.await({TaskMessageKind::lead, TaskMessageKind::ready}));
   if (waited.ready.kind == TaskMessageKind::ready) return waited;
   waited.is_first = waited.ready.manifest == Digest();
-  Child leader;
+  EndingLeader leader;
   waited.led = SPC_TRY(run_leader(call, line, waited.ready, entrypoint, leader));
   if (*waited.led != Led::outside && *waited.led != Led::pulled) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
-  // A task that ends before the leader is gone makes Slurm wait for a second: it looks for what is left of the step, and sleeps.
-  pollfd end{.fd = leader.watch(), .events = POLLIN, .revents = 0};
-  constexpr int kMilliseconds = 200;
-  if (end.fd >= 0) ::poll(&end, 1, kMilliseconds);
   return waited;
 }
 

@@ -17,11 +17,14 @@ bool is_to_stay_outside(const Terms& terms) {
 
 }  // namespace
 
-Result<Led> Leader::lead(const AgentMessage& policy) {
+Result<Led> Leader::lead(const AgentMessage& policy, const std::function<void()>& stays) {
   Terms terms = SPC_TRY(read_terms(task_, policy));
   if (is_to_stay_outside(terms)) return Led::outside;
   auto context = hook_context(terms.request, task_.job, terms.site);
   auto hooks = SPC_TRY(TaskHooks::find(std::move(context), task_.log));
+  const bool lasts = !terms.request.only_pull && (runs_stop_hooks(terms, hooks) || task_.save_path());
+  if (lasts && parent_ == ChildOf::us) return Led::again;
+  stays();
   if (terms.request.only_pull) return pull(terms, hooks);
   SPC_TRY(start_processes(terms, hooks));
   if (terms.request.name) SPC_TRY(settle_name(terms));
@@ -29,6 +32,10 @@ Result<Led> Leader::lead(const AgentMessage& policy) {
   // One that runs already, and gets nothing added, is ready at once.
   if (container.root.container_runs && container.root.targets.empty() && !saver_) return Led::joined;
   return build(terms, hooks, container);
+}
+
+bool Leader::runs_stop_hooks(const Terms& terms, const TaskHooks& hooks) const {
+  return terms.is_first() && !terms.request.explain && hooks.has_stop();
 }
 
 /// The rules for images are those of a start; what hooks do, mounts and the rest of a container have no part in it.
@@ -42,7 +49,7 @@ Result<Led> Leader::pull(const Terms& terms, TaskHooks& hooks) {
 /// waits for.
 Result<void> Leader::start_processes(const Terms& terms, const TaskHooks& hooks) {
   const LaunchRequest& request = terms.request;
-  if (terms.is_first() && !request.explain && hooks.has_stop()) {
+  if (runs_stop_hooks(terms, hooks)) {
     const auto stop = [&](Log& to_user) { hooks.stop(to_user); };
     stop_process_ = SPC_TRY(StopProcess::start(task_.step, stop));
   }

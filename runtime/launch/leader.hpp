@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "launch/after/saver.hpp"
@@ -16,11 +17,13 @@ namespace spc {
 /// be done inside, it makes the container's root its own. What it has started on the host lives as long as this object.
 class Leader {
  public:
-  /// `notes`: the file for TaskNotes.
-  Leader(const TaskContext& task, AgentLine& line, int notes) : task_(task), line_(line), notes_(notes), importer_(task.job) {}
+  /// `notes`: the file for TaskNotes. `parent`: whose child this process is.
+  Leader(const TaskContext& task, AgentLine& line, int notes, ChildOf parent)
+      : task_(task), line_(line), notes_(notes), parent_(parent), importer_(task.job) {}
 
-  /// From the agent's word to lead until the root is set up. An Error is the caller's to tell the agent.
-  Result<Led> lead(const AgentMessage& policy);
+  /// From the agent's word to lead until the root is set up. An Error is the caller's to tell the agent. `stays`: called when
+  /// it will not be Led::again.
+  Result<Led> lead(const AgentMessage& policy, const std::function<void()>& stays);
 
  private:
   /// The container between its order and the agent's word that it is ready.
@@ -30,6 +33,7 @@ class Leader {
     std::optional<PreparedHooks> hooks;  ///< none: the container runs already
   };
 
+  [[nodiscard]] bool runs_stop_hooks(const Terms& terms, const TaskHooks& hooks) const;
   Result<Led> pull(const Terms& terms, TaskHooks& hooks);
   Result<void> start_processes(const Terms& terms, const TaskHooks& hooks);
   Result<void> settle_name(const Terms& terms);
@@ -43,6 +47,7 @@ class Leader {
   const TaskContext& task_;
   AgentLine& line_;
   int notes_;
+  ChildOf parent_;
   StopProcess stop_process_;
   Saver saver_;
   SiteImporter importer_;

@@ -1,8 +1,11 @@
 #include "launch/leader_process.hpp"
 
+#include <poll.h>
 #include <sys/prctl.h>
 
 #include <exception>
+#include <utility>
+#include <vector>
 
 #include "base/socket.hpp"
 #include "launch/leader.hpp"
@@ -29,19 +32,42 @@ Result<void> ask_for_user_source(int task, int socket, const std::string& locati
   return send_struct(task, message, passed);
 }
 
-Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes) {
+/// Holds lines back until it is known whether another leader says the same.
+class FirstLog final : public Log {
+ public:
+  FirstLog(Log& log, bool holds) : log_(log), holds_(holds) {}
+  void write(LogLevel level, std::string_view line) noexcept override {
+    if (!holds_) return log_.write(level, line);
+    lines_.emplace_back(level, line);
+  }
+  void tell() {
+    holds_ = false;
+    for (const auto& [level, line] : std::exchange(lines_, {})) log_.write(level, line);
+  }
+
+ private:
+  Log& log_;
+  bool holds_;
+  std::vector<std::pair<LogLevel, std::string>> lines_;
+};
+
+Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent) {
   SPC_TRY(keep_only_chroot());
   const Asked asked = SPC_TRY(call.read());
-  const TaskContext task{asked.request, asked.job, call.step, call.log};
-  return Leader(task, line, notes).lead(policy);
+  FirstLog log(call.log, parent == ChildOf::us);
+  const auto tell = [&] { log.tell(); };
+  const TaskContext task{asked.request, asked.job, call.step, log};
+  auto led = Leader(task, line, notes, parent).lead(policy, tell);
+  if (!led || *led != Led::again) tell();
+  return led;
 }
 
 /// The leader's process. It ends when the agent is gone, and then what it has started; killed, it could not.
-int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, int task) try {
+int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent, int task) try {
   ::prctl(PR_SET_NAME, "leader");
   line.user_source().start_for_podman(
       [task](int socket, const std::string& location) { return ask_for_user_source(task, socket, location); });
-  const auto led = lead(call, line, policy, notes);
+  const auto led = lead(call, line, policy, notes, parent);
   LeaderMessage message;
   message.kind = led ? LeaderMessage::led : LeaderMessage::failed;
   if (led) message.how = *led;
@@ -76,18 +102,31 @@ Result<Led> wait_for_leader(const TaskCall& call, AgentLine& line, int leader) {
 
 }  // namespace
 
-Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint, Child& leader) {
+EndingLeader::~EndingLeader() {
+  // A task that ends before the leader is gone makes Slurm wait for a second: it looks for what is left of the step, and sleeps.
+  pollfd end{.fd = process.watch(), .events = POLLIN, .revents = 0};
+  constexpr int kMilliseconds = 200;
+  if (end.fd >= 0) ::poll(&end, 1, kMilliseconds);
+}
+
+/// Its parent is this process: slurmstepd, whenever a child of its own has ended that is no task, does not look for 0.1 s
+/// whether tasks have. But what is started for the time after the tasks is to be slurmstepd's child.
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint,
+                       EndingLeader& leader) {
   auto notes = SPC_TRY(TaskNotes::make_file());
   SPC_TRY(entrypoint.write_down_in(std::move(notes)));
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const auto work = [&, &others = ours, task = theirs.get()] {
-    others.reset();
-    return lead_and_report(call, line, policy, entrypoint.notes(), task);
-  };
-  // A sibling: what it starts for the time after the tasks is to be slurmstepd's, too.
-  leader = SPC_TRY(Child::run(work, "start the leader", 0, ChildOf::our_parent));
-  theirs.reset();
-  auto led = wait_for_leader(call, line, ours.get());
+  auto led = Result<Led>(Led::again);
+  for (const ChildOf parent : {ChildOf::us, ChildOf::our_parent}) {
+    if (!led || *led != Led::again) break;
+    auto [ours, theirs] = SPC_TRY(socket_pair());
+    const auto work = [&, &others = ours, task = theirs.get()] {
+      others.reset();
+      return lead_and_report(call, line, policy, entrypoint.notes(), parent, task);
+    };
+    leader.process = SPC_TRY(Child::run(work, "start the leader", 0, parent));
+    theirs.reset();
+    led = wait_for_leader(call, line, ours.get());
+  }
   if (led && *led != Led::set_up) entrypoint.write_nothing();
   return led;
 }

@@ -14,11 +14,22 @@ enum class Led : std::uint32_t {
   outside,     ///< this task is to stay on the host
   explained,   ///< what would be executed; nothing is
   pulled,      ///< the image, and no more was asked for
+  again,       ///< it starts what slurmstepd is to wait for, so that it has to be slurmstepd's child itself; nothing is done yet
+};
+
+/// A leader that has said its last word: it gets a moment to end, and is gone with this object.
+struct EndingLeader {
+  Child process;
+  EndingLeader() = default;
+  EndingLeader(const EndingLeader&) = delete;
+  EndingLeader& operator=(const EndingLeader&) = delete;
+  ~EndingLeader();
 };
 
 /// Starts the leader, a copy of this process without privilege that reads what the user, the site and the image say, and
 /// waits for its end. Meanwhile `line` is the leader's. `policy`: the agent's word to lead. The notes of `entrypoint` are
-/// what the leader writes for all tasks. An Error is known to the agent. `leader`: may still be on its way out.
-Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint, Child& leader);
+/// what the leader writes for all tasks. An Error is known to the agent.
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint,
+                       EndingLeader& leader);
 
 }  // namespace spc

@@ -137,8 +137,8 @@ void StoredImage::touch(const Digest& manifest) const {
   if (wanted_.stored_as && wanted_.may_name) store_.touch_name(*wanted_.stored_as);
 }
 
-/// It was known by the tag that it has been resolved from, and the next start shall find it without `import`, however the tag moves.
-bool StoredImage::is_unnamed() const { return wanted_.tag && wanted_.stored_as && !store_.public_name(*wanted_.stored_as); }
+/// It was known by a tag, and the next start shall find it by this digest without `import`, however the tag moves.
+bool StoredImage::is_unnamed() const { return wanted_.digest && wanted_.stored_as && !store_.public_name(*wanted_.stored_as); }
 
 Result<void> StoredImage::name_it(const NamedImage& image) const {
   return wanted_.may_name ? store_.write_name(image) : Result<void>();
