@@ -57,6 +57,16 @@ def test_pulls_by_digest_and_asks_nothing_the_second_time():
     assert len(registry.requests) == before and not result.progress
 
 
+def test_an_image_that_came_in_by_tag_has_a_name_for_its_digest_once_it_was_started_by_that():
+    registry.repository("by-both", small)
+    store, name = new_store(), f"{registry.name}/by-both@{small.digest}"
+    succeeds(pull("by-both", store=store), small)
+    before = len(registry.requests)
+    succeeds(pull("by-both", "@" + small.digest, store=store), small)
+    assert len(registry.requests) == before
+    assert store.ref(name).startswith(small.digest + " ")
+
+
 def test_same_layer_many_times_and_no_layers():
     layer = oci.Layer({"x": b"y"})
     many = oci.Image([layer] * 50)

@@ -1,8 +1,9 @@
 """Steps of several components or nodes: each component in its own image, one line for what all nodes say."""
 import os
 import re
+from pathlib import Path
 
-from cluster import NODES
+from cluster import NODES, await_true
 from images import with_probe
 from harness import equal, expect, test
 
@@ -139,3 +140,28 @@ def every_node_says_its_error_when_asked_for_details(cluster):
     done = cluster.run("srun", "-l", "-N2", "-n4", "--container-verbose", UNKNOWN, "true")
     lines = [line for line in done.err.splitlines() if re.match(r"\d: spank-container: (?!node).*nothing", line)]
     equal(len(lines), 2, "lines", done)
+
+
+@test
+def slurmstepd_has_no_child_that_ends_before_the_tasks(cluster):
+    """It would not look after its tasks for 0.1 s then."""
+    name, layers = cluster.faulty.publish(with_probe("steps-leader", [("data", os.urandom(1 << 20))]))
+    gate = cluster.faulty.hold(layers[0])
+    step = cluster.start_srun("-w", "node01", "-n2", "/probe", image=name)
+    try:
+        await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
+        leaders = cluster.processes("node01", "leader")
+        equal(len(leaders), 1, "leaders")
+        task = parent(leaders[0])
+        equal([comm(task), comm(parent(task))], ["slurmstepd", "slurmstepd"], "a leader's parent, and that one's")
+    finally:
+        gate.set()
+        step.end()
+
+
+def comm(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
