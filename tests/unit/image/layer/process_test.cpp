@@ -74,9 +74,7 @@ TEST_CASE("a layer goes through the process") {
 }
 
 TEST_CASE("a layer that goes to the disk while it is converted goes through the process") {
-  std::string data(20 << 20, '\0');
-  std::uint32_t seed = 1;
-  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
+  const std::string data = noise(20 << 20);
   const auto output = memory_file();
   auto process = start(output.get());
   REQUIRE(write_all(process.input(), Tar().file("f", data).end()));
@@ -99,9 +97,7 @@ TEST_CASE("limits reach the process: unpacked bytes, and the image file's size")
   (void)write_all(small_tar.input(), gzip(Tar().file("f", std::string(1 << 20, 'x')).end()));
   CHECK(small_tar.finish().error().message().find("more than 10000 bytes") != std::string::npos);
 
-  std::string data(1 << 20, '\0');
-  std::uint32_t seed = 1;
-  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
+  const std::string data = noise(1 << 20);
   char name[] = "/tmp/layer-test-XXXXXX";  // RLIMIT_FSIZE does not bind memory files
   const UniqueFd file(::mkstemp(name));
   ::unlink(name);

@@ -62,7 +62,7 @@ TEST_CASE("files of every size around a block keep their bytes") {
   for (const std::size_t size : {0U, 1U, 511U, 512U, 131071U, 131072U, 131073U, 262144U, 1048576U, 3333333U}) {
     std::string data(size, '\0');
     std::uint32_t seed = 1;
-    for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> (size % 2 == 0 ? 24 : 30));
+    fill_with_noise(data, seed, size % 2 == 0 ? 24 : 30);
     auto image = image_of(Tar().file("before", "x").file("f", data).file("after", "y"));
     CHECK(image["f"].data == data);
     CHECK(image["before"].data + image["after"].data == "xy");
@@ -378,7 +378,7 @@ TEST_CASE("the same layer gives the same bytes for any number of threads") {
   std::uint32_t seed = 7;
   for (int i = 0; i < 60; ++i) {
     std::string data(static_cast<std::size_t>(i) * 17000, '\0');
-    for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> (24 + i % 6));
+    fill_with_noise(data, seed, 24 + static_cast<unsigned>(i) % 6);
     tar.pax(record("SCHILY.xattr.user.i", std::to_string(i % 5)))
         .file("d" + std::to_string(i % 7) + "/f" + std::to_string(i), data);
   }

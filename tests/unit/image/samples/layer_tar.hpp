@@ -1,8 +1,6 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -20,43 +18,13 @@ struct Header {
   std::string prefix;
   bool gnu = false;
 
-  [[nodiscard]] std::string bytes() const {
-    std::string block(512, '\0');
-    const auto put = [&](std::size_t at, std::string_view text) { block.replace(at, text.size(), text); };
-    const auto octal = [](std::uint64_t value, int digits) {
-      char text[32];
-      std::snprintf(text, sizeof text, "%0*llo", digits, static_cast<unsigned long long>(value));
-      return std::string(text);
-    };
-    put(0, std::string_view(name).substr(0, 100));
-    put(100, octal(mode, 7));
-    put(108, "37777777776");  // an owner that does not matter
-    put(124, size_field.empty() ? octal(size, 11) : size_field);
-    put(136, mtime);
-    put(156, std::string_view(&type, 1));
-    put(157, std::string_view(link).substr(0, 100));
-    put(257, gnu ? std::string_view("ustar  \0", 8) : std::string_view("ustar\00000", 8));
-    put(345, prefix);
-    return sum(block);
-  }
-  static std::string sum(std::string block) {
-    block.replace(148, 8, "        ");
-    unsigned total = 0;
-    for (const char c : block) total += static_cast<unsigned char>(c);
-    char text[8];
-    std::snprintf(text, sizeof text, "%06o", total);
-    block.replace(148, 7, text, 7);
-    return block;
-  }
+  [[nodiscard]] std::string bytes() const;
+  static std::string sum(std::string block);
 };
 
-/// Bytes that do not compress.
-inline std::string noise(std::size_t size) {
-  std::string data(size, '\0');
-  std::uint32_t seed = 1;
-  for (char& c : data) c = static_cast<char>((seed = seed * 1664525 + 1013904223) >> 24U);
-  return data;
-}
+/// The next bytes of a row that goes on with `seed`; they do not compress, unless `shift` leaves them few bits.
+void fill_with_noise(std::string& data, std::uint32_t& seed, unsigned shift = 24);
+std::string noise(std::size_t size);
 
 inline std::string padded(std::string data) {
   data.resize((data.size() + 511) / 512 * 512);
