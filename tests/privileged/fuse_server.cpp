@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +94,7 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
   }
   const UniqueFd mount = how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(server.device_.get(), uid));
   server.device_.reset();
+  if (how == Mount::held) server.hold();
   SPC_TRY(send_struct(server.orders_.get(), FuseOrder::begin));
   if (how == Mount::claimed) return server;
 
@@ -102,6 +104,22 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
     return Error::from_errno(errno, "attach the mount");
   }
   return server;
+}
+
+/// Its first thread takes orders, the others answer requests.
+void FuseServer::hold() {
+  for (const auto& thread : fs::directory_iterator(fs::path("/proc") / std::to_string(pid_) / "task")) {
+    const pid_t number = std::stoi(thread.path().filename());
+    if (number == pid_) continue;
+    if (::ptrace(PTRACE_SEIZE, number, nullptr, nullptr) != 0) throw std::runtime_error("trace a thread");
+    held_.push_back(number);
+    ::ptrace(PTRACE_INTERRUPT, number, nullptr, nullptr);
+    ::waitpid(number, nullptr, __WALL);
+  }
+}
+
+void FuseServer::let_go() {
+  for (const pid_t thread : std::exchange(held_, {})) ::ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
 }
 
 Result<FuseServer> FuseServer::join(unsigned uid) const {

@@ -47,13 +47,17 @@ void reply_sized(fuse_req_t request, std::string_view bytes, std::size_t room) {
   }
 }
 
-void init(void*, fuse_conn_info* connection) {
-  constexpr unsigned kWanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-                               FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_NO_OPENDIR_SUPPORT;
-  connection->want = connection->capable & kWanted;
-}
+void init(void* files, fuse_conn_info* connection) { static_cast<FileSystem*>(files)->initialize(*connection); }
 
 }  // namespace
+
+void FileSystem::initialize(fuse_conn_info& connection) {
+  constexpr unsigned kWanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+                               FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_NO_OPENDIR_SUPPORT;
+  connection.want = connection.capable & kWanted;
+  is_initialized_ = true;
+  is_initialized_.notify_all();
+}
 
 std::uint64_t FileSystem::reference_of(fuse_ino_t node) const {
   return node == FUSE_ROOT_ID ? reader_->super().root : node - kNodesBefore;

@@ -3,6 +3,7 @@
 #define FUSE_USE_VERSION 35
 #include <fuse3/fuse_lowlevel.h>
 
+#include <atomic>
 #include <memory>
 
 #include "image/fuse/squashfs_reader.hpp"
@@ -21,6 +22,10 @@ class FileSystem {
     return std::unique_ptr<FileSystem>(new FileSystem(uid, gid));
   }
   void serve(std::unique_ptr<ImageBytes> image) { reader_ = std::make_unique<SquashfsReader>(std::move(image)); }
+
+  /// Until the kernel has said how it speaks. It does so once, and libfuse takes that only once: no other server may join before.
+  void await_init() const { is_initialized_.wait(false); }
+  void initialize(fuse_conn_info& connection);
 
   /// For fuse_session_new(), with this object as user data.
   static const fuse_lowlevel_ops& operations();
@@ -46,6 +51,7 @@ class FileSystem {
   const uid_t uid_;
   const gid_t gid_;
   std::unique_ptr<SquashfsReader> reader_;
+  std::atomic<bool> is_initialized_ = false;
 };
 
 }  // namespace spc::fuse

@@ -50,10 +50,13 @@ bool may_begin() {
 }
 
 /// The agent's, for as long as it lives. What it serves then, the server goes on with alone.
-[[noreturn]] void obey_orders(Workers& workers, const FuseLoan& served) {
+[[noreturn]] void obey_orders(Workers& workers, const FileSystem& files, const FuseLoan& served) {
   FuseOrder order{};
   while (const auto passed = receive_struct(kFuseStatus, order, 1)) {
-    if (order == FuseOrder::lend && passed->size() == 1) lend(passed->front().get(), served);
+    if (order == FuseOrder::lend && passed->size() == 1) {
+      files.await_init();
+      lend(passed->front().get(), served);
+    }
     if (order == FuseOrder::finish) workers.finish();
   }
   workers.await();
@@ -79,7 +82,7 @@ Result<void> run(FuseLoan served) {
     ::fuse_session_process_buf(session, &buffer);
   }
   workers.begin();
-  obey_orders(workers, served);
+  obey_orders(workers, *files, served);
 }
 
 Result<void> guarded(const FuseLoan& served) {
