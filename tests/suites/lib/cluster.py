@@ -1,12 +1,10 @@
 """The cluster under test, its users' commands, and what may not change on its nodes."""
 import contextlib
-import fcntl
 import os
 import re
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 import time
@@ -14,12 +12,12 @@ import time
 import images
 from faulty_registry import FaultyRegistry
 from harness import Failed, equal, expect
+from loop_files import loop_backing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "../../cluster/cluster")
 BUILD_IMAGE = os.path.join(HERE, "../../images/build")
 NODES = ("node01", "node02")
-LOOP_GET_STATUS64 = 0x4C05
 OURS = "spank-container: "
 # What srun says while the job or the step before still ends: it depends on how busy the machine is.
 WAITING = re.compile(r"^srun: (job [0-9]+ (queued and waiting for|has been allocated) resources"
@@ -297,6 +295,15 @@ class Cluster:
                 pass
         return found
 
+    def step_agents(self, node):
+        """Not that of a job's epilog, which may still be there when the next job begins."""
+        found = []
+        for pid in self.processes(node, "agent"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+                if file.read().startswith(b"agent\0step\0"):
+                    found.append(pid)
+        return found
+
     def everybody(self, name=None):
         """Host numbers of the cluster's processes, or of those with this name, in whatever pid namespace."""
         with open(f"/proc/{self.pid('head')}/cgroup") as file:
@@ -368,7 +375,7 @@ class Cluster:
                 if ours_only:
                     for seen in (now, before):
                         seen["processes"] = [name for name in seen["processes"] if name != "slurmstepd"]
-                left.update({f"{node}: {kind}": now[kind] for kind in now if now[kind] != before[kind]})
+                left.update({f"{node}: {kind}": changed(before[kind], now[kind]) for kind in now if now[kind] != before[kind]})
                 if store is not None and self.store_entries(node) != store[node]:
                     left[f"{node}: store"] = sorted(set(self.store_entries(node)) ^ set(store[node]))
             return not left
@@ -413,27 +420,20 @@ class Cluster:
             pass
 
 
+def changed(before, now):
+    """Of a table of mounts, the lines that have come and gone."""
+    if isinstance(now, str):
+        before, now = before.splitlines(), now.splitlines()
+        return [f"+{line}" for line in now if line not in before] + [f"-{line}" for line in before if line not in now]
+    return now
+
+
 def name_of(pid):
     """None when it has ended meanwhile."""
     try:
         return open(f"/proc/{pid}/comm", errors="replace").read().strip()
     except OSError:
         return None
-
-
-def loop_backing(path):
-    try:
-        device = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        info = bytearray(232)
-        fcntl.ioctl(device, LOOP_GET_STATUS64, info)
-        return struct.unpack_from("<QQ", info)  # device and inode of the file
-    except OSError:
-        return None
-    finally:
-        os.close(device)
 
 
 def kill_all(pids, number=signal.SIGKILL):

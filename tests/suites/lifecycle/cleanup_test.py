@@ -219,7 +219,7 @@ def scancel_ends_a_start_that_hangs_in_a_users_file_system(cluster):
     with cluster.users_file_system() as server:
         kill_all([server], signal.SIGSTOP)
         step = cluster.start_srun(*ON, "-n2", "-J", "hanging-mount", "--container-mounts=/run/fuse/file:/mnt", "true")
-        await_true(lambda: cluster.processes("node01", "agent"), 5, "the step did not begin")
+        await_true(lambda: cluster.step_agents("node01"), 5, "the step did not begin")
         time.sleep(0.3)
         cancel(cluster, "hanging-mount")
         await_true(lambda: not cluster.processes("node01", "agent"), 5, "the agent is still there after 5 s")

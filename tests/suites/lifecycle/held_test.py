@@ -152,8 +152,8 @@ def a_step_that_is_killed_in_its_start_leaves_nothing_mounted(cluster):
     with job(cluster) as number:
         for _ in range(5):
             running = cluster.start_srun(f"--jobid={number}", "--overlap", "sleep", "60")
-            await_true(lambda: cluster.processes("node01", "agent"), 10, "the step does not begin")
-            kill_all(cluster.processes("node01", "agent"))
+            await_true(lambda: cluster.step_agents("node01"), 10, "the step does not begin")
+            kill_all(cluster.step_agents("node01"))
             running.send(9)
             running.end(20)
         step(cluster, number).good()

@@ -201,8 +201,8 @@ def a_killed_agent_leaves_the_container_usable(cluster):
 def steps_cancelled_while_they_start_leave_the_container_usable(cluster):
     for processes in (1, 2):  # the agent, and it and its builder
         step = start(cluster, "broken", "echo x | tee -a /x; sleep 60", "-J", "broken", image="base")
-        await_true(lambda: len(cluster.processes("node01", "agent")) >= processes or "x" in step.said(), 10, "no agent")
-        kill_all(cluster.processes("node01", "agent"))
+        await_true(lambda: len(cluster.step_agents("node01")) >= processes or "x" in step.said(), 10, "no agent")
+        kill_all(cluster.step_agents("node01"))
         cluster.run("scancel", "-n", "broken")
         step.end()
     run(cluster, "broken", "echo fine >/fine", image="base").good()
@@ -292,7 +292,7 @@ def a_start_that_is_killed_leaves_nothing_once_its_job_has_ended(cluster):
         equal(len(containers(cluster)), len(there) + 1, "containers during the pull")
         other = cluster.run("srun", *ON, f"--container-image={cluster.name_of('base')}", "true")  # its epilog removes nothing in use
         expect(other.rc == 0 and len(containers(cluster)) == len(there) + 1, "an epilog took the name away", other)
-        kill_all(cluster.processes("node01", "agent"))
+        kill_all(cluster.step_agents("node01"))
         expect(start.end(20).rc != 0, "the killed start succeeded")
         gate.set()
     await_true(lambda: containers(cluster) == there and not in_trash(cluster), 10, "something is left after the job")
@@ -354,7 +354,7 @@ def what_nobody_has_used_for_long_is_removed(cluster):
     try:
         open(config, "w").write(before + "\n[store]\ncontainer_ttl = 3600\n")
         equal(clean("--yes"), 0, "removed while a step of their user runs")
-        kill_all(cluster.processes("node01", "agent"))
+        kill_all(cluster.step_agents("node01"))
         equal(clean("--yes"), 0, "removed while tasks use one whose agent was killed")
         cluster.run("scancel", "-n", "old").good()
         step.end()

@@ -146,7 +146,7 @@ def helpers_that_die_later_than_the_agent_leave_no_cgroup(cluster):
     gate = cluster.faulty.hold(layers[0])
     step = cluster.start_srun(*ON, "/probe", image=name)
     await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
-    (agent,) = cluster.processes("node01", "agent")
+    (agent,) = cluster.step_agents("node01")
     with open(f"/proc/{agent}/cgroup") as file:
         place = "/sys/fs/cgroup/devices" + re.search(r":devices:(.*)", file.read())[1]
     expect(os.path.basename(place) == "step_0", f"the agent is in {place}, the test is void")

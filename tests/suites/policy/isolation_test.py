@@ -55,7 +55,7 @@ def no_mount_of_the_host_stays_visible(cluster):
 def the_agent_has_no_environment_and_no_descriptor_of_slurms(cluster):
     running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 1")
     running.await_text("up")
-    agent, = cluster.processes("node01", "agent")
+    agent, = cluster.step_agents("node01")
     equal(open(f"/proc/{agent}/environ", "rb").read(), b"", "environment")
     equal([os.readlink(f"/proc/{agent}/fd/{number}") for number in range(3)], ["/dev/null"] * 3, "descriptors 0 to 2")
     others = [os.readlink(f"/proc/{agent}/fd/{number}") for number in os.listdir(f"/proc/{agent}/fd") if int(number) > 2]
@@ -69,7 +69,7 @@ def the_agent_has_no_environment_and_no_descriptor_of_slurms(cluster):
 def the_agent_has_only_the_capabilities_it_needs(cluster):
     running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 1")
     running.await_text("up")
-    agent, = cluster.processes("node01", "agent")
+    agent, = cluster.step_agents("node01")
     status = status_of(open(f"/proc/{agent}/status").read())
     allowed = sum(1 << number for number in ALLOWED_CAPABILITIES.values())
     for name in ("CapPrm", "CapEff", "CapBnd"):

@@ -93,7 +93,7 @@ def scancel_at_any_moment_of_many_starts_leaves_nothing(cluster):
     for moment in range(6):
         running = cluster.start_srun("-J", "cancelled", "-n12", "--overcommit", "-w", "node01", "--container-private",
                                      "--container-mounts=/home/alice/private.sqsh:/data:sqsh,tmpfs:/t:size=1M", "sleep", "60")
-        await_true(lambda: cluster.processes("node01", "agent"), 10, "no agent starts")
+        await_true(lambda: cluster.step_agents("node01"), 10, "no agent starts")
         time.sleep(moment * 0.012)
         cluster.run("scancel", "-n", "cancelled")
         running.end()
@@ -103,8 +103,8 @@ def scancel_at_any_moment_of_many_starts_leaves_nothing(cluster):
 @test
 def the_agent_that_is_killed_between_two_tasks_fails_the_step(cluster):
     running = cluster.start_srun("-n12", "--overcommit", "-w", "node01", "--container-private", "sleep", "1")
-    await_true(lambda: cluster.processes("node01", "agent"), 10, "no agent starts")
-    kill_all(cluster.processes("node01", "agent"))
+    await_true(lambda: cluster.step_agents("node01"), 10, "no agent starts")
+    kill_all(cluster.step_agents("node01"))
     done = running.end()
     expect(done.rc in (0, 1), "neither in time nor refused", done)
     cluster.must_be_quiet(within=5)
