@@ -1,5 +1,7 @@
 #include "hooks/fabric/choice.hpp"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <set>
 
@@ -17,6 +19,11 @@ bool is_any(const FabricDevice&) { return true; }
 bool is_called(const FabricDevice& device, std::size_t number, std::string_view word) {
   return word == std::to_string(number) || word == device.name ||
          (!word.empty() && word == device.pci_address);
+}
+
+bool fits_pattern(const FabricDevice& device, const std::string& pattern) {
+  return ::fnmatch(pattern.c_str(), device.name.c_str(), 0) == 0 ||
+         (!device.pci_address.empty() && ::fnmatch(pattern.c_str(), device.pci_address.c_str(), 0) == 0);
 }
 
 /// Of the adapters of `kind`, leaves chosen only those that the variable names.
@@ -53,7 +60,11 @@ Result<void> obey(const HookContext& context, const char* variable,
 Result<std::vector<FabricAdapter>> choose_adapters(const HookContext& context,
                                                    std::vector<FabricDevice> devices) {
   std::vector<FabricAdapter> adapters;
-  for (FabricDevice& device : devices) adapters.push_back({std::move(device)});
+  const auto of_site = context.settings_of("fabric_devices");
+  for (FabricDevice& device : devices) {
+    const bool allowed = of_site.empty() || std::ranges::any_of(of_site, [&](const std::string& pattern) { return fits_pattern(device, pattern); });
+    adapters.push_back({std::move(device), allowed, !allowed});
+  }
   SPC_TRY(obey(context, "MELLANOX_VISIBLE_DEVICES", is_mellanox, adapters));
   SPC_TRY(obey(context, "FABRIC_VISIBLE_DEVICES", is_any, adapters));
   return adapters;

@@ -30,7 +30,8 @@ constexpr rlim_t kEnoughFiles = 65536;
 struct FoundAdapters : HostFindings {
   std::vector<FabricDevice> usable;
   std::vector<std::string> faults;  ///< why others are not, where somebody has to do something about it
-  rlim_t locked = 0;                ///< the hard limit, bytes
+  std::vector<OfferedLibrary> libraries;
+  rlim_t locked = 0;  ///< the hard limit, bytes
 };
 
 rlimit limit_of(__rlimit_resource resource) {
@@ -65,7 +66,7 @@ std::string too_little_locked(rlim_t bytes) {
 /// Sorts the adapters into the usable ones and the faults of others.
 FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapter>& adapters) {
   FoundAdapters found;
-  for (const auto& [device, chosen] : adapters) {
+  for (const auto& [device, chosen, withheld] : adapters) {
     if (!chosen) continue;
     if (device.node.empty()) {
       const char* where = "/dev/infiniband (hint: load the module ib_uverbs)";
@@ -83,6 +84,7 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
 
 std::string why_none(const std::vector<FabricAdapter>& adapters, const FoundAdapters& found) {
   if (adapters.empty()) return "the node has no fabric adapter";
+  if (std::ranges::all_of(adapters, &FabricAdapter::withheld)) return "fabric_devices of the site names none of the node's adapters";
   if (found.faults.empty()) return "the job selects none of the node's adapters";
   std::string text;
   for (const std::string& fault : found.faults) text += (text.empty() ? "" : "; ") + fault;
@@ -109,7 +111,7 @@ void check_switches(const HookContext& context, Edits& edits) {
 /// The nodes of adapters that are not chosen; with the last of them goes the connection manager.
 void deny_others(const std::vector<FabricAdapter>& adapters, Edits& edits) {
   auto& denied = edits.denied_devices;
-  for (const auto& [device, chosen] : adapters) {
+  for (const auto& [device, chosen, withheld] : adapters) {
     if (chosen) continue;
     denied.insert(denied.end(), device.others.begin(), device.others.end());
     if (!device.node.empty()) denied.push_back(device.node);
@@ -131,7 +133,7 @@ Result<Edits> adapters_of_the_node(const HookContext& context) {
   found->locked = limit_of(RLIMIT_MEMLOCK).rlim_max;
 
   const StepSize step = StepSize::of(context);
-  add_fabric_libraries(context, edits);
+  found->libraries = offer_fabric_libraries(context, edits);
   note_helpers(context, edits);
   raise_files(step, edits);
   if (step.gpus > 0) check_switches(context, edits);
@@ -213,8 +215,8 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   const auto* found = edits.found_as<FoundAdapters>();
   const StepSize step = StepSize::of(context);
   if (found == nullptr) return {};
-  prefer_fabric_libraries(context, edits);
-  const bool is_ordinary = found->usable.empty() && found->faults.empty();
+  const auto problems = give_fabric_libraries(context, found->libraries, edits);
+  const bool is_ordinary = found->usable.empty() && found->faults.empty() && problems.empty();
   if (is_ordinary && step.tasks < kLargeStep) return {};
   const LibrariesInside libraries(context, edits);
   const std::string lack = lacking(found->usable, libraries);
@@ -224,10 +226,11 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
     edits.notes.push_back(lack.empty() ? verdict
                                        : formatted("TCP: {}; the node has {}", lack, verdict));
   }
-  const auto wrong = shortcomings(*found, step, lack);
+  auto wrong = shortcomings(*found, step, lack);
+  for (const std::string& problem : problems) wrong.push_back("fabric_libraries: " + problem);
   const bool falls_back = !found->usable.empty() && (!lack.empty() || found->locked < kEnoughLocked);
   if (is_required(context) && step.nodes > 1 && falls_back) {
-    edits.refusal = "the site requires the fabric: " + wrong.front();
+    edits.refusal = "the site requires the fabric: " + wrong.front() + (problems.empty() ? "" : "; " + problems.front());
   } else if (step.is_several() && !wrong.empty() && libraries.can_talk()) {
     // Programs that never use the fabric shall not be told that they cannot.
     edits.warnings.insert(edits.warnings.end(), wrong.begin(), wrong.end());

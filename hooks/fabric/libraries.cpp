@@ -3,9 +3,13 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <set>
 
+#include "base/directory.hpp"
 #include "base/format.hpp"
+#include "hooks/libraries/library_fit.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
 #include "hooks/text.hpp"
@@ -14,9 +18,31 @@ namespace spc {
 namespace {
 
 constexpr char kPlace[] = "/usr/lib/spank-container/fabric/";  ///< inside
+constexpr char kFallbacks[] = "/usr/lib/spank-container/fabric/fallback/";  ///< not for LD_LIBRARY_PATH
 constexpr char kDrivers[] = "/etc/libibverbs.d/";
 constexpr std::size_t kLargestCache = 16 << 20;
 constexpr std::size_t kMostSearched = 64;  ///< directories of an image's LD_LIBRARY_PATH
+
+/// Where images have libraries that their programs find by an RPATH.
+constexpr std::array<const char*, 19> kUsualPlaces{"/usr/local/lib",
+                                                   "/usr/local/lib64",
+                                                   "/opt/amazon/efa/lib",
+                                                   "/opt/amazon/efa/lib64",
+                                                   "/opt/amazon/ofi-nccl/lib",
+                                                   "/opt/amazon/ofi-nccl/lib64",
+                                                   "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+                                                   "/opt/aws-ofi-nccl/lib",
+                                                   "/opt/libfabric/lib",
+                                                   "/opt/libfabric/lib64",
+                                                   "/opt/cray/lib64",
+                                                   "/opt/cray/libfabric/lib64",
+                                                   "/opt/hpcx/ompi/lib",
+                                                   "/opt/hpcx/ucx/lib",
+                                                   "/opt/hpcx/sharp/lib",
+                                                   "/opt/hpcx/nccl_rdma_sharp_plugin/lib",
+                                                   "/opt/hpcx/hcoll/lib",
+                                                   "/opt/mellanox/sharp/lib",
+                                                   "/opt/conda/lib"};
 
 std::string driver_file(const std::string& provider) { return kDrivers + provider + ".driver"; }
 
@@ -39,38 +65,100 @@ void name_providers(const std::vector<std::string>& providers, Edits& edits) {
     edits.warnings.emplace_back("fabric_libraries: a provider without libibverbs.so.1 (hint: name both: they fit each other only)");
 }
 
+/// An image that sets LD_LIBRARY_PATH has its own libraries found first, so ours go before.
+void prefer_fabric_libraries(const HookContext& context, Edits& edits) {
+  const auto is_ours = [](const LibraryEdit& library) { return library.before && library.path.starts_with(kPlace); };
+  const std::string* path = context.of_image("LD_LIBRARY_PATH");
+  if (path == nullptr || path->empty() || std::ranges::none_of(edits.libraries, is_ours)) return;
+  edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kPlace, sizeof kPlace - 2);
+}
+
+const char* hint_for(const Misfit& misfit) {
+  switch (misfit.kind) {
+    case Misfit::Kind::no_glibc:
+    case Misfit::Kind::old_glibc: return " (hint: use an image of a newer distribution)";
+    case Misfit::Kind::missing: return " (hint: the site can add it to fallback_libraries)";
+    case Misfit::Kind::version: return " (hint: the site can add its own to fabric_libraries)";
+    default: return "";
+  }
+}
+
+/// The targets of those that can be loaded in the image and do not break its own. Notes say why others do not; one warning is for
+/// all of these.
+std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offered, LibraryFit& fit, std::vector<std::string>& notes,
+                                        std::vector<std::string>& warnings) {
+  std::vector<HostLibrary> libraries;
+  for (const OfferedLibrary& one : offered) libraries.push_back(one.library);
+  const LibraryFit::Choice choice = fit.choose(libraries);
+  for (const auto& [library, misfit] : choice.left_out) notes.push_back(printable(misfit.text) + ": it is left out");
+  if (!choice.left_out.empty()) {
+    const Misfit& first = choice.left_out.front().second;
+    const std::size_t more = choice.left_out.size() - 1;
+    const std::string others = more == 0 ? "it is left out" : formatted("it and {} more are left out", more);
+    warnings.push_back(formatted("{}: {}{}", printable(first.text), others, hint_for(first)));
+  }
+  std::set<std::string> targets;
+  for (const HostLibrary* library : choice.kept) {
+    targets.insert(offered[static_cast<std::size_t>(library - libraries.data())].target);
+    if (library->fallback) continue;
+    const auto lost = fit.lost_with(*library);
+    if (lost.empty()) continue;
+    notes.push_back(formatted("the node's {} is older than the image's: programs that need its {} will not start", library->soname,
+                              printable(*lost.rbegin())));
+    warnings.push_back(notes.back());
+  }
+  return targets;
+}
+
 }  // namespace
 
-void add_fabric_libraries(const HookContext& context, Edits& edits) {
-  std::vector<std::string> providers;
-  for (const std::string& path : context.settings_of("fabric_libraries")) {
-    const UniqueFd file(::open((context.host_root + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    const auto elf = file ? read_elf(file.get()) : Result<ElfFile>(Error(ErrorKind::not_found, "cannot be opened"));
-    if (!elf) {
-      edits.warnings.push_back(
-          formatted("fabric_libraries: {} on this node: {}", path, elf.error().message()));
-      continue;
+std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context, Edits& edits) {
+  std::vector<OfferedLibrary> offered;
+  const auto offer = [&](const char* key, const std::string& path, bool fallback) {
+    auto library = HostLibrary::read(context.host_root, path);
+    if (!library) {
+      edits.warnings.push_back(formatted("{}: {}", key, library.error().message()));
+      return;
     }
-    const std::string name = path.substr(path.rfind('/') + 1);
-    const std::string target = kPlace + name;
+    library->fallback = fallback;
+    const std::string target = (fallback ? kFallbacks : kPlace) + path.substr(path.rfind('/') + 1);
     MountEdit mount;
     mount.source = path;
     mount.target = target;
     edits.mounts.push_back(std::move(mount));
-    edits.libraries.push_back({.soname = name, .path = target, .before = true, .machine = elf->machine});
-    if (!elf->soname.empty() && elf->soname != name)
-      edits.libraries.push_back({.soname = elf->soname, .path = target, .before = true, .machine = elf->machine});
+    offered.push_back({path, *std::move(library), target});
+  };
+  for (const std::string& path : context.settings_of("fabric_libraries")) offer("fabric_libraries", path, false);
+  if (offered.empty()) return offered;
+  for (const std::string& path : context.settings_of("fallback_libraries")) offer("fallback_libraries", path, true);
+  return offered;
+}
+
+std::vector<std::string> give_fabric_libraries(const HookContext& context, const std::vector<OfferedLibrary>& offered, Edits& edits) {
+  if (offered.empty()) return {};
+  const bool elsewhere = context.has_bind_mounts || !context.settings_of("mounts").empty();
+  LibraryFit fit(context, "fabric_libraries", elsewhere, true);
+  std::vector<std::string> warnings;
+  const auto chosen = choose_for_fabric(offered, fit, edits.notes, warnings);
+  std::vector<std::string> providers;
+  for (const auto& [path, library, target] : offered) {
+    if (!chosen.contains(target)) {
+      for (MountEdit& mount : edits.mounts) {
+        if (mount.target == target) mount.target.clear();
+      }
+      continue;
+    }
+    const std::string name = target.substr(target.rfind('/') + 1);
+    const bool before = !library.fallback;
+    edits.libraries.push_back({.soname = name, .path = target, .before = before, .machine = library.machine});
+    if (library.soname != name)
+      edits.libraries.push_back({.soname = library.soname, .path = target, .before = before, .machine = library.machine});
     if (const std::string provider = provider_of_file(name); !provider.empty()) providers.push_back(provider);
     edits.notes.push_back(formatted("the node's {} is mounted", path));
   }
   name_providers(providers, edits);
-}
-
-void prefer_fabric_libraries(const HookContext& context, Edits& edits) {
-  const auto is_ours = [](const LibraryEdit& library) { return library.path.starts_with(kPlace); };
-  const std::string* path = context.of_image("LD_LIBRARY_PATH");
-  if (path == nullptr || path->empty() || std::ranges::none_of(edits.libraries, is_ours)) return;
-  edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kPlace, sizeof kPlace - 2);
+  prefer_fabric_libraries(context, edits);
+  return warnings;
 }
 
 LibrariesInside::LibrariesInside(const HookContext& context, const Edits& edits) : context_(context), edits_(edits) {
@@ -81,7 +169,7 @@ bool LibrariesInside::image_has(const std::string& soname) const {
   if (cache_.find('\0' + soname + '\0') != std::string::npos || cache_.find('/' + soname + '\0') != std::string::npos)
     return true;
   auto directories = default_library_directories(own_machine());
-  directories.insert(directories.end(), {"/usr/local/lib", "/opt/amazon/efa/lib", "/opt/amazon/efa/lib64", "/opt/amazon/ofi-nccl/lib"});
+  directories.insert(directories.end(), kUsualPlaces.begin(), kUsualPlaces.end());
   const std::string* listed = context_.of_image("LD_LIBRARY_PATH");
   auto more = parts_of(listed == nullptr ? "" : *listed, ':');
   more.resize(std::min(more.size(), kMostSearched));
@@ -99,7 +187,18 @@ bool LibrariesInside::have(const std::string& soname) const {
 bool LibrariesInside::have_provider(const std::string& provider) const {
   const std::string path = driver_file(provider);
   if (std::ranges::any_of(edits_.files, [&](const FileEdit& file) { return file.path == path; })) return true;
-  return context_.open_in_image && context_.open_in_image(path.c_str(), O_RDONLY);
+  if (!context_.open_in_image || !context_.open_in_image(path.c_str(), O_RDONLY)) return false;
+  // A slim image may have the file and not the library. One that lies elsewhere cannot be judged.
+  bool seen = false;
+  const std::string begins = formatted("lib{}-rdmav", provider);
+  for (const std::string& directory : default_library_directories(own_machine())) {
+    DirectoryReader entries(context_.open_in_image((directory + "/libibverbs").c_str(), O_RDONLY | O_DIRECTORY));
+    while (entries.next()) {
+      seen = true;
+      if (entries.name().starts_with(begins)) return true;
+    }
+  }
+  return !seen;
 }
 
 bool LibrariesInside::can_talk() const {

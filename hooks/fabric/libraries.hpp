@@ -4,16 +4,25 @@
 #include <vector>
 
 #include "hooks/hook.hpp"
+#include "hooks/libraries/host_library.hpp"
 
 namespace spc {
 
-/// Adds the site's fabric_libraries to `edits`: each is mounted and found by its soname and by its file name, as NCCL looks
-/// for libnccl-net.so. A libibverbs provider (libmlx5-rdmav34.so) also gets the file by which libibverbs finds it. A file missing
-/// on the node causes a warning.
-void add_fabric_libraries(const HookContext& context, Edits& edits);
+/// A library of fabric_libraries or fallback_libraries, as read on the node.
+struct OfferedLibrary {
+  std::string path;  ///< as the site names it
+  HostLibrary library;
+  std::string target;  ///< in the container
+};
 
-/// In `create`: an image that sets LD_LIBRARY_PATH has its own libraries found first, so ours go before.
-void prefer_fabric_libraries(const HookContext& context, Edits& edits);
+/// In `prepare`: has the site's fabric_libraries, and fallback_libraries that they may need, mounted, each under its file name.
+/// One that is missing on the node, or is none, causes a warning.
+[[gnu::cold]] std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context, Edits& edits);
+
+/// In `create`: gives the image those that can be loaded in it and break nothing there, before its own, found by soname and by
+/// file name, as NCCL looks for libnccl-net.so. A libibverbs provider (libmlx5-rdmav34.so) also gets the file by which libibverbs
+/// finds it. Returns warnings: why others were left out, and what might break.
+[[gnu::cold]] std::vector<std::string> give_fabric_libraries(const HookContext& context, const std::vector<OfferedLibrary>& offered, Edits& edits);
 
 /// The libraries that the image's loader finds, or that `edits` adds.
 class LibrariesInside {

@@ -9,27 +9,39 @@
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "hooks/fabric/fabric.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
 
 constexpr char kConf[] = "/etc/nccl.conf";
+constexpr char kOfJob[] = "job ";  ///< before a file that the job names
 constexpr char kTopologies[] = "/var/run/nvidia-topologyd";
 
+/// Variables with the path of a file, or, of plugins, with a list of names and paths (nccl, src/plugin/plugin_open.cc).
+constexpr std::array<std::string_view, 9> kNames{"NCCL_TOPO_FILE",  "NCCL_GRAPH_FILE",   "NCCL_TUNER_CONFIG_PATH",
+                                                 "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
+                                                 "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
+
+void add_paths(std::string_view name, std::string_view value, std::vector<std::string>& files) {
+  if (std::ranges::find(kNames, name) == kNames.end()) return;
+  for (const std::string& part : name.ends_with("_PLUGIN") ? parts_of(value) : std::vector<std::string>{std::string(value)}) {
+    if (part.starts_with('/') && std::ranges::find(files, part) == files.end()) files.push_back(part);
+  }
+}
+
 /// The files that nccl.conf wants read: NAME=VALUE lines with # before comments (nccl, src/misc/param.cc). A plugin may be a name.
-std::vector<std::string> files_named_in(std::string_view conf) {
-  constexpr std::array<std::string_view, 8> kNames{"NCCL_TOPO_FILE",  "NCCL_GRAPH_FILE",   "NCCL_TUNER_CONFIG_PATH",
-                                                   "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
-                                                   "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN"};
+std::vector<std::string> files_named_in(std::string_view conf, std::vector<std::string>& spaced) {
   std::vector<std::string> files;
   while (!conf.empty()) {
     const std::string_view line = trimmed(conf.substr(0, conf.find('\n')));
     conf.remove_prefix(std::min(conf.find('\n'), conf.size() - 1) + 1);
     const auto equals = line.find('=');
     if (equals == std::string_view::npos || line[0] == '#') continue;
-    const std::string_view value = trimmed(line.substr(equals + 1));
-    const bool is_path = value.starts_with('/') && std::ranges::find(kNames, trimmed(line.substr(0, equals))) != kNames.end();
-    if (is_path && std::ranges::find(files, value) == files.end()) files.emplace_back(value);
+    const std::string_view name = trimmed(line.substr(0, equals));
+    add_paths(name, trimmed(line.substr(equals + 1)), files);
+    // NCCL takes the blanks as part of the name and of the value.
+    if (name.starts_with("NCCL_") && (name.size() != equals || line.substr(equals + 1).starts_with(' '))) spaced.emplace_back(name);
   }
   return files;
 }
@@ -41,18 +53,36 @@ MountEdit at_the_same_place(const std::string& path) {
   return mount;
 }
 
+/// A topology that the job names, as scripts for virtual machines of clouds do: the node's file, where the image has none.
+void files_of_job(const HookContext& context, Edits& edits) {
+  std::vector<std::string> files;
+  for (const std::string_view name : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"}) {
+    if (const std::string* value = context.of_job(name)) add_paths(name, *value, files);
+  }
+  for (const std::string& file : files) {
+    if (::access((context.host_root + file).c_str(), R_OK) != 0) continue;
+    edits.mounts.push_back(at_the_same_place(file));
+    edits.remembered[kOfJob + file] = file;
+  }
+}
+
 Result<Edits> settings_of_the_node(const HookContext& context) {
   Edits edits;
   if (::access((context.host_root + kTopologies).c_str(), R_OK) == 0) {
     edits.mounts.push_back(at_the_same_place(kTopologies));
     edits.notes.push_back(formatted("the node's {} is mounted", kTopologies));
   }
+  files_of_job(context, edits);
   const UniqueFd file(::open((context.host_root + kConf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto conf = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
   if (!file || !conf || conf->empty()) return edits;
   edits.mounts.push_back(at_the_same_place(kConf));
   edits.notes.push_back(formatted("the node's {} is mounted", kConf));
-  for (const std::string& named : files_named_in(*conf)) {
+  std::vector<std::string> spaced;
+  const auto files = files_named_in(*conf, spaced);
+  for (const std::string& name : spaced)
+    edits.notes.push_back(formatted("{} has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in {})", name, kConf));
+  for (const std::string& named : files) {
     if (::access((context.host_root + named).c_str(), R_OK) == 0) {
       edits.mounts.push_back(at_the_same_place(named));
       edits.notes.push_back(formatted("also {}, which it names", named));
@@ -64,6 +94,12 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
 }
 
 Result<void> say_what_is_covered(const HookContext& context, Edits& edits) {
+  for (MountEdit& mount : edits.mounts) {
+    if (!edits.remembered.contains(kOfJob + mount.target)) continue;
+    const bool of_image = context.open_in_image && context.open_in_image(mount.target.c_str(), O_PATH);
+    edits.notes.push_back(formatted("{}, which the job names, is {}", mount.target, of_image ? "the image's" : "mounted"));
+    if (of_image) mount.target.clear();
+  }
   const bool has_mount = std::ranges::any_of(edits.mounts, [](const MountEdit& mount) { return mount.target == kConf; });
   const auto of_image = has_mount ? context.image_file(kConf) : std::nullopt;
   if (of_image && !of_image->empty()) edits.notes.push_back("the image's is hidden: the node's is used");

@@ -81,9 +81,13 @@ void add_verbs(const std::string& root, std::vector<FabricDevice>& devices) {
     device.link_layer = line_of(place + "/ports/1/link_layer");
     device.pci_address = last_of_link(place + "/device");
     const auto nodes = uverbs.of(name);
-    if (device.provider == "efa") device.kind = FabricDevice::Kind::efa;
+    if (device.provider == "efa") {
+      device.kind = FabricDevice::Kind::efa;
+      device.link_layer = "EFA";  // the kernel says Unknown
+    }
     if (device.provider == "hfi1verbs") {
       device.kind = FabricDevice::Kind::omni_path;
+      device.link_layer = "Omni-Path";
       device.node = exists(root + "/dev/" + name) ? "/dev/" + name : "";
       device.others.insert(device.others.end(), nodes.begin(), nodes.end());
     } else if (!nodes.empty()) {

@@ -15,7 +15,7 @@ struct FabricDevice {
   Kind kind = Kind::verbs;
   std::string name;                 ///< mlx5_0, cxi0
   std::string provider;             ///< the libibverbs provider: mlx5, bnxt_re, efa, ...; empty: unknown
-  std::string link_layer;           ///< InfiniBand, Ethernet; empty: unknown
+  std::string link_layer;           ///< InfiniBand, Ethernet, EFA, Omni-Path, Slingshot; empty: unknown
   std::string pci_address;          ///< 0000:1b:00.0; empty for a software adapter
   std::string node;                 ///< opened by programs: /dev/infiniband/uverbs0, /dev/hfi1_0, /dev/cxi0; empty: none
   std::vector<std::string> others;  ///< fabric management: /dev/infiniband/umad0, /dev/infiniband/issm0; verbs of Omni-Path

@@ -106,6 +106,21 @@ void look_at_port(const HookContext& context, const TaskOfStep& task, Edits& edi
   }
 }
 
+/// Slurm has bound one GPU to each task, which a program that takes the GPU of its LOCAL_RANK does not find. The first task for
+/// which that is so tells it.
+void look_at_binding(const HookContext& context, const TaskOfStep& task, Edits& edits) {
+  if (task.node != 0 || task.local_rank != 1) return;
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
+    const std::string* visible = context.of_job(name);
+    if (visible == nullptr || visible->empty() || visible->find(',') != std::string::npos) continue;
+    edits.warnings.push_back(formatted(
+        "each task sees one GPU ({}={}), but LOCAL_RANK counts the tasks of the node: a program that uses the GPU of its LOCAL_RANK"
+        " fails with \"invalid device ordinal\" (hint: let all tasks see all GPUs: --gpus-per-node, or --gpu-bind=none)",
+        name, *visible));
+    return;
+  }
+}
+
 Result<Edits> variables_of_task(const HookContext& context) {
   Edits edits;
   const bool torch = context.environment.contains("PYTORCH_VERSION");
@@ -115,6 +130,7 @@ Result<Edits> variables_of_task(const HookContext& context) {
     edits.notes.push_back(
         formatted("rank {} of {}, rank 0 on {}", task->rank, task->tasks, task->first_host));
     look_at_port(context, *task, edits);
+    if (torch) look_at_binding(context, *task, edits);
     // A program of another kind may count on all its CPUs.
     if (torch && task->local_tasks > 1) {
       const std::string* cpus = context.of_job("SLURM_CPUS_PER_TASK");

@@ -65,6 +65,19 @@ class ElfReader {
   enum class Depth { all, name };  ///< name: machine, type and soname alone, a tenth of the work
   explicit ElfReader(int fd, Depth depth = Depth::all) : fd_(fd), depth_(depth) {}
 
+  /// After read(): the functions with this prefix among the symbols that it defines.
+  [[nodiscard]] std::set<std::string> functions(std::string_view prefix) const {
+    std::set<std::string> found;
+    const std::string names = bytes_at(tables_.strings, std::min<std::uint64_t>(tables_.strings_size, kMostBytes));
+    const std::string symbols = bytes_at(tables_.symbols, std::min<std::uint64_t>(count_of_symbols() * sizeof(Symbol), kMostBytes));
+    for (std::size_t at = 0; const auto symbol = value_at<Symbol>(symbols, at); at += sizeof(Symbol)) {
+      if (symbol->st_shndx == SHN_UNDEF || ELF64_ST_BIND(symbol->st_info) == STB_LOCAL || ELF64_ST_TYPE(symbol->st_info) != STT_FUNC) continue;
+      std::string name = text_at(names, symbol->st_name);
+      if (name.starts_with(prefix)) found.insert(std::move(name));
+    }
+    return found;
+  }
+
   Result<ElfFile> read() {
     const auto bytes = part_of(fd_, 0, sizeof(typename Class::Header));
     if (!bytes) return damaged("truncated header");
@@ -87,6 +100,27 @@ class ElfReader {
 
  private:
   using Segment = typename Class::Segment;
+  using Symbol = Elf64_Sym;  ///< see exported_functions()
+
+  /// The table of symbols does not say how long it is, but either hash table does.
+  [[nodiscard]] std::uint64_t count_of_symbols() const {
+    if (tables_.hash != 0) return value_at<std::uint32_t>(bytes_at(tables_.hash, 8), 4).value_or(0);
+    const std::string header = bytes_at(tables_.gnu_hash, 16);
+    const std::uint64_t buckets = value_at<std::uint32_t>(header, 0).value_or(0);
+    const std::uint64_t first = value_at<std::uint32_t>(header, 4).value_or(0);
+    const std::uint64_t bloom = value_at<std::uint32_t>(header, 8).value_or(0);
+    const std::uint64_t chains_at = tables_.gnu_hash + 16 + bloom * sizeof(std::uint64_t) + buckets * 4;
+    const std::string table = bytes_at(chains_at - buckets * 4, std::min<std::uint64_t>(buckets * 4, kMostBytes));
+    std::uint64_t last = 0;
+    for (std::size_t at = 0; const auto begins = value_at<std::uint32_t>(table, at); at += 4) last = std::max<std::uint64_t>(last, *begins);
+    if (last < first || last == 0) return 0;
+    const std::string chains = bytes_at(chains_at, kMostBytes);
+    while (const auto hash = value_at<std::uint32_t>(chains, (last - first) * 4)) {
+      ++last;
+      if ((*hash & 1) != 0) break;
+    }
+    return last;
+  }
 
   Result<void> read_segments(const typename Class::Header& header) {
     if (header.e_phnum == 0) return {};
@@ -128,6 +162,9 @@ class ElfReader {
         case DT_STRTAB: strings = value; break;
         case DT_STRSZ: strings_size = value; break;
         case DT_SONAME: soname = value; break;
+        case DT_SYMTAB: tables_.symbols = value; break;
+        case DT_HASH: tables_.hash = value; break;
+        case DT_GNU_HASH: tables_.gnu_hash = value; break;
         case DT_RPATH: rpath = value; break;
         case DT_RUNPATH: runpath = value; break;
         case DT_NEEDED:
@@ -140,6 +177,8 @@ class ElfReader {
         default: break;
       }
     }
+    tables_.strings = strings;
+    tables_.strings_size = strings_size;
     // Programs that use much C++ have string tables of many mebibytes: only what is asked for is read.
     const auto text = [&](std::uint64_t offset) {
       return offset == 0 || offset >= strings_size
@@ -167,7 +206,8 @@ class ElfReader {
       for (unsigned i = 0; i < need->vn_cnt && ++names <= kMostNames; ++i) {
         const auto version = value_at<Elf64_Vernaux>(table, version_at);
         if (!version) return;
-        versions.insert(text(version->vna_name));
+        // A weak one may be missing: the loader says nothing then.
+        if ((version->vna_flags & VER_FLG_WEAK) == 0) versions.insert(text(version->vna_name));
         if (version->vna_next == 0) break;
         version_at += version->vna_next;
       }
@@ -210,6 +250,9 @@ class ElfReader {
   Depth depth_;
   ElfFile file_;
   std::vector<Segment> segments_;
+  struct Tables {
+    std::uint64_t strings = 0, strings_size = 0, symbols = 0, hash = 0, gnu_hash = 0;  ///< addresses
+  } tables_;
 };
 
 constexpr unsigned char kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
@@ -242,6 +285,14 @@ Result<ElfFile> read_elf(int fd) {
   if (beginning->e_ident[EI_CLASS] == ELFCLASS64) return ElfReader<Elf64>(fd).read();
   if (beginning->e_ident[EI_CLASS] == ELFCLASS32) return ElfReader<Elf32>(fd).read();
   return damaged("unknown class");
+}
+
+std::set<std::string> exported_functions(int fd, std::string_view prefix) {
+  const auto beginning = beginning_of(fd);
+  if (!beginning) return {};
+  if (beginning->e_ident[EI_CLASS] != ELFCLASS64) return {};  // nobody compares an MPI of 32 bits
+  ElfReader<Elf64> reader(fd, ElfReader<Elf64>::Depth::name);
+  return reader.read() ? reader.functions(prefix) : std::set<std::string>();
 }
 
 std::optional<std::string> soname_of(int fd) {

@@ -39,6 +39,9 @@ struct ElfFile {
 /// offset checked. A file that is not ELF, or is damaged, is ErrorKind::invalid; the caller owns the descriptor.
 Result<ElfFile> read_elf(int fd);
 
+/// The names of the functions with this prefix that a library of 64 bits exports; empty for what is none.
+[[gnu::cold]] std::set<std::string> exported_functions(int fd, std::string_view prefix);
+
 /// The soname of a library; empty if it is not a library or has none.
 std::optional<std::string> soname_of(int fd);
 /// e_machine of an ELF file of this byte order; empty if it is not one.

@@ -8,7 +8,9 @@
 namespace spc {
 namespace {
 
-constexpr std::array<const char*, 10> kMpiDirectories{"/usr/lib/x86_64-linux-gnu",
+constexpr char kIntelMpi[] = "/opt/intel/oneapi/mpi/latest";
+
+constexpr std::array<const char*, 26> kMpiDirectories{"/usr/lib/x86_64-linux-gnu",
                                                    "/usr/lib/aarch64-linux-gnu",
                                                    "/usr/lib64",
                                                    "/usr/lib",
@@ -17,7 +19,23 @@ constexpr std::array<const char*, 10> kMpiDirectories{"/usr/lib/x86_64-linux-gnu
                                                    "/usr/local/mpi/lib",
                                                    "/opt/hpcx/ompi/lib",
                                                    "/usr/lib64/openmpi/lib",
-                                                   "/usr/lib64/mpich/lib"};
+                                                   "/usr/lib64/mpich/lib",
+                                                   "/opt/amazon/openmpi/lib",
+                                                   "/opt/amazon/openmpi/lib64",
+                                                   "/opt/amazon/openmpi5/lib",
+                                                   "/opt/amazon/openmpi5/lib64",
+                                                   "/opt/openmpi/lib",
+                                                   "/opt/mpich/lib",
+                                                   "/opt/intel/oneapi/mpi/latest/lib",
+                                                   "/opt/intel/oneapi/mpi/latest/lib/release",
+                                                   "/usr/lib/x86_64-linux-gnu/openmpi/lib",
+                                                   "/usr/lib/aarch64-linux-gnu/openmpi/lib",
+                                                   "/usr/lib64/mpi/gcc/openmpi4/lib64",
+                                                   "/usr/lib64/mpi/gcc/openmpi5/lib64",
+                                                   "/usr/lib64/mpi/gcc/mpich/lib64",
+                                                   "/usr/lib64/mpi/gcc/mvapich2/lib64",
+                                                   "/opt/conda/lib",
+                                                   "/opt/cray/pe/lib64"};
 
 bool is_there(const HookContext& context, const std::string& directory, std::string_view name) {
   return static_cast<bool>(context.open_in_image((directory + "/" + std::string(name)).c_str(), O_PATH));
@@ -61,9 +79,15 @@ ImageMpi ImageMpi::of(const HookContext& context) {
   const std::string cache = cache_of(context);
   mpi.open_mpi = image_has(context, cache, "libmpi.so.40");
   mpi.mpich = image_has(context, cache, "libmpi.so.12") || image_has(context, cache, "libmpich.so.12");
+  mpi.open_mpi_5 = mpi.open_mpi && image_has(context, cache, "libopen-pal.so.80");
   mpi.pmix = image_has(context, cache, "libpmix.so.2");
   mpi.pmi2 = image_has(context, cache, "libpmi2.so.0");
+  mpi.cray_pmi = image_has(context, cache, "libpals.so.0") || is_there(context, "/opt/cray/pe/pmi", "");
   return mpi;
+}
+
+bool ImageMpi::has_intel(const HookContext& context) {
+  return context.open_in_image && (context.of_image("I_MPI_ROOT") != nullptr || is_there(context, kIntelMpi, ""));
 }
 
 }  // namespace spc

@@ -7,15 +7,18 @@
 #include <utility>
 
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
-#include "hooks/mpi/host_library.hpp"
-#include "hooks/mpi/image_libraries.hpp"
+#include "hooks/libraries/host_library.hpp"
+#include "hooks/libraries/library_fit.hpp"
+#include "hooks/mpi/mpi_places.hpp"
 
 namespace spc {
 namespace {
 
 constexpr char kMpiDirectory[] = "/usr/lib/spank-container/mpi/";
+constexpr char kMpiFallbacks[] = "/usr/lib/spank-container/mpi/fallback/";  ///< not for LD_LIBRARY_PATH
 constexpr char kRemembered[] = "library ";  ///< before the number of one
 constexpr char kImagesOwn[] = "--container-mpi=image keeps the image's MPI";
 
@@ -53,7 +56,9 @@ MountEdit mount_of(std::string_view text) {
   return mount;
 }
 
-Result<Edits> prepare_host_mpi(const HookContext& context) {
+std::string place_of(const HostLibrary& library) { return (library.fallback ? kMpiFallbacks : kMpiDirectory) + library.file_name(); }
+
+[[gnu::cold]] Result<Edits> prepare_host_mpi(const HookContext& context) {
   Edits edits;
   const auto libraries = context.settings_of("mpi_libraries");
   if (libraries.empty()) {
@@ -63,18 +68,23 @@ Result<Edits> prepare_host_mpi(const HookContext& context) {
         kImagesOwn);
     return edits;
   }
-  const auto add = [&](const std::string& path, bool dependency) -> Result<void> {
-    auto library = SPC_TRY(HostLibrary::read(context.host_root, path));
-    library.dependency = dependency;
-    const std::string target = kMpiDirectory + library.file_name();
+  enum class Role { replaces, dependency, fallback };
+  const bool compares_functions = abi_level_of(context.setting("mpi_abi", "full")) == AbiLevel::major;
+  const auto add = [&](const std::string& path, Role role) -> Result<void> {
+    auto library = SPC_TRY(HostLibrary::read(context.host_root, path, role == Role::replaces && compares_functions ? "MPI_" : ""));
+    if (!library.named) return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library: it has no soname");
+    library.dependency = role == Role::dependency;
+    library.fallback = role == Role::fallback;
+    const std::string target = place_of(library);
     const auto is_it = [&](const MountEdit& mount) { return mount.target == target; };
     if (std::any_of(edits.mounts.begin(), edits.mounts.end(), is_it)) return {};
     edits.remembered[kRemembered + std::to_string(edits.mounts.size())] = library.serialize();
     edits.mounts.push_back({library.source, target});
     return {};
   };
-  for (const std::string& path : libraries) SPC_TRY_DURING("mpi_libraries", add(path, false));
-  for (const std::string& path : context.settings_of("mpi_dependencies")) SPC_TRY_DURING("mpi_dependencies", add(path, true));
+  for (const std::string& path : libraries) SPC_TRY_DURING("mpi_libraries", add(path, Role::replaces));
+  for (const std::string& path : context.settings_of("mpi_dependencies")) SPC_TRY_DURING("mpi_dependencies", add(path, Role::dependency));
+  for (const std::string& path : context.settings_of("fallback_libraries")) SPC_TRY_DURING("fallback_libraries", add(path, Role::fallback));
   for (const std::string& text : context.settings_of("mpi_mounts")) edits.mounts.push_back(mount_of(text));
   return edits;
 }
@@ -85,35 +95,66 @@ class Judge {
   Judge(const HookContext& context, const std::vector<HostLibrary>& libraries)
       : level_(abi_level_of(context.setting("mpi_abi", "full"))),
         libraries_(libraries),
-        image_(context),
-        more_mounts_(!context.settings_of("mpi_mounts").empty()) {}
+        fit_(context, "mpi_dependencies", !context.settings_of("mpi_mounts").empty()),
+        image_(fit_.image()) {}
 
   /// Whether the image has an MPI, of whatever ABI.
   [[nodiscard]] bool image_has_mpi() const {
-    return std::any_of(libraries_.begin(), libraries_.end(), [&](const HostLibrary& library) {
-      const std::string name = linker_name(library.soname);
-      const std::string other_name = other_name_of(name);
-      return !library.dependency && (!image_.by_linker_name(name, library.machine).empty() ||
-                                     (!other_name.empty() && !image_.by_linker_name(other_name, library.machine).empty()));
+    return !mpi_of_image().empty() || std::ranges::any_of(libraries_, [&](const HostLibrary& library) {
+      return is_mpi(library) && !image_.by_linker_name(linker_name(library.soname), library.machine).empty();
     });
   }
 
-  /// The first reason against it; empty: there is none.
-  std::string reason_against(Edits& edits) {
+  /// The first reason against it; empty: there is none, and `edits` has the libraries.
+  [[gnu::cold]] std::string reason_against(Edits& edits) {
+    const LibraryFit::Choice choice = fit_.choose(libraries_);
+    for (const auto& [library, misfit] : choice.left_out) {
+      if (misfit.kind == Misfit::Kind::machine) return misfit.text;
+    }
+    bool replaces = false;
     for (const HostLibrary& library : libraries_) {
-      if (!image_.has_loader(library.machine)) {
-        return formatted("the node's {} is for {}, but the image is not", library.soname,
-                         machine_name(library.machine));
-      }
-      std::string reason = library.dependency ? "" : against_abi(library, edits);
-      if (reason.empty()) reason = against_needs(library, edits);
-      if (!reason.empty()) return reason;
+      if (!is_mpi(library)) continue;
+      if (auto reason = against_abi(library, edits, replaces); !reason.empty()) return reason;
+    }
+    if (const std::string mpi = mpi_of_image(); !replaces && !mpi.empty()) return none_replaces(mpi);
+    if (!choice.left_out.empty()) return with_hint(choice.left_out.front().second);
+    for (const HostLibrary* library : choice.kept) {
+      if (library->dependency) note_newer(*library, edits);
+      edits.libraries.push_back({library->soname, place_of(*library), !library->fallback, library->machine});
     }
     return "";
   }
 
  private:
-  std::string against_abi(const HostLibrary& library, Edits& edits) {
+  static bool is_mpi(const HostLibrary& library) { return !library.dependency && !library.fallback; }
+
+  /// The soname of the image's MPI library; empty: it has none.
+  [[nodiscard]] std::string mpi_of_image() const {
+    for (const char* name : {"libmpi.so", "libmpich.so"}) {
+      for (const HostLibrary& library : libraries_) {
+        const auto found = image_.by_linker_name(name, library.machine);
+        if (!found.empty()) return found.front().soname;
+      }
+    }
+    return {};
+  }
+
+  /// Cray's own libmpi_gnu_123.so.12 beside the image's MPI would be found by no program.
+  [[nodiscard]] std::string none_replaces(const std::string& mpi) const {
+    return formatted(
+        "none of mpi_libraries replaces the image's {}: the node's {} has another name"
+        " (hint: {}; an administrator can name one with the soname {}, on Cray in lib-abi-mpich)",
+        mpi, libraries_.front().soname, kImagesOwn, mpi);
+  }
+
+  static std::string with_hint(const Misfit& misfit) {
+    std::string more;
+    if (misfit.kind == Misfit::Kind::old_glibc) more = "; or use an image of a newer distribution";
+    if (misfit.kind == Misfit::Kind::version) more = formatted("; an administrator can add the node's {} to mpi_dependencies", misfit.of);
+    return formatted("{} (hint: {}{})", misfit.text, kImagesOwn, more);
+  }
+
+  std::string against_abi(const HostLibrary& library, Edits& edits, bool& replaces) {
     const std::string name = linker_name(library.soname);
     const std::string other_name = other_name_of(name);
     const std::string other_soname = other_name.empty() ? "" : other_name + library.soname.substr(name.size());
@@ -137,6 +178,7 @@ class Judge {
     }
     for (const ImageLibrary& one : replaced) {
       if (auto reason = against_version(library, one, edits); !reason.empty()) return reason;
+      replaces = true;
       if (one.soname == other_soname)
         edits.libraries.push_back({one.soname, kMpiDirectory + library.file_name(), true, library.machine});
     }
@@ -151,9 +193,8 @@ class Judge {
             "the node's {} does not match the image's {} as required by mpi_abi = {} (hint: {})",
             library.file_name(), real, word(), kImagesOwn);
       case AbiFit::older:
-        edits.warnings.push_back(formatted(
-            "the node's {} is older than the image's {}: programs that need newer functions may fail",
-            library.file_name(), real));
+        edits.warnings.push_back(formatted("the node's {} is older than the image's {}: {}", library.file_name(), real,
+                                           functions_lost(library, replaced.path)));
         break;
       case AbiFit::fits: break;
     }
@@ -162,50 +203,21 @@ class Judge {
     return "";
   }
 
-  /// Symbols by their versions, which the loader would miss when a program starts.
-  std::string against_needs(const HostLibrary& library, Edits& edits) {
-    for (const std::string& name : library.needed) {
-      const auto ours = std::find_if(libraries_.begin(), libraries_.end(), [&](const auto& one) { return one.soname == name; });
-      if (ours != libraries_.end()) continue;
-      const ElfFile* of_image = image_.library(name, library.machine);
-      if (of_image == nullptr) {
-        if (name == "libc.so.6") {
-          return formatted("the node's {} needs glibc, but the image's C library is {} (hint: {})",
-                           library.soname, image_.libc(library.machine), kImagesOwn);
-        }
-        if (library.searches || more_mounts_) continue;
-        return formatted(
-            "the node's {} needs {}, which neither the image nor mpi_dependencies has (hint: {})",
-            library.soname, name, kImagesOwn);
-      }
-      const auto needs = library.version_needs.find(name);
-      if (needs == library.version_needs.end()) continue;
-      std::set<std::string> missing;
-      std::set_difference(needs->second.begin(), needs->second.end(), of_image->version_definitions.begin(),
-                          of_image->version_definitions.end(), std::inserter(missing, missing.end()));
-      if (missing.empty()) continue;
-      if (const std::string glibc = highest_glibc(missing); !glibc.empty()) {
-        return formatted(
-            "the node's {} needs GLIBC_{}, but the image's C library is {}"
-            " (hint: {}; or use an image of a newer distribution)",
-            library.soname, glibc, image_.libc(library.machine), kImagesOwn);
-      }
-      return formatted(
-          "the node's {} needs {} of {}, which the image's lacks"
-          " (hint: {}; an administrator can add the node's {} to mpi_dependencies)",
-          library.soname, *missing.rbegin(), name, kImagesOwn, name);
-    }
-    if (library.dependency) note_newer(library, edits);
-    return "";
+  /// Those of the image's library that the node's lacks, by name: which they are tells whether a program needs one.
+  [[nodiscard]] std::string functions_lost(const HostLibrary& library, const std::string& replaced) const {
+    constexpr std::size_t kNamed = 4;
+    std::vector<std::string> lost;
+    const auto of_image = image_.functions(replaced, "MPI_");
+    std::ranges::set_difference(of_image, library.functions, std::back_inserter(lost));
+    if (lost.empty() || library.functions.empty()) return "programs that need newer functions may fail";
+    const std::size_t more = lost.size() - std::min(lost.size(), kNamed);
+    lost.resize(lost.size() - more);
+    return formatted("programs that call {}{} will fail", joined(lost, ", "), more == 0 ? "" : formatted(" or {} more", more));
   }
 
   /// The image's own programs get this library, too.
   void note_newer(const HostLibrary& library, Edits& edits) {
-    const ElfFile* of_image = image_.library(library.soname, library.machine);
-    if (of_image == nullptr) return;
-    std::set<std::string> lost;
-    std::set_difference(of_image->version_definitions.begin(), of_image->version_definitions.end(),
-                        library.version_definitions.begin(), library.version_definitions.end(), std::inserter(lost, lost.end()));
+    const auto lost = fit_.lost_with(library);
     if (lost.empty()) return;
     edits.warnings.push_back(formatted(
         "the node's {} is older than the image's: programs that need its {} will not start",
@@ -219,11 +231,39 @@ class Judge {
 
   AbiLevel level_;
   const std::vector<HostLibrary>& libraries_;
-  ImageLibraries image_;
-  bool more_mounts_;
+  LibraryFit fit_;
+  ImageLibraries& image_;
 };
 
-Result<void> create_host_mpi(const HookContext& context, Edits& edits) {
+/// Where the image's MPI finds its own files: wrong for the node's MPI, which would load the image's components. The job's
+/// values belong to the node's. mpi_env has the last word.
+[[gnu::cold]] void correct_environment(const HookContext& context, Edits& edits) {
+  auto& environment = edits.environment;
+  for (const auto& [name, value] : context.image) {
+    if (!is_place_of_mpi(name)) continue;
+    if (const std::string* of_job = context.of_job(name)) {
+      environment.set[name] = *of_job;
+    } else {
+      environment.unset.insert(name);
+    }
+    edits.notes.push_back(formatted("the image's {} is not that of the node's MPI", name));
+  }
+  for (const std::string& assignment : context.settings_of("mpi_env")) {
+    const auto equals = assignment.find('=');
+    environment.unset.erase(assignment.substr(0, equals));
+    environment.set[assignment.substr(0, equals)] = assignment.substr(std::min(equals, assignment.size() - 1) + 1);
+  }
+}
+
+/// Fallbacks that the image does not need.
+void drop_unused(Edits& edits) {
+  for (MountEdit& mount : edits.mounts) {
+    const auto is_it = [&](const LibraryEdit& library) { return library.path == mount.target; };
+    if (mount.target.starts_with(kMpiFallbacks) && std::ranges::none_of(edits.libraries, is_it)) mount.target.clear();
+  }
+}
+
+[[gnu::cold]] Result<void> create_host_mpi(const HookContext& context, Edits& edits) {
   std::vector<HostLibrary> libraries;
   for (std::size_t i = 0;; ++i) {
     const auto found = edits.remembered.find(kRemembered + std::to_string(i));
@@ -239,10 +279,10 @@ Result<void> create_host_mpi(const HookContext& context, Edits& edits) {
   edits.refusal = printable(judge.reason_against(edits));
   // Names of the image's files are in them.
   for (std::string& note : edits.notes) note = printable(note);
+  for (std::string& warning : edits.warnings) warning = printable(warning);
   if (!edits.refusal.empty()) return {};
-  for (const HostLibrary& library : libraries) {
-    edits.libraries.push_back({library.soname, kMpiDirectory + library.file_name(), true, library.machine});
-  }
+  drop_unused(edits);
+  correct_environment(context, edits);
   // The loader looks there before it looks into the cache.
   if (const std::string* path = context.of_image("LD_LIBRARY_PATH"); path != nullptr && !path->empty()) {
     edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kMpiDirectory, sizeof kMpiDirectory - 2);

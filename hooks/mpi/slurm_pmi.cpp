@@ -8,6 +8,8 @@
 
 #include "base/format.hpp"
 #include "hooks/mpi/image_mpi.hpp"
+#include "hooks/mpi/mpi_places.hpp"
+#include "hooks/mpi/node_pmi.hpp"
 #include "hooks/step/slurm_conf.hpp"
 #include "hooks/text.hpp"
 
@@ -32,19 +34,14 @@ bool is_pals(const HookContext& context) { return context.of_job("PALS_SPOOL_DIR
 
 bool has_mpi(const HookContext& context) { return is_pmix(context) || is_pmi(context) || is_pals(context); }
 
+bool uses_host_mpi(const HookContext& context) {
+  return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
+}
+
 /// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every step.
 bool mpi_was_asked_for(const HookContext& context) {
   const std::string usual = slurm_setting(slurm_file(context, "slurm.conf"), "MpiDefault");
   return of_job(context, "SLURM_MPI_TYPE") != (usual.empty() ? "none" : usual);
-}
-
-/// Where a PMIx that was moved after its build finds its own files (openpmix, src/mca/pinstalldirs/env): nothing of the step.
-bool is_place_of_pmix(std::string_view name) {
-  constexpr std::array<std::string_view, 18> kPlaces{
-      "INSTALL_PREFIX", "PREFIX", "EXEC_PREFIX", "BINDIR",     "SBINDIR", "LIBEXECDIR", "DATAROOTDIR", "DATADIR",   "SYSCONFDIR",
-      "SHAREDSTATEDIR", "LOCALSTATEDIR", "LIBDIR", "INCLUDEDIR", "INFODIR", "MANDIR", "PKGDATADIR",  "PKGLIBDIR", "PKGINCLUDEDIR"};
-  constexpr std::string_view kOfPmix = "PMIX_";
-  return name.starts_with(kOfPmix) && std::ranges::find(kPlaces, name.substr(kOfPmix.size())) != kPlaces.end();
 }
 
 /// Variables that are right for one task, or one step, only. An image that was saved from a running container may bring
@@ -152,6 +149,7 @@ Result<Edits> prepare_pmi(const HookContext& context) {
   if (const std::string spool = without_slash(of_job(context, "PALS_SPOOL_DIR")); spool.starts_with('/')) {
     edits.mounts.push_back(shared_directory(spool));
   }
+  offer_pmi2(context, edits);
   check_namespaces(context, edits);
   if (context.remap_root && is_pmix(context) && can_use_munge(context)) {
     auto munge = shared_directory(kMungeDirectory);
@@ -167,9 +165,16 @@ Result<Edits> prepare_pmi(const HookContext& context) {
 void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
   const std::string type = of_job(context, "SLURM_MPI_TYPE");
   const bool asked = mpi_was_asked_for(context);
-  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && !mpi.pmi2) {
+  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && (!mpi.pmi2 || mpi.open_mpi_5)) {
+    edits.warnings.push_back(formatted("the image has {}: --mpi=pmi2 is not supported (hint: --mpi=pmix)",
+                                       mpi.open_mpi_5 ? "Open MPI 5, which has PMIx only" : "Open MPI and no libpmi2.so.0"));
+  }
+  // Cray's launcher has no PMI server: ranks find each other by Cray's own library, or not at all.
+  if (type == "cray_shasta" && (mpi.open_mpi || mpi.mpich) && !mpi.cray_pmi && !uses_host_mpi(context) &&
+      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
     edits.warnings.emplace_back(
-        "the image has Open MPI and no libpmi2.so.0: --mpi=pmi2 is not supported (hint: --mpi=pmix)");
+        "--mpi=cray_shasta and an image without Cray's PMI: ranks will not find each other, each is a program of its own"
+        " (hint: --container-mpi=host, or --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI)");
   }
   if (type.starts_with("pmix") && asked && mpi.mpich && !mpi.open_mpi && !mpi.pmix) {
     edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: ranks will not find each other (hint: --mpi=pmi2)");
@@ -184,6 +189,7 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
 Result<void> create_pmi(const HookContext& context, Edits& edits) {
   // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
   if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) compare(context, ImageMpi::of(context), edits);
+  choose_pmi2(context, edits);
   for (const MountEdit& mount : edits.mounts) {
     if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
   }
@@ -230,6 +236,8 @@ Result<Edits> task_pmi(const HookContext& context) {
   Edits edits;
   correct_variables(context, edits);
   if (is_pmix(context)) leave_choice_to_pmix(context, edits);
+  if (!uses_host_mpi(context)) unset_places_outside(context, edits);
+  name_pmi2(context, edits);
   return edits;
 }
 

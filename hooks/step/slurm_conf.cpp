@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/text.hpp"
 
 namespace spc {
 namespace {
@@ -15,6 +16,28 @@ constexpr std::string_view kBlanks = " \t\r";
 
 bool same_word(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
+
+constexpr std::size_t kLargestConf = 4 << 20;
+constexpr int kDeepest = 3;  ///< files that include files
+
+std::string text_of_conf(const std::string& root, const std::string& directory, const std::string& path, int depth) {
+  const UniqueFd file(::open((root + path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const auto text = file ? read_file(file.get(), kLargestConf) : Result<std::string>(std::string());
+  if (!text) return {};
+  std::string all;
+  for (const std::string_view line : split(*text, '\n')) {
+    constexpr std::string_view kInclude = "include";
+    const auto blank = line.find_first_of(kBlanks);
+    const bool includes = depth < kDeepest && blank != std::string_view::npos && same_word(line.substr(0, blank), kInclude);
+    const std::string_view named = includes ? trimmed(line.substr(blank)) : std::string_view();
+    if (named.empty() || all.size() > kLargestConf) {
+      all.append(line).append("\n");
+    } else {
+      all += text_of_conf(root, directory, named.starts_with('/') ? std::string(named) : directory + "/" + std::string(named), depth + 1);
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -47,11 +70,8 @@ std::string slurm_file(const HookContext& context, std::string_view name) {
     directories.emplace_back(usual);
   }
   for (const std::string& directory : directories) {
-    const std::string path = context.host_root + directory + "/" + std::string(name);
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    constexpr std::size_t kSane = 4 << 20;
-    auto text = file ? read_file(file.get(), kSane) : Result<std::string>(std::string());
-    if (text && !text->empty()) return *std::move(text);
+    std::string text = text_of_conf(context.host_root, directory, directory + "/" + std::string(name), 0);
+    if (!text.empty() && text != "\n") return text;
   }
   return {};
 }

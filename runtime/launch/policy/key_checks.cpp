@@ -35,6 +35,8 @@ bool is_assignment(const std::string& text) {
 
 bool is_name_or_pattern(const std::string& text) { return is_name(text, "*?"); }
 
+bool is_adapter(const std::string& text) { return is_line(text) && text.find_first_of(" /,") == std::string::npos; }
+
 bool is_hook(const std::string& text) { return is_line(text) && text.find('/') == std::string::npos; }
 
 bool is_upper_size(const std::string& text) {

@@ -17,6 +17,8 @@ bool is_mount(const std::string& text);
 bool is_assignment(const std::string& text);
 /// The name of a variable, or a pattern with * and ?.
 bool is_name_or_pattern(const std::string& text);
+/// The name of an adapter, its PCI address, or a pattern of fnmatch(3).
+bool is_adapter(const std::string& text);
 /// The name of a hook: no path.
 bool is_hook(const std::string& text);
 /// 1% to 100%, or a number of bytes with K, M, G or T behind it: tmpfs takes it as it is.

@@ -24,7 +24,7 @@ struct SitePolicy {
   std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer, signature_policy;
   std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
   std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, features_off, hooks_off;
-  std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, fabric_libraries;
+  std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries, fabric_devices, fallback_libraries;
 
   /// Not of config.toml, but of enroot's files.
   std::optional<bool> writable, mount_home;  ///< they win over the PolicyRecord's
@@ -155,12 +155,22 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
      "other paths of the node that they need",
      &SitePolicy::mpi_mounts, key::is_mount,
      key::kMountRule},
+    {"mpi_env", "list of NAME=VALUE", "",
+     "variables of containers in which the node's MPI replaces the image's",
+     &SitePolicy::mpi_env, key::is_assignment, "expected NAME=VALUE"},
     {"fabric", "auto, off, require", "auto",
      "inject fabric devices and libraries; require: fail a multi-node step that would use TCP",
      &SitePolicy::fabric},
     {"fabric_libraries", "list of files", "",
      "libraries of the node for the fabric: NCCL network plugins, providers",
      &SitePolicy::fabric_libraries, key::is_absolute,
+     key::kLibraryRule},
+    {"fabric_devices", "list of names", "",
+     "fabric adapters that steps may use: names, PCI addresses, or patterns with * and ?; empty: all",
+     &SitePolicy::fabric_devices, key::is_adapter, "expected an adapter such as mlx5_0, or a pattern with * and ?"},
+    {"fallback_libraries", "list of files", "",
+     "libraries of the node that the ones above need, added only where the image has none",
+     &SitePolicy::fallback_libraries, key::is_absolute,
      key::kLibraryRule},
     {"frameworks", "yes or no", "true",
      "set the variables of PyTorch and similar frameworks unless they are set",

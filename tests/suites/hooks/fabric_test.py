@@ -224,7 +224,7 @@ def the_sites_libraries_are_found_by_the_images_loader(cluster):
                 cluster.bash(f"LD_PRELOAD={name} /bin/true").good("loaded")
         with rules(cluster, f'fabric_libraries = ["{path}.missing"]\n'):
             done = cluster.srun("true")
-            equal(len(warned(done, "libsite-net.so.missing on this node: cannot be opened")), 1, "warnings", done)
+            equal(len(warned(done, "libsite-net.so.missing\" of the node: no such file or directory")), 1, "warnings", done)
         with rules(cluster, f'fabric = "off"\nfabric_libraries = ["{path}"]\n'):
             done = cluster.bash("LD_PRELOAD=libsite-net.so /bin/true")
             expect("loaded" not in done.out, "it is there although the fabric is off", done)

@@ -22,6 +22,8 @@ struct MadeElf {
   std::vector<std::string> version_definitions;
   std::string runpath;
   std::uint16_t machine = EM_X86_64;
+  std::vector<std::string> functions;  ///< that it exports
+  bool gnu_hash = true;                ///< as libraries have it today; else the older table
 
   [[nodiscard]] std::string bytes() const {
     std::string strings(1, '\0');
@@ -64,12 +66,33 @@ struct MadeElf {
       append(definitions, Elf64_Verdaux{put(version_definitions[i]), 0});
     }
 
+    std::string symbols, hash;
+    if (!functions.empty()) {
+      append(symbols, Elf64_Sym{});
+      append(symbols, Elf64_Sym{put("not_here"), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, SHN_UNDEF, 0, 0});
+      for (const auto& name : functions) append(symbols, Elf64_Sym{put(name), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, 0x10000, 8});
+      const auto count = static_cast<std::uint32_t>(functions.size() + 2);
+      if (gnu_hash) {  // one bucket that begins behind the undefined one, and a chain to the last
+        for (const std::uint32_t word : {1U, 2U, 1U, 0U, 0U, 0U, 2U}) append(hash, word);
+        for (std::uint32_t i = 2; i < count; ++i) append(hash, std::uint32_t{i + 1 == count ? 1U : 2U});
+      } else {
+        for (const std::uint32_t word : {1U, count, 0U}) append(hash, word);
+      }
+    }
+    strings.resize((strings.size() + 7) / 8 * 8);
+
     // The file is one segment that begins at this address.
     constexpr std::uint64_t kAddress = 0x10000;
     const std::uint64_t strings_at = sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Phdr);
     const std::uint64_t needs_at = strings_at + strings.size();
     const std::uint64_t definitions_at = needs_at + needs.size();
-    const std::uint64_t dynamic_at = definitions_at + definitions.size();
+    const std::uint64_t symbols_at = definitions_at + definitions.size();
+    const std::uint64_t hash_at = symbols_at + symbols.size();
+    const std::uint64_t dynamic_at = hash_at + hash.size();
+    if (!functions.empty()) {
+      add(DT_SYMTAB, kAddress + symbols_at);
+      add(gnu_hash ? DT_GNU_HASH : DT_HASH, kAddress + hash_at);
+    }
     add(DT_STRTAB, kAddress + strings_at);
     add(DT_STRSZ, strings.size());
     if (!needs.empty()) {
@@ -100,7 +123,7 @@ struct MadeElf {
     append(file, Elf64_Phdr{PT_LOAD, PF_R, 0, kAddress, kAddress, dynamic_at + dynamic_size, dynamic_at + dynamic_size, 4096});
     append(file,
            Elf64_Phdr{PT_DYNAMIC, PF_R, dynamic_at, kAddress + dynamic_at, kAddress + dynamic_at, dynamic_size, dynamic_size, 8});
-    file += strings + needs + definitions;
+    file += strings + needs + definitions + symbols + hash;
     for (const auto& entry : dynamic) append(file, entry);
     return file;
   }

@@ -1,100 +1,11 @@
-#include <fcntl.h>
 #include <sys/resource.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
-#include "unit/has.hpp"
-#include "unit/hooks/elf_maker.hpp"
+#include "unit/hooks/fabric/fabric_node.hpp"
 #include "hooks/fabric/choice.hpp"
 #include "hooks/fabric/fabric.hpp"
 #include "hooks/fabric/libraries.hpp"
 #include "hooks/fabric/node.hpp"
 #include "hooks/step/step_size.hpp"
-
-using namespace spc;
-namespace fs = std::filesystem;
-
-namespace {
-
-/// A node and an image that are directories.
-struct FabricNode {
-  fs::path root, image;
-  HookContext context;
-
-  FabricNode() {
-    std::string pattern = (fs::temp_directory_path() / "spc-fabric-XXXXXX").string();
-    root = fs::path(::mkdtemp(pattern.data())) / "node";
-    image = root.parent_path() / "image";
-    fs::create_directories(root);
-    fs::create_directories(image);
-    context.host_root = root.string();
-    const fs::path inside = image;
-    context.open_in_image = [inside](const char* path, int flags) {
-      return UniqueFd(::open((inside.string() + path).c_str(), flags | O_CLOEXEC));
-    };
-  }
-  ~FabricNode() { fs::remove_all(root.parent_path()); }
-  FabricNode(const FabricNode&) = delete;
-  FabricNode& operator=(const FabricNode&) = delete;
-
-  static void write_to(const fs::path& place, const std::string& path, const std::string& text) {
-    const fs::path file = place / path.substr(1);
-    fs::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary) << text;
-  }
-  void write(const std::string& path, const std::string& text = "") const { write_to(root, path, text); }
-  void write_image(const std::string& path, const std::string& text = "") const { write_to(image, path, text); }
-
-  /// As the kernel shows an adapter of a PCI device; `number` of its nodes, -1: without any.
-  void add_adapter(const std::string& name, const std::string& module, const std::string& address, int number) const {
-    const std::string device = "/sys/devices/pci0000:00/" + address;
-    write(device + "/vendor", "0x15b3\n");
-    write("/sys/bus/pci/drivers/" + module + "/uevent");
-    fs::create_symlink("../../../bus/pci/drivers/" + module, root / (device + "/driver").substr(1));
-    write("/sys/class/infiniband/" + name + "/ports/1/link_layer", "InfiniBand\n");
-    fs::create_symlink("../../../devices/pci0000:00/" + address, root / ("sys/class/infiniband/" + name + "/device"));
-    if (number < 0) return;
-    write("/sys/class/infiniband_verbs/abi_version", "6\n");
-    write("/sys/class/infiniband_verbs/uverbs" + std::to_string(number) + "/ibdev", name + "\n");
-    write("/sys/class/infiniband_mad/umad" + std::to_string(number) + "/ibdev", name + "\n");
-    write("/dev/infiniband/uverbs" + std::to_string(number));
-    write("/dev/infiniband/umad" + std::to_string(number));
-    write("/dev/infiniband/rdma_cm");
-  }
-  void two_adapters() const {
-    add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", 0);
-    add_adapter("mlx5_1", "mlx5_core", "0000:3d:00.0", 1);
-  }
-  /// What a Debian image with rdma-core and NCCL has.
-  void image_with_verbs() const {
-    write_image("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
-    write_image("/usr/lib/aarch64-linux-gnu/libibverbs.so.1");
-    write_image("/etc/libibverbs.d/mlx5.driver", "driver mlx5\n");
-  }
-  void of_two_nodes() {
-    context.job["SLURM_STEP_NUM_TASKS"] = "4";
-    context.job["SLURM_STEP_NUM_NODES"] = "2";
-    context.job["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)";
-    context.job["SLURM_NODEID"] = "0";
-    context.job["SLURM_LOCALID"] = "0";
-  }
-
-  Edits start(const Hook& hook) const {
-    Edits edits = *hook.prepare(context);
-    if (edits.refusal.empty() && hook.create != nullptr) REQUIRE(hook.create(context, edits));
-    return edits;
-  }
-};
-
-/// Without what depends on the limits of this machine.
-std::vector<std::string> but_for_limits(std::vector<std::string> warnings) {
-  std::erase_if(warnings, [](const std::string& line) { return line.find("can be locked") != std::string::npos; });
-  return warnings;
-}
-
-}  // namespace
 
 TEST_CASE("fake adapters are found with their nodes and providers") {
   const FabricNode node;
@@ -264,8 +175,8 @@ TEST_CASE("the node's libraries for the fabric come in and are found by soname a
   CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0", "libmlx5-rdmav34.so", "libmlx5.so.1"});
   CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver mlx5\n"}});
   CHECK(has(edits.warnings, "fabric_libraries: a provider without libibverbs.so.1"));
-  CHECK(has(edits.warnings, "fabric_libraries: /opt/text on this node: "));
-  CHECK(has(edits.warnings, "fabric_libraries: /opt/missing.so on this node: cannot be opened"));
+  CHECK(has(edits.warnings, "fabric_libraries: library \"/opt/text\" of the node: "));
+  CHECK(has(edits.warnings, "fabric_libraries: find library \"/opt/missing.so\" of the node: no such file or directory"));
 }
 
 TEST_CASE("fake Slingshot needs libfabric and libcxi") {

@@ -103,6 +103,26 @@ TEST_CASE("the ranks of a PyTorch image are Slurm's, as with pyxis") {
   CHECK(of_task(context) == Edits());
 }
 
+TEST_CASE("tasks of a PyTorch image that see one GPU each are told that LOCAL_RANK does not count it") {
+  HookContext context = task_of_step();
+  context.environment["PYTORCH_VERSION"] = "2.9";
+  context.job["SLURM_NODEID"] = "0";
+  context.job["SLURM_PROCID"] = "1";
+  context.job["CUDA_VISIBLE_DEVICES"] = "0,1,2";
+  const auto warned = [&] {
+    const auto warnings = of_task(context).warnings;
+    return std::any_of(warnings.begin(), warnings.end(), [](const auto& text) { return text.find("each task sees one GPU (CUDA_VISIBLE_DEVICES=0)") == 0; });
+  };
+  CHECK_FALSE(warned());
+  context.job["CUDA_VISIBLE_DEVICES"] = "0";
+  CHECK(warned());
+  context.job["SLURM_LOCALID"] = "2";  // one of them tells it
+  CHECK_FALSE(warned());
+  context.job["SLURM_LOCALID"] = "1";
+  context.environment.erase("PYTORCH_VERSION");
+  CHECK_FALSE(warned());
+}
+
 TEST_CASE("threads of a PyTorch image are those of the task's CPUs") {
   auto context = task_of_step();
   context.environment = {{"PYTORCH_VERSION", "2"}};

@@ -2,7 +2,7 @@
 #include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/ld_cache.hpp"
-#include "hooks/mpi/host_library.hpp"
+#include "hooks/libraries/host_library.hpp"
 #include "unit/hooks/image_root.hpp"
 
 namespace spc {
@@ -265,8 +265,8 @@ TEST_CASE("what the site says wrongly is refused by name") {
   const auto error = mpi_abi_hook.prepare(missing.context);
   REQUIRE(!error);
   CHECK(error.error().message() ==
-        "mpi_dependencies: find library \"/no/such.so\" of the node: no such file or directory (hint: check mpi_libraries and "
-        "mpi_dependencies in config.toml)");
+        "mpi_dependencies: find library \"/no/such.so\" of the node: no such file or directory (hint: check the lists of "
+        "libraries in config.toml)");
 
   Scene text;
   text.node.put(kHostMpi, "INPUT(libmpi.so.12)");
@@ -275,6 +275,75 @@ TEST_CASE("what the site says wrongly is refused by name") {
   Scene nothing;
   nothing.context.settings.clear();
   CHECK(has(nothing.run().refusal, "an administrator can set mpi_libraries"));
+}
+
+TEST_CASE("functions that a library exports are read by either table") {
+  for (const bool gnu : {true, false}) {
+    const MadeElf made{.soname = "libmpi.so.12", .functions = {"MPI_Init", "PMPI_Init", "MPI_Send_c"}, .gnu_hash = gnu};
+    CHECK(exported_functions(made.file().get(), "MPI_") == std::set<std::string>{"MPI_Init", "MPI_Send_c"});
+  }
+  CHECK(exported_functions(MadeElf{.soname = "libmpi.so.12"}.file().get(), "MPI_").empty());
+}
+
+TEST_CASE("an older MPI of the node says by name what it lacks") {
+  Scene scene;
+  scene.node.put(kHostMpi, MadeElf{.soname = "libmpi.so.12", .needed = {"libc.so.6"}, .functions = {"MPI_Init", "MPI_Send"}}.bytes());
+  scene.put_library("/usr/lib/libmpi.so.12.5.0", {.soname = "libmpi.so.12",
+                                                  .functions = {"MPI_Init", "MPI_Send", "MPI_Session_init", "MPI_Send_c", "MPI_A", "MPI_B", "MPI_C", "MPIR_x"}});
+  scene.set("mpi_abi", "major");
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  CHECK(edits.warnings == Versions{"the node's libmpi.so.12.1.1 is older than the image's libmpi.so.12.5.0: programs that call MPI_A, "
+                                   "MPI_B, MPI_C, MPI_Send_c or 1 more will fail"});
+}
+
+TEST_CASE("an MPI of the node that no program of the image would find is refused") {
+  Scene scene;
+  scene.node.put("/opt/cray/libmpi_gnu_123.so.12.0.0", MadeElf{.soname = "libmpi_gnu_123.so.12", .needed = {"libc.so.6"}}.bytes());
+  scene.context.settings.clear();
+  scene.set("mpi_libraries", "/opt/cray/libmpi_gnu_123.so.12.0.0");
+  scene.put_library("/usr/lib/libmpich.so.12.1.0", {.soname = "libmpich.so.12"});
+  CHECK(has(scene.run().refusal,
+            "none of mpi_libraries replaces the image's libmpich.so.12: the node's libmpi_gnu_123.so.12 has another name (hint: "));
+  scene.context.mpi.clear();  // also where the site asks for it
+  scene.set("mpi", "host");
+  CHECK(has(scene.run().refusal, "on Cray in lib-abi-mpich"));
+}
+
+TEST_CASE("what the node's MPI needs and the image has is the image's, if the site says so") {
+  Scene scene;
+  scene.node.put(kHostMpi, MadeElf{.soname = "libmpi.so.12", .needed = {"libjson-c.so.3", "libnl-3.so.200", "libc.so.6"}}.bytes());
+  for (const char* name : {"libjson-c.so.3", "libnl-3.so.200", "libcurl.so.4"}) {
+    scene.node.put(std::string("/usr/lib64/") + name, MadeElf{.soname = name, .needed = {"libc.so.6"}}.bytes());
+    scene.set("fallback_libraries", std::string("/usr/lib64/") + name);
+  }
+  scene.put_library("/usr/lib/libnl-3.so.200", {.soname = "libnl-3.so.200"});
+  const Edits edits = scene.run();
+  CHECK(edits.refusal.empty());
+  REQUIRE(edits.libraries.size() == 2);
+  CHECK(edits.libraries[1] == LibraryEdit{"libjson-c.so.3", kInside + "fallback/libjson-c.so.3", false, EM_X86_64});
+  std::vector<std::string> targets;
+  for (const MountEdit& mount : edits.mounts) targets.push_back(mount.target);
+  CHECK(targets == Versions{kInside + "libmpi.so.12.1.1", kInside + "fallback/libjson-c.so.3", "", ""});
+}
+
+TEST_CASE("with the node's MPI, places and variables are the node's") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
+  scene.context.image = {{"OPAL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_INSTALL_PREFIX", "/opt/hpcx/ompi"}, {"OPAL_LIBDIR", "/opt/hpcx/lib"}, {"OMPI_MCA_btl", "^openib"}};
+  scene.context.job = {{"OPAL_LIBDIR", "/opt/site/lib"}};
+  scene.set("mpi_env", "MPICH_GPU_SUPPORT_ENABLED=1");
+  scene.set("mpi_env", "OPAL_PREFIX=/opt/site");
+  const Edits edits = scene.run();
+  CHECK(edits.environment.unset == std::set<std::string>{"PMIX_INSTALL_PREFIX"});
+  CHECK(edits.environment.set ==
+        std::map<std::string, std::string>{{"MPICH_GPU_SUPPORT_ENABLED", "1"}, {"OPAL_LIBDIR", "/opt/site/lib"}, {"OPAL_PREFIX", "/opt/site"}});
+  scene.context.mpi.clear();  // not where the image keeps its own
+  scene.set("mpi", "host");
+  std::filesystem::remove(scene.image.path("/usr/lib/libmpi.so.12.0.5"));
+  std::filesystem::remove(scene.image.path("/usr/lib/libmpi.so.12"));
+  scene.cache.pop_back();
+  CHECK(scene.run().environment == Edits::Environment());
 }
 
 TEST_CASE("it runs only where the node's MPI is asked for") {

@@ -5,7 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/catch.hpp"
+#include "unit/has.hpp"
+#include "unit/hooks/elf_maker.hpp"
 #include "hooks/step/slurm_conf.hpp"
 #include "hooks/mpi/slurm_pmi.hpp"
 
@@ -54,11 +55,20 @@ struct Node {
     }
     return names;
   }
-  /// With the node's files as the image's.
-  [[nodiscard]] Edits task() {
-    context.open_in_image = [this](const char* path, int flags) {
-      return UniqueFd(::open((root.string() + path).c_str(), flags | O_CLOEXEC));
+  void look_into(const Node& image) {
+    context.open_in_image = [place = image.root.string()](const char* path, int flags) {
+      return UniqueFd(::open((place + path).c_str(), flags | O_CLOEXEC));
     };
+  }
+  /// With the node's files as the image's.
+  [[nodiscard]] Edits create() {
+    look_into(*this);
+    Edits edits;
+    REQUIRE(slurm_pmi_hook.create(context, edits));
+    return edits;
+  }
+  [[nodiscard]] Edits task() {
+    look_into(*this);
     auto edits = slurm_pmi_hook.task(context);
     REQUIRE(edits);
     return *std::move(edits);
@@ -222,4 +232,85 @@ TEST_CASE("an image whose MPI does not understand the --mpi that was asked for")
   CHECK(warnings("pmix", "libmpi.so.40") == 0);
   CHECK(warnings("none", "libmpi.so.40") == 1);
   CHECK(warnings("none", "libother.so.1") == 0);
+}
+
+TEST_CASE("places of a module's MPI that the container does not have are unset") {
+  Node node;
+  node.context.job.insert({{"OPAL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_INSTALL_PREFIX", "/opt/pmix"}, {"UCX_MODULE_DIR", "/opt/ucx/lib/ucx"}, {"I_MPI_ROOT", "/opt/intel"}});
+  node.context.environment = node.context.job;
+  node.context.environment["OPAL_PREFIX"] = "/opt/image";
+  node.context.image = {{"OPAL_PREFIX", "/opt/image"}, {"I_MPI_ROOT", "/opt/intel"}};
+  node.write("opt/ucx/lib/ucx/libuct_ib.so", "");
+  const Edits edits = node.task();
+  CHECK(edits.environment.unset == std::set<std::string>{"PMIX_INSTALL_PREFIX"});
+  CHECK(edits.notes == Names{"of an MPI of the host that the container does not have: PMIX_INSTALL_PREFIX is unset"});
+  node.context.mpi = "host";
+  CHECK(node.task().environment.unset.empty());
+}
+
+TEST_CASE("Cray's launcher and an image that cannot talk to it") {
+  Node node;
+  node.context.job["SLURM_MPI_TYPE"] = "cray_shasta";
+  node.context.job["PALS_SPOOL_DIR"] = "/var/spool/slurmd/mpi_cray_shasta/17.3";
+  node.write("usr/lib/libmpich.so.12", "");
+  CHECK(has(node.create().warnings, "--mpi=cray_shasta and an image without Cray's PMI: ranks will not find each other"));
+  node.context.mpi = "host";
+  CHECK(node.create().warnings.empty());
+  node.context.mpi.clear();
+  node.write("usr/lib/libpals.so.0", "");
+  CHECK(node.create().warnings.empty());
+}
+
+TEST_CASE("Open MPI 5 has PMIx only, whatever libraries are there") {
+  Node node;
+  node.context.job["SLURM_MPI_TYPE"] = "pmi2";
+  for (const char* name : {"libmpi.so.40", "libpmi2.so.0"}) node.write(std::string("usr/lib/") + name, "");
+  CHECK(node.create().warnings.empty());
+  node.write("usr/lib/libopen-pal.so.80", "");
+  CHECK(node.create().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
+}
+
+TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
+  Node node;
+  Node image;
+  node.context.job["SLURM_MPI_TYPE"] = "pmi2";
+  node.context.image["I_MPI_ROOT"] = "/opt/intel/oneapi/mpi/latest";
+  const auto start = [&] {
+    Edits edits = node.prepare();
+    node.look_into(image);
+    REQUIRE(slurm_pmi_hook.create(node.context, edits));
+    return edits;
+  };
+  CHECK(has(start().warnings, "the image has Intel MPI, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"));
+  const MadeElf library{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.34"}}}};
+  node.write("usr/lib64/libpmi2.so.0", library.bytes());
+  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6", .version_definitions = {"GLIBC_2.17", "GLIBC_2.31"}}.bytes());
+  CHECK(has(start().warnings, "Intel MPI cannot find Slurm: the node's libpmi2.so.0 needs GLIBC_2.34, but the image's C library is 2.31"));
+  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6", .version_definitions = {"GLIBC_2.17", "GLIBC_2.34"}}.bytes());
+  const Edits edits = start();
+  CHECK(edits.warnings.empty());
+  REQUIRE(edits.libraries.size() == 1);
+  CHECK_FALSE(edits.libraries[0].before);
+  CHECK(edits.libraries[0].path == "/usr/lib/spank-container/pmi/libpmi2.so.0");
+  image.write("usr/lib/spank-container/pmi/libpmi2.so.0", library.bytes());  // as mounted
+  node.context.job["I_MPI_PMI_LIBRARY"] = node.context.environment["I_MPI_PMI_LIBRARY"] = "/usr/lib64/libpmi2.so";
+  const auto task = slurm_pmi_hook.task(node.context);
+  CHECK(task->environment.unset.contains("I_MPI_PMI_LIBRARY"));
+  CHECK(task->environment.defaults.at("I_MPI_PMI_LIBRARY") == "/usr/lib/spank-container/pmi/libpmi2.so.0");
+
+  node.context.image.clear();  // of another MPI: nothing comes
+  const Edits other = start();
+  CHECK(other.libraries.empty());
+  REQUIRE(other.mounts.size() == 1);
+  CHECK(other.mounts[0].target.empty());
+}
+
+TEST_CASE("slurm.conf with what it includes") {
+  Node node;
+  node.write("etc/slurm/slurm.conf", "ClusterName=a\nInclude mpi-default.conf\ninclude /etc/site/more.conf\n");
+  node.write("etc/slurm/mpi-default.conf", "MpiDefault=pmix\n");
+  node.write("etc/site/more.conf", "TmpFS=/fast\nInclude /etc/site/more.conf\n");  // a ring
+  const std::string text = slurm_file(node.context, "slurm.conf");
+  CHECK(slurm_setting(text, "MpiDefault") == "pmix");
+  CHECK(slurm_setting(text, "TmpFS") == "/fast");
 }

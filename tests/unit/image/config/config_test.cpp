@@ -190,8 +190,11 @@ mpi_abi = "strict"
 mpi_libraries = ["/opt/mpi/libmpi.so.40"]
 mpi_dependencies = ["/opt/mpi/libopen-pal.so.40", "/opt/mpi/libucp.so.0"]
 mpi_mounts = ["/opt/mpi:/opt/mpi:ro"]
+mpi_env = ["LD_PRELOAD=libmpi_gtl_cuda.so.0"]
 fabric = "require"
 fabric_libraries = ["/opt/libnccl-net.so"]
+fabric_devices = ["mlx5_[0-9]", "0000:1b:00.?"]
+fallback_libraries = ["/usr/lib64/libnl-3.so.200"]
 frameworks = false
 python_user_base = false
 hooks_off = ["50-nccl"]
@@ -212,8 +215,9 @@ check_at_submit = true
         "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ngpu_numbers=file\ndriver_root=/opt/driver\nprefer_cdi=true\n"
         "cuda_compat=false\nmpi=host\n"
         "mpi_abi=strict\nmpi_libraries=/opt/mpi/libmpi.so.40\nmpi_dependencies=/opt/mpi/libopen-pal.so.40\n"
-        "mpi_dependencies=/opt/mpi/libucp.so.0\nmpi_mounts=/opt/mpi:/opt/mpi:ro\nfabric=require\n"
-        "fabric_libraries=/opt/libnccl-net.so\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout=7\n"
+        "mpi_dependencies=/opt/mpi/libucp.so.0\nmpi_mounts=/opt/mpi:/opt/mpi:ro\n"
+        "mpi_env=LD_PRELOAD=libmpi_gtl_cuda.so.0\nfabric=require\nfabric_libraries=/opt/libnccl-net.so\n"
+        "fabric_devices=mlx5_[0-9]\nfabric_devices=0000:1b:00.?\nfallback_libraries=/usr/lib64/libnl-3.so.200\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout=7\n"
         "user_hooks=true\nenroot_compat=true\ncheck_at_submit=true\n");
 }
 

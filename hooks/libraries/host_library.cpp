@@ -1,4 +1,4 @@
-#include "hooks/mpi/host_library.hpp"
+#include "hooks/libraries/host_library.hpp"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 namespace spc {
 namespace {
 
-constexpr char kHint[] = "check mpi_libraries and mpi_dependencies in config.toml";
+constexpr char kHint[] = "check the lists of libraries in config.toml";
 
 }  // namespace
 
@@ -60,7 +60,7 @@ AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& i
 
 std::string HostLibrary::file_name() const { return source.substr(source.rfind('/') + 1); }
 
-Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::string& path) {
+Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::string& path, std::string_view prefix) {
   const std::string at = host_root + path;
   char resolved[PATH_MAX];
   if (::realpath(at.c_str(), resolved) == nullptr)
@@ -72,7 +72,7 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
         .hint(kHint);
   auto elf =
       SPC_TRY_DURING(formatted("library {} of the node", in_quotes(path)), read_elf(file.get()));
-  if (elf.type != ET_DYN || elf.soname.empty())
+  if (elf.type != ET_DYN || !elf.interpreter.empty())
     return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library").hint(kHint);
   HostLibrary library;
   library.source = resolved;
@@ -80,18 +80,21 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
   if (!host_root.empty() && ::realpath(host_root.c_str(), root) != nullptr && library.source.starts_with(root)) {
     library.source.erase(0, std::string_view(root).size());
   }
-  library.soname = std::move(elf.soname);
+  library.named = !elf.soname.empty();
+  library.soname = library.named ? std::move(elf.soname) : path.substr(path.rfind('/') + 1);
   library.machine = elf.machine;
   library.searches = !elf.rpath.empty() || !elf.runpath.empty();
   library.needed = std::move(elf.needed);
   library.version_needs = std::move(elf.version_needs);
   library.version_definitions = std::move(elf.version_definitions);
+  if (!prefix.empty()) library.functions = exported_functions(file.get(), prefix);
   return library;
 }
 
 std::string HostLibrary::serialize() const {
   std::string text = formatted("source {}\nsoname {}\nmachine {}\n", source, soname, machine);
   if (dependency) text += "dependency yes\n";
+  if (fallback) text += "fallback yes\n";
   if (searches) text += "searches yes\n";
   for (const std::string& name : needed) text += formatted("needs {}\n", name);
   for (const auto& [file, versions] : version_needs) {
@@ -99,6 +102,7 @@ std::string HostLibrary::serialize() const {
     for (const std::string& version : versions) text += formatted("version {}\n", version);
   }
   for (const std::string& version : version_definitions) text += formatted("defines {}\n", version);
+  for (const std::string& function : functions) text += formatted("exports {}\n", function);
   return text;
 }
 
@@ -114,11 +118,13 @@ HostLibrary HostLibrary::parse(std::string_view text) {
     if (key == "soname") library.soname = value;
     if (key == "machine") library.machine = static_cast<std::uint16_t>(decimal(value).value_or(0));
     if (key == "dependency") library.dependency = true;
+    if (key == "fallback") library.fallback = true;
     if (key == "searches") library.searches = true;
     if (key == "needs") library.needed.push_back(value);
     if (key == "of") file = value;
     if (key == "version") library.version_needs[file].insert(value);
     if (key == "defines") library.version_definitions.insert(value);
+    if (key == "exports") library.functions.insert(value);
   }
   return library;
 }

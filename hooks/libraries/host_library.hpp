@@ -30,22 +30,25 @@ AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& i
 /// A library of the node, as read there: in the container, its file is not visible before it is mounted.
 struct HostLibrary {
   std::string source;  ///< on the host, not a link
-  std::string soname;
+  std::string soname;  ///< of one without: its file name, which the loader takes then
   std::uint16_t machine = 0;
+  bool named = true;        ///< it has a soname
   bool dependency = false;  ///< from mpi_dependencies
+  bool fallback = false;    ///< from fallback_libraries: only where the image has none
   bool searches = false;    ///< it has an RPATH, so its dependencies may be found elsewhere
   std::vector<std::string> needed;
   std::map<std::string, std::set<std::string>> version_needs;
   std::set<std::string> version_definitions;
+  std::set<std::string> functions;  ///< those of MPI that it exports, if they were asked for
 
   [[nodiscard]] std::string file_name() const;
 
-  /// Follows links; `host_root` is the prefix of the path and not in `source`.
-  static Result<HostLibrary> read(const std::string& host_root, const std::string& path);
+  /// Follows links; `host_root` is the prefix of the path and not in `source`. `prefix`: of the functions that are wanted.
+  [[gnu::cold]] static Result<HostLibrary> read(const std::string& host_root, const std::string& path, std::string_view prefix = {});
 
   /// For Edits::remembered: lines.
-  [[nodiscard]] std::string serialize() const;
-  static HostLibrary parse(std::string_view text);
+  [[nodiscard, gnu::cold]] std::string serialize() const;
+  [[gnu::cold]] static HostLibrary parse(std::string_view text);
 };
 
 }  // namespace spc

@@ -1,4 +1,4 @@
-#include "hooks/mpi/image_libraries.hpp"
+#include "hooks/libraries/image_libraries.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include <climits>
 
 #include "hooks/loader/loader.hpp"
-#include "hooks/mpi/host_library.hpp"
+#include "hooks/libraries/host_library.hpp"
 #include "hooks/text.hpp"
 
 namespace spc {
@@ -95,6 +95,11 @@ const ElfFile* ImageLibraries::library(const std::string& soname, std::uint16_t 
   const auto [found, is_new] = read_.try_emplace({soname, machine});
   if (is_new) found->second = find(soname, machine);
   return found->second ? &*found->second : nullptr;
+}
+
+std::set<std::string> ImageLibraries::functions(const std::string& path, std::string_view prefix) const {
+  const UniqueFd file = context_.open_in_image(path.c_str(), O_RDONLY);
+  return file ? exported_functions(file.get(), prefix) : std::set<std::string>();
 }
 
 std::string ImageLibraries::libc(std::uint16_t machine) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,8 @@ class ImageLibraries {
   [[nodiscard]] std::vector<ImageLibrary> by_linker_name(std::string_view name, std::uint16_t machine) const;
   /// The library's ELF data; null if the image has none of this soname. Valid as long as this object.
   const ElfFile* library(const std::string& soname, std::uint16_t machine);
+  /// The functions with this prefix that the library in this file exports.
+  [[nodiscard]] std::set<std::string> functions(const std::string& path, std::string_view prefix) const;
   /// 2.36, or a description; for messages.
   std::string libc(std::uint16_t machine);
   /// The last name in a chain of links: libmpi.so.12 -> libmpi.so.12.1.8.
