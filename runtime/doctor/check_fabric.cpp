@@ -11,10 +11,11 @@ using Verdict = Finding::Verdict;
 
 Finding check_infiniband(const Surroundings& around) {
   constexpr char kWhat[] = "InfiniBand";
-  const auto devices = around.names_in("/sys/class/infiniband");
-  if (devices.empty()) return {kWhat, Verdict::ok, "none", ""};
   std::string list;
-  for (const std::string& device : devices) list += (list.empty() ? "" : " ") + device;
+  for (const FabricDevice& device : fabric_of(around)) {
+    if (device.kind == FabricDevice::Kind::verbs) list += (list.empty() ? "" : " ") + device.name;
+  }
+  if (list.empty()) return {kWhat, Verdict::ok, "none", ""};
   std::string open;
   std::string denied;
   for (const std::string& name : around.names_in("/dev/infiniband")) {
@@ -33,6 +34,28 @@ Finding check_infiniband(const Surroundings& around) {
     return {kWhat, Verdict::failed, formatted("{}, not accessible:{}", list, denied),
             "set mode 0666 (udev rules of rdma-core)"};
   return {kWhat, Verdict::ok, list + ":" + open + (denied.empty() ? "" : "; not" + denied), ""};
+}
+
+/// What programs reach by libfabric or PSM2: each kind has device nodes of its own.
+Finding check_other_fabrics(const Surroundings& around) {
+  constexpr char kWhat[] = "EFA, Omni-Path, Slingshot";
+  std::string list;
+  for (const FabricDevice& device : fabric_of(around)) {
+    const char* module = "ib_uverbs and efa";
+    switch (device.kind) {
+      case FabricDevice::Kind::verbs: continue;
+      case FabricDevice::Kind::efa: break;
+      case FabricDevice::Kind::omni_path: module = "hfi1"; break;
+      case FabricDevice::Kind::slingshot: module = "cxi-user"; break;
+    }
+    if (device.node.empty())
+      return {kWhat, Verdict::failed, device.name + " has no device node", formatted("modprobe {} on the node", module)};
+    if (const int error = around.may_open(device.node); error != 0)
+      return {kWhat, Verdict::failed, formatted("{}: {}: {}", device.name, device.node, std::strerror(error)),
+              "set mode 0666 (the vendor's udev rules), and check the step's device cgroup"};
+    list += formatted("{}{}: {}", list.empty() ? "" : ", ", device.name, device.node);
+  }
+  return {kWhat, Verdict::ok, list.empty() ? "none" : list + "; images need libfabric, and NCCL its plugin for it", ""};
 }
 
 Finding check_verbs_library(const Surroundings& around) {
@@ -137,8 +160,14 @@ Finding check_nccl(const Surroundings& around) {
 
 }  // namespace
 
+std::vector<FabricDevice> fabric_of(const Surroundings& around) {
+  HookContext context;
+  context.host_root = around.host_root;
+  return fabric_devices(context);
+}
+
 std::vector<Finding> check_fabric(const Surroundings& around) {
-  return {check_infiniband(around), check_verbs_library(around), check_nccl(around)};
+  return {check_infiniband(around), check_other_fabrics(around), check_verbs_library(around), check_nccl(around)};
 }
 
 std::vector<Finding> preflight(const Surroundings& around) {

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -38,9 +39,10 @@ Finding check_locked_memory(const Surroundings& around) {
   constexpr char kWhat[] = "locked memory";
   const auto& limit = around.locked_memory;
   if (limit.soft == kUnlimited) return {kWhat, Verdict::ok, "unlimited", ""};
-  const bool fabric = !around.names_in("/sys/class/infiniband").empty();
+  const auto adapters = fabric_of(around);
+  const bool fabric = !adapters.empty();
   const std::string detail =
-      in_units(limit.soft) + (fabric ? ", but the node has InfiniBand" : "; relevant for InfiniBand only");
+      in_units(limit.soft) + (fabric ? formatted(", but the node has a fabric ({})", adapters.front().name) : "; relevant for fabrics only");
   if (!fabric) return {kWhat, Verdict::ok, detail, ""};
   if (limit.hard == kUnlimited) return {kWhat, Verdict::failed, detail, "run ulimit -l unlimited in the job"};
   return {kWhat, Verdict::failed, detail,
@@ -64,6 +66,11 @@ Finding check_ptrace(const Surroundings& around) {
   const std::string text = around.text_of("/proc/sys/kernel/yama/ptrace_scope");
   if (text.empty()) return {kWhat, Verdict::ok, "kernel without Yama", ""};
   const int scope = std::atoi(text.c_str());
+  const auto adapters = fabric_of(around);
+  const auto is_efa = [](const FabricDevice& device) { return device.kind == FabricDevice::Kind::efa; };
+  if (scope == 1 && std::any_of(adapters.begin(), adapters.end(), is_efa))
+    return {kWhat, Verdict::warning, "1: libfabric's EFA provider copies between the ranks of a node more slowly",
+            "sysctl kernel.yama.ptrace_scope=0, as AWS recommends; or FI_EFA_ENABLE_SHM_TRANSFER=0"};
   // With 1, MPI libraries allow it to the ranks beside them by prctl(PR_SET_PTRACER).
   if (scope <= 1) return {kWhat, Verdict::ok, std::to_string(scope), ""};
   return {kWhat, Verdict::warning, std::to_string(scope) + ": ranks cannot read each other's memory (CMA)",

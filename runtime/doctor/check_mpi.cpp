@@ -5,6 +5,7 @@
 
 #include "base/format.hpp"
 #include "doctor/preflight.hpp"
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -17,11 +18,21 @@ Finding check_type(const Surroundings& around) {
   const std::string* type = around.variable("SLURM_MPI_TYPE");
   const bool pmix = around.variable("PMIX_NAMESPACE") != nullptr;
   const bool pmi = around.variable("PMI_FD") != nullptr || around.variable("PMI_RANK") != nullptr;
+  const bool pals = around.variable("PALS_SPOOL_DIR") != nullptr;
   const std::string detail = type != nullptr && !type->empty() ? *type : pmix ? "PMIx" : pmi ? "PMI" : "none";
   if (around.variable("SLURM_PROCID") == nullptr) return {kWhat, Verdict::ok, detail + ": not a task of a step", ""};
+  if (pals && !pmix) return {kWhat, Verdict::ok, detail + "; needs Cray's PMI in the image, or --container-mpi=host", ""};
   if (!pmix && !pmi) return {kWhat, Verdict::warning, detail, kCure};
   if (!pmix) return {kWhat, Verdict::ok, detail + "; Open MPI needs pmix", ""};
   return {kWhat, Verdict::ok, detail, ""};
+}
+
+/// An exclusion, or components that every PMIx has, such as hash, which this program's hook sets itself.
+bool can_be_met(const std::string& list) {
+  const auto parts = parts_of(list);
+  return list.starts_with('^') || std::all_of(parts.begin(), parts.end(), [](const std::string& part) {
+    return part == "none" || part == "native" || part == "hash";
+  });
 }
 
 Finding check_pmix(const Surroundings& around) {
@@ -43,7 +54,7 @@ Finding check_pmix(const Surroundings& around) {
   }
   for (const char* variable : {"PMIX_MCA_psec", "PMIX_MCA_gds"}) {
     const auto* forced = around.variable(variable);
-    if (forced != nullptr) {
+    if (forced != nullptr && !can_be_met(*forced)) {
       return {
           kWhat, Verdict::warning,
           formatted("{}={} requires components that the image's PMIx may lack", variable, *forced),

@@ -56,7 +56,7 @@ std::string shown(std::string_view line, Span span) {
 const std::vector<const Failure*>& known_failures() {
   static const std::vector<const Failure*> kAll = [] {
     std::vector<const Failure*> all;
-    for (const auto* list : {&gpu_failures(), &nccl_failures(), &mpi_failures()}) {
+    for (const auto* list : {&gpu_failures(), &nccl_failures(), &mpi_failures(), &fabric_failures()}) {
       for (const Failure& failure : *list) all.push_back(&failure);
     }
     return all;

@@ -21,11 +21,12 @@ struct Failure {
   std::vector<const char*> told_by = {};  ///< ids: if one of these was found, this is its consequence
 };
 
-/// Known failures. The texts are those of the CUDA runtime and driver, NVML, NCCL, Open MPI, PMIx, UCX, rdma-core,
-/// PyTorch and the dynamic loader.
+/// Known failures. The texts are those of the CUDA runtime and driver, NVML, NCCL, Open MPI, PMIx, UCX, rdma-core, libfabric,
+/// Intel MPI, Cray MPICH, PSM2, PyTorch and the dynamic loader.
 const std::vector<Failure>& gpu_failures();
 const std::vector<Failure>& nccl_failures();
 const std::vector<Failure>& mpi_failures();
+const std::vector<Failure>& fabric_failures();
 /// All of them, in this order.
 const std::vector<const Failure*>& known_failures();
 

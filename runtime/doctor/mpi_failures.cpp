@@ -27,7 +27,7 @@ const std::vector<Failure> kMpiFailures{
      .checks = {"PMIx"}},
     {.id = "pmix-data",
      .says = "PMIx cannot use the shared memory of its server",
-     .patterns = {{"gds_ds12_lock"}, {"gds_ds21_lock"}, {"GDS framework"}, {"gds_shmem", "FILE-OPEN-FAILURE"}},
+     .patterns = {{"gds_ds12_lock"}, {"gds_ds21_lock"}, {"GDS framework"}, {"gds_shmem", "FILE-OPEN-FAILURE"}, {"gds_shmem", "FILE_OPEN_FAILURE"}},
      .cause = "the server's directory (PMIX_SERVER_TMPDIR) is not visible in the container, or PMIX_MCA_gds requires a "
               "component that "
               "image and Slurm do not share",

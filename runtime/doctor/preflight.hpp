@@ -4,6 +4,7 @@
 
 #include "doctor/finding.hpp"
 #include "doctor/surroundings.hpp"
+#include "hooks/fabric/node.hpp"
 
 namespace spc {
 
@@ -17,5 +18,8 @@ std::vector<Finding> check_gpus(const Surroundings& around);
 std::vector<Finding> check_limits(const Surroundings& around);
 std::vector<Finding> check_mpi(const Surroundings& around);
 std::vector<Finding> check_fabric(const Surroundings& around);
+
+/// The node's adapters.
+std::vector<FabricDevice> fabric_of(const Surroundings& around);
 
 }  // namespace spc

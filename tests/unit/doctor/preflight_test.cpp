@@ -211,7 +211,7 @@ TEST_CASE("memory that is too small") {
   node.around.locked_memory = {8 << 20, 8 << 20};
   expect(node.check("locked memory"), Verdict::ok, "8.0 MiB");
   node.file("/sys/class/infiniband/mlx5_0/x", "");
-  expect(node.check("locked memory"), Verdict::failed, "InfiniBand");
+  expect(node.check("locked memory"), Verdict::failed, "the node has a fabric (mlx5_0)");
   CHECK(node.check("locked memory").cure.find("LimitMEMLOCK") != std::string::npos);
   node.around.locked_memory.hard = UINT64_MAX;
   CHECK(node.check("locked memory").cure.find("ulimit -l") != std::string::npos);
@@ -255,6 +255,10 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
   expect(node.check("PMIx"), Verdict::failed, "PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0/ does not exist");
   node.file("/var/spool/slurmd/pmix.7.0/x", "");
   expect(node.check("PMIx"), Verdict::ok, "");
+  for (const char* harmless : {"none", "^munge", "native"}) {
+    environment["PMIX_MCA_psec"] = harmless;
+    expect(node.check("PMIx"), Verdict::ok, "");
+  }
   environment["PMIX_MCA_psec"] = "munge,native";
   expect(node.check("PMIx"), Verdict::warning, "PMIX_MCA_psec=munge,native");
   environment.erase("PMIX_RANK");
@@ -262,6 +266,9 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
   environment.erase("PMIX_NAMESPACE");
   environment["SLURM_MPI_TYPE"] = "none";
   expect(node.check("MPI of the step"), Verdict::warning, "none");
+  environment["PALS_SPOOL_DIR"] = "/var/spool/slurmd/mpi_cray_shasta/7.0";
+  expect(node.check("MPI of the step"), Verdict::ok, "needs Cray's PMI");
+  environment.erase("PALS_SPOOL_DIR");
   environment["SLURM_MPI_TYPE"] = "pmi2";
   environment["PMI_FD"] = "20";
   expect(node.check("MPI of the step"), Verdict::ok, "pmi2; Open MPI needs pmix");
@@ -298,6 +305,32 @@ TEST_CASE("InfiniBand whose parts are missing") {
   node.file("/dev/infiniband/uverbs0", "");
   node.denied = {"/dev/infiniband/uverbs0"};
   expect(node.check("InfiniBand"), Verdict::failed, "uverbs0 (Operation not permitted)");
+}
+
+TEST_CASE("fake adapters of other fabrics") {
+  FakeNode node;
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok, "none");
+  node.file("/sys/class/cxi/cxi0/properties", "");
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "cxi0 has no device node");
+  CHECK(node.check("EFA, Omni-Path, Slingshot").cure == "modprobe cxi-user on the node");
+  node.file("/dev/cxi0", "");
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok, "cxi0: /dev/cxi0; images need libfabric");
+  node.denied = {"/dev/cxi0"};
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "cxi0: /dev/cxi0: Operation not permitted");
+  expect(node.check("InfiniBand"), Verdict::ok, "none");
+  node.around.locked_memory = {64 << 10, 64 << 10};
+  expect(node.check("locked memory"), Verdict::failed, "0.1 MiB, but the node has a fabric (cxi0)");
+}
+
+TEST_CASE("a fake node with EFA") {
+  FakeNode node;
+  node.file("/sys/class/infiniband/efa_0/x", "");
+  node.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "efa_0\n");
+  node.file("/dev/infiniband/uverbs0", "");
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok, "efa_0: /dev/infiniband/uverbs0");
+  expect(node.check("InfiniBand"), Verdict::ok, "none");
+  node.file("/proc/sys/kernel/yama/ptrace_scope", "1\n");
+  expect(node.check("ptrace scope"), Verdict::warning, "1: libfabric's EFA provider");
 }
 
 TEST_CASE("NCCL's settings that name what is not there") {
