@@ -1,5 +1,8 @@
 // Which GPUs a container gets, on a node of four fake ones. What the numbers are: minors run against the order of the bus.
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "unit/catch.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/step/gpu_allocation.hpp"
@@ -234,6 +237,35 @@ TEST_CASE("fake GPUs: capabilities choose libraries, programs and sockets") {
   CHECK(targets("") == "libcuda" + v + "libnvidia-brandnew" + v + "libnvidia-ml" + v + "libnvidia-ptxjitcompiler" + v +
                            "nvidia-smi nvidia-cuda-mps-control ");
   CHECK(targets("video").find("libvdpau_nvidia") != std::string::npos);
+}
+
+TEST_CASE("fake GPUs: a container of its own namespaces is told that the MPS daemon may refuse it") {
+  const FourGpus node;
+  auto context = node.of_step({0});
+  const auto warned = [&] {
+    const Edits edits = gpu_edits(context);
+    return std::any_of(edits.warnings.begin(), edits.warnings.end(), [](const auto& text) {
+      return text.starts_with("the node's MPS daemon may refuse programs in IPC or PID namespaces of their own, with CUDA error 805");
+    });
+  };
+  context.own_ipc = true;
+  CHECK_FALSE(warned());  // there is no daemon
+  node.file("/tmp/nvidia-mps/control");
+  CHECK_FALSE(warned());  // a file is none: the daemon's is a socket
+  const std::string path = node.host() / "tmp/nvidia-mps/control";
+  std::filesystem::remove(path);
+  const UniqueFd daemon(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  REQUIRE(path.copy(address.sun_path, sizeof address.sun_path - 1) == path.size());
+  REQUIRE(::bind(daemon.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  CHECK(warned());
+  context.own_ipc = false;
+  CHECK_FALSE(warned());
+  context.own_pid = true;
+  CHECK(warned());
+  context.job["CUDA_MPS_PIPE_DIRECTORY"] = "/tmp/another";
+  CHECK_FALSE(warned());
 }
 
 TEST_CASE("fake GPUs: a capability that does not exist is named") {

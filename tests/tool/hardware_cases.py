@@ -1,0 +1,62 @@
+"""tests/hardware/run, the script for a person with a real node, on fake ones: what it finds, and that it says what is wrong."""
+
+import os
+import re
+import subprocess
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def look(*words):
+    with tempfile.TemporaryDirectory() as out:
+        done = subprocess.run([os.path.join(ROOT, "tests/hardware/run"), "--out", out, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, check=False)
+        with open(os.path.join(out, "report.txt")) as file:
+            assert all(line in file.read() or line == "" for line in ["=== 1-found.log"]), "the report lacks a log"
+    return done.returncode, done.stdout
+
+
+def fake_node(directory, files):
+    """files: path -> text, or an octal mode for a device node."""
+    for path, what in files.items():
+        os.makedirs(os.path.dirname(directory + path), exist_ok=True)
+        with open(directory + path, "w") as file:
+            file.write(what if isinstance(what, str) else "")
+        if not isinstance(what, str):
+            os.chmod(directory + path, what)
+
+
+def test_the_rehearsal_finds_every_fake_kind_of_hardware():
+    status, said = look("--rehearse", *map(str, range(1, 10)))
+    assert status == 0 and "9 passed, 0 failed, 0 skipped" in said and "REHEARSAL" in said, said
+    found = re.findall(r"found: ([\w-]+): ", said)
+    assert found == ["NVIDIA", "MIG", "AMD", "InfiniBand", "EFA", "Slingshot", "Omni-Path"], found
+
+
+def test_a_fake_node_without_hardware_skips_everything():
+    with tempfile.TemporaryDirectory() as node:
+        os.makedirs(node + "/dev")
+        status, said = look("--look", "--node", node)
+    assert status == 0 and "0 passed, 0 failed, 9 skipped" in said, said
+
+
+def test_what_is_wrong_on_a_fake_node_fails():
+    gpu = "/proc/driver/nvidia"
+    files = {"/dev/nvidia0": 0o660, "/dev/nvidiactl": 0o666, "/dev/nvidia-caps/nvidia-cap12": 0o400, "/dev/nvidia-nvswitchctl": 0o666,
+             f"{gpu}/gpus/0000:1b:00.0/information": "Device Minor: \t 0\n",
+             f"{gpu}/capabilities/gpu0/mig/gi1/access": "DeviceFileMinor: 12\nDeviceFileMode: 292\n",
+             "/sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n", "/sys/class/cxi/cxi0/x": ""}
+    with tempfile.TemporaryDirectory() as node:
+        fake_node(node, files)
+        os.makedirs(node + "/sys/class/infiniband/hfi1_0/device")
+        os.symlink("../../../bus/pci/drivers/hfi1", node + "/sys/class/infiniband/hfi1_0/device/driver")
+        status, said = look("--look", "--node", node)
+    wrong = re.findall(r"^FAILED  (\w+): (.*)$", said, re.M)
+    assert status == 1 and [name for name, _ in wrong] == ["modes", "order", "manager", "verbs", "cxi", "opa"], said
+    assert "nvidia0:660 nvidia-cap12:400" in said and "/dev/nvidia-uvm is missing" in said and "modprobe cxi-user): cxi0" in said, said
+
+
+def test_an_unknown_check_is_named():
+    done = subprocess.run([os.path.join(ROOT, "tests/hardware/run"), "--look", "10a"], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2 and 'there is no "10a"' in done.stderr, done.stderr
