@@ -6,7 +6,7 @@
 
 namespace {
 
-const std::string kInside = "/usr/lib/spank-container/fabric/";
+const std::string kOfFabric = "/usr/lib/spank-container/fabric/";
 
 /// A node with Slingshot and an image with NCCL, its plugin and glibc 2.31 on two nodes of a step.
 struct LibraryNode : FabricNode {
@@ -52,7 +52,7 @@ TEST_CASE("a fake library that needs a newer C library than the image's is left 
   node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.38"}}}});
   const auto edits = node.start(fabric_hook);
   CHECK(given(edits) == Names{"libcxi.so.1"});
-  CHECK(mounted(edits) == Names{kInside + "libcxi.so.1"});
+  CHECK(mounted(edits) == Names{kOfFabric + "libcxi.so.1"});
   CHECK(has(edits.warnings,
             "fabric_libraries: the node's libfabric.so.1 needs GLIBC_2.38, but the image's C library is 2.31: it is left out (hint: use "
             "an image of a newer distribution)"));
@@ -91,8 +91,8 @@ TEST_CASE("a fake fallback is given only where the image has none and another ne
   CHECK(edits.libraries.front().before);
   CHECK_FALSE(edits.libraries.back().before);
   // Not where LD_LIBRARY_PATH would let it win for all programs.
-  CHECK(mounted(edits) == Names{kInside + "libfabric.so.1", kInside + "libcxi.so.1", kInside + "fallback/libnl-3.so.200"});
-  CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") + "/" == kInside);
+  CHECK(mounted(edits) == Names{kOfFabric + "libfabric.so.1", kOfFabric + "libcxi.so.1", kOfFabric + "fallback/libnl-3.so.200"});
+  CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") + "/" == kOfFabric);
 }
 
 TEST_CASE("a fake libfabric with which the image's own MPI would not start is left out") {
