@@ -19,12 +19,12 @@ constexpr char kOfJob[] = "job ";  ///< before a file that the job names
 constexpr char kTopologies[] = "/var/run/nvidia-topologyd";
 
 /// Variables with the path of a file, or, of plugins, with a list of names and paths (nccl, src/plugin/plugin_open.cc).
-constexpr std::array<std::string_view, 9> kNames{"NCCL_TOPO_FILE",  "NCCL_GRAPH_FILE",   "NCCL_TUNER_CONFIG_PATH",
-                                                 "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
-                                                 "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
+constexpr std::array<std::string_view, 9> kNamingFiles{"NCCL_TOPO_FILE",  "NCCL_GRAPH_FILE",   "NCCL_TUNER_CONFIG_PATH",
+                                                       "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
+                                                       "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
 
 void add_paths(std::string_view name, std::string_view value, std::vector<std::string>& files) {
-  if (std::ranges::find(kNames, name) == kNames.end()) return;
+  if (std::ranges::find(kNamingFiles, name) == kNamingFiles.end()) return;
   for (const std::string& part : name.ends_with("_PLUGIN") ? parts_of(value) : std::vector<std::string>{std::string(value)}) {
     if (part.starts_with('/') && std::ranges::find(files, part) == files.end()) files.push_back(part);
   }

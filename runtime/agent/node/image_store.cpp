@@ -115,9 +115,9 @@ Result<void> ImageStore::publish(int frozen, const std::string& path) const {
 }
 
 Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file) const {
-  SPC_TRY(check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT));
-  if (file.empty()) return {};
-  return publish(SPC_TRY(freeze(std::move(file.front()))).get(), path);
+  const UniqueFd frozen = file.empty() ? UniqueFd() : SPC_TRY(freeze(std::move(file.front())));
+  SPC_TRY(check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT));  // as late as can be: others open it
+  return frozen ? publish(frozen.get(), path) : Result<void>();
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {
