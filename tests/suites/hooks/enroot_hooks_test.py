@@ -134,7 +134,7 @@ def a_hook_that_fails_fails_the_step_with_its_words(cluster):
 
 @test
 def what_a_hook_prints_is_capped_and_escaped(cluster):
-    flood = "head -c 50000000 /dev/zero | tr '\\0' x >&2\nprintf 'red \\033[31m\\377\\n' >&2; { yes || :; } | head -c 50000000 >&2; echo out\n"
+    flood = "head -c 5000000 /dev/zero | tr '\\0' x >&2\nprintf 'red \\033[31m\\377\\n' >&2; { yes || :; } | head -c 5000000 >&2; echo out\n"
     with Hooks(cluster, {"a.sh": "printf '\\033[31m\\n' >&2\n" + flood}):
         done = step(cluster, "echo done")
     done.good("done")
