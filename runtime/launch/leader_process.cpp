@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 
+#include <csignal>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -62,7 +63,7 @@ Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& poli
   return led;
 }
 
-/// The leader's process. It ends when the agent is gone, and then what it has started; killed, it could not.
+/// The leader's process. It ends when the agent is gone, and then what it has started.
 int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent, int task) try {
   ::prctl(PR_SET_NAME, "leader");
   line.user_source().start_for_podman(
@@ -123,7 +124,9 @@ Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage
       others.reset();
       return lead_and_report(call, line, policy, entrypoint.notes(), parent, task);
     };
-    leader.process = SPC_TRY(Child::run(work, "start the leader", 0, parent));
+    // The task is all that Slurm signals: a leader that outlives it is found in the step's cgroup, and Slurm sleeps for a second.
+    const int death_signal = parent == ChildOf::us ? SIGKILL : 0;
+    leader.process = SPC_TRY(Child::run(work, "start the leader", death_signal, parent));
     theirs.reset();
     led = wait_for_leader(call, line, ours.get());
   }

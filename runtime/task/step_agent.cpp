@@ -167,7 +167,9 @@ void StepAgent::stop(const StepChannel& channel) {
   // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
   if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);
   // What it had started dies with one that was killed, but a moment later, and would keep Slurm from removing the step's cgroups.
-  for (int patience = 1000; patience > 0 && ::kill(-pid_, 0) == 0; --patience) ::usleep(1000);
+  // Where slurmstepd takes orphans in, they are its children.
+  const auto remain = [&] { return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, 0) == 0; };
+  for (int patience = 1000; patience > 0 && remain(); --patience) ::usleep(1000);
   // Where other steps of the user's find this one.
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
