@@ -1,16 +1,11 @@
 # How the rooms of the code are built: a static library each, programs of them, and what is installed.
 set(SPC_PROGRAM_DIR ${PROJECT_BINARY_DIR}/libexec)
 
-# Files of a target are compiled in groups of sixteen, and with sanitizers all in one: each group has the standard library's
-# templates again, which is most of what is compiled there. A class whose members have types of its own file only is no
-# mistake then.
+# All files of a target are compiled as one: each alone would have the standard library's templates again, which is most of what
+# is compiled. A class whose members have types of its own file only is no mistake then.
 function(spc_group target)
   if(SPC_GROUPS)
-    set(most 16)
-    if(SPC_SANITIZE)
-      set(most 0)
-    endif()
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${most})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()

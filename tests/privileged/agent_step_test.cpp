@@ -19,7 +19,8 @@
 #include "protocol/image_record.hpp"
 #include "scene.hpp"
 #include "protocol/store_layout.hpp"
-#include "unit/catch.hpp"
+#include "unit/has.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -80,10 +81,7 @@ void serve_by_fuse(AgentTools& tools) { tools.policy.squashfs = PolicyRecord::by
 
 std::string said(const TaskMessage& answer) { return answer.failure.is_set() ? answer.failure.error().message() : ""; }
 
-bool says(const TaskMessage& answer, const char* text) {
-  UNSCOPED_INFO("the answer is: " << said(answer));
-  return said(answer).find(text) != std::string::npos;
-}
+TextHas says(const TaskMessage& answer, const char* text) { return has(said(answer), text); }
 
 }  // namespace
 

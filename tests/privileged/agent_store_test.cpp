@@ -11,7 +11,7 @@
 #include "agent/node/image_store.hpp"
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "files.hpp"
 #include "protocol/image_record.hpp"
 #include "protocol/store_layout.hpp"

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 
@@ -74,20 +74,20 @@ void make_image(const ImageScene& scene) {
 TEST_CASE("of two servers of a file system either can finish while files are read") {
   const ImageScene scene;
   make_image(scene);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 10; ++round) {
     INFO(round);
     auto first = FuseServer::start(scene.image).value();
     auto second = first.join().value();
     const Readers readers(first.root());
-    readers.await(200);
+    readers.await(50);
     CHECK((round % 2 == 0 ? first : second).finish() == 0);
-    readers.await(200);
+    readers.await(50);
     INFO(readers.how());
     CHECK(readers.wrong() == 0);
     auto third = (round % 2 == 0 ? second : first).join().value();
-    readers.await(50);
+    readers.await(20);
     CHECK((round % 2 == 0 ? second : first).finish() == 0);
-    readers.await(200);
+    readers.await(50);
     CHECK(readers.wrong() == 0);
   }
 }

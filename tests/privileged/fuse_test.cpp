@@ -17,7 +17,7 @@
 #include <sstream>
 #include <thread>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "files.hpp"
 #include "scene.hpp"
 #include "fuse_server.hpp"

@@ -10,7 +10,7 @@
 
 #include "agent/node/privilege.hpp"
 #include "base/socket.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "files.hpp"
 #include "scene.hpp"
 

@@ -16,7 +16,7 @@
 #include "agent/builder/loop_device.hpp"
 #include "agent/builder/mount.hpp"
 #include "agent/node/privilege.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "files.hpp"
 #include "loop_devices.hpp"
 

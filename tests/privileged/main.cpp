@@ -1,11 +1,7 @@
 // Runs in a mount namespace of its own with fresh /var/lib and /run, so that nothing of the machine is touched.
 
-#ifdef SPC_CATCH2_V2
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
-#else
-#include <catch2/catch_session.hpp>
-#endif
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
 
 #include <sched.h>
 #include <sys/mount.h>
@@ -29,7 +25,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   spc::install_programs();
-  const int failures = Catch::Session().run(argc, argv);
+  const int failures = doctest::Context(argc, argv).run();
   if (!spc::becomes_true([] { return spc::our_loop_devices().empty(); })) {
     std::fputs("privileged_test: a loop device is left\n", stderr);
     return 1;

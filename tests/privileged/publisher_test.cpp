@@ -11,7 +11,7 @@
 #include "base/file.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "scene.hpp"
 
 using namespace spc;

@@ -13,7 +13,7 @@
 #include "agent/node/privilege.hpp"
 #include "agent/node/setup.hpp"
 #include "base/socket.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 namespace fs = std::filesystem;
 

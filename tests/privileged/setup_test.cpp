@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "agent/node/setup.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;

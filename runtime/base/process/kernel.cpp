@@ -1,6 +1,5 @@
 #include "base/process/kernel.hpp"
 
-#include <fcntl.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -9,8 +8,6 @@
 #include <charconv>
 #include <string>
 #include <system_error>
-
-#include "base/file.hpp"
 
 namespace spc {
 
@@ -27,20 +24,6 @@ KernelVersion running_kernel() {
   utsname system{};
   ::uname(&system);
   return kernel_version(system.release);
-}
-
-bool reads_lz4(const std::string& root) {
-  utsname system{};
-  ::uname(&system);
-  const std::string release = system.release;
-  for (const std::string& path : {root + "/boot/config-" + release, root + "/lib/modules/" + release + "/config"}) {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    constexpr std::size_t kMost = std::size_t{4} << 20;
-    if (!file) continue;
-    const auto text = read_file(file.get(), kMost);
-    if (text) return text->find("\nCONFIG_SQUASHFS_LZ4=y\n") != std::string::npos;
-  }
-  return false;
 }
 
 Result<void> check_kernel() {

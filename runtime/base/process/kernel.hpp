@@ -20,10 +20,6 @@ KernelVersion running_kernel();
 
 inline constexpr KernelVersion kMapsSquashfs{6, 2};  ///< the first that maps the owners of a squashfs
 
-/// Whether the running kernel can mount a squashfs that is compressed with lz4, as Debian's and Ubuntu's can and Red Hat's cannot:
-/// what its configuration says, in a file below `root`. No: or that is not known.
-bool reads_lz4(const std::string& root = "");
-
 /// An Error that names the kernel if containers cannot be started with it: mount_setattr(2) is missing, as before Linux 5.12.
 Result<void> check_kernel();
 

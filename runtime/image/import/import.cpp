@@ -8,10 +8,10 @@
 #include <set>
 
 #include "base/format.hpp"
-#include "base/process/kernel.hpp"
 #include "image/import/admission.hpp"
 #include "image/import/make_room.hpp"
 #include "image/import/stored_image.hpp"
+#include "image/layer/worker/kernel_lz4.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/local_source.hpp"
 #include "image/pull/pull_layers.hpp"

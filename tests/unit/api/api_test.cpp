@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "spank_container/runtime.h"
 
 #include <cstddef>

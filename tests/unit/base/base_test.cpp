@@ -4,7 +4,7 @@
 #include "base/socket.hpp"
 #include "protocol/wire_error.hpp"
 #include "base/text.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 #include <fcntl.h>
 

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

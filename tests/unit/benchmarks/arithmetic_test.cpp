@@ -5,7 +5,7 @@
 #include "benchmarks/cuda/arithmetic.hpp"
 #include "benchmarks/cuda/device.hpp"
 #include "benchmarks/nccl/exchange.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc::bench;
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "doctor/diagnose.hpp"
 
 using namespace spc;

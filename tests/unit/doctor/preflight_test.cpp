@@ -4,7 +4,7 @@
 #include <fstream>
 #include <set>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "doctor/failure.hpp"
 #include "doctor/preflight.hpp"
 
@@ -71,7 +71,7 @@ class FakeNode {
 };
 
 void expect(const Finding& finding, Verdict verdict, const std::string& detail) {
-  INFO(finding.what + ": " + finding.detail + " | " + finding.cure);
+  INFO(finding.what, ": ", finding.detail, " | ", finding.cure);
   CHECK(static_cast<int>(finding.verdict) == static_cast<int>(verdict));
   CHECK(finding.detail.find(detail) != std::string::npos);
   CHECK(finding.cure.empty() == (verdict == Verdict::ok));
@@ -108,7 +108,7 @@ TEST_CASE("every check has a name of its own, and failures name only checks that
   for (const Finding& finding : preflight(FakeNode().around)) CHECK(names.insert(finding.what).second);
   for (const Failure* failure : known_failures()) {
     for (const char* check : failure->checks) {
-      INFO(std::string(failure->id) + ": " + check);
+      INFO(std::string(failure->id), ": ", check);
       CHECK(names.count(check) == 1);
     }
   }

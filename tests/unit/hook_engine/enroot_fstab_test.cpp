@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "hook_engine/enroot_fstab.hpp"
 #include "hook_engine/root_path.hpp"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "hook_engine/hook_conditions.hpp"
 #include "hook_engine/hook_description.hpp"
 #include "hook_engine/hook_directory.hpp"

@@ -1,5 +1,5 @@
 #include "base/socket.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/launch.hpp"
 #include "task/visit.hpp"
 

@@ -1,6 +1,6 @@
 #include "spank/components.hpp"
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spank_container;
 

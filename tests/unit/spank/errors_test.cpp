@@ -7,7 +7,7 @@
 #include <chrono>
 #include <mutex>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "spank/error_gathering.hpp"
 
 using namespace spank_container;

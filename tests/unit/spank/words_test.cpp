@@ -1,7 +1,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "spank/given.hpp"
 #include "spank/oci_hint.hpp"
 #include "spank/settings.hpp"

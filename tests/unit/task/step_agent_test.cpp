@@ -12,7 +12,7 @@
 
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -80,11 +80,11 @@ TEST_CASE("what the saver says is passed on until it is done, and no descriptor 
 
 TEST_CASE("a saver that is gone is not waited for, whoever holds its socket") {
   auto channel = StepChannel::open().value();
-  SECTION("it ends meanwhile") {
+  SUBCASE("it ends meanwhile") {
     start_saver(channel, [] { ::usleep(100'000); });
     CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") != std::string::npos);
   }
-  SECTION("it has been reaped already") {
+  SUBCASE("it has been reaped already") {
     const pid_t child = start_saver(channel, [] {});
     ::waitpid(child, nullptr, 0);
     CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") != std::string::npos);

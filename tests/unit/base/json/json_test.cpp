@@ -1,6 +1,6 @@
 #include "base/json/json.hpp"
 #include "base/json/json_object.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

@@ -11,7 +11,7 @@
 #include "base/process/child.hpp"
 #include "base/process/supervised.hpp"
 #include "base/socket.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

@@ -1,17 +1,14 @@
 #include "base/process/kernel.hpp"
 
 #include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "base/process/seccomp_filter.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -22,26 +19,6 @@ TEST_CASE("the version of a kernel is what its release begins with") {
   CHECK((kernel_version("6.2-rc1") == kMapsSquashfs));
   for (const char* none : {"", "6", "6.", "x.1", "6-1", "99999999999.1"}) CHECK((kernel_version(none) == KernelVersion()));
   CHECK((running_kernel() > KernelVersion{3, 0}));
-}
-
-TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
-  std::string root = "/tmp/spc-kernel-XXXXXX";
-  REQUIRE(::mkdtemp(root.data()) != nullptr);
-  utsname system{};
-  ::uname(&system);
-  const std::string release = system.release;
-  const auto write = [&](const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
-    std::ofstream(root + path) << text;
-    return reads_lz4(root);
-  };
-  CHECK_FALSE(reads_lz4(root));
-  CHECK_FALSE(write("/boot/config-1.2.3", "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\n"));
-  const std::string of_module = "/lib/modules/" + release + "/config";
-  CHECK_FALSE(write(of_module, "CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_LZ4 is not set\nCONFIG_SQUASHFS_ZSTD=y\n"));
-  CHECK(write(of_module, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\nCONFIG_SQUASHFS_ZSTD=y\n"));
-  CHECK_FALSE(write("/boot/config-" + release, "CONFIG_SQUASHFS=m\n"));  // the first counts
-  std::filesystem::remove_all(root);
 }
 
 TEST_CASE("a kernel without mount_setattr is named, and what is needed") {

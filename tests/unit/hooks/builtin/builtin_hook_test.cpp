@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"

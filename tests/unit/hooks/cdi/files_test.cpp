@@ -1,6 +1,6 @@
 #include <set>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "cdi_files.hpp"
 #include "hooks/cdi/names.hpp"
 #include "hooks/cdi/spec.hpp"

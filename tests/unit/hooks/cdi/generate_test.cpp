@@ -1,6 +1,6 @@
 #include <set>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "cdi_files.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/cdi/cdi.hpp"

@@ -1,7 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "cdi_files.hpp"
 #include "hooks/cdi/registry.hpp"
 

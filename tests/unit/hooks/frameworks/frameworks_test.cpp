@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "hooks/frameworks/frameworks.hpp"
 #include "hooks/step/host_list.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
@@ -27,7 +27,7 @@ HookContext task_of_step() {
 }
 
 Edits of_task(const HookContext& context) {
-  REQUIRE(frameworks_hook.task != nullptr);
+  REQUIRE(bool(frameworks_hook.task));
   return *frameworks_hook.task(context);
 }
 

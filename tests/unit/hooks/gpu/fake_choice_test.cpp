@@ -3,7 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/step/gpu_allocation.hpp"
 #include "hooks/gpu/dri.hpp"

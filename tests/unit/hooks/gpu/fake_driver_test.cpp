@@ -1,6 +1,6 @@
 // What is found of a driver that is made of files.
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
@@ -77,22 +77,23 @@ TEST_CASE("fake driver: in the places of the GPU operator and of GKE") {
 }
 
 TEST_CASE("fake driver: in Debian's two places") {
-  const FakeNode node;
-  const std::string branch = GENERATE(as<std::string>{}, "current", "tesla", "tesla-535", "legacy-535xx");
-  const std::string libraries = kLibraries, current = libraries + "/nvidia/" + branch;
-  node.libraries(libraries + "/nvidia/legacy-390xx", "390.1");
-  node.kernel("535.183.01");
-  node.libraries(current, "535.183.01");
-  node.link(libraries + "/libcuda.so.1", "/etc/alternatives/glx--libcuda.so.1");
-  node.link("/etc/alternatives/glx--libcuda.so.1", current + "/libcuda.so.1");
-  node.library(libraries + "/libnvidia-tls.so.535.183.01", "libnvidia-tls.so.535.183.01");
-  node.link(libraries + "/libnvidia-ml.so.535.183.01", current + "/libnvidia-ml.so.535.183.01");
-  const auto driver = discover_nvidia(node.host().string(), "");
-  CHECK(driver.library_directories == std::vector<std::string>{current});
-  CHECK(has_library(driver, "libcuda.so.535.183.01"));
-  CHECK(has_library(driver, "libnvidia-tls.so.535.183.01"));
-  CHECK(std::count_if(driver.libraries.begin(), driver.libraries.end(),
-                      [](const NvidiaLibrary& it) { return it.file == "libnvidia-ml.so.535.183.01"; }) == 1);
+  for (const std::string branch : {"current", "tesla", "tesla-535", "legacy-535xx"}) {
+    const FakeNode node;
+    const std::string libraries = kLibraries, current = libraries + "/nvidia/" + branch;
+    node.libraries(libraries + "/nvidia/legacy-390xx", "390.1");
+    node.kernel("535.183.01");
+    node.libraries(current, "535.183.01");
+    node.link(libraries + "/libcuda.so.1", "/etc/alternatives/glx--libcuda.so.1");
+    node.link("/etc/alternatives/glx--libcuda.so.1", current + "/libcuda.so.1");
+    node.library(libraries + "/libnvidia-tls.so.535.183.01", "libnvidia-tls.so.535.183.01");
+    node.link(libraries + "/libnvidia-ml.so.535.183.01", current + "/libnvidia-ml.so.535.183.01");
+    const auto driver = discover_nvidia(node.host().string(), "");
+    CHECK(driver.library_directories == std::vector<std::string>{current});
+    CHECK(has_library(driver, "libcuda.so.535.183.01"));
+    CHECK(has_library(driver, "libnvidia-tls.so.535.183.01"));
+    CHECK(std::count_if(driver.libraries.begin(), driver.libraries.end(),
+                        [](const NvidiaLibrary& it) { return it.file == "libnvidia-ml.so.535.183.01"; }) == 1);
+  }
 }
 
 TEST_CASE("fake driver: with driver_root nothing else counts") {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/json/edits.hpp"

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/nvidia_driver/cuda_compat.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/gpu/requirement.hpp"
 

@@ -1,7 +1,7 @@
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

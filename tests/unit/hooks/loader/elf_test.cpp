@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/elf.hpp"
 

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/config/config.hpp"
 #include "image/config/config_example.hpp"
 

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/credentials/credentials.hpp"
 
 #include <fcntl.h>

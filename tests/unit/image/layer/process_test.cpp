@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "base/file.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/layer/sandbox.hpp"
 #include "unit/image/samples/layer_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"

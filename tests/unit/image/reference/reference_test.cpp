@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/reference/reference.hpp"
 #include "image/reference/request.hpp"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

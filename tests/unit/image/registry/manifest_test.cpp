@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
 #include "unit/image/helpers.hpp"

@@ -1,7 +1,7 @@
 #include "image/signature/attachment.hpp"
 
 #include "image/signature/kept_signatures.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;

@@ -1,6 +1,6 @@
 #include "image/signature/trust_policy.hpp"
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/store/eviction.hpp"
 #include "unit/image/helpers.hpp"
 

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/store/store.hpp"
 
 #include <fcntl.h>

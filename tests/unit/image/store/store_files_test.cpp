@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "image/store/store.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;

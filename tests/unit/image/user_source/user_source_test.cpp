@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/registry/user_source_link.hpp"
 
 #include <fcntl.h>

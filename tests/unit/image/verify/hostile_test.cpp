@@ -78,7 +78,8 @@ TEST_CASE("other formats, versions and places are refused") {
     for (const std::uint64_t place :
          {std::uint64_t{0}, std::uint64_t{96}, sample().size() + 0, sample().size() - 1, std::uint64_t{1} << 40U,
           std::uint64_t{1} << 63U, ~std::uint64_t{0} - 7, ~std::uint64_t{0}}) {
-      CAPTURE(field, place);
+      CAPTURE(field);
+      CAPTURE(place);
       CHECK_FALSE(with_super(field, place).empty());
     }
   }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
 

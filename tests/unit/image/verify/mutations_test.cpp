@@ -7,7 +7,7 @@
 #include <array>
 #include <tuple>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
 
@@ -86,7 +86,10 @@ TEST_CASE("no byte of the tables' contents can be changed to anything our conver
       const char before = byte;
       for (const int change : kChanges) {
         byte = static_cast<char>(before ^ change);
-        CAPTURE(table == &Parts::inodes, table == &Parts::directories, &byte - (changed.*table).data(), change);
+        CAPTURE(table == &Parts::inodes);
+        CAPTURE(table == &Parts::directories);
+        CAPTURE(&byte - (changed.*table).data());
+        CAPTURE(change);
         check_harmless(changed.image(), original, accepted);
         ++tried;
       }
@@ -98,38 +101,48 @@ TEST_CASE("no byte of the tables' contents can be changed to anything our conver
 }
 
 TEST_CASE("no byte of the stored image behind the data can be changed to anything our converter could not write") {
-  const auto image = sample_image(GENERATE(from_range(kCompressions)));
-  const Image original = read_image(memory_file(image).get());
-  unsigned accepted = 0;
-  for (std::size_t at = get<std::uint64_t>(image, kInodeTable); at < image.size(); ++at) {
-    for (const int change : {0x01, 0xff}) {
-      if (at > get<std::uint64_t>(image, kUsed) + 16 && change == 0x01) continue;
-      auto changed = image;
-      changed[at] = static_cast<char>(changed[at] ^ change);
-      CAPTURE(at, change);
-      check_harmless(changed, original, accepted);
+  for (const auto compression : kCompressions) {
+    const auto image = sample_image(compression);
+    const Image original = read_image(memory_file(image).get());
+    unsigned accepted = 0;
+    std::string changed = image;
+    for (std::size_t at = get<std::uint64_t>(image, kInodeTable); at < image.size(); ++at) {
+      for (const int change : {0x01, 0xff}) {
+        if (at > get<std::uint64_t>(image, kUsed) + 16 && change == 0x01) continue;
+        changed[at] = static_cast<char>(image[at] ^ change);
+        CAPTURE(at);
+        CAPTURE(change);
+        check_harmless(changed, original, accepted);
+      }
+      changed[at] = image[at];
     }
   }
 }
 
 TEST_CASE("no byte of the super block and the compressor's options can be changed") {
-  const auto image = sample_image(GENERATE(from_range(kCompressions)));
-  const std::size_t options = get<std::uint16_t>(image, kCompressor) == 6 ? 6 : 10;
-  for (std::size_t at = 0; at < 96 + options; ++at) {
-    for (const int change : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
-      auto changed = image;
-      changed[at] = static_cast<char>(changed[at] ^ change);
-      CAPTURE(at, change);
-      CHECK_FALSE(refusal(changed).empty());
+  for (const auto compression : kCompressions) {
+    const auto image = sample_image(compression);
+    const std::size_t options = get<std::uint16_t>(image, kCompressor) == 6 ? 6 : 10;
+    std::string changed = image;
+    for (std::size_t at = 0; at < 96 + options; ++at) {
+      for (const int change : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
+        changed[at] = static_cast<char>(image[at] ^ change);
+        CAPTURE(at);
+        CAPTURE(change);
+        CHECK_FALSE(refusal(changed).empty());
+      }
+      changed[at] = image[at];
     }
   }
 }
 
 TEST_CASE("an image that is cut off anywhere is refused") {
-  const auto image = sample_image(GENERATE(from_range(kCompressions)));
-  for (std::size_t size = 0; size < image.size(); size += size < 4096 ? 1 : 509) {
-    CAPTURE(size);
-    CHECK_FALSE(refusal(image.substr(0, size)).empty());
+  for (const auto compression : kCompressions) {
+    const auto image = sample_image(compression);
+    for (std::size_t size = 0; size < image.size(); size += size < 4096 ? 1 : 509) {
+      CAPTURE(size);
+      CHECK_FALSE(refusal(image.substr(0, size)).empty());
+    }
   }
 }
 

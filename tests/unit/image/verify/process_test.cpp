@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "base/file.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/verify/confine.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "protocol/image_record.hpp"
 
 using namespace spc;

@@ -1,6 +1,6 @@
 #include <map>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/host/named_container.hpp"
 
 using namespace spc;

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/request/namespaces.hpp"
 
 using namespace spc;

@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/host/slurm_client.hpp"
 
 using namespace spc;

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/inside/entrypoint.hpp"
 #include "launch/inside/entrypoint_process.hpp"
 

@@ -1,7 +1,7 @@
 #include "launch/inside/image_files.hpp"
 #include "launch/site/enroot_text.hpp"
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "base/file.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/inside/task_notes.hpp"
 
 using namespace spc;

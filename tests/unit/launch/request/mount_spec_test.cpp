@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/request/mount_spec.hpp"
 #include "protocol/task.hpp"
 #include "task/root/removal.hpp"

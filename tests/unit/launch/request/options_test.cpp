@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

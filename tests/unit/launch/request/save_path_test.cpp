@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "image/export/tar_member.hpp"
 #include "image/export/write_image.hpp"
 #include "launch/request/save_path.hpp"

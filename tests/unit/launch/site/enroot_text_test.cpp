@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/site/enroot_text.hpp"
 
 using namespace spc;

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/unique_fd.hpp"
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/policy/submit_rules.hpp"
 #include "launch/site/policy_rules.hpp"

@@ -1,6 +1,6 @@
 #include "launch/site/tag_memory.hpp"
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

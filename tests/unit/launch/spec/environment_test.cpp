@@ -1,4 +1,4 @@
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "launch/spec/environment.hpp"
 #include "protocol/wire_error.hpp"
 

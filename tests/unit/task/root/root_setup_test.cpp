@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "unit/catch.hpp"
+#include "unit/test.hpp"
 #include "task/root/root_setup.hpp"
 
 using namespace spc;

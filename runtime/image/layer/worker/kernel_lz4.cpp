@@ -1,0 +1,41 @@
+#include "image/layer/worker/kernel_lz4.hpp"
+
+#include <sys/utsname.h>
+#include <zlib.h>
+
+#include <memory>
+#include <optional>
+
+namespace spc {
+namespace {
+
+struct CloseGzip {
+  void operator()(gzFile file) const { ::gzclose(file); }
+};
+
+/// Nothing if it cannot be read. What is not compressed is read as it is.
+std::optional<std::string> gunzipped_file(const std::string& path) {
+  constexpr unsigned kMost = 4U << 20;
+  const std::unique_ptr<gzFile_s, CloseGzip> file(::gzopen(path.c_str(), "re"));
+  if (!file) return std::nullopt;
+  std::string text(kMost, '\0');
+  const int length = ::gzread(file.get(), text.data(), kMost);
+  if (length < 0) return std::nullopt;
+  text.resize(static_cast<std::size_t>(length));
+  return text;
+}
+
+}  // namespace
+
+bool reads_lz4(const std::string& root) {
+  utsname system{};
+  ::uname(&system);
+  const std::string release = system.release;
+  for (const std::string& path :
+       {root + "/proc/config.gz", root + "/boot/config-" + release, root + "/lib/modules/" + release + "/config"}) {
+    if (const auto text = gunzipped_file(path)) return text->find("\nCONFIG_SQUASHFS_LZ4=y\n") != std::string::npos;
+  }
+  return false;
+}
+
+}  // namespace spc

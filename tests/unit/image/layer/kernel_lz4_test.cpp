@@ -1,0 +1,43 @@
+#include "image/layer/worker/kernel_lz4.hpp"
+
+#include <sys/utsname.h>
+#include <zlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "unit/test.hpp"
+
+using namespace spc;
+
+TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
+  std::string root = "/tmp/spc-kernel-XXXXXX";
+  REQUIRE(::mkdtemp(root.data()) != nullptr);
+  utsname system{};
+  ::uname(&system);
+  const std::string release = system.release;
+  const auto place = [&](const std::string& path) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    return root + path;
+  };
+  const auto write = [&](const std::string& path, const std::string& text) {
+    std::ofstream(place(path)) << text;
+    return reads_lz4(root);
+  };
+  CHECK_FALSE(reads_lz4(root));
+  CHECK_FALSE(write("/boot/config-1.2.3", "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\n"));
+  const std::string of_module = "/lib/modules/" + release + "/config";
+  CHECK_FALSE(write(of_module, "CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_LZ4 is not set\nCONFIG_SQUASHFS_ZSTD=y\n"));
+  CHECK(write(of_module, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\nCONFIG_SQUASHFS_ZSTD=y\n"));
+  CHECK_FALSE(write("/boot/config-" + release, "CONFIG_SQUASHFS=m\n"));  // the first counts
+  const std::string packed = place("/proc/config.gz");
+  gzFile_s* const file = ::gzopen(packed.c_str(), "w");
+  REQUIRE(file != nullptr);
+  CHECK(::gzputs(file, "CONFIG_SQUASHFS=y\nCONFIG_SQUASHFS_LZ4=y\n") > 0);
+  ::gzclose(file);
+  CHECK(reads_lz4(root));
+  std::filesystem::resize_file(packed, 20);
+  CHECK_FALSE(reads_lz4(root));
+  std::filesystem::remove_all(root);
+}
