@@ -29,10 +29,14 @@ class Readers {
   explicit Readers(const fs::path& root) {
     for (std::size_t first = 0; first < 4; ++first) threads_.emplace_back([this, root, first] { read(root, first * 10); });
   }
-  ~Readers() { stop_ = true; }
+  ~Readers() { stop(); }
   Readers(const Readers&) = delete;
   Readers& operator=(const Readers&) = delete;
 
+  void stop() {
+    stop_ = true;
+    threads_.clear();
+  }
   [[nodiscard]] unsigned wrong() const { return wrong_; }
   /// The first one.
   [[nodiscard]] const char* how() const { return how_; }
@@ -74,11 +78,11 @@ void make_image(const ImageScene& scene) {
 TEST_CASE("of two servers of a file system either can finish while files are read") {
   const ImageScene scene;
   make_image(scene);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 20; ++round) {
     INFO(round);
     auto first = FuseServer::start(scene.image).value();
     auto second = first.join().value();
-    const Readers readers(first.root());
+    Readers readers(first.root());
     readers.await(50);
     CHECK((round % 2 == 0 ? first : second).finish() == 0);
     readers.await(50);
@@ -88,7 +92,9 @@ TEST_CASE("of two servers of a file system either can finish while files are rea
     readers.await(20);
     CHECK((round % 2 == 0 ? second : first).finish() == 0);
     readers.await(50);
+    readers.stop();
     CHECK(readers.wrong() == 0);
+    first.unmount();  // the third server ends with it
   }
 }
 

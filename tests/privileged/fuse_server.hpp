@@ -32,6 +32,8 @@ class FuseServer {
   void let_go();
   /// Tells it to finish; as end().
   std::optional<int> finish();
+  /// Detaches the file system; all its servers end then.
+  void unmount() const;
   /// Unmounts; nothing if it is not gone within two seconds, else how it ended as waitpid() says.
   std::optional<int> end();
 
@@ -39,7 +41,6 @@ class FuseServer {
   FuseServer() = default;
   Result<void> launch(int image, std::uint64_t offset, unsigned uid);
   void hold();
-  void unmount() const;
   std::optional<int> await_end();
   std::filesystem::path root_;
   UniqueFd device_;  ///< until it is mounted

@@ -192,7 +192,9 @@ TEST_CASE("fuse serves a squashfs that lies somewhere in a file") {
 
 TEST_CASE("fuse reads files beyond 4 GiB at the right place") {
   const ImageScene scene;
-  const fs::path big = scene.tree / "big";
+  const fs::path tree = "/run/sparse";  // a tmpfs, which reads holes in a tenth of the time
+  fs::create_directory(tree);
+  const fs::path big = tree / "big";
   const int file = ::open(big.c_str(), O_WRONLY | O_CREAT, 0644);
   const auto put = [&](off_t at, const std::string& text) {
     REQUIRE(::pwrite(file, text.data(), text.size(), at) == static_cast<ssize_t>(text.size()));
@@ -202,7 +204,7 @@ TEST_CASE("fuse reads files beyond 4 GiB at the right place") {
   put(2 * giga + 77, text_of(400000, 1));
   put(5 * giga - 3, "end");
   ::close(file);
-  make_squashfs(scene.tree, scene.image, "-comp lz4 -b 16K");  // 327,680 blocks: 160 marks in the index
+  make_squashfs(tree, scene.image, "-comp lz4 -b 16K");  // 327,680 blocks: 160 marks in the index
   const auto server = FuseServer::start(scene.image).value();
   std::ifstream stream(server.root() / "big", std::ios::binary);
   const auto get = [&](off_t at, std::size_t size) {
