@@ -9,10 +9,15 @@ import time
 
 import agent
 import oci
-from scene import config, fails, new_store, noise, pull, registry, succeeds, work
+import scene
+from scene import fails, new_store, noise, pull, registry, succeeds, work
 
 HOUR = 3600
 stores = []
+
+
+def config(text=""):
+    return scene.config('layer_compression = "zstd"\n' + text)  # what a layer takes depends on it
 
 
 def image_of(bytes_each, layers=1):
