@@ -2,8 +2,12 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
+#include <vector>
+
+#include "hooks/text.hpp"
 
 namespace spc {
 namespace {
@@ -50,19 +54,17 @@ bool in_cache(std::string_view cache, std::string_view soname) {
   return false;
 }
 
-bool image_has(const HookContext& context, const std::string& cache, std::string_view soname) {
-  if (in_cache(cache, soname)) return true;
-  for (const char* directory : kMpiDirectories) {
-    if (is_there(context, directory, soname)) return true;
-  }
+/// Those of an image's LD_LIBRARY_PATH.
+std::vector<std::string> listed_directories(const HookContext& context) {
   const std::string* listed = context.of_image("LD_LIBRARY_PATH");
-  std::string_view rest = listed == nullptr ? std::string_view() : std::string_view(*listed);
-  while (!rest.empty()) {
-    const std::string_view directory = rest.substr(0, rest.find(':'));
-    rest.remove_prefix(std::min(directory.size() + 1, rest.size()));
-    if (directory.starts_with('/') && is_there(context, std::string(directory), soname)) return true;
-  }
-  return false;
+  auto directories = parts_of(listed == nullptr ? "" : *listed, ':');
+  std::erase_if(directories, [](const std::string& directory) { return !directory.starts_with('/'); });
+  return directories;
+}
+
+bool image_has(const HookContext& context, const std::string& cache, std::string_view soname) {
+  const auto has = [&](const std::string& directory) { return is_there(context, directory, soname); };
+  return in_cache(cache, soname) || std::ranges::any_of(kMpiDirectories, has) || std::ranges::any_of(listed_directories(context), has);
 }
 
 std::string cache_of(const HookContext& context) { return context.image_file("/etc/ld.so.cache", 4 << 20).value_or(""); }
@@ -88,6 +90,20 @@ ImageMpi ImageMpi::of(const HookContext& context) {
 
 bool ImageMpi::has_intel(const HookContext& context) {
   return context.open_in_image && (context.of_image("I_MPI_ROOT") != nullptr || is_there(context, kIntelMpi, ""));
+}
+
+bool ImageMpi::open_mpi_has_pmi2(const HookContext& context) {
+  auto directories = listed_directories(context);
+  directories.insert(directories.end(), kMpiDirectories.begin(), kMpiDirectories.end());
+  if (const std::string* prefix = context.of_image("OPAL_PREFIX")) directories.push_back(*prefix + "/lib");
+  bool known = false;
+  for (const std::string& directory : directories) {
+    for (const char* components : {"/openmpi", "/openmpi3"}) {  // Debian's is the second
+      if (is_there(context, directory + components, "mca_pmix_s2.so")) return true;
+      known = known || is_there(context, directory + components, "mca_pml_ob1.so");
+    }
+  }
+  return !known && image_has_library(context, "libpmi2.so.0");
 }
 
 }  // namespace spc

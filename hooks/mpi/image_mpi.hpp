@@ -22,6 +22,9 @@ struct ImageMpi {
   static ImageMpi of(const HookContext& context);
   /// Whether it is Intel's, which is found by a variable or in its usual place.
   static bool has_intel(const HookContext& context);
+  /// Whether the image's Open MPI, of version 4 or older, was built with Slurm's PMI-2: as a component, mca_pmix_s2.so. Where its
+  /// components lie is not known: as far as a libpmi2.so.0 tells.
+  [[gnu::cold]] static bool open_mpi_has_pmi2(const HookContext& context);
 };
 
 }  // namespace spc

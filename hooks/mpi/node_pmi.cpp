@@ -19,6 +19,14 @@ constexpr char kInside[] = "/usr/lib/spank-container/pmi/libpmi2.so.0";
 constexpr char kRememberedPmi[] = "libpmi2";
 constexpr char kVariable[] = "I_MPI_PMI_LIBRARY";
 
+/// Whose libpmi2.so.0 is missing in the image; empty: nobody's.
+std::string mpi_without_pmi2(const HookContext& context) {
+  if (image_has_library(context, kLibrary)) return {};
+  if (ImageMpi::has_intel(context)) return "Intel MPI";
+  const ImageMpi mpi = ImageMpi::of(context);
+  return mpi.open_mpi && !mpi.open_mpi_5 && ImageMpi::open_mpi_has_pmi2(context) ? "Open MPI" : "";
+}
+
 /// Where the job says it is, or where Slurm installs it.
 std::string pmi2_of_node(const HookContext& context) {
   auto directories = default_library_directories(own_machine());
@@ -53,27 +61,28 @@ void choose_pmi2(const HookContext& context, Edits& edits) {
       if (mount.target == kInside) mount.target.clear();
     }
   };
-  if (!ImageMpi::has_intel(context) || image_has_library(context, kLibrary)) return drop();
-  constexpr char kNotFound[] =
-      "the image has Intel MPI, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"
-      " (hint: install Slurm's libpmi2 on the node)";
+  const std::string mpi = mpi_without_pmi2(context);
+  if (mpi.empty()) return drop();
   if (remembered == edits.remembered.end()) {
-    edits.warnings.emplace_back(kNotFound);
+    edits.warnings.push_back(
+        formatted("the image has {}, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"
+                  " (hint: install Slurm's libpmi2 on the node)",
+                  mpi));
     return;
   }
   const std::vector<HostLibrary> libraries{HostLibrary::parse(remembered->second)};
   LibraryFit fit(context, "the node's Slurm", false);
   if (const auto choice = fit.choose(libraries); !choice.left_out.empty()) {
     edits.warnings.push_back(printable(
-        formatted("Intel MPI cannot find Slurm: {} (hint: use an image of a newer distribution)", choice.left_out.front().second.text)));
+        formatted("{} cannot find Slurm: {} (hint: use an image of a newer distribution)", mpi, choice.left_out.front().second.text)));
     return drop();
   }
   edits.libraries.push_back({.soname = kLibrary, .path = kInside, .before = false, .machine = libraries.front().machine});
-  edits.notes.push_back(formatted("the node's {} is added for Intel MPI", libraries.front().source));
+  edits.notes.push_back(formatted("the node's {} is added for {}", libraries.front().source, mpi));
 }
 
 void name_pmi2(const HookContext& context, Edits& edits) {
-  if (!context.open_in_image || !context.open_in_image(kInside, O_PATH)) return;
+  if (!ImageMpi::has_intel(context) || !context.open_in_image(kInside, O_PATH)) return;
   edits.environment.defaults[kVariable] = kInside;
 }
 

@@ -165,9 +165,9 @@ Result<Edits> prepare_pmi(const HookContext& context) {
 void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
   const std::string type = of_job(context, "SLURM_MPI_TYPE");
   const bool asked = mpi_was_asked_for(context);
-  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && (!mpi.pmi2 || mpi.open_mpi_5)) {
+  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && (mpi.open_mpi_5 || !ImageMpi::open_mpi_has_pmi2(context))) {
     edits.warnings.push_back(formatted("the image has {}: --mpi=pmi2 is not supported (hint: --mpi=pmix)",
-                                       mpi.open_mpi_5 ? "Open MPI 5, which has PMIx only" : "Open MPI and no libpmi2.so.0"));
+                                       mpi.open_mpi_5 ? "Open MPI 5, which has PMIx only" : "Open MPI without PMI-2"));
   }
   // Cray's launcher has no PMI server: ranks find each other by Cray's own library, or not at all.
   if (type == "cray_shasta" && (mpi.open_mpi || mpi.mpich) && !mpi.cray_pmi && !uses_host_mpi(context) &&

@@ -5,7 +5,7 @@ import subprocess
 
 from cluster import BUILD_IMAGE
 from harness import equal, expect, test
-from images import with_probe
+from images import Image, with_probe
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RING = os.path.join(HERE, "../../mpi/ring.c")
@@ -136,6 +136,44 @@ def the_wrong_mpi_for_the_image_is_said(cluster):
     done = cluster.srun("--mpi=pmi2", "-n2", "/probe", image=only_open_mpi)
     expect(done.rc == 0 and "hint: --mpi=pmix" in done.err, "it is not said", done)
     equal(cluster.srun("--mpi=pmix", "-n2", "/probe", image=only_open_mpi).errors(), [], "errors")
+
+
+# As Open MPI's component for PMI-2 opens it (open-mpi 4.1, opal/mca/pmix/s2).
+PMI2 = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+  void *library = dlopen("libpmi2.so.0", RTLD_NOW);
+  if (library == NULL) return fprintf(stderr, "%s\n", dlerror()), 2;
+  int (*init)(int *, int *, int *, int *) = (int (*)(int *, int *, int *, int *))dlsym(library, "PMI2_Init");
+  int (*finalize)(void) = (int (*)(void))dlsym(library, "PMI2_Finalize");
+  int spawned, size, rank, application;
+  if (init(&spawned, &size, &rank, &application) != 0) return 3;
+  printf("rank %d of %d\n", rank, size);
+  return finalize();
+}
+"""
+
+
+def pmi2_program(cluster):
+    """/home/shared/mpi/pmi2, with the C library's old names only."""
+    program = os.path.join(cluster.shared, "mpi/pmi2")
+    os.makedirs(os.path.dirname(program), exist_ok=True)
+    subprocess.run(["cc", "-x", "c", "-", "-o", program], input=PMI2, text=True, check=True)
+    return "/mpi/pmi2"
+
+
+@test
+def open_mpi_4_with_pmi2_finds_slurm_by_the_nodes_library(cluster):
+    files = [("usr/lib/libmpi.so.40", b""), ("usr/lib/openmpi", None), ("usr/lib/openmpi/mca_pml_ob1.so", b"")]
+    without = Image("suites/open-mpi-without-pmi2", [files], below=cluster.base_layout)
+    having = Image("suites/open-mpi-with-pmi2", [[*files, ("usr/lib/openmpi/mca_pmix_s2.so", b"")]], below=cluster.base_layout)
+    program = pmi2_program(cluster)
+    done = cluster.srun("--mpi=pmi2", "-N2", "-n4", PROGRAMS, program, image=having)
+    equal(sorted(done.good().splitlines()), [f"rank {rank} of 4" for rank in range(4)], "ranks", done)
+    must_be_quiet(done)
+    done = cluster.srun("--mpi=pmi2", "-N2", "-n4", PROGRAMS, program, image=without)
+    expect(done.rc == 2 and "the image has Open MPI without PMI-2: --mpi=pmi2 is not supported" in done.err, "it is not said", done)
 
 
 HYBRID = ("scontainer", "run", "-q", "--mounts=/home/shared/mpi:/mpi:ro")

@@ -305,6 +305,41 @@ TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
   CHECK(other.mounts[0].target.empty());
 }
 
+TEST_CASE("an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of the node, one without is not") {
+  Node node;
+  Node image;
+  node.context.job["SLURM_MPI_TYPE"] = "pmi2";
+  node.write("usr/lib64/libpmi2.so.0", MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}}.bytes());
+  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6"}.bytes());
+  image.write("opt/hpcx/ompi/lib/libmpi.so.40", "");
+  image.write("opt/hpcx/ompi/lib/openmpi/mca_pml_ob1.so", "");
+  const auto start = [&] {
+    Edits edits = node.prepare();
+    node.look_into(image);
+    REQUIRE(slurm_pmi_hook.create(node.context, edits));
+    return edits;
+  };
+  Edits edits = start();
+  CHECK(edits.libraries.empty());
+  CHECK(edits.warnings == Names{"the image has Open MPI without PMI-2: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
+  image.write("usr/lib/libpmi2.so.0", "");  // of another program
+  CHECK(start().warnings.size() == 1);
+  fs::remove(image.root / "usr/lib/libpmi2.so.0");
+
+  image.write("opt/hpcx/ompi/lib/openmpi/mca_pmix_s2.so", "");
+  edits = start();
+  CHECK(edits.warnings.empty());
+  REQUIRE(edits.libraries.size() == 1);
+  CHECK(edits.libraries[0].soname == "libpmi2.so.0");
+  CHECK(edits.notes == Names{"the node's /usr/lib64/libpmi2.so.0 is added for Open MPI"});
+  image.write("usr/lib/spank-container/pmi/libpmi2.so.0", "");  // as mounted
+  CHECK(slurm_pmi_hook.task(node.context)->environment.defaults.empty());
+  fs::remove(node.root / "usr/lib64/libpmi2.so.0");
+  CHECK(has(start().warnings, "the image has Open MPI, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"));
+  image.write("usr/lib/libopen-pal.so.80", "");
+  CHECK(start().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
+}
+
 TEST_CASE("slurm.conf with what it includes") {
   Node node;
   node.write("etc/slurm/slurm.conf", "ClusterName=a\nInclude mpi-default.conf\ninclude /etc/site/more.conf\n");
