@@ -9,7 +9,6 @@
 
 #include "base/directory.hpp"
 #include "base/format.hpp"
-#include "hooks/libraries/library_fit.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
 #include "hooks/text.hpp"
@@ -73,16 +72,6 @@ void prefer_fabric_libraries(const HookContext& context, Edits& edits) {
   edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kPlace, sizeof kPlace - 2);
 }
 
-const char* hint_for(const Misfit& misfit) {
-  switch (misfit.kind) {
-    case Misfit::Kind::no_glibc:
-    case Misfit::Kind::old_glibc: return " (hint: use an image of a newer distribution)";
-    case Misfit::Kind::missing: return " (hint: the site can add it to fallback_libraries)";
-    case Misfit::Kind::version: return " (hint: the site can add its own to fabric_libraries)";
-    default: return "";
-  }
-}
-
 /// The targets of those that can be loaded in the image and do not break its own. Notes say why others do not; one warning is for
 /// all of these.
 std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offered, LibraryFit& fit, std::vector<std::string>& notes,
@@ -112,15 +101,31 @@ std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offer
 
 }  // namespace
 
+const char* hint_for(const Misfit& misfit) {
+  switch (misfit.kind) {
+    case Misfit::Kind::no_glibc:
+    case Misfit::Kind::old_glibc: return " (hint: use an image of a newer distribution)";
+    case Misfit::Kind::missing: return " (hint: the site can add it to fallback_libraries)";
+    case Misfit::Kind::version: return " (hint: the site can add its own to fabric_libraries)";
+    default: return "";
+  }
+}
+
+Result<HostLibrary> read_fabric_library(const HookContext& context, const std::string& path, bool fallback) {
+  const bool of_ucx = is_of_ucx(std::string_view(path).substr(path.rfind('/') + 1));
+  auto library = SPC_TRY(HostLibrary::read(context.host_root, path, of_ucx ? kFunctionsOfUcx : ""));
+  library.fallback = fallback;
+  return library;
+}
+
 std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context, Edits& edits) {
   std::vector<OfferedLibrary> offered;
   const auto offer = [&](const char* key, const std::string& path, bool fallback) {
-    auto library = HostLibrary::read(context.host_root, path);
+    auto library = read_fabric_library(context, path, fallback);
     if (!library) {
       edits.warnings.push_back(formatted("{}: {}", key, library.error().message()));
       return;
     }
-    library->fallback = fallback;
     const std::string target = (fallback ? kFallbacks : kPlace) + path.substr(path.rfind('/') + 1);
     MountEdit mount;
     mount.source = path;
@@ -131,6 +136,9 @@ std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context, E
   for (const std::string& path : context.settings_of("fabric_libraries")) offer("fabric_libraries", path, false);
   if (offered.empty()) return offered;
   for (const std::string& path : context.settings_of("fallback_libraries")) offer("fallback_libraries", path, true);
+  std::vector<HostLibrary> libraries;
+  for (const OfferedLibrary& one : offered) libraries.push_back(one.library);
+  if (const std::string clash = clash_of(libraries); !clash.empty()) edits.refusal = "fabric_libraries: " + clash;
   return offered;
 }
 

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "hooks/fabric/fabric.hpp"
+#include "hooks/fabric/libraries.hpp"
+#include "hooks/libraries/library_fit.hpp"
+#include "hooks/step/step_size.hpp"
 #include "hooks/text.hpp"
 
 namespace spc {
@@ -23,16 +27,32 @@ constexpr std::array<std::string_view, 9> kNamingFiles{"NCCL_TOPO_FILE",  "NCCL_
                                                        "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
                                                        "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
 
-void add_paths(std::string_view name, std::string_view value, std::vector<std::string>& files) {
+/// What NCCL loads of the node, and what is given beside it.
+struct NamedPlugins : HostFindings {
+  std::vector<HostLibrary> plugins;
+  std::vector<HostLibrary> beside;
+};
+
+bool is_plugin(std::string_view variable) { return variable.ends_with("_PLUGIN"); }
+
+/// Paths in nccl.conf, each once.
+struct NamedFiles {
+  std::vector<std::string> all;
+  std::vector<std::string> plugins;
+};
+
+void add_paths(std::string_view name, std::string_view value, NamedFiles& files) {
   if (std::ranges::find(kNamingFiles, name) == kNamingFiles.end()) return;
-  for (const std::string& part : name.ends_with("_PLUGIN") ? parts_of(value) : std::vector<std::string>{std::string(value)}) {
-    if (part.starts_with('/') && std::ranges::find(files, part) == files.end()) files.push_back(part);
+  for (const std::string& part : is_plugin(name) ? parts_of(value) : std::vector<std::string>{std::string(value)}) {
+    if (!part.starts_with('/') || std::ranges::find(files.all, part) != files.all.end()) continue;
+    files.all.push_back(part);
+    if (is_plugin(name)) files.plugins.push_back(part);
   }
 }
 
 /// The files that nccl.conf wants read: NAME=VALUE lines with # before comments (nccl, src/misc/param.cc). A plugin may be a name.
-std::vector<std::string> files_named_in(std::string_view conf, std::vector<std::string>& spaced) {
-  std::vector<std::string> files;
+NamedFiles files_named_in(std::string_view conf, std::vector<std::string>& spaced) {
+  NamedFiles files;
   while (!conf.empty()) {
     const std::string_view line = trimmed(conf.substr(0, conf.find('\n')));
     conf.remove_prefix(std::min(conf.find('\n'), conf.size() - 1) + 1);
@@ -55,14 +75,50 @@ MountEdit at_the_same_place(const std::string& path) {
 
 /// A topology that the job names, as scripts for virtual machines of clouds do: the node's file, where the image has none.
 void files_of_job(const HookContext& context, Edits& edits) {
-  std::vector<std::string> files;
+  NamedFiles files;
   for (const std::string_view name : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"}) {
     if (const std::string* value = context.of_job(name)) add_paths(name, *value, files);
   }
-  for (const std::string& file : files) {
+  for (const std::string& file : files.all) {
     if (::access((context.host_root + file).c_str(), R_OK) != 0) continue;
     edits.mounts.push_back(at_the_same_place(file));
     edits.remembered[kOfJob + file] = file;
+  }
+}
+
+/// The plugins that are libraries, and what the site gives every container beside them. NCCL itself says what is wrong with others.
+[[gnu::cold]] std::shared_ptr<const HostFindings> read_plugins(const HookContext& context, const std::vector<std::string>& paths) {
+  auto found = std::make_shared<NamedPlugins>();
+  const auto read = [&](const std::string& path, std::vector<HostLibrary>& libraries, bool fallback) {
+    if (auto library = read_fabric_library(context, path, fallback)) libraries.push_back(*std::move(library));
+  };
+  for (const std::string& path : paths) read(path, found->plugins, false);
+  if (found->plugins.empty()) return nullptr;
+  for (const std::string& path : context.settings_of("fabric_libraries")) read(path, found->beside, false);
+  if (found->beside.empty()) return found;
+  for (const std::string& path : context.settings_of("fallback_libraries")) read(path, found->beside, true);
+  return found;
+}
+
+/// A plugin whose needs the image does not meet is passed over by NCCL, which then talks over TCP.
+[[gnu::cold]] void check_plugins(const HookContext& context, const NamedPlugins& found, Edits& edits) {
+  constexpr char kList[] = "fabric_libraries";
+  const bool elsewhere = context.has_bind_mounts || !context.settings_of("mounts").empty();
+  const LibraryFit::Choice given = LibraryFit(context, kList, elsewhere, true).choose(found.beside);
+  auto libraries = found.plugins;
+  for (const HostLibrary* library : given.kept) {
+    libraries.push_back(*library);
+    libraries.back().fallback = false;  // it is there
+  }
+  const LibraryFit::Choice choice = LibraryFit(context, kList, elsewhere).choose(libraries);
+  const bool is_for_all = StepSize::of(context).is_several() && LibrariesInside(context, edits).uses_nccl();
+  for (const auto& [library, misfit] : choice.left_out) {
+    if (library >= libraries.data() + found.plugins.size()) continue;  // 99-fabric says it
+    const std::string text = formatted("NCCL goes on without {}, which {} names: {}", in_quotes(library->source), kConf, printable(misfit.text));
+    edits.notes.push_back(text);
+    // 99-fabric gives a fallback to its own libraries only.
+    const char* hint = misfit.kind == Misfit::Kind::missing ? " (hint: the site can add it to fabric_libraries)" : hint_for(misfit);
+    if (is_for_all) edits.warnings.push_back(text + hint);
   }
 }
 
@@ -82,7 +138,8 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
   const auto files = files_named_in(*conf, spaced);
   for (const std::string& name : spaced)
     edits.notes.push_back(formatted("{} has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in {})", name, kConf));
-  for (const std::string& named : files) {
+  edits.found = read_plugins(context, files.plugins);
+  for (const std::string& named : files.all) {
     if (::access((context.host_root + named).c_str(), R_OK) == 0) {
       edits.mounts.push_back(at_the_same_place(named));
       edits.notes.push_back(formatted("also {}, which it names", named));
@@ -103,6 +160,7 @@ Result<void> say_what_is_covered(const HookContext& context, Edits& edits) {
   const bool has_mount = std::ranges::any_of(edits.mounts, [](const MountEdit& mount) { return mount.target == kConf; });
   const auto of_image = has_mount ? context.image_file(kConf) : std::nullopt;
   if (of_image && !of_image->empty()) edits.notes.push_back("the image's is hidden: the node's is used");
+  if (const auto* found = edits.found_as<NamedPlugins>()) check_plugins(context, *found, edits);
   return {};
 }
 

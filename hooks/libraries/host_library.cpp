@@ -129,4 +129,17 @@ HostLibrary HostLibrary::parse(std::string_view text) {
   return library;
 }
 
+std::string clash_of(const std::vector<HostLibrary>& libraries) {
+  for (auto one = libraries.begin(); one != libraries.end(); ++one) {
+    const auto other = std::find_if(libraries.begin(), one, [&](const HostLibrary& before) {
+      return before.soname == one->soname && before.machine == one->machine && before.fallback == one->fallback &&
+             before.source != one->source;
+    });
+    if (other != one)
+      return formatted("{} and {} are both {}, and a program loads one only (hint: name one of them)", in_quotes(other->source),
+                       in_quotes(one->source), one->soname);
+  }
+  return {};
+}
+
 }  // namespace spc

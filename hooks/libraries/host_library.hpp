@@ -51,4 +51,8 @@ struct HostLibrary {
   [[gnu::cold]] static HostLibrary parse(std::string_view text);
 };
 
+/// Why two of these libraries cannot be given together: they are different files of one soname, of which a program can have one
+/// only. Empty: there are no such two. A fallback gives way to a library that is none.
+[[gnu::cold]] std::string clash_of(const std::vector<HostLibrary>& libraries);
+
 }  // namespace spc

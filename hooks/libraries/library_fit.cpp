@@ -31,6 +31,11 @@ const HostLibrary* with_soname(const std::vector<const HostLibrary*>& libraries,
 
 }  // namespace
 
+bool is_of_ucx(std::string_view soname) {
+  return std::ranges::any_of(std::array{"libucp.so.", "libuct.so.", "libucs.so.", "libucm.so."},
+                             [&](const char* name) { return soname.starts_with(name); });
+}
+
 Misfit LibraryFit::against_need(const HostLibrary& library, const std::string& name, const std::vector<const HostLibrary*>& beside) {
   using enum Misfit::Kind;
   if (const HostLibrary* ours = with_soname(beside, name, library.machine)) {
@@ -62,7 +67,28 @@ Misfit LibraryFit::against(const HostLibrary& library, const std::vector<const H
   for (const std::string& name : library.needed) {
     if (Misfit misfit = against_need(library, name, beside)) return misfit;
   }
-  return spares_ && !library.fallback ? against_users(library, beside) : Misfit();
+  if (!spares_ || library.fallback) return {};
+  if (Misfit misfit = against_other_release(library, beside)) return misfit;
+  return against_users(library, beside);
+}
+
+/// UCX comes from the node as a whole, or not at all; and not where the image's is newer.
+Misfit LibraryFit::against_other_release(const HostLibrary& library, const std::vector<const HostLibrary*>& beside) {
+  if (!is_of_ucx(library.soname)) return {};
+  if (const auto other = std::ranges::find_if(left_out_, is_of_ucx); other != left_out_.end())
+    return {Misfit::Kind::follows, formatted("the node's {} goes with {}, which is left out", library.soname, *other), *other};
+  for (const std::string& name : library.needed) {
+    if (is_of_ucx(name) && with_soname(beside, name, library.machine) == nullptr)
+      return {Misfit::Kind::missing, formatted("the node's {} needs {} of its own release, which {} does not name", library.soname, name, list_), name};
+  }
+  for (const ImageLibrary& one : image_.by_linker_name(linker_name(library.soname), library.machine)) {
+    const auto of_image = image_.functions(one.path, kFunctionsOfUcx);
+    const auto lost = without(of_image, library.functions);
+    // Its inner functions are exported, too: a newer release has lost some, and won more.
+    if (one.soname != library.soname || lost.size() <= without(library.functions, of_image).size()) continue;
+    return {Misfit::Kind::breaks, formatted("the node's {} is older than the image's: it lacks {} of its functions", library.soname, lost.size()), library.soname};
+  }
+  return {};
 }
 
 /// The image's libraries for MPI, UCX and fabrics, and what these need, without those that are replaced as well: they would not be

@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,12 @@
 #include "hooks/libraries/image_libraries.hpp"
 
 namespace spc {
+
+/// Whether it is one of UCX, whose libraries have no versions of symbols and one soname in all releases: the functions that each has
+/// are all that can be compared, and those of two releases do not go together.
+bool is_of_ucx(std::string_view soname);
+/// With what names of such functions begin.
+inline constexpr char kFunctionsOfUcx[] = "uc";
 
 /// Why a library of the node cannot be loaded in an image.
 struct Misfit {
@@ -47,6 +54,7 @@ class LibraryFit {
   [[gnu::cold]] Misfit against_need(const HostLibrary& library, const std::string& name, const std::vector<const HostLibrary*>& beside);
   [[gnu::cold]] std::set<std::string> all_lost_with(const HostLibrary& library);
   [[gnu::cold]] Misfit against_users(const HostLibrary& library, const std::vector<const HostLibrary*>& beside);
+  [[gnu::cold]] Misfit against_other_release(const HostLibrary& library, const std::vector<const HostLibrary*>& beside);
   [[gnu::cold]] void add_fallbacks(const std::vector<HostLibrary>& libraries, std::vector<const HostLibrary*>& chosen);
 
   ImageLibraries image_;

@@ -58,8 +58,19 @@ MountEdit mount_of(std::string_view text) {
 
 std::string place_of(const HostLibrary& library) { return (library.fallback ? kMpiFallbacks : kMpiDirectory) + library.file_name(); }
 
+/// `ours` and those of 99-fabric, which come into the same container. One that cannot be read is not given; the hook says so.
+[[gnu::cold]] std::string clash_with_fabric(const HookContext& context, std::vector<HostLibrary> ours) {
+  if (std::string clash = clash_of(ours); !clash.empty()) return clash;
+  if (context.setting("fabric", "auto") == "off") return {};
+  for (const std::string& path : context.settings_of("fabric_libraries")) {
+    if (auto library = HostLibrary::read(context.host_root, path)) ours.push_back(*std::move(library));
+  }
+  return clash_of(ours);
+}
+
 [[gnu::cold]] Result<Edits> prepare_host_mpi(const HookContext& context) {
   Edits edits;
+  std::vector<HostLibrary> all;
   const auto libraries = context.settings_of("mpi_libraries");
   if (libraries.empty()) {
     edits.refusal = formatted(
@@ -75,6 +86,7 @@ std::string place_of(const HostLibrary& library) { return (library.fallback ? kM
     if (!library.named) return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library: it has no soname");
     library.dependency = role == Role::dependency;
     library.fallback = role == Role::fallback;
+    all.push_back(library);
     const std::string target = place_of(library);
     const auto is_it = [&](const MountEdit& mount) { return mount.target == target; };
     if (std::any_of(edits.mounts.begin(), edits.mounts.end(), is_it)) return {};
@@ -86,6 +98,7 @@ std::string place_of(const HostLibrary& library) { return (library.fallback ? kM
   for (const std::string& path : context.settings_of("mpi_dependencies")) SPC_TRY_DURING("mpi_dependencies", add(path, Role::dependency));
   for (const std::string& path : context.settings_of("fallback_libraries")) SPC_TRY_DURING("fallback_libraries", add(path, Role::fallback));
   for (const std::string& text : context.settings_of("mpi_mounts")) edits.mounts.push_back(mount_of(text));
+  edits.refusal = clash_with_fabric(context, std::move(all));
   return edits;
 }
 

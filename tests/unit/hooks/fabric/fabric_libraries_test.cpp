@@ -111,6 +111,24 @@ TEST_CASE("a fake libfabric with which the image's own MPI would not start is le
   CHECK(has(harmful.warnings, "the node's libfabric.so.1 lacks FABRIC_1.7, which the image's libmpi.so.12 needs: it is left out"));
 }
 
+TEST_CASE("fake libraries of UCX come as a whole, and not where the image's are newer") {
+  LibraryNode node;
+  const MadeElf ucp{.soname = "libucp.so.0", .needed = {"libucs.so.0", "libc.so.6"}, .functions = {"ucp_init", "ucp_tag_send"}};
+  const MadeElf ucs{.soname = "libucs.so.0", .needed = {"libc.so.6"}, .functions = {"ucs_init"}};
+  node.offer("fabric_libraries", ucp);
+  node.put_in_image(ucs);
+  CHECK(given(node.start(fabric_hook)).empty());
+  CHECK(has(node.start(fabric_hook).warnings, "the node's libucp.so.0 needs libucs.so.0 of its own release, which fabric_libraries does not name: it is left out"));
+  node.offer("fabric_libraries", ucs);
+  CHECK(given(node.start(fabric_hook)) == Names{"libucp.so.0", "libucs.so.0"});
+  node.put_in_image({.soname = "libucp.so.0", .functions = {"ucp_init", "ucp_inner"}});
+  CHECK(given(node.start(fabric_hook)) == Names{"libucp.so.0", "libucs.so.0"});  // none is older
+  node.put_in_image({.soname = "libucp.so.0", .functions = {"ucp_init", "ucp_tag_send", "ucp_tag_send_nbx"}});
+  CHECK(given(node.start(fabric_hook)).empty());
+  CHECK(has(node.start(fabric_hook).warnings, "the node's libucp.so.0 is older than the image's: it lacks 1 of its functions: it and 1 more are left out"));
+  CHECK(has(node.start(fabric_hook).notes, "the node's libucs.so.0 goes with libucp.so.0, which is left out"));
+}
+
 TEST_CASE("a fake provider goes with the libibverbs of its private version only") {
   FabricNode node;
   node.of_two_nodes();
@@ -207,4 +225,45 @@ TEST_CASE("a topology that the job names comes from the node, unless the image h
   CHECK(mounted(node.start(nccl_hook)) == Names{"/opt/microsoft/ndv5-topo.xml"});
   node.write_image("/opt/microsoft/ndv5-topo.xml");
   CHECK(mounted(node.start(nccl_hook)).empty());
+}
+
+TEST_CASE("fake plugins that nccl.conf names are compared with the image, as NCCL will load them") {
+  LibraryNode node;
+  node.write("/etc/nccl.conf", "NCCL_NET_PLUGIN=/opt/site/libnccl-net-site.so\nNCCL_TUNER_PLUGIN=/opt/site/libtuner.so\n");
+  node.write("/opt/site/libtuner.so", "no library");
+  const auto put = [&](const MadeElf& plugin) { node.write("/opt/site/libnccl-net-site.so", plugin.bytes()); };
+  const std::string begins = "NCCL goes on without \"/opt/site/libnccl-net-site.so\", which /etc/nccl.conf names: the node's libnccl-net-site.so needs ";
+  put({.soname = "libnccl-net-site.so", .needed = {"libcudart.so.12", "libc.so.6"}});
+  auto edits = node.start(nccl_hook);
+  CHECK(edits.warnings == Names{begins + "libcudart.so.12, which neither the image nor fabric_libraries has (hint: the site can add it to fabric_libraries)"});
+  CHECK(mounted(edits).size() == 3);
+  put({.soname = "libnccl-net-site.so", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.38"}}}});
+  CHECK(has(node.start(nccl_hook).warnings, begins + "GLIBC_2.38, but the image's C library is 2.31 (hint: use an image of a newer distribution)"));
+  put({.soname = "libnccl-net-site.so", .needed = {"libfabric.so.1", "libc.so.6"}});
+  CHECK(node.start(nccl_hook).warnings.size() == 1);
+  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});  // 99-fabric gives it
+  CHECK(node.start(nccl_hook).warnings.empty());
+  CHECK_FALSE(has(node.start(nccl_hook).notes, "NCCL goes on without"));
+  put({.soname = "libnccl-net-site.so", .needed = {"libnl-3.so.200"}});
+  node.offer("fallback_libraries", {.soname = "libnl-3.so.200", .needed = {"libc.so.6"}});  // for those of fabric_libraries
+  CHECK(node.start(nccl_hook).warnings.size() == 1);
+  put({.soname = "libnccl-net-site.so", .needed = {"libcudart.so.12"}});
+  node.context.job["SLURM_STEP_NUM_TASKS"] = "1";  // nobody to talk to: explained only
+  CHECK(node.start(nccl_hook).warnings.empty());
+  CHECK(has(node.start(nccl_hook).notes, begins));
+}
+
+TEST_CASE("two fake libraries of one soname are refused, one library by two names is not") {
+  LibraryNode node;
+  node.offer_cxi();
+  fs::create_symlink("libcxi.so.1", node.root / "opt/site/libcxi.so");
+  node.context.settings.emplace("fabric_libraries", "/opt/site/libcxi.so");
+  CHECK(node.start(fabric_hook).refusal.empty());
+  node.write("/usr/lib64/libcxi.so.1", MadeElf{.soname = "libcxi.so.1", .needed = {"libc.so.6"}}.bytes());
+  node.context.settings.emplace("fallback_libraries", "/usr/lib64/libcxi.so.1");  // for images without, and where the other is not
+  CHECK(node.start(fabric_hook).refusal.empty());
+  node.context.settings.emplace("fabric_libraries", "/usr/lib64/libcxi.so.1");
+  CHECK(node.start(fabric_hook).refusal ==
+        "fabric_libraries: \"/opt/site/libcxi.so.1\" and \"/usr/lib64/libcxi.so.1\" are both libcxi.so.1, and a program loads one only"
+        " (hint: name one of them)");
 }

@@ -50,6 +50,26 @@ struct Scene {
   }
 };
 
+TEST_CASE("two files of one soname are refused, also one for MPI and one for the fabric") {
+  Scene scene;
+  scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
+  const auto put = [&](const char* path) { scene.node.put(path, MadeElf{.soname = "libfabric.so.1", .needed = {"libc.so.6"}}.bytes()); };
+  put("/opt/cray/lib64/libfabric.so.1.22");
+  put("/usr/lib64/libfabric.so.1.18");
+  scene.set("mpi_dependencies", "/opt/cray/lib64/libfabric.so.1.22");
+  scene.set("fabric_libraries", "/opt/cray/lib64/libfabric.so.1.22");
+  CHECK(scene.run().refusal.empty());
+  const std::string clash =
+      "\"/opt/cray/lib64/libfabric.so.1.22\" and \"/usr/lib64/libfabric.so.1.18\" are both libfabric.so.1, and a program loads one only (hint: "
+      "name one of them)";
+  scene.set("fabric_libraries", "/usr/lib64/libfabric.so.1.18");
+  CHECK(scene.run().refusal == clash);
+  scene.set("fabric", "off");
+  CHECK(scene.run().refusal.empty());
+  scene.set("mpi_dependencies", "/usr/lib64/libfabric.so.1.18");
+  CHECK(scene.run().refusal == clash);
+}
+
 TEST_CASE("versions are read from file names") {
   CHECK(library_version("libmpi.so.12.1.8") == std::vector<unsigned>{12, 1, 8});
   CHECK(library_version("libmpi.so").empty());
