@@ -166,10 +166,10 @@ void StepAgent::stop(const StepChannel& channel) {
   if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
   // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
   if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);
-  // What it had started dies with one that was killed, but a moment later, and would keep Slurm from removing the step's cgroups.
-  // Where slurmstepd takes orphans in, they are its children.
-  const auto remain = [&] { return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, 0) == 0; };
-  for (int patience = 1000; patience > 0 && remain(); --patience) ::usleep(1000);
+  // What a killed one had started ends with it, or with its mount, but a moment later, unless the user had it stopped, and would keep
+  // Slurm from removing the step's cgroups. Where slurmstepd takes orphans in, they are its children.
+  const auto remain = [&](int signal) { return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, signal) == 0; };
+  for (int patience = 1000; patience > 0 && remain(patience < 500 ? SIGKILL : 0); --patience) ::usleep(1000);
   // Where other steps of the user's find this one.
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());

@@ -109,9 +109,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   ::syscall(SYS_close_range, spc::kFuseStatus + 1, ~0U, 0);
-  // In a process group of its own and deaf to all signals but SIGKILL: those of a step are meant for its tasks, which need
-  // their files to react.
-  ::setsid();
+  // Deaf to all signals but SIGKILL and SIGSTOP: those of a step are meant for its tasks, which need their files to react. It stays in
+  // the agent's process group, for which slurmstepd waits.
   // The tasks outlive an agent that is killed, and so must their files. Until the mount exists the status socket tells.
   ::prctl(PR_SET_PDEATHSIG, 0);
   sigset_t all;

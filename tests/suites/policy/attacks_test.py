@@ -3,6 +3,7 @@ outlives the job. SPC_MANY_NAMES (default 30000) and SPC_MANY_STEPS (default 20)
 import contextlib
 import os
 import re
+import signal
 import time
 
 from cluster import WAITING, await_true, kill_all
@@ -83,6 +84,75 @@ def an_image_that_the_user_serves_is_refused_and_holds_nothing_up(cluster):
         cluster.must_be_quiet(within=5)
 
 
+def step_without_agent(cluster, image):
+    """A step of node01 whose agent is killed while its task waits; the step, and the numbers of task and servers."""
+    step = cluster.start_srun(*ON, "--overlap", "bash", "-c", "echo up $$; read -t 60 <> <(:)", image=image)
+    step.await_text("up")
+    kill_all(cluster.step_agents("node01"))
+    servers = cluster.processes("node01", "fuse")
+    expect(servers, "no server runs, the test is void")
+    return step, int(re.search(r"up ([0-9]+)", step.said())[1]), servers
+
+
+def place_of(pid, controller):
+    """Its cgroup's directory."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        return f"/sys/fs/cgroup/{controller}" + re.search(rf":{controller}:(.*)", file.read())[1]
+
+
+@test
+def a_stopped_server_ends_with_its_step_also_if_the_agent_was_killed(cluster):
+    """Nobody but slurmstepd is there to end it, and what it is in Slurm tries once to remove."""
+    logged = cluster.program("logs", "node01").out.count("task_g_post_step")
+    step, task, servers = step_without_agent(cluster, local_files.squashfs(cluster, "stopped.sqsh"))
+    place = place_of(servers[0], "devices")
+    expect(os.path.basename(place) == "step_0", f"the server is in {place}, the test is void")
+    try:
+        kill_all(servers, signal.SIGSTOP)
+        cluster.root("node01", "kill", "-9", str(task)).good()
+        step.end(15)
+        await_true(lambda: not cluster.processes("node01", "fuse"), 5, "a stopped server is left")
+        await_true(lambda: not os.path.exists(place), 5, f"{place} is left")
+    finally:
+        kill_all(servers)
+    equal(cluster.program("logs", "node01").out.count("task_g_post_step") - logged, 0, "complaints in slurmd's log")
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def a_server_that_ends_later_than_its_step_leaves_no_cgroup(cluster):
+    logged = cluster.program("logs", "node01").out.count("task_g_post_step")
+    step, task, servers = step_without_agent(cluster, local_files.squashfs(cluster, "stopped.sqsh"))
+    place = place_of(servers[0], "devices")
+    with frozen(servers):
+        cluster.root("node01", "kill", "-9", str(task)).good()
+        time.sleep(0.4)
+    step.end(15)
+    await_true(lambda: not os.path.exists(place), 5, f"{place} is left")
+    equal(cluster.program("logs", "node01").out.count("task_g_post_step") - logged, 0, "complaints in slurmd's log")
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def a_job_that_keeps_another_ones_mounts_keeps_no_process_of_it(cluster):
+    """The kernel keeps what a process has open: until this one ends, mounts and files of the other container, as any deleted file."""
+    for image, keeps in ((local_files.squashfs(cluster, "stopped.sqsh"), 0), ("base", 3)):
+        step = cluster.start_srun(*ON, "--overcommit", "bash", "-c", "echo up $$; read -t 60 <> <(:)", image=image)
+        step.await_text("up")
+        task = re.search(r"up ([0-9]+)", step.said())[1]
+        keeper = cluster.start("srun", *ON, "--overcommit", "-J", "keeper", "bash", "-c", f"exec 7</proc/{task}/ns/mnt && echo kept; sleep 60")
+        try:
+            keeper.await_text("kept")
+            cluster.root("node01", "kill", "-9", task).good()
+            step.end(15)
+            await_true(lambda: not cluster.processes("node01", "fuse") and not cluster.step_agents("node01"), 10, "processes of the ended job are left")
+            equal(len(cluster.loops("node01")), keeps, "loop devices that the keeper keeps")
+        finally:
+            cluster.run("scancel", "-n", "keeper")
+            keeper.end(15)
+        cluster.must_be_quiet(within=5)
+
+
 @test
 def a_server_that_the_job_stops_does_not_outlive_it(cluster):
     image = local_files.squashfs(cluster, "stopped.sqsh")
@@ -121,9 +191,7 @@ find /sys/fs/cgroup -type d -path "*/job_$SLURM_JOB_ID/step_[0-9]*" 2>/dev/null 
 @contextlib.contextmanager
 def frozen(pids):
     """Until then they do not die either."""
-    with open(f"/proc/{pids[0]}/cgroup") as file:
-        place = re.search(r":freezer:(.*)", file.read())[1]
-    place = f"/sys/fs/cgroup/freezer{place}/frozen"
+    place = f"{place_of(pids[0], 'freezer')}/frozen"
     os.mkdir(place)
     try:
         for file, words in (("cgroup.procs", pids), ("freezer.state", ["FROZEN"])):
@@ -147,8 +215,7 @@ def helpers_that_die_later_than_the_agent_leave_no_cgroup(cluster):
     step = cluster.start_srun(*ON, "/probe", image=name)
     await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
     (agent,) = cluster.step_agents("node01")
-    with open(f"/proc/{agent}/cgroup") as file:
-        place = "/sys/fs/cgroup/devices" + re.search(r":devices:(.*)", file.read())[1]
+    place = place_of(agent, "devices")
     expect(os.path.basename(place) == "step_0", f"the agent is in {place}, the test is void")
     with frozen(cluster.processes("node01", "import") + cluster.processes("node01", "layer-writer")):
         kill_all([agent])
