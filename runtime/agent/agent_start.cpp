@@ -1,8 +1,6 @@
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,9 +19,8 @@ namespace spc::agent {
 
 Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
   const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
-  if (descriptors.size() != (is_new ? 0 : 1) || order_.sources.size() == kMaxSources) {
+  if (descriptors.size() != (is_new ? 0 : 1) || order_.sources.size() == kMaxSources)
     return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
-  }
   order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size});
   return {};
 }
@@ -49,15 +46,11 @@ Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> desc
   if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
     order_.image.record = std::move(descriptors[0]);
     if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
-    if ((message.start_flags & TaskMessage::start_squashfs) != 0) {
-      order_.image.layers.push_back({std::move(descriptors[1]), Digest{}});  // if it is refused: closed when that has been told
-      order_.image.served.push_back(SPC_TRY(serve(order_.image.layers.front().file.get(), message.offset)));
-      order_.image.layers.clear();
-      return start_builder();
-    }
+    const bool is_file = (message.start_flags & TaskMessage::start_squashfs) != 0;
+    if (is_file) order_.image.served.push_back(SPC_TRY(serve(descriptors[1].get(), message.offset)));
     // Opened for reading, so the user may read it; O_PATH would prove nothing.
     if ((::fcntl(descriptors[1].get(), F_GETFL) & O_PATH) != 0) return Error(ErrorKind::internal, "image is not open");
-    order_.image.directory = std::move(descriptors[1]);
+    if (!is_file) order_.image.directory = std::move(descriptors[1]);
     return start_builder();
   }
   if ((message.start_flags & TaskMessage::start_known) != 0) {
@@ -84,13 +77,8 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
 
 /// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
 /// user: what an image says must not be read with any privilege. It is told to say that all is root's, though (protocol/fuse.hpp).
-/// Not where another process of the user serves the file: with it he could keep ours, and us, from ever ending.
 /// `file` may be a socket: of a server in another step, which this one joins.
 Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
-  struct statfs status {};
-  if (::fstatfs(file, &status) == 0 && status.f_type == FUSE_SUPER_MAGIC) {
-    return Error(ErrorKind::refused, "serve a squashfs: the file is on a FUSE file system");
-  }
   auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();

@@ -29,7 +29,6 @@ constexpr Advice kAdvice[] = {
     {"no service user for images", "create the system user spank-container and restart slurmd"},
     {"start \"" SPC_LIBEXECDIR, "install spank-container on this node"},
     {"running container with remapped root: not supported", "request it in the step that starts the container"},
-    {"serve a squashfs: the file is on a FUSE", "copy it to a local disk or to a network file system of the kernel"},
     {"use file system ", "load the kernel module"},
     {": a file system is mounted below it", "unmount it, or copy the directory"},
     {"read the image directory: ", "its FUSE file system must allow other users, root included: copy it to a local disk"},

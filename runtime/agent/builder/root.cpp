@@ -45,9 +45,8 @@ Result<DetachedMount> copy_directory(int directory) {
   SPC_TRY(check(::fstatfs(tree.get(), &status), "stat the image directory"));
   // Not on /proc and the like either: what they show depends on who reads, and overlayfs reads for the tasks.
   // And of overlays the kernel stacks two.
-  if ((status.f_flags & ST_NOEXEC) != 0 || status.f_type == OVERLAYFS_SUPER_MAGIC) {
+  if ((status.f_flags & ST_NOEXEC) != 0 || status.f_type == OVERLAYFS_SUPER_MAGIC)
     return Error(ErrorKind::refused, "use the directory as an image: its file system does not allow executables, or is overlayfs");
-  }
   return tree;
 }
 

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "agent/builder/steps.hpp"
 #include "agent/node/system_call.hpp"
@@ -17,8 +18,9 @@ Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order)
     return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes);
   }
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
-  struct stat status {};
-  if (::fstat(source.path.get(), &status) != 0 || status.st_dev != order.dev) attributes |= MOUNT_ATTR_NODEV;
+  struct statx status {};  // without a question to the server of a file system, which may never answer
+  ::statx(source.path.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status);  // a failure leaves no device's number
+  if (::makedev(status.stx_dev_major, status.stx_dev_minor) != order.dev) attributes |= MOUNT_ATTR_NODEV;
   return clone_tree(source.path.get(), "", attributes, asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
 }
 
@@ -42,9 +44,8 @@ Result<DetachedMount> tree_for(TaskMessageKind kind, const TaskMessage& target, 
 /// The server says that it is ready, or why not, before it is given anything to do.
 Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, unsigned attributes) {
   FuseStatus status;
-  if (!receive_struct(layer.status, status)) {
+  if (!receive_struct(layer.status, status))
     return Error(ErrorKind::unavailable, "serve a squashfs: the FUSE server exited unexpectedly");
-  }
   if (status.error.is_set()) return status.error.unread();
   auto mount = SPC_TRY(new_fuse(layer.device.get(), order.uid, order.gid, attributes));
   layer.device.reset();  // the server's is now the only one: when it dies, whoever waits for an answer gets an error

@@ -1,7 +1,9 @@
 #include "launch/host/data_file.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -43,6 +45,13 @@ Result<UniqueFd> open_data_file(const std::string& path) {
   }
   SPC_TRY_DURING("open mount source " + in_quotes(path), parse_squashfs_super(bytes, static_cast<std::uint64_t>(status.st_size)));
   return file;
+}
+
+Result<void> refuse_fuse(int file) {
+  struct statfs status {};
+  if (::fstatfs(file, &status) != 0) return Error::from_errno(errno, "ask for its file system");
+  if (status.f_type != FUSE_SUPER_MAGIC) return {};
+  return Error(ErrorKind::refused, "it is on a FUSE file system").hint("copy it to a local disk or to a network file system of the kernel");
 }
 
 }  // namespace spc

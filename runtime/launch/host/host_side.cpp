@@ -53,6 +53,7 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
 
 Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {
   auto file = SPC_TRY(open_data_file(mount.source));
+  SPC_TRY_DURING("open mount source " + in_quotes(mount.source), refuse_fuse(file.get()));
   side.sources.push_back({.path = std::move(file), .flags = mount.flags | TaskMessage::source_squashfs});
   side.root.targets.push_back({mount.target, true, mount.shown_as, {}});
   return {};

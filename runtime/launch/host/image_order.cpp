@@ -6,6 +6,7 @@
 #include "base/socket.hpp"
 #include "image/reference/named_image.hpp"
 #include "image/reference/request.hpp"
+#include "launch/host/data_file.hpp"
 #include "launch/host/host_side.hpp"
 #include "launch/host/local_image.hpp"
 #include "launch/site/policy_rules.hpp"
@@ -99,6 +100,7 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
   SPC_TRY(check_opened_trust(local.file.get(), image.path, transports_of(local.kind), site));
   if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, site, image, earlier);
   SPC_TRY(check_opened_place(local.file.get(), image.path, site));
+  if (local.kind == LocalImage::Kind::squashfs) SPC_TRY_DURING("open image " + in_quotes(image.path), refuse_fuse(local.file.get()));
   ImageOrder order;
   order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
   order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;

@@ -222,14 +222,15 @@ class Cluster:
         return Done("sbatch " + shlex.join(options) + " <<END\n" + script + "END", rc, open(path).read(), "")
 
     @contextlib.contextmanager
-    def users_file_system(self, content=None):
+    def users_file_system(self, content=None, shared=False):
         """/run/fuse on node01: alice's own FUSE mount with one file, which even root has no access to. Yields its server's number.
-        `content`: the path of what the file holds."""
+        `content`: the path of what the file holds. `shared`: for everybody but root, who waits for ever; yields the server."""
         source = open(os.path.join(HERE, "fuse_server.py")).read()
-        server = self.start_program("exec", "node01", "python3", "-c", source, "/run/fuse", "2001", *([content] if content else []))
+        how = ([content] if content else []) + (["shared"] if shared else [])
+        server = self.start_program("exec", "node01", "python3", "-c", source, "/run/fuse", "2001", *how)
         try:
             server.await_text("serving")
-            yield self.processes("node01", "python3")[0]
+            yield server if shared else self.processes("node01", "python3")[0]
         finally:
             kill_all(self.processes("node01", "python3"))
             server.send(signal.SIGCONT)  # it stops with a server that a test has stopped

@@ -8,6 +8,7 @@ import time
 
 from cluster import WAITING, await_true, kill_all
 import local_files
+from errors_test import Config
 from harness import equal, expect, test
 from images import with_probe
 
@@ -167,6 +168,44 @@ def a_server_that_the_job_stops_does_not_outlive_it(cluster):
     finally:
         kill_all(cluster.processes("node01", "fuse"))
     cluster.must_be_quiet(within=5)
+
+
+def asked_by_root(server):
+    return [line.partition(": ")[2] for line in server.said().splitlines() if line.startswith("root: ")]
+
+
+@test
+def root_asks_nothing_of_a_file_system_that_does_not_answer_it(cluster):
+    """One of the site's, or the user's, behind which there is a process or a network: the leader, a process of the user, does that."""
+    content = "/home/shared/" + os.path.basename(local_files.shared(cluster, os.path.basename(local_files.squashfs(cluster, "served.sqsh")))[0])
+    with cluster.users_file_system(shared=True) as server:
+        with Config(cluster, 'mounts = ["/run/fuse:/mnt/site", "/run/fuse/file:/mnt/file"]\n'):
+            done = cluster.srun(*ON, "cat", "/mnt/site/file", "/mnt/file", timeout=20)
+        equal(done.good(), ("from a user's file system\n" * 2).strip(), "what the task reads", done)
+        equal(asked_by_root(server), [], "what root asks for the site's mounts")
+    with cluster.users_file_system(content, shared=True) as server:
+        for option in (("--container-image=/run/fuse/file",), (f"--container-image={cluster.name_of('base')}", "--container-mounts=/run/fuse/file:/mnt:sqsh")):
+            done = cluster.run("srun", *ON, *option, "true")
+            expect(done.rc == 1 and "is on a FUSE file system (hint: copy it to a local disk" in done.err, "it was not refused", done)
+        await_true(lambda: not cluster.processes("node01", "slurmstepd"), 10, "slurmstepd waits for the file system")
+        equal(asked_by_root(server), [], "what root asks for images")
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def of_root_only_the_builder_asks_an_image_directory(cluster):
+    """Overlayfs reads it for whoever mounts it. The builder waits as a task of the user's would, for ever if the server wants it so; the
+    agent and our part of slurmstepd do not wait for the builder."""
+    with cluster.users_file_system(shared=True) as server:
+        step = cluster.start("srun", *ON, "-J", "directory", "--container-image=/run/fuse", "true")
+        await_true(lambda: asked_by_root(server), 10, "root does not ask the image directory's server, the test is void")
+        agents = len(cluster.step_agents("node01"))
+        equal((asked_by_root(server), agents), (["statfs"], 2), "what root asks, and how many processes agent and builder are")
+        cluster.run("scancel", "-n", "directory").good()
+        expect(step.end(10).rc != 0, "the cancelled step succeeded")
+        await_true(lambda: len(cluster.step_agents("node01")) == 1, 10, "the agent still waits for the builder")
+    cluster.must_be_quiet(within=10)
+    cluster.must_be_well()
 
 
 @test
