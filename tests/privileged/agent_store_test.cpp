@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -239,6 +240,70 @@ TEST_CASE("what import writes is root's, whole, and changed by nobody") {
   CHECK(store.put("names/x", {}));
   CHECK(store.put("names/x", {}));
   CHECK(fs::is_empty(SPC_STORE_DIR "/names"));
+}
+
+TEST_CASE("while import replaces a file there is always one, whole, whoever else replaces it") {
+  const auto store = fresh_store();
+  constexpr int kTimes = 2000;
+  const auto put = [&](const std::string& text) {
+    std::vector<UniqueFd> file;
+    file.push_back(std::move(store.new_layer()).value());
+    return write_all(file.front().get(), text) && store.put("names/x", std::move(file));
+  };
+  REQUIRE(put("0"));
+  std::vector<pid_t> writers;
+  for (const char* text : {"one", "another"}) {
+    const pid_t writer = ::fork();
+    REQUIRE(writer >= 0);
+    if (writer > 0) {
+      writers.push_back(writer);
+      continue;
+    }
+    bool good = true;
+    for (int i = 0; i < kTimes && good; ++i) good = put(text);
+    ::_exit(good ? 0 : 1);
+  }
+  int reads = 0, missing = 0, torn = 0, failed = 0;
+  while (!writers.empty()) {
+    std::erase_if(writers, [&](pid_t writer) {
+      int status = 0;
+      const bool ended = ::waitpid(writer, &status, WNOHANG) == writer;
+      failed += ended && status != 0 ? 1 : 0;
+      return ended;
+    });
+    for (int i = 0; i < 100; ++i, ++reads) {
+      const UniqueFd file(::open(SPC_STORE_DIR "/names/x", O_RDONLY | O_CLOEXEC));
+      missing += file ? 0 : 1;
+      const auto text = file ? *read_file(file.get(), 100) : "0";
+      torn += text == "0" || text == "one" || text == "another" ? 0 : 1;
+    }
+  }
+  CAPTURE(reads);
+  CHECK(failed == 0);
+  CHECK(missing == 0);
+  CHECK(torn == 0);
+  CHECK(std::distance(fs::directory_iterator(SPC_STORE_DIR "/names"), {}) == 1);
+}
+
+TEST_CASE("what an agent that was killed has left beside a file does not stay, and is no obstacle") {
+  const auto store = fresh_store();
+  const auto put = [&](const char* text) {
+    std::vector<UniqueFd> file;
+    file.push_back(std::move(store.new_layer()).value());
+    REQUIRE(write_all(file.front().get(), text));
+    return store.put("records/x", std::move(file));
+  };
+  const std::string record = SPC_STORE_DIR "/records/x";
+  for (const bool replaces : {false, true}) {
+    if (replaces) REQUIRE(put("old"));
+    std::ofstream(SPC_STORE_DIR "/records/.x") << "left";
+    REQUIRE(put("new"));
+    CHECK(contents(record) == "new");
+    CHECK_FALSE(fs::exists(SPC_STORE_DIR "/records/.x"));
+  }
+  std::ofstream(SPC_STORE_DIR "/records/.x") << "left";
+  CHECK(store.put("records/x", {}));
+  CHECK(fs::is_empty(SPC_STORE_DIR "/records"));
 }
 
 TEST_CASE("a store of an earlier version is completed when it is opened") {

@@ -26,9 +26,8 @@ Result<UniqueFd> open_object(int directory, const std::string& name, const std::
   auto file = SPC_TRY(own(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open " + what));
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat " + what));
-  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0) {
+  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0)
     return Error(ErrorKind::corrupt, what + ": not a read-only file owned by root");
-  }
   return file;
 }
 
@@ -101,9 +100,8 @@ Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat a new file"));
   // Only new_layer() makes nameless read-only files of root on this file system, and others cannot be linked into it.
-  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0) {
+  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0)
     return Error(ErrorKind::refused, "publish: unexpected file");
-  }
   auto reader = SPC_TRY(own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a new layer"));
   file.reset();
   SPC_TRY(prove_no_writer(reader.get()));
@@ -116,8 +114,14 @@ Result<void> ImageStore::publish(int frozen, const std::string& path) const {
 
 Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file) const {
   const UniqueFd frozen = file.empty() ? UniqueFd() : SPC_TRY(freeze(std::move(file.front())));
-  SPC_TRY(check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT));  // as late as can be: others open it
-  return frozen ? publish(frozen.get(), path) : Result<void>();
+  const std::string next = std::string(path).insert(path.find('/') + 1, ".");
+  Result<void> linked;
+  do {  // linkat does not replace, but renameat does, and at no time is there no file. What somebody has left before who was killed
+        // between the two, or stopped, takes the path first.
+    if (frozen) linked = link_file(frozen.get(), directory_.get(), next, 0);
+    SPC_TRY(check(::renameat(directory_.get(), next.c_str(), directory_.get(), path.c_str()), "replace " + path, ENOENT));
+  } while (!linked && linked.error().sys_errno() == EEXIST);
+  return frozen ? linked : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {

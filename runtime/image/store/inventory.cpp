@@ -70,6 +70,9 @@ Result<std::vector<StoredRecord>> list_records(const ImageStore& store) {
 Result<StoreInventory> take_inventory(const ImageStore& store) {
   StoreInventory inventory;
   inventory.images = SPC_TRY(list_records(store));
+  for (const auto& name : names_left_in(store.records())) {
+    if (const auto manifest = Digest::parse("sha256:" + name)) inventory.images.push_back({.manifest = *manifest, .layers = {}});
+  }
   inventory.layers = SPC_TRY(list_layers(store));
   return inventory;
 }

@@ -273,7 +273,7 @@ void ImageStore::touch_image(const Digest& manifest) const {
 // --- names ---
 
 void ImageStore::touch_name(const std::string& name) const {
-  constexpr std::int64_t kMoment = 1;  // second: while it is written it is not there
+  constexpr std::int64_t kMoment = 1;  // second: of many starts at once one writes it
   const auto image = public_name(name);
   if (image && image->written < std::time(nullptr) - kMoment) static_cast<void>(write_name(*image));
 }

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <ctime>
 
 #include "base/directory.hpp"
 #include "base/file.hpp"
@@ -69,6 +71,7 @@ Result<void> write_named(int directory, const std::string& name, std::string_vie
 }
 
 Result<void> remove_named(int directory, const std::string& name) {
+  ::unlinkat(directory, ("." + name).c_str(), 0);  // see write_named
   if (::unlinkat(directory, name.c_str(), 0) == 0 || errno == ENOENT) return {};
   return Error::from_errno(errno, formatted("remove {} from the image store", in_quotes(name)));
 }
@@ -101,6 +104,19 @@ Result<std::vector<std::string>> names_in(int directory) {
     if (!files.name().starts_with('.')) names.emplace_back(files.name());
   }
   if (files.error() != 0) return Error::from_errno(files.error(), "list the image store");
+  return names;
+}
+
+std::vector<std::string> names_left_in(int directory) {
+  constexpr std::int64_t kMoment = 60;  // seconds: a writer has not been killed, but is not ready
+  std::vector<std::string> names;
+  for (DirectoryReader files(UniqueFd(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC))); files.next();) {
+    const std::string name(files.name());
+    struct stat status {};
+    const bool is_left = name.starts_with('.') && ::fstatat(directory, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                         S_ISREG(status.st_mode) && status.st_mtim.tv_sec < std::time(nullptr) - kMoment;
+    if (is_left && ::faccessat(directory, name.c_str() + 1, F_OK, AT_SYMLINK_NOFOLLOW) != 0) names.push_back(name.substr(1));
+  }
   return names;
 }
 

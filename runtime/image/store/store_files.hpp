@@ -34,4 +34,8 @@ Result<std::optional<std::string>> read_below(int parent, const std::string& dir
 /// The names in a directory, without those starting with a dot.
 Result<std::vector<std::string>> names_in(int directory);
 
+/// The names of files that a writer wanted to make (write_named, or the agent's put) who was killed before the last step, and that
+/// there are not. remove_named() removes what he has left, and so does the next writer.
+std::vector<std::string> names_left_in(int directory);
+
 }  // namespace spc

@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "image/store/inventory.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;
@@ -205,6 +207,26 @@ TEST_CASE("records and references are put and replaced, and nothing else stays")
   CHECK_FALSE(store.public_name("r%2Fx:1"));
   CHECK(store.set_public_until(digest_of('a'), 0));
   CHECK(store.public_until(digest_of('a')) == 0);
+}
+
+TEST_CASE("what a writer that was killed has left is found, and goes with its image") {
+  const TemporaryStore at;
+  const ImageStore store = at.open();
+  REQUIRE(store.write_image(digest_of('1'), example()));
+  const auto left = [&](char image) { return at.path / "records" / ("." + digest_of(image).hex()); };
+  for (const char image : {'1', '2', '3'}) std::ofstream(left(image)) << "half";
+  for (const char image : {'1', '2'}) {
+    std::filesystem::last_write_time(left(image), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  }
+  const auto inventory = take_inventory(store);
+  REQUIRE(inventory);
+  std::vector<Digest> found;
+  for (const auto& image : inventory->images) found.push_back(image.manifest);
+  CHECK(found == std::vector{digest_of('1'), digest_of('2')});  // 3 may be about to be written
+  for (const Digest& image : found) REQUIRE(store.remove_image(image));
+  CHECK_FALSE(std::filesystem::exists(left('1')));
+  CHECK_FALSE(std::filesystem::exists(left('2')));
+  CHECK(std::filesystem::exists(left('3')));
 }
 
 TEST_CASE("what a name means is read as it was written, and nothing else is") {
