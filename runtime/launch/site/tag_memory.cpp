@@ -1,14 +1,19 @@
 #include "launch/site/tag_memory.hpp"
 
 #include <linux/keyctl.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <ctime>
 
 #include "base/text.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 namespace {
@@ -27,6 +32,25 @@ std::string read_key() {
   text.resize(size < 0 || static_cast<std::size_t>(size) > text.size() ? 0 : static_cast<std::size_t>(size));
   return text;
 }
+
+/// Several sruns of a user may each add something at once to what they have read. A name in the kernel that one process has at a time
+/// makes them take turns; somebody else may sit on it, so nobody waits for long, and it goes with its process.
+class TurnToWrite {
+ public:
+  TurnToWrite() : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    const std::string name = std::string(kKeyName) + " of " + std::to_string(::geteuid());
+    const std::size_t size = name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+    constexpr int kPatience = 100;  // milliseconds
+    for (int i = 0; ::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && i < kPatience; ++i) {
+      ::poll(nullptr, 0, 1);
+    }
+  }
+
+ private:
+  UniqueFd socket_;
+};
 
 bool take_number(std::string_view text, std::int64_t& number) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -59,6 +83,8 @@ std::optional<RememberedTag> TagMemory::find(const std::string& image, std::int6
 
 void TagMemory::add(const std::string& image, const RememberedTag& tag, std::int64_t now, std::int64_t until) {
   if (image.find_first_of(" \n") != std::string::npos) return;
+  const auto known = find(image, now);
+  if (known && known->asked_at > tag.asked_at) return;  // by an srun that began later and was faster
   std::erase_if(lines_, [&](const Line& line) { return line.image == image || line.until <= now; });
   lines_.insert(lines_.begin(), {.until = until, .image = image, .tag = tag.str()});
 }
@@ -100,6 +126,7 @@ std::optional<RememberedTag> remembered_tag(const std::string& image) {
 
 void remember_tag(const std::string& image, const RememberedTag& tag, unsigned seconds) {
   if (seconds == 0 || !possess_keyring()) return;
+  const TurnToWrite turn;
   const std::int64_t now = ::time(nullptr);
   auto memory = TagMemory::parse(read_key());
   memory.add(image, tag, now, now + seconds);
