@@ -93,9 +93,8 @@ void Agent::lead() {
 Result<void> Agent::on_lead(int socket) {
   TaskMessage message;
   auto descriptors = receive_struct(socket, message, 2);
-  if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable) {
+  if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable)
     return Error(ErrorKind::unavailable, "set up the container: the leader has exited");
-  }
   if (!descriptors) return std::move(descriptors).error();
   switch (message.kind) {
     case TaskMessageKind::source: return add_source(message, *std::move(descriptors));
@@ -167,7 +166,7 @@ void Agent::end() {
   reap(builder_);
   for (const pid_t helper : helpers_) ::waitpid(helper, nullptr, 0);
   named_.reset();
-  ::_exit(0);
+  ::_exit(held_ ? 0 : held_.error().sys_errno());
 }
 
 void Agent::reap(Child& child) {

@@ -144,9 +144,9 @@ Result<void> Agent::on_builder(int socket) {
   const auto layers = std::move(order_.image.layers);
   answer_all(report);
   reap(builder_);  // last: its end takes longer than its answer
-  // Without it the job's next step takes longer, and nothing else.
-  if (step_.job != 0 && !layers.empty()) [[maybe_unused]]
-    const auto held = hold_layers(layers, traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % 8) + "h");
+  // Without it the job's next step takes longer, and nothing else: slurmd's log has it.
+  if (step_.job != 0 && !layers.empty())
+    held_ = hold_layers(layers, traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % 8) + "h");
   return {};
 }
 

@@ -130,7 +130,7 @@ int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
 
 void spc_close(spc_runtime* rt) {
   if (rt == nullptr) return;
-  if (rt->opened_by == ::getpid()) rt->agent.stop(rt->channel);
+  if (rt->opened_by == ::getpid()) [[maybe_unused]] const auto stopped = rt->agent.stop(rt->channel);
   delete rt;
 }
 
@@ -293,7 +293,8 @@ int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
     const auto done = rt->channel.finish(tasks, killed, [&](const char* line) {
       if (rt->log != nullptr) rt->log(SPC_LOG_INFO, line, rt->log_arg);
     });
-    rt->agent.stop(rt->channel);  // now: Slurm removes the step's cgroups before it closes the handle
+    const auto stopped = rt->agent.stop(rt->channel);  // now: Slurm removes the step's cgroups before it closes the handle
+    if (!stopped && rt->log != nullptr) rt->log(SPC_LOG_RECORD, stopped.error().message().c_str(), rt->log_arg);
     return done;
   });
 }

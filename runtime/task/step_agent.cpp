@@ -157,15 +157,16 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   execute(arguments, agent_end);
 }
 
-void StepAgent::stop(const StepChannel& channel) {
-  if (pid_ <= 0) return;
+Result<void> StepAgent::stop(const StepChannel& channel) {
+  int status = 0;
+  if (pid_ <= 0) return {};
   ::shutdown(channel.tasks.get(), SHUT_RDWR);  // whoever has inherited it
   // With contain_spank it is no child of ours, and ends by itself all the same.
   const UniqueFd agent = watch(pid_);
   if (agent) ::kill(pid_, SIGCONT);  // its user may have had it stopped, and it is to end its helpers
   if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
   // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
-  if (agent && ends_soon(agent)) ::waitpid(pid_, nullptr, WNOHANG);
+  if (agent && ends_soon(agent)) ::waitpid(pid_, &status, WNOHANG);
   // What a killed one had started ends with it, or with its mount, but a moment later, unless the user had it stopped, and would keep
   // Slurm from removing the step's cgroups. Where slurmstepd takes orphans in, they are its children.
   const auto remain = [&](int signal) { return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, signal) == 0; };
@@ -174,6 +175,8 @@ void StepAgent::stop(const StepChannel& channel) {
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
   pid_ = -1;
+  if (WEXITSTATUS(status) != 0) return Error::from_errno(WEXITSTATUS(status), "hold the layers for the job's later steps");
+  return {};
 }
 
 Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {

@@ -37,7 +37,8 @@ class StepAgent {
 
   /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Then all that the agent had started
   /// has ended, too, however it ended itself. Needs the privilege to signal a root process.
-  void stop(const StepChannel& channel);
+  /// An Error: what it could not do for the job's later steps.
+  Result<void> stop(const StepChannel& channel);
 
  private:
   StepId step_;

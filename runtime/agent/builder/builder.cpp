@@ -154,19 +154,23 @@ Result<void> set_up_held_layers() {
 
 Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name) {
   const auto held = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CLOEXEC), "open " + quoted(kHeld)));
-  SPC_TRY(check(::mkdir((kSteps + ("/" + name)).c_str(), 0700), "make directory " + name));
+  const std::string place = kSteps + ("/" + name);
+  if (::mkdir(place.c_str(), 0700) != 0) return check(-1, "make directory " + quoted(place), EEXIST);
   std::vector<DetachedMount> mounts;
+  Result<void> done;
   for (const LayerFile& layer : layers) {
     const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
     mounts.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), -1)));
   }
   const pid_t child = SPC_TRY(run_aside(0, [&] {
-    const auto target = ::setns(held.get(), CLONE_NEWNS) == 0 ? open_path(AT_FDCWD, name) : UniqueFd();
-    for (DetachedMount& mount : mounts) [[maybe_unused]]
-      const auto done = attach(std::move(mount), target ? target->get() : -1);
+    done = check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld));
+    const auto target = open_path(AT_FDCWD, name);
+    for (DetachedMount& mount : mounts)
+      if (done) done = target ? attach(std::move(mount), target->get()) : target.error();
   }));
   ::waitpid(child, nullptr, 0);
-  return {};
+  if (!done) ::rmdir(place.c_str());
+  return done;
 }
 
 }  // namespace spc::agent

@@ -60,7 +60,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
 Result<void> set_up_held_layers();
 
 /// Keeps these layers mounted, for later steps to share, until the directory is removed that this makes for them, with this name,
-/// among the steps. An Error if there is one already.
+/// among the steps. If there is one already, it does nothing.
 Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name);
 
 }  // namespace spc::agent

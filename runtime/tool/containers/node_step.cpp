@@ -60,8 +60,10 @@ Result<NodeStep> NodeStep::open(const std::string& image, bool quiet) {
   options.size = sizeof options;
   options.uid = ::geteuid();
   options.gid = ::getegid();
-  // A node where slurmd has not been started yet has no store.
-  if (spc_node_setup(runtime) != SPC_OK || spc_step_open(runtime) != SPC_OK || spc_step_start(runtime, &options) != SPC_OK) {
+  // A node where slurmd has not been started yet has no store. Where it has, that would release what running jobs hold.
+  const bool is_set_up = ::access(SPC_STORE_DIR "/records", F_OK) == 0 && ::access(SPC_RUN_DIR "/steps", F_OK) == 0;
+  if ((!is_set_up && spc_node_setup(runtime) != SPC_OK) || spc_step_open(runtime) != SPC_OK ||
+      spc_step_start(runtime, &options) != SPC_OK) {
     return Error(ErrorKind::system, spc_error_message(runtime));
   }
   return step;

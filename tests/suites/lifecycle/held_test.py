@@ -131,6 +131,35 @@ def what_a_job_holds_ends_with_it_whoever_else_uses_the_image(cluster):
 
 
 @test
+def what_root_pulls_by_hand_releases_nothing(cluster):
+    other = cluster.push(with_probe("held-by-hand", [("data", os.urandom(1000))]))
+    with job(cluster) as number:
+        step(cluster, number).good()
+        await_true(lambda: held(cluster).keys() == {number}, 5, "the job holds nothing")
+        before = held(cluster)
+        cluster.root("node01", "scontainer", "pull", other).good()
+        equal(held(cluster), before, "what is held after scontainer pull")
+    cluster.must_be_quiet(within=2)
+
+
+@test
+def that_layers_cannot_be_held_is_in_slurmds_log_and_costs_nothing_else(cluster):
+    told = "hold the layers for the job's later steps: invalid argument"
+    held_there = "/run/spank-container/steps/held"
+    logged = cluster.program("logs", "node01").out.count(told)
+    with job(cluster) as number:
+        cluster.root("node01", "mount", "--bind", "/etc/hostname", held_there).good()  # no namespace
+        try:
+            equal(step(cluster, number).good(), "upper", "what a step reads that cannot hold its layers")
+            await_true(lambda: cluster.program("logs", "node01").out.count(told) == logged + 1, 5, "slurmd's log does not say so")
+        finally:
+            cluster.root("node01", "umount", held_there).good()
+        step(cluster, number).good()
+        await_true(lambda: held(cluster).keys() == {number}, 5, "the job holds nothing when it could again")
+    cluster.must_be_quiet(within=2)
+
+
+@test
 def users_cannot_reach_what_is_held(cluster):
     with job(cluster) as number:
         step(cluster, number).good()
