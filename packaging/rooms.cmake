@@ -34,6 +34,16 @@ function(spc_room name)
   spc_headers(${name} spc_base)
 endfunction()
 
+# spc_computes(NAME): the room works on every byte of an image, so that its speed is worth the time to compile. With sanitizers
+# its tests would take minutes.
+function(spc_computes name)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O2>)
+  if(SPC_SANITIZE)
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
+  set_target_properties(${name} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON) # which have the other rooms' options
+endfunction()
+
 # spc_static_library(VARIABLE NAME): libNAME.a; the shared one where that is wanted.
 function(spc_static_library variable name)
   if(SPC_SHARED_LIBRARIES)
