@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 
-from cluster import NODES, await_true, kill_all
+from cluster import NODES, OPEN, await_true, kill_all
 from harness import equal, expect, same_as_golden, test
 from images import Image, with_probe
 
@@ -256,7 +256,7 @@ def signals_for_the_tasks_do_not_end_the_process_that_will_save(cluster):
 @test
 def a_saver_that_is_killed_is_told_with_one_line(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "saver.sqsh")
-    step = cluster.start_srun(*ON, f"--container-save={there}", "sh", "-c", "echo up; sleep 1")
+    step = cluster.start_srun(*ON, f"--container-save={there}", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     step.await_text("up")
     kill_all(cluster.processes("node01", "save"))
     done = step.end()

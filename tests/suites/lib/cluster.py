@@ -47,6 +47,9 @@ class Done:
         return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ", "waiting: ", "making room ")) and ": retrying in " not in line]
 
 
+OPEN = object()  # as stdin: ends when the command is waited for, so that `read` in a script keeps it until the test has looked
+
+
 class Running:
     """A command that has been started; `end` waits for it."""
 
@@ -55,11 +58,13 @@ class Running:
         self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(argv, env=env, stdout=self.out, stderr=self.err,
                                         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
-        if stdin is not None:
+        if stdin not in (None, OPEN):
             self.process.stdin.write(stdin.encode())
             self.process.stdin.close()
 
     def end(self, timeout=30):
+        if self.process.stdin:
+            self.process.stdin.close()
         try:
             rc = self.process.wait(timeout)
         except subprocess.TimeoutExpired:

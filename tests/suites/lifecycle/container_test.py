@@ -3,6 +3,7 @@ import os
 import shutil
 
 from functools import partial
+from cluster import OPEN
 from images import Image, special, with_probe
 from harness import add, equal, expect, test
 
@@ -164,7 +165,7 @@ def a_fuse_mount_that_shuts_out_root_can_be_mounted(cluster):
 @test
 def the_nodes_mount_table_never_changes(cluster):
     before = cluster.mounts("node01")
-    running = cluster.start_srun("-w", "node01", "--container-mounts=/home/shared:/mnt", "sh", "-c", "echo up; sleep 0.5")
+    running = cluster.start_srun("-w", "node01", "--container-mounts=/home/shared:/mnt", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     equal(cluster.mounts("node01") == before, True, "mount table while it runs is that of before")
     running.end().good()
@@ -174,7 +175,7 @@ def the_nodes_mount_table_never_changes(cluster):
 @test
 def loop_devices_are_given_back(cluster):
     equal(cluster.loops("node01"), [], "loop devices before")
-    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 0.5")
+    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     equal(len(cluster.loops("node01")), 3, "loop devices while an image of three layers runs")
     running.end().good()
@@ -183,7 +184,7 @@ def loop_devices_are_given_back(cluster):
 
 @test
 def steps_at_the_same_time_share_the_loop_devices(cluster):
-    both = [cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 1") for _ in range(2)]
+    both = [cluster.start_srun("-w", "node01", "sh", "-c", "echo up; read end || :", stdin=OPEN) for _ in range(2)]
     for one in both:
         one.await_text("up")
     equal(len(cluster.loops("node01")), 3, "loop devices while two steps run an image of three layers")

@@ -3,7 +3,7 @@ import os
 import subprocess
 import time
 
-from cluster import kill_all
+from cluster import OPEN, kill_all
 from harness import equal, expect, test
 from site_files import rules
 
@@ -235,7 +235,7 @@ def a_file_of_data_is_mounted_and_served_by_the_user(cluster):
     data_file(cluster)
     running = cluster.start_srun("-w", "node01", "--container-mounts=data.sqsh:/data:sqsh,./data.sqsh:/again:sqsh+noexec", "--chdir=/home/alice",
                                  "bash", "-euc", "cat /data/below/file /again/below/file; grep -c fuse /proc/mounts; stat -c %U /data/below/file; "
-                                 "touch /data/x || echo up; sleep 1")
+                                 "touch /data/x || echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     servers = cluster.processes("node01", "fuse")
     equal(len(servers), 2, "servers")

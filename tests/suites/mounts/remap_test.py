@@ -5,7 +5,7 @@ import platform
 import subprocess
 import tempfile
 
-from cluster import BUILD_IMAGE, await_true, kill_all
+from cluster import BUILD_IMAGE, OPEN, await_true, kill_all
 from entrypoint_test import Configured
 from container_test import MOUNT, MS_REMOUNT_BIND, UMOUNT
 from images import Image, with_probe
@@ -43,10 +43,10 @@ def the_user_is_root_inside_and_himself_outside(cluster):
     made = os.path.join(cluster.shared, "made-by-root")
     running = cluster.start_srun(REMAP, "-w", "node01", "--container-mounts=/home/shared:/mnt", "bash", "-euc",
                                  "id -u; id -g; echo $HOME $USER $LOGNAME; stat -c %u:%g /workspace/file /root /tmp; id -un; "
-                                 "touch /mnt/made-by-root; echo up; exec sleep 0.5")
+                                 "touch /mnt/made-by-root; echo up; read end || :", stdin=OPEN)
     running.await_text("up")
-    sleeper = [pid for pid in cluster.processes("node01", "sleep") if os.readlink(f"/proc/{pid}/ns/user") != own_namespace(cluster)]
-    status = dict(line.split(":", 1) for line in open(f"/proc/{sleeper[0]}/status").read().splitlines())
+    waiting = [pid for pid in cluster.processes("node01", "bash") if os.readlink(f"/proc/{pid}/ns/user") != own_namespace(cluster)]
+    status = dict(line.split(":", 1) for line in open(f"/proc/{waiting[0]}/status").read().splitlines())
     groups = status["Groups"].split()
     running.end().good("0\n0\n/root root root\n0:0\n0:0\n0:0\nroot\nup")
     equal(status["Uid"].split(), ["2001"] * 4, "user ids outside")

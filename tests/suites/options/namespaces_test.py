@@ -4,7 +4,7 @@ import os
 import re
 import signal
 
-from cluster import await_true, kill_all
+from cluster import OPEN, await_true, kill_all
 from container_test import SYSCALL
 from images import with_probe
 from harness import equal, expect, test
@@ -141,9 +141,9 @@ def what_a_task_leaves_behind_ends_with_the_step(cluster):
 
 @test
 def the_stand_in_has_nothing(cluster):
-    running = cluster.start_srun(*ON, PID, "bash", "-c", "echo up; exec sleep 1")
+    running = cluster.start_srun(*ON, PID, "bash", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
-    inner, = [pid for pid in cluster.everybody("sleep") if os.readlink(f"/proc/{pid}/ns/pid") not in of_the_node(cluster) and is_alices(pid)]
+    inner, = [pid for pid in cluster.everybody("bash") if os.readlink(f"/proc/{pid}/ns/pid") not in of_the_node(cluster) and is_alices(pid)]
     parent = int(open(f"/proc/{inner}/stat").read().rpartition(")")[2].split()[1])
     status = open(f"/proc/{parent}/status").read()
     equal(os.listdir(f"/proc/{parent}/fd"), [], "descriptors of the stand-in")

@@ -4,7 +4,7 @@ import re
 import sys
 import threading
 
-from cluster import await_true
+from cluster import OPEN, await_true
 from harness import Skipped, equal, expect, test
 from images import Image, probe, with_probe
 
@@ -93,7 +93,7 @@ def nobody_reads_the_memory_of_a_start(cluster):
 @test
 def a_running_container_changes_no_mount_of_its_node(cluster):
     before = cluster.mounts("node01")
-    step = cluster.start_srun(*ON, "--container-mounts=/home/shared:/mnt,tmpfs:/scratch", "sh", "-c", "echo up; sleep 1")
+    step = cluster.start_srun(*ON, "--container-mounts=/home/shared:/mnt,tmpfs:/scratch", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     step.await_text("up")
     during = cluster.mounts("node01")
     step.end().good()

@@ -2,6 +2,7 @@
 import os
 import re
 
+from cluster import OPEN
 from images import Image, named, special, with_probe
 from harness import equal, expect, test
 
@@ -53,7 +54,7 @@ def no_mount_of_the_host_stays_visible(cluster):
 
 @test
 def the_agent_has_no_environment_and_no_descriptor_of_slurms(cluster):
-    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 1")
+    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     agent, = cluster.step_agents("node01")
     equal(open(f"/proc/{agent}/environ", "rb").read(), b"", "environment")
@@ -67,7 +68,7 @@ def the_agent_has_no_environment_and_no_descriptor_of_slurms(cluster):
 
 @test
 def the_agent_has_only_the_capabilities_it_needs(cluster):
-    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; sleep 1")
+    running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     agent, = cluster.step_agents("node01")
     status = status_of(open(f"/proc/{agent}/status").read())
