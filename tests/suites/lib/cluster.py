@@ -59,8 +59,9 @@ class Running:
         self.process = subprocess.Popen(argv, env=env, stdout=self.out, stderr=self.err,
                                         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL)
         if stdin not in (None, OPEN):
-            self.process.stdin.write(stdin.encode())
-            self.process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it may end without reading
+                self.process.stdin.write(stdin.encode())
+                self.process.stdin.close()
 
     def end(self, timeout=30):
         if self.process.stdin:
@@ -131,7 +132,8 @@ class Cluster:
 
     def __init__(self, stage, use=None, nodes=NODES):
         self.stage, self.is_ours, self.nodes = stage, use is None, nodes
-        self.state = use or os.path.join(tempfile.mkdtemp(prefix="spc-suites-"), "cluster")
+        # Users' home directories are in it, and what is in memory counts as one that does not last.
+        self.state = use or os.path.join(tempfile.mkdtemp(prefix="spc-suites-", dir="/var/tmp"), "cluster")
         self.pushed = set()
         self.scenery = set()  # processes on nodes that a test needs to the end, whatever recover() ends
 
