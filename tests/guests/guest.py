@@ -5,7 +5,8 @@ import re
 import urllib.error
 import urllib.request
 
-from cluster import Cluster, Inquirer, Running, await_true, name_of
+from cluster import Cluster, name_of
+from command import Inquirer, Running, await_true
 from harness import expect, indent, say
 
 NODE = "node01"

@@ -3,7 +3,7 @@ import os
 import stat
 import time
 
-from cluster import await_true, name_of
+from cluster import name_of
 from guest import CGROUPS, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
 from harness import equal, expect, test
 

@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 import time
 
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from harness import Failed, expect
 from images import Image, probe
 from scene import HERE, NODE, ON, PATIENCE, Before, Store, Traced, is_whole, system_calls

@@ -4,10 +4,7 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import socket
-import struct
-import subprocess
 import sys
 import threading
 

@@ -5,7 +5,6 @@ import collections
 import contextlib
 import os
 import random
-import signal
 import socket
 import struct
 import subprocess

@@ -6,7 +6,7 @@ import tarfile
 
 import odd
 from model import DIRECTORY, FIFO, FILE, HARD_LINK, LINK, Entry, Refused, Tree
-from tarball import BLOCK, GNU, V7, Tar, base256, header, octal, padded, record, with_sum
+from tarball import BLOCK, GNU, V7, Tar, base256, header, padded, record, with_sum
 
 PARTS = [b"a", b"b", b"c", b"lib", b"x y", b"\xff\xfe", b"new\nline", b"back\\slash", b"caf\xc3\xa9", b"n" * 90, b"m" * 200, b"...", b"-q", b"a.b"]
 HEADS = [b"", b"", b"", b"", b"./", b"/", b".//", b"a/../"]

@@ -3,7 +3,7 @@ it: ACCEPTED, or the reason that must be given."""
 
 import gzip
 
-from tarball import BLOCK, GNU, V7, Tar, base256, header, octal, padded, record, with_sum
+from tarball import BLOCK, GNU, V7, Tar, base256, header, octal, padded, record
 
 ACCEPTED = None
 LONG = b"directory/" * 20

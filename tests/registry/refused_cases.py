@@ -6,7 +6,7 @@ import time
 import agent
 import oci
 from server import Server
-from scene import big_image, config, elsewhere, fails, new_store, once, pull, registry, small, succeeds
+from scene import big_image, config, elsewhere, fails, new_store, pull, registry, small, succeeds
 
 # --- what is refused: the registry ---
 

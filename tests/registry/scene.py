@@ -1,15 +1,11 @@
 """What the cases share: two servers, stores, configurations, and what success and failure look like."""
 
 import atexit
-import json
 import os
 import random
 import shutil
-import struct
-import subprocess
 import tempfile
 import time
-from email.utils import formatdate
 
 import agent
 import oci

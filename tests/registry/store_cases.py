@@ -1,10 +1,9 @@
 """The store: who may use what is in it."""
 
-import os
 
 import agent
 import oci
-from scene import big_image, config, elsewhere, new_store, noise, pull, registry, small, succeeds
+from scene import big_image, config, elsewhere, new_store, noise, pull, registry, succeeds
 
 
 def image_of_its_own(layers=2):

@@ -2,7 +2,7 @@
 import os
 import re
 
-from images import Image, with_probe
+from images import Image
 from harness import equal, expect, test
 from remap_test import REMAP, apt_image
 from site_files import rules

@@ -4,7 +4,8 @@ import shutil
 
 import local_files
 from cleanup_test import back_in_order, cancel, stepds
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from harness import equal, expect, test
 from site_files import Files
 

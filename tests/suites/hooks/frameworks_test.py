@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 from cluster import BUILD_IMAGE
-from images import Image, with_probe
+from images import Image
 from harness import equal, expect, test
 from site_files import rules
 

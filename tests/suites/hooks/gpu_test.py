@@ -10,7 +10,7 @@ import tempfile
 
 import fake_driver
 import vendor_programs
-from cluster import await_true
+from command import await_true
 from fake_driver import VERSION, FakeDriver
 from harness import equal, expect, test
 from images import Image, with_probe

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from cluster import await_true
+from command import await_true
 from explain_test import said
 from harness import equal, expect, test
 from site_files import Files, rules

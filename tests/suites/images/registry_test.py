@@ -176,7 +176,7 @@ def a_connection_that_breaks_once_is_taken_up_again(cluster):
     cluster.faulty.cut.add(layers[0])
     gate_path = f"/v2/suites/once/blobs/{layers[0]}"
     running = cluster.start_srun("-w", "node01", "/probe", image=name)
-    from cluster import await_true
+    from command import await_true
     await_true(lambda: cluster.faulty.requests[gate_path] > 0, 10, "the blob was not asked for")
     cluster.faulty.cut.clear()
     running.end().good()

@@ -3,7 +3,8 @@ import os
 import signal
 import subprocess
 
-from cluster import NODES, OPEN, await_true, kill_all
+from cluster import NODES, kill_all
+from command import OPEN, await_true
 from harness import equal, expect, same_as_golden, test
 from images import Image, with_probe
 

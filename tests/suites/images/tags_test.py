@@ -7,7 +7,8 @@ import threading
 import time
 
 import local_files
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from harness import equal, expect, test
 from images import INDEX, MANIFEST, digest_of, with_probe
 from private_images_test import DOCKER, PRIVATE, in_home

@@ -3,7 +3,8 @@ import os
 import signal
 import time
 
-from cluster import NODES, await_true, kill_all
+from cluster import NODES, kill_all
+from command import await_true
 from images import with_probe
 from harness import equal, expect, test
 

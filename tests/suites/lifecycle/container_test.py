@@ -3,7 +3,7 @@ import os
 import shutil
 
 from functools import partial
-from cluster import OPEN
+from command import OPEN
 from images import Image, special, with_probe
 from harness import add, equal, expect, test
 

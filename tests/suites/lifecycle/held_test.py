@@ -4,7 +4,8 @@ import os
 import re
 
 from cleanup_test import back_in_order
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from images import with_probe
 from harness import equal, expect, test
 

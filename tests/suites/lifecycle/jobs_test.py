@@ -10,7 +10,8 @@ import struct
 import termios
 import time
 
-from cluster import PROGRAM, await_true
+from cluster import PROGRAM
+from command import await_true
 from errors_test import Config
 from site_test import Slurm
 from images import with_probe

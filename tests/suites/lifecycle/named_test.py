@@ -5,7 +5,8 @@ import os
 import subprocess
 import time
 
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from images import Image, with_probe
 import local_files
 from harness import equal, expect, same_as_golden, test

@@ -1,6 +1,5 @@
 """What Slurm does for a job is as without a container: exit codes, signals, input and output, arrays, terminals."""
 import re
-import signal
 import subprocess
 import time
 

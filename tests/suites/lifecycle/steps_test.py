@@ -3,7 +3,8 @@ import os
 import re
 from pathlib import Path
 
-from cluster import NODES, await_true
+from cluster import NODES
+from command import await_true
 from images import with_probe
 from harness import equal, expect, test
 

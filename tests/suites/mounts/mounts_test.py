@@ -3,7 +3,8 @@ import os
 import subprocess
 import time
 
-from cluster import OPEN, kill_all
+from cluster import kill_all
+from command import OPEN
 from harness import equal, expect, test
 from site_files import rules
 

@@ -5,7 +5,8 @@ import platform
 import subprocess
 import tempfile
 
-from cluster import BUILD_IMAGE, OPEN, await_true, kill_all
+from cluster import BUILD_IMAGE, kill_all
+from command import OPEN
 from entrypoint_test import Configured
 from container_test import MOUNT, MS_REMOUNT_BIND, UMOUNT
 from images import Image, with_probe

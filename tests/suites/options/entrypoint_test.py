@@ -6,7 +6,8 @@ import tempfile
 import time
 
 import local_files
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from images import Image, with_probe
 from harness import equal, expect, test
 

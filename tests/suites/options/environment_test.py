@@ -1,6 +1,6 @@
 """The environment of a task, and who the user is inside."""
-from images import Image, with_probe
-from harness import add, equal, expect, test
+from images import Image
+from harness import equal, expect, test
 
 QUICK = True
 

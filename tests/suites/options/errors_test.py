@@ -3,7 +3,7 @@ nothing left behind. The lines are in golden/errors.txt."""
 import os
 
 from functools import partial
-from images import named, special, with_probe
+from images import with_probe
 from harness import GOLDEN, Golden, add, equal, expect, same_as_golden, test
 
 QUICK = True

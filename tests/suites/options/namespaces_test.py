@@ -4,7 +4,8 @@ import os
 import re
 import signal
 
-from cluster import OPEN, await_true, kill_all
+from cluster import kill_all
+from command import OPEN, await_true
 from container_test import SYSCALL
 from images import with_probe
 from harness import equal, expect, test

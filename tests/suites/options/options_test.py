@@ -2,7 +2,7 @@
 import os
 
 from errors_test import Config
-from images import Image, with_probe
+from images import with_probe
 from harness import add, equal, expect, test
 from functools import partial
 from plugstack import plugstack

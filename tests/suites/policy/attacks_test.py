@@ -6,7 +6,8 @@ import re
 import signal
 import time
 
-from cluster import WAITING, await_true, kill_all
+from cluster import kill_all
+from command import WAITING, await_true
 import local_files
 from errors_test import Config
 from harness import equal, expect, test

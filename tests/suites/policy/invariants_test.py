@@ -4,7 +4,7 @@ import re
 import sys
 import threading
 
-from cluster import OPEN, await_true
+from command import OPEN, await_true
 from harness import Skipped, equal, expect, test
 from images import Image, probe, with_probe
 

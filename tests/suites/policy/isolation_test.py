@@ -2,7 +2,7 @@
 import os
 import re
 
-from cluster import OPEN
+from command import OPEN
 from images import Image, named, special, with_probe
 from harness import equal, expect, test
 

@@ -3,7 +3,8 @@ import os
 import subprocess
 import time
 
-from cluster import HERE, await_true, kill_all
+from cluster import HERE, kill_all
+from command import await_true
 from harness import equal, expect, test
 from images import with_probe
 from private_images_test import DOCKER, PRIVATE, in_home

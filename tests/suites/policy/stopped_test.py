@@ -4,7 +4,8 @@ import os
 import signal
 import time
 
-from cluster import await_true, kill_all
+from cluster import kill_all
+from command import await_true
 from errors_test import Config
 from harness import equal, expect, test
 from images import Image, probe, with_probe
