@@ -15,6 +15,7 @@ namespace spc {
 namespace {
 
 constexpr char kGpus[] = "nvidia.com/gpu";
+constexpr char kNoCompat[] = "no compat";  ///< key of what is remembered: why_no_cuda_compat()
 
 /// Root, as this process sees him: in a user namespace of the user (scontainer run) he and all others whom it does not map have one
 /// number, and the owner of / tells it. What such a container does, the user could do without CDI, too. A test's files are its own.
@@ -87,6 +88,13 @@ void take_others(const HookContext& context, std::vector<CdiEntry>& gpus, Edits&
   gpus = std::move(kept);
 }
 
+std::string why_no_compat_here(const HookContext& context) {
+  NvidiaDriver driver;
+  discover_nvidia_devices(context.host_root, driver);
+  std::erase_if(driver.gpus, [&](const NvidiaGpu& gpu) { return !context.may_open(gpu.node); });
+  return why_no_cuda_compat(context, driver.gpus);
+}
+
 bool wants_cdi(const HookContext& context) { return !context.devices.empty() || prefers_cdi(context); }
 
 Result<Edits> prepare_cdi_devices(const HookContext& context) {
@@ -105,6 +113,7 @@ Result<Edits> prepare_cdi_devices(const HookContext& context) {
     devices.insert(devices.end(), found.begin(), found.end());
   }
   if (!devices.empty()) edits = SPC_TRY(edits_for(context, devices));
+  if (edits.remembered.contains(kCdiDriverVersion)) edits.remembered[kNoCompat] = why_no_compat_here(context);
   edits.denied_devices = std::move(allocated.denied_devices);
   std::ranges::move(allocated.warnings, std::back_inserter(edits.warnings));
   auto& problems = matters ? edits.warnings : edits.notes;
@@ -115,8 +124,8 @@ Result<Edits> prepare_cdi_devices(const HookContext& context) {
 /// Whether CUDA libraries of the image take the place of the driver's only the image can say.
 Result<void> create_cdi_devices(const HookContext& context, Edits& edits) {
   const auto version = edits.remembered.find(kCdiDriverVersion);
-  if (version == edits.remembered.end() || !context.open_in_image || !context.flag("cuda_compat", true)) return {};
-  const CudaCompat compat = cuda_compat_of_image(context, version->second);
+  if (version == edits.remembered.end() || !context.open_in_image) return {};
+  const CudaCompat compat = cuda_compat_of_image(context, version->second, edits.remembered[kNoCompat]);
   if (!compat.directory.empty()) edits.library_directories.push_back({.path = compat.directory, .before = true});
   if (!compat.reason.empty()) edits.notes.push_back(compat.reason);
   return {};

@@ -136,16 +136,6 @@ Result<Edits> prepare_nvidia(const HookContext& context) {
   return edits;
 }
 
-/// Why the image's libcuda may not replace the driver's on this node; empty if it may.
-std::string why_no_compat(const HookContext& context, const NvidiaNode& node) {
-  if (!context.flag("cuda_compat", true)) return "cuda_compat is off in config.toml";
-  for (const NvidiaGpu& gpu : node.driver.gpus) {
-    if (node.accessible.contains(gpu.node) && gpu.model.find("GeForce") != std::string::npos)
-      return formatted("{} does not support it", gpu.model);
-  }
-  return {};
-}
-
 /// An image whose programs cannot load what is injected.
 bool has_musl_only(const HookContext& context) {
   if (!context.open_in_image) return false;
@@ -158,11 +148,9 @@ bool has_musl_only(const HookContext& context) {
 void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint32_t uses, Edits& edits) {
   CudaCompat compat;
   if ((uses & for_compute) != 0) {
-    compat = cuda_compat_of_image(context, node.driver.version);
-    if (const std::string why = why_no_compat(context, node); !compat.directory.empty() && !why.empty()) {
-      compat.directory.clear();
-      compat.reason = formatted("libcuda {} of the image is not used: {}", compat.version, why);
-    }
+    auto accessible = node.driver.gpus;
+    std::erase_if(accessible, [&](const NvidiaGpu& gpu) { return !node.accessible.contains(gpu.node); });
+    compat = cuda_compat_of_image(context, node.driver.version, why_no_cuda_compat(context, accessible));
     if (!compat.directory.empty()) edits.library_directories.push_back({.path = compat.directory, .before = true});
     if (!compat.reason.empty()) edits.notes.push_back(compat.reason);
     if (!node.accessible.contains("/dev/nvidia-uvm")) {

@@ -101,7 +101,15 @@ std::optional<bool> is_for_driver(const std::string& note, std::optional<std::ui
 
 }  // namespace
 
-CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version) {
+std::string why_no_cuda_compat(const HookContext& context, const std::vector<NvidiaGpu>& accessible) {
+  if (!context.flag("cuda_compat", true)) return "cuda_compat is off in config.toml";
+  for (const NvidiaGpu& gpu : accessible) {
+    if (gpu.model.find("GeForce") != std::string::npos) return formatted("{} does not support it", gpu.model);
+  }
+  return {};
+}
+
+CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version, std::string_view why_not) {
   CudaCompat compat;
   if (!context.open_in_image) return compat;
   std::string directory;
@@ -134,6 +142,10 @@ CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view dri
   }
   const bool use = named ? *named && compare_versions(version, driver_version) > 0
                          : cuda_major_of(version) > driver_major;
+  if (use && !why_not.empty()) {
+    compat.reason = formatted("libcuda {} of the image is not used: {}", version, why_not);
+    return compat;
+  }
   if (use) compat.directory = directory;
   compat.reason = formatted("libcuda {} of the image {} the driver's {}", version,
                             use ? "is used instead of" : "does not replace", driver_version);

@@ -200,6 +200,23 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
   CHECK(edits_as_lines(cdi_hook, context) == native);
   CHECK(edits_as_lines(nvidia_hook, context).empty());
 
+  // The driver's libcuda stays where the site or a GPU wants that.
+  auto without_compat = native;
+  CHECK(without_compat.erase("directory /usr/local/cuda/compat") == 1);
+  context.settings.emplace("cuda_compat", "false");
+  CHECK(edits_as_lines(cdi_hook, context) == without_compat);
+  context.settings.erase("cuda_compat");
+  const std::string information = "/proc/driver/nvidia/gpus/0000:07:00.0/information";
+  node.file(information, "Model: \t NVIDIA GeForce RTX 4090\nDevice Minor: \t 0\n");
+  CHECK(edits_as_lines(cdi_hook, context) == without_compat);
+  auto edits = cdi_hook.prepare(context);
+  REQUIRE(cdi_hook.create(context, *edits));
+  CHECK(edits->notes.back() == "libcuda 590.1.2 of the image is not used: NVIDIA GeForce RTX 4090 does not support it");
+  context.granted_devices->erase("/dev/nvidia0");  // it is another job's
+  CHECK(edits_as_lines(cdi_hook, context).contains("directory /usr/local/cuda/compat"));
+  context.granted_devices->insert("/dev/nvidia0");
+  node.file(information, "Model: \t NVIDIA H100\nDevice Minor: \t 0\n");
+
   // Nobody constrains devices, and Slurm has given the second one.
   context.job["SLURM_STEP_GPUS"] = "1";
   CHECK(edits_as_lines(cdi_hook, context) == native);  // which, nobody can say: minors run against the bus
