@@ -208,15 +208,19 @@ def a_node_without_the_fake_node_of_unified_memory_says_how_to_make_it(cluster):
 
 
 @test
-def the_service_of_slurmd_makes_the_fake_node_of_unified_memory(cluster):
-    """With a fake nvidia-modprobe, which makes the node for the arguments that the real one makes it for."""
+def the_service_of_slurmd_makes_the_fake_nodes_of_unified_memory_and_modesetting(cluster):
+    """With a fake nvidia-modprobe, which makes a node for the arguments that the real one makes it for."""
     path = os.path.join(cluster.stage, "usr/lib/systemd/system/slurmd.service.d/spank-container-nvidia.conf")
     commands = [line.strip().partition("=")[2] for line in open(path) if line.startswith("ExecStartPre=")]
-    equal([command.split()[0] for command in commands], ["-/usr/bin/nvidia-modprobe"], "programs, whose failure does not stop slurmd")
-    fake = 'case "$*" in "-u -c0" | "-c0 -u") mknod -m 666 /dev/nvidia-uvm c 240 0;; esac'
+    equal([command.split()[0] for command in commands], ["-/usr/bin/nvidia-modprobe"] * 2, "programs, whose failure does not stop slurmd")
+    fake = 'case "$*" in "-u -c0" | "-c0 -u") mknod -m 666 /dev/nvidia-uvm c 240 0;; -m) mknod -m 666 /dev/nvidia-modeset c 195 254;; esac'
     with driver(cluster, uvm=False):
-        cluster.root("node01", "sh", "-euc", fake, *commands[0].split()).good()
-        run(cluster, "/cuda", "-w", "node01").good("GPUs 0, cuInit 0")
+        try:
+            for command in commands:
+                cluster.root("node01", "sh", "-euc", fake, *command.split()).good()
+            run(cluster, "/cuda; test -c /dev/nvidia-modeset", "-w", "node01").good("GPUs 0, cuInit 0")
+        finally:
+            cluster.root("node01", "rm", "-f", "/dev/nvidia-modeset")
 
 
 @test
