@@ -139,6 +139,27 @@ check_libraries() {
     if [[ $found == yes ]]; then passes 'libraries: see above'; else skips 'libraries: none of a fabric'; fi
 }
 
+# What a step can open in a container and outside: never more, and not nothing. Without ConstrainDevices it is less, as Slurm allocated.
+check_step() {
+    local see outside inside more
+    [[ -n ${STEP_IMAGE:-} ]] || { skips 'step: no image was given (hint: in an allocation: STEP_IMAGE=NAME STEP_OPTIONS="--gpus=1")'; return; }
+    command -v srun >/dev/null || { skips 'step: there is no srun'; return; }
+    # shellcheck disable=SC2016
+    see='for node in /dev/nvidia[0-9]* /dev/nvidia-caps/* /dev/nvidia-caps-imex-channels/* /dev/dri/renderD* /dev/infiniband/uverbs* /dev/cxi[0-9]* /dev/hfi1_*; do
+             (: <"$node") 2>/dev/null && echo "$node"; done
+         nvidia-smi -L 2>/dev/null; env | grep -E "^(SLURM_(STEP|JOB)_GPUS|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|SLINGSHOT_VNIS)=" | sed "s/^/variable /"; true'
+    # shellcheck disable=SC2086
+    outside=$(srun -n1 ${STEP_OPTIONS:-} sh -c "$see") || { fails 'step: it does not run outside a container'; return; }
+    # shellcheck disable=SC2086
+    inside=$(srun -n1 ${STEP_OPTIONS:-} --container-image="$STEP_IMAGE" sh -c "$see") || { fails 'step: it does not run in a container'; return; }
+    printf 'outside:\n%s\ncontainer:\n%s\n' "$outside" "$inside"
+    more=$(comm -13 <(grep -v '^variable ' <<<"$outside" | grep . | sort) <(grep -v '^variable ' <<<"$inside" | grep . | sort) | tr '\n' ' ')
+    notes "step: not in the container: $(comm -23 <(sort <<<"$outside") <(sort <<<"$inside") | tr '\n' ' ')"
+    if [[ -n $more ]]; then fails "step: only in the container: $more"
+    elif [[ -n $outside && -z $inside ]]; then fails 'step: nothing can be opened in the container'
+    else passes "step: $(grep -c '^/dev' <<<"$inside") nodes of $(grep -c '^/dev' <<<"$outside")"; fi
+}
+
 # A fake node: files where the kernel would have its own. No kinder than the hardware: MIG nodes are 0444, minors are not in the order of the bus,
 # EFA's link layer is unknown, the fabric manager has no socket.
 make_fake_node() {

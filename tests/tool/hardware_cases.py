@@ -8,10 +8,10 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def look(*words):
+def look(*words, env=None):
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run([os.path.join(ROOT, "tests/hardware/run"), "--out", out, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=120, check=False)
+                              text=True, timeout=120, check=False, env={**os.environ, **(env or {})})
         with open(os.path.join(out, "report.txt")) as file:
             assert all(line in file.read() or line == "" for line in ["=== 1-found.log"]), "the report lacks a log"
     return done.returncode, done.stdout
@@ -38,7 +38,7 @@ def test_a_fake_node_without_hardware_skips_everything():
     with tempfile.TemporaryDirectory() as node:
         os.makedirs(node + "/dev")
         status, said = look("--look", "--node", node)
-    assert status == 0 and "0 passed, 0 failed, 9 skipped" in said, said
+    assert status == 0 and "0 passed, 0 failed, 10 skipped" in said, said
 
 
 def test_what_is_wrong_on_a_fake_node_fails():
@@ -55,6 +55,19 @@ def test_what_is_wrong_on_a_fake_node_fails():
     wrong = re.findall(r"^FAILED  (\w+): (.*)$", said, re.M)
     assert status == 1 and [name for name, _ in wrong] == ["modes", "order", "manager", "verbs", "cxi", "opa"], said
     assert "nvidia0:660 nvidia-cap12:400" in said and "/dev/nvidia-uvm is missing" in said and "modprobe cxi-user): cxi0" in said, said
+
+
+def test_a_step_of_a_fake_slurm_sees_no_more_in_a_container_than_outside():
+    outside = "/dev/nvidia0\n/dev/nvidia1\n/dev/nvidia-caps/nvidia-cap12\nvariable CUDA_VISIBLE_DEVICES=1\n"
+    for inside, word, status in ((outside, "ok      step: 3 nodes of 3", 0), ("/dev/nvidia1\nvariable CUDA_VISIBLE_DEVICES=0\n", "ok      step: 1 nodes of 3", 0),
+                                 (outside + "/dev/nvidia2\n", "FAILED  step: only in the container: /dev/nvidia2", 1),
+                                 ("", "FAILED  step: nothing can be opened in the container", 1)):
+        with tempfile.TemporaryDirectory() as fakes:
+            with open(fakes + "/srun", "w") as file:
+                file.write(f"#!/bin/sh\ncase $3 in --container-image=an-image) printf '{inside}';; *) printf '{outside}';; esac\n")
+            os.chmod(fakes + "/srun", 0o755)
+            said = look("--look", "1", "step", env={"PATH": fakes + ":" + os.environ["PATH"], "STEP_IMAGE": "an-image", "STEP_OPTIONS": "--gpus=2"})
+        assert said[0] == status and word in said[1], said[1]
 
 
 def test_an_unknown_check_is_named():
