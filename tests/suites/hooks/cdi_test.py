@@ -241,6 +241,20 @@ def fake_parts_of_a_gpu_come_by_cdi_where_the_site_prefers_it(cluster):
 
 
 @test
+def a_fake_daemons_directory_that_is_closed_to_users_is_left_out(cluster):
+    path = "/run/nvidia-persistenced/socket"
+    spec = edits(env=["OF=etc"], mounts=[{"hostPath": path, "containerPath": path, "options": ["nosuid", "nodev", "noexec"]}])
+    try:
+        cluster.root("node01", "sh", "-euc", f"mkdir -m 700 {os.path.dirname(path)}; touch {path}").good()
+        with files(cluster, a_json=spec):
+            step(cluster, f"echo $OF; test -e {path} || echo none", "example.org/x=one").good("etc\nnone")
+            cluster.root("node01", "chmod", "755", os.path.dirname(path)).good()
+            step(cluster, f"echo $OF; test -e {path} || echo none", "example.org/x=one").good("etc")
+    finally:
+        cluster.root("node01", "rm", "-r", os.path.dirname(path))
+
+
+@test
 def a_fake_gpu_that_is_not_the_steps_is_told(cluster):
     with files(cluster, nvidia_json=GPUS):
         done = cluster.bash("echo $GPU0", "-w", "node01", "--container-device=nvidia.com/gpu=0", "--gres=gpu:0")

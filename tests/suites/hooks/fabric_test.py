@@ -209,7 +209,14 @@ def a_job_that_asks_for_sharp_gets_its_variables(cluster):
     cluster.bash(show).good("unset unset unset")
 
 
-PLUGIN = '#include <unistd.h>\n__attribute__((constructor)) static void loaded(void) { (void)!write(1, "loaded\\n", 7); }\n'
+PLUGIN = '#include <unistd.h>\n__attribute__((constructor)) static void loaded(void) { (void)!write(1, SAYS, sizeof SAYS - 1); }\n'
+
+
+def build_plugin(says, path):
+    """One that says which it is when it is loaded."""
+    subprocess.run(["cc", "-shared", "-fPIC", f'-DSAYS="{says}\\n"', "-Wl,-soname,libsite-net.so.0", "-x", "c", "-", "-o", path], input=PLUGIN, text=True, check=True)
+    with open(path, "rb") as file:
+        return file.read()
 
 
 @test
@@ -217,11 +224,16 @@ def the_sites_libraries_are_found_by_the_images_loader(cluster):
     with tempfile.TemporaryDirectory(dir=cluster.shared) as directory:
         os.chmod(directory, 0o755)
         library = os.path.join(directory, "libsite-net.so")
-        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libsite-net.so.0", "-x", "c", "-", "-o", library], input=PLUGIN, text=True, check=True)
+        of_image = build_plugin("of the image", library)
+        build_plugin("loaded", library)
+        image = Image("suites/own-plugin", [[("opt/own/libsite-net.so", of_image)]], {"Env": ["LD_LIBRARY_PATH=/opt/own", "PATH=/usr/bin:/bin"]},
+                      below=cluster.base_layout)
+        cluster.bash("LD_PRELOAD=libsite-net.so /bin/true", image=image).good("of the image")
         path = f"/home/shared/{os.path.basename(directory)}/libsite-net.so"
         with rules(cluster, f'fabric_libraries = ["{path}"]\n'):
             for name in ("libsite-net.so", "libsite-net.so.0"):
                 cluster.bash(f"LD_PRELOAD={name} /bin/true").good("loaded")
+            cluster.bash("LD_PRELOAD=libsite-net.so /bin/true", image=image).good("loaded")
         with rules(cluster, f'fabric_libraries = ["{path}.missing"]\n'):
             done = cluster.srun("true")
             equal(len(warned(done, "libsite-net.so.missing\" of the node: no such file or directory")), 1, "warnings", done)

@@ -81,6 +81,16 @@ def a_fake_mpi_of_the_node_comes_before_directories_of_the_image(cluster):
 
 
 @test
+def variables_and_places_follow_whose_fake_mpi_it_is(cluster):
+    image = image_with(cluster, "places", Env=["OPAL_PREFIX=/opt/of-image", "PATH=/usr/bin:/bin"])
+    show = ("sh", "-c", "echo ${OPAL_PREFIX-unset} ${MPICH_GPU_SUPPORT_ENABLED-unset}")
+    with node_with(cluster, [(SONAME + ".2.0", NODES)], more='mpi_env = ["MPICH_GPU_SUPPORT_ENABLED=1"]\n'):
+        host(cluster, image, command=show).good("unset 1")
+        step(cluster, image, command=show).good("/opt/of-image unset")
+        step(cluster, "base", command=show).good("unset unset")
+
+
+@test
 def a_fake_mpi_of_the_node_is_mpich_for_programs_of_debian(cluster):
     image = image_with(cluster, "debian", "libmpich.so.12", "libmpich.so.12.1.0")
     with node_with(cluster, [(SONAME + ".2.0", NODES)]):

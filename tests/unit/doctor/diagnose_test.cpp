@@ -101,6 +101,7 @@ const std::vector<Line>& lines() {
       {"At least one pair of MPI processes are unable to reach each other for", {"mpi-unreachable"}},
       {"[node01:04711] PMIX ERROR: PMIX_ERR_FILE_OPEN_FAILURE in file gds_shmem2.c at line 412: FILE_OPEN_FAILURE", {"pmix-data"}},
       {"[node01:04711] 1 more process has sent help message help-pmix-pmix3x.txt / evars", {"pmix-prefix"}},
+      {"An environment variable was set: PMIX_INSTALL_PREFIX must be the same as OPAL_PREFIX", {"pmix-prefix"}},
       // fabrics
       {"MPI startup(): PMI server not found. Please set I_MPI_PMI_LIBRARY variable if it is not a singleton case.", {"intel-pmi"}},
       {"MPIDI_OFI_mpi_init_hook: OFI addrinfo() failed (ofi_init.c:1577:MPIDI_OFI_mpi_init_hook:No data available)", {"libfabric-none"}},
@@ -109,8 +110,10 @@ const std::vector<Line>& lines() {
       {"node01:1:9 [0] NCCL WARN Error: network AWS Libfabric not found.", {"ofi-plugin"}},
       {"node01:1:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-ofi.so. Using internal network plugin.", {"ofi-plugin"}},
       {"libcudart.so.12: cannot open shared object file: No such file or directory", {"cudart-missing"}},
+      {"NET/Plugin: Plugin load returned 2: libcudart.so.11.0 could not be found", {"cudart-missing"}},
       {"MPIDI_CRAY_init: GPU_SUPPORT_ENABLED is requested, but GTL library is not linked", {"cray-gtl"}},
       {"node01.12hfi_userinit: assign_context command failed: Device or resource busy", {"psm2"}},
+      {"PSM2 was unable to open an endpoint: psm2_ep_open() failed with PSM2_EP_DEVICE_FAILURE", {"psm2"}},
       {"node01.12PSM2 can't open hfi unit: -1 (err=23)", {"psm2"}},
       {"libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': libmlx5-rdmav34.so: cannot open shared object file", {"ib-provider"}},
       {"libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0", {"ib-provider"}},

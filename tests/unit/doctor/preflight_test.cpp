@@ -333,6 +333,20 @@ TEST_CASE("a fake node with EFA") {
   expect(node.check("ptrace scope"), Verdict::warning, "1: libfabric's EFA provider");
 }
 
+TEST_CASE("a fake node with Omni-Path") {
+  FakeNode node;
+  node.file("/sys/class/infiniband/hfi1_0/x", "");
+  std::filesystem::create_directories(node.around.host_root + "/sys/class/infiniband/hfi1_0/device");
+  std::filesystem::create_symlink("../../../bus/pci/drivers/hfi1", node.around.host_root + "/sys/class/infiniband/hfi1_0/device/driver");
+  node.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "hfi1_0\n");
+  node.file("/dev/infiniband/uverbs0", "");  // which nothing uses there
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "hfi1_0 has no device node");
+  CHECK(node.check("EFA, Omni-Path, Slingshot").cure == "modprobe hfi1 on the node");
+  node.file("/dev/hfi1_0", "");
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok, "hfi1_0: /dev/hfi1_0");
+  expect(node.check("InfiniBand"), Verdict::ok, "none");
+}
+
 TEST_CASE("NCCL's settings that name what is not there") {
   FakeNode node;
   auto& environment = node.around.environment;

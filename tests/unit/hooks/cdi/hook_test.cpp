@@ -152,6 +152,12 @@ TEST_CASE("parts of a fake GPU that MIG has made are told apart by their nodes")
   CHECK(paths(edits.devices) == std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30",
                                                          "/dev/nvidia-caps/nvidia-cap31"});
   CHECK(edits.libraries.empty());
+  // Slurm's numbers are those of parts: nothing is taken away by them.
+  context.granted_devices->insert({"/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"});
+  context.job["SLURM_STEP_GPUS"] = "0";
+  const auto both = prepared(context);
+  CHECK(paths(both.devices).size() == 6);
+  CHECK(both.denied_devices.empty());
 }
 
 TEST_CASE("fake devices of AMD, Intel, EFA and Slingshot come in") {
@@ -240,10 +246,13 @@ TEST_CASE("a hook of a newer toolkit and the socket of a daemon that does not ru
              R"({"hostPath":"/run/nvidia-persistenced/socket","containerPath":"/run/nvidia-persistenced/socket"},)"
              R"({"hostPath":"/tmp/nvidia-mps","containerPath":"/tmp/nvidia-mps"}],"hooks":[)"
              R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","noop"]},)"
-             R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","brand-new","--x"]}]}}]})");
+             R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","brand-new","--x"]},)"
+             R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":)"
+             R"(["nvidia-cdi-hook","create-symlinks","--brand-new","--link","a.so.1::/opt/a.so","--other=x"]}]}}]})");
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.mounts.empty());
   CHECK(edits.environment.set.at("A") == "b");
+  CHECK(edits.symlinks == std::vector<SymlinkEdit>{{"/opt/a.so", "a.so.1"}});  // with flags that nobody knows yet
   CHECK(edits.warnings == std::vector<std::string>{"hook \"/usr/bin/nvidia-cdi-hook\": \"brand-new\" is unknown and left out"});
   CHECK(has(edits.notes, "mount source \"/tmp/nvidia-mps\": no such file or directory: left out"));
   CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/run/nvidia/driver/usr/lib/x","containerPath":"/x"}]})").find("mount source") == 0);

@@ -128,6 +128,24 @@ TEST_CASE("a library is found in the image's cache, too") {
   CHECK_FALSE(LibrariesInside(node.context, none).have("libmpi.so.4"));
 }
 
+TEST_CASE("libraries that programs find by an RPATH or LD_LIBRARY_PATH are there, too") {
+  for (const char* directory : {"/opt/libfabric/lib", "/opt/amazon/efa/lib64", "/opt/cray/libfabric/lib64", "/usr/local/lib", "/opt/mine"}) {
+    FabricNode node;
+    node.of_two_nodes();
+    node.add_adapter("rdmap0s6", "efa", "0000:00:06.0", 0);
+    node.context.settings.emplace("fabric", "require");
+    CHECK(has(node.start(fabric_hook).refusal, "the image has no libfabric.so.1, which EFA needs"));
+    node.context.image["LD_LIBRARY_PATH"] = "/nowhere:/opt/mine";
+    node.write_image(std::string(directory) + "/libfabric.so.1");
+    CHECK_FALSE(has(node.start(fabric_hook).refusal, "libfabric"));
+  }
+  FabricNode node;
+  const Edits none;
+  CHECK_FALSE(LibrariesInside(node.context, none).can_talk());
+  node.write_image("/usr/lib/libpsm2.so.2");
+  CHECK(LibrariesInside(node.context, none).can_talk());
+}
+
 TEST_CASE("a fake adapter without a node, or with a closed one, is a fault") {
   FabricNode node;
   node.of_two_nodes();
@@ -223,6 +241,7 @@ TEST_CASE("fake Omni-Path is used by PSM2 or libfabric, over a node of its own")
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
   node.context.job["FABRIC_VISIBLE_DEVICES"] = "none";
   CHECK(has(node.start(fabric_hook).denied_devices, "/dev/hfi1_0"));
+  CHECK(has(node.start(fabric_hook).denied_devices, "/dev/infiniband/uverbs0"));
 }
 
 TEST_CASE("the node's libraries for the fabric win against those in the image's LD_LIBRARY_PATH") {

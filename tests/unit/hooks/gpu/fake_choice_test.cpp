@@ -79,6 +79,36 @@ TEST_CASE("fake GPUs: a UUID names one") {
   CHECK(gpus_in(with_visible(node.of_step({0, 1}), "GPU-00000000-0000-0000-0000-000000000001")) == Nodes{"/dev/nvidia1"});
 }
 
+TEST_CASE("fake GPUs: before their first use the driver does not know their UUIDs") {
+  FourGpus node;
+  const std::string uuid = "GPU-00000000-0000-0000-0000-000000000001";
+  CHECK(with_visible(node.of_step({0}), uuid).refusal.find("(hint: leave it at \"all\": Slurm selects") != std::string::npos);
+  node.file("/proc/driver/nvidia/gpus/0000:40:00.0/information",
+            "GPU UUID: \t GPU-" + std::string(8, '?') + "-" + std::string(4, '?') + "\nDevice Minor: \t 1\n");
+  const std::string refusal = with_visible(node.of_step({0, 1}), uuid).refusal;
+  CHECK(refusal.find("requests " + uuid + ", which this step does not have; available: 0 (/dev/nvidia1), 1 (/dev/nvidia0, GPU-") != std::string::npos);
+  CHECK(refusal.find("(hint: UUIDs are unknown before the first use: run nvidia-persistenced on the node)") != std::string::npos);
+}
+
+TEST_CASE("fake GPUs: numbers of MIG parts are not those of GPUs") {
+  const FakeNode node;
+  node.kernel("550.54.15");
+  node.libraries("/usr/lib64", "550.54.15");
+  node.gpu(0, 0x20);
+  node.gpu(1, 0x30);
+  auto context = node.context();
+  context.job = {{"SLURM_STEP_GPUS", "1"}, {"CUDA_VISIBLE_DEVICES", "1"}};
+  CHECK(gpus_in(gpu_edits(context)) == Nodes{"/dev/nvidia1"});
+  CHECK(nvidia_hook.task(context)->environment.set.at("CUDA_VISIBLE_DEVICES") == "0");
+  node.mig(0, 1, 0, 12, 13);
+  node.mig(0, 2, 0, 21, 22);
+  context.granted_devices = node.context().granted_devices;
+  CHECK(gpus_in(gpu_edits(context)).front() == "/dev/nvidia0");
+  CHECK(gpus_in(gpu_edits(context)).back() == "/dev/nvidia1");
+  CHECK(gpu_edits(context).denied_devices.empty());
+  CHECK(nvidia_hook.task(context)->environment.set.empty());
+}
+
 TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named") {
   const FourGpus node;
   const auto some = with_visible(node.of_step({0, 1}), "0,2");

@@ -2,6 +2,8 @@
 
 #include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
+#include "hooks/loader/elf.hpp"
+#include "hooks/loader/ld_cache.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 
@@ -94,6 +96,23 @@ TEST_CASE("fake driver: in Debian's two places") {
     CHECK(std::count_if(driver.libraries.begin(), driver.libraries.end(),
                         [](const NvidiaLibrary& it) { return it.file == "libnvidia-ml.so.535.183.01"; }) == 1);
   }
+}
+
+TEST_CASE("fake driver: in a directory of its version, which the loader knows by links") {
+  const FakeNode node;
+  const std::string libraries = kLibraries, directory = "/usr/lib/nvidia-384";
+  node.kernel("384.130");
+  node.libraries(directory, "384.130");
+  node.link(libraries + "/libcuda.so.1", "/etc/alternatives/x86_64-linux-gnu_libcuda.so.1");
+  node.link("/etc/alternatives/x86_64-linux-gnu_libcuda.so.1", directory + "/libcuda.so.1");
+  CHECK_FALSE(discover_nvidia(node.host().string(), "").versions_agree());
+  LdCache cache;
+  cache.add_last("libcuda.so.1", libraries + "/libcuda.so.1", cache_flags_of(own_machine()).value());
+  node.file("/etc/ld.so.cache", cache.serialize());
+  const auto driver = discover_nvidia(node.host().string(), "");
+  CHECK(driver.versions_agree());
+  CHECK(driver.library_directories == std::vector<std::string>{directory});
+  CHECK(has_library(driver, "libcuda.so.384.130"));
 }
 
 TEST_CASE("fake driver: with driver_root nothing else counts") {

@@ -14,7 +14,8 @@ using namespace spc;
 namespace {
 
 /// A library with NVIDIA's note about forward compatibility.
-std::string library_with_note(const std::string& text, std::size_t align = 4, std::string owner = "NVIDIA Corporation") {
+std::string library_with_note(const std::string& text, std::size_t align = 4, std::string owner = "NVIDIA Corporation",
+                              Elf64_Word type = SHT_NOTE) {
   const std::string names = std::string("\0.shstrtab\0.note.cuda.fwd_compatibility\0", 40);
   std::string note(sizeof(Elf64_Nhdr), '\0');
   owner.push_back('\0');
@@ -35,7 +36,7 @@ std::string library_with_note(const std::string& text, std::size_t align = 4, st
   sections[1].sh_offset = texts;
   sections[1].sh_size = names.size();
   sections[2].sh_name = 11;
-  sections[2].sh_type = SHT_NOTE;
+  sections[2].sh_type = type;
   sections[2].sh_addralign = align;
   sections[2].sh_offset = texts + names.size();
   sections[2].sh_size = note.size();
@@ -132,7 +133,8 @@ TEST_CASE("fake compat: the note is read as it is aligned, and one that cannot b
     CHECK(node.compat().directory == kCompat);
   }
   for (const std::string& bytes : {library_with_note("no JSON"), library_with_note(R"({"Driver": [535]})", 4, "Somebody"),
-                                   library_with_note(R"({"Driver": [535]})", 4, "NVIDIA corporation")}) {
+                                   library_with_note(R"({"Driver": [535]})", 4, "NVIDIA corporation"),
+                                   library_with_note(R"({"Driver": [535]})", 4, "NVIDIA Corporation", SHT_PROGBITS)}) {
     const OneGpu node;
     node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", bytes);
     CHECK(node.compat().directory.empty());

@@ -350,12 +350,13 @@ TEST_CASE("what the node's MPI needs and the image has is the image's, if the si
 TEST_CASE("with the node's MPI, places and variables are the node's") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
-  scene.context.image = {{"OPAL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_INSTALL_PREFIX", "/opt/hpcx/ompi"}, {"OPAL_LIBDIR", "/opt/hpcx/lib"}, {"OMPI_MCA_btl", "^openib"}};
+  scene.context.image = {{"OPAL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_INSTALL_PREFIX", "/opt/hpcx/ompi"}, {"OPAL_LIBDIR", "/opt/hpcx/lib"}, {"OMPI_MCA_btl", "^openib"},
+                         {"OMPI_MCA_mca_base_component_path", "/opt/hpcx/ompi/lib/openmpi"}, {"PMIX_PREFIX", "/opt/hpcx/ompi"}};
   scene.context.job = {{"OPAL_LIBDIR", "/opt/site/lib"}};
   scene.set("mpi_env", "MPICH_GPU_SUPPORT_ENABLED=1");
   scene.set("mpi_env", "OPAL_PREFIX=/opt/site");
   const Edits edits = scene.run();
-  CHECK(edits.environment.unset == std::set<std::string>{"PMIX_INSTALL_PREFIX"});
+  CHECK(edits.environment.unset == std::set<std::string>{"OMPI_MCA_mca_base_component_path", "PMIX_INSTALL_PREFIX", "PMIX_PREFIX"});
   CHECK(edits.environment.set ==
         std::map<std::string, std::string>{{"MPICH_GPU_SUPPORT_ENABLED", "1"}, {"OPAL_LIBDIR", "/opt/site/lib"}, {"OPAL_PREFIX", "/opt/site"}});
   scene.context.mpi.clear();  // not where the image keeps its own

@@ -270,6 +270,20 @@ TEST_CASE("Open MPI 5 has PMIx only, whatever libraries are there") {
   CHECK(node.create().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
 }
 
+TEST_CASE("Open MPI is found where vendors install it") {
+  for (const char* directory : {"opt/hpcx/ompi/lib", "opt/amazon/openmpi/lib64", "opt/amazon/openmpi5/lib64", "opt/openmpi/lib",
+                                "usr/lib/x86_64-linux-gnu/openmpi/lib", "usr/lib64/mpi/gcc/openmpi4/lib64", "opt/conda/lib", "opt/mine/lib"}) {
+    Node node;
+    node.context.image["LD_LIBRARY_PATH"] = "/nowhere:/opt/mine/lib";
+    CHECK(node.create().notes.empty());
+    node.write(std::string(directory) + "/libmpi.so.40", "");
+    CHECK(node.create().notes == Names{"the image has Open MPI: use --mpi=pmix to connect ranks"});
+  }
+  Node node;
+  node.write("opt/mpich/lib/libmpi.so.12", "");
+  CHECK(node.create().notes == Names{"the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks"});
+}
+
 TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
   Node node;
   Node image;
