@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include "base/format.hpp"
 #include "hooks/loader/elf.hpp"
@@ -54,7 +55,7 @@ Misfit LibraryFit::against_need(const HostLibrary& library, const std::string& n
   const auto lacks = missing_versions(library, name, of_image->version_definitions);
   if (lacks.empty()) return {};
   if (const std::string glibc = highest_glibc(lacks); !glibc.empty())
-    return {old_glibc, formatted("the node's {} needs GLIBC_{}, but the image's C library is {}", library.soname, glibc, image_.libc(library.machine)), name};
+    return {old_glibc, formatted("the node's {} needs GLIBC_{}, but the image's C library goes up to {}", library.soname, glibc, image_.libc(library.machine)), name};
   return {version, formatted("the node's {} needs {} of {}, which the image's lacks", library.soname, *lacks.rbegin(), name), name};
 }
 
@@ -64,9 +65,13 @@ Misfit LibraryFit::against(const HostLibrary& library, const std::vector<const H
             formatted("the node's {} is for {}, but the image is not", library.soname, machine_name(library.machine)),
             {}};
   }
+  Misfit first;  // but for a C library that is too old, which no other library cures
   for (const std::string& name : library.needed) {
-    if (Misfit misfit = against_need(library, name, beside)) return misfit;
+    Misfit misfit = against_need(library, name, beside);
+    if (misfit.kind == Misfit::Kind::no_glibc || misfit.kind == Misfit::Kind::old_glibc) return misfit;
+    if (!first) first = std::move(misfit);
   }
+  if (first) return first;
   if (!spares_ || library.fallback) return {};
   if (Misfit misfit = against_other_release(library, beside)) return misfit;
   return against_users(library, beside);

@@ -21,7 +21,7 @@ inline constexpr char kFunctionsOfUcx[] = "uc";
 struct Misfit {
   enum class Kind { none, machine, no_glibc, old_glibc, missing, version, follows, breaks };
   Kind kind = Kind::none;
-  std::string text;  ///< the node's libfabric.so.1 needs GLIBC_2.38, but the image's C library is 2.31
+  std::string text;  ///< the node's libfabric.so.1 needs GLIBC_2.38, but the image's C library goes up to 2.31
   std::string of;    ///< missing, version, follows: the soname of what is needed
 
   explicit operator bool() const { return kind != Kind::none; }

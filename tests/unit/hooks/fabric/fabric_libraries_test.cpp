@@ -54,7 +54,7 @@ TEST_CASE("a fake library that needs a newer C library than the image's is left 
   CHECK(given(edits) == Names{"libcxi.so.1"});
   CHECK(mounted(edits) == Names{kOfFabric + "libcxi.so.1"});
   CHECK(has(edits.warnings,
-            "fabric_libraries: the node's libfabric.so.1 needs GLIBC_2.38, but the image's C library is 2.31: it is left out (hint: use "
+            "fabric_libraries: the node's libfabric.so.1 needs GLIBC_2.38, but the image's C library goes up to 2.31: it is left out (hint: use "
             "an image of a newer distribution)"));
   CHECK(has(edits.warnings, "the fabric is not used: the image has no libfabric.so.1 with libcxi.so.1"));
   node.context.settings.emplace("fabric", "require");
@@ -238,7 +238,7 @@ TEST_CASE("fake plugins that nccl.conf names are compared with the image, as NCC
   CHECK(edits.warnings == Names{begins + "libcudart.so.12, which neither the image nor fabric_libraries has (hint: the site can add it to fabric_libraries)"});
   CHECK(mounted(edits).size() == 3);
   put({.soname = "libnccl-net-site.so", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.38"}}}});
-  CHECK(has(node.start(nccl_hook).warnings, begins + "GLIBC_2.38, but the image's C library is 2.31 (hint: use an image of a newer distribution)"));
+  CHECK(has(node.start(nccl_hook).warnings, begins + "GLIBC_2.38, but the image's C library goes up to 2.31 (hint: use an image of a newer distribution)"));
   put({.soname = "libnccl-net-site.so", .needed = {"libfabric.so.1", "libc.so.6"}});
   CHECK(node.start(nccl_hook).warnings.size() == 1);
   node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});  // 99-fabric gives it

@@ -198,7 +198,7 @@ TEST_CASE("a library of the node that needs a newer C library is refused before 
   newer.version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.9"}}};
   scene.node.put(kHostMpi, newer.bytes());
   const Edits edits = scene.run();
-  CHECK(has(edits.refusal, "the node's libmpi.so.12 needs GLIBC_2.34, but the image's C library is 2.31"));
+  CHECK(has(edits.refusal, "the node's libmpi.so.12 needs GLIBC_2.34, but the image's C library goes up to 2.31"));
   CHECK(edits.libraries.empty());
 
   Scene musl;
