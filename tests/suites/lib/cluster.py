@@ -297,7 +297,13 @@ class Cluster:
         return found
 
     def await_idle(self, timeout=15):
-        await_true(lambda: all(state.endswith((" idle", " planned")) for state in self.states()), timeout, "the nodes do not become idle")
+        try:
+            await_true(lambda: all(state.endswith((" idle", " planned")) for state in self.states()), timeout, "")
+        except Failed:
+            told = [*self.states(), *self.inquirer.ask("squeue -h -o 'job %i %j %T'")]
+            for node in self.nodes:
+                told += ["", node, *self.names(node), *self.program("logs", node).out.splitlines()[-20:]]
+            raise Failed("\n".join(["the nodes do not become idle", *told])) from None
 
     def must_be_well(self):
         """No test may leave a job, and no failure of a job may cost a node."""
