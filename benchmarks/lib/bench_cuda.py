@@ -36,8 +36,8 @@ def run(comparison, cluster, ranks, ways, rounds):
     allocation = [f"-n{ranks}", "--overcommit"]
     cluster.turns("alice", allocation, ways, 1)
     for said in cluster.turns("alice", allocation, ways, rounds):
-        for side, text in said.items():
-            for line in on_cluster.json_lines(text):
+        for side, turn in said.items():
+            for line in on_cluster.json_lines(turn.out):
                 what = f"{line['device']}, {line['ranks']} rank{'s' if line['ranks'] > 1 else ''}"
                 pair = comparison.pair(line["name"], line["unit"], what, better="lower" if line["unit"] == "ms" else "higher")
-                (pair.reference if side == "bare" else pair.ours).append(line["value"])
+                pair.add(side, line["value"], turn.quiet)

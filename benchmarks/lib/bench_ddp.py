@@ -32,7 +32,7 @@ def measure(work, build, quick):
         say("training")
         cluster.turns("root", job, ways, 1)
         for said in cluster.turns("root", job, ways, 2 if quick else 10):
-            add(comparison, {name: on_cluster.json_lines(text)[-1] for name, text in said.items()})
+            add(comparison, {name: on_cluster.json_lines(turn.out)[-1] for name, turn in said.items()}, {name: turn.quiet for name, turn in said.items()})
     return comparison
 
 
@@ -42,10 +42,10 @@ def unpack(cluster, name):
     cluster.call("as", "root", "srun", "-N1", f"--container-image={name}", f"--container-mounts={SHARED}:/copy", "sh", "-c", copying)
 
 
-def add(comparison, results):
+def add(comparison, results, quiet):
     bare, ours = results["bare"], results["container"]
     if bare["parameters"] != ours["parameters"] or bare["torch"] != ours["torch"]:
         raise BenchmarkError(f"the same training has other results in a container: {bare} and {ours}")
     pair = comparison.pair("ddp.steps", "1/s", f"steps of {bare['ranks']} ranks, torch {bare['torch']}", better="higher")
-    pair.reference.append(bare["steps"])
-    pair.ours.append(ours["steps"])
+    for side, result in results.items():
+        pair.add(side, result["steps"], quiet[side])

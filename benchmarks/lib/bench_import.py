@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import agent_side
 import node
+import quiet
 import registry
 from machine import call, has, say, test_image
 from report import Report
@@ -50,6 +51,7 @@ class ImportBenchmark:
         return json.loads(call(self.floor, parallel, *(url for _, url in self.layers)))
 
     def sample_floor(self):
+        quiet.pause()
         floor = self.run_floor()
         self.add("floor.cold", "s", "GET, SHA-256, inflate, SHA-256; output discarded", floor["wall"])
         self.add("floor.cpu", "CPU s", "the same", floor["cpu"])
@@ -59,6 +61,7 @@ class ImportBenchmark:
     def sample_import(self):
         node.empty_store()
         os.sync()
+        quiet.pause()
         cost = agent_side.import_image(self.image)
         stored = sum(file.stat().st_blocks * 512 for file in node.layer_files())
         self.add("import.cold", "s", "until the image can be mounted", cost.wall, of=("floor", "floor.cold"))
@@ -74,6 +77,7 @@ class ImportBenchmark:
     def sample_warm(self):
         """Right after sample_import: the registry is asked whether the tag has moved, and that is all."""
         for _ in range(5):
+            quiet.pause()
             began = time.monotonic()
             registry.head("pytorch")
             answer = time.monotonic() - began
@@ -82,11 +86,13 @@ class ImportBenchmark:
             self.add("import.warm.registry", "ms", "the registry's answer to one such question", answer * 1e3)
 
     def sample_top_layer(self):
+        quiet.pause()
         cost = agent_side.import_image(self.variants[0])
         self.add("import.top-layer", "ms", "the image with a new layer of 10 kB on top, all others there", cost.wall * 1e3)
 
     def sample_many_layers(self):
         node.empty_store()
+        quiet.pause()
         cost = agent_side.import_image(self.many_layers)
         self.add("import.layers-40", "s", "an image of 40 layers, 4 MB, into an empty store", cost.wall)
 
@@ -94,6 +100,7 @@ class ImportBenchmark:
         """MANY jobs at once, each with an image of its own that shares all layers but one with the others."""
         node.empty_store()
         os.sync()
+        quiet.pause()
         began = time.monotonic()
         with ThreadPoolExecutor(MANY) as jobs:
             list(jobs.map(agent_side.import_image, self.variants))

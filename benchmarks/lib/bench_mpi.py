@@ -30,9 +30,9 @@ def measure(work, build, quick):
             say(f"two ranks {where}")
             cluster.turns("alice", job, ways, 1)
             for said in cluster.turns("alice", job, ways, 3 if quick else 10):
-                for side, text in said.items():
-                    for line in on_cluster.json_lines(text):
-                        add(comparison, side, line, suffix, where)
+                for side, turn in said.items():
+                    for line in on_cluster.json_lines(turn.out):
+                        add(comparison, side, line, suffix, where, turn.quiet)
     return comparison
 
 
@@ -44,14 +44,13 @@ def versions(cluster, image):
     return f"both: {bare}" if bare == inside else f"NOT THE SAME: bare {bare}; in the container {inside}"
 
 
-def add(comparison, side, line, suffix, where):
+def add(comparison, side, line, suffix, where, quiet):
     unit, better = UNITS[line["name"]]
     name, size = f"mpi.{line['name']}{suffix}", line["bytes"]
     if size != CHOSEN[line["name"]]:
         name += f".{text_of(size)}"
     what = f"{text_of(size) + ', ' if size else 'MPI_Init and a barrier, '}{where}"
-    pair = comparison.pair(name, unit, what, better=better)
-    (pair.reference if side == "bare" else pair.ours).append(line["value"])
+    comparison.pair(name, unit, what, better=better).add(side, line["value"], quiet)
 
 
 def text_of(size):

@@ -29,13 +29,13 @@ def measure(work, build, quick):
         allocation = [f"-n{ranks}", "--overcommit"]
         cluster.turns("alice", allocation, ways, 1)
         for said in cluster.turns("alice", allocation, ways, 3 if quick else 10):
-            for side, text in said.items():
-                for line in on_cluster.json_lines(text):
-                    add(comparison, side, line)
+            for side, turn in said.items():
+                for line in on_cluster.json_lines(turn.out):
+                    add(comparison, side, line, turn.quiet)
     return comparison
 
 
-def add(comparison, side, line):
+def add(comparison, side, line, quiet):
     """Latency of what is small, bandwidth of the rest."""
     name = f"{line['name']}.{size(line['bytes'])}"
     if line["bytes"] < 1024:
@@ -43,7 +43,7 @@ def add(comparison, side, line):
     else:
         pair = comparison.pair(name, "GB/s", line["device"], better="higher")
         value = line["busbw"] if line["ranks"] > 1 else line["algbw"]
-    (pair.reference if side == "bare" else pair.ours).append(value)
+    pair.add(side, value, quiet)
 
 
 def size(count):

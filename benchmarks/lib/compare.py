@@ -39,12 +39,24 @@ class Pair:
     better: str = "lower"
     reference: list = field(default_factory=list)
     ours: list = field(default_factory=list)
+    noisy: int = 0  # samples that began while somebody else used the processors
+
+    def add(self, side, value, quiet=True):
+        """`side`: "bare" for the reference."""
+        (self.reference if side == "bare" else self.ours).append(value)
+        self.noisy += not quiet
 
     @property
     def ratio(self):
         return statistics.median(self.ours) / statistics.median(self.reference)
 
+    @property
+    def more(self):
+        return statistics.median(self.ours) - statistics.median(self.reference)
+
     def verdict(self):
+        if self.noisy > 0:
+            return f"noisy: {self.noisy} of {len(self.ours) + len(self.reference)}"
         low, high = ratio_interval(self.ours, self.reference)
         if 1 - PARITY <= low and high <= 1 + PARITY:
             return "parity"
@@ -71,12 +83,12 @@ class Comparison:
 
     def print_table(self, machine):
         reference, ours = self.labels
-        rows = [("name", reference, "IQR", ours, "IQR", "unit", "n", "ratio", "95 %", "", "")]
+        rows = [("name", reference, "IQR", ours, "IQR", "unit", "n", "more", "ratio", "95 %", "", "")]
         for pair in self.measured():
             low, high = ratio_interval(pair.ours, pair.reference)
             rows.append((pair.name, number(statistics.median(pair.reference)), span(quartiles(pair.reference)),
                          number(statistics.median(pair.ours)), span(quartiles(pair.ours)), pair.unit, str(len(pair.ours)),
-                         f"{pair.ratio:.3f}", f"{low:.3f}..{high:.3f}", pair.verdict(), pair.what))
+                         f"{pair.more:+.3g}", f"{pair.ratio:.3f}", f"{low:.3f}..{high:.3f}", pair.verdict(), pair.what))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         print(f"\n{self.title}\n{machine}\n")
         for row in rows:
@@ -86,13 +98,13 @@ class Comparison:
         sys.stdout.flush()
 
     def print_json(self):
-        """As report.py does, with the bootstrap interval of `ratio` in `low` and `high`."""
+        """As report.py does, with the bootstrap interval of `ratio` in `low` and `high`, and the difference of the medians in `more`."""
         for pair in self.measured():
             low, high = ratio_interval(pair.ours, pair.reference)
             first, third = quartiles(pair.ours)
             print(json.dumps({"name": pair.name, "value": round(statistics.median(pair.ours), 4), "unit": pair.unit,
-                              "ratio": round(pair.ratio, 4), "of": self.labels[0], "low": round(low, 4), "high": round(high, 4),
-                              "verdict": pair.verdict(), "n": len(pair.ours), "q1": round(first, 4), "q3": round(third, 4),
+                              "more": round(pair.more, 4), "ratio": round(pair.ratio, 4), "of": self.labels[0], "low": round(low, 4), "high": round(high, 4),
+                              "verdict": pair.verdict(), "noisy": pair.noisy, "n": len(pair.ours), "q1": round(first, 4), "q3": round(third, 4),
                               "reference": round(statistics.median(pair.reference), 4)}))
         sys.stdout.flush()
 

@@ -4,30 +4,24 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
+import quiet
 from machine import SOURCE, BenchmarkError, call, say
 
 PROGRAM = SOURCE / "tests/cluster/cluster"
 SHARED = "/home/shared"  # on all machines of the cluster, for everybody
+ON_HEAD = [Path(__file__).with_name(name) for name in ("on_head.py", "quiet.py")]
 
-# Runs on the head inside an allocation: queueing is not what is measured. The order changes from round to round.
-TURNS = """
-import json, subprocess, sys, time
-ways, rounds = json.loads(sys.argv[1])
-names = list(ways)
-for round_ in range(rounds):
-    said = {}
-    for name in names[round_ % len(names):] + names[:round_ % len(names)]:
-        time.sleep(0.3)  # the kernel still takes down the last one's mounts
-        try:
-            done = subprocess.run(ways[name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600)
-        except subprocess.TimeoutExpired as slow:
-            sys.exit(f"{name}: not within 10 minutes: {(slow.stderr or b'').decode(errors='replace').strip()[-1500:]}")
-        if done.returncode != 0:
-            sys.exit(f"{name}: status {done.returncode}: {(done.stderr + done.stdout).strip()[-1500:]}")
-        said[name] = done.stdout
-    print(json.dumps(said), flush=True)
-"""
+
+class Turn(NamedTuple):
+    """What a command wrote, how long it took and how much the whole machine worked meanwhile (ms), and whether it began in quiet; quiet.patience then."""
+    out: str
+    ms: float
+    cpu: float
+    quiet: bool
+    patience: float
 
 
 class Cluster:
@@ -49,9 +43,13 @@ class Cluster:
         return [f"{SHARED}/{file.name}" for file in files]
 
     def turns(self, user, allocation, ways, rounds):
-        """Each of `ways` (name -> command) once a round, as `user` in one allocation; a list of name -> output."""
-        out = self.call("as", user, "salloc", "-Q", *allocation, "/usr/bin/python3", "-c", TURNS, json.dumps([ways, rounds]))
-        return [json.loads(line) for line in out.splitlines()]
+        """Each of `ways` (name -> command) once a round, as `user` in one allocation (with these options of salloc; None: in none,
+        and queueing is measured, too); a list of name -> Turn."""
+        salloc = ["salloc", "-Q", *allocation] if allocation is not None else []
+        out = self.call("as", user, *salloc, "/usr/bin/python3", f"{SHARED}/on_head.py", quiet.patience, rounds, json.dumps(ways))
+        turns = [{name: Turn(**turn) for name, turn in json.loads(line).items()} for line in out.splitlines()]
+        quiet.patience = min([quiet.patience, *(turn.patience for round_ in turns for turn in round_.values())])
+        return turns
 
 
 @contextmanager
@@ -63,6 +61,7 @@ def cluster(work, build, nodes):
     say(f"starting a cluster of {nodes} node{'s' if nodes > 1 else ''}")
     made.call("up", nodes, "--stage", work / "stage")
     try:
+        made.share(*ON_HEAD)
         yield made
     finally:
         try:

@@ -4,6 +4,8 @@ import json
 import statistics
 import sys
 
+import quiet
+
 
 class Samples:
     """All values measured under one name."""
@@ -13,9 +15,12 @@ class Samples:
         self.unit = unit
         self.what = what
         self.values = []
+        self.noisy = 0  # of them: somebody else used the processors
 
     def add(self, value):
+        """Of what began after the last pause."""
         self.values.append(value)
+        self.noisy += not quiet.last
 
     @property
     def median(self):
@@ -58,7 +63,7 @@ class Report:
             ratio = self.ratio(row.name)
             rows.append((row.name, number(row.median), number(min(row.values)), number(max(row.values)), str(len(row.values)),
                          row.unit, f"{ratio:.2f} x {self.references[row.name][0]}" if ratio else "",
-                         bar(row.median, widest[row.unit]), row.what))
+                         bar(row.median, widest[row.unit]), row.what + (f" (noisy: {row.noisy} of {len(row.values)})" if row.noisy else "")))
         widths = [max(len(row[i]) for row in rows) for i in range(8)]
         print(f"\n{self.title}\n{machine}; page cache: {self.page_cache}\n")
         for row in rows:
@@ -74,7 +79,7 @@ class Report:
             q1, _, q3 = statistics.quantiles(row.values, n=4) if len(row.values) > 1 else [row.median] * 3
             print(json.dumps({"name": row.name, "value": round(row.median, 4), "unit": row.unit,
                               "ratio": round(ratio, 4) if ratio else None, "of": self.references[row.name][0] if ratio else None,
-                              "n": len(row.values), "q1": round(q1, 4), "q3": round(q3, 4), "min": round(min(row.values), 4), "max": round(max(row.values), 4)}))
+                              "n": len(row.values), "noisy": row.noisy, "q1": round(q1, 4), "q3": round(q3, 4), "min": round(min(row.values), 4), "max": round(max(row.values), 4)}))
         sys.stdout.flush()
 
 

@@ -3,9 +3,9 @@
 import json
 import os
 import subprocess
-import time
 
 import node
+import quiet
 from machine import BenchmarkError, call
 
 # About what a task has from Slurm and a login.
@@ -24,7 +24,9 @@ class Steps:
         return words + ["--", *(str(word) for word in program)]
 
     def run(self, *program, env=None, **options):
-        """One step; its times in ms. Options are those of bench-step."""
+        """One step; its times in ms. Options are those of bench-step. The kernel takes down the last step's mounts and loop devices
+        behind our back, and who mounts meanwhile waits for it: that is not what is measured."""
+        quiet.pause()
         done = subprocess.run(self.command(program, options), env={**ENVIRONMENT, **(env or {})}, cwd="/", stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
@@ -47,10 +49,8 @@ class Steps:
             raise BenchmarkError(f"could not unpack {image}")
 
     def run_unshared(self, *program, **options):
-        """A step none of whose layers another one had mounted. The kernel takes down the last step's mounts and loop devices
-        behind our back, and who mounts meanwhile waits for it: that is not what is measured."""
+        """A step none of whose layers another one had mounted."""
         for _ in range(50):
-            time.sleep(0.2)
             times = self.run(*program, **options)
             if shared_layers(times) == 0:
                 return times
