@@ -100,7 +100,7 @@ Result<void> hand_out(Struct known, Struct* out) {
 Result<OptionTexts> texts_of(const spc_options& options) {
   OptionTexts texts;
   for (auto text = options.given; text != nullptr && *text != nullptr; ++text) SPC_TRY(texts.add(*text));
-  if (options.variables != nullptr) SPC_TRY(texts.add_twins(as_map(options.variables)));
+  if (options.variables != nullptr) SPC_TRY(texts.add_twins(as_map(options.variables, OptionTexts::kTwinPrefixes)));
   return texts;
 }
 
@@ -190,7 +190,8 @@ struct spc_tags : TagQuestions {};
 int spc_tags_ask(spc_runtime* rt, const spc_options* options, spc_tags** tags) {
   return guard(rt, [&]() -> Result<void> {
     auto request = SPC_TRY(parse_options(options, ReadAt::submission));
-    request.since = submission_time(as_map(options->variables));
+    static constexpr std::string_view kSince[] = {SPC_SINCE_VARIABLE "="};
+    request.since = submission_time(as_map(options->variables, kSince));
     if (*tags == nullptr) *tags = new spc_tags;
     (*tags)->ask(request);
     return {};

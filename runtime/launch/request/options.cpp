@@ -123,7 +123,7 @@ Result<void> OptionTexts::add_twins(const Variables& variables) {
     // The command line beats the environment, whole option by whole option.
     if (option.twin == nullptr || is_given(option.name)) continue;
     if (option.opposite != nullptr && is_given(option.opposite)) continue;
-    for (const char* prefix : {"SCONTAINER_", "PYXIS_CONTAINER_"}) {
+    for (const std::string_view prefix : kTwinPrefixes) {
       const auto found = variables.find(std::string(prefix) + option.twin);
       if (found == variables.end()) continue;
       SPC_TRY_DURING(found->first, add(option, found->second));

@@ -52,6 +52,8 @@ std::vector<std::string_view> feature_names();
 class OptionTexts {
  public:
   using Variables = std::map<std::string, std::string>;
+  /// What the names of their variables begin with; the first wins.
+  static constexpr std::string_view kTwinPrefixes[] = {"SCONTAINER_", "PYXIS_CONTAINER_"};
 
   /// NAME=VALUE, or NAME. Adds to what was given before; a contradiction is an Error.
   Result<void> add(std::string_view text);

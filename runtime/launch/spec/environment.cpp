@@ -1,5 +1,7 @@
 #include "launch/spec/environment.hpp"
 
+#include <algorithm>
+
 #include "base/records.hpp"
 
 namespace spc {
@@ -91,10 +93,12 @@ EnvironmentChange change_to(const Environment& environment, const std::map<std::
   return change;
 }
 
-std::map<std::string, std::string> as_map(const char* const* environment) {
+std::map<std::string, std::string> as_map(const char* const* environment, std::span<const std::string_view> prefixes) {
   std::map<std::string, std::string> variables;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view variable = *environment;
+    const auto begins_with = [&](std::string_view prefix) { return variable.starts_with(prefix); };
+    if (!prefixes.empty() && std::ranges::none_of(prefixes, begins_with)) continue;
     const auto equals = variable.find('=');
     if (equals != std::string_view::npos) variables[std::string(variable.substr(0, equals))] = variable.substr(equals + 1);
   }

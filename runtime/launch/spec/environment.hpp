@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,7 +60,7 @@ struct EnvironmentChange {
 };
 EnvironmentChange change_to(const Environment& environment, const std::map<std::string, std::string>& job);
 
-/// NAME=VALUE lines as a map; the last of equal names wins.
-std::map<std::string, std::string> as_map(const char* const* environment);
+/// NAME=VALUE lines as a map, of those only that begin with one of `prefixes` if there are any; the last of equal names wins.
+std::map<std::string, std::string> as_map(const char* const* environment, std::span<const std::string_view> prefixes = {});
 
 }  // namespace spc
