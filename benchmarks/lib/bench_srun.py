@@ -1,10 +1,12 @@
 """What a container adds to Slurm's steps and jobs, on a real cluster of four nodes, which is started for it and taken down again."""
 
 import json
+import statistics
 from pathlib import Path
 
 import on_cluster
-from compare import Comparison
+import step_phases
+from compare import Comparison, quartiles
 from machine import say, test_image
 
 ONE = ["-N1", "-n1", "-w", "node01"]
@@ -13,16 +15,42 @@ STEPS, AT_ONCE, NODES = 200, 8, 4
 
 def measure(work, build, quick):
     rounds = 5 if quick else 21
-    comparison = Comparison("srun /bin/true: bare, and in the image pytorch, which is in the nodes' stores")
+    comparison = Steps("srun /bin/true: bare, and in the image pytorch, which is in the nodes' stores")
     layout = test_image("pytorch")
     with on_cluster.cluster(work, build, NODES) as cluster:
         bench = Bench(cluster, comparison, cluster.push(layout, "bench/pytorch:1"), digest_of(layout))
-        bench.later_steps(rounds)
-        bench.first_steps(rounds)
+        with step_phases.recorded(work / "trace") as steps:
+            bench.later_steps(rounds)
+        bench.add_phases("later step", steps)
+        with step_phases.recorded(work / "trace") as steps:
+            bench.first_steps(rounds)
+        bench.add_phases("first step", steps)
         bench.two_nodes(rounds)
         bench.many_steps(1 if quick else 5)
         bench.many_jobs(1 if quick else 3)
     return comparison
+
+
+class Steps(Comparison):
+    """And where the time of single steps goes."""
+
+    def __init__(self, title):
+        super().__init__(title)
+        self.phases = {}  # kind of step -> phase -> ms of each step
+
+    def print_table(self, machine):
+        super().print_table(machine)
+        for kind, phases in self.phases.items():
+            print(f"{kind}, ms: " + ", ".join(f"{phase} {statistics.median(took):.1f}" for phase, took in phases.items()))
+        print("".join(f"  {phase}: {what}\n" for phase, what in step_phases.PHASES.items()), end="")
+
+    def print_json(self):
+        super().print_json()
+        for kind, phases in self.phases.items():
+            for phase, took in phases.items():
+                first, third = quartiles(took)
+                print(json.dumps({"name": f"start.srun.phase.{kind.split()[0]}.{phase}", "value": round(statistics.median(took), 4), "unit": "ms",
+                                  "n": len(took), "q1": round(first, 4), "q3": round(third, 4)}))
 
 
 def digest_of(layout):
@@ -48,6 +76,12 @@ class Bench:
         turns = self.cluster.turns("alice", ONE, ways, rounds + 1)[1:]
         self.add(turns, "tag", "ratio.warm", "ms", "later steps of a job, one task, by tag", wall)
         self.add(turns, "digest", "ratio.digest", "ms", "the same by digest", wall)
+
+    def add_phases(self, kind, steps):
+        """Bare ones are the same whether others have a container."""
+        for in_container, phases in steps:
+            for phase, took in phases.items():
+                self.comparison.phases.setdefault(f"{kind} of a job" if in_container else "bare", {}).setdefault(phase, []).append(took)
 
     def first_steps(self, rounds):
         say("first steps of jobs")

@@ -49,6 +49,28 @@ def ratios(comparison, path):
     return save(figure, path, comparison.title)
 
 
+def phases(kinds, path):
+    """A bar for each kind of step, with the medians of its phases one after the other."""
+    drawn = canvas(1)
+    if drawn is None or not kinds:
+        return None
+    figure, (axis,) = drawn
+    for number, of_kind in enumerate(kinds.values()):
+        begin = 0.0
+        for color, (phase, took) in enumerate(of_kind.items()):
+            length = statistics.median(took)
+            axis.barh(number, length, left=begin, color=f"C{color}", label=phase if number == 0 else None)
+            begin += length
+        axis.text(begin, number, f" {begin:.0f} ms", va="center", fontsize=8)
+    axis.set_yticks(range(len(kinds)), list(kinds))
+    axis.invert_yaxis()
+    axis.margins(x=0.12)
+    axis.set_xlabel("ms")
+    axis.legend(ncols=len(next(iter(kinds.values()))), fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1))
+    figure.set_size_inches(7, 2.4)
+    return save(figure, path, "srun /bin/true, one task: bare, and with --container-image")
+
+
 def curve(axis, points, label, marker="o"):
     """points: {x: values}. The median, and a band from the first to the third quartile."""
     xs = sorted(points)
