@@ -6,6 +6,7 @@ import time
 from cluster import NODES, kill_all
 from command import await_true
 from images import with_probe
+import site_files
 from harness import equal, expect, test
 
 ON = ("-w", "node01")
@@ -52,7 +53,24 @@ def scancel_ends_a_pull_at_once(cluster):
     pull.must_leave_nothing(within=1)
     done = pull.step.end(10)
     expect(done.rc != 0, "the cancelled step succeeded", done)
+    must_not_blame_us(done)
     pull.go()
+
+
+def must_not_blame_us(done):
+    """Who cancels his step has no use for a line about the end of its helpers."""
+    ours = [line for line in done.errors() if "exited" in line or "ended" in line]
+    expect(not ours, f"a step that was cancelled says {ours}", done)
+
+
+@test
+def scancel_ends_a_pull_of_what_will_be_served_by_fuse(cluster):
+    with site_files.rules(cluster, 'squashfs = "fuse"'):
+        pull = Pull(cluster, "scancel-fuse")
+        cancel(cluster, "scancel-fuse")
+        pull.must_leave_nothing(within=1)
+        must_not_blame_us(pull.step.end(10))
+        pull.go()
 
 
 @test
