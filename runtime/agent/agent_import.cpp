@@ -59,9 +59,9 @@ Result<void> Agent::on_import(int socket) {
     case ImportMessageKind::grant:
       return answer_import(ImportMessageKind::obeyed, message.digest, obey(message, *std::move(descriptors)));
     case ImportMessageKind::done: {
-      reap(import_);
-      auto image = SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted));
-      return use(message.digest, std::move(image));
+      auto used = use(message.digest, SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted)));
+      reap(import_);  // last: its end takes longer than its answer
+      return used;
     }
     case ImportMessageKind::failed: return message.error.unread();
     default: return Error(ErrorKind::internal, "pull the image: unexpected message from import");
