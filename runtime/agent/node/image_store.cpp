@@ -114,14 +114,8 @@ Result<void> ImageStore::publish(int frozen, const std::string& path) const {
 
 Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file) const {
   const UniqueFd frozen = file.empty() ? UniqueFd() : SPC_TRY(freeze(std::move(file.front())));
-  const std::string next = std::string(path).insert(path.find('/') + 1, ".");
-  Result<void> linked;
-  do {  // linkat does not replace, but renameat does, and at no time is there no file. What somebody has left before who was killed
-        // between the two, or stopped, takes the path first.
-    if (frozen) linked = link_file(frozen.get(), directory_.get(), next, 0);
-    SPC_TRY(check(::renameat(directory_.get(), next.c_str(), directory_.get(), path.c_str()), "replace " + path, ENOENT));
-  } while (!linked && linked.error().sys_errno() == EEXIST);
-  return frozen ? linked : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
+  SPC_TRY(put_file(frozen.get(), directory_.get(), path));
+  return frozen ? Result<void>() : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -40,19 +39,15 @@ bool plausible(const PolicyRecord& policy) {
          policy.squashfs <= PolicyRecord::by_fuse_for_users && policy.text_bytes <= PolicyRecord::kMostText;
 }
 
-/// Written aside and renamed, so that a reader never sees half of it. Gives back the file, open for reading.
+/// A reader never sees half of it. Gives back the file, open for reading.
 Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
-  const std::string aside = std::string(kKept) + "." + std::to_string(::getpid());
-  const int opened = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-  const auto file = SPC_TRY(own(opened, "create " + quoted(aside)));
+  const auto file = SPC_TRY(own(::open(SPC_RUN_DIR, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0644), "create a file in " SPC_RUN_DIR));
   off_t begin = 0;
   const bool begun = ::write(file.get(), &policy, sizeof policy) == sizeof policy;
-  if (!begun || ::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes) {
-    return Error::from_errno(errno, "write " + quoted(aside));
-  }
-  auto kept = SPC_TRY(own(::open(aside.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), "open " + quoted(aside)));
-  SPC_TRY(check(::rename(aside.c_str(), kKept), "rename " + quoted(aside)));
-  return kept;
+  if (!begun || ::sendfile(file.get(), texts, &begin, policy.text_bytes) != policy.text_bytes)
+    return Error::from_errno(errno, "write " + quoted(kKept));
+  SPC_TRY(put_file(file.get(), AT_FDCWD, kKept));
+  return own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open " + quoted(kKept));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <string>
 
 #include "base/result.hpp"
@@ -35,6 +36,18 @@ inline std::string itself(int file) { return "/proc/self/fd/" + std::to_string(f
 /// Gives an open file a name.
 inline Result<void> link_file(int file, int directory, const std::string& name, int fine) {
   return check(::linkat(AT_FDCWD, itself(file).c_str(), directory, name.c_str(), AT_SYMLINK_FOLLOW), "link " + name, fine);
+}
+
+/// The same in place of a file that has it, so that at no time there is none: linkat does not replace, but renameat does. What
+/// somebody has left before who was killed between the two, or stopped, takes the name first; `file` -1: does so, and no more.
+inline Result<void> put_file(int file, int directory, const std::string& path) {
+  const std::string next = std::string(path).insert(path.rfind('/') + 1, ".");
+  Result<void> linked;
+  do {
+    if (file >= 0) linked = link_file(file, directory, next, 0);
+    SPC_TRY(check(::renameat(directory, next.c_str(), directory, path.c_str()), "replace " + path, ENOENT));
+  } while (!linked && linked.error().sys_errno() == EEXIST);
+  return linked;
 }
 
 /// Whether the other end was made by a process of this user.
