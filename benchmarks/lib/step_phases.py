@@ -1,5 +1,6 @@
 """Where the time of a step goes, by what the kernel says of its processes (tracefs): `srun /bin/true`, one task on one node."""
 
+import os
 import re
 import subprocess
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ def recorded(directory):
     try:
         buffer.mkdir()
         (buffer / "trace_clock").write_text("mono")
-        (buffer / "buffer_size_kb").write_text("16384")
+        (buffer / "buffer_size_kb").write_text(str(max(512, 16384 // os.cpu_count())))  # of each processor
         for event in EVENTS:
             (buffer / f"events/sched/sched_process_{event}/enable").write_text("1")
         yield found
