@@ -271,6 +271,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     const auto entry = SPC_TRY(launch({.read = read,
                                        .variables = environment.variables,
                                        .step = rt->channel,
+                                       .agent_group = rt->agent.group(),
                                        .style = rt->style,
                                        .log = log,
                                        .before_entering = before}));

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <exception>
@@ -63,9 +64,12 @@ Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& poli
   return led;
 }
 
-/// The leader's process. It ends when the agent is gone, and then what it has started.
+/// The leader's process. It ends when the agent is gone, and then what it has started; with the task, too, whose end may be all that
+/// Slurm waits for: a leader that is still in the step's cgroup then makes Slurm sleep for a second. Hence slurmstepd waits for it as
+/// for the agent, unless the task has a session of its own (--pty), where it cannot join the agent's group.
 int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent, int task) try {
   ::prctl(PR_SET_NAME, "leader");
+  if (call.agent_group > 0) ::setpgid(0, call.agent_group);
   line.user_source().start_for_podman(
       [task](int socket, const std::string& location) { return ask_for_user_source(task, socket, location); });
   const auto led = lead(call, line, policy, notes, parent);
@@ -124,7 +128,6 @@ Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage
       others.reset();
       return lead_and_report(call, line, policy, entrypoint.notes(), parent, task);
     };
-    // The task is all that Slurm signals: a leader that outlives it is found in the step's cgroup, and Slurm sleeps for a second.
     const int death_signal = parent == ChildOf::us ? SIGKILL : 0;
     leader.process = SPC_TRY(Child::run(work, "start the leader", death_signal, parent));
     theirs.reset();

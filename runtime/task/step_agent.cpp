@@ -118,7 +118,6 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
   for (int lines = 0; saver;) {
     if (::poll(events, 2, -1) < 0) continue;
     if (events[1].revents != 0) break;
-    if (events[0].revents == 0) continue;
     if (!take(step.get(), message, SCM_CREDENTIALS, sender)) break;
     std::string line = message.text.str();
     std::ranges::replace_if(line, [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; }, '?');  // its sender escapes them

@@ -40,6 +40,9 @@ class StepAgent {
   /// An Error: what it could not do for the job's later steps.
   Result<void> stop(const StepChannel& channel);
 
+  /// The process group that stop() waits for: of the agent, of what it starts, and of whoever joins it.
+  [[nodiscard]] pid_t group() const { return pid_; }
+
  private:
   StepId step_;
   pid_t pid_ = -1;
