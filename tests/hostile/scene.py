@@ -145,6 +145,10 @@ def files(cluster, node):
     return sorted(found)
 
 
+class CgroupsLeft(Failed):
+    pass
+
+
 class Before:
     """What there is on the nodes now; `must_hold` fails unless it is so again soon."""
 
@@ -175,7 +179,7 @@ class Before:
             try:
                 self.await_none(lambda: left.clear() or left.update(set(cgroups(self.cluster)) - set(self.cgroups)) or left, within, "cgroups are left")
             except Failed as failed:
-                raise Failed("\n".join([failed.why, *(told_of(self.cluster, path) for path in sorted(left))])) from None
+                raise CgroupsLeft("\n".join([failed.why, *(told_of(self.cluster, path) for path in sorted(left))])) from None
 
     @staticmethod
     def await_none(find, within, what):

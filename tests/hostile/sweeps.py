@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cluster import kill_all, name_of
 from harness import Failed, expect
 from images import Image, probe
-from scene import NODE, ON, PATIENCE, Before, Store, Traced, system_calls
+from scene import NODE, ON, PATIENCE, Before, CgroupsLeft, Store, Traced, system_calls
 
 NAMES = system_calls()
 # What a system call may say, beyond what each may.
@@ -155,8 +155,31 @@ class Sweep:
 
     def point(self, before, scenario, role, *what):
         """Tries one, and counts what came of it. Returns what there is for the next one to leave as it is."""
-        title = f"{scenario.name}: {role} {' '.join(map(str, what))}"
         self.count.tried += 1
+        try:
+            return self.try_once(before, scenario, role, *what)
+        except CgroupsLeft as left:
+            return self.try_again(left, scenario, role, *what)
+
+    def try_again(self, left, scenario, role, *what):
+        """Slurm's rmdir of a job's cgroup fails now and then: a thread of slurmstepd that has been joined stays in it for up to some
+        milliseconds more (34 of 20,000 times in a program that does nothing else). What we leave is left again."""
+        before = Before(self.cluster)
+        try:
+            for _ in range(2):
+                before = self.try_once(before, scenario, role, *what)
+        except CgroupsLeft as again:
+            self.count.is_left(f"{self.title_of(scenario, role, what)}: twice in three tries: {again.why}\n{again.details()}")
+            return self.begin_again(scenario)
+        self.count.say(f"    {self.title_of(scenario, role, what)}: once in three tries: {left.why}")
+        return before
+
+    @staticmethod
+    def title_of(scenario, role, what):
+        return f"{scenario.name}: {role} {' '.join(map(str, what))}"
+
+    def try_once(self, before, scenario, role, *what):
+        title = self.title_of(scenario, role, what)
         try:
             done, traced = self.run(scenario, role, *what)
             title += f" ({NAMES.get(traced.done(), 'not reached')})"
@@ -181,6 +204,8 @@ class Sweep:
         try:
             before.must_hold(with_cgroups=role != "slurmstepd")  # who else would remove those that it has made
             self.store.must_be_sound()
+        except CgroupsLeft:
+            raise
         except Failed as failed:
             self.count.is_left(f"{title}: {failed.why}\n{failed.details()}")
             return self.begin_again(scenario)
