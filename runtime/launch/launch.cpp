@@ -21,13 +21,12 @@ struct Waited {
   AgentMessage ready;
 };
 
-Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint) {
+Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint, EndingLeader& leader) {
   AgentLine line(SPC_TRY(AgentLine::join(call.step)), call.style, call.log);
   Waited waited;
   waited.ready = SPC_TRY(line.await({TaskMessageKind::lead, TaskMessageKind::ready}));
   if (waited.ready.kind == TaskMessageKind::ready) return waited;
   waited.is_first = waited.ready.manifest == Digest();
-  EndingLeader leader;
   waited.led = SPC_TRY(run_leader(call, line, waited.ready, entrypoint, leader));
   if (*waited.led != Led::outside && *waited.led != Led::pulled) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
   return waited;
@@ -83,7 +82,8 @@ Result<TaskEntry> launch(const TaskCall& call) {
   const std::uint64_t begin = now_us();
   SPC_TRY(keep_nothing_else());
   auto entrypoint = Entrypoint::with_probe();
-  auto waited = wait_until_ready(call, entrypoint);
+  EndingLeader leader;  // it ends while we enter
+  auto waited = wait_until_ready(call, entrypoint, leader);
   if (!waited) return with_advice(waited.error(), call);
   if (waited->led == Led::outside) {
     SPC_TRY(stay_outside());
@@ -92,6 +92,7 @@ Result<TaskEntry> launch(const TaskCall& call) {
   if (waited->led == Led::explained || waited->led == Led::pulled) {
     return TaskEntry{.explained = true, .environment = {}, .timing = {}};
   }
+  if ((waited->ready.namespaces & own_pid) != 0) leader.await();  // another process of ours enters, and is not its parent
   if (call.before_entering) call.before_entering();
   auto in = SPC_TRY(enter(std::move(waited->ready), call));
   return finish(std::move(in), *waited, entrypoint, call, begin);

@@ -107,11 +107,12 @@ Result<Led> wait_for_leader(const TaskCall& call, AgentLine& line, int leader) {
 
 }  // namespace
 
-EndingLeader::~EndingLeader() {
+void EndingLeader::await() {
   // A task that ends before the leader is gone makes Slurm wait for a second: it looks for what is left of the step, and sleeps.
   pollfd end{.fd = process.watch(), .events = POLLIN, .revents = 0};
   constexpr int kMilliseconds = 200;
   if (end.fd >= 0) ::poll(&end, 1, kMilliseconds);
+  process = {};
 }
 
 /// Its parent is this process: slurmstepd, whenever a child of its own has ended that is no task, does not look for 0.1 s

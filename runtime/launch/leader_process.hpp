@@ -20,10 +20,11 @@ enum class Led : std::uint32_t {
 /// A leader that has said its last word: it gets a moment to end, and is gone with this object.
 struct EndingLeader {
   Child process;
+  void await();
   EndingLeader() = default;
   EndingLeader(const EndingLeader&) = delete;
   EndingLeader& operator=(const EndingLeader&) = delete;
-  ~EndingLeader();
+  ~EndingLeader() { await(); }
 };
 
 /// Starts the leader, a copy of this process without privilege that reads what the user, the site and the image say, and
