@@ -133,12 +133,13 @@ void offer_to_gather_errors() {
   if (address.port != 0) ::setenv(kReportVariable, address.variable().c_str(), 1);
 }
 
-void gather_errors(spank_t spank) {
+int gather_errors(spank_t spank) {
   uint32_t nodes = 0;
   // Of a heterogeneous step this would be the number of one component's nodes.
   if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
   tell_tags(nodes == 1 ? 0 : kTagPatience);  // one node would wait for no other
   gathering().start(nodes, print_gathered);
+  return 0;
 }
 
 void end_gathering() {

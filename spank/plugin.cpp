@@ -80,14 +80,11 @@ bool wants_container(spank_t spank) {
   uint32_t step = SLURM_EXTERN_CONT;
   spank_get_item(spank, S_JOB_STEPID, &step);
   if (step == SLURM_EXTERN_CONT) return false;
-  for (const GivenOption& given : state.given) {
-    if (given.row == kImageRow || given.row == kNameRow) return true;
-  }
+  const auto means_one = [](const GivenOption& given) { return given.row == kImageRow || given.row == kNameRow; };
+  if (std::ranges::any_of(state.given, means_one)) return true;
   char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
-  for (const char* twin : kContainerVariables) {
-    if (spank_getenv(spank, twin, probe, sizeof probe) != ESPANK_ENV_NOEXIST) return true;
-  }
-  return false;
+  const auto is_set = [&](const char* twin) { return spank_getenv(spank, twin, probe, sizeof probe) != ESPANK_ENV_NOEXIST; };
+  return std::ranges::any_of(kContainerVariables, is_set);
 }
 
 /// In slurmd. A failure is told in its log and costs nothing else: see above.
@@ -158,10 +155,7 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
   return 0;
 }
 
-int slurm_spank_local_user_init(spank_t spank, int, char**) {
-  gather_errors(spank);
-  return 0;
-}
+int slurm_spank_local_user_init(spank_t spank, int, char**) { return gather_errors(spank); }
 
 int slurm_spank_task_exit(spank_t spank, int, char**) {
   uint32_t tasks = 0;

@@ -50,7 +50,8 @@ bool has_options_in_allocator();
 int refuse_early();
 
 /// In srun, when its step is about to start: tells its nodes what it knows, and listens for their errors, until `end_gathering`.
-void gather_errors(spank_t spank);
+/// Returns 0, as the callback does.
+int gather_errors(spank_t spank);
 void end_gathering();
 
 /// In a task, as the user: takes it into the container, or says why not and ends it with exit code 1.

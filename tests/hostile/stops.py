@@ -1,5 +1,6 @@
 """Stop sweep: with each system call of a start, a pull or a join its user has Slurm stop the whole step, as scancel -s STOP does where
-proctrack signals process trees. Another user's step on the same node works all the same, and when the stopped one is ended all is as before."""
+proctrack signals process trees. Another user's step on the same node works all the same, and when the stopped one is ended all is as before.
+A task that waits for its stopped server cannot be killed, and its stopped agent does not see it: there both are killed, as Slurm would."""
 import os
 import signal
 import time
@@ -19,17 +20,26 @@ class StopSweep(Sweep):
         if what == ("list",):
             return super().run(scenario, role, *what)
         self.number += 1
-        others = self.cluster.strangers(NODE)
+        others, stopped = self.cluster.strangers(NODE), []
         with Traced(self.cluster, self.tracer, role, *what) as traced:
             step = scenario.start(self.cluster, self.number)
             if traced.await_done(lambda: step.process.poll() is not None):
-                kill_all([pid for pid in self.cluster.strangers(NODE) if pid not in others], signal.SIGSTOP)
+                stopped = [pid for pid in self.cluster.strangers(NODE) if pid not in others]
+                kill_all(stopped, signal.SIGSTOP)
         try:
             if step.process.poll() is None:
                 self.other_user_works(scenario)
         finally:
             self.cancel_steps()
+            if not self.has_ended(step, 3):
+                kill_all(stopped)
         return step.end(PATIENCE), traced
+
+    def has_ended(self, step, within):
+        deadline = time.monotonic() + within
+        while step.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return step.process.poll() is not None
 
     def other_user_works(self, scenario):
         began = time.monotonic()

@@ -171,6 +171,34 @@ def a_server_that_the_job_stops_does_not_outlive_it(cluster):
     cluster.must_be_quiet(within=5)
 
 
+def is_stuck(task):
+    with open(f"/proc/{task}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "D"
+
+
+@test
+def a_task_whose_server_its_user_has_stopped_can_be_killed(cluster):
+    """The kernel waits without limit for a request that the server has taken, and Slurm drains nodes whose tasks cannot be killed."""
+    image, stuck = local_files.squashfs(cluster, "stopped.sqsh"), 0
+    ask = "ask() { for ((i = 0;; i++)); do [[ -e /usr/bin/$1.$i ]]; done; }; for name in a b c; do ask $name & done; echo up; ask d"
+    for moment in (0.05, 0.1, 0.15):
+        step = cluster.start_srun(*ON, "--overlap", "bash", "-c", ask, image=image)
+        try:
+            step.await_text("up")
+            time.sleep(moment)
+            server, = cluster.processes("node01", "fuse")
+            os.kill(server, signal.SIGSTOP)
+            stuck += any(is_stuck(task) for task in cluster.processes("node01", "bash"))
+            cluster.run("scancel", "--me").good()
+            step.end(10)
+            await_true(lambda: not cluster.processes("node01", "slurmstepd"), 4, "slurmstepd waits for a task that hangs")
+        finally:
+            kill_all(cluster.processes("node01", "fuse"))
+    expect(stuck > 0, "no task waited for its server, the test is void")
+    cluster.must_be_well()
+    cluster.must_be_quiet(within=5)
+
+
 def asked_by_root(server):
     return [line.partition(": ")[2] for line in server.said().splitlines() if line.startswith("root: ")]
 
