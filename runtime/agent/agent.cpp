@@ -39,13 +39,13 @@ void Agent::run() {
                                              {common_.get(), &Agent::on_join}});
     std::array<pollfd, table.size()> waiting{};
     std::ranges::transform(table, waiting.begin(), [](const Event& event) { return pollfd{event.descriptor, POLLIN, 0}; });
-    // A publisher that is killed says nothing, nor a server that is stopped.
+    // A killed publisher says nothing, and neither does a stopped server.
     const int limit = looking_ && !holder_ ? 10 : import_.pid >= 0 || !servers_.empty() ? 1000 : -1;  // milliseconds
     const int count = ::poll(waiting.data(), waiting.size(), limit);
     if (count < 0 && errno != EINTR) return;
     std::erase_if(helpers_, [](pid_t helper) {
       int status = 0;
-      // A task cannot be killed while its request is with a server that its user has stopped, and for that Slurm drains the node.
+      // While a server that its user has stopped has a task's request, the task cannot be killed, and Slurm drains the node.
       return ::waitpid(helper, &status, WNOHANG | WUNTRACED) == helper && !(WIFSTOPPED(status) && ::kill(helper, SIGCONT) == 0);
     });
     std::erase_if(publishers_, [this](pid_t publisher) {

@@ -24,7 +24,7 @@ struct TaskCall {
   std::function<Result<Asked>()> read;
   const char* const* variables;  ///< the job's environment, as it is
   const StepChannel& step;
-  pid_t agent_group;            ///< which slurmstepd waits for at the end of the step (StepAgent::group)
+  pid_t agent_group;          ///< which slurmstepd waits for at the end of the step (StepAgent::group)
   const MessageStyle& style;  ///< of what the user is told; read() may change it
   Log& log;
   std::function<void()> before_entering;  ///< called on the host when everything is ready; may be empty

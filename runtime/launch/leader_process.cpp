@@ -64,9 +64,9 @@ Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& poli
   return led;
 }
 
-/// The leader's process. It ends when the agent is gone, and then what it has started; with the task, too, whose end may be all that
-/// Slurm waits for: a leader that is still in the step's cgroup then makes Slurm sleep for a second. Hence slurmstepd waits for it as
-/// for the agent, unless the task has a session of its own (--pty), where it cannot join the agent's group.
+/// The leader's process. It ends with the agent or its task, and then what it has started. slurmstepd waits for the agent's
+/// group: if Slurm finds a leader in the step's cgroup, it sleeps for a second. With --pty the task has another session, and
+/// setpgid fails.
 int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent, int task) try {
   ::prctl(PR_SET_NAME, "leader");
   if (call.agent_group > 0) ::setpgid(0, call.agent_group);

@@ -20,7 +20,7 @@ enum class Led : std::uint32_t {
 /// A leader that has said its last word: it gets a moment to end, and is gone with this object.
 struct EndingLeader {
   Child process;
-  void await();
+  void await();  ///< at once
   EndingLeader() = default;
   EndingLeader(const EndingLeader&) = delete;
   EndingLeader& operator=(const EndingLeader&) = delete;

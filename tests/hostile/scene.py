@@ -146,7 +146,7 @@ def files(cluster, node):
 
 
 class CgroupsLeft(Failed):
-    pass
+    """Nothing but cgroups of a job is left."""
 
 
 class Before:
