@@ -131,7 +131,7 @@ Result<void> Agent::on_builder(int socket) {
     builder_.pid = -1;
   }
   if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
-  const int why = report.failure.unread().sys_errno();  // see new_squashfs
+  const int why = report.failure.unread().sys_errno();  // see new_layer
   if ((why == EOPNOTSUPP || why == ENODEV) && tools_->policy.squashfs == PolicyRecord::automatic) {
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     reap(builder_);

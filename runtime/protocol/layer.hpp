@@ -18,6 +18,8 @@ struct ConvertedLayer {
 };
 
 enum class LayerCompression : std::uint32_t { zstd, lz4, none };
+/// erofs: with lz4 or none.
+enum class LayerFormat : std::uint32_t { squashfs, erofs };
 
 struct LayerLimits {
   /// Refuses a layer that decompresses to more, including holes of files.
@@ -28,6 +30,7 @@ struct LayerLimits {
   /// Compressing threads; 0: as many as one inflating thread can feed.
   std::uint32_t workers = 0;
   LayerCompression compression = LayerCompression::zstd;
+  LayerFormat format = LayerFormat::squashfs;
 };
 
 /// `layer-writer` is started with these descriptors; 1 and 2 are /dev/null or a log.

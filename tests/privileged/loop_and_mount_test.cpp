@@ -135,8 +135,8 @@ TEST_CASE("a layer's files belong to the user it is mapped to, and its mount is 
   fresh_work();
   const auto file = squashfs_file("a");
   const auto id_map = std::move(describe_id_map(2001, 2100)).value();
-  const auto loop = std::move(loop_device_of(file.get())).value();
-  const auto mount = std::move(new_squashfs("/dev/loop" + std::to_string(loop.number), id_map.get())).value();
+  std::uint32_t shared = 0;
+  const auto mount = std::move(new_layer(file.get(), id_map.get(), shared)).value();
   struct stat status {};
   REQUIRE(::fstatat(mount.get(), "a", &status, 0) == 0);
   CHECK(status.st_uid == 2001);
@@ -159,8 +159,8 @@ TEST_CASE("what the kernel does not take for a squashfs is told apart from every
   fresh_work();
   std::ofstream(kWork / "noise") << std::string(8192, 'x');
   const UniqueFd file(::open((kWork / "noise").c_str(), O_RDONLY | O_CLOEXEC));
-  const auto loop = std::move(loop_device_of(file.get())).value();
-  const auto mount = new_squashfs("/dev/loop" + std::to_string(loop.number), -1);
+  std::uint32_t shared = 0;
+  const auto mount = new_layer(file.get(), -1, shared);
   REQUIRE_FALSE(mount);
   CHECK(mount.error().sys_errno() == EOPNOTSUPP);
 }
@@ -168,10 +168,10 @@ TEST_CASE("what the kernel does not take for a squashfs is told apart from every
 TEST_CASE("a kernel that cannot map the owners of a squashfs is told apart from every other failure") {
   fresh_work();
   const auto file = squashfs_file("a");
-  const auto loop = std::move(loop_device_of(file.get())).value();
   // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
   const UniqueFd no_map(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  const auto mount = new_squashfs("/dev/loop" + std::to_string(loop.number), no_map.get());
+  std::uint32_t shared = 0;
+  const auto mount = new_layer(file.get(), no_map.get(), shared);
   REQUIRE_FALSE(mount);
   CHECK(mount.error().sys_errno() == EOPNOTSUPP);
 }
@@ -191,8 +191,10 @@ TEST_CASE("a layer whose loop device another step set up stays locked until the 
   UniqueFd second_file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   auto second = std::move(loop_device_of(second_file.get())).value();
   REQUIRE(second.shared);
+  std::uint32_t shared = 0;
+  auto mount = std::move(new_layer(second_file.get(), -1, shared)).value();
+  CHECK(shared == 1);
   second_file.reset();
-  auto mount = std::move(new_squashfs("/dev/loop" + std::to_string(second.number), -1)).value();
   first.device.reset();
   second.device.reset();
   CHECK_FALSE(evictable());

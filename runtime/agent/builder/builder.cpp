@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/builder/loop_device.hpp"
 #include "agent/builder/steps.hpp"
 #include "agent/node/named_container.hpp"
 #include "agent/node/privilege.hpp"
@@ -136,6 +135,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
 /// Its root is the directory of steps: what is mounted there is seen in it alone, and goes when the host removes the directory
 /// below.
 Result<void> set_up_held_layers() {
+  const UniqueFd erofs(::fsopen("erofs", FSOPEN_CLOEXEC));  // loads its module, of which import then knows
   if (::mount(nullptr, kHeld, nullptr, MS_PRIVATE, nullptr) == 0) return remove_traces("", AT_REMOVEDIR);  // slurmd is not the first
   const auto host = SPC_TRY(own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace"));
   const auto file = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0), "create " + quoted(kHeld)));
@@ -158,10 +158,8 @@ Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string
   if (::mkdir(place.c_str(), 0700) != 0) return check(-1, "make directory " + quoted(place), EEXIST);
   std::vector<DetachedMount> mounts;
   Result<void> done;
-  for (const LayerFile& layer : layers) {
-    const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
-    mounts.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), -1)));
-  }
+  std::uint32_t shared = 0;
+  for (const LayerFile& layer : layers) mounts.push_back(SPC_TRY(new_layer(layer.file.get(), -1, shared)));
   const pid_t child = SPC_TRY(run_aside(0, [&] {
     done = check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld));
     const auto target = open_path(AT_FDCWD, name);

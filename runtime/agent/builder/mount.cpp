@@ -1,12 +1,14 @@
 #include "agent/builder/mount.hpp"
 
-#include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <initializer_list>
 #include <utility>
 
+#include "agent/builder/loop_device.hpp"
 #include "agent/node/system_call.hpp"
 
 namespace spc::agent {
@@ -64,8 +66,12 @@ Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, c
       MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
 }
 
-Result<DetachedMount> new_squashfs(const std::string& source, int id_map) {
-  auto mount = new_mount("squashfs", {{"source", source}, {"ro", ""}}, kImage);
+Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared) {
+  const auto loop = SPC_TRY(loop_device_of(file));
+  shared += loop.shared ? 1 : 0;
+  std::uint32_t magic = 0;
+  const bool erofs = ::pread(file, &magic, sizeof magic, 1024) == sizeof magic && magic == EROFS_SUPER_MAGIC_V1;
+  auto mount = new_mount(erofs ? "erofs" : "squashfs", {{"source", "/dev/loop" + std::to_string(loop.number)}, {"ro", ""}}, kImage);
   if (mount && (id_map < 0 || set_attributes(mount->get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, id_map) == 0)) return mount;
   const int failed = mount ? errno : mount.error().sys_errno();
   // A kernel that was built without the compression; or before Linux 6.2, which has no map, with some patches EPERM.

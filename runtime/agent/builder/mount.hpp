@@ -34,9 +34,10 @@ Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes
 /// this owner and mode (octal).
 Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0);
 
-/// The squashfs on block device `source`, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners, -1: none.
-/// EOPNOTSUPP on a kernel that cannot map the owners of a squashfs, ENODEV on one that has none.
-Result<DetachedMount> new_squashfs(const std::string& source, int id_map);
+/// The squashfs or erofs in a layer's file, by a loop device, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners,
+/// -1: none. Counts in `shared` a device that there was already. EOPNOTSUPP on a kernel that cannot map these owners, ENODEV on one
+/// that has no such file system.
+Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared);
 
 /// The file system of the server at the other end of `device` (/dev/fuse), accessible by owner and mode, read-only,
 /// nosuid, nodev and with these MOUNT_ATTR_*.

@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <climits>
 
-#include "agent/builder/loop_device.hpp"
 #include "agent/node/privilege.hpp"
 #include "agent/node/system_call.hpp"
 
@@ -71,11 +70,8 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
                           TaskMessage& ready) {
   ready.layers_served = static_cast<std::uint32_t>(order.image.served.size());
   for (ServedLayer& layer : order.image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
-  for (const LayerFile& layer : order.image.layers) {
-    const auto loop = SPC_TRY(loop_device_of(layer.file.get()));
-    ready.layers_shared += loop.shared ? 1 : 0;
-    lower.push_back(SPC_TRY(new_squashfs("/dev/loop" + std::to_string(loop.number), tools.id_map.get())));
-  }
+  for (const LayerFile& layer : order.image.layers)
+    lower.push_back(SPC_TRY(new_layer(layer.file.get(), tools.id_map.get(), ready.layers_shared)));
   for (DetachedMount& layer : lower) {
     const std::string name = std::to_string(ready.layers++);
     const auto place = SPC_TRY(make_directory(workspace, name, 0700));

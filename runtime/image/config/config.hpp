@@ -91,6 +91,7 @@ struct Config {
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
   std::string layer_compression;  ///< of layers that are still to be converted
+  std::string layer_format;
   std::uint64_t max_image_bytes{};
   std::int64_t stall_timeout{};  ///< seconds
   std::string https_proxy;  ///< URL; for the site's store, where users' proxies are not used
@@ -149,6 +150,9 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
     {"layer_compression", "auto, lz4, zstd, none", "auto",
      "how new layers are compressed: lz4 is read faster, zstd takes least room; auto: lz4 if the kernel reads it, else zstd",
      &Config::layer_compression},
+    {"layer_format", "auto, erofs, squashfs", "auto",
+     "the file system of new layers, which the kernel mounts: erofs needs Linux 5.19 and is always squashfs with zstd",
+     &Config::layer_format},
     {"max_image_bytes", "bytes", "0",
      "size limit of a compressed image; 0: no limit",
      &Config::max_image_bytes, nullptr, nullptr, nullptr, std::numeric_limits<std::int64_t>::max()},

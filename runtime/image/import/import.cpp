@@ -11,7 +11,7 @@
 #include "image/import/admission.hpp"
 #include "image/import/make_room.hpp"
 #include "image/import/stored_image.hpp"
-#include "image/layer/worker/kernel_lz4.hpp"
+#include "image/layer/worker/mountable.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/local_source.hpp"
 #include "image/pull/pull_layers.hpp"
@@ -62,6 +62,13 @@ LayerCompression compression_of(const Config& config) {
   if (config.layer_compression == "none") return LayerCompression::none;
   const bool lz4 = config.layer_compression == "lz4" || (config.layer_compression == "auto" && reads_lz4());
   return lz4 ? LayerCompression::lz4 : LayerCompression::zstd;
+}
+
+/// What a user has for himself his own server reads.
+LayerLimits limits_of(const Config& config, bool user_store) {
+  const bool erofs = config.layer_compression != "zstd" && (config.layer_format == "erofs" || (config.layer_format == "auto" && !user_store && mounts_erofs()));
+  if (!erofs) return {.compression = compression_of(config)};
+  return {.compression = config.layer_compression == "none" ? LayerCompression::none : LayerCompression::lz4, .format = LayerFormat::erofs};
 }
 
 /// What the layers that have to be converted will take, as a rule.
@@ -117,12 +124,12 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   std::set<Digest> kept;
   for (const ImageLayer& layer : all) kept.insert({layer.names.alone, layer.names.fitted});
   std::optional<StoreLock> slot;
-  auto compression = LayerCompression::zstd;
+  LayerLimits limits;
   if (!layers.missing.empty()) {
-    compression = compression_of(import.config);
+    limits = limits_of(import.config, import.request.user_store);
     const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
-    const std::uint64_t needed = bytes_needed(layers.missing, import.store, compression);
+    const std::uint64_t needed = bytes_needed(layers.missing, import.store, limits.compression);
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
   const PullContext context{.http = import.http,
@@ -133,7 +140,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .image = wanted.name,
                             .layers = all.size(),
                             .max_parallel = parallel_layers(import.config),
-                            .compression = compression,
+                            .limits = limits,
                             .meter = import.request.meter,
                             .timing = import.timing};
   return about_store(pull_layers(context, std::move(layers)), import.store);

@@ -12,7 +12,8 @@
 #include "base/socket.hpp"
 #include "image/layer/fit.hpp"
 #include "image/layer/decompress.hpp"
-#include "image/layer/squashfs_tables.hpp"
+#include "image/layer/format/erofs_tables.hpp"
+#include "image/layer/format/squashfs_tables.hpp"
 #include "image/layer/tar_reader.hpp"
 
 namespace spc {
@@ -64,7 +65,7 @@ class LayerConverter::Work {
         limits_(limits),
         digest_(digest),
         tree_(below >= 0),
-        writer_(output, data_begin, workers, limits.compression),
+        writer_(output, data_begin, workers, limits.compression, limits.format),
         inflating_([this] { inflate(); }),
         hashing_([this] { hash(); }) {
     gate_.wait_for_arrivals();
@@ -84,7 +85,7 @@ class LayerConverter::Work {
     SPC_TRY(read_archive());
     if (below_ >= 0) SPC_TRY(fit_to_layers_below());
     SPC_TRY(writer_.finish());
-    SPC_TRY(write_squashfs_tables(output_, writer_.offset(), limits_.compression, tree_.root(), writer_.fragments()));
+    SPC_TRY(write_tables());
     hashing_.join();
     layer_.dropped_devices = tree_.dropped_devices();
     layer_.dropped_xattrs = tree_.dropped_xattrs();
@@ -135,6 +136,13 @@ class LayerConverter::Work {
     return reader.drain();
   }
 
+  Result<void> write_tables() {
+    if (limits_.format == LayerFormat::erofs) {
+      return write_erofs_tables(output_, writer_.offset(), limits_.compression, tree_.root());
+    }
+    return write_squashfs_tables(output_, writer_.offset(), limits_.compression, tree_.root(), writer_.fragments());
+  }
+
   Result<void> fit_to_layers_below() {
     if (!below::depends_on_layers_below(tree_.root())) return {};
     layer_.fitted = 1;
@@ -162,7 +170,7 @@ class LayerConverter::Work {
       return Error(ErrorKind::refused, formatted("files of more than {} bytes", limits_.tar_bytes))
           .hint("holes of sparse files count: make such files shorter");
     }
-    SPC_TRY(writer_.begin({inode, std::get_if<FileData>(&inode->content)}, entry.size));
+    SPC_TRY(writer_.begin(inode, entry.size, entry.sparse));
     if (entry.sparse) {
       std::uint64_t at = 0;
       for (const Extent& extent : entry.extents) {
@@ -212,7 +220,9 @@ Result<LayerConverter> LayerConverter::create(int input, int output, unsigned wo
   if (!digest || EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) != 1) {
     return Error(ErrorKind::internal, "OpenSSL has no SHA-256");
   }
-  const std::uint64_t data_begin = SPC_TRY(begin_squashfs(output, limits.compression));
+  const bool is_erofs = limits.format == LayerFormat::erofs;
+  if (is_erofs && limits.compression == LayerCompression::zstd) return Error(ErrorKind::invalid, "erofs layers have no zstd");
+  const std::uint64_t data_begin = is_erofs ? kErofsDataBegin : SPC_TRY(begin_squashfs(output, limits.compression));
   return LayerConverter(std::make_unique<Work>(input, output, below, data_begin, workers, limits, digest.release()));
 }
 

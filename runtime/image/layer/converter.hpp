@@ -7,7 +7,7 @@
 
 namespace spc {
 
-/// Converts one layer blob into one squashfs file while streaming: one thread inflates, one hashes the output, the caller's
+/// Converts one layer blob into one squashfs or erofs image while streaming: one thread inflates, one hashes the output, the caller's
 /// thread parses the archive, and `workers` compress blocks. Nothing is unpacked and memory is bounded, except for the tree
 /// (about 300 bytes per entry).
 class LayerConverter {

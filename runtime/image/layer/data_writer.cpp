@@ -11,10 +11,12 @@
 #include <cstring>
 #include <new>
 
+#include "image/layer/format/erofs_record.hpp"
+
 namespace spc {
 namespace {
 
-constexpr std::uint32_t kStoredAsIs = 1U << 24U;
+constexpr std::size_t kPageBytes = erofs::kBlock;
 /// As soon as this much has been written the disk begins with it.
 constexpr std::uint64_t kWriteBackBytes = std::uint64_t{8} << 20;
 
@@ -52,7 +54,7 @@ Result<void> write_vector(int fd, std::span<iovec> parts, std::uint64_t offset) 
 /// Of one thread. zstd: level 1.
 class DataWriter::Compressor {
  public:
-  explicit Compressor(LayerCompression compression) : compression_(compression) {
+  Compressor(LayerCompression compression, LayerFormat format) : compression_(compression), format_(format) {
     if (compression == LayerCompression::none) return;
     if (compression == LayerCompression::lz4) {
       state_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(LZ4_sizeofState()));
@@ -67,13 +69,14 @@ class DataWriter::Compressor {
   Compressor(const Compressor&) = delete;
   Compressor& operator=(const Compressor&) = delete;
 
-  /// 0: it does not get smaller.
+  /// 0: it does not get smaller, with erofs by a page.
   std::size_t compress(std::span<const std::byte> input, std::byte* output) {
     if (compression_ == LayerCompression::none) return 0;
     if (compression_ == LayerCompression::lz4) {
       const int bytes = static_cast<int>(input.size());
+      const int room = format_ == LayerFormat::erofs ? (bytes - 1) / static_cast<int>(kPageBytes) * static_cast<int>(kPageBytes) : bytes - 1;
       return static_cast<std::size_t>(LZ4_compress_fast_extState(state_.get(), reinterpret_cast<const char*>(input.data()),
-                                                                 reinterpret_cast<char*>(output), bytes, bytes - 1, 1));
+                                                                 reinterpret_cast<char*>(output), bytes, room, 1));
     }
     const std::size_t size = ZSTD_compress2(context_, output, input.size() - 1, input.data(), input.size());
     return ZSTD_isError(size) != 0 ? 0 : size;
@@ -81,13 +84,15 @@ class DataWriter::Compressor {
 
  private:
   LayerCompression compression_;
+  LayerFormat format_;
   ZSTD_CCtx* context_ = nullptr;
   std::unique_ptr<std::byte[]> state_;  // of lz4
 };
 
-DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression)
+DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression, LayerFormat format)
     : output_(output),
       compression_(compression),
+      format_(format),
       offset_(offset),
       written_back_(offset),
       partial_(new std::byte[kBlockBytes]),
@@ -97,7 +102,7 @@ DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers, Layer
     slot.own.reset(new std::byte[kBlockBytes]);
     slot.output.reset(new std::byte[kBlockBytes]);
   }
-  if (workers == 0) inline_compressor_ = std::make_unique<Compressor>(compression);
+  if (workers == 0) inline_compressor_ = std::make_unique<Compressor>(compression, format);
   for (unsigned i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
   ready_.wait();
 }
@@ -112,7 +117,7 @@ DataWriter::~DataWriter() {
 }
 
 void DataWriter::compress(Slot& slot, Compressor& compressor) {
-  const std::size_t size = compressor.compress(slot.input, slot.output.get());
+  const std::size_t size = slot.as_is ? 0 : compressor.compress(slot.input, slot.output.get());
   slot.compressed = size > 0;
   if (slot.compressed) {
     slot.result = {slot.output.get(), size};
@@ -127,7 +132,7 @@ void DataWriter::compress(Slot& slot, Compressor& compressor) {
 }
 
 void DataWriter::work() {
-  Compressor compressor(compression_);
+  Compressor compressor(compression_, format_);
   ready_.count_down();
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -149,6 +154,8 @@ Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own, c
   if (own != nullptr) std::swap(slot.own, *own);
   if (piece != nullptr) slot.piece = *piece;
   slot.input = bytes;
+  slot.as_is = is_erofs() && (!file || as_is_);
+  if (!file) slot.inodes.swap(packed_);
   slot.file = std::move(file);
   slot.index = index;
   slot.done = false;
@@ -177,15 +184,21 @@ Result<void> DataWriter::write_done(std::size_t at_least) {
     work_done_.wait(lock, count_ready);
     waiting_ = false;
   }
-  std::array<iovec, kSlots> parts{};
+  static const std::array<std::byte, kPageBytes> zeros{};
+  std::array<iovec, 2 * kSlots> parts{};
+  std::size_t count = 0;
   const std::uint64_t begin = offset_;
   for (std::size_t i = 0; i < ready; ++i) {
     Slot& slot = slots_[(written_ + i) % kSlots];
-    parts[i] = {const_cast<std::byte*>(slot.result.data()), slot.result.size()};
+    // erofs: what is compressed ends where its last page does.
+    const iovec padding{const_cast<std::byte*>(zeros.data()), is_erofs() ? (kPageBytes - slot.result.size() % kPageBytes) % kPageBytes : 0};
+    const iovec content{const_cast<std::byte*>(slot.result.data()), slot.result.size()};
+    parts[count++] = slot.compressed ? padding : content;
+    parts[count++] = slot.compressed ? content : padding;
     place(slot);
   }
   written_ += ready;
-  SPC_TRY(write_vector(output_, std::span(parts).first(ready), begin));
+  SPC_TRY(write_vector(output_, std::span(parts).first(count), begin));
   begin_write_back();
   return {};
 }
@@ -201,7 +214,11 @@ void DataWriter::begin_write_back() {
 
 /// The block comes next in the image.
 void DataWriter::place(Slot& slot) {
-  const auto size = static_cast<std::uint32_t>(slot.result.size()) | (slot.compressed ? 0 : kStoredAsIs);
+  const std::size_t unit = is_erofs() ? kPageBytes : 1;
+  const std::size_t units = (slot.result.size() + unit - 1) / unit;
+  const auto size = static_cast<std::uint32_t>(units) | (slot.compressed ? 0 : FileData::kAsIs);
+  for (const PackedInode& packed : slot.inodes) packed.inode->reference = (offset_ + packed.at) / erofs::kSlot;
+  slot.inodes.clear();
   if (slot.file) {
     if (slot.file->start == 0) slot.file->start = offset_;
     slot.file->blocks[slot.index] = size;
@@ -209,13 +226,38 @@ void DataWriter::place(Slot& slot) {
   } else {
     fragments_[slot.index] = {.start = offset_, .stored_size = size};
   }
-  offset_ += slot.result.size();
+  offset_ += units * unit;
 }
 
-Result<void> DataWriter::begin(std::shared_ptr<FileData> file, std::uint64_t size) {
-  file_ = std::move(file);
+/// erofs: the inode of a file that fits into a page with it.
+Result<void> DataWriter::begin_packed(const std::shared_ptr<Inode>& inode, std::uint64_t size) {
+  const std::string head = SPC_TRY(erofs::record_head(*inode, {.layout = erofs::Layout::inlined, .size = size}));
+  std::size_t at = (fragment_size_ + erofs::kSlot - 1) / erofs::kSlot * erofs::kSlot;
+  if (at % kPageBytes + head.size() + size > kPageBytes) at = (at + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (at + head.size() + size > kBlockBytes) {
+    SPC_TRY(flush_fragments());
+    at = 0;
+  }
+  std::memset(fragment_.get() + fragment_size_, 0, at - fragment_size_);
+  std::memcpy(fragment_.get() + at, head.data(), head.size());
+  fragment_size_ = at + head.size();
+  packed_.push_back({inode, at});
+  return {};
+}
+
+Result<void> DataWriter::begin(const std::shared_ptr<Inode>& inode, std::uint64_t size, bool sparse) {
+  file_ = {inode, &std::get<FileData>(inode->content)};
   file_->size = size;
   partial_size_ = 0;
+  if (is_erofs()) {
+    shares_block_ = size > 0 && erofs::head_bytes(*inode) + size <= kPageBytes;
+    as_is_ = sparse;
+    has_holes_ = sparse || compression_ == LayerCompression::none;
+    if (shares_block_) return begin_packed(inode, size);
+    file_->blocks.reserve((size + kBlockBytes - 1) / kBlockBytes);
+    return {};
+  }
+  has_holes_ = true;
   shares_block_ = size < kBlockBytes;
   if (shares_block_) {
     if (size == 0) return {};
@@ -259,7 +301,7 @@ Result<void> DataWriter::add_zeros(std::uint64_t count) {
     return {};
   }
   while (count > 0) {
-    if (partial_size_ == 0 && count >= kBlockBytes) {
+    if (partial_size_ == 0 && count >= kBlockBytes && has_holes_) {
       file_->blocks.push_back(0);
       file_->holes += kBlockBytes;
       count -= kBlockBytes;
@@ -287,7 +329,7 @@ Result<void> DataWriter::end() {
 Result<void> DataWriter::add_block(std::span<const std::byte> bytes, const PieceRef* piece) {
   const auto index = file_->blocks.size();
   file_->blocks.push_back(0);
-  if (all_zero(bytes)) {
+  if (has_holes_ && all_zero(bytes)) {
     file_->holes += bytes.size();
     return {};
   }

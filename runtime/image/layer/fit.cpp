@@ -48,12 +48,14 @@ class Copies {
   }
 
  private:
+  static constexpr std::size_t kStep = 1 << 20;
+
   Result<std::shared_ptr<Inode>> make(const Node& node) {
     auto inode = std::make_shared<Inode>();
     take_attributes(*inode, node, SPC_TRY(layers_.xattrs(node)));
     if (node.is(S_IFREG)) {
-      auto& file = inode->content.emplace<FileData>();
-      SPC_TRY(copy_data(node, {inode, &file}));
+      inode->content.emplace<FileData>();
+      SPC_TRY(copy_data(node, inode));
     } else if (node.is(S_IFLNK)) {
       inode->content = Symlink{SPC_TRY(layers_.target(node))};
       inode->mode = 0777;
@@ -63,10 +65,23 @@ class Copies {
     return inode;
   }
 
-  Result<void> copy_data(const Node& node, std::shared_ptr<FileData> file) {
-    constexpr std::size_t kStep = 1 << 20;
+  /// Only of large files: of what they leave out the copy would store too much.
+  Result<bool> has_hole(const Node& node) {
+    constexpr std::uint64_t kLarge = 16 << 20;
     const std::uint64_t size = node.top().size;
-    SPC_TRY(writer_.begin(std::move(file), size));
+    for (std::uint64_t at = 0; size > kLarge && at < size;) {
+      for (const fuse::Piece& piece : SPC_TRY(layers_.read(node, at, kStep))) {
+        if (!piece.block) return true;
+        at += piece.size;
+      }
+    }
+    return false;
+  }
+
+  Result<void> copy_data(const Node& node, const std::shared_ptr<Inode>& inode) {
+    const std::uint64_t size = node.top().size;
+    const bool sparse = SPC_TRY(has_hole(node));
+    SPC_TRY(writer_.begin(inode, size, sparse));
     for (std::uint64_t at = 0; at < size;) {
       for (const fuse::Piece& piece : SPC_TRY(layers_.read(node, at, kStep))) {
         at += piece.size;

@@ -1,4 +1,4 @@
-// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES [WORKERS]`: converts one layer in a sandbox; `import` starts it with the
+// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT`: converts one layer in a sandbox; `import` starts it with the
 // descriptors of layer_report.hpp.
 
 #include <malloc.h>
@@ -62,7 +62,7 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
 
 int main(int argc, char** argv) {
   struct stat output {};
-  if (argc != 6 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
+  if (argc != 7 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
     constexpr char kUsage[] = "layer-writer is started by import, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
@@ -72,7 +72,8 @@ int main(int argc, char** argv) {
                                 .image_bytes = std::strtoull(argv[2], nullptr, 10),
                                 .entries = std::strtoull(argv[3], nullptr, 10),
                                 .workers = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10)),
-                                .compression = static_cast<spc::LayerCompression>(std::strtoul(argv[5], nullptr, 10))};
+                                .compression = static_cast<spc::LayerCompression>(std::strtoul(argv[5], nullptr, 10)),
+                                .format = static_cast<spc::LayerFormat>(std::strtoul(argv[6], nullptr, 10))};
   const spc::LayerReport report = spc::report_of(spc::guarded(limits));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
   ::_exit(sent && !report.error.is_set() ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids

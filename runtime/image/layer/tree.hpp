@@ -21,12 +21,13 @@ using Directory = std::map<std::string, std::shared_ptr<Inode>, std::less<>>;
 /// Location of a file's data in the image; the data writer sets it as blocks are placed.
 struct FileData {
   static constexpr std::uint32_t kNoFragment = 0xffffffff;
+  static constexpr std::uint32_t kAsIs = 1U << 24U;  ///< with a block's size: it is not compressed
   std::uint64_t size = 0;
   std::uint64_t start = 0;  ///< of the first block
   std::uint64_t holes = 0;  ///< bytes not stored because a whole block is zero
   std::uint32_t fragment = kNoFragment;
   std::uint32_t fragment_offset = 0;
-  std::vector<std::uint32_t> blocks;  ///< stored size of each, as squashfs encodes it; 0: a hole
+  std::vector<std::uint32_t> blocks;  ///< stored size of each: squashfs in bytes, erofs in blocks of 4 KiB; 0: a hole
 };
 
 struct Whiteout {};
@@ -51,7 +52,7 @@ struct Inode {
 
   bool unsettled = false;  ///< directories: they or what is in them mean another thing above other layers (fit.hpp)
 
-  // For the writer of the tables:
+  // For the writers of data and tables:
   std::uint32_t links = 0;
   std::uint32_t number = 0;
   std::uint64_t reference = kNotWritten;

@@ -32,10 +32,10 @@ LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, AgentLink& agent, Uniqu
       converter_(std::move(converter)) {}
 
 Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent,
-                                                    LayerCompression compression) {
+                                                    const LayerLimits& limits) {
   UniqueFd file = SPC_TRY(agent.new_layer());
   LayerProcess converter = SPC_TRY_DURING(
-      "convert " + name_of(layer), LayerProcess::start(file.get(), {.compression = compression}, {}, LayerProcess::LayerPlace::in_image));
+      "convert " + name_of(layer), LayerProcess::start(file.get(), limits, {}, LayerProcess::LayerPlace::in_image));
   const int input = converter.input();
   if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0) return Error::from_errno(errno, "prepare the pipe to the converter");
   std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(locks), agent, std::move(file), std::move(converter)));

@@ -23,7 +23,7 @@ namespace spc {
 class LayerPull final : public LayerTask, private FetchSink {
  public:
   static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent,
-                                                  LayerCompression compression);
+                                                  const LayerLimits& limits);
 
   void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;

@@ -168,7 +168,7 @@ class Pulling {
     } else if (there) {
       underway_.push_back({layer, LayerProof::start(layer, *there, std::move(locks), context_.source)});
     } else {
-      auto pull = SPC_TRY(LayerPull::start(layer, std::move(locks), context_.source, context_.agent, context_.compression));
+      auto pull = SPC_TRY(LayerPull::start(layer, std::move(locks), context_.source, context_.agent, context_.limits));
       underway_.push_back({layer, std::move(pull)});
     }
     return true;

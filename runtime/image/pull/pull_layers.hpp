@@ -21,7 +21,7 @@ struct PullContext {
   std::string image;       ///< for messages
   std::size_t layers = 0;  ///< of the image, including those in the store
   std::size_t max_parallel = 2;
-  LayerCompression compression = LayerCompression::zstd;
+  LayerLimits limits;
   bool meter = false;  ///< progress as numbers instead of lines
   ImportTiming& timing;
 };

@@ -74,7 +74,8 @@ Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& lim
   auto child = SPC_TRY(Child::start({.path = path,
                                      .arguments = {"layer-writer", std::to_string(limits.tar_bytes),
                                                    std::to_string(limits.image_bytes), std::to_string(limits.entries),
-                                                   std::to_string(limits.workers), std::to_string(static_cast<unsigned>(limits.compression))},
+                                                   std::to_string(limits.workers), std::to_string(static_cast<unsigned>(limits.compression)),
+                                                   std::to_string(static_cast<unsigned>(limits.format))},
                                      .environment = std::vector<std::string>(),
                                      .descriptors = std::move(descriptors)}));
   return LayerProcess(std::move(child), std::move(input.write_end), std::move(report.read_end), std::move(below.first));

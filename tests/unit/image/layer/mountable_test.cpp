@@ -1,4 +1,4 @@
-#include "image/layer/worker/kernel_lz4.hpp"
+#include "image/layer/worker/mountable.hpp"
 
 #include <sys/utsname.h>
 #include <zlib.h>

@@ -1,10 +1,12 @@
-#include "image/layer/worker/kernel_lz4.hpp"
+#include "image/layer/worker/mountable.hpp"
 
 #include <sys/utsname.h>
 #include <zlib.h>
 
 #include <memory>
 #include <optional>
+
+#include "base/process/kernel.hpp"
 
 namespace spc {
 namespace {
@@ -36,6 +38,11 @@ bool reads_lz4(const std::string& root) {
     if (const auto text = gunzipped_file(path)) return text->find("\nCONFIG_SQUASHFS_LZ4=y\n") != std::string::npos;
   }
   return false;
+}
+
+bool mounts_erofs(const std::string& filesystems) {
+  const auto text = gunzipped_file(filesystems);
+  return text && text->find("\terofs\n") != std::string::npos && running_kernel() >= kMapsErofs;
 }
 
 }  // namespace spc
