@@ -2,12 +2,23 @@
 
 #include "image/verify/attributes.hpp"
 #include "image/verify/data_area.hpp"
+#include "image/verify/erofs/tree.hpp"
 #include "image/verify/inode_tree.hpp"
 #include "image/verify/super_block.hpp"
 
 namespace spc {
+namespace {
+
+Result<void> verify_erofs(verify::LayerBytes& layer) {
+  verify::erofs::Window image(layer);
+  const auto super = SPC_TRY(verify::erofs::SuperBlock::read(image));
+  return verify::erofs::Tree(image, super).check();
+}
+
+}  // namespace
 
 Result<void> verify_layer(verify::LayerBytes& layer) {
+  if (SPC_TRY(verify::erofs::SuperBlock::is_there(layer))) return verify_erofs(layer);
   const auto layout = SPC_TRY(verify::Layout::read(layer));
   auto attributes = SPC_TRY(verify::Attributes::read(layer, layout));
   verify::DataArea data(layer, layout);
