@@ -187,6 +187,46 @@ def squashfs():
         return images
 
 
+def erofs():
+    """A small image in the form of the layer writer, and the same with damage."""
+    word, block = struct.Struct("<I").pack, 4096
+
+    def record(mode, layout, size, start=0, attributes=b"", behind=b""):
+        words = (len(attributes) - 12) // 4 + 1 if attributes else 0
+        return struct.pack("<HHHHQIIIIQII16x", 1 | layout << 1, words, mode, 0, size, start, 0, 0, 0, 0, 0, 1) + attributes + behind
+
+    def listing(entries):
+        dirents, names = b"", b""
+        for name, nid, kind in sorted(entries):
+            dirents += struct.pack("<QHBB", nid, 12 * len(entries) + len(names), kind, 0)
+            names += name
+        return dirents + names
+
+    # 8,200 letters: one, itself repeated, five at the end.
+    packed = b"\x1fa\1\0" + b"\xff" * 32 + bytes([8200 - 1 - 5 - 19 - 32 * 255]) + b"\x50aaaaa"
+    index = (word(0) + word(2) + bytes(8) + struct.pack("<HHI", 1, 0, 3) + struct.pack("<HHHH", 2, 0, 0x801, 1) + struct.pack("<HHI", 0, 8, 0))
+    attributes = bytes(12) + b"\3\1\1\0one1"
+    opaque = bytes(12) + b"\x0e\4\1\0overlay.opaquey\0" + b"\x0e\1\1\0overlay.opaquey\0"
+    nids = dict(d=128, packed=134, sparse=140, link=144, flat=148, fifo=152, gone=156, small=160)
+    kinds = dict(d=2, link=7, fifo=5, gone=3)
+    root = listing([(b".", 40, 2), (b"..", 40, 2)] + [(name.encode(), nid, kinds.get(name, 1)) for name, nid in nids.items()])
+    inner = listing([(b".", 128, 2), (b"..", 40, 2), (b"hard", nids["flat"], 1)])
+    image = bytearray(6 * block)
+    image[1024:1152] = struct.pack("<IIIBBHQQIIII32xIH42x", 0xE0F5E1E2, 0, 3, 12, 0, 40, 9, 0, 0, 6, 0, 0, 7, 1)
+    image[1152:1160] = struct.pack("<HHHH", 14, 65535, 32, 0)
+    records = {40: record(0o40755, 2, len(root), behind=root), 128: record(0o40755, 2, len(inner), attributes=opaque, behind=inner),
+               134: record(0o100644, 1, 8200, 1, behind=index), 140: record(0o100644, 4, 131073, 5, behind=word(0xFFFFFFFF) + word(2)),
+               144: record(0o120777, 2, 4, behind=b"flat"), 148: record(0o100644, 0, 5000, 4), 152: record(0o10644, 0, 0), 156: record(0o20644, 0, 0),
+               160: record(0o100644, 2, 5, attributes=attributes, behind=b"small")}
+    for nid, text in records.items():
+        image[32 * nid:32 * nid + len(text)] = text
+    image[4 * block - len(packed):4 * block] = packed
+    whole = bytes(image)
+    flat = whole[:1104] + word(4) + bytes(76) + whole[1184:]
+    return {"whole": whole, "not compressed": flat, "cut": whole[:-block], "compact inodes": whole[:1280] + b"\0" + whole[1281:], "a root in itself": whole.replace(struct.pack("<Q", 128), struct.pack("<Q", 40)),
+            "blocks beyond the end": whole[:1060] + word(1 << 31) + whole[1064:], "a size of 2^62": whole.replace(struct.pack("<Q", 8200), struct.pack("<Q", 1 << 62))}
+
+
 def archive():
     """What `docker save` wrote before version 25 and after, and root file systems."""
     layer = Tar().file(b"f").end()
@@ -263,7 +303,7 @@ def enroot_mounts():
 
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "erofs": 30000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
 
 
 def hook_edits():

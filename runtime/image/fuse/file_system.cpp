@@ -60,11 +60,11 @@ void FileSystem::initialize(fuse_conn_info& connection) {
 }
 
 std::uint64_t FileSystem::reference_of(fuse_ino_t node) const {
-  return node == FUSE_ROOT_ID ? reader_->super().root : node - kNodesBefore;
+  return node == FUSE_ROOT_ID ? reader_->summary().root : node - kNodesBefore;
 }
 
 fuse_ino_t FileSystem::node_of(std::uint64_t reference) const {
-  return reference == reader_->super().root ? FUSE_ROOT_ID : reference + kNodesBefore;
+  return reference == reader_->summary().root ? FUSE_ROOT_ID : reference + kNodesBefore;
 }
 
 Result<Inode> FileSystem::existing(fuse_ino_t node) {
@@ -82,7 +82,7 @@ struct stat FileSystem::attributes_of(const Inode& inode) const {
   attributes.st_gid = gid_;
   attributes.st_size = static_cast<off_t>(inode.size);
   attributes.st_blocks = static_cast<blkcnt_t>((inode.size + 511) / 512);
-  attributes.st_blksize = static_cast<blksize_t>(reader_->super().block_size);
+  attributes.st_blksize = static_cast<blksize_t>(reader_->summary().block_size);
   attributes.st_atim.tv_sec = attributes.st_mtim.tv_sec = attributes.st_ctim.tv_sec = inode.mtime;
   return attributes;
 }
@@ -174,7 +174,7 @@ Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_
 }
 
 Result<void> FileSystem::getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name, std::size_t size) {
-  if (reader_->super().xattr_sets == SquashfsSuper::kNone) {
+  if (!reader_->summary().has_xattrs) {
     ::fuse_reply_err(request, ENOSYS);  // the kernel never asks again
     return {};
   }
@@ -201,11 +201,11 @@ Result<void> FileSystem::listxattr(fuse_req_t request, fuse_ino_t node, std::siz
 }
 
 Result<void> FileSystem::statfs(fuse_req_t request) {
-  const SquashfsSuper& super = reader_->super();
+  const ImageSummary& summary = reader_->summary();
   struct statvfs numbers {};
-  numbers.f_bsize = numbers.f_frsize = super.block_size;
-  numbers.f_blocks = (super.bytes_used + super.block_size - 1) / super.block_size;
-  numbers.f_files = super.inode_count;
+  numbers.f_bsize = numbers.f_frsize = summary.block_size;
+  numbers.f_blocks = (summary.bytes + summary.block_size - 1) / summary.block_size;
+  numbers.f_files = summary.inodes;
   numbers.f_namemax = 255;
   ::fuse_reply_statfs(request, &numbers);
   return {};

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <memory>
 
-#include "image/fuse/squashfs_reader.hpp"
+#include "image/fuse/image_reader.hpp"
 
 namespace spc::fuse {
 
@@ -21,7 +21,7 @@ class FileSystem {
   static std::unique_ptr<FileSystem> create(uid_t uid, gid_t gid) {
     return std::unique_ptr<FileSystem>(new FileSystem(uid, gid));
   }
-  void serve(std::unique_ptr<ImageBytes> image) { reader_ = std::make_unique<SquashfsReader>(std::move(image)); }
+  void serve(std::unique_ptr<ImageReader> image) { reader_ = std::move(image); }
 
   /// Until the kernel has said how it speaks. It does so once, and libfuse takes that only once: no other server may join before.
   void await_init() const { is_initialized_.wait(false); }
@@ -50,7 +50,7 @@ class FileSystem {
 
   const uid_t uid_;
   const gid_t gid_;
-  std::unique_ptr<SquashfsReader> reader_;
+  std::unique_ptr<ImageReader> reader_;
   std::atomic<bool> is_initialized_ = false;
 };
 

@@ -1,10 +1,7 @@
 #include "image/fuse/image_bytes.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <string>
 
 #include "base/format.hpp"
@@ -16,41 +13,20 @@ constexpr std::size_t kMetadataBytes = 8192;
 constexpr std::uint16_t kMetadataPlain = 1U << 15U;
 constexpr std::uint32_t kBlockPlain = 1U << 24U;
 
-Result<void> read_at(int file, std::uint64_t offset, std::span<std::byte> into) {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file, into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Error::from_errno(errno, "read the image");
-    if (got == 0) return Error(ErrorKind::corrupt, "the image was truncated");
-    into = into.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
-  }
-  return {};
-}
-
 }  // namespace
 
-Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t offset, std::uint64_t size, Unpacker unpacker,
-                                                     std::size_t cache) {
-  if (offset > size) return Error(ErrorKind::corrupt, "the squashfs starts beyond the end of the file");
-
+Result<std::unique_ptr<ImageBytes>> ImageBytes::open(const ImageFile& image, Unpacker unpacker, std::size_t cache) {
   std::array<std::byte, SquashfsSuper::kBytes> head{};
-  const std::size_t there = static_cast<std::size_t>(std::min<std::uint64_t>(size - offset, head.size()));
-  SPC_TRY(read_at(file, offset, std::span(head).first(there)));
-  const auto super = SPC_TRY(parse_squashfs_super(std::span(head).first(there), size - offset));
+  const auto there = std::span(head).first(static_cast<std::size_t>(std::min<std::uint64_t>(image.size(), head.size())));
+  SPC_TRY(image.read(0, there));
+  const auto super = SPC_TRY(parse_squashfs_super(there, image.size()));
   if (!unpacker.knows(super.compressor)) {
     return Error(ErrorKind::invalid,
                  formatted("the squashfs is compressed with {}, which this build does not support",
                            compressor_name(super.compressor)))
         .hint("recreate it with mksquashfs -comp zstd");
   }
-  return std::unique_ptr<ImageBytes>(new ImageBytes(file, offset, super, unpacker, cache));
-}
-
-Result<void> ImageBytes::read(std::uint64_t position, std::span<std::byte> into) const {
-  if (position > super_.bytes_used || into.size() > super_.bytes_used - position)
-    return damaged("a position beyond the end of the image");
-  return read_at(file_, offset_ + position, into);
+  return std::unique_ptr<ImageBytes>(new ImageBytes(image.first(super.bytes_used), super, unpacker, cache));
 }
 
 Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const {

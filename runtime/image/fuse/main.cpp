@@ -1,4 +1,4 @@
-// `fuse OFFSET`: serves the squashfs at OFFSET of a file through a FUSE device, or, given a socket instead of the file, what
+// `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket instead of the file, what
 // the server at its other end serves; see protocol/fuse.hpp.
 //
 // Order: what needs system calls that the sandbox forbids, then the sandbox, then the first byte of the file.
@@ -71,7 +71,7 @@ Result<void> run(FuseLoan served) {
   Workers workers(session);
   const auto ready = [&]() -> Result<void> {
     SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox());
-    files->serve(SPC_TRY(ImageBytes::open(kFuseImage, served.offset)));
+    files->serve(SPC_TRY(open_image(kFuseImage, served.offset)));
     return {};
   }();
   send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});

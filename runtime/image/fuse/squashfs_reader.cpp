@@ -1,7 +1,5 @@
 #include "image/fuse/squashfs_reader.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -11,15 +9,9 @@ namespace {
 
 constexpr std::uint32_t kPlaceBytes = 8;         // of a number in a list of places
 constexpr std::uint32_t kEntriesPerBlock = 512;  // of 16 bytes, in the tables of fragments and attributes
-constexpr std::uint32_t kMaxName = 255;          // NAME_MAX; the format has room for 65,536
-constexpr std::uint32_t kMaxListing = 64 << 20;  // about two million entries
-constexpr std::uint32_t kMaxTarget = 4095;       // PATH_MAX without the NUL
-constexpr std::uint32_t kMaxXattrs = 4096;
 constexpr std::uint32_t kMaxXattrBytes = 64 << 10;  // XATTR_SIZE_MAX
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 62U;
 constexpr std::uint64_t kBlocksPerMark = 2048;
 constexpr std::uint32_t kDataPlain = 1U << 24U;
-constexpr mode_t kKeptMode = S_ISVTX | 0777;
 
 /// The numbers of inodes; 8 to 14 are 1 to 7 with more fields.
 enum class InodeType : std::uint16_t { directory = 1, file, symlink };
@@ -33,76 +25,73 @@ Result<std::array<std::byte, size>> take(TableReader& table) {
   return bytes;
 }
 
-Result<void> read_directory_inode(TableReader& table, Inode& inode, const SquashfsSuper& super) {
+Result<void> read_directory_inode(TableReader& table, Inode& inode, SquashfsPlace& place, const SquashfsSuper& super) {
   const auto fields = SPC_TRY(take<16>(table));
-  inode.listing = {super.directory_table + number_at<std::uint32_t>(fields, 0), number_at<std::uint16_t>(fields, 10)};
+  place.listing = {super.directory_table + number_at<std::uint32_t>(fields, 0), number_at<std::uint16_t>(fields, 10)};
   inode.links = number_at<std::uint32_t>(fields, 4);
-  inode.listing_bytes = number_at<std::uint16_t>(fields, 8);
+  place.listing_bytes = number_at<std::uint16_t>(fields, 8);
   return {};
 }
 
-Result<void> read_extended_directory(TableReader& table, Inode& inode, const SquashfsSuper& super) {
+Result<void> read_extended_directory(TableReader& table, Inode& inode, SquashfsPlace& place, const SquashfsSuper& super) {
   const auto fields = SPC_TRY(take<24>(table));
   inode.links = number_at<std::uint32_t>(fields, 0);
-  inode.listing_bytes = number_at<std::uint32_t>(fields, 4);
-  inode.listing = {super.directory_table + number_at<std::uint32_t>(fields, 8), number_at<std::uint16_t>(fields, 18)};
-  inode.xattrs = number_at<std::uint32_t>(fields, 20);
+  place.listing_bytes = number_at<std::uint32_t>(fields, 4);
+  place.listing = {super.directory_table + number_at<std::uint32_t>(fields, 8), number_at<std::uint16_t>(fields, 18)};
+  place.xattrs = number_at<std::uint32_t>(fields, 20);
   return {};
 }
 
-Result<void> read_file_inode(TableReader& table, Inode& inode) {
+Result<void> read_file_inode(TableReader& table, Inode& inode, SquashfsPlace& place) {
   const auto fields = SPC_TRY(take<16>(table));
   inode.links = 1;
-  inode.first_block = number_at<std::uint32_t>(fields, 0);
-  inode.fragment = number_at<std::uint32_t>(fields, 4);
-  inode.fragment_offset = number_at<std::uint32_t>(fields, 8);
+  place.first_block = number_at<std::uint32_t>(fields, 0);
+  place.fragment = number_at<std::uint32_t>(fields, 4);
+  place.fragment_offset = number_at<std::uint32_t>(fields, 8);
   inode.size = number_at<std::uint32_t>(fields, 12);
   return {};
 }
 
-Result<void> read_extended_file(TableReader& table, Inode& inode) {
+Result<void> read_extended_file(TableReader& table, Inode& inode, SquashfsPlace& place) {
   const auto fields = SPC_TRY(take<40>(table));
-  inode.first_block = number_at<std::uint64_t>(fields, 0);
+  place.first_block = number_at<std::uint64_t>(fields, 0);
   inode.size = number_at<std::uint64_t>(fields, 8);
   inode.links = number_at<std::uint32_t>(fields, 24);
-  inode.fragment = number_at<std::uint32_t>(fields, 28);
-  inode.fragment_offset = number_at<std::uint32_t>(fields, 32);
-  inode.xattrs = number_at<std::uint32_t>(fields, 36);
+  place.fragment = number_at<std::uint32_t>(fields, 28);
+  place.fragment_offset = number_at<std::uint32_t>(fields, 32);
+  place.xattrs = number_at<std::uint32_t>(fields, 36);
   if (inode.size > kMaxFileBytes) return damaged("an invalid file size");
   return {};
 }
 
-Result<void> read_symlink(TableReader& table, Inode& inode, bool is_extended) {
+Result<void> read_symlink(TableReader& table, Inode& inode, SquashfsPlace& place, bool is_extended) {
   inode.links = SPC_TRY(table.number<std::uint32_t>());
   inode.size = SPC_TRY(table.number<std::uint32_t>());
   if (inode.size == 0 || inode.size > kMaxTarget) return damaged("an invalid link target size");
   if (!is_extended) return {};
   TableReader behind = table;
   SPC_TRY(behind.skip(inode.size));
-  inode.xattrs = SPC_TRY(behind.number<std::uint32_t>());
+  place.xattrs = SPC_TRY(behind.number<std::uint32_t>());
   return {};
 }
 
-Result<void> read_special(TableReader& table, Inode& inode, bool is_device, bool is_extended) {
+Result<void> read_special(TableReader& table, Inode& inode, SquashfsPlace& place, bool is_device, bool is_extended) {
   inode.links = SPC_TRY(table.number<std::uint32_t>());
   if (is_device) inode.device = SPC_TRY(table.number<std::uint32_t>());
-  if (is_extended) inode.xattrs = SPC_TRY(table.number<std::uint32_t>());
+  if (is_extended) place.xattrs = SPC_TRY(table.number<std::uint32_t>());
   return {};
 }
-
-bool is_name(std::string_view name) {
-  return name != "." && name != ".." && name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
-}
-
-bool is_device(mode_t mode) { return S_ISCHR(mode) || S_ISBLK(mode); }
 
 }  // namespace
 
-const Directory::Entry* Directory::find(std::string_view wanted) const {
-  const auto found = std::lower_bound(entries.begin(), entries.end(), wanted,
-                                      [&](const Entry& entry, std::string_view other) { return name(entry) < other; });
-  return found != entries.end() && name(*found) == wanted ? &*found : nullptr;
-}
+SquashfsReader::SquashfsReader(std::unique_ptr<ImageBytes> image, std::size_t cache)
+    : ImageReader({.root = image->super().root,
+                   .bytes = image->super().bytes_used,
+                   .inodes = image->super().inode_count,
+                   .block_size = image->super().block_size,
+                   .has_xattrs = image->super().xattr_sets != SquashfsSuper::kNone}),
+      image_(std::move(image)),
+      directories_(cache) {}
 
 Result<std::optional<Inode>> SquashfsReader::inode(std::uint64_t reference) {
   const SquashfsSuper& super = image_->super();
@@ -112,6 +101,7 @@ Result<std::optional<Inode>> SquashfsReader::inode(std::uint64_t reference) {
   const auto base = SPC_TRY(take<16>(table));
 
   Inode inode;
+  auto& place = inode.place.emplace<SquashfsPlace>();
   inode.reference = reference;
   inode.mtime = number_at<std::uint32_t>(base, 8);
   inode.number = number_at<std::uint32_t>(base, 12);
@@ -122,13 +112,14 @@ Result<std::optional<Inode>> SquashfsReader::inode(std::uint64_t reference) {
   inode.mode = kModes[type] | (number_at<std::uint16_t>(base, 2) & kKeptMode);
   switch (static_cast<InodeType>(type)) {
     case InodeType::directory:
-      SPC_TRY(is_extended ? read_extended_directory(table, inode, super) : read_directory_inode(table, inode, super));
+      SPC_TRY(is_extended ? read_extended_directory(table, inode, place, super) : read_directory_inode(table, inode, place, super));
       break;
-    case InodeType::file: SPC_TRY(is_extended ? read_extended_file(table, inode) : read_file_inode(table, inode)); break;
-    case InodeType::symlink: SPC_TRY(read_symlink(table, inode, is_extended)); break;
-    default: SPC_TRY(read_special(table, inode, is_device(inode.mode), is_extended));
+    case InodeType::file: SPC_TRY(is_extended ? read_extended_file(table, inode, place) : read_file_inode(table, inode, place)); break;
+    case InodeType::symlink: SPC_TRY(read_symlink(table, inode, place, is_extended)); break;
+    default: SPC_TRY(read_special(table, inode, place, is_device(inode.mode), is_extended));
   }
-  inode.details = table.position();
+  place.details = table.position();
+  inode.has_xattrs = place.xattrs != SquashfsPlace::kNone;
   if (S_ISBLK(inode.mode) || (S_ISCHR(inode.mode) && inode.device != 0)) return std::optional<Inode>();
   return std::optional(inode);
 }
@@ -140,9 +131,10 @@ Result<std::shared_ptr<const Directory>> SquashfsReader::directory(const Inode& 
 Result<Directory> SquashfsReader::load_directory(const Inode& inode) {
   Directory directory;
   if (!S_ISDIR(inode.mode)) return damaged("entries of a non-directory");
-  if (inode.listing_bytes > kMaxListing) return damaged("an invalid directory size");
-  std::uint32_t left = inode.listing_bytes < 3 ? 0 : inode.listing_bytes - 3;  // three more stand for "." and ".."
-  TableReader table(*image_, inode.listing);
+  const auto& place = std::get<SquashfsPlace>(inode.place);
+  if (place.listing_bytes > kMaxListing) return damaged("an invalid directory size");
+  std::uint32_t left = place.listing_bytes < 3 ? 0 : place.listing_bytes - 3;  // three more stand for "." and ".."
+  TableReader table(*image_, place.listing);
   while (left != 0) {
     if (left < 12) return damaged("a truncated directory");
     const auto header = SPC_TRY(take<12>(table));
@@ -162,32 +154,27 @@ Result<Directory> SquashfsReader::load_directory(const Inode& inode) {
       const auto name_at = static_cast<std::uint32_t>(directory.names.size());
       directory.names.resize(name_at + bytes);
       SPC_TRY(table.read(std::as_writable_bytes(std::span(directory.names).subspan(name_at))));
-      if (!is_name(std::string_view(directory.names).substr(name_at))) return damaged("an invalid name");
+      if (!is_entry_name(std::string_view(directory.names).substr(name_at))) return damaged("an invalid name");
       const auto difference = static_cast<std::int16_t>(number_at<std::uint16_t>(fields, 2));
       directory.entries.push_back({.reference = block << 16U | number_at<std::uint16_t>(fields, 0),
                                    .number = number + static_cast<std::uint32_t>(difference),
                                    .name_at = name_at,
-                                   .name_bytes = static_cast<std::uint8_t>(bytes),
-                                   .type = kModes[type]});
+                                   .type = static_cast<std::uint16_t>(kModes[type]),
+                                   .name_bytes = static_cast<std::uint8_t>(bytes)});
       if (is_device(kModes[type])) {
         const auto exists = SPC_TRY(this->inode(directory.entries.back().reference));
         if (!exists) directory.entries.pop_back();
       }
     }
   }
-  const auto by_name = [&](const auto& a, const auto& b) { return directory.name(a) < directory.name(b); };
-  auto& entries = directory.entries;
-  if (!std::is_sorted(entries.begin(), entries.end(), by_name)) std::sort(entries.begin(), entries.end(), by_name);
-  const auto same = [&](const auto& a, const auto& b) { return directory.name(a) == directory.name(b); };
-  if (std::adjacent_find(entries.begin(), entries.end(), same) != entries.end())
-    return damaged("a duplicate name in a directory");
+  SPC_TRY(directory.sort());
   return directory;
 }
 
 Result<std::string> SquashfsReader::link_target(const Inode& inode) {
   if (!S_ISLNK(inode.mode)) return damaged("target of a non-link");
   std::string target(inode.size, '\0');
-  TableReader table(*image_, inode.details);
+  TableReader table(*image_, std::get<SquashfsPlace>(inode.place).details);
   SPC_TRY(table.read(std::as_writable_bytes(std::span(target))));
   if (target.find('\0') != std::string::npos) return damaged("a link's target with a NUL");
   return target;
@@ -195,8 +182,9 @@ Result<std::string> SquashfsReader::link_target(const Inode& inode) {
 
 Result<SquashfsReader::BlockIndex> SquashfsReader::load_index(const Inode& file, std::uint64_t blocks) {
   BlockIndex index;
-  TableReader table(*image_, file.details);
-  std::uint64_t position = file.first_block;
+  const auto& place = std::get<SquashfsPlace>(file.place);
+  TableReader table(*image_, place.details);
+  std::uint64_t position = place.first_block;
   std::array<std::uint32_t, kBlocksPerMark> words;
   for (std::uint64_t done = 0; done + kBlocksPerMark <= blocks; done += kBlocksPerMark) {
     SPC_TRY(table.read(std::as_writable_bytes(std::span(words))));
@@ -208,8 +196,9 @@ Result<SquashfsReader::BlockIndex> SquashfsReader::load_index(const Inode& file,
 
 Result<SquashfsReader::BlockSizes> SquashfsReader::block_sizes(const Inode& file, std::uint64_t first, std::uint64_t count,
                                                                std::uint64_t blocks) {
-  TableReader::Position at = file.details;
-  BlockSizes sizes{.position = file.first_block, .words = {}};
+  const auto& place = std::get<SquashfsPlace>(file.place);
+  TableReader::Position at = place.details;
+  BlockSizes sizes{.position = place.first_block, .words = {}};
   const std::uint64_t mark = first / kBlocksPerMark;
   if (mark != 0) {
     const auto index = SPC_TRY(indexes_.get(file.reference, [&] { return load_index(file, blocks); }));
@@ -243,7 +232,8 @@ Result<std::vector<Piece>> SquashfsReader::read(const Inode& file, std::uint64_t
   if (start >= file.size || size == 0) return pieces;
   const std::uint64_t end = start + std::min<std::uint64_t>(size, file.size - start);
   const std::uint64_t block_size = image_->super().block_size;
-  const std::uint64_t in_fragment = file.fragment == Inode::kNone ? 0 : file.size % block_size;
+  const auto& place = std::get<SquashfsPlace>(file.place);
+  const std::uint64_t in_fragment = place.fragment == SquashfsPlace::kNone ? 0 : file.size % block_size;
   const std::uint64_t blocks = (file.size - in_fragment + block_size - 1) / block_size;
 
   BlockSizes sizes;
@@ -258,8 +248,8 @@ Result<std::vector<Piece>> SquashfsReader::read(const Inode& file, std::uint64_t
                 .offset = static_cast<std::size_t>(begin % block_size),
                 .size = static_cast<std::size_t>(std::min(end, (block + 1) * block_size) - begin)};
     if (block >= blocks) {
-      piece.block = SPC_TRY(fragment(file.fragment));
-      piece.offset += file.fragment_offset;
+      piece.block = SPC_TRY(fragment(place.fragment));
+      piece.offset += place.fragment_offset;
     } else if (const std::uint32_t word = sizes.words[block - first]; word != 0) {
       piece.block = SPC_TRY(image_->data(sizes.position, word));
       sizes.position += word & ~kDataPlain;
@@ -302,15 +292,16 @@ Result<std::pair<std::string, std::string>> SquashfsReader::xattr(TableReader& t
 Result<std::vector<std::pair<std::string, std::string>>> SquashfsReader::xattrs(const Inode& inode) {
   std::vector<std::pair<std::string, std::string>> found;
   const SquashfsSuper& super = image_->super();
-  if (inode.xattrs == Inode::kNone || super.xattr_sets == SquashfsSuper::kNone) return found;
+  const std::uint32_t wanted = std::get<SquashfsPlace>(inode.place).xattrs;
+  if (wanted == SquashfsPlace::kNone || super.xattr_sets == SquashfsSuper::kNone) return found;
   std::array<std::byte, 16> header;
   SPC_TRY(image_->read(super.xattr_sets, header));
   const auto values = number_at<std::uint64_t>(header, 0);
-  if (inode.xattrs >= number_at<std::uint32_t>(header, 8)) return damaged("a missing extended attribute");
+  if (wanted >= number_at<std::uint32_t>(header, 8)) return damaged("a missing extended attribute");
   std::uint64_t place = 0;
-  SPC_TRY(image_->read(super.xattr_sets + header.size() + std::uint64_t{inode.xattrs / kEntriesPerBlock} * kPlaceBytes,
+  SPC_TRY(image_->read(super.xattr_sets + header.size() + std::uint64_t{wanted / kEntriesPerBlock} * kPlaceBytes,
                        std::as_writable_bytes(std::span(&place, 1))));
-  TableReader sets(*image_, {place, inode.xattrs % kEntriesPerBlock * 16});
+  TableReader sets(*image_, {place, wanted % kEntriesPerBlock * 16});
   const auto set = SPC_TRY(take<16>(sets));
   const auto reference = number_at<std::uint64_t>(set, 0);
   const auto count = number_at<std::uint32_t>(set, 8);

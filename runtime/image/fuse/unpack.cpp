@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-#include "image/fuse/image_bytes.hpp"
+#include "image/fuse/image_reader.hpp"
 
 extern "C" {
 #include <squashfuse/decompress.h>  // last: it defines _POSIX_C_SOURCE
@@ -20,10 +20,10 @@ bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byt
 
 }  // namespace
 
-Result<std::unique_ptr<ImageBytes>> ImageBytes::open(int file, std::uint64_t offset) {
+Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat the image");
-  return open(file, offset, static_cast<std::uint64_t>(status.st_size), {knows, unpack}, kCache);
+  return open_image(file, offset, static_cast<std::uint64_t>(status.st_size), {knows, unpack}, {});
 }
 
 }  // namespace spc::fuse

@@ -42,7 +42,7 @@ class Copies {
   Copies(LayersBelow& layers, DataWriter& writer) : layers_(layers), writer_(writer) {}
 
   Result<std::shared_ptr<Inode>> of(const Node& node) {
-    auto& copy = made_[{node.parts.front().layer, node.top().number}];
+    auto& copy = made_[{node.parts.front().layer, node.top().reference}];
     if (!copy) copy = SPC_TRY(make(node));
     return copy;
   }
@@ -97,7 +97,7 @@ class Copies {
 
   LayersBelow& layers_;
   DataWriter& writer_;
-  std::map<std::pair<std::size_t, std::uint32_t>, std::shared_ptr<Inode>> made_;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::shared_ptr<Inode>> made_;
 };
 
 /// Replaces each hard link to what is below by its copy.

@@ -14,7 +14,7 @@ namespace {
 /// Of all layers together.
 constexpr std::size_t kCache = 96 << 20;
 
-constexpr std::uint16_t kLz4 = 5, kZstd = 6;
+constexpr std::uint16_t kLz4 = fuse::kLz4Compressor, kZstd = 6;
 
 bool is_ours(std::uint16_t compressor) { return compressor == kLz4 || compressor == kZstd; }
 
@@ -37,9 +37,9 @@ Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers) {
   for (UniqueFd& file : layers) {
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
     if (size < 0) return Error::from_errno(errno, "read a layer below");
-    auto image = SPC_TRY_DURING("read a layer below",
-                                fuse::ImageBytes::open(file.get(), 0, static_cast<std::uint64_t>(size), {is_ours, unpack}, cache));
-    below.layers_.push_back({std::move(file), std::make_unique<fuse::SquashfsReader>(std::move(image), cache)});
+    auto reader = SPC_TRY_DURING("read a layer below", fuse::open_image(file.get(), 0, static_cast<std::uint64_t>(size),
+                                                                        {is_ours, unpack}, {.blocks = cache, .directories = cache}));
+    below.layers_.push_back({std::move(file), std::move(reader)});
   }
   return below;
 }
@@ -51,7 +51,7 @@ Result<fuse::Inode> LayersBelow::inode(std::size_t layer, std::uint64_t referenc
 }
 
 Result<bool> LayersBelow::is_opaque(std::size_t layer, const fuse::Inode& directory) {
-  if (directory.xattrs == fuse::Inode::kNone) return false;
+  if (!directory.has_xattrs) return false;
   for (const auto& [name, value] : SPC_TRY(layers_[layer].reader->xattrs(directory))) {
     if (name == "trusted.overlay.opaque") return true;
   }
@@ -61,7 +61,7 @@ Result<bool> LayersBelow::is_opaque(std::size_t layer, const fuse::Inode& direct
 Result<std::optional<Node>> LayersBelow::root() {
   Node node;
   for (std::size_t layer = layers_.size(); layer-- > 0;) {
-    node.parts.push_back({layer, SPC_TRY(inode(layer, layers_[layer].reader->super().root))});
+    node.parts.push_back({layer, SPC_TRY(inode(layer, layers_[layer].reader->summary().root))});
     if (SPC_TRY(is_opaque(layer, node.parts.back().inode))) break;
   }
   if (node.parts.empty()) return std::optional<Node>();

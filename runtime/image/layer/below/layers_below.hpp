@@ -10,7 +10,7 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "image/fuse/squashfs_reader.hpp"
+#include "image/fuse/image_reader.hpp"
 
 namespace spc::below {
 
@@ -63,7 +63,7 @@ class LayersBelow {
  private:
   struct Layer {
     UniqueFd file;
-    std::unique_ptr<fuse::SquashfsReader> reader;
+    std::unique_ptr<fuse::ImageReader> reader;
   };
   Result<fuse::Inode> inode(std::size_t layer, std::uint64_t reference);
   Result<bool> is_opaque(std::size_t layer, const fuse::Inode& directory);

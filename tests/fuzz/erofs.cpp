@@ -1,0 +1,22 @@
+// An EROFS image, as fuse and the layer writer read layers: whatever is in it, reading ends, in an error or in bytes.
+
+#include "lib/image_walk.hpp"
+#include "memory_file.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+FUZZ_TARGET(erofs) {
+  // Its magic number is there: what has another one belongs to the target squashfs.
+  std::string image(text_of(data, size));
+  constexpr std::size_t kMagicAt = 1024;
+  if (image.size() >= kMagicAt + 4) image.replace(kMagicAt, 4, "\xe2\xe1\xf5\xe0");
+  const UniqueFd file = memory_file(image);
+  const auto reader = fuse::open_image(file.get(), 0);
+  if (!reader) {
+    must_be_readable(reader.error());
+    return 0;
+  }
+  fuzz::ImageWalk::over(**reader);
+  return 0;
+}
