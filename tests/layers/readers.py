@@ -11,11 +11,18 @@ import struct
 import subprocess
 import tarfile
 import threading
+import zlib
+
+import kernel
 
 from model import DEVICE, DIRECTORY, FIFO, FILE, GONE, HARD_LINK, LINK, Entry
 
 LAYER_WRITER = os.environ.get("SPC_LAYER_WRITER", "")
 MOST_BYTES, MOST_ENTRIES = 1 << 30, 200_000
+ZSTD, LZ4, NONE = "0", "1", "2"  # LayerCompression in runtime/protocol/layer.hpp
+SQUASHFS, EROFS = "0", "1"       # LayerFormat
+
+form = SQUASHFS  # of what is converted
 
 
 class Unreadable(Exception):
@@ -23,7 +30,7 @@ class Unreadable(Exception):
 
 
 def memory_file(data=b""):
-    fd = os.memfd_create("layer")
+    fd = os.memfd_create("layer") if form == SQUASHFS else kernel.nameless_file()
     os.write(fd, data) if data else None
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
@@ -166,8 +173,10 @@ def convert(data, output, below=None):
     with asked:
         if below is not None:
             answering.start()
-        process = subprocess.Popen([LAYER_WRITER, str(MOST_BYTES), str(MOST_BYTES), str(MOST_ENTRIES), "0", "0"], stdin=given, preexec_fn=place,
-                                   pass_fds=numbers, stderr=subprocess.PIPE)
+        compression = ZSTD if form == SQUASHFS else (LZ4, NONE)[zlib.crc32(data) % 2]
+        limits = [str(limit) for limit in (MOST_BYTES, MOST_BYTES, MOST_ENTRIES)]
+        process = subprocess.Popen([LAYER_WRITER, *limits, "0", compression, form], stdin=given, preexec_fn=place, pass_fds=numbers,
+                                   stderr=subprocess.PIPE)
         asking.close()
         for fd in high[2:]:
             os.close(high.pop())
@@ -191,7 +200,11 @@ def inside(name):
 
 
 def image_listing(fd):
-    """What is in a squashfs file, as model.Tree.listing gives it. An independent program reads it."""
+    """What is in an image, as model.Tree.listing gives it. An independent program reads a squashfs, and the kernel an erofs."""
+    return squashfs_listing(fd) if form == SQUASHFS else kernel.listing(fd)
+
+
+def squashfs_listing(fd):
     read = subprocess.run(["sqfs2tar", "-s", "-r", ".", f"/proc/self/fd/{fd}"], pass_fds=[fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if read.returncode != 0:
         raise AssertionError(f"sqfs2tar: {read.stderr.decode(errors='replace')}")

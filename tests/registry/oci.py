@@ -13,7 +13,7 @@ OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
-LAYER_FORMAT = 2  # kLayerFormat in runtime/image/store/store.hpp
+LAYER_FORMAT = 3  # kLayerFormat in runtime/image/store/store.hpp
 DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 

@@ -20,7 +20,7 @@
 namespace spc {
 
 /// Raised whenever layer-writer's output for the same blob changes.
-inline constexpr std::uint32_t kLayerFormat = 2;
+inline constexpr std::uint32_t kLayerFormat = 3;
 
 /// A layer's name in layers/sha256/. Names differ per format, so that programs of two versions, used one after the
 /// other or side by side, never use each other's layers; unused ones are evicted like any
