@@ -161,6 +161,13 @@ def verify():
     return [b"", b"x", *changes[::4], *(b"".join(chance.choices(changes, k=chance.randrange(2, 6))) for _ in range(200)), chance.randbytes(320)]
 
 
+def verify_erofs():
+    import random
+    chance = random.Random(1)
+    changes = [bytes([at >> 8, at & 255, how, value]) for at in range(0, 4096, 7) for how, value in ((2, 1), (1, 255), (3, 4))]
+    return [b"", b"x", b"\x80", *changes[::4], *(b"".join(chance.choices(changes, k=chance.randrange(2, 6))) for _ in range(200)), chance.randbytes(256)]
+
+
 def squashfs():
     """Small images of every compressor that mksquashfs knows, their tables compressed and not."""
     with tempfile.TemporaryDirectory(prefix="spc-fuzz-") as directory:

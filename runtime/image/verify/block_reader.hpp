@@ -1,6 +1,6 @@
 #pragma once
 
-#include "image/verify/layer_bytes.hpp"
+#include "image/verify/input/layer_bytes.hpp"
 #include "image/verify/zstd_frame.hpp"
 
 namespace spc::verify {

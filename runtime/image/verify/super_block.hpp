@@ -1,7 +1,7 @@
 #pragma once
 
 #include "image/verify/block_reader.hpp"
-#include "image/verify/layer_bytes.hpp"
+#include "image/verify/input/layer_bytes.hpp"
 
 namespace spc::verify {
 

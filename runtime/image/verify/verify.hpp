@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "image/verify/layer_bytes.hpp"
+#include "image/verify/input/layer_bytes.hpp"
 
 namespace spc {
 

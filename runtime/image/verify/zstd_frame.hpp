@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "image/verify/layer_bytes.hpp"
+#include "image/verify/input/layer_bytes.hpp"
 
 namespace spc::verify {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "image/verify/layer_bytes.hpp"
+#include "image/verify/input/layer_bytes.hpp"
 
 namespace spc::verify::erofs {
 

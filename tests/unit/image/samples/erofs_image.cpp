@@ -369,8 +369,8 @@ ErofsTree erofs_sample(bool large) {
   tree.file("d/one", std::string(4096 + 904, 'q'), Stored::compressed);
   tree.file("d/exact", std::string(kErofsUnit, 'e') + std::string(8192, 'f'), Stored::compressed).with("a", "b");
   tree.file("d/mixed", std::string(kErofsUnit, 'm') + noise(kErofsUnit) + std::string(50'000, 'n'), Stored::compressed);
-  tree.file("d/tail", std::string(kErofsUnit, 'm') + noise(4097), Stored::compressed).with("odd", "1234");
-  tree.file("d/index", std::string(std::size_t{70} * kErofsUnit + 1, 'i'), Stored::compressed);  // longer than a block
+  tree.file("d/tail", std::string(kErofsUnit, 'm') + noise(4097), Stored::compressed).with("odd", "123456");
+  tree.file("d/index", std::string(std::size_t{17} * kErofsUnit + 1, 'i'), Stored::compressed);  // longer than a block
   tree.file("d/holes", std::string(std::size_t{3} * kErofsUnit, '\0').replace(kErofsUnit, 10, "some words") + "end",
             Stored::chunks);
   tree.file("d/nothing", std::string(kErofsUnit + 1, '\0'), Stored::chunks);

@@ -14,6 +14,7 @@
 #include "base/file.hpp"
 #include "unit/test.hpp"
 #include "image/verify/confine.hpp"
+#include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
 
@@ -69,6 +70,18 @@ TEST_CASE("the program accepts what the converter makes and says nothing") {
   const auto verdict = verdict_on(memory_file(sample_image()).get());
   CHECK(verdict.status == 0);
   CHECK(verdict.reason.empty());
+}
+
+TEST_CASE("the program accepts an EROFS image, in the same sandbox") {
+  ErofsTree tree = erofs_sample();
+  for (unsigned i = 0; i < 20'000; ++i) tree.file("file-" + std::to_string(i), "content");
+  const auto verdict = verdict_on(memory_file(tree.image().bytes).get());
+  CHECK(verdict.status == 0);
+  CHECK(verdict.reason.empty());
+  auto image = erofs_sample(false).image();
+  const auto refused = verdict_on(memory_file(image.set(1280 + 24, std::uint32_t{1}).seal().bytes).get());
+  CHECK(refused.status == 1);
+  CHECK(refused.reason == "layer-verifier: inode 40: its owner is not 0\n");
 }
 
 TEST_CASE("the program refuses another image with status 1 and says why") {
