@@ -1,7 +1,6 @@
 // EROFS images, as the server of image files and the layer writer read them.
 
 #include <lz4.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +10,9 @@
 
 #include "image/fuse/image_reader.hpp"
 #include "image/layer/below/layers_below.hpp"
-#include "unit/image/samples/erofs_tree.hpp"
+#include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/layer_image.hpp"
+#include "unit/image/samples/layer_tar.hpp"
 #include "unit/test.hpp"
 
 using namespace spc;
@@ -20,7 +20,6 @@ using namespace spc::test;
 
 namespace {
 
-using Stored = ErofsNode::Stored;
 constexpr std::size_t kUnit = 128 << 10;
 
 constexpr fuse::Unpacker kLz4Only{
@@ -44,17 +43,11 @@ struct Opened {
   Result<std::unique_ptr<fuse::ImageReader>> reader;
 };
 
-std::string random_bytes(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::string bytes(size, '\0');
-  for (auto& byte : bytes) byte = static_cast<char>(random());
-  return bytes;
-}
-
 /// Compresses to about half.
 std::string half_random(std::size_t size, unsigned seed) {
-  std::string bytes = random_bytes(size, seed);
-  for (auto& byte : bytes) byte = static_cast<char>('a' + (byte & 7));
+  std::mt19937 random(seed);
+  std::string bytes(size, '\0');
+  for (auto& byte : bytes) byte = static_cast<char>('a' + random() % 8);
   for (std::size_t at = 0; at + 16 <= size; at += 32) bytes.replace(at, 16, "the same letters");
   return bytes;
 }
@@ -72,43 +65,24 @@ std::string joined(const std::vector<fuse::Piece>& pieces) {
   return bytes;
 }
 
-/// One of everything. `made`: the same by path.
-ErofsTree everything(std::map<std::string, ErofsTree>& made) {
-  std::map<std::string, ErofsTree> files;
-  for (const std::size_t size : {0U, 1U, 100U, 3000U, 4032U, 4033U, 4096U, 5000U, 131'072U, 300'000U}) {
-    files["plain " + std::to_string(size)] = erofs_file(random_bytes(size, static_cast<unsigned>(size)));
+/// One of everything, and the sizes at which something begins anew.
+ErofsTree everything() {
+  ErofsTree tree = erofs_sample();
+  tree.directory("sizes");
+  for (const std::size_t size : {1U, 4095U, 4096U, 4097U, 131'072U, 300'000U}) {
+    tree.file("sizes/plain " + std::to_string(size), noise(size), Stored::plain);
   }
   for (const std::size_t rest : {0U, 1U, 4095U, 4096U, 4097U, 8191U, 8192U, 100'000U}) {
-    const auto text = half_random(kUnit, 1) + random_bytes(kUnit, 2) + half_random(kUnit, 3);
-    files["packed " + std::to_string(rest)] = erofs_file(text + half_random(rest, 4), Stored::compressed);
+    const auto text = half_random(kUnit, 1) + noise(kUnit) + half_random(kUnit, 3);
+    tree.file("sizes/packed " + std::to_string(rest), text + half_random(rest, 4), Stored::compressed);
   }
-  files["small packed"] = erofs_file(half_random(8191, 5), Stored::compressed);
-  files["large packed"] = erofs_file(half_random(20 * kUnit + 5, 6), Stored::compressed);
-  files["sparse"] = erofs_file(random_bytes(kUnit, 7) + std::string(2 * kUnit, '\0') + random_bytes(70'001, 8), Stored::chunks);
-  files["only a hole"] = erofs_file(std::string(5 * kUnit - 1, '\0'), Stored::chunks);
-  files["attributes"] = erofs_file("with attributes", Stored::automatic);
-  files["attributes"]->xattrs = {{"user.one", "1"}, {"user.empty", ""}, {"user.large", std::string(9000, 'x')}};
-  files["attributes"]->mode = S_IFREG | 0751;
-  files["packed 1"]->xattrs = {{"user.odd", "123"}};
-  files["short link"] = erofs_link("plain 1");
-  files["long link"] = erofs_link(std::string(4095, 'l'));
-  files["whiteout"] = erofs_special(S_IFCHR);
-  files["fifo"] = erofs_special(S_IFIFO | 0600);
-  std::map<std::string, ErofsTree> many;
-  for (int i = 0; i < 900; ++i) many["a file with number " + std::to_string(i * 7919)] = erofs_file(std::to_string(i));
-  many[std::string(255, 'n')] = erofs_file("a long name");
-  many["hard link"] = files["packed 4097"];
-  auto opaque = erofs_directory({{"inner", erofs_directory()}});
-  opaque->xattrs = {{"trusted.overlay.opaque", "y"}, {"user.overlay.opaque", "y"}};
-  opaque->mode = S_IFDIR | 01777;
-  opaque->mtime = 4'000'000'000;
-  for (const auto& [name, node] : files) made["files/" + name] = node;
-  for (const auto& [name, node] : many) made["many/" + name] = node;
-  made["opaque"] = opaque;
-  made["opaque/inner"] = opaque->entries["inner"];
-  auto root = erofs_directory({{"files", erofs_directory(files)}, {"many", erofs_directory(many)}, {"opaque", opaque}});
-  for (const auto& [name, node] : root->entries) made[name] = node;
-  return root;
+  tree.file("sizes/small packed", half_random(8191, 5), Stored::compressed);
+  tree.file("sizes/large packed", half_random(20 * kUnit + 5, 6), Stored::compressed).with("odd", "123");
+  tree.file("sizes/sparse", noise(kUnit) + std::string(2 * kUnit, '\0') + noise(70'001), Stored::chunks);
+  tree.file("sizes/" + std::string(255, 'n'), "a long name", Stored::inlined, 0751);
+  tree.hard_link("sizes/hard link", "sizes/packed 4097");
+  tree.directory("sizes/sticky", 01777);
+  return tree;
 }
 
 fuse::Inode found(fuse::ImageReader& reader, std::string_view path) {
@@ -163,76 +137,102 @@ unsigned damage_in(const std::string& image) {
   return damage_below(*opened, (*opened).summary().root);
 }
 
+/// All that is seen of an inode and what is below it.
+std::map<std::string, std::string> described(fuse::ImageReader& reader, std::uint64_t reference, const std::string& path = "") {
+  const auto inode = *reader.inode(reference).value();
+  std::string text = std::to_string(inode.mode) + ' ' + std::to_string(inode.mtime);
+  const auto xattrs = reader.xattrs(inode).value();
+  for (const auto& [name, value] : xattrs) text.append(" ").append(name).append("=").append(value);
+  if (S_ISREG(inode.mode)) {
+    const std::string data = joined(reader.read(inode, 0, 16 << 20).value());
+    text += ' ' + std::to_string(inode.links) + ' ' + std::to_string(data.size()) + ' ' + std::to_string(std::hash<std::string>()(data));
+  }
+  if (S_ISLNK(inode.mode)) text += ' ' + reader.link_target(inode).value();
+  std::map<std::string, std::string> all{{path, std::move(text)}};
+  if (!S_ISDIR(inode.mode)) return all;
+  const auto directory = reader.directory(inode).value();
+  for (const auto& entry : directory->entries) all.merge(described(reader, entry.reference, path + '/' + std::string(directory->name(entry))));
+  return all;
+}
+
 template <typename Number>
 std::string with(std::string image, std::size_t at, Number number) {
   return image.replace(at, sizeof number, reinterpret_cast<const char*>(&number), sizeof number);
 }
 
 /// Small, with a way of everything to be stored.
-struct SmallImage {
-  ErofsTree packed = erofs_file(half_random(kUnit, 1) + half_random(70'000, 2), Stored::compressed);
-  ErofsTree sparse = erofs_file(std::string(kUnit, '\0') + "x", Stored::chunks);
-  ErofsTree flat = erofs_file(random_bytes(5000, 3));
-  ErofsTree small = erofs_file("with attributes");
-  ErofsTree link = erofs_link("flat");
-  ErofsTree inner = erofs_directory({{"flat", flat}});
-  ErofsTree root = erofs_directory({{"packed", packed}, {"sparse", sparse}, {"flat", flat}, {"small", small}, {"link", link},
-                                    {"inner", inner}, {"whiteout", erofs_special(S_IFCHR)}});
-  std::string bytes;
+ErofsImage small_image() {
+  ErofsTree tree;
+  tree.file("packed", half_random(kUnit, 1) + half_random(70'000, 2), Stored::compressed);
+  tree.file("sparse", std::string(kUnit, '\0') + "x", Stored::chunks);
+  tree.file("flat", noise(5000), Stored::plain);
+  tree.file("small", "with attributes").with("one", "1").with("two", "22");
+  tree.symlink("link", "flat");
+  tree.directory("inner");
+  tree.hard_link("inner/flat", "flat");
+  tree.whiteout("whiteout");
+  return tree.image();
+}
 
-  SmallImage() {
-    small->xattrs = {{"user.one", "1"}, {"user.two", "22"}};
-    bytes = erofs_image(root);
+/// Compares what is below a directory of the image with what it has been made of.
+void compare(fuse::ImageReader& reader, const ErofsNode& node, const fuse::Inode& inode,
+             std::map<std::uint64_t, const ErofsNode*>& numbers) {
+  INFO(node.path);
+  CHECK(inode.mode == node.mode);
+  CHECK(inode.mtime == 1'700'000'000);
+  CHECK(inode.links == node.links);
+  CHECK(numbers.emplace(inode.number, &node).first->second == &node);
+  const auto xattrs = reader.xattrs(inode).value();
+  REQUIRE(xattrs.size() == node.attributes.size());
+  for (std::size_t i = 0; i < xattrs.size(); ++i) {
+    CHECK(xattrs[i].first == (node.attributes[i].prefix == 1 ? "user." : "trusted.") + node.attributes[i].name);
+    CHECK(xattrs[i].second == node.attributes[i].value);
   }
-};
+  if (S_ISREG(node.mode)) {
+    REQUIRE(inode.size == node.content.size());
+    CHECK((joined(reader.read(inode, 0, 16 << 20).value()) == node.content));
+  } else if (S_ISLNK(node.mode)) {
+    CHECK(reader.link_target(inode).value() == node.content);
+  } else if (S_ISDIR(node.mode)) {
+    const auto directory = reader.directory(inode).value();
+    CHECK(directory->entries.size() == node.entries.size());
+    for (const auto& [name, child] : node.entries) {
+      const auto* const entry = directory->find(name);
+      REQUIRE(entry != nullptr);
+      const auto inside = reader.inode(entry->reference).value();
+      CHECK(entry->number == inside->number);
+      CHECK(entry->type == (inside->mode & S_IFMT));
+      compare(reader, *child, *inside, numbers);
+    }
+    CHECK(directory->find("a name that is not there") == nullptr);
+  } else {
+    CHECK((inode.size == 0 && inode.device == 0));
+  }
+}
 
 }  // namespace
 
 TEST_CASE("an EROFS image is read as it was written") {
-  std::map<std::string, ErofsTree> made;
-  const auto root = everything(made);
-  const std::string image = erofs_image(root);
+  ErofsTree tree = everything();
+  const std::string image = tree.image().bytes;
   const Opened opened(image);
   REQUIRE(opened.why() == "no error");
-  fuse::ImageReader& reader = *opened;
-  CHECK(reader.summary().bytes == image.size());
-  CHECK(reader.summary().inodes == made.size());  // one has two names, and the root none
-
+  CHECK((*opened).summary().bytes == image.size());
   std::map<std::uint64_t, const ErofsNode*> numbers;
-  for (const auto& entry : made) {
-    const ErofsTree& node = entry.second;
-    INFO(entry.first);
-    const auto inode = found(reader, entry.first);
-    CHECK(inode.mode == node->mode);
-    CHECK(inode.mtime == node->mtime);
-    CHECK(inode.links == node->links);
-    CHECK(numbers.emplace(inode.number, node.get()).first->second == node.get());
-    CHECK(reader.xattrs(inode).value() == node->xattrs);
-    if (S_ISREG(node->mode)) {
-      REQUIRE(inode.size == node->data.size());
-      CHECK((joined(reader.read(inode, 0, 16 << 20).value()) == node->data));
-    } else if (S_ISLNK(node->mode)) {
-      CHECK(reader.link_target(inode).value() == node->data);
-    } else if (S_ISDIR(node->mode)) {
-      CHECK(reader.directory(inode).value()->entries.size() == node->entries.size());
-    } else {
-      CHECK(inode.size == 0);
-    }
-  }
-  CHECK(found(reader, "files").links == 2);
-  CHECK(found(reader, "many/hard link").links == 2);
-  CHECK(reader.directory(found(reader, "many")).value()->find("a file with number 1") == nullptr);
+  compare(*opened, tree.at(""), found(*opened, ""), numbers);
+  CHECK((*opened).summary().inodes == numbers.size());
 }
 
 TEST_CASE("parts of files in an EROFS image are read at any place, by several at once, with little memory") {
-  std::map<std::string, ErofsTree> made;
-  const Opened opened(erofs_image(everything(made)), 0, {.blocks = 200'000, .directories = 1000});
+  ErofsTree tree = everything();
+  const Opened opened(tree.image().bytes, 0, {.blocks = 200'000, .directories = 1000});
   REQUIRE(opened.why() == "no error");
   const auto read_all = [&](std::size_t step) {
     std::string wrong;
-    for (const char* name : {"plain 300000", "plain 4033", "plain 3000", "packed 8191", "packed 1", "small packed", "large packed", "sparse"}) {
-      const std::string& data = made.at("files/" + std::string(name))->data;
-      const auto inode = found(*opened, "files/" + std::string(name));
+    for (const char* name : {"sizes/plain 300000", "sizes/plain 4095", "d/full", "sizes/packed 8191", "sizes/packed 1",
+                             "sizes/small packed", "sizes/large packed", "sizes/sparse", "d/holes", "d/tail"}) {
+      const std::string& data = tree.at(name).content;
+      const auto inode = found(*opened, name);
       for (std::size_t at = step / 3; at <= data.size(); at += step) {
         const auto pieces = (*opened).read(inode, at, step - step / 7);
         if (!pieces || joined(*pieces) != data.substr(at, step - step / 7)) wrong += name + (" at " + std::to_string(at)) + "; ";
@@ -250,16 +250,22 @@ TEST_CASE("parts of files in an EROFS image are read at any place, by several at
 }
 
 TEST_CASE("an EROFS image without compression, in the middle of a file") {
-  const auto root = erofs_directory({{"file", erofs_file(random_bytes(9000, 1))}});
-  const std::string image = std::string(777, 'x') + erofs_image(root, false);
-  const Opened opened(image, 777);
+  ErofsTree tree;
+  tree.file("file", noise(9000), Stored::plain);
+  const Opened opened(std::string(777, 'x') + tree.image({.is_compressed = false}).bytes, 777);
   REQUIRE(opened.why() == "no error");
-  CHECK((joined((*opened).read(found(*opened, "file"), 1, 8000).value()) == root->entries["file"]->data.substr(1, 8000)));
+  CHECK((joined((*opened).read(found(*opened, "file"), 1, 8000).value()) == tree.at("file").content.substr(1, 8000)));
 }
 
 TEST_CASE("devices in an EROFS image are hidden, but not whiteouts") {
-  const Opened opened(erofs_image(erofs_directory({{"block", erofs_special(S_IFBLK)}, {"null", erofs_special(S_IFCHR, 0x103)},
-                                                   {"whiteout", erofs_special(S_IFCHR)}, {"file", erofs_file("x")}})));
+  ErofsTree tree;
+  ErofsNode& block = tree.whiteout("block");
+  block.mode = S_IFBLK;
+  block.type = 4;
+  tree.whiteout("null").block = 0x103;
+  tree.whiteout("whiteout");
+  tree.file("file", "x");
+  const Opened opened(tree.image().bytes);
   REQUIRE(opened.why() == "no error");
   const auto directory = (*opened).directory(found(*opened, "")).value();
   REQUIRE(directory->entries.size() == 2);
@@ -268,7 +274,7 @@ TEST_CASE("devices in an EROFS image are hidden, but not whiteouts") {
 }
 
 TEST_CASE("EROFS images of another form are refused, and what is not EROFS is taken for a squashfs") {
-  const SmallImage small;
+  const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   const auto refusal = [](const std::string& bytes) { return Opened(bytes).why(); };
   const std::string other_form = "the EROFS image has another form than layers of the store";
@@ -286,33 +292,33 @@ TEST_CASE("EROFS images of another form are refused, and what is not EROFS is ta
 }
 
 TEST_CASE("damage in an EROFS image is an error of what it concerns") {
-  const SmallImage small;
+  const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   CHECK(damage_in(image) == 0);
-  const auto at = [](const ErofsTree& node, std::size_t field) { return node->nid * 32 + field; };
+  const auto at = [&](const char* path, std::size_t field) { return small.inodes.find(path)->second + field; };
   constexpr std::uint64_t kFar = std::uint64_t{1} << 40U;
   // Inodes.
-  CHECK(damage_in(with(image, at(small.flat, 0), std::uint16_t{0})) == 2);  // compact; it has two names
-  CHECK(damage_in(with(image, at(small.flat, 0), std::uint16_t{0x11})) == 2);
-  CHECK(damage_in(with(image, at(small.flat, 0), std::uint16_t{3 << 1 | 1})) == 6);  // another layout: three reads each
-  CHECK(damage_in(with(image, at(small.small, 4), std::uint16_t{0644})) == 1);
-  CHECK(damage_in(with(image, at(small.small, 8), std::uint64_t{4000})) == 3);
-  CHECK(damage_in(with(image, at(small.small, 8), ~std::uint64_t{0})) == 1);
-  CHECK(damage_in(with(image, at(small.small, 32), kFar)) == 1);
-  CHECK(damage_in(with(image, at(small.link, 8), std::uint64_t{4096})) == 1);
-  CHECK(damage_in(with(image, at(small.link, 8), std::uint64_t{0})) == 1);
-  CHECK(damage_in(with(image, small.link->data_at + 1, '\0')) == 1);
-  CHECK(damage_in(with(image, at(small.inner, 8), std::uint64_t{1} << 30U)) == 1);
+  CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{0})) == 2);  // compact; it has two names
+  CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{0x11})) == 2);
+  CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{3 << 1 | 1})) == 6);  // another layout: three reads each
+  CHECK(damage_in(with(image, at("small", 4), std::uint16_t{0644})) == 1);
+  CHECK(damage_in(with(image, at("small", 8), std::uint64_t{4000})) == 3);
+  CHECK(damage_in(with(image, at("small", 8), ~std::uint64_t{0})) == 1);
+  CHECK(damage_in(with(image, at("small", 32), kFar)) == 1);
+  CHECK(damage_in(with(image, at("link", 8), std::uint64_t{4096})) == 1);
+  CHECK(damage_in(with(image, at("link", 8), std::uint64_t{0})) == 1);
+  CHECK(damage_in(with(image, at("link", 64) + 1, '\0')) == 1);
+  CHECK(damage_in(with(image, at("inner", 8), std::uint64_t{1} << 30U)) == 1);
   CHECK(damage_in(with(image, 1024 + 14, std::uint16_t{0xffff})) == 1);
   // Where content lies, and how much there is.
-  CHECK(damage_in(with(image, at(small.flat, 16), ~0U)) == 6);
-  CHECK(damage_in(with(image, at(small.flat, 8), kFar)) == 6);
-  CHECK(damage_in(with(image, at(small.sparse, 16), 0x25U)) == 3);
-  CHECK(damage_in(with(image, at(small.sparse, 8), kFar)) == 3);
-  CHECK(damage_in(with(image, small.sparse->index_at + 4, ~0U - 1)) == 3);
-  CHECK(damage_in(with(image, small.sparse->index_at, ~0U - 1)) == 3);
+  CHECK(damage_in(with(image, at("flat", 16), ~0U)) == 6);
+  CHECK(damage_in(with(image, at("flat", 8), kFar)) == 6);
+  CHECK(damage_in(with(image, at("sparse", 16), 0x25U)) == 3);
+  CHECK(damage_in(with(image, at("sparse", 8), kFar)) == 3);
+  CHECK(damage_in(with(image, at("sparse", 64) + 4, ~0U - 1)) == 3);
+  CHECK(damage_in(with(image, at("sparse", 64), ~0U - 1)) == 3);
   // Compressed units.
-  const std::size_t index = small.packed->index_at, entries = index + 16;
+  const std::size_t index = at("packed", 64), entries = index + 16;
   CHECK(damage_in(with(image, index, 1U)) == 3);
   CHECK(damage_in(with(image, index + 6, std::uint8_t{1})) == 3);
   CHECK(damage_in(with(image, index + 8, 1U)) == 3);
@@ -326,22 +332,22 @@ TEST_CASE("damage in an EROFS image is an error of what it concerns") {
   CHECK(damage_in(with(image, entries + 12, std::uint16_t{0xffff})) == 2);
   CHECK(damage_in(with(image, entries + 12, std::uint16_t{1})) == 2);
   CHECK(damage_in(with(image, entries + 8, 1U)) == 2);
-  CHECK(damage_in(with(image, at(small.packed, 8), kFar)) == 3);
-  CHECK(damage_in(with(image, at(small.packed, 8), std::uint64_t{kUnit + 8191})) != 0);
+  CHECK(damage_in(with(image, at("packed", 8), kFar)) == 3);
+  CHECK(damage_in(with(image, at("packed", 8), std::uint64_t{kUnit + 8191})) != 0);
   // Attributes.
-  const std::size_t attributes = at(small.small, 64);
+  const std::size_t attributes = at("small", 64);
   CHECK(damage_in(with(image, attributes + 4, std::uint8_t{1})) == 1);
   CHECK(damage_in(with(image, attributes + 12, std::uint8_t{0})) == 1);
   CHECK(damage_in(with(image, attributes + 12, std::uint8_t{200})) == 1);
   CHECK(damage_in(with(image, attributes + 13, std::uint8_t{2})) == 1);
   CHECK(damage_in(with(image, attributes + 14, std::uint16_t{0xffff})) == 1);
-  CHECK(damage_in(with(image, at(small.small, 2), std::uint16_t{0xffff})) != 0);
+  CHECK(damage_in(with(image, at("small", 2), std::uint16_t{0xffff})) != 0);
 }
 
 TEST_CASE("damage in a directory of an EROFS image is an error of it") {
-  const SmallImage small;
+  const ErofsImage small = small_image();
   const std::string& image = small.bytes;
-  const std::size_t dirents = small.inner->data_at;  // of ".", ".." and "flat"
+  const std::size_t dirents = small.inodes.find("inner")->second + 64;  // of ".", ".." and "flat"
   REQUIRE(image.substr(dirents + 36, 7) == "...flat");
   CHECK(damage_in(with(image, dirents + 8, std::uint16_t{0})) == 1);
   CHECK(damage_in(with(image, dirents + 8, std::uint16_t{35})) == 1);
@@ -358,28 +364,31 @@ TEST_CASE("damage in a directory of an EROFS image is an error of it") {
   CHECK(damage_in(with(image, dirents + 39, '\0')) == 1);
   CHECK(damage_in(with(with(image, dirents + 36, 'a'), dirents + 37, 'a')) == 1);  // "a" is in front of itself, or there twice
   // A directory that is in itself, or in what it contains.
-  for (const std::uint64_t nid : {small.inner->nid, small.root->nid}) {
+  for (const std::uint64_t nid : {std::uint64_t{small.inodes.find("inner")->second / 32}, std::uint64_t{40}}) {
     CHECK(damage_in(with(with(image, dirents + 24, nid), dirents + 24 + 10, std::uint8_t{2})) == 1);
   }
 }
 
 TEST_CASE("any number in an EROFS image may be wrong") {
-  const std::string image = SmallImage().bytes;
+  const ErofsImage small = small_image();
+  const std::string& image = small.bytes;
   const auto file = memory_file(image);
   const auto damage_now = [&] {
     const auto reader = fuse::open_image(file.get(), 0, image.size(), kLz4Only, {});
     return reader ? damage_below(**reader, (*reader)->summary().root) : 0;
   };
   unsigned damage = 0;
-  for (std::size_t at = 1024 + 128; at + 4 <= std::size_t{2} * 4096; at += 4) {
-    std::uint32_t was = 0;
-    std::memcpy(&was, image.data() + at, sizeof was);
-    if (was == 0 && at % 64 != 0) continue;
-    for (const std::uint32_t wrong : {~0U, was + 1, was ^ 0x10000U}) {
-      REQUIRE(::pwrite(file.get(), &wrong, sizeof wrong, static_cast<off_t>(at)) == sizeof wrong);
-      damage += damage_now();
+  for (const auto& [begin, end] : small.tables) {
+    for (std::size_t at = std::max<std::size_t>(begin / 4 * 4, 1024); at < end; at += 4) {
+      std::uint32_t was = 0;
+      std::memcpy(&was, image.data() + at, sizeof was);
+      if (was == 0 && at % 32 != 0) continue;
+      for (const std::uint32_t wrong : {~0U, was + 1, was ^ 0x10000U}) {
+        REQUIRE(::pwrite(file.get(), &wrong, sizeof wrong, static_cast<off_t>(at)) == sizeof wrong);
+        damage += damage_now();
+      }
+      REQUIRE(::pwrite(file.get(), &was, sizeof was, static_cast<off_t>(at)) == sizeof was);
     }
-    REQUIRE(::pwrite(file.get(), &was, sizeof was, static_cast<off_t>(at)) == sizeof was);
   }
   CHECK(damage > 150);
   CHECK(damage_now() == 0);
@@ -390,25 +399,49 @@ TEST_CASE("any number in an EROFS image may be wrong") {
 }
 
 TEST_CASE("the layer writer sees EROFS layers below as overlayfs shows them") {
-  auto opaque = erofs_directory({{"new", erofs_file("new")}});
-  opaque->xattrs = {{"trusted.overlay.opaque", "y"}, {"user.overlay.opaque", "y"}};
-  const auto one = erofs_file(half_random(200'000, 1), Stored::compressed);
-  const auto bottom = erofs_directory({{"both", erofs_directory({{"old", one}, {"link", one}, {"gone", erofs_file("x")}})},
-                                       {"opaque", erofs_directory({{"old", erofs_file("x")}})}});
-  const auto top = erofs_directory({{"both", erofs_directory({{"gone", erofs_special(S_IFCHR)}, {"new", erofs_link("old")}})},
-                                    {"opaque", opaque}});
+  ErofsTree bottom;
+  bottom.directory("both");
+  bottom.file("both/old", half_random(200'000, 1), Stored::compressed);
+  bottom.hard_link("both/link", "both/old");
+  bottom.file("both/gone", "x");
+  bottom.directory("opaque");
+  bottom.file("opaque/old", "x");
+  ErofsTree top;
+  top.directory("both");
+  top.whiteout("both/gone");
+  top.symlink("both/new", "old");
+  top.directory("opaque").with("overlay.opaque", "y", 4).with("overlay.opaque", "y");
+  top.file("opaque/new", "new");
   std::vector<UniqueFd> layers;
-  layers.push_back(memory_file(erofs_image(bottom)));
-  layers.push_back(memory_file(erofs_image(top, false)));
+  layers.push_back(memory_file(bottom.image().bytes));
+  layers.push_back(memory_file(top.image({.is_compressed = false}).bytes));
   auto below = below::LayersBelow::open(std::move(layers)).value();
   const auto list = below.list(*below.root().value()).value();
   const auto both = below.list(*list.find("both").value()).value();
   const auto old = *both.find("old").value();
-  CHECK((joined(below.read(old, 1000, 150'000).value()) == one->data.substr(1000, 150'000)));
+  CHECK((joined(below.read(old, 1000, 150'000).value()) == bottom.at("both/old").content.substr(1000, 150'000)));
   CHECK(both.find("link").value()->top().reference == old.top().reference);
   CHECK_FALSE(both.find("gone").value().has_value());
   CHECK(below.target(*both.find("new").value()).value() == "old");
   const auto hidden = below.list(*list.find("opaque").value()).value();
   CHECK(hidden.find("new").value().has_value());
   CHECK_FALSE(hidden.find("old").value().has_value());
+}
+
+TEST_CASE("what the layer writer makes of an archive is the same in EROFS as in squashfs") {
+  Tar tar;
+  tar.directory("d/", 01755).file("d/empty", "").file("d/small", "small").file("d/noise", noise(200'000)).file("d/text", half_random(500'000, 1));
+  tar.file("holes", noise(4096) + std::string(400'000, '\0') + noise(10)).hard_link("d/link", "d/text").symlink("to", "d/small");
+  tar.symlink("far", std::string(4000, 'f')).entry({.name = "pipe", .type = '6'}).file("d/.wh.gone", "").file("o/.wh..wh..opq", "");
+  tar.pax(record("SCHILY.xattr.user.note", std::string(5000, 'v'))).file("note", "n");
+  for (int i = 0; i < 300; ++i) tar.file("many/" + std::to_string(i * 7919) + std::string(static_cast<std::size_t>(i % 50), 'x'), std::to_string(i));
+  for (const auto compression : {LayerCompression::lz4, LayerCompression::none}) {
+    const auto squashed = convert(tar.end(), 2, {.compression = compression});
+    const auto made = convert(tar.end(), 2, {.compression = compression, .format = LayerFormat::erofs});
+    REQUIRE(squashed.why() == "no error");
+    REQUIRE(made.why() == "no error");
+    const Opened one(contents(squashed.file.get())), other(contents(made.file.get()));
+    REQUIRE(other.why() == "no error");
+    CHECK(described(*one, (*one).summary().root) == described(*other, (*other).summary().root));
+  }
 }
