@@ -70,7 +70,7 @@ Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared) {
   const auto loop = SPC_TRY(loop_device_of(file));
   shared += loop.shared ? 1 : 0;
   std::uint32_t magic = 0;
-  const bool erofs = ::pread(file, &magic, sizeof magic, 1024) == sizeof magic && magic == EROFS_SUPER_MAGIC_V1;
+  const bool erofs = ::pread(file, &magic, sizeof magic, 0) == sizeof magic && magic != SQUASHFS_MAGIC;  // as layer-verifier decides
   auto mount = new_mount(erofs ? "erofs" : "squashfs", {{"source", "/dev/loop" + std::to_string(loop.number)}, {"ro", ""}}, kImage);
   if (mount && (id_map < 0 || set_attributes(mount->get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, id_map) == 0)) return mount;
   const int failed = mount ? errno : mount.error().sys_errno();

@@ -151,7 +151,7 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "how new layers are compressed: lz4 is read faster, zstd takes least room; auto: lz4 if the kernel reads it, else zstd",
      &Config::layer_compression},
     {"layer_format", "auto, erofs, squashfs", "auto",
-     "the file system of new layers, which the kernel mounts: erofs needs Linux 5.19 and is always squashfs with zstd",
+     "file system of new layers; auto: erofs if the kernel can map its owners alone (Linux 5.19 to 6.1), else squashfs, as with zstd",
      &Config::layer_format},
     {"max_image_bytes", "bytes", "0",
      "size limit of a compressed image; 0: no limit",

@@ -64,11 +64,12 @@ LayerCompression compression_of(const Config& config) {
   return lz4 ? LayerCompression::lz4 : LayerCompression::zstd;
 }
 
-/// What a user has for himself his own server reads.
+/// What a user has for himself his own server reads, in either form.
 LayerLimits limits_of(const Config& config, bool user_store) {
-  const bool erofs = config.layer_compression != "zstd" && (config.layer_format == "erofs" || (config.layer_format == "auto" && !user_store && mounts_erofs()));
-  if (!erofs) return {.compression = compression_of(config)};
-  return {.compression = config.layer_compression == "none" ? LayerCompression::none : LayerCompression::lz4, .format = LayerFormat::erofs};
+  const bool is_best = config.layer_format == "auto" && !user_store && maps_only_erofs();
+  if (config.layer_compression == "zstd" || (config.layer_format != "erofs" && !is_best)) return {.compression = compression_of(config)};
+  const bool none = config.layer_compression == "none";
+  return {.compression = none ? LayerCompression::none : LayerCompression::lz4, .format = LayerFormat::erofs};
 }
 
 /// What the layers that have to be converted will take, as a rule.

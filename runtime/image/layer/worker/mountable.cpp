@@ -6,8 +6,6 @@
 #include <memory>
 #include <optional>
 
-#include "base/process/kernel.hpp"
-
 namespace spc {
 namespace {
 
@@ -40,9 +38,10 @@ bool reads_lz4(const std::string& root) {
   return false;
 }
 
-bool mounts_erofs(const std::string& filesystems) {
+bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems) {
+  if (kernel < kMapsErofs || kernel >= kMapsSquashfs) return false;
   const auto text = gunzipped_file(filesystems);
-  return text && text->find("\terofs\n") != std::string::npos && running_kernel() >= kMapsErofs;
+  return text && text->find("\terofs\n") != std::string::npos;
 }
 
 }  // namespace spc

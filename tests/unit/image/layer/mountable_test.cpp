@@ -1,6 +1,7 @@
 #include "image/layer/worker/mountable.hpp"
 
 #include <sys/utsname.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <cstdlib>
@@ -40,4 +41,20 @@ TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
   std::filesystem::resize_file(packed, 20);
   CHECK_FALSE(reads_lz4(root));
   std::filesystem::remove_all(root);
+}
+
+TEST_CASE("erofs is preferred where the kernel has it and can map its owners, but not those of a squashfs") {
+  std::string list = "/tmp/spc-filesystems-XXXXXX";
+  const int file = ::mkstemp(list.data());
+  REQUIRE(file >= 0);
+  ::close(file);
+  std::ofstream(list) << "nodev\tsysfs\n\tsquashfs\n\terofs\n";
+  CHECK_FALSE(maps_only_erofs({5, 18}, list));
+  CHECK(maps_only_erofs({5, 19}, list));
+  CHECK(maps_only_erofs({6, 1}, list));
+  CHECK_FALSE(maps_only_erofs({6, 2}, list));
+  std::ofstream(list) << "nodev\terofsx\n\tsquashfs\n";
+  CHECK_FALSE(maps_only_erofs({6, 1}, list));
+  ::unlink(list.c_str());
+  CHECK_FALSE(maps_only_erofs({6, 1}, list));
 }
