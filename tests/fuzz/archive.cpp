@@ -3,7 +3,7 @@
 #include "image/user_source/docker_save.hpp"
 #include "image/user_source/oci_layout.hpp"
 #include "image/user_source/tar_files.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::user_source;

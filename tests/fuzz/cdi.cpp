@@ -2,7 +2,7 @@
 
 #include "hooks/cdi/names.hpp"
 #include "hooks/cdi/write.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

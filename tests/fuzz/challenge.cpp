@@ -1,7 +1,7 @@
 // How a server says that it wants a login (the first line), and what the token server answers (the rest).
 
 #include "image/registry/challenge.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -6,9 +6,9 @@
 #include <memory>
 #include <thread>
 
-#include "image/layer/decompress.hpp"
-#include "memory_file.hpp"
-#include "property.hpp"
+#include "image/layer/archive/decompress.hpp"
+#include "lib/memory_file.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -3,7 +3,7 @@
 #include "image/config/config.hpp"
 
 #include "image/reference/reference.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

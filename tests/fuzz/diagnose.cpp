@@ -1,7 +1,7 @@
 // What a job wrote, which `scontainer doctor FILE` explains.
 
 #include "doctor/diagnose.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

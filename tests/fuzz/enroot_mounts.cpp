@@ -3,7 +3,7 @@
 #include <sys/mount.h>
 
 #include "hook_engine/enroot_fstab.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

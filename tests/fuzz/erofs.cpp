@@ -1,7 +1,7 @@
 // An EROFS image, as fuse and the layer writer read layers: whatever is in it, reading ends, in an error or in bytes.
 
 #include "lib/image_walk.hpp"
-#include "memory_file.hpp"
+#include "lib/memory_file.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -2,7 +2,7 @@
 
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

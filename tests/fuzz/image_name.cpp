@@ -1,7 +1,7 @@
 // What a user types as the image's name.
 
 #include "image/reference/location.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "property.hpp"
+#include "lib/property.hpp"
 #include "unit/image/samples/layer_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
 

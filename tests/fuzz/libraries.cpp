@@ -2,8 +2,8 @@
 
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
-#include "memory_file.hpp"
-#include "property.hpp"
+#include "lib/memory_file.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

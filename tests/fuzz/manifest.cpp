@@ -2,7 +2,7 @@
 
 #include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

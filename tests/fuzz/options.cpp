@@ -8,7 +8,7 @@
 
 #include "image/reference/request.hpp"
 #include "launch/request/mount_spec.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 #include "spank_container/runtime.h"
 
 using namespace spc;

@@ -2,7 +2,7 @@
 
 #include "image/reference/named_image.hpp"
 #include "image/store/record.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

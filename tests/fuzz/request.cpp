@@ -1,7 +1,7 @@
 // What import is asked to do, which holds the user's strings.
 
 #include "image/reference/request.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -1,7 +1,7 @@
 // A SIF file, from its first byte to where its root file system is.
 
 #include "image/reference/sif.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

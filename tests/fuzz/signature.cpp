@@ -4,7 +4,7 @@
 #include "image/signature/attachment.hpp"
 #include "image/signature/kept_signatures.hpp"
 #include "image/signature/trust_policy.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -2,7 +2,7 @@
 
 #include "image/reference/squashfs_super.hpp"
 #include "lib/image_walk.hpp"
-#include "memory_file.hpp"
+#include "lib/memory_file.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "image/verify/verify.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "image/verify/verify.hpp"
-#include "property.hpp"
+#include "lib/property.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 
 using namespace spc;

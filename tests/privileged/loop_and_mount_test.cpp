@@ -1,7 +1,9 @@
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include "agent/builder/loop_device.hpp"
 #include "agent/builder/mount.hpp"
 #include "agent/node/privilege.hpp"
+#include "unit/image/samples/layer_image.hpp"
 #include "unit/test.hpp"
 #include "files.hpp"
 #include "loop_devices.hpp"
@@ -153,6 +156,47 @@ TEST_CASE("a layer's files belong to the user it is mapped to, and its mount is 
   }
   CHECK(flags.find(" ro,nosuid,nodev") != std::string::npos);
   CHECK(::umount2((kWork / "here").c_str(), MNT_DETACH) == 0);
+}
+
+TEST_CASE("an erofs layer's files belong to the user it is mapped to") {
+  fresh_work();
+  test::Tar tar;
+  tar.file("small", "small").file("large", std::string(300'000, 'l')).directory("d/", 0750);
+  const auto layer = test::convert(test::gzip(tar.end()), 0, {.compression = LayerCompression::lz4, .format = LayerFormat::erofs});
+  REQUIRE(layer.layer);
+  const auto id_map = std::move(describe_id_map(2001, 2100)).value();
+  std::uint32_t shared = 0;
+  const auto mount = std::move(new_layer(layer.file.get(), id_map.get(), shared)).value();
+  for (const char* name : {"small", "large", "d", "."}) {
+    struct stat status {};
+    REQUIRE(::fstatat(mount.get(), name, &status, 0) == 0);
+    CHECK(status.st_uid == 2001);
+    CHECK(status.st_gid == 2100);
+  }
+  const UniqueFd large(::openat(mount.get(), "large", O_RDONLY | O_CLOEXEC));
+  std::string text(300'000, '\0');
+  CHECK(::pread(large.get(), text.data(), text.size(), 0) == 300'000);
+  CHECK(text == std::string(300'000, 'l'));
+}
+
+TEST_CASE("a squashfs with the first bytes of an erofs among its data is mounted as what the verifier has read") {
+  fresh_work();
+  fs::create_directories(kWork / "tree");
+  std::ofstream data(kWork / "tree" / "data");
+  for (int i = 0; i < 2000; ++i) data.write("\xe2\xe1\xf5\xe0", 4);  // so also at 1024
+  data.close();
+  const std::string image = (kWork / "image").string();
+  const std::string command = "mksquashfs " + (kWork / "tree").string() + " " + image + " -all-root -noappend -quiet -no-progress -noD -noF >/dev/null";
+  REQUIRE(std::system(command.c_str()) == 0);
+  const UniqueFd file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
+  std::uint32_t at_1024 = 0;
+  REQUIRE(::pread(file.get(), &at_1024, 4, 1024) == 4);
+  REQUIRE(at_1024 == EROFS_SUPER_MAGIC_V1);
+  std::uint32_t shared = 0;
+  const auto mount = std::move(new_layer(file.get(), -1, shared)).value();
+  struct statfs status {};
+  REQUIRE(::fstatfs(mount.get(), &status) == 0);
+  CHECK(status.f_type == SQUASHFS_MAGIC);
 }
 
 TEST_CASE("what the kernel does not take for a squashfs is told apart from every other failure") {

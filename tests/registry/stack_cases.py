@@ -71,23 +71,42 @@ def test_a_fitted_layer_is_shared_where_the_same_lies_below():
     assert listed(result, fitted(other, 1), "var/tmp").startswith("drwx------")
 
 
-def compressor(result, name):
+def form(result, name):
+    """The file system of a layer and its compressor's number, or whether there is one."""
     with open(os.path.join(result.store.path, "layers/sha256", f"{name}.sqsh"), "rb") as file:
-        return struct.unpack_from("<H", file.read(96), 20)[0]
+        head = file.read(2048)
+    if head[:4] == b"hsqs":
+        return "squashfs", struct.unpack_from("<H", head, 20)[0]
+    assert struct.unpack_from("<I", head, 1024)[0] == 0xE0F5E1E2, head[1024:1028]
+    return "erofs", struct.unpack_from("<I", head, 1024 + 80)[0] & 1
 
 
-def test_layers_are_compressed_as_the_site_wants_and_lie_above_each_other():
+def test_layers_are_as_the_site_wants_and_lie_above_each_other():
     store, above = new_store(), [base]
-    for number, (word, wanted) in enumerate((("zstd", 6), ("lz4", 5), ("none", 5), ("zstd", 6))):
-        above.append(layer(f(f"var/tmp/{number}", "again and " * 40_000), w(f"var/tmp/{number - 1}")))
+    wanted = (("squashfs", "zstd", 6), ("squashfs", "lz4", 5), ("erofs", "lz4", 1), ("squashfs", "none", 5), ("erofs", "none", 0), ("squashfs", "zstd", 6))
+    for number, (file_system, word, compressor) in enumerate(wanted):
+        above.append(layer(f(f"var/tmp/{number}", "again and " * 40_000), w(f"var/tmp/{number - 1}"), h(f"root/{number}", "usr/sbin/old")))
         image = oci.Image(list(above))
         registry.repository(f"compressed/{number}", image)
-        result = pull(f"compressed/{number}", store=store, settings=config(f'layer_compression = "{word}"'))
+        settings = config(f'layer_compression = "{word}"\nlayer_format = "{file_system}"')
+        result = pull(f"compressed/{number}", store=store, settings=settings)
         names = brought(result, image)
-        assert compressor(result, names[-1]) == wanted
-        assert listed(result, names[-1], "var/tmp").startswith("drwxrwxrwt")
+        assert form(result, names[-1]) == (file_system, compressor), form(result, names[-1])
+        if file_system == "squashfs":  # of which the layer below says it, whatever its form
+            assert listed(result, names[-1], "var/tmp").startswith("drwxrwxrwt")
+    assert form(result, names[0]) == ("squashfs", 6)
     sizes = [os.stat(os.path.join(store.path, "layers/sha256", f"{name}.sqsh")).st_size for name in names[1:]]
-    assert max(sizes[0], sizes[1]) < 400_000 < sizes[2], sizes
+    assert max(sizes[:3]) < 400_000 < min(sizes[3:5]), sizes
+
+
+def test_zstd_is_always_squashfs_and_by_itself_erofs_is_for_some_kernels_only():
+    image = oci.Image([layer(f("a", "a"))])
+    for number, text in enumerate(('layer_compression = "zstd"\nlayer_format = "erofs"', 'layer_format = "auto"')):
+        registry.repository(f"form/{number}", image)
+        result = pull(f"form/{number}", store=new_store(), settings=config(text))
+        kernel = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+        only_erofs = number == 1 and (5, 19) <= kernel < (6, 2) and "\terofs\n" in open("/proc/filesystems").read()
+        assert form(result, brought(result, image)[0])[0] == ("erofs" if only_erofs else "squashfs")
 
 
 def test_many_such_layers_wait_for_each_other():

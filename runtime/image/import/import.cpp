@@ -9,9 +9,9 @@
 
 #include "base/format.hpp"
 #include "image/import/admission.hpp"
+#include "image/import/layer_form.hpp"
 #include "image/import/make_room.hpp"
 #include "image/import/stored_image.hpp"
-#include "image/layer/worker/mountable.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/local_source.hpp"
 #include "image/pull/pull_layers.hpp"
@@ -56,20 +56,6 @@ Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, const Image
     }
   }
   return layers;
-}
-
-LayerCompression compression_of(const Config& config) {
-  if (config.layer_compression == "none") return LayerCompression::none;
-  const bool lz4 = config.layer_compression == "lz4" || (config.layer_compression == "auto" && reads_lz4());
-  return lz4 ? LayerCompression::lz4 : LayerCompression::zstd;
-}
-
-/// What a user has for himself his own server reads, in either form.
-LayerLimits limits_of(const Config& config, bool user_store) {
-  const bool is_best = config.layer_format == "auto" && !user_store && maps_only_erofs();
-  if (config.layer_compression == "zstd" || (config.layer_format != "erofs" && !is_best)) return {.compression = compression_of(config)};
-  const bool none = config.layer_compression == "none";
-  return {.compression = none ? LayerCompression::none : LayerCompression::lz4, .format = LayerFormat::erofs};
 }
 
 /// What the layers that have to be converted will take, as a rule.
@@ -127,7 +113,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   std::optional<StoreLock> slot;
   LayerLimits limits;
   if (!layers.missing.empty()) {
-    limits = limits_of(import.config, import.request.user_store);
+    limits = form_of_layers(import.config, import.request.user_store);
     const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
     const std::uint64_t needed = bytes_needed(layers.missing, import.store, limits.compression);

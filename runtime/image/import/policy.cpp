@@ -11,6 +11,7 @@
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "image/config/config.hpp"
+#include "image/import/layer_form.hpp"
 #include "protocol/policy.hpp"
 
 namespace spc {
@@ -56,7 +57,8 @@ PolicyRecord record_of(const Config& config) {
   policy.mount_home = config.mount_home ? 1 : 0;
   policy.pull = number_of(config.pull);
   // So that not every step of an old kernel tries first. (What is decided here lasts until the next boot.)
-  if (running_kernel() < kMapsSquashfs) policy.squashfs = PolicyRecord::by_fuse_for_users;
+  const bool is_erofs = form_of_layers(config, false).format == LayerFormat::erofs;
+  if (running_kernel() < (is_erofs ? kMapsErofs : kMapsSquashfs)) policy.squashfs = PolicyRecord::by_fuse_for_users;
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
   policy.most_containers = config.store.max_containers_per_user;

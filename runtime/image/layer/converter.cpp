@@ -11,10 +11,10 @@
 #include "base/format.hpp"
 #include "base/socket.hpp"
 #include "image/layer/fit.hpp"
-#include "image/layer/decompress.hpp"
-#include "image/layer/format/erofs_tables.hpp"
-#include "image/layer/format/squashfs_tables.hpp"
-#include "image/layer/tar_reader.hpp"
+#include "image/layer/archive/decompress.hpp"
+#include "image/layer/erofs_tables.hpp"
+#include "image/layer/squashfs_tables.hpp"
+#include "image/layer/archive/tar_reader.hpp"
 
 namespace spc {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <new>
 
-#include "image/layer/format/erofs_record.hpp"
+#include "image/layer/erofs_record.hpp"
 
 namespace spc {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "image/layer/piece_queue.hpp"
+#include "image/layer/archive/piece_queue.hpp"
 #include "image/layer/tree.hpp"
 #include "protocol/layer.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "image/layer/tar_entry.hpp"
+#include "image/layer/archive/tar_entry.hpp"
 
 namespace spc {
 

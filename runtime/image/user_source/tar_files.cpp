@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "image/layer/tar_header.hpp"
+#include "image/layer/archive/tar_header.hpp"
 
 namespace spc::user_source {
 namespace {

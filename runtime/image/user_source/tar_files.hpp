@@ -7,7 +7,7 @@
 namespace spc::user_source {
 
 /// The files in an uncompressed tar archive, found by one pass over its headers, without reading their data. Links
-/// in the archive are followed. What the strict rules for layers refuse (image/layer/tar_header.hpp) is refused here, too.
+/// in the archive are followed. What the strict rules for layers refuse (image/layer/archive/tar_header.hpp) is refused here, too.
 class TarFiles final : public NamedFiles {
  public:
   /// `name` names the archive in messages. At most a million entries.

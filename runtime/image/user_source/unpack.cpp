@@ -10,7 +10,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "image/layer/decompress.hpp"
+#include "image/layer/archive/decompress.hpp"
 #include "image/user_source/temporary_file.hpp"
 
 namespace spc::user_source {

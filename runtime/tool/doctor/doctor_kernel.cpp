@@ -61,9 +61,9 @@ Finding kernel_is_new() {
   const std::string release = std::string("Linux ") + system.release;
   if (running_kernel() >= kMapsSquashfs) return {"kernel", Finding::Verdict::ok, release, ""};
   if (check_kernel()) {
-    return {"kernel", Finding::Verdict::warning, release, "jobs use kernel mounts on 6.2 or newer; scontainer run works"};
+    return {"kernel", Finding::Verdict::warning, release, "the kernel mounts layers from 6.2 on, from 5.19 on where it has erofs; FUSE serves others"};
   }
-  return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2 for Slurm jobs"};
+  return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2, or 5.19 with erofs, is fastest"};
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "image/fuse/image_reader.hpp"
-#include "../property.hpp"
+#include "property.hpp"
 
 namespace spc::fuzz {
 

@@ -2,6 +2,7 @@
 import contextlib
 import os
 
+import site_files
 from container_test import WORKS
 from harness import Failed, equal, expect, test
 
@@ -101,4 +102,33 @@ def layers_can_be_served_by_processes_of_the_user(cluster):
     finally:
         with open(config, "w") as file:
             file.write(text)
+    cluster.must_be_quiet(within=5)
+
+
+EROFS_MAGIC = (0xE0F5E1E2).to_bytes(4, "little")
+
+
+def forget_layers(cluster, node):
+    """So that the next step pulls them anew."""
+    store = cluster.store(node)
+    for part in ("records", "layers/sha256"):
+        for file in os.scandir(os.path.join(store, part)):
+            os.unlink(file.path)
+
+
+@test
+def layers_can_be_erofs_which_the_kernel_reads_as_the_server_does(cluster):
+    try:
+        with site_files.rules(cluster, 'layer_format = "erofs"'):
+            forget_layers(cluster, "node01")
+            cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
+            for file in os.scandir(os.path.join(cluster.store("node01"), "layers/sha256")):
+                with open(file.path, "rb") as layer:
+                    equal(layer.read(1028)[1024:], EROFS_MAGIC, f"first bytes of {file.name}")
+            cluster.run("salloc", "-Q", "-w", "node01", "sh", "-c", f"for i in 1 2; do srun --container-image={cluster.name_of('base')} true; done").good()
+        with site_files.rules(cluster, 'squashfs = "fuse"'):
+            cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
+    finally:
+        forget_layers(cluster, "node01")
+    cluster.srun("-w", "node01", "true").good()
     cluster.must_be_quiet(within=5)

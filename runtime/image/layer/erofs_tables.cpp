@@ -1,4 +1,4 @@
-#include "image/layer/format/erofs_tables.hpp"
+#include "image/layer/erofs_tables.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "image/layer/format/erofs_record.hpp"
+#include "image/layer/erofs_record.hpp"
 #include "image/layer/data_writer.hpp"
 
 namespace spc {

@@ -1,4 +1,4 @@
-#include "image/layer/tar_header.hpp"
+#include "image/layer/archive/tar_header.hpp"
 
 #include <algorithm>
 #include <limits>

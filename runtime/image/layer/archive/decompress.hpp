@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "image/layer/piece_queue.hpp"
+#include "image/layer/archive/piece_queue.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "image/layer/piece_queue.hpp"
+#include "image/layer/archive/piece_queue.hpp"
 
 namespace spc {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/result.hpp"
-#include "image/layer/tar_entry.hpp"
+#include "image/layer/archive/tar_entry.hpp"
 
 namespace spc {
 

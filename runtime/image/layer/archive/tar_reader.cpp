@@ -1,4 +1,4 @@
-#include "image/layer/tar_reader.hpp"
+#include "image/layer/archive/tar_reader.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "image/layer/format/erofs_record.hpp"
+#include "image/layer/erofs_record.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "image/layer/piece_queue.hpp"
-#include "image/layer/tar_header.hpp"
+#include "image/layer/archive/piece_queue.hpp"
+#include "image/layer/archive/tar_header.hpp"
 
 namespace spc {
 

@@ -1,4 +1,4 @@
-#include "image/layer/format/squashfs_tables.hpp"
+#include "image/layer/squashfs_tables.hpp"
 
 #include <lz4.h>
 #include <sqfs/compressor.h>

@@ -1,4 +1,4 @@
-#include "image/layer/decompress.hpp"
+#include "image/layer/archive/decompress.hpp"
 
 #include <isa-l/igzip_lib.h>
 #include <unistd.h>
