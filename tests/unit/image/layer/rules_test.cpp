@@ -3,6 +3,7 @@
 #include <openssl/sha.h>
 #include <sys/stat.h>
 
+#include "image/verify/verify.hpp"
 #include "unit/image/layer/outcome.hpp"
 
 using namespace spc;
