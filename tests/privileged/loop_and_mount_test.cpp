@@ -19,6 +19,7 @@
 #include "agent/builder/mount.hpp"
 #include "agent/node/privilege.hpp"
 #include "unit/image/samples/layer_image.hpp"
+#include "unit/image/samples/layer_tar.hpp"
 #include "unit/test.hpp"
 #include "files.hpp"
 #include "loop_devices.hpp"
