@@ -8,11 +8,12 @@ import urllib.request
 from cluster import Cluster, name_of
 from command import Inquirer, Running, await_true
 from harness import expect, indent, say
+from report import tell_fact
 
 NODE = "node01"
 PACKAGE = "/opt/spank-container/spank-container.deb"
-LAYOUT = "/opt/spank-container/image"
-REPOSITORY = "http://registry:5000/v2/suites/base"
+LAYOUTS = "/opt/spank-container/images"
+REGISTRY = "http://registry:5000/v2"
 CGROUPS = "/sys/fs/cgroup"
 SLURMCTLD_LOG = "/var/log/slurm/slurmctld.log"
 SLURMD_LOG = "/var/log/slurm/slurmd.log"
@@ -49,9 +50,10 @@ class Guest(Cluster):
         self.root(NODE, "systemctl", "start", "dbus.socket", "munge", "docker-registry", "slurmctld", "slurmd").good()
         self.inquirer = Inquirer(*AS_ALICE, "sh")
         self.await_idle(120)
-        await_true(lambda: answers(REPOSITORY + "/tags/list"), 30, "the registry does not answer")
-        self.push_base()
+        await_true(lambda: answers(REGISTRY + "/suites/base/tags/list"), 30, "the registry does not answer")
+        self.push_layout("base")
         self._warm_up()
+        self.tell_facts()
         return self
 
     def enter(self, machine, user, *argv, stdin=None):
@@ -69,15 +71,34 @@ class Guest(Cluster):
         expect(done.rc == 0, f"dpkg {' '.join(argv)} failed", done)
         return done.out
 
-    def push_base(self):
-        """By hand: skopeo would be a large part of the disk."""
-        with open(os.path.join(LAYOUT, "index.json")) as file:
+    def push_layout(self, image):
+        """Returns the image's name. By hand: skopeo would be a large part of the disk."""
+        repository, blobs = f"{REGISTRY}/suites/{image}", os.path.join(LAYOUTS, image, "blobs/sha256")
+        with open(os.path.join(LAYOUTS, image, "index.json")) as file:
             manifest = json.load(file)["manifests"][0]
-        for name in os.listdir(os.path.join(LAYOUT, "blobs/sha256")):
-            if name != manifest["digest"].removeprefix("sha256:"):
-                where = request("POST", REPOSITORY + "/blobs/uploads/").headers["Location"]
-                request("PUT", f"{where}{'&' if '?' in where else '?'}digest=sha256:{name}", blob(name), "application/octet-stream")
-        request("PUT", REPOSITORY + "/manifests/1", blob(manifest["digest"].removeprefix("sha256:")), manifest["mediaType"])
+        digest = manifest["digest"].removeprefix("sha256:")
+        for name in os.listdir(blobs):
+            if name != digest:
+                where = request("POST", f"{repository}/blobs/uploads/").headers["Location"]
+                request("PUT", f"{where}{'&' if '?' in where else '?'}digest=sha256:{name}", content(blobs, name), "application/octet-stream")
+        request("PUT", f"{repository}/manifests/1", content(blobs, digest), manifest["mediaType"])
+        return f"registry:5000/suites/{image}:1"
+
+    # --- what it tells of itself -----------------------------------------------------------------------------------
+
+    def tell_facts(self):
+        tell_fact("kernel", os.uname().release)
+        tell_fact("cgroup", "v2" if os.path.exists(f"{CGROUPS}/cgroup.controllers") else "v1")
+        tell_fact("Slurm", self.root(NODE, "slurmd", "-V").good().split()[-1])
+        layers, by_fuse = self.layers_served()
+        tell_fact("layers served by", {0: "the kernel", layers: "FUSE"}.get(by_fuse, f"the kernel, {by_fuse} of {layers} by FUSE"))
+
+    def layers_served(self):
+        """Of a container of alice: how many layers it has, and how many of them a server of FUSE serves."""
+        done = self.srun("--container-verbose", "true")
+        found = re.search(r"(\d+) layers \(\d+ shared, (\d+) by FUSE\)", "\n".join(done.messages()))
+        expect(done.rc == 0 and found, "it is not said how the layers are served", done)
+        return int(found[1]), int(found[2])
 
     # --- what is on the node -------------------------------------------------------------------------------------
 
@@ -110,8 +131,8 @@ class Guest(Cluster):
         return {**super().traces(node), "cgroups": self.cgroups()}
 
 
-def blob(name):
-    with open(os.path.join(LAYOUT, "blobs/sha256", name), "rb") as file:
+def content(directory, name):
+    with open(os.path.join(directory, name), "rb") as file:
         return file.read()
 
 

@@ -1,11 +1,13 @@
 """What must hold on a node with systemd and pure cgroup v2, whatever its kernel."""
 import os
+import re
 import stat
 import time
 
 from cluster import name_of
 from guest import CGROUPS, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
 from harness import equal, expect, test
+from report import tell_figure
 
 PROGRAMS = "/usr/libexec/spank-container/"
 
@@ -28,6 +30,15 @@ def a_user_sees_the_system_of_the_image(guest):
     said = guest.srun("sh", "-c", "id -u; cat /etc/os-release").good().splitlines()
     equal(said[0], "2001", "user")
     expect('VERSION_CODENAME=bookworm' in said and "VARIANT_ID=guest" not in said, f"it is the node's: {said}")
+
+
+@test
+def the_kernel_serves_the_layers_where_it_can_map_their_owners(guest):
+    layers, by_fuse = guest.layers_served()
+    equal(by_fuse, 0 if guest.kernel >= (6, 2) else layers, f"of {layers} layers by FUSE")
+    explained = guest.srun("--container-explain", "true")
+    expect(explained.rc == 0 and f"{layers} layers in the node's store" in explained.err, "the layers are not explained", explained)
+    equal("served by FUSE" in explained.err, by_fuse > 0, "explained as served by FUSE", explained)
 
 
 @test
@@ -151,6 +162,82 @@ def helpers_can_be_killed_when_memory_is_short(guest):
     expect(any(name == "sleep" for name, _, _ in found.values()), f"the task was not found: {found}")
     immune = [f"{name} (uid {uid}): {score}" for name, uid, score in found.values() if uid != 0 and score <= -1000]
     expect(not immune, f"oom_score_adj of {', '.join(immune)}")
+
+
+# --- how long it takes: the guests are compared ----------------------------------------------------------------------------
+
+STARTS = """
+    image=--container-image=registry:5000/suites/base:1
+    for time in 0 1 2 3 4 5; do
+        began=$EPOCHREALTIME; srun true || exit 5; echo "a step without a container: $began $EPOCHREALTIME"
+        began=$EPOCHREALTIME; srun $image true || exit 5; echo "a step in a container: $began $EPOCHREALTIME"
+        srun --container-verbose $image true || exit 5
+    done"""
+
+# Of Python's own library, but for modules that do something when they are imported.
+IMPORTS = """
+import importlib, sys
+for name in sorted(sys.stdlib_module_names - {"antigravity", "this", "__phello__"}):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+"""
+
+READS = """
+import os, subprocess, sys, time
+
+def modules_imported():
+    subprocess.run([sys.executable, "-I", "-B", "-W", "ignore", "-c", sys.argv[1]], check=True)
+
+def files_read(block=bytearray(1 << 20)):
+    for where, _, names in os.walk("/usr"):
+        for path in (os.path.join(where, name) for name in names):
+            if os.path.isfile(path) and not os.path.islink(path):
+                with open(path, "rb", 0) as file:
+                    while file.readinto(block):
+                        pass
+
+for measured in map(globals().get, sys.argv[2:]):
+    for _ in range(4):
+        began = time.monotonic()
+        measured()
+        print(measured.__name__.replace("_", " "), time.monotonic() - began)
+"""
+
+
+def tell_all_but_the_first(seconds):
+    """The first one finds nothing in memory."""
+    for name, numbers in seconds.items():
+        tell_figure(name, numbers[1:])
+
+
+@test
+def starts_are_measured(guest):
+    done = guest.run("salloc", "-n1", "bash", "-c", STARTS, timeout=600)
+    expect(done.rc == 0, "a step failed", done)
+    seconds = {}
+    for name, began, ended in re.findall(r"^(a step.*): ([0-9.]+) ([0-9.]+)$", done.out, re.M):
+        seconds.setdefault(name, []).append(float(ended) - float(began))
+    starts = [re.match(r"start ([0-9.]+) ms", line) for line in done.messages()]
+    seconds["the start of a container"] = [float(found[1]) / 1000 for found in starts if found]
+    equal([len(numbers) for numbers in seconds.values()], [6, 6, 6], "measured", done)
+    tell_all_but_the_first(seconds)
+
+
+@test
+def what_is_read_again_is_measured(guest):
+    image = guest.push_layout("python")
+    outside = guest.run("srun", "--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", timeout=600)
+    inside = guest.srun("--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", "files_read", image=image, timeout=900)
+    seconds = {}
+    for where, done in (("outside", outside), ("in a container", inside)):
+        for line in done.good().splitlines():
+            name, number = line.rsplit(" ", 1)
+            seconds.setdefault(f"{name} again, {where}", []).append(float(number))
+    equal([len(numbers) for numbers in seconds.values()], [4, 4, 4], "measured", inside)
+    tell_all_but_the_first(seconds)
+    guest.must_be_quiet(within=10)
 
 
 # --- after all of them ---------------------------------------------------------------------------------------------------

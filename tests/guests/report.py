@@ -1,0 +1,68 @@
+"""What guests tell of themselves in lines of their output, and the tables that are made of these lines."""
+import re
+import statistics
+
+from harness import say
+
+COLUMNS = ("kernel", "cgroup", "Slurm", "layers served by")
+COUNTS = ("passed", "failed", "skipped")
+# The most that a kernel should take of the time of the newest one.
+AIMS = {"a step in a container": 2.0, "the start of a container": 2.0, "modules imported again, in a container": 1.1, "files read again, in a container": 1.1}
+LINE = re.compile(r"(?P<kind>fact|figure) (?P<name>[^:]+): (?P<value>.+)")
+
+
+def tell_fact(name, value):
+    say(f"fact {name}: {value}")
+
+
+def tell_figure(name, seconds):
+    say(f"figure {name}: {statistics.median(seconds):.3f} s (median of {len(seconds)}, {min(seconds):.3f} to {max(seconds):.3f} s)")
+
+
+class Report:
+    """That of one guest."""
+
+    def __init__(self, kernel):
+        self.kernel, self.facts, self.figures, self.minutes = kernel, {"kernel": kernel}, {}, 0.0
+        self.count = (0, 1, 0)  # until it says otherwise
+
+    def take(self, line):
+        found = LINE.fullmatch(line)
+        if found and found["kind"] == "fact":
+            self.facts[found["name"]] = found["value"]
+        elif found:
+            self.figures[found["name"]] = float(found["value"].split()[0])
+
+    def row(self):
+        return [*(self.facts.get(name, "?") for name in COLUMNS), *map(str, self.count), f"{self.minutes:.0f}"]
+
+
+def table(rows):
+    """The first row is the heading; columns of numbers are aligned on the right."""
+    columns = list(zip(*rows))
+    widths = [max(map(len, column)) for column in columns]
+    numbers = [all(re.match(r"[0-9.-]+( |$)", cell) for cell in column[1:]) for column in columns]
+    for row in rows:
+        cells = (cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(row, widths, numbers))
+        yield "  ".join(cells).rstrip()
+
+
+def figure_row(name, reports):
+    """Seconds on each kernel, then how many times as long as on the last one the others take."""
+    seconds = [report.figures.get(name) for report in reports]
+    cells = [f"{number:.3f} s" if number else "-" for number in seconds]
+    for number in seconds[:-1]:
+        cells.append(f"{number / seconds[-1]:.2f}" if number and seconds[-1] else "-")
+    return [name, *cells, *([f"{AIMS[name]:.2f}" if name in AIMS else "-"] if seconds[1:] else [])]
+
+
+def text(reports):
+    """A line for each guest; then the figures, the newest kernel's as the measure of the others."""
+    reports = sorted(reports, key=lambda report: tuple(map(int, report.kernel.split("."))))
+    lines = list(table([[*COLUMNS, *COUNTS, "minutes"], *(report.row() for report in reports)]))
+    names = list(dict.fromkeys(name for report in reports for name in report.figures))
+    if names:
+        kernels = [report.kernel for report in reports]
+        ratios = [f"{kernel} / {kernels[-1]}" for kernel in kernels[:-1]]
+        lines += ["", *table([["figure", *kernels, *ratios, *(["at most"] if ratios else [])], *(figure_row(name, reports) for name in names)])]
+    return "\n".join(lines)
