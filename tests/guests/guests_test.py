@@ -5,7 +5,7 @@ import stat
 import time
 
 from cluster import name_of
-from guest import CGROUPS, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
+from guest import CGROUPS, NODE, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
 from harness import equal, expect, test
 from report import tell_figure
 
@@ -34,8 +34,12 @@ def a_user_sees_the_system_of_the_image(guest):
 
 @test
 def the_kernel_serves_the_layers_where_it_can_map_their_owners(guest):
+    """Those of a squashfs from Linux 6.2 on; before, of an erofs, which Debian's kernels have as a module."""
     layers, by_fuse = guest.layers_served()
-    equal(by_fuse, 0 if guest.kernel >= (6, 2) else layers, f"of {layers} layers by FUSE")
+    equal(by_fuse, 0 if guest.kernel >= (5, 19) else layers, f"of {layers} layers by FUSE")
+    for entry in os.scandir(os.path.join(guest.store(NODE), "layers/sha256")):
+        with open(entry.path, "rb") as layer:
+            equal(layer.read(4) == b"hsqs", guest.kernel >= (6, 2) or guest.kernel < (5, 19), f"{entry.name} is a squashfs")
     explained = guest.srun("--container-explain", "true")
     expect(explained.rc == 0 and f"{layers} layers in the node's store" in explained.err, "the layers are not explained", explained)
     equal("served by FUSE" in explained.err, by_fuse > 0, "explained as served by FUSE", explained)
