@@ -172,13 +172,12 @@ def absent(cluster):
 
 
 def of_another_user(cluster):
-    path = home(cluster, "secret.tar", "bob")
+    path = home(cluster, "secret.tar", "shared")
     with open(path, "w") as file:
         file.write("secret")
     os.chmod(path, 0o600)
     mine(cluster, path, "bob")
-    os.chmod(home(cluster, "", "bob"), 0o755)
-    return "oci-archive:/home/bob/secret.tar"
+    return "oci-archive:/home/shared/secret.tar"
 
 
 REFUSED = {"an_archive_without_that_name": another_name, "a_truncated_archive": truncated, "a_damaged_layout": damaged_blob,
