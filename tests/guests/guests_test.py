@@ -192,7 +192,7 @@ READS = """
 import os, subprocess, sys, time
 
 def modules_imported():
-    subprocess.run([sys.executable, "-I", "-B", "-W", "ignore", "-c", sys.argv[1]], check=True)
+    subprocess.run([sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", sys.argv[1]], check=True)
 
 def files_read(block=bytearray(1 << 20)):
     for where, _, names in os.walk("/usr"):
