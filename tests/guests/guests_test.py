@@ -4,6 +4,7 @@ import re
 import stat
 import time
 
+import site_files
 from cluster import name_of
 from guest import CGROUPS, NODE, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
 from harness import equal, expect, test
@@ -77,8 +78,7 @@ def a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name(guest):
     guest.run("salloc", "bash", "-euc", f"{step} --container-image=registry:5000/suites/base:1 sh -c 'echo one >/made'; {step} cat /made").good("one")
 
 
-@test
-def a_step_that_joins_another_outlives_it(guest):
+def joins_and_outlives(guest):
     done = guest.run("salloc", "-n2", "bash", "-euc", """
         cd /home/alice; rm -f up joined ended
         srun --exact -n1 --container-name=shared --container-image=registry:5000/suites/base:1 --container-mounts=/home/alice sh -c '
@@ -93,12 +93,26 @@ def a_step_that_joins_another_outlives_it(guest):
     equal((done.rc, done.out), (0, "first\n7"), "exit code and output of the step that joined", done)
 
 
+@test
+def a_step_that_joins_another_outlives_it(guest):
+    joins_and_outlives(guest)
+
+
+@test
+def a_step_that_joins_another_outlives_it_where_fuse_serves_the_layers(guest):
+    with site_files.rules(guest, 'squashfs = "fuse"'):
+        layers, by_fuse = guest.layers_served()
+        equal(by_fuse, layers, f"of {layers} layers by FUSE")
+        joins_and_outlives(guest)
+    guest.must_be_quiet(within=10)
+
+
 # --- the end -----------------------------------------------------------------------------------------------------------
 
 @test
 def scancel_ends_a_running_step(guest):
     step = running_step(guest, "-n2")
-    expect(guest.loops("node01") or guest.kernel < (6, 2), "no loop device of the running step was found: the test is void")
+    expect(guest.loops("node01") or guest.kernel < (5, 19), "no loop device of the running step was found: the test is void")
     expect(guest.cgroups() and guest.strangers("node01"), "no cgroup or process of the running step was found: the test is void")
     guest.run("scancel", "--me").good()
     guest.must_be_quiet(within=5)
