@@ -183,6 +183,17 @@ class Import:
         finally:
             os.close(directory)
 
+    def _put(self, fds, directory, name):
+        """In one step, as the agent does: another import may just look for it."""
+        path = os.path.join(self.store.path, directory, name)
+        if not fds:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            return
+        new = f".{name}.{self.process.pid}"
+        self._link(fds[0], directory, new)
+        os.rename(os.path.join(self.store.path, directory, new), path)
+
     def _serve(self):
         result = self.result
         layers = os.path.join(self.store.path, "layers/sha256")
@@ -247,10 +258,7 @@ class Import:
                         self._send(REFUSED, "in use", digest=digest)
                 elif kind in (RECORD, NAME, GRANT):
                     directory, name = {RECORD: "records", NAME: "names", GRANT: "grants"}[kind], (f"{number}." if kind == GRANT else "") + digest.hex()
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.join(self.store.path, directory, name))
-                    for fd in fds:
-                        self._link(fd, directory, name)
+                    self._put(fds, directory, name)
                     self._send(OBEYED, digest=digest)
                 elif kind == DONE:
                     result.done = digest.hex()
