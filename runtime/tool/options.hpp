@@ -156,7 +156,7 @@ inline constexpr char kMetricsHelp[] =
     "Of slurmd's log only whole lines of starts and failures count. They are written by processes of the users: figures to watch a\n"
     "cluster with, no accounting.\n\n"
     "examples:\n"
-    "  scontainer metrics --log=/var/log/slurm/slurmd.log > spank_container.prom.$$ && mv spank_container.prom.$$ spank_container.prom\n";
+    "  scontainer metrics --log=/var/log/slurm/slurmd.log > .new && mv .new spank_container.prom\n";
 
 inline constexpr OptionRow kCdiOptions[] = {
     {"--json", nullptr, "list, show: print JSON"},

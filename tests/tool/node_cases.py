@@ -54,7 +54,8 @@ def test_a_healthy_node_says_nothing():
         assert (done.status, done.out, done.err) == (0, "", ""), done
         told = root("doctor", "--node", "--json").json()
         assert {one["verdict"] for one in told} == {"ok"}, told
-        assert {"kernel", "programs", "node store", "space of the store", "config.toml", "Slurm plugin"} <= {one["check"] for one in told}, told
+        checks = {one["check"] for one in told}
+        assert {"kernel", "programs", "node store", "space of the store", "config.toml", "Slurm plugin"} <= checks, told
         assert not any("registry" in one["check"] for one in told), told
         assert len(root("doctor", "--node").succeeds("ok      programs: ").out.splitlines()) == len(told)
     root("doctor", "--node", "--job").fails(2, "--node")
@@ -124,6 +125,24 @@ def test_a_file_system_that_hangs_does_not_hang_doctor():
             libc.umount2(b"/etc/slurm", 2)
 
 
+def test_the_example_drains_a_node_that_can_start_no_container_and_no_other():
+    fakes, said = os.path.join(machine.work, "fakes"), os.path.join(machine.work, "scontrol-said")
+    os.makedirs(fakes)
+    machine.write(fakes + "/scontrol", f'#!/bin/sh\nprintf "%s|" "$@" >>{said}\n')
+    os.chmod(fakes + "/scontrol", 0o755)
+    script = "/usr/share/doc/spank-container/examples/node-health.sh"
+    variables = machine.environment(PATH=f"{fakes}:/usr/bin:/bin", SLURMD_NODENAME="n1")
+    with node():
+        machine.run([script], "", variables, "/").succeeds()
+        machine.write(PLUGSTACK, "")
+        machine.run([script], "", variables, "/").succeeds()
+        assert not os.path.exists(said), open(said).read()
+        machine.write(PLUGSTACK, "required /nowhere/spank_container.so\n")
+        machine.run([script], "", variables, "/").succeeds()
+    told = open(said).read()
+    assert told.startswith("update|NodeName=n1|State=DRAIN|Reason=containers: scontainer: Slurm plugin: /nowhere/"), told
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +159,8 @@ def metrics(text):
             assert (kind == "counter") == name.endswith("_total"), line
             found[name] = {}
             continue
-        name, labels, value = re.fullmatch(r'(spank_container_[a-z_]+)(?:\{([a-z]+="[^"\\]*")\})? (\d+(?:\.\d+)?)', line).groups(default="")
+        parts = re.fullmatch(r'(spank_container_[a-z_]+)(?:\{([a-z]+="[^"\\]*")\})? (\d+(?:\.\d+)?)', line)
+        name, labels, value = parts.groups(default="")
         assert name == list(found)[-1] and labels not in found[name], line
         found[name][labels] = float(value)
     assert all(found.values()), found
@@ -152,7 +172,8 @@ def test_metrics_are_those_of_the_store():
         before = metrics(root("metrics").succeeds().out)
         assert before["spank_container_node_status"][""] == 0, before
         assert list(before["spank_container_info"]) == [f'version="{root("version").out.split()[1]}"'], before
-        assert before["spank_container_high_watermark_ratio"][""] == 0.9 and before["spank_container_store_limit_bytes"][""] == 0, before
+        assert before["spank_container_high_watermark_ratio"][""] == 0.9, before
+        assert before["spank_container_store_limit_bytes"][""] == 0, before
         assert "spank_container_starts_total" not in before, before
         root("pull", image("one-more", [{"one": b"1"}, {"two": b"2"}])).succeeds()
         os.makedirs(STORE + "/containers/1000/a-name")
@@ -190,8 +211,8 @@ def test_metrics_count_what_the_log_says():
     assert found["spank_container_pulls_total"][""] == 3 and found["spank_container_fuse_starts_total"][""] == 1, found
     assert found["spank_container_failures_total"]['kind="not_found"'] == 1, found
     assert found["spank_container_start_seconds_total"] == {
-        'phase="import"': 3.6004, 'phase="sources"': 0.0004, 'phase="layers"': 0.008, 'phase="overlay"': 0.0008, 'phase="pivot"': 0.0004,
-        'phase="root"': 0.004, 'phase="start"': 3.6208}, found
+        'phase="import"': 3.6004, 'phase="sources"': 0.0004, 'phase="layers"': 0.008, 'phase="overlay"': 0.0008,
+        'phase="pivot"': 0.0004, 'phase="root"': 0.004, 'phase="start"': 3.6208}, found
     assert counted()[:2] == (0, 0)
     root("metrics", "--log", "/nowhere.log").fails(1, "/nowhere.log")
     root("metrics", "--log", "/dev/zero").fails(1, "not a regular file")
@@ -202,11 +223,13 @@ def test_metrics_believe_no_text_of_a_user():
         START, "spank-container: " + START, "[2026] " + START, PLACE + " " + START, PLACE + START + " ", PLACE + START + " more=1",
         PLACE + "x " + START, PLACE + START.replace("job=7", "job=8"), PLACE + START.replace("user=ann", "user=ann uid=0"),
         PLACE + START.replace("layers=5", "layers=-5"), PLACE + START.replace("start_ms=905.2", "start_ms=9e9"),
-        PLACE + START.replace("905.2", "99999999999999.9"), PLACE + START.replace("pulled=1", "pulled=2"), PLACE + START.replace(" root_ms=1.0", ""),
+        PLACE + START.replace("905.2", "99999999999999.9"), PLACE + START.replace("pulled=1", "pulled=2"),
+        PLACE + START.replace(" root_ms=1.0", ""),
         PLACE.replace("7.0", "x.0") + START, PLACE.replace("] [7.0]", "]") + START, PLACE + "error: " + START,
-        "[2026-01-02T03:04:05.678] [7.0] task 0 (job name " + PLACE + START + ")", "[t] launch task 7.0 request: " + PLACE + START,
-        PLACE + START.replace("IMAGE", "x" * 5000), PLACE + "pull image \"" + START + "\": not found", PLACE + START[:-1] + "\0",
-        PLACE + FAILED.replace("not_found", 'a"b'), PLACE + FAILED + " kind=refused", "\udcff" * 100, PLACE, "[", "[] [] ", "[a] [1.", "[a] [.] spank-container: ",
+        PLACE[:32] + "task 0 (job name " + PLACE + START + ")", "[t] launch task 7.0 request: " + PLACE + START,
+        PLACE + START.replace("IMAGE", "x" * 5000), PLACE + "pull image \"" + START + "\": not found",
+        PLACE + START[:-1] + "\0", PLACE + FAILED.replace("not_found", 'a"b'), PLACE + FAILED + " kind=refused", "\udcff" * 100,
+        PLACE, "[", "[] [] ", "[a] [1.", "[a] [.] spank-container: ", "[a] [] spank-container: " + START,
     ]
     for line in hostile:
         assert counted(line)[:2] == (0, 0), line

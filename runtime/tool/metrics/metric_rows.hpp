@@ -39,7 +39,7 @@ inline constexpr MetricRow kMetricRows[] = {
 std::string sample(std::string_view name, std::string_view labels, std::string_view value);
 std::string sample(std::string_view name, std::uint64_t value);
 
-/// The samples in Prometheus's text format: in the order of the rows, below their HELP and TYPE. Without samples there is no metric.
+/// The samples in Prometheus's text format: in the order of the rows, each below its HELP and TYPE; none without samples.
 std::string metrics_text(const std::string& samples);
 
 }  // namespace spc::tool
