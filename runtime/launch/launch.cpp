@@ -1,5 +1,10 @@
 #include "launch/launch.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <ctime>
+
 #include "base/clock.hpp"
 #include "image/reference/location.hpp"
 #include "launch/after/saver.hpp"
@@ -18,8 +23,19 @@ namespace {
 struct Waited {
   std::optional<Led> led;  ///< by a process of this task; nothing: it follows
   bool is_first = false;   ///< of all that lead on this node
+  bool pulled = false;     ///< the image's record is younger than the start
   AgentMessage ready;
 };
+
+/// Whether the record of an image in the store, as the tasks are passed it, was made since `began`.
+bool made_since(const AgentMessage& ready, const timespec& began) {
+  struct statx status {};
+  if (ready.manifest == Digest() || ready.descriptors.size() < 2) return false;
+  if (::statx(ready.descriptors[1].get(), "", AT_EMPTY_PATH, STATX_BTIME, &status) != 0) return false;
+  const auto& made = status.stx_btime;
+  const bool later = made.tv_sec > began.tv_sec || (made.tv_sec == began.tv_sec && made.tv_nsec >= began.tv_nsec);
+  return (status.stx_mask & STATX_BTIME) != 0 && later;
+}
 
 Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint, EndingLeader& leader) {
   AgentLine line(SPC_TRY(AgentLine::join(call.step)), call.style, call.log);
@@ -40,6 +56,9 @@ Error with_advice(Error error, const TaskCall& call) {
   const std::string& image = asked->request.image;
   const TaskContext task{asked->request, asked->job, call.step, call.log};
   if (error.what().starts_with("pull image ")) say_import(task, Event::import_fails);
+  const auto number = asked->job.find("SLURM_LOCALID");
+  const bool tells = number == asked->job.end() || number->second == "0";  // one line from each node
+  if (tells) task.log.write(LogLevel::record, failure_record(image, error.kind(), asked->job));
   const auto location = ImageLocation::parse(image);
   const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
   const std::string advice = at_registry ? did_you_mean_file(image) : "";
@@ -69,7 +88,7 @@ Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entry
   const std::uint64_t end = now_us();
   entry.timing = timing(in, waited.ready, end - begin, end - before_entrypoint);
   if (waited.led && waited.is_first) {
-    const auto record = start_record(in.spec.image, in.as_on_host, in.spec, waited.ready, end - begin, task.job);
+    const auto record = start_record(in.spec.image, in.as_on_host, in.spec, waited.ready, waited.pulled, end - begin, task.job);
     task.log.write(LogLevel::record, record);
   }
   if (task.save_path()) tell_saver_of_task(task.step);
@@ -80,6 +99,8 @@ Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entry
 
 Result<TaskEntry> launch(const TaskCall& call) {
   const std::uint64_t begin = now_us();
+  timespec began{};
+  ::clock_gettime(CLOCK_REALTIME, &began);
   SPC_TRY(keep_nothing_else());
   auto entrypoint = Entrypoint::with_probe();
   EndingLeader leader;  // it ends while we enter
@@ -94,6 +115,7 @@ Result<TaskEntry> launch(const TaskCall& call) {
   }
   if ((waited->ready.namespaces & own_pid) != 0) leader.await();  // another process of ours enters, and is not its parent
   if (call.before_entering) call.before_entering();
+  waited->pulled = made_since(waited->ready, began);
   auto in = SPC_TRY(enter(std::move(waited->ready), call));
   return finish(std::move(in), *waited, entrypoint, call, begin);
 }

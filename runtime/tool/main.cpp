@@ -43,6 +43,7 @@ const Command kCommands[] = {
     {"info", "", "show locations of images and configuration", "", kInfoOptions, 0, 0, false, 1, run_info},
     {"doctor", "[FILE|-]", "explain the log of a failed job, or check this machine", kDoctorHelp, kDoctorOptions, 0, 1, false, 2,
      run_doctor},
+    {"metrics", "", "print the node's state for Prometheus", kMetricsHelp, kMetricsOptions, 0, 0, false, 1, run_metrics},
     {"cdi", "list|show|generate [DEVICE]", "list and describe CDI devices", kCdiHelp, kCdiOptions, 1, 2, false, 1, run_cdi},
     {"completion", "SHELL", "print the completion script for a shell", kCompletionHelp, kNoOptions, 1, 1, false, 1,
      run_completion},

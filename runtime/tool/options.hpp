@@ -127,6 +127,8 @@ inline constexpr OptionRow kInfoOptions[] = {
 
 inline constexpr OptionRow kDoctorOptions[] = {
     {"--job", nullptr, "check what GPUs, NCCL and MPI need on this node; run it in a step: srun scontainer doctor --job"},
+    {"--node", nullptr, "check only what containers of jobs need on this node, for Slurm's HealthCheckProgram"},
+    {"-q,--quiet", nullptr, "with --node: print only what is wrong, on standard error, a line each"},
     {"--json", nullptr, "print JSON"},
     {"--registry", "HOST[:PORT]", "check this registry instead of the default one"},
 };
@@ -138,12 +140,23 @@ inline constexpr char kDoctorHelp[] =
     "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and NCCL settings. The permissions of a\n"
     "step are visible only in a step: run it with srun, without a container and with the options of the failed job. It opens no\n"
     "device and changes nothing.\n\n"
+    "--node uses no network and answers in about ten seconds even if a file system hangs. Run it as root.\n\n"
     "The exit status is 0 if all checks pass or FILE contains no known failure, 1 if a check failed or FILE contains a known\n"
-    "failure, 2 if FILE cannot be read.\n\n"
+    "failure, 2 if FILE cannot be read, 3 with --node if there are only warnings: jobs can start containers.\n\n"
     "examples:\n"
     "  scontainer doctor slurm-4711.out\n"
     "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
     "  srun --label --nodes=2 --ntasks-per-node=1 --gpus-per-task=1 --mpi=pmix scontainer doctor --job\n";
+
+inline constexpr OptionRow kMetricsOptions[] = {
+    {"--log", "FILE", "count also starts, pulls and failures in slurmd's log"},
+};
+inline constexpr char kMetricsHelp[] =
+    "For node_exporter's textfile collector, as root. Each metric and what it counts is in scontainer(1).\n"
+    "Of slurmd's log only whole lines of starts and failures count. They are written by processes of the users: figures to watch a\n"
+    "cluster with, no accounting.\n\n"
+    "examples:\n"
+    "  scontainer metrics --log=/var/log/slurm/slurmd.log > .new && mv .new spank_container.prom\n";
 
 inline constexpr OptionRow kCdiOptions[] = {
     {"--json", nullptr, "list, show: print JSON"},

@@ -18,6 +18,7 @@ SETTINGS = {
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
 TOOL_PAGE = ROOT / "packaging/man/scontainer.1"
+METRICS = "runtime/tool/metrics/metric_rows.hpp"
 STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
 
 
@@ -191,12 +192,31 @@ def tool_problems(stage):
         yield from difference(told, options_in_help(text), f"options of scontainer {name} in {relative(TOOL_PAGE)}")
 
 
+# --- metrics ---
+
+
+def metric_problems():
+    """name -> (type, help): the manual page has the rows."""
+    source = (ROOT / METRICS).read_text()
+    table = source[source.index("kMetricRows[] = {") : source.index("\n};", source.index("kMetricRows[] = {"))]
+    rows = {name: (kind, text) for name, kind, text in re.findall(r'\{"(\w+)", "(\w+)",\s*"([^"]+)"\}', table)}
+    if len(rows) != len(re.findall(r'^    \{"', table, re.M)) or not rows:
+        raise ValueError(f"{METRICS}: the table is not written as documents.py reads it")
+    part = plain(TOOL_PAGE).split("\n.SS metrics\n")[1].split("\n.SS ")[0]
+    page = {name: (kind, text) for name, kind, text in re.findall(r"^\.TP\n(spank_container_\w+) \((\w+)\)\n(.*)$", part, re.M)}
+    yield from difference(page, rows, f"metrics in {relative(TOOL_PAGE)}")
+    for name in sorted(set(page) & set(rows)):
+        if page[name] != rows[name]:
+            yield f"{name} is {rows[name]} in {METRICS}, {page[name]} in the manual page"
+
+
 def check(report, stage):
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
+    report.check("the manual page of scontainer has the metrics of the rows", metric_problems())
     report.check("the manual page of hooks names every key that is read", hook_key_problems())
     report.check("the manual page has the settings of the rows, with defaults", setting_problems())
     report.check("hooks read no setting that does not exist, and each as what it is", read_key_problems())

@@ -23,6 +23,29 @@ const char* name_of(ContainerSpec::From from) {
   return "-";
 }
 
+const char* name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid: return "invalid";
+    case ErrorKind::not_found: return "not_found";
+    case ErrorKind::refused: return "refused";
+    case ErrorKind::unavailable: return "unavailable";
+    case ErrorKind::no_space: return "no_space";
+    case ErrorKind::corrupt: return "corrupt";
+    case ErrorKind::system: return "system";
+    case ErrorKind::internal: return "internal";
+  }
+  return "internal";
+}
+
+/// Where it was, as Slurm's variables say.
+std::string place_of(const std::map<std::string, std::string>& job) {
+  const auto variable = [&](const char* name) {
+    const auto found = job.find(name);
+    return found == job.end() || found->second.empty() ? std::string("-") : printable(found->second);
+  };
+  return formatted("job={} step={} node={}", variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"), variable("SLURMD_NODENAME"));
+}
+
 }  // namespace
 
 void tell_image(const std::string& image, ContainerSpec& spec) {
@@ -33,20 +56,19 @@ void tell_image(const std::string& image, ContainerSpec& spec) {
 }
 
 std::string start_record(const std::string& image, const UserIdentity& user, const ContainerSpec& spec, const TaskMessage& ready,
-                         std::uint64_t microseconds, const std::map<std::string, std::string>& job) {
-  const auto variable = [&](const char* name) {
-    const auto found = job.find(name);
-    return found == job.end() || found->second.empty() ? std::string("-") : printable(found->second);
-  };
+                         bool pulled, std::uint64_t microseconds, const std::map<std::string, std::string>& job) {
+  const auto ms = [&](Phase phase) { return milliseconds(ready.times[static_cast<std::size_t>(phase)]); };
   return formatted(
-      "start job={} step={} node={} uid={} user={} image={} digest={} from={} layers={} shared={} "
-      "fuse={} import_ms={} start_ms={}",
-      variable("SLURM_JOB_ID"), variable("SLURM_STEP_ID"), variable("SLURMD_NODENAME"), user.uid,
-      user.name.empty() ? "-" : printable(user.name), in_quotes(image),
-      spec.manifest ? spec.manifest->str() : "-", name_of(spec.from), ready.layers,
-      ready.layers_shared, ready.layers_served,
-      milliseconds(ready.times[static_cast<std::size_t>(Phase::import)]),
-      milliseconds(microseconds));
+      "start {} uid={} user={} image={} digest={} from={} layers={} shared={} fuse={} pulled={} import_ms={} "
+      "sources_ms={} layers_ms={} overlay_ms={} pivot_ms={} root_ms={} start_ms={}",
+      place_of(job), user.uid, user.name.empty() ? "-" : printable(user.name), in_quotes(image),
+      spec.manifest ? spec.manifest->str() : "-", name_of(spec.from), ready.layers, ready.layers_shared, ready.layers_served,
+      pulled ? 1 : 0, ms(Phase::import), ms(Phase::sources), ms(Phase::layers), ms(Phase::overlay), ms(Phase::pivot),
+      ms(Phase::root_setup), milliseconds(microseconds));
+}
+
+std::string failure_record(const std::string& image, ErrorKind kind, const std::map<std::string, std::string>& job) {
+  return formatted("failed {} image={} kind={}", place_of(job), in_quotes(image), name_of(kind));
 }
 
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint) {

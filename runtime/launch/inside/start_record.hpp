@@ -12,9 +12,13 @@ namespace spc {
 /// SCONTAINER_IMAGE_NAME, as requested, and SCONTAINER_IMAGE_DIGEST.
 void tell_image(const std::string& image, ContainerSpec& spec);
 
-/// One line of key=value about a completed start, for the administrator's log; texts are quoted.
+/// One line of key=value about a completed start, for the administrator's log; texts are quoted. `scontainer metrics` reads it,
+/// and spank-container.conf(5) lists the keys: their names and order are kept. `pulled`: the image was pulled for this start.
 std::string start_record(const std::string& image, const UserIdentity& user, const ContainerSpec& spec, const TaskMessage& ready,
-                         std::uint64_t microseconds, const std::map<std::string, std::string>& job);
+                         bool pulled, std::uint64_t microseconds, const std::map<std::string, std::string>& job);
+
+/// The same about a start that failed on this node.
+std::string failure_record(const std::string& image, ErrorKind kind, const std::map<std::string, std::string>& job);
 
 /// The timing breakdown for the user, one line.
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint);

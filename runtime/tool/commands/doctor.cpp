@@ -64,34 +64,58 @@ std::vector<Finding> examine_machine(const std::string& registry) {
   return findings;
 }
 
-/// Whether none failed.
-bool report(const std::vector<Finding>& findings, bool as_json) {
-  bool failed = false;
+/// Only what is wrong, as errors are told.
+void report_wrong(const std::vector<Finding>& findings) {
+  for (const Finding& one : findings) {
+    if (one.verdict == Finding::Verdict::ok) continue;
+    const char* kind = one.verdict == Finding::Verdict::warning ? "warning: " : "";
+    const std::string hint = one.cure.empty() ? "" : formatted(" (hint: {})", one.cure);
+    report_error(formatted("{}{}: {}{}", kind, one.what, printable(one.detail), hint));
+  }
+}
+
+void report(const std::vector<Finding>& findings, bool as_json) {
   Json list = Json::array();
   for (const Finding& finding : findings) {
-    failed = failed || finding.verdict == Finding::Verdict::failed;
     list.push_back(
         {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"detail", finding.detail}, {"cure", finding.cure}});
     if (!as_json) print_finding(finding);
   }
   if (as_json) std::puts(list.str(2).c_str());
-  return !failed;
+}
+
+int examine_for_slurm(bool quiet, bool as_json) {
+  constexpr int kStatus[] = {0, 3, 1};  // ok, warning, failed: 2 is wrong usage
+  const auto findings = examine_health();
+  if (quiet) {
+    report_wrong(findings);
+  } else {
+    report(findings, as_json);
+  }
+  return kStatus[static_cast<std::size_t>(worst_of(findings))];
 }
 
 }  // namespace
 
 Result<int> run_doctor(const Arguments& arguments) {
   const int asked = static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
-                    static_cast<int>(arguments.has("registry"));
+                    static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node"));
   if (asked > 1) {
-    return Error(ErrorKind::invalid, "doctor takes only one of FILE, --job and --registry").hint("scontainer doctor --help");
+    return Error(ErrorKind::invalid, "doctor takes only one of FILE, --job, --node and --registry")
+        .hint("scontainer doctor --help");
   }
   const bool as_json = arguments.has("json");
+  if (arguments.has("quiet") && (!arguments.has("node") || as_json)) {
+    return Error(ErrorKind::invalid, "doctor --quiet belongs to --node, without --json").hint("scontainer doctor --help");
+  }
+  if (arguments.has("node")) return examine_for_slurm(arguments.has("quiet"), as_json);
   if (!arguments.words.empty()) {
     const bool recognised = SPC_TRY(explain_log(arguments.words[0], as_json));
     return recognised ? 1 : 0;
   }
-  return report(arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry")), as_json) ? 0 : 1;
+  const auto findings = arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry"));
+  report(findings, as_json);
+  return worst_of(findings) == Finding::Verdict::failed ? 1 : 0;
 }
 
 }  // namespace spc::tool

@@ -15,6 +15,17 @@ std::vector<Finding> examine_kernel();
 std::vector<Finding> examine_own_store(const Places& places);
 /// Programs, service user, node store, plugin: what jobs need on this machine.
 std::vector<Finding> examine_node();
+// Its parts.
+Finding examine_programs();
+Finding examine_service_user();
+Finding examine_node_store();
+Finding examine_plugin();
+/// What root's containers need of the kernel.
+std::vector<Finding> examine_kernel_of_node();
+/// What HealthCheckProgram asks: whether jobs can start containers on this node. Without network; answers in about ten seconds
+/// whatever hangs.
+std::vector<Finding> examine_health();
+Finding::Verdict worst_of(const std::vector<Finding>& findings);
 /// The registry HOST[:PORT], contacted over HTTP as `import` does.
 Finding examine_registry(const std::string& config_path, const std::string& registry);
 Finding examine_config(const std::string& path);

@@ -83,4 +83,13 @@ std::vector<Finding> examine_kernel() {
   return findings;
 }
 
+std::vector<Finding> examine_kernel_of_node() {
+  constexpr auto kBad = Finding::Verdict::failed;
+  // Where the kernel maps owners, only users' image files need it.
+  const auto without_fuse = running_kernel() >= kMapsSquashfs ? Finding::Verdict::warning : kBad;
+  return {kernel_is_new(),
+          finding("user namespaces", tried(own_namespaces), kBad, "sysctl user.max_user_namespaces must be above 0"),
+          finding("FUSE", tried(fuse_mount), without_fuse, "modprobe fuse; /dev/fuse must have mode 0666")};
+}
+
 }  // namespace spc::tool

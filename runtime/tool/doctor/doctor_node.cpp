@@ -12,6 +12,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
 #include "image/registry/http.hpp"
@@ -31,55 +32,6 @@ std::string free_space(const std::string& path) {
                    human_bytes(std::uint64_t{status.f_bavail} * status.f_frsize));
 }
 
-Finding examine_programs() {
-  for (const char* name : {"import", "layer-writer", "fuse", "agent"}) {
-    const std::string path = helper_program(name);
-    if (::access(path.c_str(), X_OK) == 0) continue;
-    return {"programs", Verdict::failed, formatted("{}: {}", path, std::strerror(errno)),
-            "install spank-container completely"};
-  }
-  const std::string import = helper_program("import");
-  return {"programs", Verdict::ok, import.substr(0, import.rfind('/')), ""};
-}
-
-Finding examine_service_user() {
-  const passwd* user = ::getpwnam("spank-container");
-  constexpr char kCure[] = "for Slurm jobs: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container";
-  if (user == nullptr) return {"service user", Verdict::warning, "no user spank-container", kCure};
-  if (user->pw_uid == 0) return {"service user", Verdict::failed, "spank-container is root", "give it a UID of its own"};
-  return {"service user", Verdict::ok, "spank-container, uid " + std::to_string(user->pw_uid), ""};
-}
-
-Finding examine_node_store() {
-  constexpr char kWhat[] = "node store";
-  const passwd* user = ::getpwnam("spank-container");
-  struct Wanted {
-    const char* path;
-    bool of_service_user;
-    mode_t mode;
-  };
-  static constexpr Wanted kWanted[] = {{"", false, 0755},
-                                       {"/layers", false, 0755},
-                                       {"/layers/sha256", false, 0750},
-                                       {"/records", false, 0750},
-                                       {"/names", false, 0755},
-                                       {"/grants", false, 0750},
-                                       {"/images", true, 0700}};
-  for (const Wanted& wanted : kWanted) {
-    const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
-    struct stat status {};
-    if (::lstat(path.c_str(), &status) != 0) {
-      return {kWhat, Verdict::warning, formatted("{}: {}", path, std::strerror(errno)),
-              "for Slurm jobs: start slurmd, which creates the store"};
-    }
-    const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
-    if (!S_ISDIR(status.st_mode) || status.st_uid != owner || (status.st_mode & 07777) != wanted.mode) {
-      return {kWhat, Verdict::failed, path + " has a wrong owner or mode", "restart slurmd, which corrects them"};
-    }
-  }
-  return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR), ""};
-}
-
 /// The file that a line of plugstack.conf means: a path, or a name in Slurm's plugin directory.
 std::string plugin_file(const std::string& name) {
   if (name[0] == '/') return name;
@@ -92,6 +44,26 @@ std::string plugin_file(const std::string& name) {
     if (!first.empty()) return first;
   }
   return {};
+}
+
+/// A plugstack.conf with what it includes.
+std::string plugstack(const std::string& path, unsigned depth = 0) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const auto read = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
+  std::string text = read ? *read : std::string();
+  for (const std::string_view line : split(read ? std::string_view(*read) : std::string_view(), '\n')) {
+    constexpr std::string_view kInclude = "include";
+    const std::string_view words = trimmed(line);
+    if (!words.starts_with(kInclude) || depth == 3) continue;
+    std::string pattern(trimmed(words.substr(kInclude.size())));
+    if (!pattern.starts_with('/')) pattern = path.substr(0, path.rfind('/') + 1) + pattern;
+    glob_t found{};
+    if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+      for (std::size_t i = 0; i < found.gl_pathc; ++i) text += "\n" + plugstack(found.gl_pathv[i], depth + 1);
+    }
+    ::globfree(&found);
+  }
+  return text;
 }
 
 /// The name of our plugin in a line of plugstack.conf that asks for it.
@@ -109,13 +81,87 @@ std::string plugin_named_in(const std::string& text) {
   return {};
 }
 
+class Answer final : public HttpHandler {
+ public:
+  Take body(const HttpHead&, std::span<const std::byte>) override { return Take::taken; }
+  void ended(const HttpHead& head, HttpEnd end) override {
+    status = head.status;
+    error = std::move(end.error);
+    done = true;
+  }
+  long status = 0;
+  std::optional<Error> error;
+  bool done = false;
+};
+
+}  // namespace
+
+Finding examine_programs() {
+  constexpr char kPrograms[] = "programs";
+  for (const char* name :
+       {"import", "layer-writer", "layer-verifier", "fuse", "user-source", "save", "container-helper", "agent"}) {
+    const std::string path = helper_program(name);
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), X_OK) != 0) {
+      return {kPrograms, Verdict::failed, formatted("{}: {}", path, std::strerror(errno)),
+              "install spank-container completely"};
+    }
+    if ((status.st_uid != 0 && status.st_uid != ::geteuid()) || (status.st_mode & 022) != 0) {
+      return {kPrograms, Verdict::failed, path + " can be changed by others",
+              formatted("chown root {0} && chmod 0711 {0}", path)};
+    }
+    // What users may not read they cannot trace.
+    if (::geteuid() == 0 && (status.st_mode & 07777) != 0711) {
+      return {kPrograms, Verdict::warning, path + " does not have mode 0711", "chmod 0711 " + path};
+    }
+  }
+  const std::string import = helper_program("import");
+  return {kPrograms, Verdict::ok, import.substr(0, import.rfind('/')), ""};
+}
+
+Finding examine_service_user() {
+  const passwd* user = ::getpwnam("spank-container");
+  constexpr char kCure[] = "for Slurm jobs: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container";
+  if (user == nullptr) return {"service user", Verdict::warning, "no user spank-container", kCure};
+  if (user->pw_uid == 0) return {"service user", Verdict::failed, "spank-container is root", "give it a UID of its own"};
+  return {"service user", Verdict::ok, "spank-container, uid " + std::to_string(user->pw_uid), ""};
+}
+
+Finding examine_node_store() {
+  constexpr char kWhat[] = "node store";
+  const passwd* user = ::getpwnam("spank-container");
+  struct StorePart {
+    const char* path;
+    bool of_service_user;
+    mode_t mode;
+  };
+  static constexpr StorePart kWanted[] = {{"", false, 0755},
+                                       {"/layers", false, 0755},
+                                       {"/layers/sha256", false, 0750},
+                                       {"/records", false, 0750},
+                                       {"/names", false, 0755},
+                                       {"/grants", false, 0750},
+                                       {"/images", true, 0700}};
+  for (const StorePart& wanted : kWanted) {
+    const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) {
+      return {kWhat, Verdict::warning, formatted("{}: {}", path, std::strerror(errno)),
+              "for Slurm jobs: start slurmd, which creates the store"};
+    }
+    const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
+    if (!S_ISDIR(status.st_mode) || status.st_uid != owner || (status.st_mode & 07777) != wanted.mode) {
+      return {kWhat, Verdict::failed, path + " has a wrong owner or mode", "restart slurmd, which corrects them"};
+    }
+  }
+  return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR), ""};
+}
+
 Finding examine_plugin() {
   constexpr char kWhat[] = "Slurm plugin";
-  for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf", "/usr/local/etc/plugstack.conf"}) {
-    const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-    if (!file) continue;
-    const auto text = read_file(file.get(), 1 << 20);
-    const std::string name = text ? plugin_named_in(*text) : std::string();
+  for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf", "/usr/local/etc/plugstack.conf",
+                           "/run/slurm/conf/plugstack.conf"}) {
+    const std::string name = plugin_named_in(plugstack(path));
     if (name.empty()) continue;
     const std::string plugin = plugin_file(name);
     if (plugin.empty()) {
@@ -134,21 +180,6 @@ Finding examine_plugin() {
   return {kWhat, Verdict::warning, "no plugstack.conf names spank_container.so",
           "for Slurm jobs: add the line \"required spank_container.so\" to plugstack.conf"};
 }
-
-class Answer final : public HttpHandler {
- public:
-  Take body(const HttpHead&, std::span<const std::byte>) override { return Take::taken; }
-  void ended(const HttpHead& head, HttpEnd end) override {
-    status = head.status;
-    error = std::move(end.error);
-    done = true;
-  }
-  long status = 0;
-  std::optional<Error> error;
-  bool done = false;
-};
-
-}  // namespace
 
 std::vector<Finding> examine_own_store(const Places& places) {
   constexpr char kWhat[] = "your store";

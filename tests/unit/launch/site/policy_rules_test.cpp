@@ -129,9 +129,12 @@ TEST_CASE("the line about a start is one line whatever the texts are") {
   ready.layers = 3;
   ready.times[static_cast<std::size_t>(Phase::import)] = 1234;
   const std::map<std::string, std::string> job{{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}, {"SLURMD_NODENAME", "n\n1"}};
-  CHECK(start_record("a\nb\" digest=forged", user, spec, ready, 5678, job) ==
+  ready.times[static_cast<std::size_t>(Phase::root_setup)] = 900;
+  CHECK(start_record("a\nb\" digest=forged", user, spec, ready, true, 5678, job) ==
         "start job=12 step=0 node=n\\n1 uid=7 user=alice image=\"a\\nb\\\" digest=forged\" digest=- from=store layers=3 shared=0 "
-        "fuse=0 import_ms=1.2 start_ms=5.7");
+        "fuse=0 pulled=1 import_ms=1.2 sources_ms=0.0 layers_ms=0.0 overlay_ms=0.0 pivot_ms=0.0 root_ms=0.9 start_ms=5.7");
+  CHECK(failure_record("a b\n", ErrorKind::not_found, job) ==
+        "failed job=12 step=0 node=n\\n1 image=\"a b\\n\" kind=not_found");
 }
 
 TEST_CASE("a task knows the image that it runs in and no other") {

@@ -1,0 +1,74 @@
+#include "tool/doctor/store_state.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <string_view>
+
+#include "base/directory.hpp"
+#include "protocol/store_layout.hpp"
+
+namespace spc::tool {
+namespace {
+
+constexpr int kPlainDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+bool is_digest(std::string_view name) {
+  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+bool is_number(std::string_view name) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// How many entries `counts`; nothing if the directory cannot be read.
+std::optional<std::uint64_t> count_in(int parent, const char* directory, const std::function<bool(DirectoryReader&)>& counts) {
+  std::uint64_t number = 0;
+  DirectoryReader entries(UniqueFd(::openat(parent, directory, kPlainDirectory)));
+  while (entries.next()) number += counts(entries) ? 1 : 0;
+  return entries.error() == 0 ? std::optional(number) : std::nullopt;
+}
+
+/// Only their names: locks and notes are left alone.
+std::optional<std::uint64_t> count_containers(int store) {
+  std::uint64_t number = 0;
+  const auto users = count_in(store, "containers", [&](DirectoryReader& user) {
+    if (!is_number(user.name())) return false;  // the trash
+    number += count_in(user.descriptor(), user.c_name(), [](DirectoryReader&) { return true; }).value_or(0);
+    return true;
+  });
+  return users ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+Result<StoreState> state_of_store(const std::string& path) {
+  const UniqueFd store(::open(path.c_str(), kPlainDirectory));
+  if (!store) return Error::from_errno(errno, "open the image store " + in_quotes(path));
+  struct statvfs system {};
+  if (::fstatvfs(store.get(), &system) != 0) return Error::from_errno(errno, "get the free space of " + in_quotes(path));
+  StoreState state;
+  state.size = std::uint64_t{system.f_blocks} * system.f_frsize;
+  state.used = std::uint64_t{system.f_blocks - system.f_bfree} * system.f_frsize;
+  state.free = std::uint64_t{system.f_bavail} * system.f_frsize;
+  state.inodes = system.f_files;
+  state.free_inodes = system.f_favail;
+  state.images = count_in(store.get(), store_layout::kRecords, [](DirectoryReader& one) { return is_digest(one.name()); });
+  state.layers = count_in(store.get(), store_layout::kLayers, [&](DirectoryReader& one) {
+    std::string_view name = one.name();
+    if (!name.ends_with(store_layout::kLayerEnding)) return false;
+    name.remove_suffix(store_layout::kLayerEnding.size());
+    struct stat status {};
+    if (!is_digest(name) || ::fstatat(one.descriptor(), one.c_name(), &status, AT_SYMLINK_NOFOLLOW) != 0) return false;
+    state.layer_bytes += static_cast<std::uint64_t>(status.st_size);
+    return true;
+  });
+  state.containers = count_containers(store.get());
+  return state;
+}
+
+}  // namespace spc::tool

@@ -1,0 +1,43 @@
+"""A node's life: what HealthCheckProgram and Prometheus are told of it."""
+import json
+import re
+
+from harness import equal, expect, test
+
+NAME = "registry:5000/suites/base:1"
+LOG = "/var/log/slurm/slurmd.log"
+
+
+def counters(cluster, node="node01"):
+    text = cluster.root(node, "scontainer", "metrics", f"--log={LOG}").good()
+    return {name: float(value) for name, value in re.findall(r"^(spank_container_\S+) (\S+)$", text, re.M)}
+
+
+def risen(before, after):
+    """The counters without those of time, and by how much."""
+    return {name.removeprefix("spank_container_"): after[name] - before[name] for name in after
+            if "_total" in name and "seconds" not in name and after[name] != before[name]}
+
+
+@test
+def a_healthy_node_is_silent_and_counts_its_starts(cluster):
+    done = cluster.root("node01", "scontainer", "doctor", "--node", "--quiet")
+    equal((done.rc, done.out, done.err), (0, "", ""), "what a healthy node says", done)
+    images = json.loads(cluster.root("node01", "scontainer", "images", "--json").good())
+    for image in images:
+        if any(name["name"].startswith(NAME) for name in image["names"]):
+            cluster.root("node01", "scontainer", "rm", image["digest"]).good()
+    begin = counters(cluster)
+    equal(begin["spank_container_node_status"], 0, "node_status")
+    srun = ("srun", "-w", "node01", "-n2", f"--container-image={NAME}", "true")
+    cluster.run(*srun).good()
+    pulled = counters(cluster)
+    equal(risen(begin, pulled), {"starts_total": 1, "pulls_total": 1}, "counters of a start that pulls")
+    cluster.run(*srun).good()
+    again = counters(cluster)
+    equal(risen(pulled, again), {"starts_total": 1}, "counters of a start that does not")
+    phase = 'spank_container_start_seconds_total{phase="%s"}'
+    expect(all(again[phase % name] > pulled[phase % name] for name in ("layers", "root", "start")), f"no time has passed: {again}")
+    done = cluster.run("srun", "-w", "node01", "-n2", "--container-image=registry:5000/suites/nothing:1", "true")
+    expect(done.rc != 0, "an image that does not exist was started", done)
+    equal(risen(again, counters(cluster)), {'failures_total{kind="not_found"}': 1}, "counters of a failure")

@@ -1,0 +1,242 @@
+"""What a site asks a node: scontainer doctor --node for HealthCheckProgram, scontainer metrics for Prometheus."""
+
+import contextlib
+import ctypes
+import os
+import re
+import time
+
+import machine
+from machine import image, root, user
+
+STORE = "/var/lib/spank-container"
+PLUGSTACK = "/etc/slurm/plugstack.conf"
+CONFIG = "/etc/spank-container/config.toml"
+
+
+@contextlib.contextmanager
+def node():
+    """It can run jobs: slurmd was started, and plugstack.conf includes a file that names the plugin."""
+    root("pull", image("on-a-node", [{"etc/hello": b"hello\n"}])).succeeds()
+    os.makedirs("/etc/slurm/plugstack.conf.d", exist_ok=True)
+    machine.write(PLUGSTACK, "include plugstack.conf.d/*.conf\n")
+    machine.write("/etc/slurm/plugstack.conf.d/container.conf", "required spank_container.so\n")
+    try:
+        yield
+    finally:
+        os.unlink("/etc/slurm/plugstack.conf.d/container.conf")
+        os.unlink(PLUGSTACK)
+
+
+@contextlib.contextmanager
+def small_store(megabytes):
+    machine.mount("-t", "tmpfs", "-o", f"mode=755,size={megabytes}m", "small", STORE)
+    try:
+        root("pull", image("small", [{"a": b"1"}])).succeeds()
+        yield
+    finally:
+        machine.run(["umount", STORE], "", machine.environment(), "/").succeeds()
+
+
+def wrong(status, *texts):
+    """Lines of --quiet, all of them about what is expected to be wrong."""
+    done = root("doctor", "--node", "--quiet")
+    lines = done.err.splitlines()
+    assert done.status == status and done.out == "" and len(lines) == len(texts), done
+    for text, line in zip(texts, lines):
+        assert line.startswith("scontainer: ") and text in line, f"{text!r} is not in {line!r}"
+    return lines
+
+
+def test_a_healthy_node_says_nothing():
+    with node():
+        done = root("doctor", "--node", "--quiet")
+        assert (done.status, done.out, done.err) == (0, "", ""), done
+        told = root("doctor", "--node", "--json").json()
+        assert {one["verdict"] for one in told} == {"ok"}, told
+        checks = {one["check"] for one in told}
+        assert {"kernel", "programs", "node store", "space of the store", "config.toml", "Slurm plugin"} <= checks, told
+        assert not any("registry" in one["check"] for one in told), told
+        assert len(root("doctor", "--node").succeeds("ok      programs: ").out.splitlines()) == len(told)
+    root("doctor", "--node", "--job").fails(2, "--node")
+    root("doctor", "--quiet").fails(2, "--node")
+    root("doctor", "--node", "--quiet", "--json").fails(2, "--json")
+
+
+def test_a_node_without_its_plugin_line_is_a_warning():
+    with node():
+        machine.write(PLUGSTACK, "")
+        wrong(3, "warning: Slurm plugin: no plugstack.conf")
+        machine.write(PLUGSTACK, "required /nowhere/spank_container.so\n")
+        wrong(1, "Slurm plugin: /nowhere/spank_container.so")
+
+
+def test_a_node_that_can_start_no_container_is_told():
+    with node():
+        machine.write(CONFIG, machine.settings + "nonsense = 1\n")
+        try:
+            wrong(1, "config.toml: ")
+            assert "spank_container_node_status 2" in root("metrics").succeeds().out
+        finally:
+            machine.write(CONFIG, machine.settings)
+        machine.mount("-t", "tmpfs", "-o", "mode=755", "empty", STORE)
+        try:
+            wrong(1, "node store: /var/lib/spank-container/layers: ")
+        finally:
+            machine.run(["umount", STORE], "", machine.environment(), "/").succeeds()
+        os.chmod(STORE + "/grants", 0o755)
+        try:
+            wrong(1, "node store: /var/lib/spank-container/grants has a wrong owner or mode")
+        finally:
+            os.chmod(STORE + "/grants", 0o750)
+        os.chmod("/run/spank-container/steps", 0o755)
+        try:
+            wrong(1, "node's state: /run/spank-container/steps has a wrong owner or mode")
+        finally:
+            os.chmod("/run/spank-container/steps", 0o700)
+
+
+def test_a_store_that_other_data_fills_is_told():
+    with node(), small_store(16):
+        wrong(0)
+        with open(STORE + "/junk", "wb") as junk:
+            junk.write(bytes(15 << 20))
+        wrong(3, "warning: space of the store: ")
+        with contextlib.suppress(OSError), open(STORE + "/more", "wb", buffering=0) as junk:
+            while junk.write(bytes(4096)):
+                pass
+        wrong(1, "space of the store: ")
+        found = metrics(root("metrics").succeeds().out)
+        assert found["spank_container_store_free_bytes"][""] == 0 and found["spank_container_node_status"][""] == 2, found
+
+
+def test_a_file_system_that_hangs_does_not_hang_doctor():
+    libc = ctypes.CDLL(None, use_errno=True)
+    with node():
+        device = os.open("/dev/fuse", os.O_RDWR)
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+        assert libc.mount(b"hangs", b"/etc/slurm", b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+        try:
+            began = time.monotonic()
+            wrong(1, "Slurm plugin: no answer")
+            assert time.monotonic() - began < 10
+        finally:
+            os.close(device)
+            libc.umount2(b"/etc/slurm", 2)
+
+
+def test_the_example_drains_a_node_that_can_start_no_container_and_no_other():
+    fakes, said = os.path.join(machine.work, "fakes"), os.path.join(machine.work, "scontrol-said")
+    os.makedirs(fakes)
+    machine.write(fakes + "/scontrol", f'#!/bin/sh\nprintf "%s|" "$@" >>{said}\n')
+    os.chmod(fakes + "/scontrol", 0o755)
+    script = "/usr/share/doc/spank-container/examples/node-health.sh"
+    variables = machine.environment(PATH=f"{fakes}:/usr/bin:/bin", SLURMD_NODENAME="n1")
+    with node():
+        machine.run([script], "", variables, "/").succeeds()
+        machine.write(PLUGSTACK, "")
+        machine.run([script], "", variables, "/").succeeds()
+        assert not os.path.exists(said), open(said).read()
+        machine.write(PLUGSTACK, "required /nowhere/spank_container.so\n")
+        machine.run([script], "", variables, "/").succeeds()
+    told = open(said).read()
+    assert told.startswith("update|NodeName=n1|State=DRAIN|Reason=containers: scontainer: Slurm plugin: /nowhere/"), told
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def metrics(text):
+    """name -> labels -> value; every line as Prometheus's format has it, each metric in one block below its HELP and TYPE."""
+    found, kind = {}, None
+    assert text.endswith("\n"), text
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("# HELP "):
+            name = re.fullmatch(r"# HELP (spank_container_[a-z_]+) \S.*", line)[1]
+            assert name not in found, f"{name} is there twice"
+            kind = re.fullmatch(rf"# TYPE {name} (counter|gauge)", next(lines))[1]
+            assert (kind == "counter") == name.endswith("_total"), line
+            found[name] = {}
+            continue
+        parts = re.fullmatch(r'(spank_container_[a-z_]+)(?:\{([a-z]+="[^"\\]*")\})? (\d+(?:\.\d+)?)', line)
+        name, labels, value = parts.groups(default="")
+        assert name == list(found)[-1] and labels not in found[name], line
+        found[name][labels] = float(value)
+    assert all(found.values()), found
+    return found
+
+
+def test_metrics_are_those_of_the_store():
+    with node():
+        before = metrics(root("metrics").succeeds().out)
+        assert before["spank_container_node_status"][""] == 0, before
+        assert list(before["spank_container_info"]) == [f'version="{root("version").out.split()[1]}"'], before
+        assert before["spank_container_high_watermark_ratio"][""] == 0.9, before
+        assert before["spank_container_store_limit_bytes"][""] == 0, before
+        assert "spank_container_starts_total" not in before, before
+        root("pull", image("one-more", [{"one": b"1"}, {"two": b"2"}])).succeeds()
+        os.makedirs(STORE + "/containers/1000/a-name")
+        try:
+            after = metrics(root("metrics").succeeds().out)
+        finally:
+            os.removedirs(STORE + "/containers/1000/a-name")
+        for name, more in (("images", 1), ("layers", 2), ("named_containers", 1)):
+            assert after[f"spank_container_{name}"][""] == before[f"spank_container_{name}"][""] + more, (name, before, after)
+        assert after["spank_container_layer_bytes"][""] > before["spank_container_layer_bytes"][""]
+    user("metrics").fails(1, "root")
+
+
+START = ('start job=7 step=0 node=n1 uid=1000 user=ann image="IMAGE" digest=sha256:00 from=store layers=5 shared=0 fuse=0 pulled=1 '
+         "import_ms=900.1 sources_ms=0.1 layers_ms=2.0 overlay_ms=0.2 pivot_ms=0.1 root_ms=1.0 start_ms=905.2")
+FAILED = 'failed job=7 step=0 node=n1 image="IMAGE" kind=not_found'
+PLACE = "[2026-01-02T03:04:05.678] [7.0] spank-container: "
+
+
+def counted(*lines, end="\n"):
+    path = os.path.join(machine.work, "slurmd.log")
+    with open(path, "w", errors="surrogateescape") as log:
+        log.write("\n".join(lines) + end)
+    found = metrics(root("metrics", "--log", path).succeeds().out)
+    os.unlink(path)
+    return (int(found["spank_container_starts_total"][""]), int(sum(found["spank_container_failures_total"].values())), found)
+
+
+def test_metrics_count_what_the_log_says():
+    starts, failures, found = counted("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, PLACE + FAILED,
+                                      PLACE + START.replace("fuse=0 pulled=1", "fuse=5 pulled=0"),
+                                      PLACE.replace("spank-container", "pyxis").replace("7.0", "7.batch") + START,
+                                      PLACE.replace("7.0", "6+1.0") + START)
+    assert (starts, failures) == (4, 1), found
+    assert found["spank_container_pulls_total"][""] == 3 and found["spank_container_fuse_starts_total"][""] == 1, found
+    assert found["spank_container_failures_total"]['kind="not_found"'] == 1, found
+    assert found["spank_container_start_seconds_total"] == {
+        'phase="import"': 3.6004, 'phase="sources"': 0.0004, 'phase="layers"': 0.008, 'phase="overlay"': 0.0008,
+        'phase="pivot"': 0.0004, 'phase="root"': 0.004, 'phase="start"': 3.6208}, found
+    assert counted()[:2] == (0, 0)
+    root("metrics", "--log", "/nowhere.log").fails(1, "/nowhere.log")
+    root("metrics", "--log", "/dev/zero").fails(1, "not a regular file")
+
+
+def test_metrics_believe_no_text_of_a_user():
+    hostile = [
+        START, "spank-container: " + START, "[2026] " + START, PLACE + " " + START, PLACE + START + " ", PLACE + START + " more=1",
+        PLACE + "x " + START, PLACE + START.replace("job=7", "job=8"), PLACE + START.replace("user=ann", "user=ann uid=0"),
+        PLACE + START.replace("layers=5", "layers=-5"), PLACE + START.replace("start_ms=905.2", "start_ms=9e9"),
+        PLACE + START.replace("905.2", "99999999999999.9"), PLACE + START.replace("pulled=1", "pulled=2"),
+        PLACE + START.replace(" root_ms=1.0", ""),
+        PLACE.replace("7.0", "x.0") + START, PLACE.replace("] [7.0]", "]") + START, PLACE + "error: " + START,
+        PLACE[:32] + "task 0 (job name " + PLACE + START + ")", "[t] launch task 7.0 request: " + PLACE + START,
+        PLACE + START.replace("IMAGE", "x" * 5000), PLACE + "pull image \"" + START + "\": not found",
+        PLACE + START[:-1] + "\0", PLACE + FAILED.replace("not_found", 'a"b'), PLACE + FAILED + " kind=refused", "\udcff" * 100,
+        PLACE, "[", "[] [] ", "[a] [1.", "[a] [.] spank-container: ", "[a] [] spank-container: " + START,
+    ]
+    for line in hostile:
+        assert counted(line)[:2] == (0, 0), line
+    assert counted(*hostile, PLACE + START)[:2] == (1, 0)
+    # An image can be called anything: it counts once, as what it is.
+    for name in ('x\\', "x\\\" digest=- from=store", START.replace('"', '\\"'), PLACE + FAILED.replace('"', '\\"'), "", "\udcff"):
+        assert counted(PLACE + START.replace("IMAGE", name))[:2] == (1, 0), name
+        assert counted(PLACE + FAILED.replace("IMAGE", name))[:2] == (0, 1), name
+    assert counted(PLACE + FAILED.replace("not_found", "unheard_of"))[:2] == (0, 0)
+    assert counted(PLACE + START, PLACE + START, end="")[0] == 1, "a line without an end is counted next time"
