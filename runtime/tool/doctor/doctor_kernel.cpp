@@ -12,6 +12,7 @@
 #include "base/process/child.hpp"
 #include "base/process/kernel.hpp"
 #include "base/process/user_namespace.hpp"
+#include "image/layer/worker/mountable.hpp"
 #include "tool/doctor/doctor.hpp"
 
 namespace spc::tool {
@@ -85,8 +86,9 @@ std::vector<Finding> examine_kernel() {
 
 std::vector<Finding> examine_kernel_of_node() {
   constexpr auto kBad = Finding::Verdict::failed;
-  // Where the kernel maps owners, only users' image files need it.
-  const auto without_fuse = running_kernel() >= kMapsSquashfs ? Finding::Verdict::warning : kBad;
+  // Where the kernel maps the layers' owners, only users' image files need it.
+  const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs();
+  const auto without_fuse = maps ? Finding::Verdict::warning : kBad;
   return {kernel_is_new(),
           finding("user namespaces", tried(own_namespaces), kBad, "sysctl user.max_user_namespaces must be above 0"),
           finding("FUSE", tried(fuse_mount), without_fuse, "modprobe fuse; /dev/fuse must have mode 0666")};
