@@ -51,7 +51,7 @@ Finding examine_run() {
   return {kRun, Finding::Verdict::ok, SPC_RUN_DIR, ""};
 }
 
-/// Images make room for others: what else is on the file system decides.
+/// Images make room for others: what else is on the file system decides. Users can fill it, so nothing here takes the node out.
 Finding examine_space() {
   constexpr char kSpace[] = "space of the store";
   constexpr std::uint64_t kLeast = 64 << 20;  // as a pull leaves free
@@ -64,8 +64,7 @@ Finding examine_space() {
                                     human_bytes(state->layer_bytes));
   constexpr char kRemove[] = "remove other data from the file system of " SPC_STORE_DIR ", or give the store one of its own";
   if (state->free + state->layer_bytes < std::min(kLeast, state->size / 50))
-    return {kSpace, Finding::Verdict::failed, has, kRemove};
-  if (state->inodes > 0 && state->free_inodes == 0) return {kSpace, Finding::Verdict::failed, "no free inode", kRemove};
+    return {kSpace, Finding::Verdict::warning, "no room: " + has, kRemove};
   if (state->inodes > 0 && state->free_inodes < state->inodes / 100) {
     return {kSpace, Finding::Verdict::warning, formatted("{} of {} inodes free", state->free_inodes, state->inodes), kRemove};
   }
@@ -129,7 +128,8 @@ std::vector<Finding> examine_health() {
     const auto answer = answer_before(Clock::now() + limit, [&] { return packed(check.examine()); });
     auto found = answer ? unpacked(*answer) : std::vector<Finding>();
     if (found.empty()) {
-      found.push_back({check.what, Finding::Verdict::failed, "no answer: the check hangs or died",
+      // A warning: a user who keeps the node's disk or processors busy must not take it out.
+      found.push_back({check.what, Finding::Verdict::warning, "no answer in time",
                        "look for a file system or a name service that does not answer"});
     }
     for (Finding& one : found) findings.push_back(std::move(one));
