@@ -58,15 +58,25 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
   return {};
 }
 
+Result<void> read_shared(SharedConfig& shared, const toml::value& root, const std::string& file) {
+  const auto found = root.as_table().find("shared");
+  if (found == root.as_table().end()) return {};
+  if (!found->second.is_table()) return config_error(file, found->second, "shared: expected to be a table [shared]");
+  const TableReader reader(file, found->second, "shared.");
+  SPC_TRY(reader.check_keys(names_of(kSharedKeys)));
+  return reader.read_all(kSharedKeys, shared);
+}
+
 /// What a file says takes the place of what is there.
 Result<void> add_to(Config& config, const toml::value& root, const std::string& file) {
   const TableReader reader(file, root, "");
   auto known = names_of(kConfigKeys);
   for (const std::string_view name : names_of(kSiteKeys)) known.push_back(name);
-  known.insert(known.end(), {"registries", "store"});
+  known.insert(known.end(), {"registries", "store", "shared"});
   SPC_TRY(reader.check_keys(known));
   SPC_TRY(reader.read_all(kConfigKeys, config));
   SPC_TRY(read_store(config.store, root, file));
+  SPC_TRY(read_shared(config.shared, root, file));
   SPC_TRY(reader.read_all(kSiteKeys, config.site));
   return read_registries(config, root, file);
 }
@@ -85,6 +95,7 @@ std::string first_reason(std::string_view what) {
 
 Config::Config() { set_defaults<Config>(kConfigKeys, *this); }
 StoreConfig::StoreConfig() { set_defaults<StoreConfig>(kStoreKeys, *this); }
+SharedConfig::SharedConfig() { set_defaults<SharedConfig>(kSharedKeys, *this); }
 
 const RegistryConfig& Config::registry(std::string_view host) const {
   static const RegistryConfig kDefault;

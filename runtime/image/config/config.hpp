@@ -81,6 +81,25 @@ inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
      &StoreConfig::container_ttl, nullptr, nullptr, nullptr, key::kYear},
 };
 
+/// The store of blobs that all nodes see: `[shared]`.
+struct SharedConfig {
+  std::string directory;
+  std::uint64_t max_size{};
+
+  SharedConfig();
+};
+
+inline constexpr KeyRow<SharedConfig> kSharedKeys[] = {
+    {"directory", "directory", "",
+     "on a file system that all nodes see: what one node pulls, the others take from there; empty: none",
+     &SharedConfig::directory, key::is_absolute_or_none,
+     "expected an absolute path"},
+    {"max_size", "size", "0",
+     "size limit of what is in it: bytes with K, M, G, T; 0: no limit",
+     &SharedConfig::max_size, key::is_byte_size,
+     "expected a number of bytes with K, M, G or T behind it"},
+};
+
 /// config.toml, checked. Each key is a member and a row of a table; those of SitePolicy are keys, too.
 struct Config {
   std::string default_registry;
@@ -99,6 +118,7 @@ struct Config {
   std::vector<std::string> no_proxy;            ///< hosts and domains to contact directly
   std::vector<std::string> allowed_registries;  ///< HOST[:PORT] or *.DOMAIN; empty: all
   StoreConfig store;
+  SharedConfig shared;
   SitePolicy site;  ///< for the user's side of a start
   std::map<std::string, RegistryConfig, std::less<>> registries;
 

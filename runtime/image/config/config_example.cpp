@@ -40,6 +40,8 @@ std::string config_example() {
   for (const auto& row : kSiteKeys) add(text, row);
   text += "\n# The image store.\n#[store]\n";
   for (const auto& row : kStoreKeys) add(text, row);
+  text += "\n# A store of blobs for all nodes.\n#[shared]\n";
+  for (const auto& row : kSharedKeys) add(text, row);
   text += "\n# One registry.\n#[registries.\"registry.example.org:5000\"]\n";
   for (const auto& row : kRegistryKeys) add(text, row);
   return text;

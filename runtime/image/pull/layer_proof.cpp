@@ -23,6 +23,7 @@ Result<bool> LayerProof::advance() {
   if (!blob_->finished()) return false;
   SPC_TRY(blob_->outcome());
   const Digest digest = hash_.finish();
+  blob_->proven(digest == layer_.blob.digest);
   if (digest == layer_.blob.digest) return true;
   return std::move(Error(ErrorKind::corrupt,
                          formatted("{}: has digest {} instead", name_of(layer_), digest.str()))

@@ -150,6 +150,7 @@ Result<void> LayerPull::give_below(std::span<const int> layers) {
 Result<void> LayerPull::check_blob() {
   SPC_TRY(blob_->outcome());
   const Digest digest = hash_.finish();
+  blob_->proven(digest == layer_.blob.digest);
   if (digest == layer_.blob.digest) return {};
   return std::move(Error(ErrorKind::corrupt,
                          formatted("{}: has digest {} instead", name_of(layer_), digest.str()))

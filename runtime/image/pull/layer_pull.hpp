@@ -31,6 +31,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   [[nodiscard]] Digest name() const override { return name_; }
   [[nodiscard]] bool wants_below() const override { return wants_below_; }
   Result<void> give_below(std::span<const int> layers) override;
+  [[nodiscard]] bool waits_for_node() const override { return blob_->waits_for_node(); }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:

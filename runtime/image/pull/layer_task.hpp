@@ -48,6 +48,8 @@ class LayerTask {
   /// It needs the layers below it, which can be given when all are complete: the bottom layer first.
   [[nodiscard]] virtual bool wants_below() const { return false; }
   virtual Result<void> give_below(std::span<const int>) { return {}; }
+  /// Another node is bringing the blob into the shared store.
+  [[nodiscard]] virtual bool waits_for_node() const = 0;
   /// Received bytes of the blob.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
 };

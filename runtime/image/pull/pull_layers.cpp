@@ -28,8 +28,8 @@ class Progress {
   void complete() {
     if (context_.meter && total_ > 0) context_.agent.meter(total_, total_);
   }
-  /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers.
-  void tell(std::uint64_t underway, std::size_t elsewhere) {
+  /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers; other nodes bring `by_nodes`.
+  void tell(std::uint64_t underway, std::size_t elsewhere, std::size_t by_nodes) {
     const auto now = Clock::now();
     if (now < next_) return;
     if (context_.meter) {
@@ -42,6 +42,7 @@ class Progress {
                   context_.layers, megabytes(finished_ + underway), megabytes(total_));
     if (elsewhere > 0)
       line += formatted(" (another job on this node converts {} of them)", elsewhere);
+    if (by_nodes > 0) line += formatted(" (another node brings {} of them)", by_nodes);
     if (line == last_) return;
     next_ = now + pause_;
     pause_ = std::min(2 * pause_, kLongestPause);
@@ -190,12 +191,14 @@ class Pulling {
     beat();
     const TimedPhase phase(phase_of(underway_, context_.timing));
     std::uint64_t received = 0;
+    std::size_t by_nodes = 0;
     std::vector<pollfd> watched{context_.agent.watch()};
     for (const auto& one : underway_) {
       received += one.task->received();
+      if (one.task->waits_for_node()) ++by_nodes;
       one.task->watch(watched);
     }
-    progress_.tell(received, elsewhere_);
+    progress_.tell(received, elsewhere_, by_nodes);
     // The time-out serves locks of others and tries that are due; everything else wakes us itself.
     SPC_TRY(context_.http.wait(std::chrono::milliseconds(100), watched));
     return context_.agent.receive();

@@ -2,6 +2,7 @@
 
 #include "base/format.hpp"
 #include "base/sha256.hpp"
+#include "image/pull/shared_blob.hpp"
 
 namespace spc {
 namespace {
@@ -56,6 +57,7 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
                .not_from_mirrors = !mirrors_know_tags_ && !Digest::parse(tag_or_digest)},
               sink);
   const HttpHead head = SPC_TRY(run(fetch));
+  has_answered_ = true;
   return Digest::parse(head.header("docker-content-digest"));
 }
 
@@ -69,8 +71,8 @@ std::string Repository::manifest_name(const std::optional<Digest>& digest) const
 }
 
 Result<ImageSource::Document> Repository::get_top() {
-  if (!reference_.digest && !mirrors_know_tags_ && session_.endpoints.size() > 1) {
-    // The registry says which digest, the mirrors have the bytes.
+  if (!reference_.digest && (shared_ != nullptr || (!mirrors_know_tags_ && session_.endpoints.size() > 1))) {
+    // The registry says which digest, the mirrors or the shared store have the bytes.
     const auto digest = ask_digest(reference_.tag);
     if (digest) return get_document(digest->str(), *digest);
     if (digest.error().kind() != ErrorKind::invalid) return digest.error();
@@ -80,7 +82,47 @@ Result<ImageSource::Document> Repository::get_top() {
 
 Result<ImageSource::Document> Repository::get_manifest(const Digest& wanted) { return get_document(wanted.str(), wanted); }
 
+/// Whose bytes they are is one question, who may have them another: that the registry is asked, once, without fetching anything.
+Result<std::optional<ImageSource::Document>> Repository::find_shared(const Digest& wanted, std::size_t limit) {
+  std::optional<Document> none;
+  auto bytes = shared_->document(wanted, limit, place());
+  if (!bytes) return none;
+  if (!has_answered_) {
+    const auto answer = ask_digest(wanted.str());
+    if (!answer && !has_answered_) return answer.error();
+  }
+  return std::optional(Document{.bytes = *std::move(bytes), .media_type = {}, .digest = wanted});
+}
+
+/// While another node fetches it, that is awaited: nodes that start at once are one pull.
+Result<ImageSource::Document> Repository::shared_or(const Digest& wanted, std::size_t limit,
+                                                    const std::function<Result<Document>()>& fetch) {
+  constexpr std::chrono::seconds kPatience{20};
+  if (shared_ == nullptr) return fetch();
+  WatchedLease others;
+  std::optional<Lease> lease;
+  for (const auto began = std::chrono::steady_clock::now();;) {
+    if (auto found = SPC_TRY(find_shared(wanted, limit))) return *std::move(found);
+    if (lease || std::chrono::steady_clock::now() - began > kPatience) break;
+    auto taken = shared_->lease(wanted, others);
+    if (!taken) break;
+    if (*taken) {
+      lease.emplace(std::move(**taken));  // and once more: who had it until now may have brought the document
+    } else {
+      SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
+    }
+  }
+  auto document = SPC_TRY(fetch());
+  shared_->add_document(wanted, document.bytes, place());
+  return document;
+}
+
 Result<ImageSource::Document> Repository::get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
+  const auto fetch = [&] { return fetch_document(tag_or_digest, expected); };
+  return expected ? shared_or(*expected, kMaxManifest, fetch) : fetch();
+}
+
+Result<ImageSource::Document> Repository::fetch_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
   const std::string what = name_of_manifest(tag_or_digest);
   for (;;) {
     TextSink sink;
@@ -94,7 +136,10 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
     const HttpHead head = SPC_TRY(run(fetch));
     Document document{.bytes = std::move(sink.text), .media_type = std::string(head.header("content-type")), .digest = {}};
     document.digest = Sha256::of(document.bytes);
-    if (!expected || document.digest == *expected) return document;
+    if (!expected || document.digest == *expected) {
+      has_answered_ = true;
+      return document;
+    }
     Error error = wrong_digest(what, document.digest, *expected);
     RegistryEndpoint* const mirror = fetch.mirror();
     if (mirror == nullptr) return error;
@@ -105,7 +150,7 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
 }
 
 Result<void> Repository::confirm(const Digest& manifest) {
-  SPC_TRY(get_manifest(manifest));
+  SPC_TRY(fetch_document(manifest.str(), manifest));
   return {};
 }
 
@@ -144,15 +189,22 @@ Result<std::string> Repository::get_small(const Digest& blob, std::uint64_t size
 Result<std::string> Repository::get_config(const Descriptor& wanted) {
   const std::string what = "image configuration " + in_quotes(wanted.digest.str());
   if (wanted.size > kMaxConfig) return Error(ErrorKind::invalid, what + ": is larger than 8 MiB");
-  return get_small(wanted.digest, wanted.size, what);
+  const auto fetch = [&]() -> Result<Document> {
+    return Document{.bytes = SPC_TRY(get_small(wanted.digest, wanted.size, what)), .media_type = {}, .digest = wanted.digest};
+  };
+  return SPC_TRY(shared_or(wanted.digest, kMaxConfig, fetch)).bytes;
 }
 
 std::unique_ptr<BlobStream> Repository::open_layer(const Descriptor& layer, FetchSink& sink) {
-  return std::make_unique<Fetch>(
-      session_,
-      FetchRequest{
-          .path = "blobs/" + layer.digest.str(), .what = "layer " + in_quotes(layer.digest.str()), .exact_size = layer.size},
-      sink);
+  const auto fetch = [this, layer](FetchSink& to) -> std::unique_ptr<BlobStream> {
+    return std::make_unique<Fetch>(
+        session_,
+        FetchRequest{
+            .path = "blobs/" + layer.digest.str(), .what = "layer " + in_quotes(layer.digest.str()), .exact_size = layer.size},
+        to);
+  };
+  if (shared_ == nullptr) return fetch(sink);
+  return std::make_unique<SharedBlob>(SharedPlace{.store = *shared_, .place = place(), .log = session_.log, .fetch = fetch}, layer, sink);
 }
 
 }  // namespace spc

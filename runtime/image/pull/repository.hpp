@@ -9,6 +9,7 @@
 #include "image/pull/image_source.hpp"
 #include "image/reference/reference.hpp"
 #include "image/registry/fetch.hpp"
+#include "image/shared/shared_store.hpp"
 
 namespace spc {
 
@@ -19,6 +20,10 @@ class Repository final : public ImageSource {
   using AskUser = std::function<Result<std::optional<RegistrySecret>>()>;
   /// `http` and `log` are borrowed.
   Repository(HttpClient& http, Log& log, const ImageReference& reference, const Config& config, AskUser ask_user = {});
+
+  /// Blobs and manifests are looked for there first, and put there. Who may have the image the registry still says. Borrowed; null:
+  /// there is none.
+  void look_first_in(const SharedStore* shared) { shared_ = shared; }
 
   /// For messages, where the user gave it another name.
   void show_as(std::string name) { shown_ = std::move(name); }
@@ -47,6 +52,10 @@ class Repository final : public ImageSource {
   Result<std::string> get_config(const Descriptor& wanted) override;
 
   Result<Document> get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
+  Result<Document> fetch_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
+  Result<std::optional<Document>> find_shared(const Digest& wanted, std::size_t limit);
+  Result<Document> shared_or(const Digest& wanted, std::size_t limit, const std::function<Result<Document>()>& fetch);
+  [[nodiscard]] std::string place() const { return reference_.registry + "/" + reference_.repository; }
   Result<std::optional<std::string>> find(FetchRequest request);
   Result<HttpHead> run(Fetch& fetch);
 
@@ -55,6 +64,8 @@ class Repository final : public ImageSource {
   ImageReference reference_;
   std::string shown_;
   bool mirrors_know_tags_;
+  bool has_answered_ = false;  ///< the registry, for the top document
+  const SharedStore* shared_ = nullptr;
   RegistrySession session_;
 };
 

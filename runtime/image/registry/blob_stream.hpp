@@ -21,10 +21,14 @@ class BlobStream {
   virtual void resume() = 0;
 
   [[nodiscard]] virtual bool finished() const = 0;
+  /// Nothing comes yet, because another node is bringing it.
+  [[nodiscard]] virtual bool waits_for_node() const { return false; }
   /// Whether the blob is complete, once finished.
   virtual Result<void> outcome() = 0;
   /// A hint for the user if the bytes do not match the blob's digest.
   [[nodiscard]] virtual const char* whose_fault() const = 0;
+  /// Told once, when it is finished and all its bytes were compared with its digest.
+  virtual void proven(bool /*is_right*/) {}
 };
 
 }  // namespace spc

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,6 +76,26 @@ Finding examine_space() {
   return {kSpace, Finding::Verdict::ok, has, ""};
 }
 
+/// What it saves is not needed for jobs.
+Finding examine_shared_store() {
+  constexpr char kShared[] = "shared store";
+  const auto config = read_config(SPC_CONFIG_FILE);
+  if (!config || config->shared.directory.empty()) return {kShared, Finding::Verdict::ok, "none: [shared] directory is not set", ""};
+  const std::string& directory = config->shared.directory;
+  struct stat status {};
+  const int err = ::stat(directory.c_str(), &status) != 0 ? errno : !S_ISDIR(status.st_mode) ? ENOTDIR : 0;
+  if (err != 0) {
+    return {kShared, Finding::Verdict::warning, formatted("{}: {}", directory, std::strerror(err)),
+            "mount its file system, or correct [shared] directory in config.toml"};
+  }
+  const passwd* const user = ::getpwnam("spank-container");
+  if (user == nullptr || status.st_uid != user->pw_uid || (status.st_mode & 077) != 0) {
+    return {kShared, Finding::Verdict::warning, directory + ": the service user is not its owner, or others can enter it",
+            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same uid on all nodes", directory)};
+  }
+  return {kShared, Finding::Verdict::ok, directory, ""};
+}
+
 /// What only jobs need is needed on a node that runs them.
 std::vector<Finding> needed(Finding finding) {
   if (finding.verdict == Finding::Verdict::warning) finding.verdict = Finding::Verdict::failed;
@@ -88,6 +109,7 @@ constexpr NodeCheck kNodeChecks[] = {
     {"service user", [] { return needed(examine_service_user()); }},
     {"node store", [] { return needed(examine_node_store()); }},
     {"space of the store", [] { return std::vector{examine_space()}; }},
+    {"shared store", [] { return std::vector{examine_shared_store()}; }},
     {"node's state", [] { return std::vector{examine_run()}; }},
     {"config.toml", [] { return std::vector{examine_config(SPC_CONFIG_FILE)}; }},
     {"Slurm plugin", [] { return std::vector{examine_plugin()}; }},

@@ -1,0 +1,162 @@
+#include "image/shared/shared_store.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "base/directory.hpp"
+#include "base/file.hpp"
+#include "base/format.hpp"
+#include "base/sha256.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::int64_t kStrayAge = 24 * 3600;
+
+UniqueFd open_below(int parent, const std::string& name, int flags) {
+  return UniqueFd(::openat(parent, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
+
+/// A directory that only we can enter.
+Result<UniqueFd> make_directory(int parent, const std::string& name) {
+  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(name));
+  UniqueFd made = open_below(parent, name, O_RDONLY | O_DIRECTORY);
+  if (!made) return Error::from_errno(errno, "open directory " + in_quotes(name));
+  return made;
+}
+
+Result<void> check_owner(int directory) {
+  struct stat status {};
+  if (::fstat(directory, &status) != 0) return Error::from_errno(errno, "look at it");
+  if (status.st_uid != ::geteuid()) return Error(ErrorKind::refused, "belongs to another user").hint("its owner must be the service user, with one uid on all nodes");
+  if ((status.st_mode & 077) != 0) return Error(ErrorKind::refused, "can be entered by others").hint("chmod 0700");
+  return {};
+}
+
+std::string key_of(std::string_view place) { return Sha256::of(place).hex(); }
+
+/// Its length is what was to be written.
+bool is_file_of(int file, std::uint64_t size) {
+  struct stat status {};
+  return ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && static_cast<std::uint64_t>(status.st_size) == size;
+}
+
+}  // namespace
+
+Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_t max_size) {
+  const auto opened = [&]() -> Result<SharedStore> {
+    const UniqueFd top(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!top) return Error::from_errno(errno, "open it");
+    SPC_TRY(check_owner(top.get()));
+    SharedStore store;
+    store.directory_ = directory;
+    store.max_size_ = max_size;
+    const UniqueFd blobs = SPC_TRY(make_directory(top.get(), "blobs"));
+    store.blobs_ = SPC_TRY(make_directory(blobs.get(), "sha256"));
+    store.delivered_ = SPC_TRY(make_directory(top.get(), "delivered"));
+    store.leases_ = SPC_TRY(make_directory(top.get(), "leases"));
+    store.temporary_ = SPC_TRY(make_directory(top.get(), "tmp"));
+    return store;
+  };
+  return SPC_TRY_DURING("shared store " + in_quotes(directory), opened());
+}
+
+bool SharedStore::has_delivered(std::string_view place, const Digest& blob) const {
+  return ::faccessat(delivered_.get(), (key_of(place) + "/" + blob.hex()).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void SharedStore::note_delivery(std::string_view place, const Digest& blob) const {
+  const auto directory = make_directory(delivered_.get(), key_of(place));
+  if (directory) (void)open_below(directory->get(), blob.hex(), O_WRONLY | O_CREAT | O_NONBLOCK);
+}
+
+UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_view place) const {
+  if (!has_delivered(place, blob)) return {};
+  UniqueFd file = open_below(blobs_.get(), blob.hex(), O_RDONLY | O_NONBLOCK);
+  if (!file || !is_file_of(file.get(), size)) return {};
+  ::futimens(file.get(), nullptr);
+  return file;
+}
+
+std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit, std::string_view place) const {
+  if (!has_delivered(place, digest)) return std::nullopt;
+  const UniqueFd file = open_below(blobs_.get(), digest.hex(), O_RDONLY | O_NONBLOCK);
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  auto bytes = read_file(file.get(), limit);
+  if (!bytes || Sha256::of(*bytes) != digest) return std::nullopt;
+  ::futimens(file.get(), nullptr);
+  return *std::move(bytes);
+}
+
+void SharedStore::add_document(const Digest& digest, std::string_view bytes, std::string_view place) const {
+  auto blob = new_blob(digest, bytes.size());
+  if (blob && write_all(blob->file(), bytes)) (void)blob->publish(place);
+}
+
+Result<SharedStore::NewBlob> SharedStore::new_blob(const Digest& blob, std::uint64_t size) const {
+  const std::string name = blob.hex() + "." + random_text();
+  UniqueFd file(::openat(temporary_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return Error::from_errno(errno, "make a file in shared store " + in_quotes(directory_));
+  NewBlob made(*this, blob, name, std::move(file));
+  struct stat status {};
+  if (::fstat(made.file(), &status) == 0) make_room(size, status.st_mtim);  // the file system's own clock
+  return made;
+}
+
+SharedStore::NewBlob::~NewBlob() {
+  if (file_) ::unlinkat(store_.temporary_.get(), name_.c_str(), 0);
+}
+
+Result<void> SharedStore::NewBlob::publish(std::string_view place) {
+  const std::string step = "write " + in_quotes(blob_.str()) + " into shared store " + in_quotes(store_.directory_);
+  if (::fsync(file_.get()) != 0) return Error::from_errno(errno, step);
+  if (::renameat(store_.temporary_.get(), name_.c_str(), store_.blobs_.get(), blob_.hex().c_str()) != 0) {
+    return Error::from_errno(errno, step);
+  }
+  file_.reset();
+  store_.note_delivery(place, blob_);
+  return {};
+}
+
+void SharedStore::remove(const Digest& blob) const { ::unlinkat(blobs_.get(), blob.hex().c_str(), 0); }
+
+void SharedStore::make_room(std::uint64_t needed, const timespec& now) const {
+  struct stat status {};
+  const auto look = [&](const DirectoryReader& files) {
+    return ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
+  };
+  for (DirectoryReader files(open_below(temporary_.get(), ".", O_RDONLY | O_DIRECTORY)); files.next();) {
+    if (look(files) && status.st_mtim.tv_sec < now.tv_sec - kStrayAge) ::unlinkat(files.descriptor(), files.c_name(), 0);
+  }
+  if (max_size_ == 0) return;
+
+  struct Blob {
+    std::int64_t used;
+    std::string name;
+    std::uint64_t bytes;
+  };
+  std::vector<Blob> blobs;
+  std::uint64_t total = needed;
+  for (DirectoryReader files(open_below(blobs_.get(), ".", O_RDONLY | O_DIRECTORY)); files.next();) {
+    if (!look(files)) continue;
+    blobs.push_back({status.st_mtim.tv_sec, std::string(files.name()), static_cast<std::uint64_t>(status.st_size)});
+    total += blobs.back().bytes;
+  }
+  std::ranges::sort(blobs, {}, &Blob::used);
+  for (const Blob& blob : blobs) {
+    if (total <= max_size_) break;
+    // Who reads it goes on: the file stays until it is closed.
+    if (::unlinkat(blobs_.get(), blob.name.c_str(), 0) == 0) total -= blob.bytes;
+    for (DirectoryReader places(open_below(delivered_.get(), ".", O_RDONLY | O_DIRECTORY)); places.next();) {
+      ::unlinkat(places.descriptor(), (std::string(places.name()) + "/" + blob.name).c_str(), 0);
+    }
+  }
+}
+
+}  // namespace spc

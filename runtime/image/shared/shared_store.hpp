@@ -1,0 +1,88 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "image/shared/lease.hpp"
+
+namespace spc {
+
+/// `[shared]` of config.toml: a directory on a file system that all nodes see, with blobs and manifests as registries gave them. A
+/// node looks there before it asks a registry for one, so that the first node's pull serves all.
+///
+///   blobs/sha256/<hex>      complete: renamed when its digest was right and its bytes were on the disk
+///   delivered/<place>/<hex> empty: this place (a hash of registry and repository) has delivered that blob in full
+///   leases/<hex>            somebody is bringing it: image/shared/lease.hpp
+///   tmp/<hex>.<random>      what is being written
+///
+/// All of it is the service user's. It is believed about nothing: who reads a blob hashes it, as if it came from a mirror. Nothing
+/// here needs flock, O_TMPFILE or the clock of another machine, which parallel file systems may not have.
+class SharedStore {
+ public:
+  /// Makes the directories in it. Error: it is not there, or is not a directory of the calling user that nobody else can enter.
+  /// `max_size`: bytes of all blobs, 0: no limit.
+  static Result<SharedStore> open(const std::string& directory, std::uint64_t max_size);
+
+  /// As the site wrote it.
+  [[nodiscard]] const std::string& directory() const { return directory_; }
+
+  /// A complete blob, open for reading, that this place has delivered; its times say that it was used. Empty: it must come from
+  /// there, also because it has another size.
+  [[nodiscard]] UniqueFd find(const Digest& blob, std::uint64_t size, std::string_view place) const;
+  /// The same of a document of at most `limit` bytes; only if it has this digest.
+  [[nodiscard]] std::optional<std::string> document(const Digest& digest, std::size_t limit, std::string_view place) const;
+  /// Adds a document of this digest. Whether it could be is of no interest: the next node fetches it again.
+  void add_document(const Digest& digest, std::string_view bytes, std::string_view place) const;
+
+  /// The right to bring a blob; empty: somebody else has it. Error: leases cannot be written.
+  [[nodiscard]] Result<std::optional<Lease>> lease(const Digest& blob, WatchedLease& others) const {
+    return take_lease(leases_.get(), blob.hex(), others);
+  }
+
+  /// A blob that is being written. It is removed unless it is published.
+  class NewBlob {
+   public:
+    NewBlob(NewBlob&& other) noexcept = default;
+    NewBlob& operator=(NewBlob&&) = delete;
+    NewBlob(const NewBlob&) = delete;
+    NewBlob& operator=(const NewBlob&) = delete;
+    ~NewBlob();
+
+    [[nodiscard]] int file() const { return file_.get(); }
+    /// Everything is written, and has the digest. Waits for the disk.
+    Result<void> publish(std::string_view place);
+
+   private:
+    friend class SharedStore;
+    NewBlob(const SharedStore& store, const Digest& blob, std::string name, UniqueFd file)
+        : store_(store), blob_(blob), name_(std::move(name)), file_(std::move(file)) {}
+    const SharedStore& store_;
+    Digest blob_;
+    std::string name_;  // in tmp/
+    UniqueFd file_;     // empty: it was moved, or is published
+  };
+  /// Removes what was not used for longest where the limit is near.
+  [[nodiscard]] Result<NewBlob> new_blob(const Digest& blob, std::uint64_t size) const;
+
+  /// It was found damaged.
+  void remove(const Digest& blob) const;
+
+ private:
+  SharedStore() = default;
+  [[nodiscard]] bool has_delivered(std::string_view place, const Digest& blob) const;
+  void note_delivery(std::string_view place, const Digest& blob) const;
+  void make_room(std::uint64_t needed, const timespec& now) const;
+
+  std::string directory_;
+  std::uint64_t max_size_ = 0;
+  UniqueFd blobs_, delivered_, leases_, temporary_;
+};
+
+}  // namespace spc

@@ -1,0 +1,263 @@
+"""A store of blobs that all nodes see: each pull has a store of its own, as another node has."""
+
+import contextlib
+import os
+import stat
+import tempfile
+import threading
+import time
+
+import agent
+import oci
+from login_cases import wants_basic
+from scene import big_image, config, elsewhere, new_store, pull, registry, small, succeeds, work
+from store_cases import image_of_its_own, layer_requests, refused
+from user import User, alice
+
+ALICE, BOB = 1001, 1002
+
+
+class Shared:
+    """A directory as an administrator makes it, and the configuration of nodes that use it."""
+
+    def __init__(self, *keys):
+        self.path = tempfile.mkdtemp(dir=work)
+        os.chmod(self.path, 0o700)
+        self.settings = config("\n".join(["public_ttl = 0", "[shared]", f'directory = "{self.path}"', *keys]))
+
+    def blob(self, digest):
+        return os.path.join(self.path, "blobs/sha256", digest[7:])
+
+    def blobs(self):
+        return os.listdir(os.path.join(self.path, "blobs/sha256"))
+
+    def below(self, name):
+        return os.listdir(os.path.join(self.path, name))
+
+    def pull(self, name, **options):
+        return pull(name, settings=self.settings, **options)
+
+    def is_at_rest(self):
+        assert not self.below("tmp") and not self.below("leases"), (self.below("tmp"), self.below("leases"))
+
+
+def requests_of(server, repository):
+    """Without those of before."""
+    before = len(server.seen(f"/v2/{repository}/"))
+    return lambda: [(command, path.split("/")[-2]) for command, path, _ in server.seen(f"/v2/{repository}/")[before:]]
+
+
+def test_what_one_node_pulls_the_others_take_from_the_shared_store():
+    image, shared = image_of_its_own(3), Shared()
+    registry.repository("shared/app", image)
+    succeeds(shared.pull("shared/app"), image)
+    assert sorted(shared.blobs()) == sorted({digest[7:] for digest in (image.digest, *image.blobs())}), shared.blobs()
+    requests = requests_of(registry, "shared/app")
+    for _ in range(3):
+        result = succeeds(shared.pull("shared/app"), image)
+        assert not result.warnings, result
+    assert requests() == [("HEAD", "manifests")] * 3, requests()
+    shared.is_at_rest()
+
+
+def test_only_the_service_user_reads_what_is_in_the_shared_store():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/modes", image)
+    succeeds(shared.pull("shared/modes"), image)
+    for directory, names, files in os.walk(shared.path):
+        for name in (*names, *files):
+            mode = os.stat(os.path.join(directory, name)).st_mode
+            assert stat.S_IMODE(mode) & 0o077 == 0, (directory, name, oct(mode))
+
+
+def test_a_damaged_blob_of_the_shared_store_fails_one_pull():
+    image, shared = image_of_its_own(1), Shared()
+    registry.repository("shared/damaged", image)
+    succeeds(shared.pull("shared/damaged"), image)
+    layer = image.layers[0]
+    with open(shared.blob(layer.digest), "r+b") as file:
+        file.write(bytes([layer.blob[0] ^ 1]))
+    refused(shared.pull("shared/damaged"), layer.digest, "has digest", "the copy in the shared store was damaged, and is removed")
+    succeeds(shared.pull("shared/damaged"), image)
+    with open(shared.blob(layer.digest), "rb") as file:
+        assert file.read() == layer.blob
+
+
+def test_documents_of_the_shared_store_are_not_believed():
+    image, other, shared = image_of_its_own(), image_of_its_own(), Shared()
+    registry.repository("shared/document", image)
+    succeeds(shared.pull("shared/document"), image)
+    for digest in (image.digest, oci.digest(image.config_bytes)):
+        with open(shared.blob(digest), "wb") as file:
+            file.write(other.bytes)
+    succeeds(shared.pull("shared/document"), image)
+    with open(shared.blob(image.digest), "rb") as file:
+        assert file.read() == image.bytes
+
+
+def test_a_blob_that_is_not_whole_is_fetched_again():
+    image, shared = image_of_its_own(1), Shared()
+    registry.repository("shared/torn", image)
+    succeeds(shared.pull("shared/torn"), image)
+    for size in (0, 100):
+        os.truncate(shared.blob(image.layers[0].digest), size)
+        before = len(layer_requests(registry, image))
+        succeeds(shared.pull("shared/torn"), image)
+        assert len(layer_requests(registry, image)) == before + 1
+        assert os.stat(shared.blob(image.layers[0].digest)).st_size == len(image.layers[0].blob)
+
+
+def test_anything_but_a_file_in_the_shared_store_is_passed_over():
+    image, shared = image_of_its_own(1), Shared()
+    registry.repository("shared/fifo", image)
+    succeeds(shared.pull("shared/fifo"), image)
+    for digest in (image.layers[0].digest, image.digest, oci.digest(image.config_bytes)):
+        os.unlink(shared.blob(digest))
+        os.mkfifo(shared.blob(digest))
+    succeeds(shared.pull("shared/fifo"), image)
+    os.unlink(shared.blob(image.digest))
+    os.symlink("/etc/passwd", shared.blob(image.digest))
+    succeeds(shared.pull("shared/fifo"), image)
+
+# --- who gets it ---
+
+def test_another_place_has_to_deliver_what_is_in_the_shared_store():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/mine", image)
+    elsewhere.repository("shared/theirs", image)
+    succeeds(shared.pull("shared/mine"), image)
+    requests = requests_of(elsewhere, "shared/theirs")
+    succeeds(shared.pull("shared/theirs", server=elsewhere), image)
+    assert requests().count(("GET", "blobs")) == 3, requests()
+    requests = requests_of(elsewhere, "shared/theirs")
+    succeeds(shared.pull("shared/theirs", server=elsewhere), image)
+    assert requests() == [("HEAD", "manifests")], requests()
+
+
+def test_who_knows_the_digests_gets_nothing_out_of_the_shared_store():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/secret", image)
+    succeeds(shared.pull("shared/secret"), image)
+    stolen = elsewhere.repository("shared/stolen", image)
+    for layer in image.layers:
+        del stolen.blobs[layer.digest]
+    refused(shared.pull("shared/stolen", server=elsewhere), "missing in the registry")
+
+
+def test_a_private_image_of_the_shared_store_is_for_whom_the_registry_lets_have_it():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/private", image, wants_basic)
+    succeeds(shared.pull("shared/private", user=alice(), uid=ALICE), image)
+    requests = requests_of(registry, "shared/private")
+    refused(shared.pull("shared/private", user=User(None), uid=BOB))
+    assert requests(), "nobody asked the registry"
+    requests = requests_of(registry, "shared/private")
+    result = succeeds(shared.pull("shared/private", user=alice(), uid=ALICE), image)
+    assert result.store.grants(ALICE) and ("GET", "blobs") not in requests() and ("GET", "manifests") not in requests(), requests()
+
+# --- several at once, and what is left of them ---
+
+def test_nodes_that_want_an_image_at_once_ask_for_each_layer_once():
+    image, shared = big_image(1, layers=3), Shared()
+    registry.repository("shared/once", image, slowly(0.5))
+    requests = requests_of(registry, "shared/once")
+    runs = [(store, agent.Import(store, f"{registry.name}/shared/once:1", config=shared.settings)) for store in (new_store() for _ in range(4))]
+    for store, run in runs:
+        result = run.wait()
+        result.store = store
+        succeeds(result, image)
+    assert len(layer_requests(registry, image)) == 3, requests()
+    shared.is_at_rest()
+
+
+def slowly(seconds):
+    def hook(handler, kind, name):
+        if kind == "blobs":
+            time.sleep(seconds)
+        return False
+    return hook
+
+
+def test_a_node_goes_on_where_another_one_died():
+    image, shared = big_image(2), Shared()
+    begun, over = threading.Event(), threading.Event()
+
+    def hangs_once(handler, kind, name):
+        if name != image.layers[0].digest or begun.is_set():
+            return False
+        begun.set()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(image.layers[0].blob)))
+        handler.end_headers()
+        handler.wfile.write(image.layers[0].blob[:100_000])
+        over.wait(20)
+        handler.close_connection = True
+        return True
+
+    registry.repository("shared/died", image, hangs_once)
+    first = agent.Import(new_store(), f"{registry.name}/shared/died:1", config=shared.settings)
+    assert begun.wait(10)
+    wait_for(lambda: shared.below("leases"))
+    first.kill()
+    over.set()
+    result = succeeds(shared.pull("shared/died"), image)
+    assert 4 <= result.seconds < 15, result.seconds
+    assert any("(another node brings 1 of them)" in line for line in result.progress), result
+    assert not shared.below("leases")
+
+
+def wait_for(condition):
+    for _ in range(100):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come")
+
+
+def test_what_a_dead_node_left_is_removed_after_a_day():
+    image, shared = image_of_its_own(1), Shared()
+    registry.repository("shared/strays", image)
+    succeeds(shared.pull("shared/strays"), image)
+    for name, age in (("old", 25 * 3600), ("new", 3600)):
+        path = os.path.join(shared.path, "tmp", name)
+        with open(path, "w"):
+            os.utime(path, (time.time() - age,) * 2)
+    os.unlink(shared.blob(image.layers[0].digest))
+    succeeds(shared.pull("shared/strays"), image)
+    assert shared.below("tmp") == ["new"], shared.below("tmp")
+
+
+def test_what_was_not_used_for_longest_leaves_a_full_shared_store():
+    shared = Shared('max_size = "5M"')
+    images = [big_image(2) for _ in range(3)]
+    for number, image in enumerate(images):
+        registry.repository(f"shared/full{number}", image)
+        succeeds(shared.pull(f"shared/full{number}"), image)
+        for digest in (image.digest, *image.blobs()):  # as if it had been long ago
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(shared.blob(digest), (1000 + number, 1000 + number))
+    there = [os.path.exists(shared.blob(image.layers[0].digest)) for image in images]
+    assert there == [False, True, True], there
+    notes = [name for place in shared.below("delivered") for name in shared.below(f"delivered/{place}")]
+    assert images[0].layers[0].digest[7:] not in notes and images[2].layers[0].digest[7:] in notes
+    succeeds(shared.pull("shared/full0"), images[0])
+
+# --- a shared store that cannot be used ---
+
+def test_a_shared_store_that_cannot_be_used_costs_a_line():
+    registry.repository("shared/without", small)
+    absent, others, crowded = Shared(), Shared(), Shared()
+    os.rmdir(absent.path)
+    os.chmod(others.path, 0o755)
+    with open(os.path.join(crowded.path, "leases"), "w"):
+        pass
+    for shared, why in ((absent, "no such file"), (others, "can be entered by others"), (crowded, "leases")):
+        result = succeeds(shared.pull("shared/without"), small)
+        assert len(result.warnings) == 1 and why in result.warnings[0] and shared.path in result.warnings[0], result
+
+
+def test_users_stores_are_not_filled_from_the_shared_store():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/user", image)
+    succeeds(shared.pull("shared/user", more=["user_store=yes"]), image)
+    assert not shared.below("."), shared.below(".")

@@ -1,0 +1,99 @@
+"""A store of blobs that all nodes see: what a registry is asked for, and what is left when steps and nodes end."""
+import contextlib
+import os
+import shutil
+
+from command import await_true
+from harness import equal, expect, test
+from images import with_probe
+from site_files import rules
+from tags_test import BOTH, Asked, publish, shown
+
+PLACE = "/home/shared/spank-container"
+
+
+@contextlib.contextmanager
+def shared_store(cluster, *keys):
+    """As an administrator makes it; the directory's path here."""
+    path = os.path.join(cluster.shared, os.path.basename(PLACE))
+    cluster.root("node01", "install", "-d", "-o", "spank-container", "-g", "spank-container", "-m", "0700", PLACE).good()
+    try:
+        with rules(cluster, "\n".join(["[shared]", f'directory = "{PLACE}"', *keys])):
+            yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def names(path, directory):
+    with contextlib.suppress(FileNotFoundError):
+        return os.listdir(os.path.join(path, directory))
+    return []
+
+
+def is_at_rest(path):
+    equal({directory: names(path, directory) for directory in ("tmp", "leases")}, {"tmp": [], "leases": []}, "what is left")
+
+
+@test
+def two_nodes_at_once_are_one_pull(cluster):
+    name, (digest, ) = publish(cluster, "shared-once", b"once\n")
+    with shared_store(cluster) as path:
+        asked = Asked(cluster, "shared-once")
+        equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["once"] * 2, "content")
+        found = asked.all()
+        equal({what: count for what, count in found.items() if what.startswith("GET")}, dict.fromkeys((what for what in found if what.startswith("GET")), 1), "what was fetched")
+        expect(found.get(f"GET manifests/{digest}") == 1 and sum(what.startswith("GET blobs") for what in found) == 2, f"fetched: {found}")
+        expect(sum(count for what, count in found.items() if what.startswith("HEAD")) <= 3, f"asked: {found}")
+        is_at_rest(path)
+    cluster.must_be_quiet()
+
+
+@test
+def a_job_on_another_node_takes_what_the_first_has_pulled(cluster):
+    name, _ = publish(cluster, "shared-later", b"later\n")
+    with shared_store(cluster):
+        cluster.srun("-w", "node01", "/probe", image=name).good()
+        asked = Asked(cluster, "shared-later")
+        equal(shown(cluster.srun("-w", "node02", "/probe", "/content", image=name)), ["later"], "content")
+        expect(not any(what.startswith("GET") for what in asked.all()), f"fetched again: {asked.all()}")
+
+
+@test
+def an_array_of_jobs_is_one_pull(cluster):
+    name, _ = publish(cluster, "shared-array", b"array\n")
+    with shared_store(cluster) as path:
+        asked = Asked(cluster, "shared-array")
+        cluster.run("sbatch", "--wait", "-Q", "-n1", "--array=1-16", "-o/dev/null", f"--container-image={name}", "--wrap=/probe", timeout=120)
+        gets = {what: count for what, count in asked.all().items() if what.startswith("GET")}
+        expect(len(gets) == 3 and set(gets.values()) == {1}, f"not one pull: {gets}")
+        is_at_rest(path)
+
+
+@test
+def a_node_goes_on_when_the_job_of_the_one_that_pulls_is_cancelled(cluster):
+    image = with_probe("shared-cancel", [("content", os.urandom(300_000))])
+    name, layers = cluster.faulty.publish(image)
+    with shared_store(cluster) as path:
+        gate = cluster.faulty.hold(layers[-1])
+        first = cluster.start_srun("-w", "node01", "/probe", image=name)
+        await_true(lambda: layers[-1][7:] in names(path, "leases"), 10, "node01 does not bring the layer")
+        second = cluster.start_srun("-w", "node02", "/probe", image=name)
+        second.await_text("another node brings 1 of them", 20)
+        cluster.run("scancel", "--me", "-w", "node01").good()
+        gate.set()
+        first.end(30)
+        second.end(30).good()
+        await_true(lambda: not names(path, "leases"), 5, "a lease is left")
+    cluster.must_be_quiet()
+
+
+@test
+def a_shared_store_of_another_user_costs_a_line(cluster):
+    name, _ = publish(cluster, "shared-wrong", b"wrong\n")
+    with shared_store(cluster):
+        cluster.root("node01", "chown", "2001", PLACE).good()
+        done = cluster.srun("-w", "node01", "/probe", image=name)
+        done.good()
+        expect("belongs to another user" in done.err and "pulling without it" in done.err, "the user is not told", done)
+        told = cluster.root("node01", "scontainer", "doctor", "--node")
+        expect(told.rc == 3 and "chown spank-container" in told.out, "the administrator is not told", told)

@@ -1,0 +1,192 @@
+#include "image/pull/shared_blob.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/sha256.hpp"
+#include "unit/test.hpp"
+
+using namespace spc;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SharedDirectory {
+  fs::path path;
+  SharedStore store;
+
+  SharedDirectory() : path(make()), store(SharedStore::open(path, 0).value()) {}
+  ~SharedDirectory() { fs::remove_all(path); }
+  SharedDirectory(const SharedDirectory&) = delete;
+  SharedDirectory& operator=(const SharedDirectory&) = delete;
+
+  static fs::path make() {
+    char name[] = "/tmp/spc-shared-XXXXXX";
+    return ::mkdtemp(name);
+  }
+  [[nodiscard]] fs::path blob(const Digest& digest) const { return path / "blobs/sha256" / digest.hex(); }
+  [[nodiscard]] bool is_at_rest() const { return fs::is_empty(path / "tmp") && fs::is_empty(path / "leases"); }
+};
+
+struct Told final : Log {
+  std::vector<std::string> warnings;
+  void write(LogLevel level, std::string_view line) noexcept override {
+    if (level == LogLevel::warning) warnings.emplace_back(line);
+  }
+};
+
+/// Takes a piece, and wants to be asked again for each second one.
+struct PulledBytes final : FetchSink {
+  std::string bytes;
+  bool is_late = false;
+  HttpHandler::Take take(std::span<const std::byte> piece) override {
+    is_late = !is_late;
+    if (is_late) return HttpHandler::Take::later;
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    return HttpHandler::Take::taken;
+  }
+};
+
+/// What a registry sends, in pieces.
+class SentBytes final : public BlobStream {
+ public:
+  SentBytes(const std::string& bytes, FetchSink& sink) : bytes_(bytes), sink_(sink) {}
+  void start() override {}
+  void advance() override {
+    const std::string_view piece = std::string_view(bytes_).substr(at_, 300'000);
+    if (!paused_ && !finished()) paused_ = sink_.take(std::as_bytes(std::span(piece))) == HttpHandler::Take::later;
+    if (!paused_) at_ += piece.size();
+  }
+  void resume() override { paused_ = false; }
+  [[nodiscard]] bool finished() const override { return at_ == bytes_.size(); }
+  Result<void> outcome() override { return {}; }
+  [[nodiscard]] const char* whose_fault() const override { return "the registry's"; }
+
+ private:
+  const std::string& bytes_;
+  FetchSink& sink_;
+  std::size_t at_ = 0;
+  bool paused_ = false;
+};
+
+/// Of a blob that a registry has.
+struct SharedScene {
+  std::string content;
+  Descriptor blob;
+  SharedDirectory shared;
+  Told log;
+  int fetches = 0;
+
+  explicit SharedScene(std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; ++i) content += static_cast<char>(i * i >> 7);
+    blob.digest = Sha256::of(content);
+    blob.size = content.size();
+  }
+  [[nodiscard]] SharedPlace place() {
+    return {.store = shared.store, .place = "registry/app", .log = log, .fetch = [this](FetchSink& sink) -> std::unique_ptr<BlobStream> {
+              ++fetches;
+              return std::make_unique<SentBytes>(content, sink);
+            }};
+  }
+  /// What the sink was given.
+  std::string pulled(const std::function<void(int)>& meanwhile = [](int) {}) {
+    PulledBytes sink;
+    SharedBlob stream(place(), blob, sink);
+    stream.start();
+    for (int turn = 0; turn < 1000 && !stream.finished(); ++turn) {
+      meanwhile(turn);
+      stream.advance();
+      if (!stream.finished()) stream.resume();
+    }
+    REQUIRE(stream.finished());
+    REQUIRE(stream.outcome());
+    stream.proven(Sha256::of(sink.bytes) == blob.digest);
+    return sink.bytes;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a blob is fetched once, and then read") {
+  SharedScene scene(5'000'000);
+  CHECK((scene.pulled() == scene.content));
+  CHECK(scene.fetches == 1);
+  CHECK(scene.shared.is_at_rest());
+  CHECK((scene.pulled() == scene.content));
+  CHECK(scene.fetches == 1);
+  CHECK(scene.log.warnings.empty());
+}
+
+TEST_CASE("a file that another node takes away while it is read is made good by the registry") {
+  SharedScene scene(5'000'000);
+  (void)scene.pulled();
+  const auto shrink = [&](int turn) {
+    if (turn == 3) fs::resize_file(scene.shared.blob(scene.blob.digest), 1'000'000);
+  };
+  CHECK((scene.pulled(shrink) == scene.content));
+  CHECK(scene.fetches == 2);
+}
+
+TEST_CASE("a shared store that has no room costs a line and the copy") {
+  SharedScene scene(5'000'000);
+  rlimit old{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  const rlimit small{.rlim_cur = 1'000'000, .rlim_max = old.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const std::string got = scene.pulled();
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
+  CHECK((got == scene.content));
+  REQUIRE(scene.log.warnings.size() == 1);
+  CHECK(scene.log.warnings[0].find("without it") != std::string::npos);
+  CHECK(scene.shared.is_at_rest());
+  CHECK(!fs::exists(scene.shared.blob(scene.blob.digest)));
+}
+
+TEST_CASE("bytes of another digest never come under this one's name") {
+  SharedScene scene(1'000'000);
+  scene.content[7] ^= 1;
+  CHECK((scene.pulled() == scene.content));
+  CHECK(!fs::exists(scene.shared.blob(scene.blob.digest)));
+  CHECK(scene.shared.is_at_rest());
+}
+
+TEST_CASE("a pull that ends early leaves nothing") {
+  SharedScene scene(5'000'000);
+  PulledBytes sink;
+  {
+    SharedBlob stream(scene.place(), scene.blob, sink);
+    stream.start();
+    for (int turn = 0; turn < 4; ++turn) {
+      stream.advance();
+      stream.resume();
+    }
+    CHECK(!scene.shared.is_at_rest());
+  }
+  CHECK(scene.shared.is_at_rest());
+}
+
+TEST_CASE("a lease is for one at a time, and is given back") {
+  const SharedDirectory shared;
+  const Digest blob = Sha256::of("blob");
+  WatchedLease watched;
+  {
+    auto first = shared.store.lease(blob, watched).value();
+    REQUIRE(first.has_value());
+    CHECK(!shared.store.lease(blob, watched).value().has_value());
+    // Who lost it does not take that of the next one away.
+    fs::remove(shared.path / "leases" / blob.hex());
+    auto second = shared.store.lease(blob, watched).value();
+    REQUIRE(second.has_value());
+    first->beat();
+    first.reset();
+    CHECK(fs::exists(shared.path / "leases" / blob.hex()));
+  }
+  CHECK(shared.is_at_rest());
+}
+
