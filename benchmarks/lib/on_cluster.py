@@ -53,13 +53,14 @@ class Cluster:
 
 
 @contextmanager
-def cluster(work, build, nodes):
-    """A cluster of our own with what was built; one that is up is left alone."""
-    call("cmake", "--build", build, "--target", "product")
-    call("cmake", "--install", build, env={**os.environ, "DESTDIR": str(work / "stage")})
+def cluster(work, build, nodes, plugin=None):
+    """A cluster of our own with what was built, or instead with this line of plugstack.conf; one that is up is left alone."""
+    if plugin is None:
+        call("cmake", "--build", build, "--target", "product")
+        call("cmake", "--install", build, env={**os.environ, "DESTDIR": str(work / "stage")})
     made = Cluster(work / "cluster")
     say(f"starting a cluster of {nodes} node{'s' if nodes > 1 else ''}")
-    made.call("up", nodes, "--stage", work / "stage")
+    made.call("up", nodes, *(("--stage", work / "stage") if plugin is None else ("--plugstack", plugin)))
     try:
         made.share(*ON_HEAD)
         yield made
