@@ -1,14 +1,18 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/log.hpp"
-#include "image/pull/file_stream.hpp"
+#include "image/registry/fetch.hpp"
+#include "image/registry/manifest.hpp"
 #include "image/shared/shared_store.hpp"
 
 namespace spc {
@@ -22,9 +26,9 @@ struct SharedPlace {
   std::function<std::unique_ptr<BlobStream>(FetchSink&)> fetch;
 };
 
-/// A layer's blob out of the shared store; if it is not there, from the registry, and into the shared store on the way. While another
-/// node brings it, it is awaited, unless that node stops or takes too long. Whatever is wrong with the shared store, the registry
-/// serves: it is told once, and nothing fails.
+/// A layer's blob out of the shared store; if it is not there, from the registry, and into the shared store on the way. What another
+/// node is bringing is read while it comes, unless that node stops or takes too long. Whatever is wrong with the shared store, the
+/// registry serves: it is told once, and nothing fails.
 class SharedBlob final : public BlobStream, private FetchSink {
  public:
   SharedBlob(SharedPlace from, Descriptor blob, FetchSink& sink) : from_(std::move(from)), blob_(std::move(blob)), sink_(sink) {}
@@ -34,9 +38,9 @@ class SharedBlob final : public BlobStream, private FetchSink {
   void watch(std::vector<pollfd>& descriptors) const override;
   void advance() override;
   void resume() override;
-  [[nodiscard]] bool finished() const override { return source_ && source_->finished() && !may_go_on(); }
-  [[nodiscard]] bool waits_for_node() const override { return !source_; }
-  Result<void> outcome() override { return source_->outcome(); }
+  [[nodiscard]] bool finished() const override { return fetching_ ? fetching_->finished() : passed_ == blob_.size; }
+  [[nodiscard]] bool waits_for_node() const override { return !fetching_ && !is_whole_; }
+  Result<void> outcome() override { return fetching_ ? fetching_->outcome() : Result<void>(); }
   [[nodiscard]] const char* whose_fault() const override;
   /// Puts what came from the registry under its name, in a thread: that waits for the file system.
   void proven(bool is_right) override;
@@ -44,24 +48,36 @@ class SharedBlob final : public BlobStream, private FetchSink {
  private:
   using Clock = std::chrono::steady_clock;
 
+  bool find();
   void look();
-  void fetch();
+  void read_file_of(UniqueFd file);
+  void read();
+  void fetch(std::optional<Lease> lease);
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
-  [[nodiscard]] bool may_go_on() const;
   void without_copy(const Error& error);
 
   SharedPlace from_;
   Descriptor blob_;
   FetchSink& sink_;
-  std::unique_ptr<BlobStream> source_;  // empty: another node brings it
-  FileStream* file_ = nullptr;          // the source, if it is a file of the shared store
-  std::uint64_t passed_ = 0;            // bytes that the sink has,
-  std::uint64_t skip_ = 0;              // and will be given once more
-  std::optional<Lease> lease_;
-  std::optional<SharedStore::NewBlob> copy_;
+  std::uint64_t passed_ = 0;  // bytes that the sink has
+
+  // From a file of the shared store, which may still grow.
+  UniqueFd file_;
+  bool is_whole_ = false;
+  bool has_more_ = false;     // as far as is known
+  bool is_broken_ = false;    // it could not be read
+  bool is_paused_ = false;
+  std::vector<std::byte> chunk_;
+  std::size_t from_chunk_ = 0;  // what of it the sink does not have
   WatchedLease others_;
   std::optional<Clock::time_point> waits_since_;
   Clock::time_point next_look_{};
+
+  // From the registry.
+  std::unique_ptr<BlobStream> fetching_;
+  std::uint64_t skip_ = 0;  // bytes that come once more
+  std::optional<Lease> lease_;
+  std::optional<SharedStore::NewBlob> copy_;
   std::thread publishing_;
 };
 

@@ -57,10 +57,16 @@ void Lease::beat() {
   const auto now = Clock::now();
   if (now < next_) return;
   next_ = now + kPulse;
-  // It may be gone, or another one's. The text is always as long as what it replaces.
+  // It may be gone, or another one's. The text never gets shorter than what it replaces.
   if (content_of(directory_, name_).starts_with(token_)) {
-    (void)write_lease(directory_, name_, 0, formatted("{} {:020}", token_, ++count_));
+    (void)write_lease(directory_, name_, 0, formatted("{} {:020} {}", token_, ++count_, note_));
   }
+}
+
+void Lease::tell(std::string note) {
+  note_ = std::move(note);
+  next_ = Clock::now();
+  beat();
 }
 
 bool WatchedLease::is_stale(std::string content) {
@@ -70,6 +76,12 @@ bool WatchedLease::is_stale(std::string content) {
     since_ = now;
   }
   return now - since_ >= kStale;
+}
+
+std::string WatchedLease::note() const {
+  std::size_t at = 0;
+  for (int field = 0; field < 4 && at != std::string::npos; ++field) at = content_ ? content_->find(' ', at + 1) : std::string::npos;
+  return at == std::string::npos ? std::string() : content_->substr(at + 1);
 }
 
 Result<std::optional<Lease>> take_lease(int directory, const std::string& name, WatchedLease& others) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/result.hpp"
 
@@ -16,9 +18,13 @@ std::string random_text();
 /// no harm, for what they make has the same name and the same bytes.
 class Lease {
  public:
-  Lease(Lease&& other) noexcept : directory_(other.directory_), name_(std::move(other.name_)), token_(std::move(other.token_)) {
-    other.directory_ = -1;
-  }
+  Lease(Lease&& other) noexcept
+      : directory_(std::exchange(other.directory_, -1)),
+        name_(std::move(other.name_)),
+        token_(std::move(other.token_)),
+        note_(std::move(other.note_)),
+        count_(other.count_),
+        next_(other.next_) {}
   Lease& operator=(Lease&&) = delete;
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -27,6 +33,8 @@ class Lease {
 
   /// To be called often; writes at most once a second.
   void beat();
+  /// What others are to know, without blanks at its ends; they are told at once.
+  void tell(std::string note);
 
  private:
   friend Result<std::optional<Lease>> take_lease(int directory, const std::string& name, class WatchedLease& others);
@@ -35,7 +43,7 @@ class Lease {
       : directory_(directory), name_(std::move(name)), token_(std::move(token)), next_(Clock::now()) {}
 
   int directory_;  // borrowed; -1: it was moved
-  std::string name_, token_;
+  std::string name_, token_, note_;
   std::uint64_t count_ = 0;
   Clock::time_point next_{};
 };
@@ -45,6 +53,8 @@ class WatchedLease {
  public:
   /// Whether its holder has died, or has stopped: `content` is as it was, five seconds ago.
   bool is_stale(std::string content);
+  /// What its holder told when it was last looked at; it is anybody's text.
+  [[nodiscard]] std::string note() const;
 
  private:
   using Clock = std::chrono::steady_clock;

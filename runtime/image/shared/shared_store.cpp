@@ -83,6 +83,14 @@ UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_v
   return file;
 }
 
+UniqueFd SharedStore::follow(const std::string& note, const Digest& blob, std::string_view place) const {
+  const std::string wanted = key_of(place) + " " + blob.hex() + ".";
+  if (!note.starts_with(wanted) || note.find('/') != std::string::npos) return {};
+  UniqueFd file = open_below(temporary_.get(), note.substr(note.find(' ') + 1), O_RDONLY | O_NONBLOCK);
+  struct stat status {};
+  return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
+}
+
 std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit, std::string_view place) const {
   if (!has_delivered(place, digest)) return std::nullopt;
   const UniqueFd file = open_below(blobs_.get(), digest.hex(), O_RDONLY | O_NONBLOCK);
@@ -112,6 +120,8 @@ Result<SharedStore::NewBlob> SharedStore::new_blob(const Digest& blob, std::uint
 SharedStore::NewBlob::~NewBlob() {
   if (file_) ::unlinkat(store_.temporary_.get(), name_.c_str(), 0);
 }
+
+std::string SharedStore::NewBlob::note(std::string_view place) const { return key_of(place) + " " + name_; }
 
 Result<void> SharedStore::NewBlob::publish(std::string_view place) {
   const std::string step = "write " + in_quotes(blob_.str()) + " into shared store " + in_quotes(store_.directory_);

@@ -41,6 +41,10 @@ class SharedStore {
   /// Adds a document of this digest. Whether it could be is of no interest: the next node fetches it again.
   void add_document(const Digest& digest, std::string_view bytes, std::string_view place) const;
 
+  /// A blob that another node is bringing from the same place, as far as it has come: what its lease tells (NewBlob::note()). Empty:
+  /// there is no such file.
+  [[nodiscard]] UniqueFd follow(const std::string& note, const Digest& blob, std::string_view place) const;
+
   /// The right to bring a blob; empty: somebody else has it. Error: leases cannot be written.
   [[nodiscard]] Result<std::optional<Lease>> lease(const Digest& blob, WatchedLease& others) const {
     return take_lease(leases_.get(), blob.hex(), others);
@@ -56,6 +60,8 @@ class SharedStore {
     ~NewBlob();
 
     [[nodiscard]] int file() const { return file_.get(); }
+    /// What others need, to read it while it is written.
+    [[nodiscard]] std::string note(std::string_view place) const;
     /// Everything is written, and has the digest. Waits for the disk.
     Result<void> publish(std::string_view place);
 

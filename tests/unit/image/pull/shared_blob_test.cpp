@@ -132,6 +132,84 @@ TEST_CASE("a file that another node takes away while it is read is made good by 
   CHECK(scene.fetches == 2);
 }
 
+TEST_CASE("a blob is read while another node brings it") {
+  SharedScene scene(5'000'000);
+  PulledBytes first_sink, second_sink;
+  SharedBlob first(scene.place(), scene.blob, first_sink), second(scene.place(), scene.blob, second_sink);
+  first.start();
+  second.start();
+  std::size_t ahead = 0;
+  const auto advance_second = [&] {
+    second.advance();
+    if (!second.finished()) second.resume();
+  };
+  while (!first.finished()) {
+    first.advance();
+    first.resume();
+    ::usleep(30'000);
+    advance_second();
+    if (!first.finished()) ahead = std::max(ahead, second_sink.bytes.size());
+  }
+  CHECK(ahead > 1'000'000);
+  CHECK(second.waits_for_node());
+  first.proven(true);
+  for (int turn = 0; turn < 300 && !second.finished(); ++turn) {
+    ::usleep(10'000);
+    advance_second();
+  }
+  CHECK((second_sink.bytes == scene.content));
+  CHECK(scene.fetches == 1);
+  second.proven(true);
+}
+
+TEST_CASE("a node goes on alone when the one that brings a blob ends in the middle") {
+  SharedScene scene(5'000'000);
+  PulledBytes first_sink, second_sink;
+  std::optional<SharedBlob> first(std::in_place, scene.place(), scene.blob, first_sink);
+  SharedBlob second(scene.place(), scene.blob, second_sink);
+  first->start();
+  second.start();
+  for (int turn = 0; turn < 300 && !second.finished(); ++turn) {
+    if (second_sink.bytes.size() > 300'000) first.reset();
+    if (first && !first->finished()) {
+      first->advance();
+      if (turn % 8 == 0) first->resume();
+    }
+    ::usleep(20'000);
+    second.advance();
+    if (!second.finished()) second.resume();
+  }
+  CHECK(!first.has_value());
+  REQUIRE(second.finished());
+  CHECK((second_sink.bytes == scene.content));
+  CHECK(scene.fetches == 2);
+  second.proven(true);
+  for (int turn = 0; turn < 500 && !scene.shared.is_at_rest(); ++turn) ::usleep(10'000);
+  CHECK((scene.pulled() == scene.content));
+  CHECK(scene.fetches == 2);
+  CHECK(scene.log.warnings.empty());
+}
+
+TEST_CASE("what another place brings is not followed") {
+  SharedScene scene(3'000'000);
+  PulledBytes first_sink, second_sink;
+  SharedBlob first(scene.place(), scene.blob, first_sink);
+  SharedPlace elsewhere = scene.place();
+  elsewhere.place = "registry/other";
+  SharedBlob second(std::move(elsewhere), scene.blob, second_sink);
+  first.start();
+  second.start();
+  for (int turn = 0; turn < 20; ++turn) {
+    first.advance();
+    first.resume();
+    ::usleep(20'000);
+    second.advance();
+    second.resume();
+  }
+  CHECK(first_sink.bytes.size() > 1'000'000);
+  CHECK(second_sink.bytes.empty());
+}
+
 TEST_CASE("a shared store that has no room costs a line and the copy") {
   SharedScene scene(5'000'000);
   rlimit old{};
