@@ -218,13 +218,15 @@ def test_what_a_dead_node_left_is_removed_after_a_day():
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/strays", image)
     succeeds(shared.pull("shared/strays"), image)
-    for name, age in (("old", 25 * 3600), ("new", 3600)):
-        path = os.path.join(shared.path, "tmp", name)
-        with open(path, "w"):
-            os.utime(path, (time.time() - age,) * 2)
+    for directory in ("tmp", "leases"):
+        for name, age in (("old", 25 * 3600), ("new", 3600)):
+            path = os.path.join(shared.path, directory, name)
+            with open(path, "w"):
+                os.utime(path, (time.time() - age,) * 2)
     os.unlink(shared.blob(image.layers[0].digest))
     succeeds(shared.pull("shared/strays"), image)
-    assert shared.below("tmp") == ["new"], shared.below("tmp")
+    for directory in ("tmp", "leases"):
+        assert shared.below(directory) == ["new"], (directory, shared.below(directory))
 
 
 def test_what_was_not_used_for_longest_leaves_a_full_shared_store():

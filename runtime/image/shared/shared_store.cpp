@@ -141,8 +141,10 @@ void SharedStore::make_room(std::uint64_t needed, const timespec& now) const {
   const auto look = [&](const DirectoryReader& files) {
     return ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
   };
-  for (DirectoryReader files(open_below(temporary_.get(), ".", O_RDONLY | O_DIRECTORY)); files.next();) {
-    if (look(files) && status.st_mtim.tv_sec < now.tv_sec - kStrayAge) ::unlinkat(files.descriptor(), files.c_name(), 0);
+  for (const int strays : {temporary_.get(), leases_.get()}) {
+    for (DirectoryReader files(open_below(strays, ".", O_RDONLY | O_DIRECTORY)); files.next();) {
+      if (look(files) && status.st_mtim.tv_sec < now.tv_sec - kStrayAge) ::unlinkat(files.descriptor(), files.c_name(), 0);
+    }
   }
   if (max_size_ == 0) return;
 

@@ -59,6 +59,16 @@ def a_job_on_another_node_takes_what_the_first_has_pulled(cluster):
 
 
 @test
+def an_administrator_fills_it_before_jobs_come(cluster):
+    name, _ = publish(cluster, "shared-before", b"before\n")
+    with shared_store(cluster):
+        cluster.root("node01", "scontainer", "pull", name).good()
+        asked = Asked(cluster, "shared-before")
+        equal(shown(cluster.srun("-w", "node02", "/probe", "/content", image=name)), ["before"], "content")
+        expect(not any(what.startswith("GET") for what in asked.all()), f"fetched again: {asked.all()}")
+
+
+@test
 def an_array_of_jobs_is_one_pull(cluster):
     name, _ = publish(cluster, "shared-array", b"array\n")
     with shared_store(cluster) as path:
