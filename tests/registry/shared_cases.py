@@ -10,7 +10,7 @@ import time
 import agent
 import oci
 from login_cases import wants_basic
-from scene import big_image, config, elsewhere, new_store, pull, registry, small, succeeds, work
+from scene import big_image, config, elsewhere, new_store, noise, pull, registry, small, succeeds, work
 from store_cases import image_of_its_own, layer_requests, refused
 from user import User, alice
 
@@ -204,6 +204,24 @@ def test_a_node_goes_on_where_another_one_died():
     assert 4 <= result.seconds < 15, result.seconds
     assert any("(another node brings 1 of them)" in line for line in result.progress), result
     assert not shared.below("leases")
+
+
+def test_nodes_that_die_at_any_moment_leave_nothing_that_stays():
+    image, shared = big_image(1, layers=2), Shared()
+    registry.repository("shared/killed", image, slowly(0.05))
+    for number in range(25):
+        run = agent.Import(new_store(), f"{registry.name}/shared/killed:1", config=shared.settings)
+        time.sleep(noise.uniform(0.01, 0.25))
+        run.kill()
+    result = succeeds(shared.pull("shared/killed"), image)
+    assert result.seconds < 20 and not result.warnings, result
+    assert not shared.below("leases"), shared.below("leases")
+    for layer in image.layers:
+        with open(shared.blob(layer.digest), "rb") as file:
+            assert file.read() == layer.blob
+    before = len(layer_requests(registry, image))
+    succeeds(shared.pull("shared/killed"), image)
+    assert len(layer_requests(registry, image)) == before
 
 
 def wait_for(condition):
