@@ -20,6 +20,8 @@ Finding examine_programs();
 Finding examine_service_user();
 Finding examine_node_store();
 Finding examine_plugin();
+/// `[shared] directory`, which spares pulls: never more than a warning.
+Finding examine_shared_store();
 /// What root's containers need of the kernel.
 std::vector<Finding> examine_kernel_of_node();
 /// What HealthCheckProgram asks: whether jobs can start containers on this node. Without network; answers in about ten seconds

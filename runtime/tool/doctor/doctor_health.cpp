@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -74,26 +73,6 @@ Finding examine_space() {
             formatted("{}: without images the file system is above high_watermark ({}%)", has, limits.high_watermark), kRemove};
   }
   return {kSpace, Finding::Verdict::ok, has, ""};
-}
-
-/// What it saves is not needed for jobs.
-Finding examine_shared_store() {
-  constexpr char kShared[] = "shared store";
-  const auto config = read_config(SPC_CONFIG_FILE);
-  if (!config || config->shared.directory.empty()) return {kShared, Finding::Verdict::ok, "none: [shared] directory is not set", ""};
-  const std::string& directory = config->shared.directory;
-  struct stat status {};
-  const int err = ::stat(directory.c_str(), &status) != 0 ? errno : !S_ISDIR(status.st_mode) ? ENOTDIR : 0;
-  if (err != 0) {
-    return {kShared, Finding::Verdict::warning, formatted("{}: {}", directory, std::strerror(err)),
-            "mount its file system, or correct [shared] directory in config.toml"};
-  }
-  const passwd* const user = ::getpwnam("spank-container");
-  if (user == nullptr || status.st_uid != user->pw_uid || (status.st_mode & 077) != 0) {
-    return {kShared, Finding::Verdict::warning, directory + ": the service user is not its owner, or others can enter it",
-            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same uid on all nodes", directory)};
-  }
-  return {kShared, Finding::Verdict::ok, directory, ""};
 }
 
 /// What only jobs need is needed on a node that runs them.

@@ -157,6 +157,25 @@ Finding examine_node_store() {
   return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR), ""};
 }
 
+Finding examine_shared_store() {
+  constexpr char kShared[] = "shared store";
+  const auto config = read_config(SPC_CONFIG_FILE);
+  if (!config || config->shared.directory.empty()) return {kShared, Verdict::ok, "none: [shared] directory is not set", ""};
+  const std::string& directory = config->shared.directory;
+  struct stat status {};
+  const int err = ::stat(directory.c_str(), &status) != 0 ? errno : !S_ISDIR(status.st_mode) ? ENOTDIR : 0;
+  if (err != 0) {
+    return {kShared, Verdict::warning, formatted("{}: {}", directory, std::strerror(err)),
+            "mount its file system, or correct [shared] directory in config.toml"};
+  }
+  const passwd* const user = ::getpwnam("spank-container");
+  if (user == nullptr || status.st_uid != user->pw_uid || (status.st_mode & 077) != 0) {
+    return {kShared, Verdict::warning, directory + ": the service user is not its owner, or others can enter it",
+            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same uid on all nodes", directory)};
+  }
+  return {kShared, Verdict::ok, directory, ""};
+}
+
 Finding examine_plugin() {
   constexpr char kWhat[] = "Slurm plugin";
   for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf", "/usr/local/etc/plugstack.conf",
@@ -200,7 +219,7 @@ std::vector<Finding> examine_own_store(const Places& places) {
 }
 
 std::vector<Finding> examine_node() {
-  return {examine_programs(), examine_service_user(), examine_node_store(), examine_plugin()};
+  return {examine_programs(), examine_service_user(), examine_node_store(), examine_shared_store(), examine_plugin()};
 }
 
 Finding examine_config(const std::string& path) {
