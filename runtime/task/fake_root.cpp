@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <cstdint>
 
 #include "base/process/seccomp_filter.hpp"
 

@@ -72,7 +72,7 @@ def needed_problems(file, name):
             yield f"{name} needs {library}, which is not in the list"
     for pattern in expected:
         # The loader is named only where thread-local data is used.
-        if not pattern.startswith("ld-") and not any(fnmatch(library, pattern) for library in found):
+        if not pattern.startswith(("ld-", "libm.")) and not any(fnmatch(library, pattern) for library in found):
             yield f"{name} does not need {pattern}, which is in the list"
     for tag in ("RPATH", "RUNPATH"):
         yield from (f"{name} has {tag} {path}" for path in dynamic_entries(file, tag))

@@ -49,12 +49,12 @@ def make_certificates(name="tls"):
         openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
                 "-subj", f"/CN=test {ca}", "-keyout", f"{ca}.key", "-out", f"{ca}.crt")
 
-    def leaf(name, alternative, days="2"):
+    def leaf(name, alternative):
         openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
                 "-keyout", f"{name}.key", "-out", f"{name}.csr")
         with open(os.path.join(directory, f"{name}.ext"), "w") as file:
             file.write(f"subjectAltName={alternative}\n")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", days,
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
                 "-extfile", f"{name}.ext", "-out", f"{name}.crt")
         return [os.path.join(directory, f"{name}.{end}") for end in ("crt", "key")]
     # Only `openssl ca` takes a first day; it wants an index and a configuration.
@@ -62,12 +62,15 @@ def make_certificates(name="tls"):
     with open(os.path.join(directory, "ca.cnf"), "w") as file:
         file.write("[ca]\ndefault_ca=x\n[x]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\ndefault_md=sha256\n"
                    "policy=p\n[p]\ncommonName=supplied\n")
-    future = leaf("future", "IP:127.0.0.1")
-    year = time.gmtime().tm_year + 1
-    openssl("ca", "-config", "ca.cnf", "-batch", "-notext", "-in", "future.csr", "-cert", "ca.crt", "-keyfile", "ca.key", "-extfile", "future.ext",
-            "-startdate", f"{year}0101000000Z", "-enddate", f"{year + 1}0101000000Z", "-out", "future.crt")
-    return {"directory": directory, "future": future, "good": leaf("good", "IP:127.0.0.1"), "wrongname": leaf("wrongname", "DNS:example.org"),
-            "expired": leaf("expired", "IP:127.0.0.1", "-1"),
+
+    def leaf_of_year(name, year):
+        files = leaf(name, "IP:127.0.0.1")
+        openssl("ca", "-config", "ca.cnf", "-batch", "-notext", "-in", f"{name}.csr", "-cert", "ca.crt", "-keyfile", "ca.key",
+                "-extfile", f"{name}.ext", "-startdate", f"{year}0101000000Z", "-enddate", f"{year + 1}0101000000Z", "-out", f"{name}.crt")
+        return files
+    this_year = time.gmtime().tm_year
+    return {"directory": directory, "future": leaf_of_year("future", this_year + 1), "good": leaf("good", "IP:127.0.0.1"),
+            "wrongname": leaf("wrongname", "DNS:example.org"), "expired": leaf_of_year("expired", this_year - 2),
             "selfsigned": [os.path.join(directory, f"ca.{end}") for end in ("crt", "key")]}
 
 

@@ -38,7 +38,7 @@ UniqueFd reuse(int number, int layer_file) {
 }
 
 Result<LoopDevice> configure_new(int control, int layer_file) {
-  const loop_config config{static_cast<std::uint32_t>(layer_file), 4096, {.lo_flags = LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR}, {}};
+  const loop_config config{static_cast<unsigned>(layer_file), 4096, {.lo_flags = LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR}, {}};
   for (int attempt = 0; attempt < 256; ++attempt) {
     const int number = ::ioctl(control, LOOP_CTL_GET_FREE);
     if (number < 0) return Error::from_errno(errno, "find a free loop device");

@@ -3,6 +3,7 @@
 #include <seccomp.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>

@@ -66,8 +66,8 @@ Result<UniqueFd> bind(const OpenedMount& mount) {
 Result<UniqueFd> mount_new(const OpenedMount& mount) {
   const EnrootFstabLine& line = mount.line;
 
-  if (::mount(line.source.c_str(), path_of(mount.target).c_str(), line.type.c_str(), line.flags & ~MS_REC,
-              line.data.empty() ? nullptr : line.data.c_str()) != 0) {
+  if (::mount(line.source.c_str(), path_of(mount.target).c_str(), line.type.c_str(),
+              line.flags & ~static_cast<unsigned long>(MS_REC), line.data.empty() ? nullptr : line.data.c_str()) != 0) {
     return Error::from_errno(errno, "mount");
   }
   return UniqueFd();

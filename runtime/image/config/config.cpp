@@ -81,14 +81,14 @@ Result<void> add_to(Config& config, const toml::value& root, const std::string& 
   return read_registries(config, root, file);
 }
 
-/// toml11 draws the place of a syntax error over several lines; the line's number and the reason are enough.
-std::string first_reason(std::string_view what) {
-  const auto skip = [&](std::string_view prefix) {
-    if (what.starts_with(prefix)) what.remove_prefix(prefix.size());
-  };
-  skip("[error] ");
-  const std::string_view reason = what.substr(0, what.find('\n'));
-  return reason.ends_with(": ") ? "not a TOML value" : printable(reason);
+/// toml11 draws the place of a syntax error over several lines; the line's number and the reason are enough. Some versions
+/// name a function before the reason.
+std::string not_valid(std::string_view what) {
+  const auto skip = [&](std::size_t length) { what.remove_prefix(std::min(length, what.size())); };
+  what = what.substr(0, what.find('\n'));
+  if (what.starts_with("[error] ")) skip(8);
+  if (what.starts_with("toml::")) skip(what.find(": ") + 2);
+  return what.empty() ? "not valid TOML" : "not valid TOML: " + printable(what);
 }
 
 }  // namespace
@@ -130,10 +130,10 @@ Result<void> add_config(Config& config, const std::string& text, const std::stri
       if (start != std::string::npos) line = ", line " + what.substr(start + 1, bar - start - 1);
     }
     return Error(ErrorKind::invalid,
-                 formatted("configuration {}{}: {}", in_quotes(name), line, first_reason(what)));
+                 formatted("configuration {}{}: {}", in_quotes(name), line, not_valid(what)));
   } catch (const std::exception& error) {
     return Error(ErrorKind::invalid,
-                 formatted("configuration {}: {}", in_quotes(name), first_reason(error.what())));
+                 formatted("configuration {}: {}", in_quotes(name), not_valid(error.what())));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "image/credentials/credentials_enroot.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 

@@ -106,8 +106,11 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
     case CURLE_GOT_NOTHING: return {ErrorKind::unavailable, "closed the connection during the transfer"};
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_UNSUPPORTED_PROTOCOL: return {ErrorKind::unavailable, "is not an HTTP server: " + shown};
+#if LIBCURL_VERSION_NUM >= 0x080600
+    case CURLE_TOO_LARGE:
+#endif
     case CURLE_OUT_OF_MEMORY:
-      // What libcurl says of a header line of more than 100 KiB, too, and its other allocations are small.
+      // What libcurl before 8.6 says of a header line of more than 100 KiB, and its other allocations are small.
       return std::move(Error(ErrorKind::unavailable, "the response has a header that is too long")
                            .hint("check what answers there: a proxy or a login page, perhaps"));
     default: return {ErrorKind::unavailable, shown};

@@ -1,5 +1,6 @@
 #include "image/user_source/tar_files.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "image/layer/archive/tar_header.hpp"

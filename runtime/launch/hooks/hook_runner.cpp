@@ -17,6 +17,7 @@
 #include "base/process/child.hpp"
 #include "base/process/descendants.hpp"
 #include "base/socket.hpp"
+#include "protocol/task.hpp"
 #include "task/ambient.hpp"
 
 namespace spc {

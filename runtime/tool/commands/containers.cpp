@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <tuple>
 
 #include "base/format.hpp"
 #include "base/json/json.hpp"

@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
     while (file >= 0 && (size = read(file, text, sizeof text)) > 0) fwrite(text, 1, size, stdout);
     if (file >= 0) close(file);
   }
-  printf("uid %u, in %s\n", getuid(), getcwd(text, sizeof text));
+  printf("uid %u, in %s\n", geteuid(), getcwd(text, sizeof text));
   return 0;
 }
 """

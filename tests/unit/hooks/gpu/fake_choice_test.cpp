@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
+
 #include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/step/gpu_allocation.hpp"

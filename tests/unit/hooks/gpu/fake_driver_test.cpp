@@ -1,5 +1,7 @@
 // What is found of a driver that is made of files.
 
+#include <algorithm>
+
 #include "unit/test.hpp"
 #include "unit/hooks/fake_driver.hpp"
 #include "hooks/loader/elf.hpp"

@@ -3,6 +3,7 @@
 #include <gnu/lib-names.h>
 #include <link.h>
 
+#include <algorithm>
 #include <random>
 
 #include "unit/test.hpp"

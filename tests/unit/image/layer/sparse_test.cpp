@@ -1,5 +1,7 @@
 // Files with holes, in GNU's three forms.
 
+#include <cstdio>
+
 #include "unit/image/layer/outcome.hpp"
 
 using namespace spc;
