@@ -33,6 +33,7 @@ MACHINES = {
                              "a_step_that_joins_another_outlives_it",
                              "a_step_that_joins_another_outlives_it_where_fuse_serves_the_layers",
                              "scancel_ends_a_running_step",
+                             "arm64",
                              "the_node_was_never_drained",
                              "the_kernel_has_nothing_to_say_of_our_mounts")),
 }
