@@ -1,4 +1,5 @@
 """The guest as a cluster of one node: this machine is the node and the head, and Slurm's daemons are units of systemd."""
+import hashlib
 import json
 import os
 import re
@@ -84,6 +85,22 @@ class Guest(Cluster):
         request("PUT", f"{repository}/manifests/1", content(blobs, digest), manifest["mediaType"])
         return f"registry:5000/suites/{image}:1"
 
+    def push_for(self, architecture):
+        """The same, for another one, as its configuration says. Returns its name."""
+        repository, blobs = f"{REGISTRY}/suites/{architecture}", os.path.join(LAYOUTS, "base/blobs/sha256")
+        with open(os.path.join(LAYOUTS, "base/index.json")) as file:
+            entry = json.load(file)["manifests"][0]
+        manifest = json.loads(content(blobs, entry["digest"].removeprefix("sha256:")))
+        config = json.loads(content(blobs, manifest["config"]["digest"].removeprefix("sha256:")))
+        parts = [content(blobs, layer["digest"].removeprefix("sha256:")) for layer in manifest["layers"]]
+        parts.append(json.dumps({**config, "architecture": architecture}).encode())
+        for part in parts:
+            where = request("POST", f"{repository}/blobs/uploads/").headers["Location"]
+            request("PUT", f"{where}{'&' if '?' in where else '?'}digest={digest_of(part)}", part, "application/octet-stream")
+        manifest["config"].update(digest=digest_of(parts[-1]), size=len(parts[-1]))
+        request("PUT", f"{repository}/manifests/1", json.dumps(manifest).encode(), entry["mediaType"])
+        return f"registry:5000/suites/{architecture}:1"
+
     # --- what it tells of itself -----------------------------------------------------------------------------------
 
     def tell_facts(self):
@@ -129,6 +146,10 @@ class Guest(Cluster):
 
     def traces(self, node):
         return {**super().traces(node), "cgroups": self.cgroups()}
+
+
+def digest_of(part):
+    return "sha256:" + hashlib.sha256(part).hexdigest()
 
 
 def content(directory, name):

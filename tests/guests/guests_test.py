@@ -34,6 +34,17 @@ def a_user_sees_the_system_of_the_image(guest):
 
 
 @test
+def an_image_for_another_architecture_is_refused_with_both_names_and_a_cure(guest):
+    mine, other = ("amd64", "arm64") if os.uname().machine == "x86_64" else ("arm64", "amd64")
+    image = guest.push_for(other)
+    done = guest.srun("true", image=image)
+    said = f'image "{image}": is built for linux/{other}, not for linux/{mine} (hint: choose a tag built for linux/{mine})'
+    expect(done.rc != 0 and said in done.err, "it is not refused with both names", done)
+    guest.srun(f"--container-platform=linux/{mine}", "cat", "/workspace/replaced").good("upper")
+    expect(f"linux/{mine}" in guest.run("scontainer", "info").good(), "scontainer info names another platform")
+
+
+@test
 def the_kernel_serves_the_layers_where_it_can_map_their_owners(guest):
     """Those of a squashfs from Linux 6.2 on; before, of an erofs, which Debian's kernels have as a module."""
     layers, by_fuse = guest.layers_served()
@@ -64,6 +75,20 @@ def a_directory_of_the_node_can_be_mounted(guest):
     guest.run("sh", "-c", "mkdir -p data; echo outside >data/file").good()
     guest.bash("cat /data/file; echo inside >/data/new; ! echo x >/fixed/new", "--container-mounts=./data:/data,./data:/fixed:ro").good("outside")
     equal(read("/home/alice/data/new"), "inside\n", "file outside")
+
+
+@test
+def a_user_can_be_root_inside(guest):
+    """A filter of system calls lets succeed what only real root could do: their numbers are those of the architecture."""
+    said = guest.bash("id -u; chown 5:6 /workspace/file; chgrp 7 /workspace/hard-link; mknod /null c 1 3; echo done", "--container-remap-root")
+    said.good("0\ndone")
+
+
+@test
+def a_container_can_be_saved_and_started_again(guest):
+    guest.bash("echo kept >/kept; rm /workspace/file", "--container-save=/home/alice/saved.sqsh").good()
+    guest.bash("cat /kept /workspace/replaced; test ! -e /workspace/file", image="/home/alice/saved.sqsh").good("kept\nupper")
+    guest.run("rm", "saved.sqsh").good()
 
 
 @test

@@ -67,8 +67,8 @@ Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::stri
   if (root.file_system != FileSystem::squashfs)
     return unusable("the SIF file's root file system is not a squashfs", "rebuild it");
   if (root.architecture != "unknown" && root.architecture != architecture) {
-    return Error(ErrorKind::invalid, formatted("the SIF file is for {}, this node is {}",
-                                               root.architecture, architecture));
+    return Error(ErrorKind::invalid, formatted("the SIF file is for {}, this node is {}", root.architecture, architecture))
+        .hint(formatted("build it for {}, on a machine of that architecture", architecture));
   }
   const auto offset = static_cast<std::uint64_t>(root.offset);
   const auto size = static_cast<std::uint64_t>(root.size);

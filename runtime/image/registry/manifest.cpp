@@ -264,8 +264,9 @@ Result<Index::Entry> choose_platform(const Index& index, const Platform& platfor
     list += (list.empty() ? "" : ", ") + printable(other).substr(0, 40);
   }
   if (list.empty()) list = "nothing that names its platform";
-  return Error(ErrorKind::not_found,
-               formatted("{}: has no image for {}, only for {}", what, platform.str(), list));
+  // Invalid, as an image without an index is: a login node of one architecture says nothing of nodes of another.
+  return Error(ErrorKind::invalid, formatted("{}: has no image for {}, only for {}", what, platform.str(), list))
+      .hint("choose a tag built for " + platform.str());
 }
 
 Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what) {

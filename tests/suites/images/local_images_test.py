@@ -96,7 +96,7 @@ def sif_files_that_cannot_be_used_are_refused_by_name(cluster):
     for name, how, reason in (
             ("encrypted.sif", {"file_system": local_files.ENCRYPTED}, "the SIF file's root file system is encrypted (hint: decrypt it where the key is available: apptainer build --sandbox)"),
             ("ext3.sif", {"file_system": local_files.EXT3}, "the SIF file's root file system is ext3, which is not supported (hint: rebuild it: apptainer build NEW.sif OLD.sif)"),
-            ("arm.sif", {"architecture": b"04"}, "the SIF file is for arm64, this node is amd64"),
+            ("arm.sif", {"architecture": b"04"}, "the SIF file is for arm64, this node is amd64 (hint: build it for amd64, on a machine of that architecture)"),
             ("overlay.sif", {"part": 4}, "the SIF file contains only an overlay (hint: use the image it belongs to)")):
         path = file_of(cluster, name, local_files.sif_bytes(b"x" * 4096, **how))
         refused(cluster, path, f'open image "{path}": {reason}')

@@ -7,6 +7,7 @@ import local_files
 from errors_test import answered
 from functools import partial
 from harness import add, equal, expect, test
+from images import INDEX, MANIFEST, digest_of, with_probe
 from site_files import Files, rules
 
 IMAGE = "--container-image=registry:5000/suites/base:1"
@@ -195,6 +196,19 @@ def an_image_that_its_registry_does_not_have_is_refused_at_submission(cluster):
         # What a node may have and the registry not is the node's affair, and so is a registry that cannot be reached from here.
         done = cluster.run("srun", unknown, "--container-pull=never", "true")
         expect(done.rc == 1 and "fetch manifest" not in done.err, "the registry was asked", done)
+
+
+@test
+def an_image_for_nodes_of_another_architecture_is_not_refused_at_submission(cluster):
+    """An index of one image; where jobs are submitted says nothing of the nodes."""
+    manifest = with_probe("policy-other", [("content", b"other\n")]).parts()[0]
+    cluster.faulty.manifests["suites/policy-other:1"] = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [
+        {"mediaType": MANIFEST, "digest": digest_of(manifest), "size": len(manifest), "platform": {"os": "linux", "architecture": "s390x"}}]}).encode()
+    image = f"--container-image={cluster.faulty.host}/suites/policy-other:1"
+    with rules(cluster, "check_at_submit = true\n"):
+        cluster.run("sbatch", "-o", "/dev/null", image, stdin="#!/bin/sh\n").good()
+        done = cluster.run("srun", image, "true")
+        expect(done.rc == 1 and "only for linux/s390x (hint: choose a tag built for linux/" in done.err, "a node does not refuse it", done)
 
 
 @contextlib.contextmanager

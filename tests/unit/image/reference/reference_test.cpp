@@ -2,6 +2,8 @@
 #include "image/reference/reference.hpp"
 #include "image/reference/request.hpp"
 
+#include <sys/utsname.h>
+
 #include <string>
 
 #include "unit/image/helpers.hpp"
@@ -93,6 +95,13 @@ TEST_CASE("a password in a name is refused and not repeated") {
     CHECK(reference.error().message().find("secret") == std::string::npos);
     CHECK(reference.error().message().find("password") != std::string::npos);
   }
+}
+
+TEST_CASE("a node's own platform is that of its processor, without a variant, so that each fits that it runs") {
+  utsname system{};
+  REQUIRE(::uname(&system) == 0);
+  const std::string machine = system.machine;
+  CHECK(Platform::host().str() == "linux/" + (machine == "x86_64" ? "amd64" : machine == "aarch64" ? "arm64" : machine));
 }
 
 TEST_CASE("what another machine is given is kept under another name") {

@@ -70,7 +70,7 @@ TEST_CASE("a SIF file that cannot be used is refused by the name of what it is")
   CHECK(outcome(Sif().root(5)).starts_with("the SIF file's root file system is encrypted (hint: "));
   CHECK(outcome(Sif().root(2)).starts_with("the SIF file's root file system is ext3, which is not supported (hint: "));
   CHECK(outcome(Sif().root(4)).starts_with("the SIF file's root file system is not a squashfs"));
-  CHECK(outcome(Sif().root(1, "04")) == "the SIF file is for arm64, this node is amd64");
+  CHECK(outcome(Sif().root(1, "04")) == "the SIF file is for arm64, this node is amd64 (hint: build it for amd64, on a machine of that architecture)");
   CHECK(outcome(Sif().add(0x4004, 32768, 50, 2, 4)).starts_with("the SIF file contains only an overlay"));
   CHECK(outcome(Sif().add(0x400a, 32768, 50)).starts_with("OCI-SIF files are not supported"));
   CHECK(outcome(Sif()) == "the SIF file contains no root file system");

@@ -95,7 +95,18 @@ TEST_CASE("an image for this machine is chosen and others are listed") {
   CHECK(chosen(index_of({""}), "linux/amd64") == 0);
   CHECK(chosen(index_of({"", ""}), "linux/amd64") == 999);
   const auto none = choose_platform(index_of({"linux/arm64", "linux/s390x"}), Platform{"linux", "amd64", ""}, "index \"i\"");
-  CHECK(none.error().message() == "index \"i\": has no image for linux/amd64, only for linux/arm64, linux/s390x");
+  CHECK(none.error().message() ==
+        "index \"i\": has no image for linux/amd64, only for linux/arm64, linux/s390x (hint: choose a tag built for linux/amd64)");
+  CHECK(none.error().kind() == ErrorKind::invalid);  // not "not found": a login node of another architecture must not refuse the job
+}
+
+TEST_CASE("a node takes what its own architecture runs, whatever variant the index names it with") {
+  for (const char* name : {"linux/arm64", "linux/arm64/v8"}) CHECK(chosen(index_of({"linux/amd64", name, "linux/arm/v7"}), "linux/arm64") == 1);
+  CHECK(chosen(index_of({"linux/arm64/v9"}), "linux/arm64") == 999);  // not every machine of the architecture runs it
+  CHECK(chosen(index_of({"linux/arm/v7", "linux/arm/v8"}), "linux/arm64") == 999);
+  CHECK(chosen(index_of({"linux/arm64", "linux/arm64/v8"}), "linux/arm64/v8") == 1);
+  CHECK(chosen(index_of({"linux/amd64", "linux/arm64"}), "linux/arm64/v8") == 1);
+  CHECK(choose_platform(index_of({"linux/s390x", "linux/arm64/v8", "linux/amd64"}), Platform::host(), "i"));
 }
 
 TEST_CASE("an image configuration gives settings and nothing is split") {
