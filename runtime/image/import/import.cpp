@@ -98,7 +98,6 @@ struct Import {
   AgentLink& agent;
   HttpClient& http;
   ImportTiming& timing;
-  const SharedStore* shared;  ///< null: none
 };
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
@@ -167,6 +166,16 @@ RequestedImage wanted_image(const ImportRequest& request, const ImageReference& 
   return wanted;
 }
 
+/// The site's, for the node's store. One that cannot be used costs a line: the registry has everything.
+std::optional<SharedStore> shared_store(const Import& import) {
+  const SharedConfig& wanted = import.config.shared;
+  if (wanted.directory.empty() || import.request.user_store) return std::nullopt;
+  auto store = SharedStore::open(wanted.directory, wanted.max_size);
+  if (store) return *std::move(store);
+  import.agent.write(LogLevel::warning, store.error().message() + ": pulling without it");
+  return std::nullopt;
+}
+
 /// `name`: as the user gave it.
 Result<Digest> import_by(const Import& import, const ImageReference& name, ByDigest& by, UserSourceLink& user) {
   const ImageReference reference = reference_for(name, by);
@@ -176,7 +185,6 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   Repository repository(import.http, import.agent, asked, import.config,
                         [&] { return user.credentials(reference.registry, whose); });
   if (by.is_resolved) repository.show_as(name.canonical());
-  repository.look_first_in(import.shared);
   if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
   auto admission = SPC_TRY(Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
   const RequestedImage wanted = wanted_image(import.request, name, by);
@@ -191,6 +199,8 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
     return *image;
   }
 
+  const auto shared = shared_store(import);
+  repository.look_first_in(shared ? &*shared : nullptr);
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   by.is_found = true;
   const Access access = repository.access();
@@ -199,15 +209,6 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   SPC_TRY(about_store(stored.keep(image, access, held), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   return image.digest;
-}
-
-/// The site's, for the node's store. One that cannot be used costs a line: the registry has everything.
-std::optional<SharedStore> shared_store(const ImportRequest& request, const Config& config, Log& log) {
-  if (config.shared.directory.empty() || request.user_store || request.only_digest) return std::nullopt;
-  auto store = SharedStore::open(config.shared.directory, config.shared.max_size);
-  if (store) return *std::move(store);
-  log.write(LogLevel::warning, store.error().message() + ": pulling without it");
-  return std::nullopt;
 }
 
 /// Of a stored container only the image that it was made from will do. What a tag is said to stand for does not count if it
@@ -248,14 +249,7 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const auto http =
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
                                   .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
-  const auto shared = shared_store(request, config, agent);
-  const Import import{.request = request,
-                      .config = config,
-                      .store = store,
-                      .agent = agent,
-                      .http = *http,
-                      .timing = timing,
-                      .shared = shared ? &*shared : nullptr};
+  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("pull image " + in_quotes(name));

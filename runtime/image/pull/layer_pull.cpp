@@ -100,6 +100,7 @@ void LayerPull::drain() {
 }
 
 Result<bool> LayerPull::advance() {
+  blob_->advance();  // also when it is finished: it may be a lease that others watch
   if (asked_for_name_) return agent_.published(name_);
   if (sync_) {
     if (!is_readable(sync_->descriptor())) return false;
@@ -108,7 +109,6 @@ Result<bool> LayerPull::advance() {
     asked_for_name_ = true;
     return false;
   }
-  blob_->advance();
   drain();
   if (paused_ && waiting_.empty()) {
     paused_ = false;

@@ -104,7 +104,7 @@ Result<ImageSource::Document> Repository::shared_or(const Digest& wanted, std::s
   for (const auto began = std::chrono::steady_clock::now();;) {
     if (auto found = SPC_TRY(find_shared(wanted, limit))) return *std::move(found);
     if (lease || std::chrono::steady_clock::now() - began > kPatience) break;
-    auto taken = shared_->lease(wanted, others);
+    auto taken = shared_->lease(wanted, place(), others);
     if (!taken) break;
     if (*taken) {
       lease.emplace(std::move(**taken));  // and once more: who had it until now may have brought the document

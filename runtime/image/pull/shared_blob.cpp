@@ -21,8 +21,8 @@ std::chrono::milliseconds pause_between_looks() {
   return std::chrono::milliseconds(std::uniform_int_distribution<>(100, 300)(random));
 }
 
-/// As for another job on this node: who brings it may have a registry that is slow on purpose.
-std::chrono::seconds patience_for(const Descriptor& blob) { return std::chrono::seconds(30 + blob.size / 8'000'000); }
+/// Without a byte from the node that brings it.
+constexpr std::chrono::seconds kPatience{30};
 
 }  // namespace
 
@@ -39,7 +39,7 @@ bool SharedBlob::find() {
 
 void SharedBlob::look() {
   if (find()) return;
-  auto lease = from_.store.lease(blob_.digest, others_);
+  auto lease = from_.store.lease(blob_.digest, from_.place, others_);
   if (!lease) {
     without_copy(lease.error());
     return fetch(std::nullopt);
@@ -48,10 +48,9 @@ void SharedBlob::look() {
   if (*lease && !find()) fetch(*std::move(lease));
   if (*lease) return;
   const auto now = Clock::now();
-  if (!waits_since_) waits_since_ = now;
-  if (now - *waits_since_ >= patience_for(blob_)) return fetch(std::nullopt);
+  if (now - waits_since_ >= kPatience) return fetch(std::nullopt);
   next_look_ = now + pause_between_looks();
-  if (UniqueFd growing = is_broken_ ? UniqueFd() : from_.store.follow(others_.note(), blob_.digest, from_.place)) {
+  if (UniqueFd growing = is_broken_ ? UniqueFd() : from_.store.follow(others_.note(), blob_.digest)) {
     read_file_of(std::move(growing));
   }
 }
@@ -72,6 +71,7 @@ void SharedBlob::read() {
       has_more_ = got > 0;
       chunk_.resize(has_more_ ? static_cast<std::size_t>(got) : 0);
       if (!has_more_) return;
+      waits_since_ = Clock::now();
     }
     const auto bytes = std::span(chunk_).subspan(from_chunk_);
     is_paused_ = sink_.take(bytes) == HttpHandler::Take::later;
@@ -91,7 +91,7 @@ void SharedBlob::fetch(std::optional<Lease> lease) {
     if (copy) {
       copy_.emplace(*std::move(copy));
       lease_.emplace(*std::move(lease));
-      lease_->tell(copy_->note(from_.place));
+      lease_->tell(copy_->name());
     } else {
       without_copy(copy.error());
     }
@@ -126,10 +126,9 @@ void SharedBlob::watch(std::vector<pollfd>& descriptors) const {
 }
 
 void SharedBlob::advance() {
-  if (fetching_) {
-    if (lease_ && !publishing_.joinable()) lease_->beat();
-    return fetching_->advance();
-  }
+  if (is_published_) lease_.reset();
+  if (lease_) lease_->beat();
+  if (fetching_) return fetching_->advance();
   read();
   if (!finished() && !is_paused_ && !(file_ && has_more_) && Clock::now() >= next_look_) look();
 }
@@ -153,7 +152,7 @@ void SharedBlob::proven(bool is_right) {
   publishing_ = std::thread([this] {
     (void)copy_->publish(from_.place);  // if it fails, the next node fetches it again
     copy_.reset();
-    lease_.reset();
+    is_published_ = true;
   });
 }
 

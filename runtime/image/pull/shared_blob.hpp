@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,7 @@ struct SharedPlace {
 };
 
 /// A layer's blob out of the shared store; if it is not there, from the registry, and into the shared store on the way. What another
-/// node is bringing is read while it comes, unless that node stops or takes too long. Whatever is wrong with the shared store, the
+/// node is bringing is read while it comes, unless nothing comes any more. Whatever is wrong with the shared store, the
 /// registry serves: it is told once, and nothing fails.
 class SharedBlob final : public BlobStream, private FetchSink {
  public:
@@ -42,7 +43,7 @@ class SharedBlob final : public BlobStream, private FetchSink {
   [[nodiscard]] bool waits_for_node() const override { return !fetching_ && !is_whole_; }
   Result<void> outcome() override { return fetching_ ? fetching_->outcome() : Result<void>(); }
   [[nodiscard]] const char* whose_fault() const override;
-  /// Puts what came from the registry under its name, in a thread: that waits for the file system.
+  /// Puts what came from the registry under its name, in a thread: that waits for the file system. advance() keeps the lease.
   void proven(bool is_right) override;
 
  private:
@@ -70,7 +71,7 @@ class SharedBlob final : public BlobStream, private FetchSink {
   std::vector<std::byte> chunk_;
   std::size_t from_chunk_ = 0;  // what of it the sink does not have
   WatchedLease others_;
-  std::optional<Clock::time_point> waits_since_;
+  Clock::time_point waits_since_ = Clock::now();  // for a byte
   Clock::time_point next_look_{};
 
   // From the registry.
@@ -79,6 +80,7 @@ class SharedBlob final : public BlobStream, private FetchSink {
   std::optional<Lease> lease_;
   std::optional<SharedStore::NewBlob> copy_;
   std::thread publishing_;
+  std::atomic<bool> is_published_ = false;  // or it could not be
 };
 
 }  // namespace spc

@@ -16,7 +16,7 @@ class BlobStream {
 
   virtual void start() = 0;
   virtual void watch(std::vector<pollfd>& /*descriptors*/) const {}
-  virtual void advance() = 0;
+  virtual void advance() = 0;  ///< also after its end
   /// After the sink answered Take::later.
   virtual void resume() = 0;
 

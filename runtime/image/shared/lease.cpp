@@ -15,7 +15,7 @@ namespace spc {
 namespace {
 
 constexpr std::chrono::seconds kPulse{1}, kStale{5};
-constexpr std::size_t kLongest = 256;
+constexpr std::size_t kLongest = 1024;
 
 /// Who holds it: no two have the same.
 std::string new_token() {

@@ -83,10 +83,13 @@ UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_v
   return file;
 }
 
-UniqueFd SharedStore::follow(const std::string& note, const Digest& blob, std::string_view place) const {
-  const std::string wanted = key_of(place) + " " + blob.hex() + ".";
-  if (!note.starts_with(wanted) || note.find('/') != std::string::npos) return {};
-  UniqueFd file = open_below(temporary_.get(), note.substr(note.find(' ') + 1), O_RDONLY | O_NONBLOCK);
+Result<std::optional<Lease>> SharedStore::lease(const Digest& blob, std::string_view place, WatchedLease& others) const {
+  return take_lease(leases_.get(), blob.hex() + "." + key_of(place).substr(0, 16), others);
+}
+
+UniqueFd SharedStore::follow(const std::string& name, const Digest& blob) const {
+  if (!name.starts_with(blob.hex() + ".") || name.find('/') != std::string::npos) return {};
+  UniqueFd file = open_below(temporary_.get(), name, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
 }
@@ -120,8 +123,6 @@ Result<SharedStore::NewBlob> SharedStore::new_blob(const Digest& blob, std::uint
 SharedStore::NewBlob::~NewBlob() {
   if (file_) ::unlinkat(store_.temporary_.get(), name_.c_str(), 0);
 }
-
-std::string SharedStore::NewBlob::note(std::string_view place) const { return key_of(place) + " " + name_; }
 
 Result<void> SharedStore::NewBlob::publish(std::string_view place) {
   const std::string step = "write " + in_quotes(blob_.str()) + " into shared store " + in_quotes(store_.directory_);

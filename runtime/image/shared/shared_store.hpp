@@ -19,7 +19,7 @@ namespace spc {
 ///
 ///   blobs/sha256/<hex>      complete: renamed when its digest was right and its bytes were on the disk
 ///   delivered/<place>/<hex> empty: this place (a hash of registry and repository) has delivered that blob in full
-///   leases/<hex>            somebody is bringing it: image/shared/lease.hpp
+///   leases/<hex>.<place>    somebody is bringing it from that place: image/shared/lease.hpp
 ///   tmp/<hex>.<random>      what is being written
 ///
 /// All of it is the service user's. It is believed about nothing: who reads a blob hashes it, as if it came from a mirror. Nothing
@@ -41,14 +41,12 @@ class SharedStore {
   /// Adds a document of this digest. Whether it could be is of no interest: the next node fetches it again.
   void add_document(const Digest& digest, std::string_view bytes, std::string_view place) const;
 
-  /// A blob that another node is bringing from the same place, as far as it has come: what its lease tells (NewBlob::note()). Empty:
-  /// there is no such file.
-  [[nodiscard]] UniqueFd follow(const std::string& note, const Digest& blob, std::string_view place) const;
+  /// A blob that another node is bringing, as far as it has come: what the lease tells (NewBlob::name()). Empty: there is no such file.
+  [[nodiscard]] UniqueFd follow(const std::string& name, const Digest& blob) const;
 
-  /// The right to bring a blob; empty: somebody else has it. Error: leases cannot be written.
-  [[nodiscard]] Result<std::optional<Lease>> lease(const Digest& blob, WatchedLease& others) const {
-    return take_lease(leases_.get(), blob.hex(), others);
-  }
+  /// The right to bring a blob from this place; empty: somebody else has it. Who brings it from elsewhere is nobody to wait for: his
+  /// registry may be slow on purpose. Error: leases cannot be written.
+  [[nodiscard]] Result<std::optional<Lease>> lease(const Digest& blob, std::string_view place, WatchedLease& others) const;
 
   /// A blob that is being written. It is removed unless it is published.
   class NewBlob {
@@ -61,7 +59,7 @@ class SharedStore {
 
     [[nodiscard]] int file() const { return file_.get(); }
     /// What others need, to read it while it is written.
-    [[nodiscard]] std::string note(std::string_view place) const;
+    [[nodiscard]] const std::string& name() const { return name_; }
     /// Everything is written, and has the digest. Waits for the disk.
     Result<void> publish(std::string_view place);
 
