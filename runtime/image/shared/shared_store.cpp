@@ -38,6 +38,12 @@ Result<void> check_owner(int directory) {
   return {};
 }
 
+/// Asks its server what is in a directory now: NFS may remember for half a minute what was not there.
+void refresh(int directory) {
+  struct statx now {};
+  ::statx(directory, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_MTIME, &now);
+}
+
 std::string key_of(std::string_view place) { return Sha256::of(place).hex(); }
 
 /// Its length is what was to be written.
@@ -67,7 +73,13 @@ Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_
 }
 
 bool SharedStore::has_delivered(std::string_view place, const Digest& blob) const {
-  return ::faccessat(delivered_.get(), (key_of(place) + "/" + blob.hex()).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+  refresh(delivered_.get());
+  const UniqueFd notes = open_below(delivered_.get(), key_of(place), O_RDONLY | O_DIRECTORY);
+  if (!notes) return false;
+  refresh(notes.get());
+  if (::faccessat(notes.get(), blob.hex().c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  refresh(blobs_.get());  // where it is looked for next
+  return true;
 }
 
 void SharedStore::note_delivery(std::string_view place, const Digest& blob) const {

@@ -1,0 +1,39 @@
+"""The shared store on a real NFS: this kernel's server, mounted twice with caches of its own each, as two nodes have it."""
+import os
+
+from guest import NODE
+from harness import expect, say, test
+
+TOP = "/opt/spank-container"
+SERVER = "10.77.0.1"
+PLACES = ("/mnt/one", "/mnt/two")
+
+
+def is_there():
+    """Guests of arm64 have no server."""
+    return os.path.exists("/usr/sbin/rpc.nfsd")
+
+
+def mount_twice(guest):
+    guest.root(NODE, "sh", "-euc", f"""
+        install -d -o spank-container -g spank-container -m 0711 /srv/shared
+        echo '/srv/shared *(rw,sync,fsid=0,no_subtree_check,insecure)' >/etc/exports
+        systemctl start nfs-server
+        for place in {" ".join(PLACES)}; do
+            mkdir $place
+            mount -t nfs4 -o vers=4.2,nosharecache {SERVER}:/ $place
+        done
+        mkdir {TOP}/build
+        ln -s /usr/libexec/spank-container {TOP}/build/libexec""").good()
+
+
+@test
+def the_shared_store_on_nfs(guest):
+    """All cases of tests/registry/shared_cases.py, as the service user; each pull comes by the other mount."""
+    mount_twice(guest)
+    as_service = ("setpriv", "--reuid=spank-container", "--regid=spank-container", "--clear-groups", "env", f"SPC_SHARED_PLACES={':'.join(PLACES)}")
+    done = guest.enter(NODE, "root", *as_service, f"{TOP}/tests/registry/run", f"{TOP}/build", "shared").end(900)
+    lines = done.out.splitlines()
+    for line in lines:
+        say(f"    {line}")
+    expect(done.rc == 0 and lines and " passed, 0 failed" in lines[-1], "a case fails on NFS", done)
