@@ -43,6 +43,7 @@ Result<HttpHead> Repository::run(Fetch& fetch) {
   while (!fetch.finished()) {
     SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
     fetch.advance();
+    if (lease_) lease_->beat();
   }
   return fetch.result();
 }
@@ -100,20 +101,24 @@ Result<ImageSource::Document> Repository::shared_or(const Digest& wanted, std::s
   constexpr std::chrono::seconds kPatience{20};
   if (shared_ == nullptr) return fetch();
   WatchedLease others;
-  std::optional<Lease> lease;
+  lease_.reset();
   for (const auto began = std::chrono::steady_clock::now();;) {
-    if (auto found = SPC_TRY(find_shared(wanted, limit))) return *std::move(found);
-    if (lease || std::chrono::steady_clock::now() - began > kPatience) break;
+    if (auto found = SPC_TRY(find_shared(wanted, limit))) {
+      lease_.reset();
+      return *std::move(found);
+    }
+    if (lease_ || std::chrono::steady_clock::now() - began > kPatience) break;
     auto taken = shared_->lease(wanted, place(), others);
     if (!taken) break;
     if (*taken) {
-      lease.emplace(std::move(**taken));  // and once more: who had it until now may have brought the document
+      lease_.emplace(std::move(**taken));  // and once more: who had it until now may have brought the document
     } else {
       SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
     }
   }
-  auto document = SPC_TRY(fetch());
-  shared_->add_document(wanted, document.bytes, place());
+  auto document = fetch();
+  if (document) shared_->add_document(wanted, document->bytes, place());
+  lease_.reset();
   return document;
 }
 

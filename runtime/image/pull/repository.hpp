@@ -66,6 +66,7 @@ class Repository final : public ImageSource {
   bool mirrors_know_tags_;
   bool has_answered_ = false;  ///< the registry, for the top document
   const SharedStore* shared_ = nullptr;
+  std::optional<Lease> lease_;  ///< of the document that is being fetched
   RegistrySession session_;
 };
 
