@@ -1,11 +1,11 @@
-"""The shared store on a real NFS: this kernel's server, mounted twice with caches of its own each, as two nodes have it."""
+"""The shared store on a real NFS: this kernel's server, mounted twice, as two nodes have it. To the server these are two clients: each
+has a network and a host name of its own, without which they would share what the server has delegated to one of them."""
 import os
 
 from guest import NODE
 from harness import expect, say, test
 
 TOP = "/opt/spank-container"
-SERVER = "10.77.0.1"
 PLACES = ("/mnt/one", "/mnt/two")
 
 
@@ -19,12 +19,23 @@ def mount_twice(guest):
         install -d -o spank-container -g spank-container -m 0711 /srv/shared
         echo '/srv/shared *(rw,sync,fsid=0,no_subtree_check,insecure)' >/etc/exports
         systemctl start nfs-server
-        for place in {" ".join(PLACES)}; do
-            mkdir $place
-            mount -t nfs4 -o vers=4.2,nosharecache {SERVER}:/ $place
-        done
-        mkdir {TOP}/build
-        ln -s /usr/libexec/spank-container {TOP}/build/libexec""").good()
+        mkdir {" ".join(PLACES)} {TOP}/build
+        ln -s /usr/libexec/spank-container {TOP}/build/libexec
+        mount -t nfs4 -o vers=4.2 10.77.0.1:/ /mnt/one
+        ip link add to-two type veth peer name two
+        ip address add 10.77.1.1/24 dev to-two
+        ip link set to-two up
+        unshare --net --uts sleep infinity >/dev/null 2>&1 &
+        other=$!
+        until test $(readlink /proc/$other/ns/net) != $(readlink /proc/self/ns/net); do sleep 0.1; done
+        ip link set two netns $other
+        nsenter --net --uts --target $other sh -euc '
+            hostname node02
+            ip link set lo up
+            ip address add 10.77.1.2/24 dev two
+            ip link set two up
+            mount -t nfs4 -o vers=4.2 10.77.1.1:/ /mnt/two'
+        """).good()
 
 
 @test
