@@ -15,8 +15,7 @@ namespace {
 /// layer-verifier reads it again and accepts only what our converter writes, so that the kernel never meets anything else.
 Result<void> publish_verified(const ImageStore& store, const Digest& blob, UniqueFd file) {
   const auto layer = SPC_TRY(store.freeze(std::move(file)));
-  const pid_t verifier =
-      SPC_TRY(start_helper(SPC_LIBEXECDIR "/layer-verifier", nullptr, store.service_uid(), store.service_gid(), {layer.get()}));
+  const pid_t verifier = SPC_TRY(start_helper("layer-verifier", nullptr, store.service_uid(), store.service_gid(), {layer.get()}));
   int status = -1;  // no verdict
   ::waitpid(verifier, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 1) {
@@ -31,7 +30,7 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
 Result<void> Agent::start_import(int request, int user_source) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const ImageStore& store = tools_->store;
-  import_.pid = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", nullptr, store.service_uid(), store.service_gid(),
+  import_.pid = SPC_TRY(start_helper("import", nullptr, store.service_uid(), store.service_gid(),
                                      {theirs.get(), request, store.directory(), user_source}));
   import_.socket = std::move(ours);
   return {};

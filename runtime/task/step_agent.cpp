@@ -15,13 +15,12 @@
 #include <cstring>
 #include <string>
 
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
 
 namespace spc {
 namespace {
-
-constexpr char kAgent[] = SPC_LIBEXECDIR "/agent";
 
 /// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system calls; full root is
 /// regained here and never in slurmstepd itself.
@@ -71,25 +70,15 @@ void keep_only(int socket) {
 using Arguments = std::array<std::string, 6>;
 
 /// With no descriptors but `socket`: keep_only().
-[[noreturn]] void execute(const Arguments& arguments, int socket) {
+[[noreturn]] void execute(const std::string& agent, const Arguments& arguments, int socket) {
   keep_only(socket);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
   for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
-  ::execve(kAgent, words, words + arguments.size());  // an empty environment
+  ::execve(agent.c_str(), words, words + arguments.size());  // an empty environment
   ::_exit(127);
-}
-
-Result<void> run_agent(const Arguments& arguments, const std::string& what) {
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "fork the agent");
-  if (child == 0) execute(arguments, -1);
-  int status = -1;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  if (status == 0) return {};
-  return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
 }
 
 }  // namespace
@@ -131,8 +120,9 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
-  if (::access(kAgent, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + quoted(kAgent)).hint("install spank-container on this node");
+  const std::string program = own_program("agent");
+  if (::access(program.c_str(), X_OK) != 0) {
+    return Error::from_errno(errno, "start " + quoted(program)).hint("install spank-container on this node");
   }
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
   const Arguments arguments = {"agent", "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
@@ -153,7 +143,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   int agent_end = -1;
   char byte = 0;
   if (!take(parked_end.get(), byte, SCM_RIGHTS, agent_end)) ::_exit(127);
-  execute(arguments, agent_end);
+  execute(program, arguments, agent_end);
 }
 
 Result<void> StepAgent::stop(const StepChannel& channel) {
@@ -178,12 +168,16 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
   return {};
 }
 
-Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {
-  return run_agent({"agent", "setup", std::to_string(service_uid), std::to_string(service_gid)}, "set up the node");
-}
-
-Result<void> clean_up_after_job(uid_t uid, std::uint32_t job) {
-  return run_agent({"agent", "epilog", std::to_string(uid), std::to_string(job)}, "clean up after job " + std::to_string(job));
+Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second, const std::string& what) {
+  const std::string program = own_program("agent");
+  const Arguments arguments = {"agent", command, std::to_string(first), std::to_string(second)};
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "fork the agent");
+  if (child == 0) execute(program, arguments, -1);
+  int status = -1;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (status == 0) return {};
+  return Error(ErrorKind::system, what + ": " + program + " failed").hint("run it manually to see the reason");
 }
 
 }  // namespace spc

@@ -12,6 +12,7 @@
 #include "agent/node/privilege.hpp"
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
+#include "base/process/own_program.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "loop_devices.hpp"
@@ -283,8 +284,9 @@ TEST_CASE("a verdict that is lost is none") {
 
 TEST_CASE("without the verifier nothing is published") {
   fresh_node();
-  REQUIRE(::umount2(SPC_LIBEXECDIR "/layer-verifier", 0) == 0);
-  fs::remove(SPC_LIBEXECDIR "/layer-verifier");
+  const std::string verifier = own_program("layer-verifier");
+  REQUIRE(::umount2(verifier.c_str(), 0) == 0);
+  fs::remove(verifier);
   const UniqueFd wishes = std::move(sealed_memory_file("request", "g")).value();
   {
     Step step;

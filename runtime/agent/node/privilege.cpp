@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "agent/node/system_call.hpp"
+#include "base/process/own_program.hpp"
 
 namespace spc::agent {
 namespace {
@@ -87,10 +88,11 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
   return own(space.release(), "open the user namespace of the ID map");
 }
 
-Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
+Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gid_t gid,
                            std::initializer_list<int> descriptors) {
   if (uid == 0) return Error(ErrorKind::unavailable, "no service user for images");
-  SPC_TRY(check(::access(program, X_OK), "start " + quoted(program)));
+  const std::string program = own_program(name);
+  SPC_TRY(check(::access(program.c_str(), X_OK), "start " + quoted(program)));
   const pid_t parent = ::getpid();
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) return child;
@@ -108,8 +110,8 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   while (next < 3) ::dup2(null, next++);
   for (const int descriptor : high) ::dup2(descriptor, next++);
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
-  char* const arguments[] = {const_cast<char*>(program), const_cast<char*>(argument), nullptr};
-  ::execve(program, arguments, arguments + 2);  // an empty environment
+  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(argument), nullptr};
+  ::execve(arguments[0], arguments, arguments + 2);  // an empty environment
   ::_exit(126);
 }
 
