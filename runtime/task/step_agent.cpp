@@ -66,18 +66,18 @@ void keep_only(int socket) {
   ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
 }
 
-/// Made before the fork; what is empty is none.
+/// The program's path and its arguments, made before the fork; what is empty is none.
 using Arguments = std::array<std::string, 6>;
 
 /// With no descriptors but `socket`: keep_only().
-[[noreturn]] void execute(const std::string& agent, const Arguments& arguments, int socket) {
+[[noreturn]] void execute(const Arguments& arguments, int socket) {
   keep_only(socket);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
   for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
-  ::execve(agent.c_str(), words, words + arguments.size());  // an empty environment
+  ::execve(words[0], words, words + arguments.size());  // an empty environment
   ::_exit(127);
 }
 
@@ -120,12 +120,11 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
-  const std::string program = own_program("agent");
-  if (::access(program.c_str(), X_OK) != 0) {
-    return Error::from_errno(errno, "start " + quoted(program)).hint("install spank-container on this node");
-  }
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
-  const Arguments arguments = {"agent", "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
+  const Arguments arguments = {own_program("agent"), "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
+  if (::access(arguments[0].c_str(), X_OK) != 0) {
+    return Error::from_errno(errno, "start " + quoted(arguments[0])).hint("install spank-container on this node");
+  }
   StepAgent agent;
   agent.step_ = step;
   agent.pid_ = ::fork();
@@ -143,7 +142,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   int agent_end = -1;
   char byte = 0;
   if (!take(parked_end.get(), byte, SCM_RIGHTS, agent_end)) ::_exit(127);
-  execute(program, arguments, agent_end);
+  execute(arguments, agent_end);
 }
 
 Result<void> StepAgent::stop(const StepChannel& channel) {
@@ -169,15 +168,14 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
 }
 
 Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second, const std::string& what) {
-  const std::string program = own_program("agent");
-  const Arguments arguments = {"agent", command, std::to_string(first), std::to_string(second)};
+  const Arguments arguments = {own_program("agent"), command, std::to_string(first), std::to_string(second)};
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno(errno, "fork the agent");
-  if (child == 0) execute(program, arguments, -1);
+  if (child == 0) execute(arguments, -1);
   int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (status == 0) return {};
-  return Error(ErrorKind::system, what + ": " + program + " failed").hint("run it manually to see the reason");
+  return Error(ErrorKind::system, what + ": " + arguments[0] + " failed").hint("run it manually to see the reason");
 }
 
 }  // namespace spc

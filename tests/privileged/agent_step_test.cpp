@@ -285,8 +285,7 @@ TEST_CASE("a verdict that is lost is none") {
 TEST_CASE("without the verifier nothing is published") {
   fresh_node();
   const std::string verifier = own_program("layer-verifier");
-  REQUIRE(::umount2(verifier.c_str(), 0) == 0);
-  fs::remove(verifier);
+  REQUIRE(::mount("/dev/null", verifier.c_str(), nullptr, MS_BIND, nullptr) == 0);
   const UniqueFd wishes = std::move(sealed_memory_file("request", "g")).value();
   {
     Step step;
@@ -295,7 +294,7 @@ TEST_CASE("without the verifier nothing is published") {
     CHECK(says(answer, "layer-verifier"));
   }
   CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
-  install_programs();
+  REQUIRE(::umount(verifier.c_str()) == 0);
 }
 
 TEST_CASE("an agent killed at any moment leaves no process, mount or loop device") {

@@ -97,7 +97,7 @@ void install_programs() {
   const fs::path both = directory / "both-verifiers";
   ::mkfifo(both.c_str(), 0600);
   ::chmod(both.c_str(), 0666);  // whatever the umask
-  const fs::path itself = "/proc/self/exe";
+  const fs::path itself = fs::read_symlink("/proc/self/exe");
   const std::pair<const char*, fs::path> programs[] = {
       {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-verifier", itself}, {"agent", itself}, {"sleep", "/bin/sleep"}};
   for (const auto& [name, program] : programs) {

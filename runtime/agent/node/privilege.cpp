@@ -40,8 +40,7 @@ Result<void> keep_needed_privileges() {
     if (!needed) SPC_TRY(check(::prctl(PR_CAPBSET_DROP, capability), "reduce the bounding set", EINVAL));
   }
   cap_t set = ::cap_init();  // never freed
-  ::cap_set_flag(set, CAP_PERMITTED, kNeeded.size(), kNeeded.data(), CAP_SET);
-  ::cap_set_flag(set, CAP_EFFECTIVE, kNeeded.size(), kNeeded.data(), CAP_SET);
+  for (const auto which : {CAP_PERMITTED, CAP_EFFECTIVE}) ::cap_set_flag(set, which, kNeeded.size(), kNeeded.data(), CAP_SET);
   SPC_TRY(check(::cap_set_proc(set), "reduce the capabilities"));
   SPC_TRY(check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable"));
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
