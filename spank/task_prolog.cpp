@@ -80,7 +80,7 @@ void obey(std::string_view line, spank_t spank) {
 void replace_slurms_launcher() {
   struct stat ours {};
   DIR* const descriptors = ::opendir("/proc/self/fd");
-  const int launcher = ::open(SPC_LIBEXECDIR "/container-helper", O_PATH | O_CLOEXEC);
+  const int launcher = ::open(spc_launcher_path(), O_PATH | O_CLOEXEC);
   if (descriptors != nullptr && launcher >= 0 && ::stat("/proc/self/exe", &ours) == 0) {
     while (const dirent* entry = ::readdir(descriptors)) {
       const int found = std::atoi(entry->d_name);

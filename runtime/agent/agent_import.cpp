@@ -15,13 +15,11 @@ namespace {
 /// layer-verifier reads it again and accepts only what our converter writes, so that the kernel never meets anything else.
 Result<void> publish_verified(const ImageStore& store, const Digest& blob, UniqueFd file) {
   const auto layer = SPC_TRY(store.freeze(std::move(file)));
-  const pid_t verifier =
-      SPC_TRY(start_helper(SPC_LIBEXECDIR "/layer-verifier", nullptr, store.service_uid(), store.service_gid(), {layer.get()}));
+  const pid_t verifier = SPC_TRY(start_helper("layer-verifier", nullptr, store.service_uid(), store.service_gid(), {layer.get()}));
   int status = -1;  // no verdict
   ::waitpid(verifier, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 1) {
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 1)
     return Error(ErrorKind::corrupt, "verify layer " + blob.str() + ": not a layer written by the converter");
-  }
   if (status != 0) return Error(ErrorKind::unavailable, "verify layer " + blob.str() + ": the verifier failed").hint("see --mem");
   return store.publish(layer.get(), store_layout::layer_path(blob));
 }
@@ -31,7 +29,7 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
 Result<void> Agent::start_import(int request, int user_source) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const ImageStore& store = tools_->store;
-  import_.pid = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", nullptr, store.service_uid(), store.service_gid(),
+  import_.pid = SPC_TRY(start_helper("import", nullptr, store.service_uid(), store.service_gid(),
                                      {theirs.get(), request, store.directory(), user_source}));
   import_.socket = std::move(ours);
   return {};
@@ -49,10 +47,9 @@ Result<void> Agent::on_import(int socket) {
       const auto done = file ? Result<void>() : file.error();
       return answer_import(ImportMessageKind::layer_file, message.digest, done, file ? file->get() : -1);
     }
-    case ImportMessageKind::publish: {
+    case ImportMessageKind::publish:
       if (descriptors->size() != 1) return Error(ErrorKind::internal, "pull the image: layer without file");
       return publish(message.digest, std::move(descriptors->front()));
-    }
     case ImportMessageKind::evict:
     case ImportMessageKind::record:
     case ImportMessageKind::name:

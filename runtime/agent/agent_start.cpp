@@ -83,8 +83,8 @@ Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
   const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
-  helpers_.push_back(SPC_TRY(start_helper(SPC_LIBEXECDIR "/fuse", (std::to_string(offset) + (order_.uid != 0 ? "" : "r")).c_str(),
-                                          uid, gid, {device.get(), file, theirs.get()})));
+  helpers_.push_back(SPC_TRY(start_helper("fuse", (std::to_string(offset) + (order_.uid != 0 ? "" : "r")).c_str(), uid, gid,
+                                          {device.get(), file, theirs.get()})));
   servers_.push_back(std::move(ours));
   return ServedLayer{std::move(device), servers_.back().get()};
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process/own_program.hpp"
 #include "launch/launch.hpp"
 #include "launch/policy/site_policy.hpp"
 #include "launch/request/messages.hpp"
@@ -218,12 +219,12 @@ int spc_node_setup(spc_runtime* rt) {
       return Error(ErrorKind::not_found, "set up the node: no user " + quoted(kServiceUser))
           .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
     }
-    return set_up_node_for(service->pw_uid, service->pw_gid);
+    return run_agent("setup", service->pw_uid, service->pw_gid, "set up the node");
   });
 }
 
 int spc_job_epilog(spc_runtime* rt, uid_t uid, uint32_t job_id) {
-  return guard(rt, [&]() -> Result<void> { return clean_up_after_job(uid, job_id); });
+  return guard(rt, [&] { return run_agent("epilog", uid, job_id, "clean up after job " + std::to_string(job_id)); });
 }
 
 int spc_step_open(spc_runtime* rt) {
@@ -299,6 +300,15 @@ int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
     if (!stopped && rt->log != nullptr) rt->log(SPC_LOG_RECORD, stopped.error().message().c_str(), rt->log_arg);
     return done;
   });
+}
+
+const char* spc_launcher_path(void) {
+  try {
+    static const std::string path = own_program("container-helper");
+    return path.c_str();
+  } catch (const std::exception&) {  // out of memory
+    return "";
+  }
 }
 
 int spc_site_flag(const char* key, int otherwise) {

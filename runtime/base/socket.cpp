@@ -34,7 +34,7 @@ Result<void> send_message(int socket, std::span<const std::byte> message, std::s
   }
 }
 
-Result<Received> receive_message(int socket, std::span<std::byte> buffer, std::size_t most) {
+Result<std::vector<UniqueFd>> receive_message(int socket, std::span<std::byte> buffer, std::size_t most) {
   iovec part{buffer.data(), buffer.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerMessage)];
   // Not CMSG_SPACE: that has room for two where one is expected.
@@ -44,18 +44,16 @@ Result<Received> receive_message(int socket, std::span<std::byte> buffer, std::s
   while ((size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) continue;
   if (size < 0) return Error::from_errno(errno, "receive a message");
 
-  Received received{.size = static_cast<std::size_t>(size), .descriptors = {}};
+  std::vector<UniqueFd> descriptors;
   for (cmsghdr* rights = CMSG_FIRSTHDR(&header); rights != nullptr; rights = CMSG_NXTHDR(&header, rights)) {
     if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(rights) + i * sizeof(int), sizeof fd);
-      received.descriptors.emplace_back(fd);
-    }
+    const int* const first = reinterpret_cast<const int*>(CMSG_DATA(rights));  // of the only such list: the kernel makes no other
+    descriptors = std::vector<UniqueFd>(first, first + (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int));
   }
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Error(ErrorKind::internal, "a message that is too long, or has too many descriptors");
-  return received;
+  if (size == 0) return Error(ErrorKind::unavailable, "peer closed the connection");
+  if (static_cast<std::size_t>(size) != buffer.size()) return Error(ErrorKind::internal, "message has an unexpected size");
+  return descriptors;
 }
 
 }  // namespace spc

@@ -24,13 +24,9 @@ enum class WhenFull { wait, fail };
 Result<void> send_message(int socket, std::span<const std::byte> message, std::span<const int> descriptors,
                           WhenFull when_full = WhenFull::wait);
 
-struct Received {
-  std::size_t size = 0;               ///< bytes of the message; 0: the peer has closed
-  std::vector<UniqueFd> descriptors;  ///< owned, close-on-exec
-};
-/// Receives one message into `buffer`, and no more than `most` descriptors: others never become this process's own, so that it
-/// need not close them, which can take as long as the server of their file system likes. More of either is an Error.
-Result<Received> receive_message(int socket, std::span<std::byte> buffer, std::size_t most);
+/// Receives one message that fills `buffer`, and no more than `most` descriptors, close-on-exec: others never become this process's
+/// own, so that it need not close them, which can take as long as the server of their file system likes. More of either is an Error.
+Result<std::vector<UniqueFd>> receive_message(int socket, std::span<std::byte> buffer, std::size_t most);
 
 /// Messages are plain structs of fixed size: nothing to parse.
 template <typename Message>
@@ -45,10 +41,7 @@ Result<void> send_struct(int socket, const Message& message, std::span<const int
 template <typename Message>
 Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message, std::size_t most = 0) {
   static_assert(std::is_trivially_copyable_v<Message>);
-  auto received = SPC_TRY(receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), most));
-  if (received.size == 0) return Error(ErrorKind::unavailable, "peer closed the connection");
-  if (received.size != sizeof message) return Error(ErrorKind::internal, "message has an unexpected size");
-  return std::move(received.descriptors);
+  return receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), most);
 }
 
 }  // namespace spc

@@ -27,7 +27,7 @@ constexpr Advice kAdvice[] = {
     {"reduce the capabilities: ", "the agent must be started as root"},
     {"create the ID map: ", "check sysctl user.max_user_namespaces"},
     {"no service user for images", "create the system user spank-container and restart slurmd"},
-    {"start \"" SPC_LIBEXECDIR, "install spank-container on this node"},
+    {"start \"/", "install spank-container on this node"},
     {"running container with remapped root: not supported", "request it in the step that starts the container"},
     {"use file system ", "load the kernel module"},
     {": a file system is mounted below it", "unmount it, or copy the directory"},

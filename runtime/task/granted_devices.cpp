@@ -18,8 +18,8 @@ bool can_open(const std::string& node, int how) { return ::syscall(kFaccessat2, 
 
 void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes, int how = R_OK | W_OK) {
   for (DirectoryReader entries(directory); entries.next();) {
-    if (entries.type() != DT_CHR || !entries.name().starts_with(prefix)) continue;
-    if (const std::string node = directory + "/" + entries.c_name(); can_open(node, how)) nodes.insert(node);
+    const std::string node = directory + "/" + entries.c_name();
+    if (entries.type() == DT_CHR && entries.name().starts_with(prefix) && can_open(node, how)) nodes.insert(node);
   }
 }
 

@@ -15,13 +15,12 @@
 #include <cstring>
 #include <string>
 
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
 
 namespace spc {
 namespace {
-
-constexpr char kAgent[] = SPC_LIBEXECDIR "/agent";
 
 /// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system calls; full root is
 /// regained here and never in slurmstepd itself.
@@ -67,7 +66,7 @@ void keep_only(int socket) {
   ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
 }
 
-/// Made before the fork; what is empty is none.
+/// The program's path and its arguments, made before the fork; what is empty is none.
 using Arguments = std::array<std::string, 6>;
 
 /// With no descriptors but `socket`: keep_only().
@@ -78,18 +77,8 @@ using Arguments = std::array<std::string, 6>;
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
   for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
-  ::execve(kAgent, words, words + arguments.size());  // an empty environment
+  ::execve(words[0], words, words + arguments.size());  // an empty environment
   ::_exit(127);
-}
-
-Result<void> run_agent(const Arguments& arguments, const std::string& what) {
-  const pid_t child = ::fork();
-  if (child < 0) return Error::from_errno(errno, "fork the agent");
-  if (child == 0) execute(arguments, -1);
-  int status = -1;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  if (status == 0) return {};
-  return Error(ErrorKind::system, what + ": " + kAgent + " failed").hint("run it manually to see the reason");
 }
 
 }  // namespace
@@ -131,11 +120,11 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
-  if (::access(kAgent, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + quoted(kAgent)).hint("install spank-container on this node");
-  }
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
-  const Arguments arguments = {"agent", "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
+  const Arguments arguments = {own_program("agent"), "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
+  if (::access(arguments[0].c_str(), X_OK) != 0) {
+    return Error::from_errno(errno, "start " + quoted(arguments[0])).hint("install spank-container on this node");
+  }
   StepAgent agent;
   agent.step_ = step;
   agent.pid_ = ::fork();
@@ -178,12 +167,15 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
   return {};
 }
 
-Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid) {
-  return run_agent({"agent", "setup", std::to_string(service_uid), std::to_string(service_gid)}, "set up the node");
-}
-
-Result<void> clean_up_after_job(uid_t uid, std::uint32_t job) {
-  return run_agent({"agent", "epilog", std::to_string(uid), std::to_string(job)}, "clean up after job " + std::to_string(job));
+Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second, const std::string& what) {
+  const Arguments arguments = {own_program("agent"), command, std::to_string(first), std::to_string(second)};
+  const pid_t child = ::fork();
+  if (child < 0) return Error::from_errno(errno, "fork the agent");
+  if (child == 0) execute(arguments, -1);
+  int status = -1;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (status == 0) return {};
+  return Error(ErrorKind::system, what + ": " + arguments[0] + " failed").hint("run it manually to see the reason");
 }
 
 }  // namespace spc

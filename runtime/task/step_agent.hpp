@@ -48,10 +48,7 @@ class StepAgent {
   pid_t pid_ = -1;
 };
 
-/// Runs `agent setup`: creates the node's directories. As root, when slurmd starts.
-Result<void> set_up_node_for(uid_t service_uid, gid_t service_gid);
-
-/// Runs `agent epilog`: removes what belongs to an ended job. As root.
-Result<void> clean_up_after_job(uid_t uid, std::uint32_t job);
+/// Runs the agent, as root, with a command that takes two numbers (agent/main.cpp): `setup`, `epilog`. `what`: for the error.
+Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second, const std::string& what);
 
 }  // namespace spc

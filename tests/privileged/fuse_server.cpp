@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/fuse.hpp"
 
@@ -24,12 +25,13 @@ constexpr int kFree = 100;  // above the descriptors of the protocol
 
 [[noreturn]] void run_server(int device, int image, int status, const std::string& offset, unsigned uid) {
   static char* const kNoEnvironment[] = {nullptr};
+  const std::string path = own_program("fuse");
   std::string program = "fuse";
   std::string argument = offset;
   char* const arguments[] = {program.data(), argument.data(), nullptr};
   if (::dup2(device, kFuseDevice) >= 0 && ::dup2(image, kFuseImage) >= 0 && ::dup2(status, kFuseStatus) >= 0 &&
       ::setresgid(uid, uid, uid) == 0 && ::setresuid(uid, uid, uid) == 0) {
-    ::execve(SPC_LIBEXECDIR "/fuse", arguments, kNoEnvironment);
+    ::execve(path.c_str(), arguments, kNoEnvironment);
   }
   ::_exit(127);
 }

@@ -39,7 +39,7 @@ TEST_CASE("a helper has its user, no groups, no capability, no environment and o
   auto [ours, theirs] = std::move(socket_pair()).value();
   const UniqueFd unrelated(::open("/dev/zero", O_RDONLY));  // not close-on-exec
   const pid_t pid =
-      start_helper("/bin/sleep", "1000", 12345, 12346, {theirs.get(), theirs.get(), theirs.get(), theirs.get()}).value();
+      start_helper("sleep", "1000", 12345, 12346, {theirs.get(), theirs.get(), theirs.get(), theirs.get()}).value();
   await_sleep(pid);
   CHECK(status_line(pid, "Uid") == "12345\t12345\t12345\t12345");
   CHECK(status_line(pid, "Gid") == "12346\t12346\t12346\t12346");
@@ -62,7 +62,7 @@ TEST_CASE("a helper dies with the process that started it") {
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
   const pid_t parent = ::fork();
   if (parent == 0) {
-    const auto child = start_helper("/bin/sleep", "1000", 12345, 12345, {});
+    const auto child = start_helper("sleep", "1000", 12345, 12345, {});
     const pid_t pid = child ? *child : -1;
     [[maybe_unused]] const auto written = ::write(out[1], &pid, sizeof pid);
     ::pause();
@@ -83,7 +83,7 @@ TEST_CASE("a helper dies with the process that started it") {
 }
 
 TEST_CASE("there is no helper without a service user") {
-  const auto started = start_helper("/bin/sleep", "1", 0, 0, {});
+  const auto started = start_helper("sleep", "1", 0, 0, {});
   REQUIRE_FALSE(started);
   CHECK(started.error().message() ==
         "no service user for images");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/import.hpp"
 
@@ -21,7 +22,6 @@ namespace fs = std::filesystem;
 namespace spc {
 namespace {
 
-constexpr const char* kBothVerifiers = SPC_LIBEXECDIR "/both-verifiers";
 
 UniqueFd new_layer() {
   ImportMessage message{.kind = ImportMessageKind::new_layer, .digest = {}};
@@ -78,8 +78,9 @@ int play_verifier() {
   if (::pread(3, &content, 1, 0) != 1) return 2;
   // Each waits until the other has opened the FIFO, in vain where they run one after the other.
   ::alarm(10);
-  if (content == 'b') ::close(::open(kBothVerifiers, O_RDONLY));
-  if (content == 'c') ::close(::open(kBothVerifiers, O_WRONLY));
+  const std::string both = own_program("both-verifiers");
+  if (content == 'b') ::close(::open(both.c_str(), O_RDONLY));
+  if (content == 'c') ::close(::open(both.c_str(), O_WRONLY));
   if (content == 'c') ::abort();
   return content == 'g' ? 0 : 1;
 }
@@ -87,17 +88,18 @@ int play_verifier() {
 }  // namespace
 
 void install_programs() {
-  const fs::path directory = SPC_LIBEXECDIR;
+  const fs::path directory = kPlaceOfPrograms;
   if (::mount("programs", directory.parent_path().c_str(), "tmpfs", 0, "mode=755") != 0) {
     std::perror("privileged_test: mount over the place of the programs");
     ::_exit(1);
   }
   fs::create_directories(directory);
-  ::mkfifo(kBothVerifiers, 0600);
-  ::chmod(kBothVerifiers, 0666);  // whatever the umask
+  const fs::path both = directory / "both-verifiers";
+  ::mkfifo(both.c_str(), 0600);
+  ::chmod(both.c_str(), 0666);  // whatever the umask
   const fs::path itself = fs::read_symlink("/proc/self/exe");
   const std::pair<const char*, fs::path> programs[] = {
-      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-verifier", itself}};
+      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-verifier", itself}, {"agent", itself}, {"sleep", "/bin/sleep"}};
   for (const auto& [name, program] : programs) {
     // Mounts, not links: the users that execute them may not be able to enter the directory of the build.
     std::ofstream(directory / name).close();
@@ -109,8 +111,8 @@ void install_programs() {
 }
 
 std::optional<int> play(std::string_view program) {
-  if (program == SPC_LIBEXECDIR "/import") return play_import();
-  if (program == SPC_LIBEXECDIR "/layer-verifier") return play_verifier();
+  if (program == own_program("import")) return play_import();
+  if (program == own_program("layer-verifier")) return play_verifier();
   return std::nullopt;
 }
 

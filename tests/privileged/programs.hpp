@@ -5,8 +5,11 @@
 
 namespace spc {
 
-/// Where the agent looks for its programs there are the real `fuse`, and this test program under the names of those that a
-/// test must be able to play. Called once, in the mount namespace of the tests.
+/// Where the agent looks for its programs: beside itself. So the tests, which are the agent here, run from there.
+inline constexpr char kPlaceOfPrograms[] = "/usr/libexec/spank-container";
+
+/// Puts there the real `fuse`, and this test program under the names of those that a test must be able to play, and as `agent`.
+/// In the mount namespace of the tests.
 void install_programs();
 
 /// What this program does when it was started under one of those names; nothing: it was not.

@@ -9,6 +9,7 @@
 
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
+#include "base/process/own_program.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "unit/test.hpp"
@@ -92,7 +93,7 @@ TEST_CASE("a server that fails does not end the pull for another task") {
   REQUIRE(server > 0);
   REQUIRE(::kill(server, SIGKILL) == 0);
   REQUIRE(becomes_true([&] { return ::kill(server, 0) != 0; }));  // the agent has seen it
-  const UniqueFd other(::open(SPC_LIBEXECDIR "/both-verifiers", O_WRONLY | O_CLOEXEC));
+  const UniqueFd other(::open(own_program("both-verifiers").c_str(), O_WRONLY | O_CLOEXEC));
   TaskMessage answer;
   REQUIRE(step.hear(answer));
   CHECK(answer.failure.error().message().find("not a layer written by the converter") != std::string::npos);

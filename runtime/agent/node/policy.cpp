@@ -58,7 +58,7 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
   if (kept && ::read(kept.get(), &policy, sizeof policy) == sizeof policy && plausible(policy) && policy.stamp == stamp)
     return kept;
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t child = SPC_TRY(start_helper(SPC_LIBEXECDIR "/import", "policy", service_uid, service_gid, {theirs.get()}));
+  const pid_t child = SPC_TRY(start_helper("import", "policy", service_uid, service_gid, {theirs.get()}));
   theirs.reset();
   PolicyAnswer answer;
   auto texts = receive_struct(ours.get(), answer, 1);

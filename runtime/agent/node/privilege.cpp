@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "agent/node/system_call.hpp"
+#include "base/process/own_program.hpp"
 
 namespace spc::agent {
 namespace {
@@ -39,8 +40,7 @@ Result<void> keep_needed_privileges() {
     if (!needed) SPC_TRY(check(::prctl(PR_CAPBSET_DROP, capability), "reduce the bounding set", EINVAL));
   }
   cap_t set = ::cap_init();  // never freed
-  ::cap_set_flag(set, CAP_PERMITTED, kNeeded.size(), kNeeded.data(), CAP_SET);
-  ::cap_set_flag(set, CAP_EFFECTIVE, kNeeded.size(), kNeeded.data(), CAP_SET);
+  for (const auto which : {CAP_PERMITTED, CAP_EFFECTIVE}) ::cap_set_flag(set, which, kNeeded.size(), kNeeded.data(), CAP_SET);
   SPC_TRY(check(::cap_set_proc(set), "reduce the capabilities"));
   SPC_TRY(check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable"));
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
@@ -87,10 +87,11 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
   return own(space.release(), "open the user namespace of the ID map");
 }
 
-Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
+Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gid_t gid,
                            std::initializer_list<int> descriptors) {
   if (uid == 0) return Error(ErrorKind::unavailable, "no service user for images");
-  SPC_TRY(check(::access(program, X_OK), "start " + quoted(program)));
+  const std::string program = own_program(name);
+  SPC_TRY(check(::access(program.c_str(), X_OK), "start " + quoted(program)));
   const pid_t parent = ::getpid();
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) return child;
@@ -108,8 +109,8 @@ Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid,
   while (next < 3) ::dup2(null, next++);
   for (const int descriptor : high) ::dup2(descriptor, next++);
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
-  char* const arguments[] = {const_cast<char*>(program), const_cast<char*>(argument), nullptr};
-  ::execve(program, arguments, arguments + 2);  // an empty environment
+  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(argument), nullptr};
+  ::execve(arguments[0], arguments, arguments + 2);  // an empty environment
   ::_exit(126);
 }
 

@@ -37,9 +37,9 @@ void end_child(pid_t child);
 /// tasks of a container with own_user enter it, in a mount namespace created when all mounts are in place.
 Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
 
-/// Starts `program` (argument vector of at most one word) as uid and gid without groups, capabilities, environment or
+/// Starts our program of this name (with one argument, or nullptr: none) as uid and gid without groups, capabilities, environment or
 /// descriptors but `descriptors`, which become 3, 4, …; 0-2 are /dev/null. It is killed with the caller.
-Result<pid_t> start_helper(const char* program, const char* argument, uid_t uid, gid_t gid,
+Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gid_t gid,
                            std::initializer_list<int> descriptors);
 
 }  // namespace spc::agent

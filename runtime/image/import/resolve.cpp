@@ -8,6 +8,7 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/process/child.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "image/config/config.hpp"
 #include "image/pull/repository.hpp"
@@ -20,8 +21,6 @@
 namespace spc {
 namespace {
 
-constexpr char kUserSource[] = SPC_LIBEXECDIR "/user-source";
-
 /// The nodes ask again, and have more to say.
 class Silence final : public Log {
  public:
@@ -31,8 +30,8 @@ class Silence final : public Log {
 /// `user-source` is ours here, and is started when there is something to ask it.
 Result<std::optional<RegistrySecret>> credentials_of_user(const ImageLocation& image, Log& log) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  Program program{
-      .path = kUserSource, .arguments = {kUserSource, image.canonical()}, .descriptors = {{theirs.get(), kUserSourceSocket}}};
+  const std::string path = own_program("user-source");
+  Program program{.path = path, .arguments = {path, image.canonical()}, .descriptors = {{theirs.get(), kUserSourceSocket}}};
   program.group = Program::Group::own;
   const auto child = SPC_TRY(Child::start(program));
   theirs.reset();

@@ -170,6 +170,10 @@ SPC_API int spc_step_finish(spc_runtime *rt, uint32_t tasks, uint32_t killed);
 /* A boolean setting of the node's config.toml; `otherwise` if it is not set. On the host, as any user. */
 SPC_API int spc_site_flag(const char *key, int otherwise);
 
+/* The program that can start a script in a container in Slurm's place, whatever is in the image: executed with the arguments that
+ * Slurm gives its own. "": out of memory. Static. */
+SPC_API const char *spc_launcher_path(void);
+
 /* Version of the package, for example "0.1.0". */
 SPC_API const char *spc_version(void);
 

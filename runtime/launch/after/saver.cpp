@@ -8,6 +8,7 @@
 
 #include "base/file.hpp"
 #include "base/process/child.hpp"
+#include "base/process/own_program.hpp"
 #include "base/records.hpp"
 #include "base/socket.hpp"
 #include "launch/request/save_path.hpp"
@@ -16,8 +17,6 @@
 
 namespace spc {
 namespace {
-
-constexpr char kProgram[] = SPC_LIBEXECDIR "/save";
 
 /// In the child, which still is us: who it is, is what the kernel says of the sender.
 bool introduce_itself(int slurmstepd) {
@@ -48,8 +47,9 @@ Result<UniqueFd> settings_file(const ImageSettings& image) {
 
 Result<Saver> Saver::start(const StepChannel& step, const std::string& path, const std::string& name, MessageStyle style,
                            const std::map<std::string, std::string>& job) {
-  if (::access(kProgram, X_OK) != 0) {
-    return Error::from_errno(errno, "start " + in_quotes(kProgram)).hint("install spank-container on this node");
+  const std::string program = own_program("save");
+  if (::access(program.c_str(), X_OK) != 0) {
+    return Error::from_errno(errno, "start " + in_quotes(program)).hint("install spank-container on this node");
   }
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const auto cpus = job.find("SLURM_CPUS_ON_NODE");
@@ -58,7 +58,7 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
   // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own children when it begins
   // to cancel a step, before it kills.
   const int slurmstepd = step.save.get();
-  auto started = Child::start({.path = kProgram,
+  auto started = Child::start({.path = program,
                                .arguments = {"save", path, shown_name, cpus_text, message_prefix(style)},
                                .environment = std::vector<std::string>(),
                                .descriptors = {{slurmstepd, kSaveSocket}, {theirs.get(), kSaveTaskSocket}},

@@ -13,6 +13,7 @@
 
 #include "base/file.hpp"
 #include "base/process/child.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "hook_engine/root_path.hpp"
 #include "launch/site/enroot_compat.hpp"
@@ -23,7 +24,6 @@
 namespace spc {
 namespace {
 
-constexpr char kTools[] = SPC_LIBEXECDIR "/enroot";
 constexpr std::size_t kMostOfFile = 4 << 20;
 
 /// What decides about the code that a program executes; and, as pyxis, what is not the same for all tasks.
@@ -58,15 +58,16 @@ Variables environment_of_hooks(const ShellHookPlace& place, const ShellHookStart
   set("ENROOT_DATA_PATH", data + "/.local/share/enroot");
   set("ENROOT_TEMP_PATH", place.directory);
   environment["ENROOT_SYSCONF_PATH"] = "/etc/enroot";
-  environment["ENROOT_LIBRARY_PATH"] = kTools;
-  environment["ENROOT_LIBEXEC_PATH"] = kTools;
+  const std::string tools = own_program("enroot");
+  environment["ENROOT_LIBRARY_PATH"] = tools;
+  environment["ENROOT_LIBEXEC_PATH"] = tools;
   environment["ENROOT_RUNTIME_PATH"] = place.directory;
   environment["ENROOT_PID"] = std::to_string(::getpid());
   environment["ENROOT_ROOTFS"] = place.root;
   environment["ENROOT_ENVIRON"] = place.directory + "/environment";
   environment["ENROOT_MOUNTS"] = place.directory + "/fstab";
   const std::string path = environment["PATH"];
-  environment["PATH"] = std::string(kTools) + ":" + (path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path);
+  environment["PATH"] = tools + ":" + (path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path);
   return environment;
 }
 
@@ -182,7 +183,7 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
     }
     const std::string mounts = environment["ENROOT_MOUNTS"];
     if (!SPC_TRY(file_text(directory, "fstab")).empty()) {
-      SPC_TRY(runner.run("mounts", {std::string(kTools) + "/enroot-mount", "--root", place.root, mounts}));
+      SPC_TRY(runner.run("mounts", {own_program("enroot/enroot-mount"), "--root", place.root, mounts}));
     }
   }
   const Variables old = as_map(parse_environment_file(before));

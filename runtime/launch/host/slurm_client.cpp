@@ -12,12 +12,11 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/own_program.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc {
 namespace {
-
-constexpr char kCommandProgram[] = SPC_LIBEXECDIR "/container-helper";
 
 constexpr const char* kCommands[] = {"sacct",   "sacctmgr", "salloc",   "sattach", "sbatch", "sbcast",
                                      "scancel", "scontrol", "scrontab", "sdiag",   "sinfo",  "sprio",
@@ -130,13 +129,14 @@ MappedLibraries mapped_libraries(std::string_view maps) {
 
 SlurmClient find_slurm_client(const std::map<std::string, std::string>& environment) {
   SlurmClient client;
-  const auto give_up = [&](const char* why) {
+  const auto give_up = [&](const std::string& why) {
     client.why_not = why;
     return client;
   };
   const std::string commands = directory_of_commands(environment);
   if (commands.empty()) return give_up("no srun on this node");
-  if (::access(kCommandProgram, X_OK) != 0) return give_up(SPC_LIBEXECDIR "/container-helper is missing");
+  const std::string helper = own_program("container-helper");
+  if (::access(helper.c_str(), X_OK) != 0) return give_up(helper + " is missing");
   const auto configuration = configuration_directories(environment);
   if (configuration.empty()) return give_up("no slurm.conf on this node");
   const auto mapped = mapped_libraries(small_file("/proc/self/maps"));
@@ -157,7 +157,7 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
     if (real.empty()) continue;
     tops.insert(top_of(real));
     client.table += formatted("{} {}\n", name, real);
-    at_their_paths.push_back({kCommandProgram, path});
+    at_their_paths.push_back({helper, path});
   }
   for (const std::string& top : tops) client.binds.push_back({top, kSlurmRoot + top});
   client.binds.insert(client.binds.end(), at_their_paths.begin(), at_their_paths.end());

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/user_source.hpp"
 #include "task/enter.hpp"
@@ -12,7 +13,7 @@
 namespace spc {
 namespace {
 
-constexpr char kUserSource[] = SPC_LIBEXECDIR "/user-source";
+constexpr char kUserSource[] = "user-source";
 
 /// The question that `import` has asked is answered in place of the program that cannot be started. One that nobody has read
 /// would make the other side see a broken connection instead of the answer.
@@ -21,7 +22,7 @@ void answer_that_it_is_missing(int socket) {
   static_cast<void>(::recv(socket, &failed, sizeof failed, MSG_DONTWAIT));
   failed = UserSourceMessage();
   failed.kind = UserSourceKind::failed;
-  failed.error = WireError(Error(ErrorKind::system, "start " SPC_LIBEXECDIR "/user-source: it cannot be executed")
+  failed.error = WireError(Error(ErrorKind::system, "start " + own_program(kUserSource) + ": it cannot be executed")
                                .hint("install spank-container on this node"));
   static_cast<void>(send_struct(socket, failed));
 }
@@ -52,8 +53,9 @@ Result<void> UserSource::wait_for(int agent) {
 }
 
 Result<Child> start_user_source(int socket, const std::string& location, std::vector<std::string> environment) {
-  Program program{.path = kUserSource,
-                  .arguments = {kUserSource, location},
+  const std::string path = own_program(kUserSource);
+  Program program{.path = path,
+                  .arguments = {path, location},
                   .environment = std::move(environment),
                   .descriptors = {{socket, kUserSourceSocket}},
                   .group = Program::Group::own};

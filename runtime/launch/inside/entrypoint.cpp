@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/process/own_program.hpp"
 #include "base/records.hpp"
 #include "launch/inside/entrypoint_process.hpp"
 #include "launch/inside/task_notes.hpp"
@@ -21,7 +22,7 @@ namespace {
 
 constexpr std::size_t kKeptLines = 20;
 constexpr std::size_t kMostNotes = 16 << 20;
-constexpr char kProbe[] = SPC_LIBEXECDIR "/container-helper";
+constexpr char kProbe[] = "container-helper";
 constexpr char kHint[] = "--no-container-entrypoint runs the command without it";
 constexpr int kWholeSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
@@ -177,7 +178,7 @@ EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
 
 Entrypoint Entrypoint::with_probe() {
   Entrypoint entrypoint;
-  entrypoint.probe_.reset(::open(kProbe, O_PATH | O_CLOEXEC));
+  entrypoint.probe_.reset(::open(own_program(kProbe).c_str(), O_PATH | O_CLOEXEC));
   if (!entrypoint.probe_) entrypoint.no_probe_ = errno;
   return entrypoint;
 }
@@ -193,7 +194,7 @@ Result<void> Entrypoint::run(const LaunchRequest& request, const SitePolicy& sit
   mode_ = entrypoint_mode(request, site);
   if (mode_ == EntrypointMode::no) return {};
   if (!probe_) {
-    return Error::from_errno(no_probe_, "open " + in_quotes(kProbe)).hint("install spank-container on this node");
+    return Error::from_errno(no_probe_, "open " + in_quotes(own_program(kProbe))).hint("install spank-container on this node");
   }
   limit_ = std::chrono::seconds(site.entrypoint_timeout);
   const EntrypointOutcome came = SPC_TRY(outcome(request, notes, spec, log));

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <ctime>
 
+#include "base/process/own_program.hpp"
 #include "image/reference/location.hpp"
 #include "launch/policy/submit_rules.hpp"
 #include "protocol/submit.hpp"
@@ -15,7 +16,6 @@
 namespace spc {
 namespace {
 
-constexpr char kImportProgram[] = SPC_LIBEXECDIR "/import";
 constexpr std::chrono::seconds kStale{30};
 constexpr unsigned kForgotten = 600;  // seconds: so long a registry is not asked that has not answered in time
 constexpr std::int64_t kLongest = 86400;
@@ -58,8 +58,9 @@ bool TagQuestion::start() {
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
   pipe_ = UniqueFd(ends[0]);
   const UniqueFd theirs(ends[1]);
-  Program program{.path = kImportProgram,
-                  .arguments = {kImportProgram, kResolve, image_, pull_},
+  const std::string import = own_program("import");
+  Program program{.path = import,
+                  .arguments = {import, kResolve, image_, pull_},
                   .descriptors = {{theirs.get(), kResolveAnswer}}};
   program.group = Program::Group::own;
   program.signals = Program::Signals::defaults;

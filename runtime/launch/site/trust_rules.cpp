@@ -1,6 +1,7 @@
 #include "launch/site/trust_rules.hpp"
 
 #include "base/process/child.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "protocol/import.hpp"
@@ -10,13 +11,13 @@
 namespace spc {
 namespace {
 
-constexpr char kImport[] = SPC_LIBEXECDIR "/import";
 constexpr char kStep[] = "--container-image";
 
 Result<void> ask(const char* transports, const std::string& path, const SitePolicy& site, const std::string& reference) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  Program program{.path = kImport,
-                  .arguments = {kImport, "trust", site.signature_policy, path, reference, transports},
+  const std::string import = own_program("import");
+  Program program{.path = import,
+                  .arguments = {import, "trust", site.signature_policy, path, reference, transports},
                   .environment = std::vector<std::string>(),
                   .descriptors = {{theirs.get(), kImportSocket}}};
   program.prepare = [] { return give_up_privilege().has_value(); };

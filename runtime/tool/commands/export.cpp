@@ -1,3 +1,4 @@
+#include "base/process/own_program.hpp"
 #include "base/process/user_namespace.hpp"
 #include "image/config/config.hpp"
 #include "image/export/enroot_files.hpp"
@@ -51,7 +52,7 @@ Result<int> run_export(const Arguments& arguments) {
     // What enroot made and we imported has these files already, as it wants them.
     const auto added =
         opened.settings == kSettingsInFiles ? std::vector<AddedFile>() : enroot_files(opened.settings, source.config);
-    SPC_TRY_DURING(step, write_squashfs(root, added, file.file(), 0, helper_program("layer-writer")));
+    SPC_TRY_DURING(step, write_squashfs(root, added, file.file(), 0, own_program("layer-writer")));
   }
   SPC_TRY(file.publish());
   return 0;

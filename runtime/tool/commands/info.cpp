@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/json/json.hpp"
+#include "base/process/own_program.hpp"
 #include "image/config/config.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/places.hpp"
@@ -20,7 +21,7 @@ Result<int> run_info(const Arguments& arguments) {
   const auto config = SPC_TRY(read_config(places.config));
   utsname system{};
   ::uname(&system);
-  const std::string import = helper_program("import");
+  const std::string import = own_program("import");
   const std::pair<const char*, std::string> lines[] = {
       {"version", SPC_VERSION},
       {"store", places.store},

@@ -144,7 +144,7 @@ Result<bool> remove_container(const StoredContainer& container) {
 
 Result<void> remove_files_of(uid_t uid) {
   constexpr std::uint32_t kNoJob = 0;
-  return clean_up_after_job(uid, kNoJob);
+  return run_agent("epilog", uid, kNoJob, "remove the files of containers");
 }
 
 }  // namespace spc::tool

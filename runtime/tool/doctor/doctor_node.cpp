@@ -13,6 +13,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/own_program.hpp"
 #include "base/text.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
@@ -101,7 +102,7 @@ Finding examine_programs() {
   constexpr char kPrograms[] = "programs";
   for (const char* name :
        {"import", "layer-writer", "layer-verifier", "fuse", "user-source", "save", "container-helper", "agent"}) {
-    const std::string path = helper_program(name);
+    const std::string path = own_program(name);
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), X_OK) != 0) {
       return {kPrograms, Verdict::failed, formatted("{}: {}", path, std::strerror(errno)),
@@ -116,7 +117,7 @@ Finding examine_programs() {
       return {kPrograms, Verdict::warning, path + " does not have mode 0711", "chmod 0711 " + path};
     }
   }
-  const std::string import = helper_program("import");
+  const std::string import = own_program("import");
   return {kPrograms, Verdict::ok, import.substr(0, import.rfind('/')), ""};
 }
 

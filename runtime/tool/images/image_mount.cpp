@@ -11,6 +11,7 @@
 #include <climits>
 
 #include "base/format.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/fuse.hpp"
 #include "tool/surroundings/places.hpp"
@@ -52,7 +53,7 @@ Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& 
   const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   if (!device) return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  auto server = SPC_TRY(HelperProgram::start(helper_program("fuse"), {std::to_string(layer.offset)},
+  auto server = SPC_TRY(HelperProgram::start(own_program("fuse"), {std::to_string(layer.offset)},
                                              {device.get(), layer.file.get(), theirs.get()}, HelperProgram::Environment::empty));
   theirs.reset();
   FuseStatus status;

@@ -11,6 +11,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "image/store/store_keeper.hpp"
 #include "protocol/image_record.hpp"
@@ -19,7 +20,6 @@
 #include "protocol/user_source.hpp"
 #include "tool/images/helper_program.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/surroundings/places.hpp"
 
 namespace spc::tool {
 namespace {
@@ -72,7 +72,7 @@ Result<void> ImportRun::start(const ImportRequest& request) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto [questions, source] = SPC_TRY(socket_pair());
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", request.serialize()));
-  import_ = SPC_TRY(HelperProgram::start(helper_program("import"), {}, {theirs.get(), request_file.get(), store_, source.get()},
+  import_ = SPC_TRY(HelperProgram::start(own_program("import"), {}, {theirs.get(), request_file.get(), store_, source.get()},
                                          HelperProgram::Environment::ours));  // of which it takes the proxies
   socket_ = std::move(ours);
   questions_ = std::move(questions);
@@ -140,7 +140,7 @@ Result<void> ImportRun::on_message() {
 
 /// `import` asks something of the user's side for the first time: from now on `user-source` answers.
 Result<void> ImportRun::on_question() {
-  const std::string program = helper_program("user-source");
+  const std::string program = own_program("user-source");
   if (::access(program.c_str(), X_OK) == 0) {
     user_source_ = SPC_TRY(HelperProgram::start(program, {image_}, {questions_.get()}, HelperProgram::Environment::ours));
   }
@@ -163,7 +163,7 @@ Result<void> ImportRun::make_layer() {
 }
 
 Result<void> ImportRun::verify(const Digest& blob, UniqueFd file) {
-  const std::string program = helper_program("layer-verifier");
+  const std::string program = own_program("layer-verifier");
   if (::access(program.c_str(), X_OK) != 0) return publish(blob, file);
   auto verifier = SPC_TRY(HelperProgram::start(program, {}, {file.get()}, HelperProgram::Environment::empty));
   verifications_.push_back({blob, std::move(file), std::move(verifier)});

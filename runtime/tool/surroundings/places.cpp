@@ -60,19 +60,6 @@ Result<Places> Places::find() {
   return places;
 }
 
-std::string helper_program(const char* name) {
-  std::array<char, PATH_MAX> self{};
-  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
-  if (size > 0) {
-    std::string path(self.data(), static_cast<std::size_t>(size));
-    path.resize(path.rfind('/'));
-    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-    path += std::string("/libexec/spank-container/") + name;
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  return std::string(SPC_LIBEXECDIR "/") + name;
-}
-
 Result<std::string> absolute_path(const std::string& path) {
   if (path.starts_with('/')) return path;
   std::array<char, PATH_MAX> here{};

@@ -21,9 +21,6 @@ struct Places {
   static Result<Places> find();
 };
 
-/// Path of one of our programs: beside this one (PREFIX/libexec/spank-container) or installed.
-std::string helper_program(const char* name);
-
 /// The store's directory, created if necessary with everything `import` expects in it. For an own store only.
 Result<UniqueFd> make_own_store(const Places& places);
 /// The store's directory; ErrorKind::not_found if there is none.

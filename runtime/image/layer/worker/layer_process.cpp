@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstring>
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 
 namespace spc {
@@ -27,18 +27,6 @@ Result<Pipe> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-std::string path_of_program() {
-  std::array<char, PATH_MAX> self{};
-  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
-  if (size > 0) {
-    std::string path(self.data(), static_cast<std::size_t>(size));
-    path.resize(path.rfind('/') + 1);
-    path += "layer-writer";
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  return SPC_LIBEXECDIR "/layer-writer";
 }
 
 Error died(const ExitStatus& status) {
@@ -58,7 +46,7 @@ Error died(const ExitStatus& status) {
 
 Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& limits, const std::string& program,
                                          LayerPlace place) {
-  const std::string path = program.empty() ? path_of_program() : program;
+  const std::string path = program.empty() ? own_program("layer-writer") : program;
   auto input = SPC_TRY(make_pipe());
   auto report = SPC_TRY(make_pipe());
   std::pair<UniqueFd, UniqueFd> below;
