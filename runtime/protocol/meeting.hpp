@@ -49,7 +49,7 @@ struct MeetingRecord {
   std::uint32_t count = 0;    ///< of sources or indices
   Digest image;               ///< of the platform's manifest
   std::uint64_t done = 0, total = 0;  ///< bytes
-  std::array<PeerAddress, 2> addresses{};
+  std::array<PeerAddress, 2> addresses{};  ///< of a join: where its relay answers, best first. A port without an address: as srun sees this node
   std::array<PeerSource, kMostSources> sources{};
   std::array<std::uint32_t, kMostSources> indices{};
   PeerKey key{};
