@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -117,6 +118,7 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   request.only_pull = options.only_pull != 0;
   if (options.resolved != nullptr) request.resolved = options.resolved;
+  if (options.meeting != nullptr) request.meeting = options.meeting;
   return request;
 }
 
@@ -263,6 +265,9 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
       asked.request.style = &rt->style;
       asked.request.overrides = rt->settings;
       asked.request.since = submission_time(asked.job);
+      if (const auto nodes = asked.job.find("SLURM_STEP_NUM_NODES"); nodes != asked.job.end()) {
+        asked.request.nodes = static_cast<std::uint32_t>(std::strtoul(nodes->second.c_str(), nullptr, 10));
+      }
       asked.request.granted_devices = rt->granted;
       return asked;
     };
