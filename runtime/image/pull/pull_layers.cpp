@@ -163,8 +163,10 @@ class Pulling {
     // Looked at under the locks: whoever had them before has delivered the layer or failed.
     const auto there = name_in_store(layer, context_.store);
     if (there && SPC_TRY(context_.rights.may_take(*there))) {
+      leave_to_others(layer);
       finish(layer, *there);
     } else if (!locked && !has_waited_enough(layer)) {
+      leave_to_others(layer);
       ++elsewhere_;
       return false;
     } else if (there) {
@@ -174,6 +176,10 @@ class Pulling {
       underway_.push_back({layer, std::move(pull)});
     }
     return true;
+  }
+
+  void leave_to_others(const ImageLayer& layer) {
+    if (context_.peers != nullptr) context_.peers->will_not_fetch(layer.blob.digest, layer.blob.size);
   }
 
   bool has_waited_enough(const ImageLayer& layer) {
