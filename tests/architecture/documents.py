@@ -121,7 +121,7 @@ def documented_settings(section):
 
 
 def setting_problems():
-    sections = ((("kConfigKeys", "kSiteKeys"), "KEYS"), (("kStoreKeys",), "STORE"), (("kSharedKeys",), "SHARED STORE"), (("kRegistryKeys",), "REGISTRIES"))
+    sections = ((("kConfigKeys", "kSiteKeys"), "KEYS"), (("kStoreKeys",), "STORE"), (("kSharedKeys",), "SHARED STORE"), (("kPeersKeys",), "NODES OF A STEP"), (("kRegistryKeys",), "REGISTRIES"))
     for tables, section in sections:
         source, page = settings_of(*tables), documented_settings(section)
         yield from difference(page, source, "settings in the manual page")
