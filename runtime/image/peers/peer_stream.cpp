@@ -126,7 +126,7 @@ void PeerStream::settle() {
   const bool is_broken = outcome.error().kind() != ErrorKind::not_found && outcome.error().kind() != ErrorKind::refused;
   // It may have taken us for dead while our converter had no time.
   if (is_broken && passed_ > began_at_ && !std::exchange(is_second_try_, true)) return fetch_from(*source_);
-  if (outcome.error().kind() != ErrorKind::not_found) useless_.insert(source_->index);
+  if (is_second_try_ || outcome.error().kind() != ErrorKind::not_found) useless_.insert(source_->index);
   if (is_broken) peers_.leave(*source_, outcome.error());
   go_on();
 }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <csignal>
+#include <ctime>
 
 #include "base/file.hpp"
 #include "base/process/sandbox.hpp"
@@ -44,6 +45,9 @@ Result<void> serve() {
   const SharedBoard board = SPC_TRY(SharedBoard::open(kRelayBoard));
   ::close(kRelayBoard);
   const auto relay = SPC_TRY(Relay::create(*board, kRelayListener, kRelaySpool));
+  std::tm date{};
+  const std::time_t now = std::time(nullptr);
+  ::gmtime_r(&now, &date);  // opens the file of time zones, the first time: an answer has a date
   SPC_TRY(enter_relay_sandbox());
   bool import_runs = true;
   while (!is_over(kRelayAgent) && (import_runs || relay->idle() < kIdle)) {

@@ -70,6 +70,7 @@ struct Relay::Callbacks {
     if (*state == nullptr) {
       ++relay.open_;
       *state = new Request{.relay = &relay, .connection = connection};
+      return MHD_YES;  // an answer now, before the end of the request, would end the connection
     }
     if (std::strcmp(method, "GET") != 0 && std::strcmp(method, "HEAD") != 0) return respond(connection, 405, "");
     return static_cast<MHD_Result>(relay.answer(connection, url, *static_cast<Request*>(*state)));
