@@ -76,17 +76,26 @@ std::vector<PeerOrder::Index> PeerOrder::sources_of(Index index) const {
   return sources;
 }
 
-/// The deepest first: they have the most time to spare.
+/// The deepest first: they have the most time to spare. Those that take from the parent, too, only if there are no others: when it
+/// is dead, they find another source as well.
 void PeerOrder::add_others(Index index, std::vector<Index>& sources) const {
   const Index parent = sources.front();
   std::size_t missing = kOthers, looked = 0;
+  std::vector<Index> below_parent;
   for (auto level = open_.rbegin(); level != open_.rend() && missing > 0; ++level) {
     visit_nearest(*level, nodes_[index].node_id, [&](Index other) {
-      const bool use = other < index && !takes_from(other, {&parent, 1}) && std::find(sources.begin(), sources.end(), other) == sources.end();
-      if (use) sources.push_back(other), --missing;
+      if (other < index && std::find(sources.begin(), sources.end(), other) == sources.end()) {
+        if (takes_from(other, {&parent, 1})) {
+          below_parent.push_back(other);
+        } else {
+          sources.push_back(other), --missing;
+        }
+      }
       return missing == 0 || ++looked % 64 == 0;  // what is far is not worth a longer search
     });
   }
+  below_parent.resize(std::min(below_parent.size(), missing));
+  sources.insert(sources.end(), below_parent.begin(), below_parent.end());
 }
 
 /// Finds a new parent for a node without one, whose last parent's parent is `above`. If all places are taken it takes that of a
@@ -104,18 +113,19 @@ void PeerOrder::settle(Index index, Index above, Barred barred, std::vector<Inde
   }
 }
 
-/// The nearest ancestor with a free place, or whoever has one where the tree is least deep.
+/// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What takes from a barred node is better than
+/// the registry: it will be without a source, too, and find one.
 PeerOrder::Index PeerOrder::place_for(Index index, Index above, Barred barred) const {
-  const auto usable = [&](Index at) {
-    return nodes_[at].lives && at < index && nodes_[at].children.size() < places_ && !takes_from(at, barred);
-  };
+  const auto has_place = [&](Index at) { return at < index && can_serve(at, barred) && nodes_[at].children.size() < places_; };
   for (; above != kNone; above = nodes_[above].parent) {
-    if (usable(above) && !nodes_[above].shunned) return above;
+    if (has_place(above) && !nodes_[above].shunned && !takes_from(above, barred)) return above;
   }
-  const auto rank = [&](Index at) { return std::tuple(nodes_[at].shunned, nodes_[at].depth, distance(at, nodes_[index].node_id)); };
+  const auto rank = [&](Index at) {
+    return std::tuple(takes_from(at, barred), nodes_[at].shunned, nodes_[at].depth, distance(at, nodes_[index].node_id));
+  };
   Index best = kNone;
   for (Index at = 0; at < index; ++at) {
-    if (usable(at) && (best == kNone || rank(at) < rank(best))) best = at;
+    if (has_place(at) && (best == kNone || rank(at) < rank(best))) best = at;
   }
   return best;
 }
@@ -124,9 +134,13 @@ PeerOrder::Index PeerOrder::place_to_clear(Index index, Barred barred) const {
   for (Index at = 0; at < index; ++at) {
     const auto higher = [&](Index child) { return child > index; };
     const auto& children = nodes_[at].children;
-    if (nodes_[at].lives && std::any_of(children.begin(), children.end(), higher) && !takes_from(at, barred)) return at;
+    if (can_serve(at, barred) && std::any_of(children.begin(), children.end(), higher)) return at;
   }
   return kNone;
+}
+
+bool PeerOrder::can_serve(Index index, Barred barred) const {
+  return lives(index) && std::find(barred.begin(), barred.end(), index) == barred.end();
 }
 
 PeerOrder::Index PeerOrder::nearest_open(std::uint32_t node_id) const {

@@ -31,11 +31,12 @@ class PeerOrder {
   /// have to ask the registry now. Costs O(n) for each. Nothing for an index that has left or never was.
   std::vector<Index> leave(Index index);
 
-  /// `index` finds the `barred` dead or slow: it gets another parent that takes from none of them, and nobody new is sent to them while
-  /// there are others. Who has to be sent new sources, `index` itself first. If all lower nodes are barred, it asks the registry.
+  /// `index` finds the `barred` dead or slow: it gets another parent, if possible one that takes from none of them, and nobody new is
+  /// sent to them while there are others. Who has to be sent new sources, `index` itself first. If all lower nodes are barred, it asks
+  /// the registry.
   std::vector<Index> move(Index index, std::span<const Index> barred);
 
-  /// Up to kMostSources lower indices, best first: parent, its ancestors, and two with free places that do not take from the parent.
+  /// Up to kMostSources lower indices, best first: parent, its ancestors, and two with free places, not below the parent if possible.
   /// Empty: ask the registry.
   std::vector<Index> sources_of(Index index) const;
 
@@ -65,6 +66,7 @@ class PeerOrder {
   Index nearest_open(std::uint32_t node_id) const;
   void add_others(Index index, std::vector<Index>& sources) const;
   bool takes_from(Index index, Barred barred) const;
+  bool can_serve(Index index, Barred barred) const;
   std::uint32_t distance(Index one, std::uint32_t node_id) const;
   void attach(Index index, Index parent);
   void detach(Index index);
