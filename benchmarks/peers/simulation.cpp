@@ -20,8 +20,7 @@ constexpr double kEnd = 3600;  // seconds: a node that is not ready by then neve
 constexpr std::uint32_t kWindow = 16;  // chunks on their way to one child: more than what a link holds
 
 // Of the relays, in seconds and bytes.
-constexpr double kAlive = 0.25;        // a source is asked whether it lives
-constexpr int kMissing = 3;            // so often without an answer: dead
+constexpr int kMissing = 3;            // questions to a source without an answer: it is dead
 constexpr double kNoConnect = 0.3;     // until a connection is given up
 constexpr double kNoServer = 1;        // until srun is given up
 constexpr double kChildLag = 32 << 20, kChildLagTime = 1;
@@ -40,6 +39,36 @@ struct Event {
   bool operator<(const Event& right) const { return at != right.at ? at > right.at : number > right.number; }
 };
 
+/// Events by time. One heap of them all takes twice as long: most events are near, and here only those of the present 16 us are a heap.
+class Calendar {
+ public:
+  void push(const Event& event) {
+    const auto slot = static_cast<std::uint64_t>(event.at / kSlot);
+    if (slot <= now_) return now_events_.push(event);
+    if (slot >= now_ + kSlots) return far_.push(event);
+    slots_[slot % kSlots].push_back(event);
+    ++near_;
+  }
+  bool pop(Event& event) {
+    while (now_events_.empty()) {
+      if (near_ == 0 && far_.empty()) return false;
+      ++now_;
+      for (auto& slot = slots_[now_ % kSlots]; !slot.empty(); slot.pop_back(), --near_) now_events_.push(slot.back());
+      for (; !far_.empty() && static_cast<std::uint64_t>(far_.top().at / kSlot) <= now_; far_.pop()) now_events_.push(far_.top());
+    }
+    event = now_events_.top();
+    now_events_.pop();
+    return true;
+  }
+
+ private:
+  static constexpr double kSlot = 16e-6;
+  static constexpr std::uint64_t kSlots = 1 << 14;
+  std::uint64_t now_ = 0, near_ = 0;
+  std::priority_queue<Event> now_events_, far_;
+  std::vector<std::vector<Event>> slots_{kSlots};
+};
+
 struct Child {
   Index index;
   std::uint32_t epoch;      // of the child's connection
@@ -47,10 +76,10 @@ struct Child {
   std::uint32_t on_way = 0;
 };
 
-/// How long something has been so.
+/// Who is behind whom, and since when; in bytes.
 struct Lag {
-  double since = -1, was = 0;
-  bool lasts(double now, double lag, double limit, double time);
+  double since = -1, mine = 0, leaders = 0;
+  bool lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time);
 };
 
 struct Node {
@@ -58,7 +87,7 @@ struct Node {
   double in_free = 0, converted = 0, ready = -1, last_move = -100, reset_at = 0;
   std::uint32_t have = 0, leader_has = 0, sent = 0, epoch = 0;
   int missing = 0, questions = 0, moves = 0;
-  bool member = false, dead = false, silent = false, busy = false, straggler = false, cut_off = false;
+  bool member = false, dead = false, silent = false, busy = false, left_out = false, cut_off = false;
   Index source = kNobody;
   std::vector<Index> sources, barred;
   std::size_t tried = 0;  // of sources
@@ -67,14 +96,14 @@ struct Node {
   Lag child_lag, parent_lag;
 };
 
-/// Whether a lag above the limit has lasted, and is not about to end: a late node that catches up is not slow.
-bool Lag::lasts(double now, double lag, double limit, double time) {
-  if (lag <= limit) return since = -1, false;
-  if (since < 0) since = now, was = lag;
-  if (now - since < time) return false;
-  const bool catches_up = lag < 0.75 * was;
-  since = now, was = lag;
-  return !catches_up;
+/// Whether mine have been behind for so long, and came at less than half of the pace at which the leader gets the image. If that has it
+/// all: slow is what takes four times as long again. So a node that joins late is not slow, nor is a full link that children share.
+bool Lag::lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time) {
+  if (ahead - mine_now <= limit) return since = -1, false;
+  const bool over = since >= 0 && now - since >= time;
+  const bool slow = over && mine_now - mine < std::max((leaders_now - leaders) / 2, (leaders_now - mine_now) / 4);
+  if (over || since < 0) since = now, mine = mine_now, leaders = leaders_now;
+  return slow;
 }
 
 class Simulation {
@@ -110,7 +139,7 @@ class Simulation {
   std::mt19937_64 random_;
   std::vector<Node> nodes_;        // by index in the order, which is that of the joins
   std::vector<std::uint32_t> ids_;
-  std::priority_queue<Event> events_;
+  Calendar events_;
   std::uint32_t chunks_;
   double chunk_, now_ = 0;
   std::uint64_t number_ = 0, registry_chunks_ = 0;
@@ -125,8 +154,8 @@ Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(s
   const auto uniform = [&] { return static_cast<double>(random_() >> 11) * 0x1p-53; };
   for (auto& node : nodes_) {
     node.joined = scenario.spread * uniform();
-    node.straggler = uniform() < scenario.stragglers;
-    node.rate = scenario.rate * (1 + scenario.jitter * (2 * uniform() - 1)) / (node.straggler ? 10 : 1);
+    node.left_out = uniform() < scenario.stragglers;
+    node.rate = scenario.rate * (1 + scenario.jitter * (2 * uniform() - 1)) / (node.left_out ? 10 : 1);
     node.in = node.out = scenario.link;
     ids_.push_back(static_cast<std::uint32_t>(ids_.size()));
   }
@@ -135,7 +164,7 @@ Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(s
   for (const double first = nodes_[0].joined; auto& node : nodes_) node.joined -= first;
   for (Index node = 0; node < scenario.nodes; ++node) later(nodes_[node].joined, What::join, node);
   const double alone = scenario.rate > 0 ? scenario.image / scenario.rate : 0;
-  if (scenario.fault == Fault::slow_relay && scenario.nodes > 1) nodes_[1].in = nodes_[1].out = scenario.link / 10;
+  if (scenario.fault == Fault::slow_relay && scenario.nodes > 1) nodes_[1].in = nodes_[1].out = scenario.link / 10, nodes_[1].left_out = true;
   if (scenario.fault == Fault::relays_killed || scenario.fault == Fault::relays_lost) {
     for (std::uint32_t i = 0; i < std::max(1U, scenario.nodes / 100); ++i) {
       const auto victim = static_cast<Index>(1 + random_() % (scenario.nodes / 2 - 1));
@@ -148,9 +177,7 @@ Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(s
 }
 
 Outcome Simulation::run() {
-  while (!events_.empty() && unready_ > 0 && now_ < kEnd) {
-    const Event event = events_.top();
-    events_.pop();
+  for (Event event; unready_ > 0 && now_ < kEnd && events_.pop(event);) {
     now_ = event.at;
     if (!nodes_[event.node].dead || event.what == What::reset) handle(event);
   }
@@ -179,7 +206,7 @@ void Simulation::handle(const Event& event) {
       if (!current || nodes_[event.node].have == chunks_) return;
       ++registry_chunks_;
       arrived(event.node);
-      return later(chunk_ / scenario_.rate, What::from_registry, event.node);
+      return later(chunk_ / std::min(scenario_.rate, nodes_[event.node].in), What::from_registry, event.node);
     case What::alive:
       if (current) alive(event);
       return;
@@ -248,7 +275,7 @@ void Simulation::connected(const Event& event) {
   node.missing = 0;
   node.child_lag = node.parent_lag = {};
   source.children.push_back({event.node, node.epoch, node.have});
-  later(kAlive, What::alive, event.node);
+  later(scenario_.alive, What::alive, event.node);
   send(event.other);
 }
 
@@ -299,27 +326,28 @@ void Simulation::alive(const Event& event) {
   if (node.have == chunks_ || node.source == kRegistry) return;
   const Node& source = nodes_[node.source];
   if (source.dead || !reachable(event.node, node.source)) {
-    if (++node.missing == kMissing) return source_died(event.node);
+    if (node.missing++ == kMissing) return source_died(event.node);
   } else {
     node.missing = 0;
     node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
     check_speed(event.node);
   }
-  if (event.epoch == node.epoch) later(kAlive, What::alive, event.node);
+  if (event.epoch == node.epoch) later(scenario_.alive, What::alive, event.node);
 }
 
 void Simulation::check_speed(Index index) {
   Node& node = nodes_[index];
-  const auto bytes = [&](std::uint32_t more, std::uint32_t less) { return more > less ? (more - less) * chunk_ : 0; };
-  const std::uint32_t there = nodes_[node.source].have;
-  const bool slow = node.child_lag.lasts(now_, bytes(there, node.have), kChildLag, kChildLagTime) |
-                    node.parent_lag.lasts(now_, bytes(node.leader_has, there), kParentLag, kParentLagTime);
+  const double here = node.have * chunk_, there = nodes_[node.source].have * chunk_;
+  const double leaders = std::max(there, node.leader_has * chunk_);
+  const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime);
+  const bool parent_lags = node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime);
+  const bool slow = child_lags || parent_lags;
   if (!slow || node.moves == kMoves || now_ - node.last_move < kMovePause || node.cut_off) return;
   ++node.moves, ++counts_.moves;
   node.last_move = now_;
   const Index slow_one = node.source;
+  if (order_.move(index, std::vector<Index>{slow_one}, PeerOrder::Because::slow).empty()) return;
   leave_source(index);
-  order_.move(index, std::vector<Index>{slow_one});
   later(scenario_.connect, What::placed, index);
 }
 
@@ -359,7 +387,7 @@ void Simulation::fault(Index victim) {
 void Simulation::die(Index index, bool silently) {
   Node& node = nodes_[index];
   if (node.dead) return;
-  if (!node.member) return later(kAlive, What::fault, index);
+  if (!node.member) return later(scenario_.alive, What::fault, index);
   if (node.have < chunks_) --unready_;
   leave_source(index);
   node.dead = true, node.silent = silently;
@@ -372,7 +400,7 @@ Outcome Simulation::outcome() const {
   Outcome outcome = counts_;
   std::vector<double> waits;
   for (const auto& node : nodes_) {
-    if (node.dead || node.straggler) continue;
+    if (node.dead || node.left_out) continue;
     ++outcome.counted;
     if (node.ready < 0) continue;
     ++outcome.ready;

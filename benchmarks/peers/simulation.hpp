@@ -29,13 +29,14 @@ struct Scenario {
   double jitter = 0.05;          ///< of the converters' rate, evenly to both sides
   double stragglers = 0;         ///< share of the nodes that convert at a tenth of the rate
   double connect = 10e-3;        ///< seconds to a relay: TCP and munge; the same to srun and back
+  double alive = 0.25;           ///< seconds between two questions to a source whether it lives; three without an answer: dead
   double registry_begin = 0.3;   ///< seconds: token and GET
   std::uint32_t fanout = 2, refuge = 2;
   Fault fault = Fault::none;
   std::uint32_t seed = 1;
 };
 
-/// Seconds from a node's own join until it is ready. Those that died and the stragglers themselves do not count.
+/// Seconds from a node's own join until it is ready. Those that died do not count, nor do stragglers and the slow relay themselves.
 struct Outcome {
   double alone = 0;          ///< one node without others
   double longest = 0, median = 0, p99 = 0;
@@ -43,7 +44,7 @@ struct Outcome {
   double registry = 0;       ///< what the registry sent, in images
   double egress_max = 0;     ///< what the busiest node sent, in images
   std::uint32_t ready = 0;   ///< nodes that got the image
-  std::uint32_t counted = 0; ///< of those that should
+  std::uint32_t counted = 0; ///< of so many
   std::uint32_t askers = 0;  ///< that asked the registry
   std::uint32_t failovers = 0, moves = 0, refused = 0;  ///< sources given up as dead, as slow; 503
   double ratio() const { return longest / alone; }

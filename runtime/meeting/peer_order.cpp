@@ -52,15 +52,19 @@ std::vector<PeerOrder::Index> PeerOrder::leave(Index index) {
   return told;
 }
 
-std::vector<PeerOrder::Index> PeerOrder::move(Index index, Barred barred) {
+std::vector<PeerOrder::Index> PeerOrder::move(Index index, Barred barred, Because because) {
   std::vector<Index> told;
   if (!lives(index)) return told;
+  const Index above = nodes_[index].parent;
+  if (because == Because::slow) {
+    const Index better = place_for(index, above, barred);
+    if (better == kNone || takes_from(better, barred)) return told;
+  }
   for (const Index other : barred) {
     if (!lives(other) || other == index) continue;
     unlist(other);
     nodes_[other].shunned = true;
   }
-  const Index above = nodes_[index].parent;
   detach(index);
   settle(index, above, barred, told);
   return told;

@@ -21,6 +21,7 @@ namespace spc {
 class PeerOrder {
  public:
   using Index = std::uint32_t;
+  enum class Because { dead, slow };
 
   explicit PeerOrder(std::uint32_t fanout = 2, std::uint32_t refuge = 2) : fanout_(fanout), places_(fanout + refuge) {}
 
@@ -32,9 +33,9 @@ class PeerOrder {
   std::vector<Index> leave(Index index);
 
   /// `index` finds the `barred` dead or slow: it gets another parent, if possible one that takes from none of them, and nobody new is
-  /// sent to them while there are others. Who has to be sent new sources, `index` itself first. If all lower nodes are barred, it asks
-  /// the registry.
-  std::vector<Index> move(Index index, std::span<const Index> barred);
+  /// sent to them while there are others. Who has to be sent new sources, `index` itself first. If all lower nodes are barred it asks
+  /// the registry; but not because they are slow (its own link may be what is): then it stays, and nobody has to be told.
+  std::vector<Index> move(Index index, std::span<const Index> barred, Because because = Because::dead);
 
   /// Up to kMostSources lower indices, best first: parent, its ancestors, and two with free places, not below the parent if possible.
   /// Empty: ask the registry.
@@ -57,7 +58,7 @@ class PeerOrder {
     Index parent = kNone;
     bool lives = true;
     bool shunned = false;  ///< somebody found it dead or slow
-    std::vector<Index> children;
+    std::vector<Index> children{};
   };
 
   void settle(Index index, Index above, Barred barred, std::vector<Index>& told);
