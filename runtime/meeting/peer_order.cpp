@@ -29,6 +29,7 @@ PeerOrder::Index PeerOrder::join(std::uint32_t node_id) {
   Index parent = nearest_open(node_id);
   const Index index = size();
   nodes_.push_back({.node_id = node_id});
+  living_.push_back(index);
   if (parent == kNone) parent = place_for(index, kNone, {});  // one that somebody shunned, or nobody lives
   if (parent != kNone) {
     attach(index, parent);
@@ -45,6 +46,7 @@ std::vector<PeerOrder::Index> PeerOrder::leave(Index index) {
   detach(index);
   unlist(index);
   nodes_[index].lives = false;
+  living_.erase(std::lower_bound(living_.begin(), living_.end(), index));
   auto orphans = nodes_[index].children;
   std::sort(orphans.begin(), orphans.end());  // the lowest first: the others may go below it
   for (const Index orphan : orphans) detach(orphan);
@@ -120,7 +122,7 @@ void PeerOrder::settle(Index index, Index above, Barred barred, std::vector<Inde
 /// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What takes from a barred node is better than
 /// the registry: it will be without a source, too, and find one.
 PeerOrder::Index PeerOrder::place_for(Index index, Index above, Barred barred) const {
-  const auto has_place = [&](Index at) { return at < index && can_serve(at, barred) && nodes_[at].children.size() < places_; };
+  const auto has_place = [&](Index at) { return at < index && nodes_[at].children.size() < places_ && can_serve(at, barred); };
   for (; above != kNone; above = nodes_[above].parent) {
     if (has_place(above) && !nodes_[above].shunned && !takes_from(above, barred)) return above;
   }
@@ -128,14 +130,16 @@ PeerOrder::Index PeerOrder::place_for(Index index, Index above, Barred barred) c
     return std::tuple(takes_from(at, barred), nodes_[at].shunned, nodes_[at].depth, distance(at, nodes_[index].node_id));
   };
   Index best = kNone;
-  for (Index at = 0; at < index; ++at) {
+  for (const Index at : living_) {
+    if (at >= index) break;
     if (has_place(at) && (best == kNone || rank(at) < rank(best))) best = at;
   }
   return best;
 }
 
 PeerOrder::Index PeerOrder::place_to_clear(Index index, Barred barred) const {
-  for (Index at = 0; at < index; ++at) {
+  for (const Index at : living_) {
+    if (at >= index) break;
     const auto higher = [&](Index child) { return child > index; };
     const auto& children = nodes_[at].children;
     if (can_serve(at, barred) && std::any_of(children.begin(), children.end(), higher)) return at;
@@ -185,6 +189,7 @@ void PeerOrder::detach(Index index) {
 }
 
 void PeerOrder::set_depth(Index index, std::uint32_t depth) {
+  if (nodes_[index].depth == depth) return list(index);
   unlist(index);
   nodes_[index].depth = depth;
   list(index);

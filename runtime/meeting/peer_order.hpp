@@ -77,6 +77,7 @@ class PeerOrder {
 
   std::uint32_t fanout_, places_;
   std::vector<Node> nodes_;
+  std::vector<Index> living_;  ///< ascending
   std::vector<std::set<std::pair<std::uint32_t, Index>>> open_;  ///< by depth: living nodes with less than fanout children, by node_id
 };
 
