@@ -79,7 +79,7 @@ struct Child {
 /// Who is behind whom, and since when; in bytes.
 struct Lag {
   double since = -1, mine = 0, leaders = 0;
-  bool lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time);
+  bool lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time, double share);
 };
 
 struct Node {
@@ -96,12 +96,13 @@ struct Node {
   Lag child_lag, parent_lag;
 };
 
-/// Whether mine have been behind for so long, and came at less than half of the pace at which the leader gets the image. If that has it
-/// all: slow is what takes four times as long again. So a node that joins late is not slow, nor is a full link that children share.
-bool Lag::lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time) {
+/// Whether mine have been behind for so long, came at less than half of a link's share, and at less than half of the pace at which the
+/// leader gets the image, while it does. So a node that joins late is not slow, nor are children that share a full link.
+bool Lag::lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time, double share) {
   if (ahead - mine_now <= limit) return since = -1, false;
   const bool over = since >= 0 && now - since >= time;
-  const bool slow = over && mine_now - mine < std::max((leaders_now - leaders) / 2, (leaders_now - mine_now) / 4);
+  const double came = mine_now - mine, leader_came = leaders_now - leaders;
+  const bool slow = over && came < share / 2 * (now - since) && (leader_came == 0 || came < leader_came / 2);
   if (over || since < 0) since = now, mine = mine_now, leaders = leaders_now;
   return slow;
 }
@@ -338,9 +339,9 @@ void Simulation::alive(const Event& event) {
 void Simulation::check_speed(Index index) {
   Node& node = nodes_[index];
   const double here = node.have * chunk_, there = nodes_[node.source].have * chunk_;
-  const double leaders = std::max(there, node.leader_has * chunk_);
-  const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime);
-  const bool parent_lags = node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime);
+  const double leaders = std::max(there, node.leader_has * chunk_), share = scenario_.link / (scenario_.fanout + scenario_.refuge);
+  const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime, share);
+  const bool parent_lags = node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime, share);
   const bool slow = child_lags || parent_lags;
   if (!slow || node.moves == kMoves || now_ - node.last_move < kMovePause || node.cut_off) return;
   ++node.moves, ++counts_.moves;
