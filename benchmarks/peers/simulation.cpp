@@ -341,7 +341,7 @@ void Simulation::check_speed(Index index) {
   const double here = node.have * chunk_, there = nodes_[node.source].have * chunk_;
   const double leaders = std::max(there, node.leader_has * chunk_), share = scenario_.link / (scenario_.fanout + scenario_.refuge);
   const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime, share);
-  const bool parent_lags = node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime, share);
+  const bool parent_lags = there > 0 && node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime, share);
   const bool slow = child_lags || parent_lags;
   if (!slow || node.moves == kMoves || now_ - node.last_move < kMovePause || node.cut_off) return;
   ++node.moves, ++counts_.moves;
