@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -265,9 +264,6 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
       asked.request.style = &rt->style;
       asked.request.overrides = rt->settings;
       asked.request.since = submission_time(asked.job);
-      if (const auto nodes = asked.job.find("SLURM_STEP_NUM_NODES"); nodes != asked.job.end()) {
-        asked.request.nodes = static_cast<std::uint32_t>(std::strtoul(nodes->second.c_str(), nullptr, 10));
-      }
       asked.request.granted_devices = rt->granted;
       return asked;
     };

@@ -29,6 +29,7 @@ PeerOrder::Index PeerOrder::join(std::uint32_t node_id) {
   Index parent = nearest_open(node_id);
   const Index index = size();
   nodes_.push_back({.node_id = node_id});
+  living_.push_back(index);
   if (parent == kNone) parent = place_for(index, kNone, {});  // one that somebody shunned, or nobody lives
   if (parent != kNone) {
     attach(index, parent);
@@ -45,6 +46,7 @@ std::vector<PeerOrder::Index> PeerOrder::leave(Index index) {
   detach(index);
   unlist(index);
   nodes_[index].lives = false;
+  living_.erase(std::lower_bound(living_.begin(), living_.end(), index));
   auto orphans = nodes_[index].children;
   std::sort(orphans.begin(), orphans.end());  // the lowest first: the others may go below it
   for (const Index orphan : orphans) detach(orphan);
@@ -52,15 +54,19 @@ std::vector<PeerOrder::Index> PeerOrder::leave(Index index) {
   return told;
 }
 
-std::vector<PeerOrder::Index> PeerOrder::move(Index index, Barred barred) {
+std::vector<PeerOrder::Index> PeerOrder::move(Index index, Barred barred, Because because) {
   std::vector<Index> told;
   if (!lives(index)) return told;
+  const Index above = nodes_[index].parent;
+  if (because == Because::slow) {
+    const Index better = place_for(index, above, barred);
+    if (better == kNone || takes_from(better, barred)) return told;
+  }
   for (const Index other : barred) {
     if (!lives(other) || other == index) continue;
     unlist(other);
     nodes_[other].shunned = true;
   }
-  const Index above = nodes_[index].parent;
   detach(index);
   settle(index, above, barred, told);
   return told;
@@ -76,17 +82,26 @@ std::vector<PeerOrder::Index> PeerOrder::sources_of(Index index) const {
   return sources;
 }
 
-/// The deepest first: they have the most time to spare.
+/// The deepest first: they have the most time to spare. Those that take from the parent, too, only if there are no others: when it
+/// is dead, they find another source as well.
 void PeerOrder::add_others(Index index, std::vector<Index>& sources) const {
   const Index parent = sources.front();
   std::size_t missing = kOthers, looked = 0;
+  std::vector<Index> below_parent;
   for (auto level = open_.rbegin(); level != open_.rend() && missing > 0; ++level) {
     visit_nearest(*level, nodes_[index].node_id, [&](Index other) {
-      const bool use = other < index && !takes_from(other, {&parent, 1}) && std::find(sources.begin(), sources.end(), other) == sources.end();
-      if (use) sources.push_back(other), --missing;
+      if (other < index && std::find(sources.begin(), sources.end(), other) == sources.end()) {
+        if (takes_from(other, {&parent, 1})) {
+          below_parent.push_back(other);
+        } else {
+          sources.push_back(other), --missing;
+        }
+      }
       return missing == 0 || ++looked % 64 == 0;  // what is far is not worth a longer search
     });
   }
+  below_parent.resize(std::min(below_parent.size(), missing));
+  sources.insert(sources.end(), below_parent.begin(), below_parent.end());
 }
 
 /// Finds a new parent for a node without one, whose last parent's parent is `above`. If all places are taken it takes that of a
@@ -104,29 +119,36 @@ void PeerOrder::settle(Index index, Index above, Barred barred, std::vector<Inde
   }
 }
 
-/// The nearest ancestor with a free place, or whoever has one where the tree is least deep.
+/// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What takes from a barred node is better than
+/// the registry: it will be without a source, too, and find one.
 PeerOrder::Index PeerOrder::place_for(Index index, Index above, Barred barred) const {
-  const auto usable = [&](Index at) {
-    return nodes_[at].lives && at < index && nodes_[at].children.size() < places_ && !takes_from(at, barred);
-  };
+  const auto has_place = [&](Index at) { return at < index && nodes_[at].children.size() < places_ && can_serve(at, barred); };
   for (; above != kNone; above = nodes_[above].parent) {
-    if (usable(above) && !nodes_[above].shunned) return above;
+    if (has_place(above) && !nodes_[above].shunned && !takes_from(above, barred)) return above;
   }
-  const auto rank = [&](Index at) { return std::tuple(nodes_[at].shunned, nodes_[at].depth, distance(at, nodes_[index].node_id)); };
+  const auto rank = [&](Index at) {
+    return std::tuple(takes_from(at, barred), nodes_[at].shunned, nodes_[at].depth, distance(at, nodes_[index].node_id));
+  };
   Index best = kNone;
-  for (Index at = 0; at < index; ++at) {
-    if (usable(at) && (best == kNone || rank(at) < rank(best))) best = at;
+  for (const Index at : living_) {
+    if (at >= index) break;
+    if (has_place(at) && (best == kNone || rank(at) < rank(best))) best = at;
   }
   return best;
 }
 
 PeerOrder::Index PeerOrder::place_to_clear(Index index, Barred barred) const {
-  for (Index at = 0; at < index; ++at) {
+  for (const Index at : living_) {
+    if (at >= index) break;
     const auto higher = [&](Index child) { return child > index; };
     const auto& children = nodes_[at].children;
-    if (nodes_[at].lives && std::any_of(children.begin(), children.end(), higher) && !takes_from(at, barred)) return at;
+    if (can_serve(at, barred) && std::any_of(children.begin(), children.end(), higher)) return at;
   }
   return kNone;
+}
+
+bool PeerOrder::can_serve(Index index, Barred barred) const {
+  return lives(index) && std::find(barred.begin(), barred.end(), index) == barred.end();
 }
 
 PeerOrder::Index PeerOrder::nearest_open(std::uint32_t node_id) const {
@@ -167,6 +189,7 @@ void PeerOrder::detach(Index index) {
 }
 
 void PeerOrder::set_depth(Index index, std::uint32_t depth) {
+  if (nodes_[index].depth == depth) return list(index);
   unlist(index);
   nodes_[index].depth = depth;
   list(index);

@@ -21,6 +21,7 @@ namespace spc {
 class PeerOrder {
  public:
   using Index = std::uint32_t;
+  enum class Because { dead, slow };
 
   explicit PeerOrder(std::uint32_t fanout = 2, std::uint32_t refuge = 2) : fanout_(fanout), places_(fanout + refuge) {}
 
@@ -31,11 +32,12 @@ class PeerOrder {
   /// have to ask the registry now. Costs O(n) for each. Nothing for an index that has left or never was.
   std::vector<Index> leave(Index index);
 
-  /// `index` finds the `barred` dead or slow: it gets another parent that takes from none of them, and nobody new is sent to them while
-  /// there are others. Who has to be sent new sources, `index` itself first. If all lower nodes are barred, it asks the registry.
-  std::vector<Index> move(Index index, std::span<const Index> barred);
+  /// `index` finds the `barred` dead or slow: it gets another parent, if possible one that takes from none of them, and nobody new is
+  /// sent to them while there are others. Who has to be sent new sources, `index` itself first. If all lower nodes are barred it asks
+  /// the registry; but not because they are slow (its own link may be what is): then it stays, and nobody has to be told.
+  std::vector<Index> move(Index index, std::span<const Index> barred, Because because = Because::dead);
 
-  /// Up to kMostSources lower indices, best first: parent, its ancestors, and two with free places that do not take from the parent.
+  /// Up to kMostSources lower indices, best first: parent, its ancestors, and two with free places, not below the parent if possible.
   /// Empty: ask the registry.
   std::vector<Index> sources_of(Index index) const;
 
@@ -56,7 +58,7 @@ class PeerOrder {
     Index parent = kNone;
     bool lives = true;
     bool shunned = false;  ///< somebody found it dead or slow
-    std::vector<Index> children;
+    std::vector<Index> children{};
   };
 
   void settle(Index index, Index above, Barred barred, std::vector<Index>& told);
@@ -65,6 +67,7 @@ class PeerOrder {
   Index nearest_open(std::uint32_t node_id) const;
   void add_others(Index index, std::vector<Index>& sources) const;
   bool takes_from(Index index, Barred barred) const;
+  bool can_serve(Index index, Barred barred) const;
   std::uint32_t distance(Index one, std::uint32_t node_id) const;
   void attach(Index index, Index parent);
   void detach(Index index);
@@ -74,6 +77,7 @@ class PeerOrder {
 
   std::uint32_t fanout_, places_;
   std::vector<Node> nodes_;
+  std::vector<Index> living_;  ///< ascending
   std::vector<std::set<std::pair<std::uint32_t, Index>>> open_;  ///< by depth: living nodes with less than fanout children, by node_id
 };
 

@@ -84,6 +84,7 @@ class Peers {
   /// For srun's line; now and then.
   void tell_progress(std::uint64_t done, std::uint64_t total);
   void tell_done();
+  [[nodiscard]] bool srun_listens() const { return !is_alone_; }
 
  private:
   using Clock = std::chrono::steady_clock;

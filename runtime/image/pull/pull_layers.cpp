@@ -31,6 +31,7 @@ class Progress {
   /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers; other nodes bring `by_nodes`.
   void tell(std::uint64_t underway, std::size_t elsewhere, std::size_t by_nodes) {
     if (context_.peers != nullptr) context_.peers->tell_progress(finished_ + underway, total_);
+    if (context_.peers != nullptr && context_.peers->srun_listens()) return;  // and tells the user of all nodes
     const auto now = Clock::now();
     if (now < next_) return;
     if (context_.meter) {
