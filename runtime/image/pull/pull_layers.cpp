@@ -65,6 +65,11 @@ class Progress {
   std::string last_;
 };
 
+/// The image is wrong, or what came of it.
+bool is_about_bytes(const Error& error) {
+  return error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+}
+
 struct Underway {
   ImageLayer layer;
   std::unique_ptr<LayerTask> task;
@@ -215,7 +220,7 @@ class Pulling {
   Result<void> advance() {
     for (auto one = underway_.begin(); one != underway_.end();) {
       auto done = one->task->advance();
-      if (!done && one->task->blames_nodes()) {
+      if (!done && is_about_bytes(done.error()) && one->task->blames_nodes()) {
         one->task.reset();  // its locks are free before they are wanted again
         queue_.push_front(one->layer);
         one = underway_.erase(one);
