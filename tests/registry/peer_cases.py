@@ -1,6 +1,7 @@
 """The nodes of a step take an image from each other: each import here has a store of its own, as another node has."""
 
 import contextlib
+import fcntl
 import http.client
 import os
 import signal
@@ -184,7 +185,7 @@ def test_who_loses_its_node_goes_on_at_another_one():
     runs[1].kill()
     for run in (runs[0], runs[2]):
         succeeds(run.wait(), image)
-    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more)
+    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
 
 
 def test_a_private_image_is_for_those_whom_the_registry_lets_have_it_on_each_node():
@@ -348,6 +349,27 @@ def test_a_node_that_cannot_serve_others_pulls_all_the_same():
     refusals = ["no space left on device"]
     result = succeeds(start(step, "peers/full", on_new_layer=lambda _: refusals.pop() if refusals else None).wait(), image)
     assert LEFT in [kind for kind, *_ in step.told] and not step.said(DONE) and not result.warnings, step.told
+
+
+def test_a_node_whose_disk_fills_up_pulls_on_and_serves_nobody():
+    image, step = big_image(8, layers=2), Step()
+    registry.repository("peers/fills", image)
+
+    def small_disk():
+        file = os.memfd_create("spool", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, 5_000_000)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        return file
+    for nodes in (2, 3):  # from the registry, and from the first node
+        files = [small_disk()]
+        give = (lambda _, files=files: files.pop() if files else None) if nodes == 3 else None
+        result = succeeds(start(step, "peers/fills", nodes, on_new_layer=give).wait(), image)
+        assert not result.warnings, result
+    assert set(step.said(LEFT)) == {1}, step.told
+    step = Step()
+    files = [small_disk()]
+    succeeds(start(step, "peers/fills", on_new_layer=lambda _: files.pop() if files else None).wait(), image)
+    assert 0 in step.said(LEFT), step.told
 
 
 def test_nodes_that_are_not_to_meet_do_not():

@@ -148,8 +148,13 @@ std::optional<Spool::Slot> Peers::slot_of(const Digest& blob, std::uint64_t size
   return spool_ ? spool_->add(blob, size) : std::nullopt;
 }
 
-void Peers::write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes) {
+bool Peers::write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes) {
   if (spool_ && !spool_->write(slot, offset, bytes)) stop_serving();
+  return spool_.has_value();
+}
+
+std::size_t Peers::read(Spool::Slot slot, std::uint64_t offset, std::span<std::byte> into) const {
+  return spool_ ? spool_->read(slot, offset, into) : 0;
 }
 
 void Peers::complete(Spool::Slot slot) {

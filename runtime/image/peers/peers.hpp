@@ -72,7 +72,11 @@ class Peers {
   /// These blobs will be fetched, and no others.
   void will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs);
   std::optional<Spool::Slot> slot_of(const Digest& blob, std::uint64_t size);
-  void write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// False: it is not kept.
+  bool write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// What was written; 0: it is lost.
+  std::size_t read(Spool::Slot slot, std::uint64_t offset, std::span<std::byte> into) const;
+  [[nodiscard]] int spool_file() const { return spool_ ? spool_->file() : -1; }
   void complete(Spool::Slot slot);
   void drop(Spool::Slot slot);
   /// Another process of this node brings it, or has: others get it elsewhere.
