@@ -61,7 +61,7 @@ def test_eight_nodes_at_once_are_one_pull():
 
 
 def test_srun_tells_of_all_nodes_and_import_does_not():
-    image = big_image(12)
+    image = big_image(8)
     hook, _ = big_and_slow(image)
     registry.repository("meeting/line", image, hook)
     with Srun(2) as srun:
