@@ -106,6 +106,15 @@ def a_single_node_meets_nobody(cluster):
 
 
 @test
+def where_srun_cannot_be_reached_every_node_pulls(cluster):
+    name, _ = publish(cluster, "peers-alone", b"alone\n")
+    for value in ("1:" + "0" * 32, "x", "%n:" + "0" * 32):
+        done = cluster.run("srun", *everywhere(cluster), f"--container-image={name}", f"--export=ALL,{VARIABLE}={value}", "/probe", "/content")
+        equal(shown(done), ["alone"] * len(cluster.nodes), f"content with {value}")
+        equal(done.errors(), [], "errors", done)
+
+
+@test
 def a_tag_that_srun_did_not_resolve_is_one_pull_too(cluster):
     name, digests = publish_large(cluster, "peers-index")
     asked = Asked(cluster, "peers-index")
