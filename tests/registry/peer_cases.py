@@ -330,7 +330,7 @@ def ends_with_agent(name, kill_import):
     run.process.kill()
     began = time.monotonic()
     wait_for(lambda: relay not in relays())
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     os.unlink(wrapper)
 
 
