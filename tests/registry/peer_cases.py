@@ -5,6 +5,7 @@ import fcntl
 import http.client
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -266,6 +267,20 @@ def test_nodes_are_not_sent_where_they_may_not_go():
     step.place = place
     succeeds(start(step, "peers/ssrf", 9).wait(), image)
     assert not liar.asked and len(fetched(registry, "peers/ssrf")) == 4, liar.asked
+
+def test_nodes_that_cannot_be_reached_cost_no_more_than_three_of_them():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/firewall", image)
+    closed = [socket.create_server(("0.0.0.0", 0), backlog=0) for _ in range(8)]  # takes a connection or two, and says nothing
+    step.nodes = [Node(number, b"", one.getsockname()[1]) for number, one in enumerate(closed)]
+
+    def place(index):
+        for node in step.nodes:
+            node.ip = step.nodes[index].ip
+        return range(index)
+    step.place = place
+    result = succeeds(start(step, "peers/firewall", 9).wait(), image)
+    assert result.seconds < 8 and len([line for line in result.progress if "going on elsewhere" in line]) == 3, result
 
 # --- what a relay answers ---
 

@@ -103,7 +103,10 @@ HttpHandler::Take PeerStream::take(std::span<const std::byte> bytes) {
   }
   skip_ -= known;
   came_ += fresh.size();
-  if (source_ != nullptr && !fresh.empty()) used_.insert(source_->index);
+  if (source_ != nullptr && !fresh.empty()) {
+    used_.insert(source_->index);
+    peers_.note_bytes();
+  }
   if (is_kept && !is_sink_full_ && passed_ + fresh.size() == came_) pass(fresh);
   return HttpHandler::Take::taken;
 }
