@@ -83,7 +83,7 @@ def peers(report, path):
     over_nodes.set_xscale("log", base=2)
     over_nodes.set_ylim(bottom=0)
     over_nodes.set_xlabel("nodes")
-    over_nodes.set_ylabel("s from a node's join until it is ready, the longest")
+    over_nodes.set_ylabel("s until ready: longest wait of a node")
     if report.curves:
         over_nodes.legend(fontsize=7)
     for number, (end, label) in enumerate((("1024sim", "one node converts 0.14 GB/s"), ("1024sim.fast", "1 GB/s"))):

@@ -21,6 +21,7 @@ constexpr std::uint32_t kWindow = 16;  // chunks on their way to one child: more
 
 // Of the relays, in seconds and bytes.
 constexpr int kMissing = 3;            // questions to a source without an answer: it is dead
+constexpr double kLook = 0.25;         // how far a source and the leader are
 constexpr double kNoConnect = 0.3;     // until a connection is given up
 constexpr double kNoServer = 1;        // until srun is given up
 constexpr double kChildLag = 32 << 20, kChildLagTime = 1;
@@ -28,7 +29,7 @@ constexpr double kParentLag = 64 << 20, kParentLagTime = 2;
 constexpr double kMovePause = 5;
 constexpr int kMoves = 3, kQuestions = 3;
 
-enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, alive, fault, reset };
+enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, look, fault, reset };
 
 struct Event {
   double at;
@@ -84,9 +85,9 @@ struct Lag {
 
 struct Node {
   double joined = 0, rate = 0, out = 0, in = 0;  // links' bytes a second
-  double in_free = 0, converted = 0, ready = -1, last_move = -100, reset_at = 0;
+  double in_free = 0, converted = 0, ready = -1, last_move = -100, last_byte = 0;
   std::uint32_t have = 0, leader_has = 0, sent = 0, epoch = 0;
-  int missing = 0, questions = 0, moves = 0;
+  int questions = 0, moves = 0;
   bool member = false, dead = false, silent = false, busy = false, left_out = false, cut_off = false;
   Index source = kNobody;
   std::vector<Index> sources, barred;
@@ -123,7 +124,8 @@ class Simulation {
   void arrived(Index node);
   void send(Index node);
   void sent(const Event& event);
-  void alive(const Event& event);
+  void look(Index index);
+  void falls_silent(Index node);
   void check_speed(Index node);
   void source_died(Index node);
   void leave_source(Index node);
@@ -208,8 +210,8 @@ void Simulation::handle(const Event& event) {
       ++registry_chunks_;
       arrived(event.node);
       return later(chunk_ / std::min(scenario_.rate, nodes_[event.node].in), What::from_registry, event.node);
-    case What::alive:
-      if (current) alive(event);
+    case What::look:
+      if (current) look(event.node);
       return;
     case What::reset:
       if (current) source_died(event.node);
@@ -273,10 +275,10 @@ void Simulation::connected(const Event& event) {
     return try_next(event.node);
   }
   node.source = event.other;
-  node.missing = 0;
+  node.last_byte = now_;
   node.child_lag = node.parent_lag = {};
   source.children.push_back({event.node, node.epoch, node.have});
-  later(scenario_.alive, What::alive, event.node);
+  later(kLook, What::look, event.node);
   send(event.other);
 }
 
@@ -285,6 +287,7 @@ void Simulation::connected(const Event& event) {
 void Simulation::arrived(Index index) {
   Node& node = nodes_[index];
   ++node.have;
+  node.last_byte = now_;
   node.converted = std::max(node.converted, now_) + (node.rate > 0 ? chunk_ / node.rate : 0);
   if (node.have == chunks_) {
     node.ready = node.converted;
@@ -321,19 +324,21 @@ void Simulation::sent(const Event& event) {
 
 // --- what goes wrong ---
 
-/// The answer of a source to "are you alive, and how much do you have?", each 0.25 s.
-void Simulation::alive(const Event& event) {
-  Node& node = nodes_[event.node];
+/// A living source says how much it has, and what it knows of the leader.
+void Simulation::look(Index index) {
+  Node& node = nodes_[index];
   if (node.have == chunks_ || node.source == kRegistry) return;
   const Node& source = nodes_[node.source];
-  if (source.dead || !reachable(event.node, node.source)) {
-    if (node.missing++ == kMissing) return source_died(event.node);
-  } else {
-    node.missing = 0;
-    node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
-    check_speed(event.node);
-  }
-  if (event.epoch == node.epoch) later(scenario_.alive, What::alive, event.node);
+  if (source.dead || !reachable(index, node.source)) return;
+  node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
+  const auto epoch = node.epoch;
+  if (scenario_.leaves_slow) check_speed(index);
+  if (epoch == node.epoch) later(kLook, What::look, index);
+}
+
+/// A source says nothing any more.
+void Simulation::falls_silent(Index node) {
+  later(std::max(0.0, nodes_[node].last_byte + scenario_.silence - now_) + kMissing * scenario_.answer, What::reset, node);
 }
 
 void Simulation::check_speed(Index index) {
@@ -353,7 +358,6 @@ void Simulation::check_speed(Index index) {
 }
 
 void Simulation::source_died(Index index) {
-  if (nodes_[index].have == chunks_) return;
   ++counts_.failovers;
   nodes_[index].barred.push_back(nodes_[index].source);
   leave_source(index);
@@ -382,17 +386,23 @@ void Simulation::fault(Index victim) {
       return die(victim, scenario_.fault == Fault::relays_lost);
     case Fault::partition:
       for (Index node = 0; node < nodes_.size(); ++node) nodes_[node].cut_off = ids_[node] >= nodes_.size() / 2;
+      for (Index node = 0; node < nodes_.size(); ++node) {
+        if (nodes_[node].source < kRegistry && !reachable(node, nodes_[node].source)) falls_silent(node);
+      }
   }
 }
 
 void Simulation::die(Index index, bool silently) {
   Node& node = nodes_[index];
   if (node.dead) return;
-  if (!node.member) return later(scenario_.alive, What::fault, index);
+  if (!node.member) return later(kLook, What::fault, index);
   if (node.have < chunks_) --unready_;
   leave_source(index);
   node.dead = true, node.silent = silently;
-  if (silently) return;
+  if (silently) {
+    for (const auto& child : node.children) falls_silent(child.index);
+    return;
+  }
   order_.leave(index);  // srun's connection is reset, too
   for (const auto& child : node.children) later(scenario_.latency, What::reset, child.index);
 }

@@ -29,7 +29,9 @@ struct Scenario {
   double jitter = 0.05;          ///< of the converters' rate, evenly to both sides
   double stragglers = 0;         ///< share of the nodes that convert at a tenth of the rate
   double connect = 10e-3;        ///< seconds to a relay: TCP and munge; the same to srun and back
-  double alive = 0.25;           ///< seconds between two questions to a source whether it lives; three without an answer: dead
+  double silence = 0.3;          ///< seconds without a byte until a source is asked whether it lives
+  double answer = 0.5;           ///< seconds until a question has no answer; three of them: it is dead
+  bool leaves_slow = true;       ///< nodes look for another source if theirs is slow
   double registry_begin = 0.3;   ///< seconds: token and GET
   std::uint32_t fanout = 2, refuge = 2;
   Fault fault = Fault::none;
