@@ -1,6 +1,8 @@
 // bench-peers: what the order of the nodes that take an image from each other is worth, by simulation. Prints one JSON object a line.
 //
 //   bench-peers [--quick]     rows for benchmarks/run scale, and points for its picture; --quick: 1,024 nodes only
+//   bench-peers --order       the order itself, for a srun that is played: "join NODE_ID", "more INDEX DEAD...", "left INDEX" on standard
+//                             input; answers INDEX SOURCE... to the first two
 //   bench-peers --table       beside what the arithmetic of a tree says; fails where they differ by more than 10 %
 
 #include <array>
@@ -10,7 +12,10 @@
 #include <cstdio>
 #include <cstring>
 #include <future>
+#include <iostream>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -195,11 +200,36 @@ int print_table() {
   return all_near ? 0 : 1;
 }
 
+void answer_place(const spc::PeerOrder& order, spc::PeerOrder::Index index) {
+  std::printf("%u", index);
+  for (const auto source : order.sources_of(index)) std::printf(" %u", source);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+int keep_order() {
+  spc::PeerOrder order;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string question;
+    spc::PeerOrder::Index first = 0;
+    words >> question >> first;
+    if (question == "join") answer_place(order, order.join(first));
+    if (question == "left") order.leave(first);
+    if (question != "more") continue;
+    const std::vector<spc::PeerOrder::Index> barred{std::istream_iterator<spc::PeerOrder::Index>(words), {}};
+    order.move(first, barred);
+    answer_place(order, first);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   const std::string option = count > 1 ? arguments[1] : "";
   if (option == "--table") return print_table();
+  if (option == "--order") return keep_order();
   print_join_time();
   print_rows(1024);
   if (option == "--quick") return 0;
