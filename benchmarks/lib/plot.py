@@ -73,7 +73,7 @@ def phases(kinds, path):
 
 def peers(report, path):
     """Simulated: the longest wait over the number of nodes, and what failures make of it with 1,024."""
-    from peers import failures
+    from simulated import failures
     drawn = canvas(2)
     if drawn is None or not report.simulated:
         return None
