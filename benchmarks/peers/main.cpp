@@ -34,7 +34,7 @@ struct Way {
   Fault fault;
   const char* what;
   double stragglers = 0;
-  bool quick_questions = false, leaves_slow = true;
+  bool quick_questions = false, leaves_slow = false, spools = false;
 };
 
 constexpr std::array kWays = {
@@ -44,9 +44,10 @@ constexpr std::array kWays = {
     Way{"relays_lost", Fault::relays_lost, "1 % of the nodes, relays, lose power"},
     Way{"relays_lost_quick", Fault::relays_lost, "the same, and a source is dead after 0.4 s of silence instead of 1.8 s", 0, true},
     Way{"slow_relay", Fault::slow_relay, "a relay next to the leader has a tenth of the link; the others"},
-    Way{"slow_relay_uncured", Fault::slow_relay, "the same, and nobody leaves it", 0, false, false},
+    Way{"slow_relay_left", Fault::slow_relay, "the same, and nodes leave slow sources", 0, false, true},
     Way{"partition", Fault::partition, "half of the nodes is cut off from the other half and from srun"},
     Way{"stragglers", Fault::none, "1 % of the nodes convert at a tenth of the rate; the others", 0.01},
+    Way{"stragglers_spooled", Fault::none, "the same, and nodes take bytes before they can convert them", 0.01, false, false, true},
 };
 
 /// Runs side by side, and looked up afterwards.
@@ -113,7 +114,7 @@ void print_rows(std::uint32_t nodes) {
     for (const double gbits : {10., 25., 100.}) runs.add(suffix(gbits, rate), scenario(nodes, gbits, rate));
     for (const auto& way : kWays) {
       auto one = scenario(nodes, kNormalLink, rate);
-      one.fault = way.fault, one.stragglers = way.stragglers, one.leaves_slow = way.leaves_slow;
+      one.fault = way.fault, one.stragglers = way.stragglers, one.leaves_slow = way.leaves_slow, one.spools = way.spools;
       if (way.quick_questions) one.silence = one.answer = 0.1;
       runs.add(way.name + suffix(kNormalLink, rate), one);
     }

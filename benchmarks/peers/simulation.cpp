@@ -19,6 +19,8 @@ constexpr Index kNobody = ~Index{0}, kRegistry = kNobody - 1;
 constexpr double kEnd = 3600;  // seconds: a node that is not ready by then never will be
 constexpr std::uint32_t kWindow = 16;  // chunks on their way to one child: more than what a link holds
 
+constexpr double kBehind = 2;          // chunks that a converter may be behind what has come, where that is not spooled
+
 // Of the relays, in seconds and bytes.
 constexpr int kMissing = 3;            // questions to a source without an answer: it is dead
 constexpr double kLook = 0.25;         // how far a source and the leader are
@@ -317,6 +319,7 @@ void Simulation::sent(const Event& event) {
   Node& child = nodes_[event.other];
   if (child.epoch == event.epoch) {
     child.in_free = std::max(now_, child.in_free + chunk_ / child.in);
+    if (!scenario_.spools) child.in_free = std::max(child.in_free, child.converted - kBehind * chunk_ / child.rate);
     events_.push({child.in_free + scenario_.latency, number_++, What::arrived, event.other, event.node, event.epoch});
   }
   send(event.node);

@@ -13,6 +13,18 @@ namespace spc {
 /// processors that Slurm runs on today have the same byte order.
 inline constexpr std::uint32_t kMostSources = 12;
 
+/// Where srun listens: "PORT:TOKEN" in this variable of the step, which no program of the user's sees. The name starts with SLURM
+/// because --export=NONE removes all others. srun's address is in SLURM_LAUNCH_NODE_IPADDR.
+inline constexpr char kMeetingVariable[] = "SLURM_SCONTAINER_MEETING";
+using MeetingToken = std::array<std::uint8_t, 16>;
+
+/// What a node says first on its connection, and srun to nobody.
+struct MeetingHello {
+  std::array<char, 8> magic{'s', 'p', 'c', 'm', 'e', 'e', 't', '1'};
+  MeetingToken token{};
+  std::array<char, 64> node{};  ///< its name, with a 0 at the end
+};
+
 /// The address at which a node's relay answers; IPv4 as ::ffff:a.b.c.d.
 struct PeerAddress {
   std::array<std::uint8_t, 16> ip{};  ///< all zero: none
@@ -27,7 +39,7 @@ struct PeerSource {
   PeerAddress at;
 };
 
-/// Proves to a relay that whoever asks is of the same step and has been sent by the same srun; made of srun's token and the digest.
+/// Proves to a relay that whoever asks is of the same step and has been sent by the same srun, which makes one up for each image.
 using PeerKey = std::array<std::uint8_t, 32>;
 
 enum class MeetingKind : std::uint32_t {
@@ -49,7 +61,7 @@ struct MeetingRecord {
   std::uint32_t count = 0;    ///< of sources or indices
   Digest image;               ///< of the platform's manifest
   std::uint64_t done = 0, total = 0;  ///< bytes
-  std::array<PeerAddress, 2> addresses{};
+  std::array<PeerAddress, 2> addresses{};  ///< of a join: where its relay answers, best first. A port without an address: as srun sees this node
   std::array<PeerSource, kMostSources> sources{};
   std::array<std::uint32_t, kMostSources> indices{};
   PeerKey key{};

@@ -30,6 +30,8 @@ class Progress {
   }
   /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers; other nodes bring `by_nodes`.
   void tell(std::uint64_t underway, std::size_t elsewhere, std::size_t by_nodes) {
+    if (context_.peers != nullptr) context_.peers->tell_progress(finished_ + underway, total_);
+    if (context_.peers != nullptr && context_.peers->srun_listens()) return;  // and tells the user of all nodes
     const auto now = Clock::now();
     if (now < next_) return;
     if (context_.meter) {
@@ -206,7 +208,12 @@ class Pulling {
 
   Result<void> advance() {
     for (auto one = underway_.begin(); one != underway_.end();) {
-      if (SPC_TRY(one->task->advance())) {
+      auto done = one->task->advance();
+      if (!done && one->task->blames_nodes()) {
+        one->task.reset();  // its locks are free before they are wanted again
+        queue_.push_front(one->layer);
+        one = underway_.erase(one);
+      } else if (SPC_TRY(std::move(done))) {
         // Noted before others can take the locks: a job that waits for the same image need not bring it again.
         SPC_TRY(context_.rights.delivered(one->task->name()));
         finish(one->layer, one->task->name());
