@@ -161,6 +161,17 @@ def test_a_node_whose_relay_was_killed_pulls_on_and_others_go_elsewhere():
     succeeds(first.wait(), image)
 
 
+def test_a_node_that_says_nothing_any_more_is_left_within_two_seconds():
+    stopped = []
+
+    def stop(first, relay):
+        os.kill(relay, signal.SIGSTOP)
+        stopped.append(relay)
+    first, image = dies_in_the_middle("peers/silent", stop)
+    os.kill(stopped[0], signal.SIGKILL)
+    succeeds(first.wait(), image)
+
+
 def test_who_loses_its_node_goes_on_at_another_one():
     image, step = big_image(4), Step(place=lambda index: [[], [0], [1, 0]][index])
     hook, seen = big_and_slow(image)

@@ -160,6 +160,10 @@ void Peers::drop(Spool::Slot slot) {
   if (spool_) spool_->drop(slot);
 }
 
+void Peers::will_not_fetch(const Digest& blob, std::uint64_t size) {
+  if (const auto slot = slot_of(blob, size)) drop(*slot);
+}
+
 void Peers::stop_serving() {
   if (!spool_) return;
   spool_->give_up();

@@ -75,6 +75,8 @@ class Peers {
   void write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
   void complete(Spool::Slot slot);
   void drop(Spool::Slot slot);
+  /// Another process of this node brings it, or has: others get it elsewhere.
+  void will_not_fetch(const Digest& blob, std::uint64_t size);
   /// The file system is nearly full: nothing is kept for others.
   void stop_serving();
   [[nodiscard]] bool is_serving() const { return spool_.has_value(); }

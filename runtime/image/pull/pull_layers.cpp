@@ -65,6 +65,11 @@ class Progress {
   std::string last_;
 };
 
+/// The image is wrong, or what came of it.
+bool is_about_bytes(const Error& error) {
+  return error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+}
+
 struct Underway {
   ImageLayer layer;
   std::unique_ptr<LayerTask> task;
@@ -164,8 +169,10 @@ class Pulling {
     // Looked at under the locks: whoever had them before has delivered the layer or failed.
     const auto there = name_in_store(layer, context_.store);
     if (there && SPC_TRY(context_.rights.may_take(*there))) {
+      leave_to_others(layer);
       finish(layer, *there);
     } else if (!locked && !has_waited_enough(layer)) {
+      leave_to_others(layer);
       ++elsewhere_;
       return false;
     } else if (there) {
@@ -175,6 +182,10 @@ class Pulling {
       underway_.push_back({layer, std::move(pull)});
     }
     return true;
+  }
+
+  void leave_to_others(const ImageLayer& layer) {
+    if (context_.peers != nullptr) context_.peers->will_not_fetch(layer.blob.digest, layer.blob.size);
   }
 
   bool has_waited_enough(const ImageLayer& layer) {
@@ -209,7 +220,7 @@ class Pulling {
   Result<void> advance() {
     for (auto one = underway_.begin(); one != underway_.end();) {
       auto done = one->task->advance();
-      if (!done && one->task->blames_nodes()) {
+      if (!done && is_about_bytes(done.error()) && one->task->blames_nodes()) {
         one->task.reset();  // its locks are free before they are wanted again
         queue_.push_front(one->layer);
         one = underway_.erase(one);

@@ -19,7 +19,7 @@ using namespace spc;
 
 namespace {
 
-constexpr std::chrono::seconds kIdle{30};
+constexpr std::chrono::seconds kIdle{60};
 constexpr rlim_t kDescriptors = 128;
 
 bool is_over(int descriptor) {

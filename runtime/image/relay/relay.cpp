@@ -14,8 +14,6 @@
 namespace spc {
 namespace {
 
-constexpr unsigned kMostConnections = 64;
-constexpr unsigned kStalledSeconds = 20;  // a node that takes nothing for so long
 constexpr unsigned kRefuge = 2;           // nodes beyond the fan-out: those that have lost their own source
 constexpr std::size_t kBlock = std::size_t{256} << 10;
 constexpr std::size_t kRequestMemory = std::size_t{32} << 10;
@@ -85,12 +83,12 @@ struct Relay::Callbacks {
   }
 };
 
-Result<std::unique_ptr<Relay>> Relay::create(const RelayBoard& board, int listener, int spool) {
+Result<std::unique_ptr<Relay>> Relay::create(const RelayBoard& board, int listener, int spool, const RelayLimits& limits) {
   std::unique_ptr<Relay> relay(new Relay(board, spool));
   relay->server_ = MHD_start_daemon(
       MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr, &Callbacks::answer, relay.get(),
-      MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, kMostConnections, MHD_OPTION_CONNECTION_TIMEOUT,
-      kStalledSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMemory, MHD_OPTION_NOTIFY_COMPLETED, &Callbacks::completed,
+      MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, limits.connections, MHD_OPTION_CONNECTION_TIMEOUT,
+      limits.stalled_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMemory, MHD_OPTION_NOTIFY_COMPLETED, &Callbacks::completed,
       relay.get(), MHD_OPTION_END);
   if (relay->server_ == nullptr) return Error(ErrorKind::unavailable, "start the HTTP server");
   const MHD_DaemonInfo* const info = MHD_get_daemon_info(relay->server_, MHD_DAEMON_INFO_EPOLL_FD);

@@ -18,6 +18,12 @@ struct MHD_Daemon;
 
 namespace spc {
 
+/// What one relay bears.
+struct RelayLimits {
+  unsigned connections = 64;
+  unsigned stalled_seconds = 20;  ///< a node that takes nothing for so long is cut off
+};
+
 /// Sends what is on the board to other nodes, over HTTP as a registry would: `GET /v2/NAME/blobs/sha256:HEX` (or `manifests`), from
 /// any byte on (`Range: bytes=N-`). What has not come yet is waited for; what this node does not fetch is 404. Who asks has to show
 /// the step's key (`Authorization: Bearer HEX`), and says which node it is (`?node=N`): so many nodes are served, others are told 503.
@@ -27,7 +33,7 @@ namespace spc {
 class Relay {
  public:
   /// `listener` and `spool` are borrowed, and the board.
-  static Result<std::unique_ptr<Relay>> create(const RelayBoard& board, int listener, int spool);
+  static Result<std::unique_ptr<Relay>> create(const RelayBoard& board, int listener, int spool, const RelayLimits& limits = {});
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;

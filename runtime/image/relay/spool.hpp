@@ -14,7 +14,7 @@
 namespace spc {
 
 /// import's side of its relay: the bytes that come are written into a nameless file, which the process `relay` sends to other nodes
-/// while it grows. The relay outlives `import`: it ends with the agent, or when nobody has asked for anything for half a minute.
+/// while it grows. The relay outlives `import`: it ends with the agent, or when nobody has asked for anything for a minute.
 class Spool {
  public:
   /// What a relay is started with.
