@@ -1,5 +1,6 @@
-// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other, to its children in turn, as many as
-// their windows take; a child's own link may be slower. What a node does when its source is dead, slow or full is what `import` does.
+// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other, to its children in turn, as
+// many as their windows take; a child's own link may be slower. What a node does when its source is dead, slow or full is what
+// `import` does.
 
 #include "benchmarks/peers/simulation.hpp"
 
@@ -16,16 +17,16 @@ namespace {
 
 using Index = PeerOrder::Index;
 constexpr Index kNobody = ~Index{0}, kRegistry = kNobody - 1;
-constexpr double kEnd = 3600;  // seconds: a node that is not ready by then never will be
+constexpr double kEnd = 3600;          // seconds: a node that is not ready by then never will be
 constexpr std::uint32_t kWindow = 16;  // chunks on their way to one child: more than what a link holds
 
-constexpr double kBehind = 2;          // chunks that a converter may be behind what has come, where that is not spooled
+constexpr double kBehind = 2;  // chunks that a converter may be behind what has come, where that is not spooled
 
 // Of the relays, in seconds and bytes.
-constexpr int kMissing = 3;            // questions to a source without an answer: it is dead
-constexpr double kLook = 0.25;         // how far a source and the leader are
-constexpr double kNoConnect = 0.3;     // until a connection is given up
-constexpr double kNoServer = 1;        // until srun is given up
+constexpr int kMissing = 3;         // questions to a source without an answer: it is dead
+constexpr double kLook = 0.25;      // how far a source and the leader are
+constexpr double kNoConnect = 0.3;  // until a connection is given up
+constexpr double kNoServer = 1;     // until srun is given up
 constexpr double kChildLag = 32 << 20, kChildLagTime = 1;
 constexpr double kParentLag = 64 << 20, kParentLagTime = 2;
 constexpr double kMovePause = 5;
@@ -42,7 +43,8 @@ struct Event {
   bool operator<(const Event& right) const { return at != right.at ? at > right.at : number > right.number; }
 };
 
-/// Events by time. One heap of them all takes twice as long: most events are near, and here only those of the present 16 us are a heap.
+/// Events by time. One heap of them all takes twice as long: most events are near, and here only those of the present 16 us are a
+/// heap.
 class Calendar {
  public:
   void push(const Event& event) {
@@ -74,8 +76,8 @@ class Calendar {
 
 struct Child {
   Index index;
-  std::uint32_t epoch;      // of the child's connection
-  std::uint32_t next = 0;   // chunk
+  std::uint32_t epoch;     // of the child's connection
+  std::uint32_t next = 0;  // chunk
   std::uint32_t on_way = 0;
 };
 
@@ -99,8 +101,9 @@ struct Node {
   Lag child_lag, parent_lag;
 };
 
-/// Whether mine have been behind for so long, came at less than half of a link's share, and at less than half of the pace at which the
-/// leader gets the image, while it does. So a node that joins late is not slow, nor are children that share a full link.
+/// Whether mine have been behind for so long, came at less than half of a link's share, and at less than half of the pace at
+/// which the leader gets the image, while it does. So a node that joins late is not slow, nor are children that share a full
+/// link.
 bool Lag::lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time, double share) {
   if (ahead - mine_now <= limit) return since = -1, false;
   const bool over = since >= 0 && now - since >= time;
@@ -142,7 +145,7 @@ class Simulation {
   Scenario scenario_;
   PeerOrder order_;
   std::mt19937_64 random_;
-  std::vector<Node> nodes_;        // by index in the order, which is that of the joins
+  std::vector<Node> nodes_;  // by index in the order, which is that of the joins
   std::vector<std::uint32_t> ids_;
   Calendar events_;
   std::uint32_t chunks_;
@@ -152,7 +155,8 @@ class Simulation {
   Outcome counts_;
 };
 
-Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(scenario.fanout, scenario.refuge), random_(scenario.seed) {
+Simulation::Simulation(const Scenario& scenario)
+    : scenario_(scenario), order_(scenario.fanout, scenario.refuge), random_(scenario.seed) {
   chunks_ = static_cast<std::uint32_t>(std::ceil(scenario.image / scenario.chunk));
   chunk_ = scenario.image / chunks_;
   nodes_.resize(scenario.nodes);
@@ -169,7 +173,8 @@ Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(s
   for (const double first = nodes_[0].joined; auto& node : nodes_) node.joined -= first;
   for (Index node = 0; node < scenario.nodes; ++node) later(nodes_[node].joined, What::join, node);
   const double alone = scenario.rate > 0 ? scenario.image / scenario.rate : 0;
-  if (scenario.fault == Fault::slow_relay && scenario.nodes > 1) nodes_[1].in = nodes_[1].out = scenario.link / 10, nodes_[1].left_out = true;
+  if (scenario.fault == Fault::slow_relay && scenario.nodes > 1)
+    nodes_[1].in = nodes_[1].out = scenario.link / 10, nodes_[1].left_out = true;
   if (scenario.fault == Fault::relays_killed || scenario.fault == Fault::relays_lost) {
     for (std::uint32_t i = 0; i < std::max(1U, scenario.nodes / 100); ++i) {
       const auto victim = static_cast<Index>(1 + random_() % (scenario.nodes / 2 - 1));
@@ -244,7 +249,9 @@ void Simulation::place(Index node) {
 
 void Simulation::try_next(Index index) {
   Node& node = nodes_[index];
-  const auto is_barred = [&](Index other) { return std::find(node.barred.begin(), node.barred.end(), other) != node.barred.end(); };
+  const auto is_barred = [&](Index other) {
+    return std::find(node.barred.begin(), node.barred.end(), other) != node.barred.end();
+  };
   while (node.tried < node.sources.size() && is_barred(node.sources[node.tried])) ++node.tried;
   if (node.tried == node.sources.size()) return ask_for_more(index);
   const Index source = node.sources[node.tried++];
@@ -347,7 +354,8 @@ void Simulation::falls_silent(Index node) {
 void Simulation::check_speed(Index index) {
   Node& node = nodes_[index];
   const double here = node.have * chunk_, there = nodes_[node.source].have * chunk_;
-  const double leaders = std::max(there, node.leader_has * chunk_), share = scenario_.link / (scenario_.fanout + scenario_.refuge);
+  const double leaders = std::max(there, node.leader_has * chunk_),
+               share = scenario_.link / (scenario_.fanout + scenario_.refuge);
   const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime, share);
   const bool parent_lags = there > 0 && node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime, share);
   const bool slow = child_lags || parent_lags;
@@ -385,8 +393,7 @@ void Simulation::fault(Index victim) {
     case Fault::leader_killed: return die(0, false);
     case Fault::leader_lost: return die(0, true);
     case Fault::relays_killed:
-    case Fault::relays_lost:
-      return die(victim, scenario_.fault == Fault::relays_lost);
+    case Fault::relays_lost: return die(victim, scenario_.fault == Fault::relays_lost);
     case Fault::partition:
       for (Index node = 0; node < nodes_.size(); ++node) nodes_[node].cut_off = ids_[node] >= nodes_.size() / 2;
       for (Index node = 0; node < nodes_.size(); ++node) {

@@ -1,4 +1,5 @@
-// What the order of the nodes that take an image from each other promises, by simulation; benchmarks/README.md says what of it is true.
+// What the order of the nodes that take an image from each other promises, by simulation; benchmarks/README.md says what of it is
+// true.
 #include <cmath>
 
 #include "benchmarks/peers/simulation.hpp"
@@ -27,7 +28,7 @@ Outcome all_ready(const Scenario& scenario) {
 
 }  // namespace
 
-TEST_CASE("1,024 nodes, 25 and 100 Gb/s: the registry sends the image once, and the last node waits at most 1.3 times as long as one alone") {
+TEST_CASE("1,024 nodes: the registry sends the image once, and the last node waits at most 1.3 times as long as one alone") {
   for (const double gbits : {25., 100.}) {
     for (const double rate : {kMeasured, kFast}) {
       INFO(gbits, " Gb/s, ", rate);
@@ -56,7 +57,8 @@ TEST_CASE("where nothing fails the simulation takes as long as the arithmetic of
   }
 }
 
-TEST_CASE("the death of the leader costs less than 2 s, the loss of its node less than 2.5 s, and the registry goes on where it was") {
+TEST_CASE(
+    "the death of the leader costs less than 2 s, the loss of its node less than 2.5 s, and the registry goes on where it was") {
   const double sound = all_ready(step_of_1024(25, kFast)).longest;
   const auto killed = all_ready(step_of_1024(25, kFast, Fault::leader_killed));
   CHECK(killed.longest - sound < 2);
@@ -94,7 +96,7 @@ TEST_CASE("a part that is cut off asks the registry by few nodes") {
 }
 
 // What `import` does not do: the simulator says what it would be worth.
-TEST_CASE("if nodes left slow sources and took bytes before they can convert them, slow links and converters would hold up nobody for long") {
+TEST_CASE("if nodes left slow sources and took bytes before they can convert them, what is slow would hold up nobody for long") {
   auto slow = step_of_1024(25, kFast, Fault::slow_relay);
   slow.leaves_slow = true;
   const auto left = all_ready(slow);

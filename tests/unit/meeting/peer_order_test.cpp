@@ -28,7 +28,8 @@ std::string wrong_with(const PeerOrder& order, Index index) {
     if (order.depth(child) != order.depth(index) + 1) return "a child that is not one deeper";
   }
   const auto sources = order.sources_of(index);
-  if (!sources.empty() && std::count(order.children(sources[0]).begin(), order.children(sources[0]).end(), index) != 1) return "not its parent's child";
+  if (!sources.empty() && std::count(order.children(sources[0]).begin(), order.children(sources[0]).end(), index) != 1)
+    return "not its parent's child";
   if (sources.empty() != order.asks_registry(index)) return "no source, and does not ask the registry";
   if (sources.size() > 12) return "more sources than a record holds";
   if (!sources.empty() && order.depth(sources[0]) + 1 != order.depth(index)) return "not one deeper than its parent";
@@ -164,8 +165,8 @@ namespace {
 struct Step {
   PeerOrder order;
   std::mt19937 random;
-  std::map<Index, Indices> told{};    // the first source of each living node, if it has one
-  std::set<Index> barred_all{};       // asked the registry because it barred all lower nodes: may have been right
+  std::map<Index, Indices> told{};  // the first source of each living node, if it has one
+  std::set<Index> barred_all{};     // asked the registry because it barred all lower nodes: may have been right
 
   std::uint32_t below(std::uint32_t bound) { return static_cast<std::uint32_t>(random() % bound); }
   Index any() { return std::next(told.begin(), below(static_cast<std::uint32_t>(told.size())))->first; }
@@ -216,7 +217,8 @@ struct Step {
 
 }  // namespace
 
-TEST_CASE("whatever joins and dies: every living node has a lower living one within its places, and the lowest asks the registry") {
+TEST_CASE(
+    "whatever joins and dies: every living node has a lower living one within its places, and the lowest asks the registry") {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U, 5U}) {
     INFO("seed ", seed);
     Step step{.order = PeerOrder(), .random = std::mt19937(seed)};
