@@ -43,7 +43,8 @@ def run(*command):
 
 
 def make_network(nodes):
-    run("mount", "-t", "tmpfs", "tmpfs", "/run")
+    run("mount", "-t", "tmpfs", "-o", "size=8g,mode=755", "tmpfs", "/run")
+    tempfile.tempdir = "/run"
     lines = ["link set lo up", "link add br0 type bridge", f"addr add {HEAD}/16 dev br0", "link set br0 up"]
     for node in range(nodes):
         run("ip", "netns", "add", f"n{node}")
@@ -99,7 +100,6 @@ class Bench:
         self.programs = Path(tempfile.mkdtemp())
         import scene
         from server import Server
-        run("mount", "-t", "tmpfs", "-o", "size=12g", "tmpfs", scene.work)
         self.registry = Server(address=HEAD)
         self.registry.request_queue_size = 256
         self.image = scene.big_image(MEGABYTES)
@@ -167,6 +167,8 @@ class Bench:
             if result.done is None or result.warnings:
                 failed.append(str(result)[:300])
         order.process.terminate()
+        for _, each in runs:
+            shutil.rmtree(each.store.path)
         if failed:
             print(f"{len(failed)} of {nodes} nodes: {failed[0]}", file=sys.stderr)
         return sorted(took), self.sent / len(self.layer.blob)
