@@ -319,6 +319,7 @@ def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
     with open(f"/proc/{relay}/status") as status:
         fields = dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
     assert fields["Seccomp"].strip() == "2" and fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
+    assert os.getpgid(relay) == os.getpgid(0)  # the agent's, which slurmstepd waits for and kills
     if os.geteuid() == 0:
         links = [os.readlink(f"/proc/{relay}/fd/{fd}") for fd in os.listdir(f"/proc/{relay}/fd")]
         kinds = sorted(link.split(":")[0] for link in links if link != "/dev/null")
