@@ -206,7 +206,7 @@ def a_registry_that_does_not_answer_holds_up_one_step(cluster):
     with silence(cluster, repository) as gate:
         began = time.monotonic()
         running = cluster.start_srun(*BOTH, "/probe", "/content", image=name)
-        await_true(lambda: cluster.processes("node02", "import"), 15, "the nodes wait for srun")  # and ask themselves
+        await_true(lambda: cluster.processes("node02", "import"), 15, "the nodes do not ask themselves")
         gate.set()
         equal(shown(running.end(30)), ["silent"] * 2, "content")
         took = time.monotonic() - began
