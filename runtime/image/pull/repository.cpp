@@ -73,8 +73,8 @@ std::string Repository::manifest_name(const std::optional<Digest>& digest) const
 }
 
 Result<ImageSource::Document> Repository::get_top() {
-  if (!reference_.digest && (shared_ != nullptr || peers_ != nullptr || (!mirrors_know_tags_ && session_.endpoints.size() > 1))) {
-    // The registry says which digest; the mirrors, the shared store or other nodes have the bytes.
+  if (!reference_.digest && (shared_ != nullptr || (!mirrors_know_tags_ && session_.endpoints.size() > 1))) {
+    // The registry says which digest, the mirrors or the shared store have the bytes.
     const auto digest = ask_digest(reference_.tag);
     if (digest) return get_document(digest->str(), *digest);
     if (digest.error().kind() != ErrorKind::invalid) return digest.error();
@@ -160,7 +160,14 @@ Result<ImageSource::Document> Repository::peers_or(const std::string& path, cons
 
 Result<ImageSource::Document> Repository::get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
   const auto fetch = [&] { return fetch_document(tag_or_digest, expected); };
-  if (!expected) return fetch();
+  if (!expected) {  // srun has not said what the tag stands for: each node asks
+    auto document = fetch();
+    if (document && peers_ != nullptr) {
+      peers_->meet(document->digest);
+      peers_->put_document(document->digest, document->bytes);
+    }
+    return document;
+  }
   return peers_or("manifests/", *expected, kMaxManifest, [&] { return shared_or(*expected, kMaxManifest, fetch); });
 }
 

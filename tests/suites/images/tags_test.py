@@ -184,16 +184,16 @@ def a_registry_that_srun_cannot_reach_is_asked_by_the_nodes(cluster):
     with_proxy = ["http_proxy=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1"]  # a user's proxy counts for srun alone
     asked = Asked(cluster, "tags-unreachable")
     equal(shown(cluster.srun(*step, image=name, env=with_proxy)), ["unreachable"] * 2, "content")
-    equal(asked.all().get("HEAD manifests/1"), 2, "requests, which are the nodes' own")
+    expect("HEAD manifests/1" not in asked.all(), f"srun has asked: {asked.all()}")
 
 
 @contextlib.contextmanager
 def silence(cluster, repository):
-    """The registry does not say what the tag stands for until the event that this yields, but gives the image to who wants it."""
+    """The registry does not say what the tag stands for, but gives the image to who wants it."""
     path = f"/v2/suites/{repository}/manifests/1"
     gate = cluster.faulty.silent[path] = threading.Event()
     try:
-        yield gate
+        yield
     finally:
         del cluster.faulty.silent[path]
         gate.set()
@@ -203,12 +203,9 @@ def silence(cluster, repository):
 def a_registry_that_does_not_answer_holds_up_one_step(cluster):
     repository = f"tags-silent-{os.urandom(4).hex()}"  # the user's keyring outlives the cluster
     name, _ = publish(cluster, repository, b"silent\n")
-    with silence(cluster, repository) as gate:
+    with silence(cluster, repository):
         began = time.monotonic()
-        running = cluster.start_srun(*BOTH, "/probe", "/content", image=name)
-        await_true(lambda: cluster.processes("node02", "import"), 15, "the nodes do not ask themselves")
-        gate.set()
-        equal(shown(running.end(30)), ["silent"] * 2, "content")
+        equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["silent"] * 2, "content")
         took = time.monotonic() - began
     expect(4.5 < took < 15, f"it took {took:.1f} s")
     asked = Asked(cluster, repository)
