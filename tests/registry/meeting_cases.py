@@ -2,13 +2,17 @@
 
 import contextlib
 import ctypes
+import hashlib
 import os
+import socket
+import struct
 import time
 
 import agent
-from peer_cases import big_and_slow, no_relay_left
+from peer_cases import Liar, big_and_slow, no_relay_left
 from scene import big_image, config, new_store, registry, succeeds
 from shared_cases import fetched, slowly, wait_for
+from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD
 
 LIBRARY = os.path.join(os.path.dirname(agent.IMPORT), "../runtime/api/libspank_container.so")
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -57,7 +61,7 @@ def test_eight_nodes_at_once_are_one_pull():
 
 
 def test_srun_tells_of_all_nodes_and_import_does_not():
-    image = big_image(12)
+    image = big_image(8)
     hook, _ = big_and_slow(image)
     registry.repository("meeting/line", image, hook)
     with Srun(2) as srun:
@@ -112,3 +116,54 @@ def test_where_srun_cannot_be_reached_each_node_goes_alone():
             result = succeeds(srun.start(0, "meeting/alone", variables=variables).wait(), image)
             assert time.monotonic() - began < 4 and not result.warnings, result
             assert len([path for path in fetched(registry, "meeting/alone") if "blobs" in path]) == 2 * number
+
+
+class Stranger:
+    """A program of the user's that has learned the step's token."""
+
+    def __init__(self, srun, name=b"node77"):
+        port, token = srun.variable.split(":")
+        self.srun = socket.create_connection(("127.0.0.1", int(port)), 5)
+        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet1", bytes.fromhex(token), name))
+
+    def say(self, kind, image=b"", port=0, indices=(), ip=b""):
+        self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b""))
+        place = self.srun.recv(RECORD.size, socket.MSG_WAITALL)
+        return RECORD.unpack(place) if len(place) == RECORD.size else None
+
+
+def order_of(image):
+    return hashlib.sha256(f"{image.digest} linux/amd64".encode()).digest()
+
+
+def test_a_false_node_of_the_user_s_is_not_believed():
+    earlier, image = big_image(1), big_image(1, layers=2)
+    registry.repository("meeting/earlier", earlier)
+    registry.repository("meeting/false", image)
+    liar = Liar(image)
+    with Srun(4) as srun:
+        succeeds(srun.start(0, "meeting/earlier").wait(), earlier)
+        stranger = Stranger(srun)
+        ip = ADDRESS.unpack_from(stranger.say(JOIN, order_of(earlier), 1)[8], 8)[0]
+        place = stranger.say(JOIN, order_of(image), liar.server.port, ip=ip)
+        assert place[:2] == (PLACE, 0), place
+        for node in (1, 2):
+            succeeds(srun.start(node, "meeting/false").wait(), image)
+        layers = {layer.digest for layer in image.layers}
+        assert any(name in layers for name, _ in liar.asked), "nobody has asked the false node"
+
+
+def test_a_step_that_asks_for_ever_only_spoils_its_own_places():
+    image = big_image(1)
+    registry.repository("meeting/flood", image)
+    with Srun(2) as srun:
+        for _ in range(30):
+            with contextlib.suppress(OSError):
+                stranger = Stranger(srun)
+                while stranger.say(JOIN, order_of(image), 1):
+                    pass
+        for _ in range(3):
+            with contextlib.suppress(OSError):
+                while Stranger(srun).say(MORE, order_of(image), 1, range(MOST)):
+                    pass
+        succeeds(srun.start(0, "meeting/flood").wait(), image)

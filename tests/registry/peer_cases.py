@@ -1,16 +1,19 @@
 """The nodes of a step take an image from each other: each import here has a store of its own, as another node has."""
 
 import contextlib
+import fcntl
 import http.client
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
 
 import agent
+import oci
 from login_cases import wants_basic
-from scene import big_image, config, new_store, registry, succeeds
+from scene import big_image, config, new_store, pull, registry, succeeds
 from shared_cases import fetched, requests_of, slowly, wait_for
 from server import Server
 from step import DONE, LEFT, PROGRESS, Node, OnNode, Step
@@ -18,8 +21,8 @@ from store_cases import image_of_its_own, refused
 from user import ALICE as SECRET
 
 
-def start(step, name, nodes=2, tag=":1", settings=None, answer=None, **options):
-    store = new_store()
+def start(step, name, nodes=2, tag=":1", settings=None, answer=None, store=None, **options):
+    store = store or new_store()
     run = agent.Import(store, f"{registry.name}/{name}{tag}", config=settings or config(), user=OnNode(step, answer),
                        more=[f"meet={nodes}", *options.pop("more", [])], **options)
     run.result.store = store
@@ -80,6 +83,21 @@ def test_a_tag_that_srun_has_resolved_is_one_pull_too():
     on_nodes(step, "peers/resolved", 2, image, settings=settings, more=[f"resolved={image.digest}"])
     gets = fetched(registry, "peers/resolved")
     assert len(gets) == len(set(gets)), gets
+
+
+def test_what_nodes_have_already_is_not_asked_for():
+    known, step = image_of_its_own(1), Step()
+    image = oci.Image([*known.layers, *image_of_its_own(1).layers])
+    registry.repository("peers/known", known)
+    registry.repository("peers/half", image, slowly(0.3))
+    settings, stores = config("public_ttl = 3600"), [new_store(), new_store()]
+    for store in stores:
+        succeeds(pull("peers/known", store=store, settings=settings), known)
+    runs = [start(step, "peers/half", settings=settings, store=store) for store in stores]
+    for run in runs:
+        succeeds(run.wait(), image)
+    blobs = [path.split("/")[-1] for path in fetched(registry, "peers/half") if "blobs" in path]
+    assert len(blobs) == 2 and known.layers[0].digest not in blobs, blobs
 
 
 def test_a_layer_passes_through_a_node_while_it_comes():
@@ -184,7 +202,7 @@ def test_who_loses_its_node_goes_on_at_another_one():
     runs[1].kill()
     for run in (runs[0], runs[2]):
         succeeds(run.wait(), image)
-    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more)
+    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
 
 
 def test_a_private_image_is_for_those_whom_the_registry_lets_have_it_on_each_node():
@@ -266,6 +284,20 @@ def test_nodes_are_not_sent_where_they_may_not_go():
     succeeds(start(step, "peers/ssrf", 9).wait(), image)
     assert not liar.asked and len(fetched(registry, "peers/ssrf")) == 4, liar.asked
 
+def test_nodes_that_cannot_be_reached_cost_no_more_than_three_of_them():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/firewall", image)
+    closed = [socket.create_server(("0.0.0.0", 0), backlog=0) for _ in range(8)]  # takes a connection or two, and says nothing
+    step.nodes = [Node(number, b"", one.getsockname()[1]) for number, one in enumerate(closed)]
+
+    def place(index):
+        for node in step.nodes:
+            node.ip = step.nodes[index].ip
+        return range(index)
+    step.place = place
+    result = succeeds(start(step, "peers/firewall", 9).wait(), image)
+    assert result.seconds < 8 and len([line for line in result.progress if "going on elsewhere" in line]) == 3, result
+
 # --- what a relay answers ---
 
 def test_a_relay_answers_who_has_the_key_of_the_step():
@@ -303,6 +335,7 @@ def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
     with open(f"/proc/{relay}/status") as status:
         fields = dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
     assert fields["Seccomp"].strip() == "2" and fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
+    assert os.getpgid(relay) == os.getpgid(0)  # the agent's, which slurmstepd waits for and kills
     if os.geteuid() == 0:
         links = [os.readlink(f"/proc/{relay}/fd/{fd}") for fd in os.listdir(f"/proc/{relay}/fd")]
         kinds = sorted(link.split(":")[0] for link in links if link != "/dev/null")
@@ -329,7 +362,7 @@ def ends_with_agent(name, kill_import):
     run.process.kill()
     began = time.monotonic()
     wait_for(lambda: relay not in relays())
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     os.unlink(wrapper)
 
 
@@ -348,6 +381,27 @@ def test_a_node_that_cannot_serve_others_pulls_all_the_same():
     refusals = ["no space left on device"]
     result = succeeds(start(step, "peers/full", on_new_layer=lambda _: refusals.pop() if refusals else None).wait(), image)
     assert LEFT in [kind for kind, *_ in step.told] and not step.said(DONE) and not result.warnings, step.told
+
+
+def test_a_node_whose_disk_fills_up_pulls_on_and_serves_nobody():
+    image, step = big_image(8, layers=2), Step()
+    registry.repository("peers/fills", image)
+
+    def small_disk():
+        file = os.memfd_create("spool", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, 5_000_000)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        return file
+    for nodes in (2, 3):  # from the registry, and from the first node
+        files = [small_disk()]
+        give = (lambda _, files=files: files.pop() if files else None) if nodes == 3 else None
+        result = succeeds(start(step, "peers/fills", nodes, on_new_layer=give).wait(), image)
+        assert not result.warnings, result
+    assert set(step.said(LEFT)) == {1}, step.told
+    step = Step()
+    files = [small_disk()]
+    succeeds(start(step, "peers/fills", on_new_layer=lambda _: files.pop() if files else None).wait(), image)
+    assert 0 in step.said(LEFT), step.told
 
 
 def test_nodes_that_are_not_to_meet_do_not():

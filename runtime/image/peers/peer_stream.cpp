@@ -13,6 +13,8 @@ using std::chrono::milliseconds;
 // A node that has died is noticed within two seconds, and one that is only slow is not taken for dead.
 constexpr milliseconds kSilence{300}, kAnswer{500};
 constexpr int kMostMisses = 3;
+constexpr std::size_t kPiece = std::size_t{256} << 10;
+constexpr int kPiecesATurn = 32;  // then the other layers get theirs
 // One that lives but has no byte of anything: its own source is slow, or its user has a registry that is so on purpose.
 constexpr std::chrono::seconds kPatience{60};
 
@@ -61,15 +63,19 @@ void PeerStream::go_on() {
     is_done_ = true;
     return;
   }
-  skip_ = blob_.otherwise_at_begin ? passed_ : 0;
-  other_ = blob_.otherwise(*this, passed_);
+  go_elsewhere();
+}
+
+void PeerStream::go_elsewhere() {
+  skip_ = blob_.otherwise_at_begin ? came_ : 0;
+  other_ = blob_.otherwise(*this, came_);
   other_->start();
 }
 
 void PeerStream::fetch_from(Peers::Source& source) {
   source_ = &source;
   tried_.insert(source.index);
-  began_at_ = passed_;
+  began_at_ = came_;
   last_byte_ = last_growth_ = Clock::now();
   misses_ = 0;
   said_.clear();
@@ -79,32 +85,69 @@ void PeerStream::fetch_from(Peers::Source& source) {
                                                 .what = blob_.what,
                                                 .max_size = blob_.limit,
                                                 .exact_size = blob_.size,
-                                                .begin_at = passed_},
+                                                .begin_at = came_},
                                    here);
   fetch_->start();
 }
 
+/// Into the spool first: neither other nodes nor this one's sources wait for our converter, unless there is no spool.
 HttpHandler::Take PeerStream::take(std::span<const std::byte> bytes) {
   last_byte_ = Clock::now();
   const auto known = static_cast<std::size_t>(std::min<std::uint64_t>(skip_, bytes.size()));
   const auto fresh = bytes.subspan(known);
-  // First, so that those who wait for it need not wait for our converter; once more does no harm.
-  if (slot_) peers_.write(*slot_, passed_, fresh);
-  if (!fresh.empty() && sink_.take(fresh) == HttpHandler::Take::later) {
+  const bool is_kept = slot_ && peers_.write(*slot_, came_, fresh);
+  // What the sink does not have is lost with the spool: advance() begins there once more.
+  if (!is_kept && (passed_ < came_ || pass(fresh) == HttpHandler::Take::later)) {
     is_paused_ = true;
     return HttpHandler::Take::later;
   }
   skip_ -= known;
-  passed_ += fresh.size();
-  if (source_ != nullptr && !fresh.empty()) used_.insert(source_->index);
+  came_ += fresh.size();
+  if (source_ != nullptr && !fresh.empty()) {
+    used_.insert(source_->index);
+    peers_.note_bytes();
+  }
+  if (is_kept && !is_sink_full_ && passed_ + fresh.size() == came_) pass(fresh);
   return HttpHandler::Take::taken;
+}
+
+HttpHandler::Take PeerStream::pass(std::span<const std::byte> bytes) {
+  is_sink_full_ = !bytes.empty() && sink_.take(bytes) == HttpHandler::Take::later;
+  if (is_sink_full_) return HttpHandler::Take::later;
+  passed_ += bytes.size();
+  return HttpHandler::Take::taken;
+}
+
+/// What is in the spool only, as far as the sink takes it.
+void PeerStream::feed() {
+  for (int i = 0; i < kPiecesATurn && !is_sink_full_ && passed_ < came_ && slot_; ++i) {
+    piece_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, came_ - passed_)));
+    const std::size_t got = peers_.read(*slot_, passed_, piece_);
+    if (got == 0) return without_spool();
+    pass(std::span(piece_).first(got));
+  }
+}
+
+/// What the sink does not have comes once more.
+void PeerStream::without_spool() {
+  slot_.reset();
+  if (passed_ == came_) return;
+  came_ = passed_;
+  is_paused_ = false;
+  if (other_) return go_elsewhere();
+  is_done_ = false;
+  fetch_from(*source_);
 }
 
 void PeerStream::watch(std::vector<pollfd>& descriptors) const {
   if (other_) other_->watch(descriptors);
+  // A file is always readable: there is more for the sink.
+  if (slot_ && passed_ < came_ && !is_sink_full_) descriptors.push_back({.fd = peers_.spool_file(), .events = POLLIN, .revents = 0});
 }
 
 void PeerStream::advance() {
+  if (slot_ && !peers_.is_serving()) without_spool();
+  feed();
   if (other_) return other_->advance();
   if (is_done_ || !fetch_) return;
   fetch_->advance();
@@ -125,7 +168,7 @@ void PeerStream::settle() {
   }
   const bool is_broken = outcome.error().kind() != ErrorKind::not_found && outcome.error().kind() != ErrorKind::refused;
   // It may have taken us for dead while our converter had no time.
-  if (is_broken && passed_ > began_at_ && !std::exchange(is_second_try_, true)) return fetch_from(*source_);
+  if (is_broken && came_ > began_at_ && !std::exchange(is_second_try_, true)) return fetch_from(*source_);
   if (is_second_try_ || outcome.error().kind() != ErrorKind::not_found) useless_.insert(source_->index);
   if (is_broken) peers_.leave(*source_, outcome.error());
   go_on();
@@ -161,7 +204,9 @@ void PeerStream::look_after_source() {
 }
 
 void PeerStream::resume() {
-  is_paused_ = false;
+  is_sink_full_ = false;
+  feed();
+  if (!std::exchange(is_paused_, false)) return;
   last_byte_ = Clock::now();
   if (other_) return other_->resume();
   if (fetch_) fetch_->resume();

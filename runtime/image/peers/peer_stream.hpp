@@ -48,7 +48,7 @@ struct PeerBlob {
 
 /// A blob from other nodes of the step, while they fetch it themselves. A node that breaks off, or says nothing any more, is left, and
 /// the next one goes on at that byte; if there is none, shared store, mirrors and registry do. Keeps what comes for those who take
-/// this node for theirs.
+/// this node for theirs, and for a converter that is slower than they are.
 class PeerStream final : public BlobStream, private FetchSink {
  public:
   PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink);
@@ -57,7 +57,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   void watch(std::vector<pollfd>& descriptors) const override;
   void advance() override;
   void resume() override;
-  [[nodiscard]] bool finished() const override { return is_done_ || (other_ && other_->finished()); }
+  [[nodiscard]] bool finished() const override { return (is_done_ || (other_ && other_->finished())) && passed_ == came_; }
   [[nodiscard]] bool waits_for_node() const override;
   Result<void> outcome() override;
   [[nodiscard]] const char* whose_fault() const override;
@@ -69,6 +69,10 @@ class PeerStream final : public BlobStream, private FetchSink {
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
   void fetch_from(Peers::Source& source);
   void go_on();
+  void go_elsewhere();
+  HttpHandler::Take pass(std::span<const std::byte> bytes);
+  void feed();
+  void without_spool();
   void settle();
   void look_after_source();
 
@@ -76,12 +80,15 @@ class PeerStream final : public BlobStream, private FetchSink {
   PeerBlob blob_;
   FetchSink& sink_;
   std::optional<Spool::Slot> slot_;
-  std::uint64_t passed_ = 0;  // bytes that the sink has
+  std::uint64_t came_ = 0;    // bytes
+  std::uint64_t passed_ = 0;  // of these, bytes that the sink has; the others are in the spool
   std::uint64_t skip_ = 0;    // that come once more
-  bool is_paused_ = false;
+  bool is_sink_full_ = false;
+  bool is_paused_ = false;    // nothing more is to come
   bool is_done_ = false;
   bool is_right_ = false;
   std::optional<Error> failed_;
+  std::vector<std::byte> piece_;
 
   Peers::Source* source_ = nullptr;
   std::unique_ptr<Fetch> fetch_;

@@ -88,6 +88,7 @@ void Peers::start_relay(PeerListener listener, const PeerKey& key) {
 }
 
 Peers::Source* Peers::next(const std::set<std::uint32_t>& tried) {
+  if (are_unreachable()) return nullptr;
   for (Source& source : sources_) {
     if (!source.is_dead && !source.is_barred && !tried.contains(source.index)) return &source;
   }
@@ -95,7 +96,7 @@ Peers::Source* Peers::next(const std::set<std::uint32_t>& tried) {
 }
 
 bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
-  if (is_alone_ || asked_for_more_ == kMostQuestions) return false;
+  if (is_alone_ || are_unreachable() || asked_for_more_ == kMostQuestions) return false;
   ++asked_for_more_;
   MeetingRecord more{.kind = MeetingKind::more, .index = index_, .image = order_};
   for (const Source& source : sources_) {
@@ -114,6 +115,7 @@ bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
 
 void Peers::leave(Source& source, const Error& why) {
   if (std::exchange(source.is_dead, true)) return;
+  ++unreachable_;
   context_.log.write(LogLevel::info, formatted("node {} of the step, {}: {}: going on elsewhere", source.index,
                                                in_quotes(source.session.registry), why.message()));
 }
@@ -148,8 +150,13 @@ std::optional<Spool::Slot> Peers::slot_of(const Digest& blob, std::uint64_t size
   return spool_ ? spool_->add(blob, size) : std::nullopt;
 }
 
-void Peers::write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes) {
+bool Peers::write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes) {
   if (spool_ && !spool_->write(slot, offset, bytes)) stop_serving();
+  return spool_.has_value();
+}
+
+std::size_t Peers::read(Spool::Slot slot, std::uint64_t offset, std::span<std::byte> into) const {
+  return spool_ ? spool_->read(slot, offset, into) : 0;
 }
 
 void Peers::complete(Spool::Slot slot) {

@@ -59,6 +59,8 @@ class Peers {
   bool ask_for_more(const std::set<std::uint32_t>& useless);
   /// It is not asked again for anything.
   void leave(Source& source, const Error& why);
+  /// Bytes have come from a node.
+  void note_bytes() { has_helped_ = true; }
   void bar(const std::set<std::uint32_t>& sources, const Digest& blob);
   /// So often that it has to come from the registry.
   [[nodiscard]] bool were_wrong_twice(const Digest& blob) const;
@@ -72,7 +74,11 @@ class Peers {
   /// These blobs will be fetched, and no others.
   void will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs);
   std::optional<Spool::Slot> slot_of(const Digest& blob, std::uint64_t size);
-  void write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// False: it is not kept.
+  bool write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// What was written; 0: it is lost.
+  std::size_t read(Spool::Slot slot, std::uint64_t offset, std::span<std::byte> into) const;
+  [[nodiscard]] int spool_file() const { return spool_ ? spool_->file() : -1; }
   void complete(Spool::Slot slot);
   void drop(Spool::Slot slot);
   /// Another process of this node brings it, or has: others get it elsewhere.
@@ -91,6 +97,8 @@ class Peers {
   void take_place(const MeetingRecord& place);
   void start_relay(PeerListener listener, const PeerKey& key);
   void tell(MeetingRecord record, MeetingKind kind);
+  /// A firewall, perhaps: each node more would cost a time-out.
+  [[nodiscard]] bool are_unreachable() const { return !has_helped_ && unreachable_ >= kMostUnreachable; }
 
   PeersContext context_;
   NodeNetworks networks_;
@@ -103,6 +111,9 @@ class Peers {
   std::list<Source> sources_;
   std::map<Digest, int> wrong_;
   int asked_for_more_ = 0;
+  static constexpr int kMostUnreachable = 3;
+  bool has_helped_ = false;
+  int unreachable_ = 0;
   std::optional<Spool> spool_;
   Clock::time_point next_word_{};
 };

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
 constexpr long kReceiveBuffer = 512 * 1024;
-constexpr long kPeerConnectMs = 300;
+constexpr long kPeerConnectMs = 1000;  // near, but both ends may have much to do
 
 /// Whether the system keeps trusted certificates one by one under their hashes, too. Looking one up there is quicker
 /// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms: it is read when a certificate is not found.

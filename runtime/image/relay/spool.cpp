@@ -102,6 +102,11 @@ Result<void> Spool::write(Slot slot, std::uint64_t offset, std::span<const std::
   return {};
 }
 
+std::size_t Spool::read(Slot slot, std::uint64_t offset, std::span<std::byte> into) const {
+  const ssize_t got = ::pread(file_.get(), into.data(), into.size(), static_cast<off_t>(board_->entries[slot].offset + offset));
+  return got > 0 ? static_cast<std::size_t>(got) : 0;
+}
+
 void Spool::complete(Slot slot) {
   auto& entry = board_->entries[slot];
   if (entry.state == BlobState::comes) entry.state = entry.have == entry.size ? BlobState::complete : BlobState::gone;

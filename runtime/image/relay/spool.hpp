@@ -39,6 +39,9 @@ class Spool {
   std::optional<Slot> add(const Digest& blob, std::uint64_t size);
   /// The next bytes of it. An error: the file system is full; whoever reads the blob goes on elsewhere.
   Result<void> write(Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// What was written. 0: it cannot be read.
+  [[nodiscard]] std::size_t read(Slot slot, std::uint64_t offset, std::span<std::byte> into) const;
+  [[nodiscard]] int file() const { return file_.get(); }
   /// All of it is there, and right.
   void complete(Slot slot);
   /// It does not come, or was wrong.

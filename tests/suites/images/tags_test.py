@@ -81,8 +81,9 @@ def an_unknown_tag_on_two_nodes_is_resolved_once_and_pulled_by_digest(cluster):
     asked = Asked(cluster, "tags-cold")
     equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["cold"] * 2, "content")
     found = asked.all()
-    equal({what: count for what, count in found.items() if "manifests" in what}, {"HEAD manifests/1": 1, f"GET manifests/{digest}": 2}, "requests")
-    expect(all(count == 2 for what, count in found.items() if "blobs" in what), f"not one pull for each node: {found}")
+    expect(found.pop(f"HEAD manifests/{digest}", 0) <= 1, f"a node that takes it from the other asks for more than its rights: {found}")
+    equal({what: count for what, count in found.items() if "manifests" in what}, {"HEAD manifests/1": 1, f"GET manifests/{digest}": 1}, "requests")
+    expect(all(count == 1 for what, count in found.items() if "blobs" in what), f"not one pull: {found}")
 
 
 @test
@@ -95,10 +96,12 @@ def an_index_is_what_all_nodes_are_told(cluster):
     for reference in (":1", f"@{digest_of(index)}"):
         cluster.faulty.manifests[f"suites/tags-index{reference}"] = index
     name = f"{cluster.faulty.host}/suites/tags-index:1"
-    for expected in ({"HEAD manifests/1": 1, f"GET manifests/{digest_of(index)}": 2, f"GET manifests/{digest_of(manifest)}": 2}, {"HEAD manifests/1": 1}):
+    for expected in ({"HEAD manifests/1": 1, f"GET manifests/{digest_of(index)}": 1, f"GET manifests/{digest_of(manifest)}": 1}, {"HEAD manifests/1": 1}):
         asked = Asked(cluster, "tags-index")
         cluster.srun(*BOTH, "/probe", image=name).good()
-        equal({what: count for what, count in asked.all().items() if "blobs" not in what}, expected, "requests")
+        found = asked.all()
+        found.pop(f"HEAD manifests/{digest_of(index)}", 0)  # whether the other node's user may have it
+        equal({what: count for what, count in found.items() if "blobs" not in what}, expected, "requests")
 
 
 @test
@@ -181,16 +184,16 @@ def a_registry_that_srun_cannot_reach_is_asked_by_the_nodes(cluster):
     with_proxy = ["http_proxy=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1"]  # a user's proxy counts for srun alone
     asked = Asked(cluster, "tags-unreachable")
     equal(shown(cluster.srun(*step, image=name, env=with_proxy)), ["unreachable"] * 2, "content")
-    expect("HEAD manifests/1" not in asked.all(), f"srun has asked: {asked.all()}")
+    equal(asked.all().get("HEAD manifests/1"), 2, "requests, which are the nodes' own")
 
 
 @contextlib.contextmanager
 def silence(cluster, repository):
-    """The registry does not say what the tag stands for, but gives the image to who wants it."""
+    """The registry does not say what the tag stands for until the event that this yields, but gives the image to who wants it."""
     path = f"/v2/suites/{repository}/manifests/1"
     gate = cluster.faulty.silent[path] = threading.Event()
     try:
-        yield
+        yield gate
     finally:
         del cluster.faulty.silent[path]
         gate.set()
@@ -200,9 +203,12 @@ def silence(cluster, repository):
 def a_registry_that_does_not_answer_holds_up_one_step(cluster):
     repository = f"tags-silent-{os.urandom(4).hex()}"  # the user's keyring outlives the cluster
     name, _ = publish(cluster, repository, b"silent\n")
-    with silence(cluster, repository):
+    with silence(cluster, repository) as gate:
         began = time.monotonic()
-        equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["silent"] * 2, "content")
+        running = cluster.start_srun(*BOTH, "/probe", "/content", image=name)
+        await_true(lambda: cluster.processes("node02", "import"), 15, "the nodes do not ask themselves")
+        gate.set()
+        equal(shown(running.end(30)), ["silent"] * 2, "content")
         took = time.monotonic() - began
     expect(4.5 < took < 15, f"it took {took:.1f} s")
     asked = Asked(cluster, repository)
