@@ -139,7 +139,8 @@ class Bench:
         return str(file)
 
     def pull(self, nodes, harm=None, after=None):
-        """Seconds that each node needs, without those that `harm` returns; it is called with the runs by index."""
+        """Seconds that each node needs, without those that `harm` returns: it is called so long after the first one began, with the runs
+        by index."""
         import agent
         import scene
         from step import OnNode, Step
@@ -149,15 +150,15 @@ class Bench:
         order = Order(self.build)
         order.step = step = Step(place=order)
         self.sent = 0
-        runs = []
+        runs, harmed = [], set()
+        by_index = lambda: {one.index: (node, each) for node, (one, each) in enumerate(runs)}
+        timer = threading.Timer(after or 0, lambda: harm and harmed.update(harm(by_index(), order)))
+        timer.start()
         for node in range(nodes):
             one = OneOfStep(step)
             runs.append((one, agent.Import(scene.new_store(), f"{self.registry.name}/{name}:1", config=self.config, user=OnNode(one),
                                            more=[f"meet={nodes}"], program=self.program(node))))
-        harmed = set()
-        if harm:
-            time.sleep(after)
-            harmed = harm({one.index: (node, each) for node, (one, each) in enumerate(runs)}, order)
+        timer.join()
         took, failed = [], []
         for one, each in runs:
             if one.index in harmed:
@@ -186,14 +187,17 @@ class Bench:
 
 
 def kill_leader(runs, order):
-    node, leader = runs[0]
+    _, leader = runs[0]
+    assert leader.process.poll() is None, "the leader has it already"
     leader.process.kill()
-    order.tell("left", 0)  # srun sees its connection end
+    with order.step.lock:
+        order.tell("left", 0)  # srun sees its connection end
     return {0}
 
 
 def cut_leader_off(runs, order):
     node, leader = runs[0]
+    assert leader.process.poll() is None, "the leader has it already"
     run("ip", "link", "set", f"v{node}", "down")
     threading.Timer(20, leader.process.kill).start()
     return {0}
