@@ -226,7 +226,7 @@ def test_a_node_goes_on_where_another_one_died():
 
 
 def test_nodes_that_die_at_any_moment_leave_nothing_in_the_way_of_others():
-    """A lease of a blob that is complete may stay, for a day: nobody looks at it."""
+    """A lease of a blob that is complete may stay, for ten minutes: nobody looks at it."""
     image, shared = big_image(1, layers=2), Shared()
     registry.repository("shared/killed", image, slowly(0.05))
     for number in range(25):
@@ -251,12 +251,13 @@ def wait_for(condition):
     raise AssertionError("it did not come")
 
 
-def test_what_a_dead_node_left_is_removed_after_a_day():
+def test_what_a_dead_node_left_is_removed():
+    """Files after a day; leases, which their holders rewrite each second, after ten minutes."""
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/strays", image)
     succeeds(shared.pull("shared/strays"), image)
-    for directory in ("tmp", "leases"):
-        for name, age in (("old", 25 * 3600), ("new", 3600)):
+    for directory, old, new in (("tmp", 25 * 3600, 23 * 3600), ("leases", 660, 540)):
+        for name, age in (("old", old), ("new", new)):
             path = os.path.join(shared.path, directory, name)
             with open(path, "w"):
                 os.utime(path, (time.time() - age,) * 2)
@@ -280,6 +281,21 @@ def test_what_was_not_used_for_longest_leaves_a_full_shared_store():
     notes = [name for place in shared.below("delivered") for name in shared.below(f"delivered/{place}")]
     assert images[0].layers[0].digest[7:] not in notes and images[2].layers[0].digest[7:] in notes
     succeeds(shared.pull("shared/full0"), images[0])
+
+
+def test_a_layer_larger_than_the_shared_store_leaves_the_others_there():
+    shared, large, few = Shared('max_size = "3M"'), big_image(4), big_image(1)
+    for name, image in (("few", few), ("large", large)):
+        registry.repository(f"shared/{name}", image)
+    succeeds(shared.pull("shared/few"), few)
+    for _ in range(2):
+        before = len(layer_requests(registry, large))
+        result = succeeds(shared.pull("shared/large"), large)
+        assert len(layer_requests(registry, large)) == before + 1
+        assert len(result.warnings) == 1 and "more than its max_size" in result.warnings[0], result
+    assert set(shared.blobs()) >= {digest[7:] for digest in (few.digest, *few.blobs(), large.digest)}, shared.blobs()
+    assert not os.path.exists(shared.blob(large.layers[0].digest))
+    shared.is_at_rest()
 
 # --- a shared store that cannot be used ---
 

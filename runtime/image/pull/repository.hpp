@@ -40,6 +40,8 @@ class Repository final : public ImageSource {
   Result<std::string> get_small(const Digest& blob, std::uint64_t size, const std::string& what);
   /// Who may have what was fetched so far.
   [[nodiscard]] Access access() const { return session_.access; }
+  /// Registry and repository: what the shared store calls a place.
+  [[nodiscard]] std::string place() const { return reference_.registry + "/" + reference_.repository; }
   [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
 
   std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;
@@ -55,7 +57,6 @@ class Repository final : public ImageSource {
   Result<Document> fetch_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
   Result<std::optional<Document>> find_shared(const Digest& wanted, std::size_t limit);
   Result<Document> shared_or(const Digest& wanted, std::size_t limit, const std::function<Result<Document>()>& fetch);
-  [[nodiscard]] std::string place() const { return reference_.registry + "/" + reference_.repository; }
   Result<std::optional<std::string>> find(FetchRequest request);
   Result<HttpHead> run(Fetch& fetch);
 

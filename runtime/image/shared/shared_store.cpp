@@ -4,11 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <vector>
+#include <utility>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/sha256.hpp"
@@ -16,7 +14,7 @@
 namespace spc {
 namespace {
 
-constexpr std::int64_t kStrayAge = 24 * 3600;
+constexpr char kPlaceName[] = "name";  // in delivered/<place>/
 
 UniqueFd open_below(int parent, const std::string& name, int flags) {
   return UniqueFd(::openat(parent, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -84,7 +82,10 @@ bool SharedStore::has_delivered(std::string_view place, const Digest& blob) cons
 
 void SharedStore::note_delivery(std::string_view place, const Digest& blob) const {
   const auto directory = make_directory(delivered_.get(), key_of(place));
-  if (directory) (void)open_below(directory->get(), blob.hex(), O_WRONLY | O_CREAT | O_NONBLOCK);
+  if (!directory) return;
+  (void)open_below(directory->get(), blob.hex(), O_WRONLY | O_CREAT | O_NONBLOCK);
+  const UniqueFd name = open_below(directory->get(), kPlaceName, O_WRONLY | O_CREAT | O_EXCL | O_NONBLOCK);
+  if (name) (void)write_all(name.get(), place);
 }
 
 UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_view place) const {
@@ -107,13 +108,17 @@ UniqueFd SharedStore::follow(const std::string& name, const Digest& blob) const 
 }
 
 std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit, std::string_view place) const {
-  if (!has_delivered(place, digest)) return std::nullopt;
+  auto bytes = has_delivered(place, digest) ? look_at(digest, limit) : std::nullopt;
+  if (bytes) ::utimensat(blobs_.get(), digest.hex().c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+  return bytes;
+}
+
+std::optional<std::string> SharedStore::look_at(const Digest& digest, std::size_t limit) const {
   const UniqueFd file = open_below(blobs_.get(), digest.hex(), O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   auto bytes = read_file(file.get(), limit);
   if (!bytes || Sha256::of(*bytes) != digest) return std::nullopt;
-  ::futimens(file.get(), nullptr);
   return *std::move(bytes);
 }
 
@@ -123,12 +128,13 @@ void SharedStore::add_document(const Digest& digest, std::string_view bytes, std
 }
 
 Result<SharedStore::NewBlob> SharedStore::new_blob(const Digest& blob, std::uint64_t size) const {
+  if (max_size_ != 0 && size > max_size_) return Error(ErrorKind::no_space, formatted("{} bytes are more than its max_size", size));
   const std::string name = blob.hex() + "." + random_text();
   UniqueFd file(::openat(temporary_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return Error::from_errno(errno, "make a file in shared store " + in_quotes(directory_));
   NewBlob made(*this, blob, name, std::move(file));
   struct stat status {};
-  if (::fstat(made.file(), &status) == 0) make_room(size, status.st_mtim);  // the file system's own clock
+  if (::fstat(made.file(), &status) == 0) make_room(size, status.st_mtim.tv_sec);  // the file system's own clock
   return made;
 }
 
@@ -148,40 +154,5 @@ Result<void> SharedStore::NewBlob::publish(std::string_view place) {
 }
 
 void SharedStore::remove(const Digest& blob) const { ::unlinkat(blobs_.get(), blob.hex().c_str(), 0); }
-
-void SharedStore::make_room(std::uint64_t needed, const timespec& now) const {
-  struct stat status {};
-  const auto look = [&](const DirectoryReader& files) {
-    return ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
-  };
-  for (const int strays : {temporary_.get(), leases_.get()}) {
-    for (DirectoryReader files(open_below(strays, ".", O_RDONLY | O_DIRECTORY)); files.next();) {
-      if (look(files) && status.st_mtim.tv_sec < now.tv_sec - kStrayAge) ::unlinkat(files.descriptor(), files.c_name(), 0);
-    }
-  }
-  if (max_size_ == 0) return;
-
-  struct Blob {
-    std::int64_t used;
-    std::string name;
-    std::uint64_t bytes;
-  };
-  std::vector<Blob> blobs;
-  std::uint64_t total = needed;
-  for (DirectoryReader files(open_below(blobs_.get(), ".", O_RDONLY | O_DIRECTORY)); files.next();) {
-    if (!look(files)) continue;
-    blobs.push_back({status.st_mtim.tv_sec, std::string(files.name()), static_cast<std::uint64_t>(status.st_size)});
-    total += blobs.back().bytes;
-  }
-  std::ranges::sort(blobs, {}, &Blob::used);
-  for (const Blob& blob : blobs) {
-    if (total <= max_size_) break;
-    // Who reads it goes on: the file stays until it is closed.
-    if (::unlinkat(blobs_.get(), blob.name.c_str(), 0) == 0) total -= blob.bytes;
-    for (DirectoryReader places(open_below(delivered_.get(), ".", O_RDONLY | O_DIRECTORY)); places.next();) {
-      ::unlinkat(places.descriptor(), (std::string(places.name()) + "/" + blob.name).c_str(), 0);
-    }
-  }
-}
 
 }  // namespace spc

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/digest.hpp"
 #include "base/result.hpp"
@@ -19,6 +19,7 @@ namespace spc {
 ///
 ///   blobs/sha256/<hex>      complete: renamed when its digest was right and its bytes were on the disk
 ///   delivered/<place>/<hex> empty: this place (a hash of registry and repository) has delivered that blob in full
+///   delivered/<place>/name  registry and repository, for who wants to read it
 ///   leases/<hex>.<place>    somebody is bringing it from that place: image/shared/lease.hpp
 ///   tmp/<hex>.<random>      what is being written
 ///
@@ -72,20 +73,46 @@ class SharedStore {
     std::string name_;  // in tmp/
     UniqueFd file_;     // empty: it was moved, or is published
   };
-  /// Removes what was not used for longest where the limit is near.
+  /// Removes what was not used for longest where the limit is near. Error: it is larger than all of it may be, or cannot be made.
   [[nodiscard]] Result<NewBlob> new_blob(const Digest& blob, std::uint64_t size) const;
 
   /// It was found damaged.
   void remove(const Digest& blob) const;
 
+  // --- for administrators ---
+  struct Blob {
+    Digest digest;
+    std::uint64_t bytes = 0;
+    std::int64_t used_at = 0;  ///< seconds since 1970
+  };
+  /// All that are complete; the one that was not used for longest first.
+  [[nodiscard]] std::vector<Blob> blobs() const;
+  /// A document of at most `limit` bytes, wherever it came from; that it was looked at is no use of it.
+  [[nodiscard]] std::optional<std::string> look_at(const Digest& digest, std::size_t limit) const;
+  /// Which places have delivered a blob: registry and repository each.
+  [[nodiscard]] std::map<Digest, std::vector<std::string>> places() const;
+
+  struct Removed {
+    std::size_t blobs = 0;
+    std::uint64_t bytes = 0;  ///< of blobs
+    std::size_t strays = 0;   ///< files and leases of dead nodes
+  };
+  /// Removes what dead nodes left, what nobody has used for so many seconds (0: any time), and more until the limit is kept. `dry`:
+  /// only says what that would be.
+  [[nodiscard]] Removed clean(std::int64_t unused_for, bool dry) const;
+
  private:
   SharedStore() = default;
   [[nodiscard]] bool has_delivered(std::string_view place, const Digest& blob) const;
   void note_delivery(std::string_view place, const Digest& blob) const;
-  void make_room(std::uint64_t needed, const timespec& now) const;
+  [[nodiscard]] std::int64_t time_there() const;
+  [[nodiscard]] std::size_t remove_strays(std::int64_t now, bool dry) const;
+  [[nodiscard]] Removed evict(std::uint64_t needed, std::int64_t used_before, bool dry) const;
+  void make_room(std::uint64_t needed, std::int64_t now) const;
 
   std::string directory_;
   std::uint64_t max_size_ = 0;
+  mutable bool has_removed_strays_ = false;  ///< what dead nodes left; once is enough
   UniqueFd blobs_, delivered_, leases_, temporary_;
 };
 

@@ -263,3 +263,16 @@ TEST_CASE("a lease is for one at a time, and is given back") {
   CHECK(shared.is_at_rest());
 }
 
+
+TEST_CASE("what dead nodes left is looked for once in a pull") {
+  const SharedDirectory shared;
+  const auto leave = [&](std::chrono::minutes age) {
+    const fs::path lease = shared.path / "leases" / "left";
+    std::ofstream{lease}.close();
+    fs::last_write_time(lease, fs::file_time_type::clock::now() - age);
+    (void)shared.store.new_blob(Sha256::of("blob"), 4);
+    return fs::exists(lease);
+  };
+  CHECK(!leave(std::chrono::minutes(11)));
+  CHECK(leave(std::chrono::minutes(11)));
+}
