@@ -11,6 +11,7 @@ import agent
 import oci
 from login_cases import wants_basic
 from scene import big_image, config, elsewhere, new_store, noise, pull, registry, small, succeeds, work
+from stack_cases import base, brought, f, fitted, layer, w
 from store_cases import image_of_its_own, layer_requests, refused
 from user import User, alice
 
@@ -316,3 +317,116 @@ def test_users_stores_are_not_filled_from_the_shared_store():
     registry.repository("shared/user", image)
     succeeds(shared.pull("shared/user", more=["user_store=yes"]), image)
     assert not shared.below("."), shared.below(".")
+
+# --- converted layers, where the site has nodes believe each other about them ---
+
+LAYERS = 'keep = "layers"'
+
+
+def shared_layers(shared):
+    return {os.path.join(directory, name) for directory, _, names in os.walk(os.path.join(shared.path, "layers")) for name in names}
+
+
+def content(store, image):
+    found = []
+    for layer in image.layers:
+        with open(os.path.join(store.path, "layers/sha256", oci.stored_as(layer.digest) + ".sqsh"), "rb") as file:
+            found.append(file.read())
+    return found
+
+
+def test_what_one_node_converts_the_others_copy():
+    image, shared = image_of_its_own(3), Shared(LAYERS)
+    registry.repository("shared/layers", image)
+    first = succeeds(shared.pull("shared/layers"), image)
+    assert len(shared_layers(shared)) == 3, shared_layers(shared)
+    for layer in image.layers:  # no blob is needed any more, only that they were delivered
+        os.truncate(shared.blob(layer.digest), 0)
+    requests = requests_of(registry, "shared/layers")
+    second = succeeds(shared.pull("shared/layers"), image)
+    assert requests() == [("HEAD", "manifests")] and not second.warnings, (requests(), second)
+    assert content(second.store, image) == content(first.store, image)
+    shared.is_at_rest()
+
+
+def test_layers_that_were_fitted_to_those_below_are_copied_too():
+    image, shared = oci.Image([base, layer(f("var/tmp/shared"), w("none/nothing"))]), Shared(LAYERS)
+    registry.repository("shared/fitted", image)
+    first = brought(shared.pull("shared/fitted"), image)
+    for one in image.layers:
+        os.truncate(shared.blob(one.digest), 0)
+    requests = requests_of(registry, "shared/fitted")
+    assert brought(shared.pull("shared/fitted"), image) == first == [oci.stored_as(base.digest), fitted(image, 1)]
+    assert requests() == [("HEAD", "manifests")], requests()
+
+
+def test_blobs_alone_are_kept_unless_the_site_says_more():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/blobs-only", image)
+    succeeds(shared.pull("shared/blobs-only"), image)
+    assert not shared_layers(shared)
+
+
+def test_nodes_that_want_an_image_at_once_convert_it_once():
+    image, shared = big_image(1, layers=3), Shared(LAYERS)
+    registry.repository("shared/convert-once", image, slowly(0.5))
+    runs = [(store, agent.Import(store, f"{registry.name}/shared/convert-once:1", config=shared.settings)) for store in (new_store() for _ in range(4))]
+    waited = 0
+    for store, run in runs:
+        result = run.wait()
+        result.store = store
+        succeeds(result, image)
+        waited += any("another node converts the image" in line for line in result.progress)
+    assert waited == 3, waited
+    shared.is_at_rest()
+
+
+def test_a_converted_layer_counts_only_for_whom_has_delivered_its_blob():
+    image, shared = image_of_its_own(), Shared(LAYERS)
+    registry.repository("shared/ours", image)
+    stolen = elsewhere.repository("shared/stolen-layers", image)
+    for layer in image.layers:
+        del stolen.blobs[layer.digest]
+    succeeds(shared.pull("shared/ours"), image)
+    refused(shared.pull("shared/stolen-layers", server=elsewhere), "missing in the registry")
+
+
+def test_damaged_and_hostile_layers_of_the_shared_store_are_converted_again():
+    image, shared = image_of_its_own(1), Shared(LAYERS)
+    registry.repository("shared/bad-layers", image)
+    first = succeeds(shared.pull("shared/bad-layers"), image)
+    path, = shared_layers(shared)
+    with open(path, "rb") as file:
+        good = file.read()
+    for bad in (b"", good[:40], good[:-1], bytes([good[0] ^ 1]) + good[1:]):
+        with open(path, "wb") as file:
+            file.write(bad)
+        result = succeeds(shared.pull("shared/bad-layers"), image)
+        assert len(result.warnings) == 1 and "was damaged, and is removed: converting the layer here" in result.warnings[0], result
+        assert content(result.store, image) == content(first.store, image)
+        with open(path, "rb") as file:
+            assert file.read() == good
+
+
+def test_a_node_that_dies_while_it_converts_is_replaced():
+    image, shared = big_image(1), Shared(LAYERS)
+    begun, over = threading.Event(), threading.Event()
+
+    def hangs_once(handler, kind, name):
+        if name == image.layers[0].digest and not begun.is_set():
+            begun.set()
+            over.wait(20)
+        return False
+
+    registry.repository("shared/dies-converting", image, hangs_once)
+    first = agent.Import(new_store(), f"{registry.name}/shared/dies-converting:1", config=shared.settings)
+    assert begun.wait(10)
+    first.kill()
+    over.set()
+    for lease in shared.below("leases"):  # whose blob it was is known to go on: only who converts is waited for here
+        if lease.startswith(image.layers[0].digest[7:]):
+            os.unlink(os.path.join(shared.path, "leases", lease))
+    result = succeeds(shared.pull("shared/dies-converting"), image)
+    assert 4 <= result.seconds < 15 and any("another node converts" in line for line in result.progress), result
+    assert len(shared_layers(shared)) == 1
+    assert not shared.below("leases")

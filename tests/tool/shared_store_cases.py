@@ -118,7 +118,7 @@ def test_gc_shared_removes_what_nobody_uses():
     names = [image(f"old-{days}", [{"a": os.urandom(200_000)}]) for days in (1, 40)]
     with shared_store():
         digests = [root("pull", "--shared", name).succeeds().out.strip() for name in names]
-        root("gc", "--shared").succeeds("would remove 0 blobs")
+        root("gc", "--shared").succeeds("would remove 0 files")
         for blob in blobs():
             age(f"sha256:{blob}", 2)
         age(digests[1], 40)
@@ -126,10 +126,10 @@ def test_gc_shared_removes_what_nobody_uses():
             machine.write(f"{DIRECTORY}/{path}", "")
             os.utime(f"{DIRECTORY}/{path}", (time.time() - seconds,) * 2)
         assert root("gc", "--shared", "--older=30", "--json").json()["dry_run"] and digests[1][7:] in blobs()
-        root("gc", "--shared", "--older=30", "--yes").succeeds("removed 1 blob, ", "and 2 leftovers of dead nodes")
+        root("gc", "--shared", "--older=30", "--yes").succeeds("removed 1 file, ", "and 2 leftovers of dead nodes")
         assert digests[1][7:] not in blobs() and digests[0][7:] in blobs() and len(blobs()) == 5
         assert [os.listdir(f"{DIRECTORY}/{directory}") for directory in ("tmp", "leases")] == [["y"], ["y"]]
-        assert service("gc", "--shared", "--older=1", "--yes", "--json").json()["blobs"] == 5
+        assert service("gc", "--shared", "--older=1", "--yes", "--json").json()["files"] == 5
         root("gc", "--shared", "--older=x").fails(1, "number of days")
         root("gc", "--older=1").fails(1, "--shared")
 
@@ -142,7 +142,7 @@ def test_gc_shared_keeps_the_limit():
             age(f"sha256:{blob}", 100 - number)
         machine.write(CONFIG, open(CONFIG).read() + 'max_size = "150K"\n')
         removed = root("gc", "--shared", "--yes", "--json").json()
-        assert removed["blobs"] == 1 and removed["bytes"] > 200_000 and digest[7:] in blobs(), removed
+        assert removed["files"] == 1 and removed["bytes"] > 200_000 and digest[7:] in blobs(), removed
 
 
 def test_doctor_says_which_way_images_come():

@@ -13,6 +13,7 @@
 #include "image/import/make_room.hpp"
 #include "image/import/stored_image.hpp"
 #include "image/pull/import_timing.hpp"
+#include "image/pull/layer_sharing.hpp"
 #include "image/pull/local_source.hpp"
 #include "image/pull/pull_layers.hpp"
 #include "image/pull/repository.hpp"
@@ -103,7 +104,7 @@ struct Import {
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
 Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
-                                           const ResolvedImage& image) {
+                                           const ResolvedImage& image, const SharedStore* shared = nullptr) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
@@ -119,6 +120,12 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
     const std::uint64_t needed = bytes_needed(layers.missing, import.store, limits.compression);
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
+  std::optional<LayerSharing> sharing;
+  if (shared != nullptr && import.config.shared.keep == "layers" && !layers.missing.empty()) {
+    sharing.emplace(*shared, wanted.origin.place(), image.digest, limits, import.store, import.agent, rights);
+    SPC_TRY(sharing->take(layers));
+  }
+  const auto converted = layers.missing;
   const PullContext context{.http = import.http,
                             .source = source,
                             .store = import.store,
@@ -130,7 +137,9 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .limits = limits,
                             .meter = import.request.meter,
                             .timing = import.timing};
-  return about_store(pull_layers(context, std::move(layers)), import.store);
+  auto held = SPC_TRY(about_store(pull_layers(context, std::move(layers)), import.store));
+  if (sharing) sharing->give(converted, held);
+  return held;
 }
 
 /// An image of a registry by one of the digests that it may have been given.
@@ -205,7 +214,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
-  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image));
+  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image, shared ? &*shared : nullptr));
   SPC_TRY(about_store(stored.keep(image, access, held), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   return image.digest;

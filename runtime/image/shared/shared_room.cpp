@@ -37,6 +37,30 @@ std::optional<Digest> digest_of(std::string_view hexadecimal) {
 
 }  // namespace
 
+/// What counts for the limit.
+struct SharedStore::File {
+  int directory = -1;
+  std::string path;
+  std::uint64_t bytes = 0;
+  std::int64_t used_at = 0;
+};
+
+std::vector<SharedStore::File> SharedStore::files() const {
+  std::vector<File> all;
+  const auto add = [&](int directory, const std::string& form, DirectoryReader files) {
+    while (files.next()) {
+      const auto status = file_at(files);
+      if (status) all.push_back({directory, form + std::string(files.name()), static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
+    }
+  };
+  add(blobs_.get(), "", DirectoryReader(opened_again(blobs_.get())));
+  for (DirectoryReader forms(opened_again(layers_.get())); forms.next();) {
+    add(layers_.get(), std::string(forms.name()) + "/", DirectoryReader(opened_again(forms.descriptor(), forms.c_name())));
+  }
+  std::ranges::sort(all, {}, &File::used_at);
+  return all;
+}
+
 std::vector<SharedStore::Blob> SharedStore::blobs() const {
   std::vector<Blob> blobs;
   for (DirectoryReader files(opened_again(blobs_.get())); files.next();) {
@@ -83,21 +107,21 @@ std::size_t SharedStore::remove_strays(std::int64_t now, bool dry) const {
   return removed;
 }
 
-/// Who reads a blob goes on: the file stays until it is closed.
+/// Who reads a file goes on: it stays until it is closed.
 SharedStore::Removed SharedStore::evict(std::uint64_t needed, std::int64_t used_before, bool dry) const {
-  const auto blobs = this->blobs();
+  const auto files = this->files();
   std::uint64_t total = needed;
-  for (const Blob& blob : blobs) total += blob.bytes;
+  for (const File& file : files) total += file.bytes;
   Removed removed;
-  for (const Blob& blob : blobs) {
-    const std::string name = blob.digest.hex();
-    if ((max_size_ == 0 || total <= max_size_) && blob.used_at >= used_before) break;
-    if (!dry && ::unlinkat(blobs_.get(), name.c_str(), 0) != 0) continue;
-    total -= blob.bytes;
-    removed.bytes += blob.bytes;
-    ++removed.blobs;
-    for (DirectoryReader places(opened_again(delivered_.get())); !dry && places.next();) {
-      ::unlinkat(places.descriptor(), (std::string(places.name()) + "/" + name).c_str(), 0);
+  for (const File& file : files) {
+    if ((max_size_ == 0 || total <= max_size_) && file.used_at >= used_before) break;
+    if (!dry && ::unlinkat(file.directory, file.path.c_str(), 0) != 0) continue;
+    total -= file.bytes;
+    removed.bytes += file.bytes;
+    ++removed.files;
+    if (dry || file.directory != blobs_.get()) continue;
+    for (DirectoryReader places(opened_again(delivered_.get())); places.next();) {
+      ::unlinkat(places.descriptor(), (std::string(places.name()) + "/" + file.path).c_str(), 0);
     }
   }
   return removed;

@@ -62,6 +62,7 @@ Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_
     store.max_size_ = max_size;
     const UniqueFd blobs = SPC_TRY(make_directory(top.get(), "blobs"));
     store.blobs_ = SPC_TRY(make_directory(blobs.get(), "sha256"));
+    store.layers_ = SPC_TRY(make_directory(top.get(), "layers"));
     store.delivered_ = SPC_TRY(make_directory(top.get(), "delivered"));
     store.leases_ = SPC_TRY(make_directory(top.get(), "leases"));
     store.temporary_ = SPC_TRY(make_directory(top.get(), "tmp"));

@@ -20,10 +20,11 @@ namespace spc {
 ///   blobs/sha256/<hex>      complete: renamed when its digest was right and its bytes were on the disk
 ///   delivered/<place>/<hex> empty: this place (a hash of registry and repository) has delivered that blob in full
 ///   delivered/<place>/name  registry and repository, for who wants to read it
+///   layers/<form>/<hex>     a converted layer and its SHA-256, if the site has nodes believe each other about these
 ///   leases/<hex>.<place>    somebody is bringing it from that place: image/shared/lease.hpp
 ///   tmp/<hex>.<random>      what is being written
 ///
-/// All of it is the service user's. It is believed about nothing: who reads a blob hashes it, as if it came from a mirror. Nothing
+/// All of it is the service user's. Of blobs it is believed nothing: who reads one hashes it, as if it came from a mirror. Nothing
 /// here needs flock, O_TMPFILE or the clock of another machine, which parallel file systems may not have.
 class SharedStore {
  public:
@@ -79,6 +80,19 @@ class SharedStore {
   /// It was found damaged.
   void remove(const Digest& blob) const;
 
+  // --- converted layers: whoever can write here says what is in them. `[shared] keep = "layers"` ---
+  struct Layer {
+    std::string form;  ///< version, file system and compression: a directory's name
+    Digest name;       ///< in a node's store
+    Digest blob;       ///< that it was made of: counts for those places only that have delivered it
+    std::string place;
+  };
+  /// Writes it into an empty file. False: it is not there. Error: it was damaged, and is removed, or `to` cannot be written.
+  [[nodiscard]] Result<bool> copy_layer(const Layer& layer, int to) const;
+  /// Puts the file there under the layer's name, unless it is there.
+  Result<void> keep_layer(const Layer& layer, int from) const;
+  void remove_layer(const Layer& layer) const;
+
   // --- for administrators ---
   struct Blob {
     Digest digest;
@@ -93,8 +107,8 @@ class SharedStore {
   [[nodiscard]] std::map<Digest, std::vector<std::string>> places() const;
 
   struct Removed {
-    std::size_t blobs = 0;
-    std::uint64_t bytes = 0;  ///< of blobs
+    std::size_t files = 0;    ///< blobs and layers
+    std::uint64_t bytes = 0;  ///< of these
     std::size_t strays = 0;   ///< files and leases of dead nodes
   };
   /// Removes what dead nodes left, what nobody has used for so many seconds (0: any time), and more until the limit is kept. `dry`:
@@ -105,6 +119,8 @@ class SharedStore {
   SharedStore() = default;
   [[nodiscard]] bool has_delivered(std::string_view place, const Digest& blob) const;
   void note_delivery(std::string_view place, const Digest& blob) const;
+  struct File;
+  [[nodiscard]] std::vector<File> files() const;
   [[nodiscard]] std::int64_t time_there() const;
   [[nodiscard]] std::size_t remove_strays(std::int64_t now, bool dry) const;
   [[nodiscard]] Removed evict(std::uint64_t needed, std::int64_t used_before, bool dry) const;
@@ -113,7 +129,7 @@ class SharedStore {
   std::string directory_;
   std::uint64_t max_size_ = 0;
   mutable bool has_removed_strays_ = false;  ///< what dead nodes left; once is enough
-  UniqueFd blobs_, delivered_, leases_, temporary_;
+  UniqueFd blobs_, layers_, delivered_, leases_, temporary_;
 };
 
 }  // namespace spc

@@ -79,13 +79,13 @@ Result<int> clean_shared_store(const Arguments& arguments) {
   const bool dry = !arguments.has("yes");
   const auto removed = store.clean(std::int64_t{days} * 24 * 3600, dry);
   if (arguments.has("json")) {
-    std::puts(Json{{"dry_run", dry}, {"blobs", removed.blobs}, {"bytes", removed.bytes}, {"leftovers", removed.strays}}.str(2).c_str());
+    std::puts(Json{{"dry_run", dry}, {"files", removed.files}, {"bytes", removed.bytes}, {"leftovers", removed.strays}}.str(2).c_str());
     return 0;
   }
-  std::puts(formatted("{} {}{}, {}, and {}{} of dead nodes", dry ? "would remove" : "removed", removed.blobs,
-                      removed.blobs == 1 ? " blob" : " blobs", human_bytes(removed.bytes), removed.strays,
+  std::puts(formatted("{} {}{}, {}, and {}{} of dead nodes", dry ? "would remove" : "removed", removed.files,
+                      removed.files == 1 ? " file" : " files", human_bytes(removed.bytes), removed.strays,
                       removed.strays == 1 ? " leftover" : " leftovers").c_str());
-  if (dry && removed.blobs + removed.strays > 0) std::puts("use scontainer gc --shared --yes to remove them");
+  if (dry && removed.files + removed.strays > 0) std::puts("use scontainer gc --shared --yes to remove them");
   return 0;
 }
 
