@@ -1,6 +1,7 @@
 """The site's shared store: what scontainer puts there, lists and removes, as root, who becomes the service user, and as that user."""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import stat
@@ -158,6 +159,22 @@ def test_doctor_says_which_way_images_come():
         os.chmod(DIRECTORY, 0o755)
         told = sources()
         assert told["verdict"] == "warning" and f"{DIRECTORY} (not used: " in told["detail"] and "chmod 0700" in told["cure"], told
+
+
+def test_a_shared_store_that_hangs_does_not_hang_who_looks_at_it():
+    libc = ctypes.CDLL(None, use_errno=True)
+    with shared_store():
+        device = os.open("/dev/fuse", os.O_RDWR)
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        assert libc.mount(b"hangs", DIRECTORY.encode(), b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+        try:
+            began = time.monotonic()
+            told = {one["check"]: one for one in user("doctor", "--job", "--json").json()}["image sources"]
+            assert told["verdict"] == "warning" and "no answer in time" in told["detail"], told
+            assert time.monotonic() - began < 8
+        finally:
+            os.close(device)
+            libc.umount2(DIRECTORY.encode(), 2)
 
 # --- before there are nodes ---
 

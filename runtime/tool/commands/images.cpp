@@ -33,14 +33,6 @@ std::int64_t age_of(const StoredName* name, const ListedImage& image) {
 
 std::int64_t age_of(const SharedImage& image) { return std::max<std::int64_t>(0, std::time(nullptr) - image.used_at); }
 
-/// Last of all: root becomes the service user for it. What cannot be seen costs a line.
-std::vector<SharedImage> shared_images() {
-  if (!may_see_shared_store()) return {};
-  const auto store = open_shared_store();
-  if (!store && store.error().kind() != ErrorKind::not_found) report_error("warning: " + store.error().message());
-  return store ? list_shared_images(*store) : std::vector<SharedImage>();
-}
-
 Json as_json(const SharedImage& image) {
   Json names = Json::array();
   for (const auto& place : image.places) names.push_back({{"name", place}, {"age_seconds", age_of(image)}});
@@ -99,7 +91,9 @@ Result<int> run_images(const Arguments& arguments) {
   const auto places = Places::find();
   if (places && places->own_store) SPC_TRY(add_rows(rows, "own", places->store));
   SPC_TRY(add_rows(rows, "site", SPC_STORE_DIR));
-  const auto shared = shared_images();
+  const auto listed = list_shared_images();
+  if (!listed) report_error("warning: " + listed.error().message());
+  const std::vector<SharedImage> shared = listed ? *listed : std::vector<SharedImage>();
   if (arguments.has("json")) {
     Json list = Json::array();
     for (const Row& row : rows) list.push_back(as_json(row));

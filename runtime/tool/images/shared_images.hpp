@@ -4,12 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/result.hpp"
 #include "image/shared/shared_store.hpp"
 
 namespace spc::tool {
-
-/// Whether the caller may see the shared store: root and its owner.
-bool may_see_shared_store();
 
 /// The site's, which belongs to the service user: root becomes that user in this process, for good. Network file systems may not let
 /// root in, and what is there is no business of root's. ErrorKind::not_found: the site has none.
@@ -25,6 +23,7 @@ struct SharedImage {
   bool complete = true;     ///< all of them are there
   std::int64_t used_at = 0;
 };
-std::vector<SharedImage> list_shared_images(const SharedStore& store);
+/// Of the site's, for root and the service user; others see none. A file system that hangs is not waited for.
+Result<std::vector<SharedImage>> list_shared_images();
 
 }  // namespace spc::tool
