@@ -84,7 +84,8 @@ def an_array_of_jobs_is_one_pull(cluster):
 def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
     name, _ = publish(cluster, "shared-layers", b"layers\n")
     with shared_store(cluster, 'keep = "layers"') as path:
-        equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["layers"] * 2, "content")
+        both = [cluster.start_srun("-w", node, "/probe", "/content", image=name) for node in ("node01", "node02")]
+        equal([line for one in both for line in shown(one.end(30))], ["layers"] * 2, "content")
         forms = names(path, "layers")
         files = names(path, f"layers/{forms[0]}")
         expect(len(forms) == 1 and len(files) == 1, f"converted: {forms} {files}")
