@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <utility>
 
 #include "base/file.hpp"
@@ -43,6 +44,13 @@ void refresh(int directory) {
 }
 
 std::string key_of(std::string_view place) { return Sha256::of(place).hex(); }
+
+/// A lease's note is anybody's text.
+bool is_name_for(const Digest& blob, const std::string& name) {
+  return name.starts_with(blob.hex() + ".") && name.find('/') == std::string::npos;
+}
+
+std::string lease_name(const Digest& blob, std::string_view place) { return blob.hex() + "." + key_of(place).substr(0, 16); }
 
 /// Its length is what was to be written.
 bool is_file_of(int file, std::uint64_t size) {
@@ -98,14 +106,25 @@ UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_v
 }
 
 Result<std::optional<Lease>> SharedStore::lease(const Digest& blob, std::string_view place, WatchedLease& others) const {
-  return take_lease(leases_.get(), blob.hex() + "." + key_of(place).substr(0, 16), others);
+  return take_lease(leases_.get(), lease_name(blob, place), others);
 }
 
 UniqueFd SharedStore::follow(const std::string& name, const Digest& blob) const {
-  if (!name.starts_with(blob.hex() + ".") || name.find('/') != std::string::npos) return {};
+  if (!is_name_for(blob, name)) return {};
   UniqueFd file = open_below(temporary_.get(), name, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
+}
+
+void SharedStore::adopt(const std::string& name, const Digest& blob, std::string_view place) const {
+  constexpr std::int64_t kSilence = 60;  // by a clock of our own: who is alive loses nothing but a call
+  const std::string lease = lease_name(blob, place);
+  struct stat status {};
+  if (!is_name_for(blob, name)) return;
+  if (::fstatat(leases_.get(), lease.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || status.st_mtim.tv_sec > std::time(nullptr) - kSilence) return;
+  if (::renameat(temporary_.get(), name.c_str(), blobs_.get(), blob.hex().c_str()) != 0) return;
+  note_delivery(place, blob);
+  ::unlinkat(leases_.get(), lease.c_str(), 0);
 }
 
 std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit, std::string_view place) const {

@@ -46,6 +46,9 @@ class SharedStore {
   /// A blob that another node is bringing, as far as it has come: what the lease tells (NewBlob::name()). Empty: there is no such file.
   [[nodiscard]] UniqueFd follow(const std::string& name, const Digest& blob) const;
 
+  /// Such a file was read to its end, and had the digest. If whoever brought it has died since, it is put under its name.
+  void adopt(const std::string& name, const Digest& blob, std::string_view place) const;
+
   /// The right to bring a blob from this place; empty: somebody else has it. Who brings it from elsewhere is nobody to wait for: his
   /// registry may be slow on purpose. Error: leases cannot be written.
   [[nodiscard]] Result<std::optional<Lease>> lease(const Digest& blob, std::string_view place, WatchedLease& others) const;
