@@ -19,6 +19,7 @@ constexpr size_t kTagsRoom = 4096;
 
 size_t components_seen = 0;
 spc_tags* asked_tags = nullptr;
+spc_meeting* meeting = nullptr;
 char* told_tags = nullptr;  // where the variable's value is to be written
 
 std::vector<std::string> command_line() {
@@ -61,6 +62,22 @@ void tell_tags(unsigned patience) {
   if (told_tags != nullptr && known.size() < kTagsRoom) known.copy(told_tags, known.size());
 }
 
+/// For an srun in a job: whatever the step is, it has one node.
+bool is_job_of_one_node() {
+  const char* nodes = ::getenv("SLURM_JOB_NUM_NODES");
+  const bool is_one = ::getenv("SLURM_JOB_ID") != nullptr && nodes != nullptr && nodes == std::string_view("1");
+  return is_one && ::getenv("SLURM_HET_SIZE") == nullptr;
+}
+
+void print_progress(int, const char* line, void*) { slurm_spank_log("%s%s", state.prefix, line); }
+
+std::string take_variable(spank_t spank, const char* name) {
+  std::string value;
+  variable_of_job(name, value, spank);
+  spank_unsetenv(spank, name);
+  return value;
+}
+
 }  // namespace
 
 bool variable_of_job(const char* name, std::string& value, void* spank) {
@@ -81,6 +98,7 @@ std::vector<GivenOption> given_to_this_component() {
     ::unsetenv(kComponentsVariable);
     ::unsetenv(kReportVariable);
     ::unsetenv(kTagsVariable);
+    ::unsetenv(SPC_MEETING_VARIABLE);
   }
   // For an option without a value that came through a batch job's environment, Slurm says "(null)".
   for (size_t i = seen; i < state.given.size(); ++i) {
@@ -117,9 +135,7 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
 
 /// In a job of one node only that node would ask, once in a while (job_tag_ttl).
 void ask_for_tag(spc_runtime* runtime, const spc_options& options) {
-  const char* nodes = ::getenv("SLURM_JOB_NUM_NODES");
-  const bool is_one = ::getenv("SLURM_JOB_ID") != nullptr && nodes != nullptr && nodes == std::string_view("1");
-  if (is_one && ::getenv("SLURM_HET_SIZE") == nullptr) return;
+  if (is_job_of_one_node()) return;
   spc_tags_ask(runtime, &options, &asked_tags);
   reserve_variable();
 }
@@ -128,9 +144,13 @@ void tell_tags_of_components() {
   if (components_seen > 1) tell_tags(kTagPatience);
 }
 
-void offer_to_gather_errors() {
+void listen_to_nodes() {
   const auto address = gathering().open();
   if (address.port != 0) ::setenv(kReportVariable, address.variable().c_str(), 1);
+  const char* where = nullptr;
+  if (meeting == nullptr && !is_job_of_one_node() && spc_meeting_open(&meeting, &where) == SPC_OK) {
+    ::setenv(SPC_MEETING_VARIABLE, where, 1);
+  }
 }
 
 int gather_errors(spank_t spank) {
@@ -139,21 +159,21 @@ int gather_errors(spank_t spank) {
   if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
   tell_tags(nodes == 1 ? 0 : kTagPatience);  // one node would wait for no other
   gathering().start(nodes, print_gathered);
+  // Who looks for lines of pyxis finds no others.
+  if (nodes != 1) spc_meeting_start(meeting, nodes, state.prefix == std::string_view(kPrefix) ? print_progress : nullptr, nullptr);
   return 0;
 }
 
 void end_gathering() {
   gathering().stop();
+  spc_meeting_free(meeting);
+  meeting = nullptr;
   spc_tags_free(asked_tags);
   asked_tags = nullptr;
 }
 
-std::string take_tags(spank_t spank) {
-  std::string known;
-  variable_of_job(kTagsVariable, known, spank);
-  spank_unsetenv(spank, kTagsVariable);
-  return known;
-}
+std::string take_tags(spank_t spank) { return take_variable(spank, kTagsVariable); }
+std::string take_meeting(spank_t spank) { return take_variable(spank, SPC_MEETING_VARIABLE); }
 
 std::string take_own_component(spank_t spank, bool& is_component) {
   std::string text, number;

@@ -28,14 +28,16 @@ void ask_for_tag(spc_runtime* runtime, const spc_options& options);
 /// Tells the nodes of a heterogeneous step, before its environment is created. Others are told as late as possible.
 void tell_tags_of_components();
 
-/// Tells the nodes where srun will listen for their errors. Before the step's environment is created: afterwards, a variable
+/// Tells the nodes where srun will listen: for their errors, and for nodes that lack the image (spc_meeting_open). Before the step's environment is created: afterwards, a variable
 /// reaches one component only.
-void offer_to_gather_errors();
+void listen_to_nodes();
 
 // --- in a task ---
 
 /// What srun has told of tags, for spc_options; its variable is removed.
 std::string take_tags(spank_t spank);
+/// Where srun listens for nodes that lack the image, for spc_options; the variable is removed.
+std::string take_meeting(spank_t spank);
 
 /// The options of the task's own component replace those passed by Slurm, which are the last one's. Returns why
 /// the component cannot be found, or an empty text. `is_component`: the components of the step differ.

@@ -168,7 +168,7 @@ int refuse_early() {
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);
   if (refused.empty()) {
-    if (wants_container && spank_context() == S_CTX_LOCAL) offer_to_gather_errors();
+    if (wants_container && spank_context() == S_CTX_LOCAL) listen_to_nodes();
     return 0;
   }
   slurm_error("%s%s", state.prefix, refused.c_str());
@@ -185,7 +185,7 @@ void enter_or_end_task(spank_t spank) {
   let_signals_end_the_task();
 
   srun = SrunThatListens::of_this_step(spank);
-  const std::string tags = take_tags(spank);
+  const std::string tags = take_tags(spank), meeting = take_meeting(spank);
   if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
   const std::string unusable = configure(state.runtime);
   bool is_component = false;
@@ -199,6 +199,7 @@ void enter_or_end_task(spank_t spank) {
   Request request(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
                   batch_script_of(spank), command);
   request.options.resolved = tags.c_str();
+  request.options.meeting = meeting.c_str();
   state.verbose = request.summary.verbose != 0;
   if (state.verbose) srun.reset();
   if (!unusable.empty()) refuse_task(unusable.c_str());

@@ -1,10 +1,11 @@
-"""One image on eight nodes at once, from a registry behind a slow link: alone, and with a store that all nodes see."""
+"""One image on eight nodes at once, from a registry behind a slow link: alone, and with a store that all nodes see. Many nodes: simulated."""
 
 import json
 from pathlib import Path
 
 from machine import say, test_image
 from on_cluster import cluster
+from peers import add_simulated
 from report import Report
 
 NODES = 8
@@ -18,6 +19,7 @@ ALL = [f"node{number:02}" for number in range(1, NODES + 1)]
 
 def measure(work, build, quick):
     report = Report(f"scale: an image that no node has, on up to {NODES} nodes; the registry's link has {RATE} MB/s", "warm")
+    add_simulated(report, build, quick)
     layout = test_image("python")
     with cluster(work, build, NODES) as made:
         bench = Scale(made, report, made.push(layout, "bench/python:1"), size_of(layout))

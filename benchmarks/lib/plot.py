@@ -71,6 +71,32 @@ def phases(kinds, path):
     return save(figure, path, "srun /bin/true, one task: bare, and with --container-image")
 
 
+def peers(report, path):
+    """Simulated: the longest wait over the number of nodes, and what failures make of it with 1,024."""
+    from peers import failures
+    drawn = canvas(2)
+    if drawn is None or not report.simulated:
+        return None
+    figure, (over_nodes, failing) = drawn
+    for label, points in report.curves.items():
+        over_nodes.plot(*zip(*sorted(points)), marker="o", markersize=3, label=label)
+    over_nodes.set_xscale("log", base=2)
+    over_nodes.set_ylim(bottom=0)
+    over_nodes.set_xlabel("nodes")
+    over_nodes.set_ylabel("s from a node's join until it is ready, the longest")
+    if report.curves:
+        over_nodes.legend(fontsize=7)
+    for number, (end, label) in enumerate((("1024sim", "one node converts 0.14 GB/s"), ("1024sim.fast", "1 GB/s"))):
+        ratios_of = failures(report, end)
+        failing.barh([row + 0.4 * number for row in range(len(ratios_of))], list(ratios_of.values()), height=0.4, label=label)
+        failing.set_yticks([row + 0.2 for row in range(len(ratios_of))], list(ratios_of), fontsize=7)
+    failing.axvline(1.3, color="0.4", linewidth=1)
+    failing.invert_yaxis()
+    failing.set_xlabel("x the time of one node; line: 1.3")
+    failing.legend(fontsize=7)
+    return save(figure, path, "simulated: an image of 1.46 GB that all nodes lack, one pull; right: 1,024 nodes, 25 Gb/s")
+
+
 def curve(axis, points, label, marker="o"):
     """points: {x: values}. The median, and a band from the first to the third quartile."""
     xs = sorted(points)

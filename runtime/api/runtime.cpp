@@ -117,6 +117,7 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   request.only_pull = options.only_pull != 0;
   if (options.resolved != nullptr) request.resolved = options.resolved;
+  if (options.meeting != nullptr) request.meeting = options.meeting;
   return request;
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
@@ -70,6 +71,11 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
   return {};
 }
 
+std::uint32_t nodes_of_step(const std::map<std::string, std::string>& job) {
+  const auto nodes = job.find("SLURM_STEP_NUM_NODES");
+  return nodes != job.end() ? static_cast<std::uint32_t>(std::strtoul(nodes->second.c_str(), nullptr, 10)) : 1;
+}
+
 }  // namespace
 
 Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
@@ -83,6 +89,7 @@ Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
   terms.site.override_with(task.asked.overrides);
   *task.asked.style = message_style(terms.site);
   terms.request = SPC_TRY(fit_to_site(task.asked, terms.policy, terms.site));
+  terms.request.nodes = nodes_of_step(task.job);
   // Explaining takes no container away.
   auto& name = terms.request.name;
   if (task.asked.explain && name && name->use == ContainerName::Use::replace) name.reset();

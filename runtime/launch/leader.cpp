@@ -81,7 +81,7 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   if (order.hooks && PreparedHooks::runs_shell_hooks(hooks)) flags |= TaskMessage::start_hooks;
   SPC_TRY(send(order, flags, line_.socket()));
   if (order.image.user_source) {
-    line_.user_source().prepare(std::move(order.image.user_source), order.location, task_.job);
+    line_.user_source().prepare(std::move(order.image.user_source), order.location, task_.job, terms.request.meeting);
   }
   container.root = root_setup(order, named_);
   container.spec = std::move(order.spec);

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/digest.hpp"
+#include "protocol/meeting.hpp"
 #include "protocol/wire_error.hpp"
 
 namespace spc {
@@ -12,6 +13,9 @@ namespace spc {
 /// request at a time. The leader creates the pair, passes one end on to `import`, and starts `user-source LOCATION`
 /// (ImageLocation::canonical()) with the other as descriptor 3 on the first request: for a public image never.
 /// `import` trusts no reply: blobs have digests, credentials are checked with the registry.
+///
+/// It also speaks for `import` with the step's srun (protocol/meeting.hpp), over one connection that it opens for the first record and
+/// that closes when it ends: as soon as nobody holds `import`'s end of the socket any more, or the container is ready.
 inline constexpr int kUserSourceSocket = 3;
 
 enum class UserSourceKind : std::uint32_t {
@@ -19,6 +23,8 @@ enum class UserSourceKind : std::uint32_t {
   credentials = 1,  ///< text: HOST[:PORT] of the registry, the only one whose secret is given; user: whose, or empty
   document = 2,     ///< the image's top document: an OCI manifest or index
   blob = 3,         ///< digest: a manifest, configuration or layer of this image
+  meet = 4,         ///< meeting: join or more, which srun answers with a place; node_id is filled in on the way
+  tell = 5,         ///< meeting: progress, done or left; no reply
 
   // user-source -> import
   secret = 16,    ///< one descriptor: a sealed memory file with records `key=value\0`: username and password, or identity_token
@@ -26,6 +32,7 @@ enum class UserSourceKind : std::uint32_t {
   file = 18,      ///< one descriptor: `size` bytes at `offset` are the requested data; text: its media type, if known
   failed = 19,    ///< error: the reason
   progress = 20,  ///< before a reply; text: what takes long
+  met = 21,       ///< meeting: the place that srun gives
 };
 
 struct UserSourceMessage {
@@ -36,6 +43,7 @@ struct UserSourceMessage {
   Text<256> user;
   Text<600> text;
   WireError error;
+  MeetingRecord meeting;
 };
 
 }  // namespace spc

@@ -13,7 +13,7 @@ OPTIONS = "runtime/launch/request/option_rows.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS = {
     "kSiteKeys": "runtime/launch/policy/site_policy.hpp",
-    **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kSharedKeys", "kRegistryKeys"), "runtime/image/config/config.hpp"),
+    **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kSharedKeys", "kPeersKeys", "kRegistryKeys"), "runtime/image/config/config.hpp"),
 }
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
@@ -121,7 +121,8 @@ def documented_settings(section):
 
 
 def setting_problems():
-    sections = ((("kConfigKeys", "kSiteKeys"), "KEYS"), (("kStoreKeys",), "STORE"), (("kSharedKeys",), "SHARED STORE"), (("kRegistryKeys",), "REGISTRIES"))
+    sections = ((("kConfigKeys", "kSiteKeys"), "KEYS"), (("kStoreKeys",), "STORE"), (("kSharedKeys",), "SHARED STORE"),
+                (("kPeersKeys",), "NODES OF A STEP"), (("kRegistryKeys",), "REGISTRIES"))
     for tables, section in sections:
         source, page = settings_of(*tables), documented_settings(section)
         yield from difference(page, source, "settings in the manual page")

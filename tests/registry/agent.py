@@ -103,7 +103,7 @@ def start_user_source(location, socket_end, environment):
 
 
 class Import:
-    """One run of `import`, in a thread. `on_new_layer` may delay or refuse (return text). With `environment` there is a
+    """One run of `import`, in a thread. `on_new_layer` may delay, refuse (return text) or give a file. With `environment` there is a
     process that reads for the user, with that environment. `on_message` sees each message first."""
 
     def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
@@ -218,7 +218,10 @@ class Import:
                     result.warnings.append(text)
                 elif kind == NEW_LAYER:
                     refusal = self.on_new_layer(self) if self.on_new_layer else None
-                    if refusal:
+                    if isinstance(refusal, int):
+                        self._send(LAYER_FILE, descriptor=refusal)
+                        os.close(refusal)
+                    elif refusal:
                         self._send(REFUSED, refusal)
                     else:
                         try:

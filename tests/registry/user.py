@@ -8,7 +8,8 @@ import struct
 import threading
 
 CREDENTIALS, SECRET, NONE, FAILED, PROGRESS = 1, 16, 17, 19, 20
-MESSAGE = struct.Struct("I32s4xQQ256s600sIi1000s400s")
+MESSAGE = struct.Struct("I32s4xQQ256s600sIi1000s400s")  # and behind it
+MEETING = 576  # bytes: step.py
 
 
 def sealed(records):
@@ -31,20 +32,23 @@ class User:
 
     def _serve(self, connection):
         with connection:
-            while data := connection.recv(MESSAGE.size):
-                kind, _, _, _, user, text, *_ = MESSAGE.unpack(data)
-                assert kind == CREDENTIALS, kind
-                question = (text.split(b"\0")[0].decode(), user.split(b"\0")[0].decode())
-                self.asked.append(question)
-                answer = self.answer(*question) if callable(self.answer) else self.answer
-                self._send(connection, *([FAILED, answer] if isinstance(answer, str) else [NONE] if answer is None else [SECRET, "", sealed(answer)]))
+            while data := connection.recv(MESSAGE.size + MEETING):
+                self._answer(connection, data[:MESSAGE.size])
+
+    def _answer(self, connection, data):
+        kind, _, _, _, user, text, *_ = MESSAGE.unpack(data)
+        assert kind == CREDENTIALS, kind
+        question = (text.split(b"\0")[0].decode(), user.split(b"\0")[0].decode())
+        self.asked.append(question)
+        answer = self.answer(*question) if callable(self.answer) else self.answer
+        self._send(connection, *([FAILED, answer] if isinstance(answer, str) else [NONE] if answer is None else [SECRET, "", sealed(answer)]))
 
     @staticmethod
     def _send(connection, kind, text="", descriptor=None):
         said, error = ("", text) if kind == FAILED else (text, "")
         message = MESSAGE.pack(kind, bytes(32), 0, 0, b"", said.encode(), 3 if kind == FAILED else 0, 0, error.encode(), b"")
         control = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-        connection.sendmsg([message], control)
+        connection.sendmsg([message + bytes(MEETING)], control)
         if descriptor is not None:
             os.close(descriptor)
 

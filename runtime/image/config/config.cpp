@@ -58,13 +58,16 @@ Result<void> read_store(StoreConfig& store, const toml::value& root, const std::
   return {};
 }
 
-Result<void> read_shared(SharedConfig& shared, const toml::value& root, const std::string& file) {
-  const auto found = root.as_table().find("shared");
+/// A table of the file, whose keys have nothing to do with each other.
+Result<void> read_table(auto& into, const auto& rows, const std::string& name, const toml::value& root, const std::string& file) {
+  const auto found = root.as_table().find(name);
   if (found == root.as_table().end()) return {};
-  if (!found->second.is_table()) return config_error(file, found->second, "shared: expected to be a table [shared]");
-  const TableReader reader(file, found->second, "shared.");
-  SPC_TRY(reader.check_keys(names_of(kSharedKeys)));
-  return reader.read_all(kSharedKeys, shared);
+  if (!found->second.is_table()) {
+    return config_error(file, found->second, formatted("{}: expected to be a table [{}]", name, name));
+  }
+  const TableReader reader(file, found->second, name + ".");
+  SPC_TRY(reader.check_keys(names_of(rows)));
+  return reader.read_all(rows, into);
 }
 
 /// What a file says takes the place of what is there.
@@ -72,11 +75,12 @@ Result<void> add_to(Config& config, const toml::value& root, const std::string& 
   const TableReader reader(file, root, "");
   auto known = names_of(kConfigKeys);
   for (const std::string_view name : names_of(kSiteKeys)) known.push_back(name);
-  known.insert(known.end(), {"registries", "store", "shared"});
+  known.insert(known.end(), {"registries", "store", "shared", "peers"});
   SPC_TRY(reader.check_keys(known));
   SPC_TRY(reader.read_all(kConfigKeys, config));
   SPC_TRY(read_store(config.store, root, file));
-  SPC_TRY(read_shared(config.shared, root, file));
+  SPC_TRY(read_table(config.shared, kSharedKeys, "shared", root, file));
+  SPC_TRY(read_table(config.peers, kPeersKeys, "peers", root, file));
   SPC_TRY(reader.read_all(kSiteKeys, config.site));
   return read_registries(config, root, file);
 }
@@ -95,6 +99,7 @@ std::string not_valid(std::string_view what) {
 
 Config::Config() { set_defaults<Config>(kConfigKeys, *this); }
 StoreConfig::StoreConfig() { set_defaults<StoreConfig>(kStoreKeys, *this); }
+PeersConfig::PeersConfig() { set_defaults<PeersConfig>(kPeersKeys, *this); }
 SharedConfig::SharedConfig() { set_defaults<SharedConfig>(kSharedKeys, *this); }
 
 const RegistryConfig& Config::registry(std::string_view host) const {

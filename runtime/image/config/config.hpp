@@ -104,6 +104,33 @@ inline constexpr KeyRow<SharedConfig> kSharedKeys[] = {
      "expected a number of bytes with K, M, G or T behind it"},
 };
 
+/// How the nodes of a step take an image from each other: `[peers]`.
+struct PeersConfig {
+  bool enabled{};
+  std::uint32_t fanout{};
+  std::vector<std::string> networks;  ///< ADDRESS/BITS
+  std::string ports;                  ///< FIRST-LAST
+
+  PeersConfig();
+};
+
+inline constexpr KeyRow<PeersConfig> kPeersKeys[] = {
+    {"enabled", "yes or no", "true",
+     "let the nodes of a step take an image's blobs from each other: one node pulls from the registry",
+     &PeersConfig::enabled},
+    {"fanout", "number", "2",
+     "how many nodes one node serves; two more while theirs has failed",
+     &PeersConfig::fanout, nullptr, nullptr, nullptr, 16},
+    {"networks", "list of networks", "",
+     "`ADDRESS/BITS` of networks whose nodes may be asked; empty: those that the node itself is in",
+     &PeersConfig::networks, key::is_network,
+     "expected ADDRESS/BITS"},
+    {"ports", "port range", "",
+     "`FIRST-LAST`, where nodes answer each other; empty: any free port",
+     &PeersConfig::ports, key::is_port_range_or_none,
+     "expected FIRST-LAST, from 1024 to 65535"},
+};
+
 /// config.toml, checked. Each key is a member and a row of a table; those of SitePolicy are keys, too.
 struct Config {
   std::string default_registry;
@@ -123,6 +150,7 @@ struct Config {
   std::vector<std::string> allowed_registries;  ///< HOST[:PORT] or *.DOMAIN; empty: all
   StoreConfig store;
   SharedConfig shared;
+  PeersConfig peers;
   SitePolicy site;  ///< for the user's side of a start
   std::map<std::string, RegistryConfig, std::less<>> registries;
 

@@ -1,6 +1,11 @@
 #include "image/config/config_checks.hpp"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
 #include <string_view>
 
 #include "image/reference/reference.hpp"
@@ -34,6 +39,37 @@ bool is_proxy_or_none(const std::string& text) {
 
 bool is_plain_host(const std::string& text) {
   return !text.empty() && text.find_first_of(", ") == std::string::npos;
+}
+
+namespace {
+
+/// The whole text as a number.
+std::optional<unsigned> number_in(std::string_view text) {
+  unsigned number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+bool is_network(const std::string& text) {
+  const std::size_t slash = text.find('/');
+  if (slash == std::string::npos) return false;
+  const std::string address = text.substr(0, slash);
+  const auto bits = number_in(std::string_view(text).substr(slash + 1));
+  std::array<unsigned char, 16> bytes{};
+  if (!bits) return false;
+  return (*bits <= 32 && ::inet_pton(AF_INET, address.c_str(), bytes.data()) == 1) ||
+         (*bits <= 128 && ::inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1);
+}
+
+bool is_port_range_or_none(const std::string& text) {
+  if (text.empty()) return true;
+  const std::size_t dash = text.find('-');
+  if (dash == std::string::npos) return false;
+  const auto first = number_in(std::string_view(text).substr(0, dash));
+  const auto last = number_in(std::string_view(text).substr(dash + 1));
+  return first && last && *first >= 1024 && *first <= *last && *last <= 65535;
 }
 
 }  // namespace spc::key

@@ -20,5 +20,9 @@ bool is_plain_host(const std::string& text);
 bool is_mirror(const std::string& text);
 /// A proxy with a port; without a scheme http is meant. Empty means none.
 bool is_proxy_or_none(const std::string& text);
+/// ADDRESS/BITS, of IPv4 or IPv6.
+bool is_network(const std::string& text);
+/// FIRST-LAST, ports that need no privilege. Empty means none.
+bool is_port_range_or_none(const std::string& text);
 
 }  // namespace spc::key

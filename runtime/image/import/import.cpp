@@ -1,5 +1,6 @@
 #include "image/import/import.hpp"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -99,12 +100,47 @@ struct Import {
   AgentLink& agent;
   HttpClient& http;
   ImportTiming& timing;
+  UserSourceLink& user;
 };
+
+/// The other nodes of the step, where there is a step on several. The agent is our parent, and the relay is to end with it.
+struct StepNodes {
+  UniqueFd agent;
+  std::optional<Peers> peers;
+};
+
+void look_for_peers(StepNodes& nodes, const Import& import) {
+  if (import.request.meet < 2 || !import.config.peers.enabled || import.request.user_store) return;
+  nodes.agent.reset(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
+  nodes.peers.emplace(PeersContext{.http = import.http,
+                                   .log = import.agent,
+                                   .config = import.config.peers,
+                                   .platform = import.request.platform,
+                                   .nodes = import.request.meet,
+                                   .meet = [&import](const MeetingRecord& asked) { return import.user.meet(asked); },
+                                   .tell = [&import](const MeetingRecord& told) { return import.user.tell(told); },
+                                   .new_file = [&import] { return import.agent.new_layer(); },
+                                   .agent = nodes.agent.get(),
+                                   .relay = {}});
+}
+
+/// What is fetched is kept twice, for other nodes as it comes: not where there is no room for that.
+void promise(Peers& peers, const std::vector<ImageLayer>& missing, const ImageStore& store, std::uint64_t needed) {
+  std::vector<std::pair<Digest, std::uint64_t>> blobs;
+  std::uint64_t size = 0;
+  for (const ImageLayer& layer : missing) {
+    blobs.emplace_back(layer.blob.digest, layer.blob.size);
+    size += layer.blob.size;
+  }
+  const auto space = store.space();
+  if (space && space->free < needed + size) peers.stop_serving();
+  peers.will_fetch(blobs);
+}
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
 Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
-                                           const ResolvedImage& image, const SharedStore* shared = nullptr) {
+                                           const ResolvedImage& image, Peers* peers = nullptr, const SharedStore* shared = nullptr) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
@@ -113,19 +149,22 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   for (const ImageLayer& layer : all) kept.insert({layer.names.alone, layer.names.fitted});
   std::optional<StoreLock> slot;
   LayerLimits limits;
+  std::uint64_t needed = 0;
   if (!layers.missing.empty()) {
     limits = form_of_layers(import.config, import.request.user_store);
     const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
-    const std::uint64_t needed = bytes_needed(layers.missing, import.store, limits.compression);
+    needed = bytes_needed(layers.missing, import.store, limits.compression);
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
+  // The nodes of one step pass blobs on, and would wait for what a node takes converted.
   std::optional<LayerSharing> sharing;
-  if (shared != nullptr && import.config.shared.keep == "layers" && !layers.missing.empty()) {
+  if (peers == nullptr && shared != nullptr && import.config.shared.keep == "layers" && !layers.missing.empty()) {
     sharing.emplace(*shared, wanted.origin.place(), image.digest, limits, import.store, import.agent, rights);
     SPC_TRY(sharing->take(layers));
   }
   const auto converted = layers.missing;
+  if (peers != nullptr) promise(*peers, layers.missing, import.store, needed);
   const PullContext context{.http = import.http,
                             .source = source,
                             .store = import.store,
@@ -136,6 +175,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .max_parallel = parallel_layers(import.config),
                             .limits = limits,
                             .meter = import.request.meter,
+                            .peers = peers,
                             .timing = import.timing};
   auto held = SPC_TRY(about_store(pull_layers(context, std::move(layers)), import.store));
   if (sharing) sharing->give(converted, held);
@@ -210,13 +250,19 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
 
   const auto shared = shared_store(import);
   repository.look_first_in(shared ? &*shared : nullptr);
+  StepNodes nodes;
+  look_for_peers(nodes, import);
+  Peers* const peers = nodes.peers ? &*nodes.peers : nullptr;
+  repository.take_from(peers);
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
-  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image, shared ? &*shared : nullptr));
+  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
   SPC_TRY(about_store(stored.keep(image, access, held), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
+  if (peers != nullptr) peers->tell_done();
+  repository.take_from(nullptr);
   return image.digest;
 }
 
@@ -258,7 +304,7 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const auto http =
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
                                   .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
-  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing};
+  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing, .user = user};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("pull image " + in_quotes(name));

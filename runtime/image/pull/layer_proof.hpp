@@ -22,6 +22,7 @@ class LayerProof final : public LayerTask, private FetchSink {
   [[nodiscard]] LayerPhase phase() const override { return LayerPhase::fetching; }
   [[nodiscard]] Digest name() const override { return name_; }
   [[nodiscard]] bool waits_for_node() const override { return blob_->waits_for_node(); }
+  bool blames_nodes() override { return blob_->blames_nodes(); }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:

@@ -32,6 +32,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   [[nodiscard]] bool wants_below() const override { return wants_below_; }
   Result<void> give_below(std::span<const int> layers) override;
   [[nodiscard]] bool waits_for_node() const override { return blob_->waits_for_node(); }
+  bool blames_nodes() override { return blob_->blames_nodes(); }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:

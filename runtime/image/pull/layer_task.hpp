@@ -50,6 +50,8 @@ class LayerTask {
   virtual Result<void> give_below(std::span<const int>) { return {}; }
   /// Another node is bringing the blob into the shared store.
   [[nodiscard]] virtual bool waits_for_node() const = 0;
+  /// Whether it is worth another try after an error: other nodes had sent some of its bytes, and are not asked for it again.
+  virtual bool blames_nodes() = 0;
   /// Received bytes of the blob.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
 };

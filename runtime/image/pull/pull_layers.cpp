@@ -30,6 +30,8 @@ class Progress {
   }
   /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers; other nodes bring `by_nodes`.
   void tell(std::uint64_t underway, std::size_t elsewhere, std::size_t by_nodes) {
+    if (context_.peers != nullptr) context_.peers->tell_progress(finished_ + underway, total_);
+    if (context_.peers != nullptr && context_.peers->srun_listens()) return;  // and tells the user of all nodes
     const auto now = Clock::now();
     if (now < next_) return;
     if (context_.meter) {
@@ -62,6 +64,11 @@ class Progress {
   Clock::time_point next_{};
   std::string last_;
 };
+
+/// The image is wrong, or what came of it.
+bool is_about_bytes(const Error& error) {
+  return error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+}
 
 struct Underway {
   ImageLayer layer;
@@ -162,8 +169,10 @@ class Pulling {
     // Looked at under the locks: whoever had them before has delivered the layer or failed.
     const auto there = name_in_store(layer, context_.store);
     if (there && SPC_TRY(context_.rights.may_take(*there))) {
+      leave_to_others(layer);
       finish(layer, *there);
     } else if (!locked && !has_waited_enough(layer)) {
+      leave_to_others(layer);
       ++elsewhere_;
       return false;
     } else if (there) {
@@ -173,6 +182,10 @@ class Pulling {
       underway_.push_back({layer, std::move(pull)});
     }
     return true;
+  }
+
+  void leave_to_others(const ImageLayer& layer) {
+    if (context_.peers != nullptr) context_.peers->will_not_fetch(layer.blob.digest, layer.blob.size);
   }
 
   bool has_waited_enough(const ImageLayer& layer) {
@@ -206,7 +219,12 @@ class Pulling {
 
   Result<void> advance() {
     for (auto one = underway_.begin(); one != underway_.end();) {
-      if (SPC_TRY(one->task->advance())) {
+      auto done = one->task->advance();
+      if (!done && is_about_bytes(done.error()) && one->task->blames_nodes()) {
+        one->task.reset();  // its locks are free before they are wanted again
+        queue_.push_front(one->layer);
+        one = underway_.erase(one);
+      } else if (SPC_TRY(std::move(done))) {
         // Noted before others can take the locks: a job that waits for the same image need not bring it again.
         SPC_TRY(context_.rights.delivered(one->task->name()));
         finish(one->layer, one->task->name());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "image/peers/peers.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/layer_pull.hpp"
 #include "image/pull/layer_rights.hpp"
@@ -23,6 +24,7 @@ struct PullContext {
   std::size_t max_parallel = 2;
   LayerLimits limits;
   bool meter = false;  ///< progress as numbers instead of lines
+  Peers* peers = nullptr;  ///< hear of progress; null: there are none
   ImportTiming& timing;
 };
 

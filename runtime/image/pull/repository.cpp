@@ -2,6 +2,7 @@
 
 #include "base/format.hpp"
 #include "base/sha256.hpp"
+#include "image/peers/peer_stream.hpp"
 #include "image/pull/shared_blob.hpp"
 
 namespace spc {
@@ -72,8 +73,8 @@ std::string Repository::manifest_name(const std::optional<Digest>& digest) const
 }
 
 Result<ImageSource::Document> Repository::get_top() {
-  if (!reference_.digest && (shared_ != nullptr || (!mirrors_know_tags_ && session_.endpoints.size() > 1))) {
-    // The registry says which digest, the mirrors or the shared store have the bytes.
+  if (!reference_.digest && (shared_ != nullptr || peers_ != nullptr || (!mirrors_know_tags_ && session_.endpoints.size() > 1))) {
+    // The registry says which digest; the mirrors, the shared store or other nodes have the bytes.
     const auto digest = ask_digest(reference_.tag);
     if (digest) return get_document(digest->str(), *digest);
     if (digest.error().kind() != ErrorKind::invalid) return digest.error();
@@ -83,15 +84,18 @@ Result<ImageSource::Document> Repository::get_top() {
 
 Result<ImageSource::Document> Repository::get_manifest(const Digest& wanted) { return get_document(wanted.str(), wanted); }
 
+Result<void> Repository::ask_for_rights(const Digest& wanted) {
+  if (has_answered_) return {};
+  const auto answer = ask_digest(wanted.str());
+  return answer || has_answered_ ? Result<void>() : answer.error();
+}
+
 /// Whose bytes they are is one question, who may have them another: that the registry is asked, once, without fetching anything.
 Result<std::optional<ImageSource::Document>> Repository::find_shared(const Digest& wanted, std::size_t limit) {
   std::optional<Document> none;
   auto bytes = shared_->document(wanted, limit, place());
   if (!bytes) return none;
-  if (!has_answered_) {
-    const auto answer = ask_digest(wanted.str());
-    if (!answer && !has_answered_) return answer.error();
-  }
+  SPC_TRY(ask_for_rights(wanted));
   return std::optional(Document{.bytes = *std::move(bytes), .media_type = {}, .digest = wanted});
 }
 
@@ -122,9 +126,42 @@ Result<ImageSource::Document> Repository::shared_or(const Digest& wanted, std::s
   return document;
 }
 
+/// The first document that is asked for is the one by which the nodes find each other.
+Result<std::optional<ImageSource::Document>> Repository::find_at_peers(const std::string& path, const Digest& wanted,
+                                                                       std::size_t limit) {
+  std::optional<Document> none;
+  if (!peers_->has_sources()) return none;
+  SPC_TRY(ask_for_rights(wanted));
+  while (!peers_->were_wrong_twice(wanted)) {
+    TextSink sink;
+    PeerStream stream(*peers_, {.digest = wanted, .path = path + wanted.str(), .what = path + wanted.str(), .size = {}, .limit = limit, .otherwise = {}},
+                      sink);
+    stream.start();
+    while (!stream.finished()) {
+      SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
+      stream.advance();
+    }
+    if (!stream.outcome()) return none;
+    if (Sha256::of(sink.text) == wanted) return std::optional(Document{.bytes = std::move(sink.text), .media_type = {}, .digest = wanted});
+    if (!stream.blames_nodes()) return none;
+  }
+  return none;
+}
+
+Result<ImageSource::Document> Repository::peers_or(const std::string& path, const Digest& wanted, std::size_t limit,
+                                                   const std::function<Result<Document>()>& otherwise) {
+  if (peers_ == nullptr) return otherwise();
+  peers_->meet(wanted);
+  auto found = SPC_TRY(find_at_peers(path, wanted, limit));
+  if (!found) found = SPC_TRY(otherwise());
+  peers_->put_document(wanted, found->bytes);
+  return *std::move(found);
+}
+
 Result<ImageSource::Document> Repository::get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
   const auto fetch = [&] { return fetch_document(tag_or_digest, expected); };
-  return expected ? shared_or(*expected, kMaxManifest, fetch) : fetch();
+  if (!expected) return fetch();
+  return peers_or("manifests/", *expected, kMaxManifest, [&] { return shared_or(*expected, kMaxManifest, fetch); });
 }
 
 Result<ImageSource::Document> Repository::fetch_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
@@ -197,16 +234,30 @@ Result<std::string> Repository::get_config(const Descriptor& wanted) {
   const auto fetch = [&]() -> Result<Document> {
     return Document{.bytes = SPC_TRY(get_small(wanted.digest, wanted.size, what)), .media_type = {}, .digest = wanted.digest};
   };
-  return SPC_TRY(shared_or(wanted.digest, kMaxConfig, fetch)).bytes;
+  const auto elsewhere = [&] { return shared_or(wanted.digest, kMaxConfig, fetch); };
+  return SPC_TRY(peers_or("blobs/", wanted.digest, kMaxConfig, elsewhere)).bytes;
 }
 
 std::unique_ptr<BlobStream> Repository::open_layer(const Descriptor& layer, FetchSink& sink) {
-  const auto fetch = [this, layer](FetchSink& to) -> std::unique_ptr<BlobStream> {
-    return std::make_unique<Fetch>(
-        session_,
-        FetchRequest{
-            .path = "blobs/" + layer.digest.str(), .what = "layer " + in_quotes(layer.digest.str()), .exact_size = layer.size},
-        to);
+  if (peers_ == nullptr) return open_elsewhere(layer, sink, 0);
+  PeerBlob blob{.digest = layer.digest,
+                .path = "blobs/" + layer.digest.str(),
+                .what = "layer " + in_quotes(layer.digest.str()),
+                .size = layer.size,
+                .otherwise = [this, layer](FetchSink& to, std::uint64_t from) { return open_elsewhere(layer, to, from); },
+                .otherwise_at_begin = shared_ != nullptr};
+  return std::make_unique<PeerStream>(*peers_, std::move(blob), sink);
+}
+
+/// From the shared store, mirrors or the registry. The shared store has it from its beginning.
+std::unique_ptr<BlobStream> Repository::open_elsewhere(const Descriptor& layer, FetchSink& sink, std::uint64_t from) {
+  const auto fetch = [this, layer, from](FetchSink& to) -> std::unique_ptr<BlobStream> {
+    return std::make_unique<Fetch>(session_,
+                                   FetchRequest{.path = "blobs/" + layer.digest.str(),
+                                                .what = "layer " + in_quotes(layer.digest.str()),
+                                                .exact_size = layer.size,
+                                                .begin_at = shared_ == nullptr ? from : 0},
+                                   to);
   };
   if (shared_ == nullptr) return fetch(sink);
   return std::make_unique<SharedBlob>(SharedPlace{.store = *shared_, .place = place(), .log = session_.log, .fetch = fetch}, layer, sink);

@@ -6,6 +6,7 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "image/config/config.hpp"
+#include "image/peers/peers.hpp"
 #include "image/pull/image_source.hpp"
 #include "image/reference/reference.hpp"
 #include "image/registry/fetch.hpp"
@@ -24,6 +25,9 @@ class Repository final : public ImageSource {
   /// Blobs and manifests are looked for there first, and put there. Who may have the image the registry still says. Borrowed; null:
   /// there is none.
   void look_first_in(const SharedStore* shared) { shared_ = shared; }
+
+  /// Blobs and manifests are asked for from other nodes of the step first. Borrowed; null: there are none.
+  void take_from(Peers* peers) { peers_ = peers; }
 
   /// For messages, where the user gave it another name.
   void show_as(std::string name) { shown_ = std::move(name); }
@@ -56,6 +60,12 @@ class Repository final : public ImageSource {
   Result<Document> get_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
   Result<Document> fetch_document(const std::string& tag_or_digest, const std::optional<Digest>& expected);
   Result<std::optional<Document>> find_shared(const Digest& wanted, std::size_t limit);
+  Result<std::optional<Document>> find_at_peers(const std::string& path, const Digest& wanted, std::size_t limit);
+  Result<Document> peers_or(const std::string& path, const Digest& wanted, std::size_t limit,
+                            const std::function<Result<Document>()>& otherwise);
+  /// The registry has said, at least once, that this user may have it.
+  Result<void> ask_for_rights(const Digest& wanted);
+  std::unique_ptr<BlobStream> open_elsewhere(const Descriptor& layer, FetchSink& sink, std::uint64_t from);
   Result<Document> shared_or(const Digest& wanted, std::size_t limit, const std::function<Result<Document>()>& fetch);
   Result<std::optional<std::string>> find(FetchRequest request);
   Result<HttpHead> run(Fetch& fetch);
@@ -67,6 +77,7 @@ class Repository final : public ImageSource {
   bool mirrors_know_tags_;
   bool has_answered_ = false;  ///< the registry, for the top document
   const SharedStore* shared_ = nullptr;
+  Peers* peers_ = nullptr;
   std::optional<Lease> lease_;  ///< of the document that is being fetched
   RegistrySession session_;
 };

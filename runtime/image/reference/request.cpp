@@ -116,6 +116,7 @@ std::string ImportRequest::serialize() const {
   if (user_store) add("user_store", "yes");
   if (meter) add("meter", "yes");
   if (verbose) add("verbose", "yes");
+  if (meet != 0) add("meet", std::to_string(meet));
   if (only_digest) add("only_digest", "yes");
   if (only_shared) add("only_shared", "yes");
   return out;
@@ -153,6 +154,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       request.only_shared = value == "yes";
     } else if (key == "uid") {
       if (!is_number(value, request.uid)) return wrong("uid is not a number");
+    } else if (key == "meet") {
+      if (!is_number(value, request.meet)) return wrong("meet is not a number");
     } else if (key == "since") {
       if (!is_number(value, request.since.emplace())) return wrong("since is not a number");
     } else if (key == "registry_user") {

@@ -79,7 +79,8 @@ struct ImportRequest {
   bool only_digest = false;              ///< only resolve the image; nothing is stored
   bool only_shared = false;              ///< only fill the shared store: there is no other one
 
-  bool verbose = false;  ///< report a timing breakdown
+  std::uint32_t meet = 0;  ///< nodes of the step, which may find each other at srun (protocol/meeting.hpp); 0: nobody listens
+  bool verbose = false;    ///< report a timing breakdown
   [[nodiscard]] std::string serialize() const;
   /// Unknown and repeated keys are errors: both sides come from the same build.
   static Result<ImportRequest> parse(std::string_view bytes);

@@ -29,6 +29,9 @@ class BlobStream {
   [[nodiscard]] virtual const char* whose_fault() const = 0;
   /// Told once, when it is finished and all its bytes were compared with its digest.
   virtual void proven(bool /*is_right*/) {}
+  /// What was made of the bytes is wrong. True: some came from other nodes of the step, which are not asked for it again: it is worth
+  /// another try.
+  virtual bool blames_nodes() { return false; }
 };
 
 }  // namespace spc

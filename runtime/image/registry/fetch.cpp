@@ -44,7 +44,7 @@ bool is_range_from(std::string_view header, std::uint64_t first) {
 }  // namespace
 
 Fetch::Fetch(RegistrySession& session, FetchRequest request, FetchSink& sink)
-    : session_(session), request_(std::move(request)), sink_(sink) {}
+    : session_(session), request_(std::move(request)), sink_(sink), received_(request_.begin_at) {}
 
 Fetch::~Fetch() { session_.http.cancel(*this); }
 
@@ -111,6 +111,7 @@ void Fetch::request(const std::string& url) {
   }
   http.range_from = ranges_work_ ? received_ : 0;
   http.ca = endpoint().ca;
+  http.is_peer = endpoint().is_peer;
   http.allow_loopback = at_home || endpoint().on_loopback;
   used_generation_ = endpoint().authorization_generation;
   if (auto started = session_.http.start(http, *this); !started) fail(std::move(started).error());
@@ -159,6 +160,9 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
 
 void Fetch::ended(const HttpHead& head, HttpEnd end) {
   if (state_ == State::finished) return;
+  if (endpoint().is_peer && (end.kind != HttpEnd::Kind::complete || (head.status != 200 && head.status != 206))) {
+    return leave_peer(head, end);
+  }
   if (state_ == State::requesting && redirects_ == 0 && head.status != 0) endpoint().on_loopback = end.from_loopback;
   if (end.kind != HttpEnd::Kind::complete) {
     Error error = stopped_ ? *std::move(stopped_) : *std::move(end.error);
@@ -178,6 +182,15 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
   if (head.status == 200 || head.status == 206) return complete(head);
   if (may_help(head) && log_in_with_secret(true)) return;
   if (state_ != State::finished) fail(explain(head));
+}
+
+void Fetch::leave_peer(const HttpHead& head, const HttpEnd& end) {
+  state_ = State::finished;
+  if (end.kind != HttpEnd::Kind::complete) {
+    result_ = stopped_ ? *stopped_ : Error(ErrorKind::unavailable, end.error->message());
+  } else {
+    result_ = Error(head.status == 404 ? ErrorKind::not_found : ErrorKind::refused, formatted("answers with status {}", head.status));
+  }
 }
 
 void Fetch::follow(const HttpHead& head, const HttpEnd& end) {

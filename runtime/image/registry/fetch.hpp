@@ -27,6 +27,7 @@ struct FetchRequest {
   std::uint64_t max_size = 0;               ///< a longer body is an error
   std::optional<std::uint64_t> exact_size;  ///< any other size is an error, if known
   bool not_from_mirrors = false;            ///< only the registry itself may answer
+  std::uint64_t begin_at = 0;               ///< so many bytes of it are there already
 };
 
 /// Fetches one object from a registry or its mirrors and handles
@@ -36,6 +37,8 @@ struct FetchRequest {
 ///  - at most 5 redirects, never from https to http; credentials are not sent to another origin;
 ///  - at most 4 attempts after a broken connection, "too many requests" or a server failure, waiting as long as
 ///    the server asks, or increasingly longer.
+/// With another node none of this is done: it is asked once, and any answer but the bytes is an error, not_found or refused; a
+/// connection that breaks is unavailable.
 /// A broken download is resumed if the server supports it; otherwise the bytes already received are skipped. (The digest
 /// tells whether the two parts belong together.)
 class Fetch final : public BlobStream, private HttpHandler {
@@ -86,6 +89,7 @@ class Fetch final : public BlobStream, private HttpHandler {
   Error explain(const HttpHead& head) const;
 
   void complete(const HttpHead& head);
+  void leave_peer(const HttpHead& head, const HttpEnd& end);
   void try_again(Error error, std::optional<std::chrono::seconds> asked_wait, int cost = 1);
   void fail(Error error);
   Error about(Error error) const;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
 constexpr long kReceiveBuffer = 512 * 1024;
+constexpr long kPeerConnectMs = 1000;  // near, but both ends may have much to do
 
 /// Whether the system keeps trusted certificates one by one under their hashes, too. Looking one up there is quicker
 /// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms: it is read when a certificate is not found.
@@ -286,7 +287,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   const HttpProxies& proxies = impl_->settings.proxies;
   const std::string& proxy = is_https ? proxies.https : proxies.http;
   auto transfer = std::make_unique<Transfer>();
-  transfer->proxied = !proxy.empty() && !is_excepted(request.url, proxies.except);
+  transfer->proxied = !proxy.empty() && !request.is_peer && !is_excepted(request.url, proxies.except);
   if (transfer->proxied && is_forbidden(where_leads(request.url), request.allow_loopback)) {
     return Error(ErrorKind::refused, kOnlyThisNode);
   }
@@ -318,9 +319,13 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_USERAGENT, "spank-container/" SPC_VERSION);
   set(CURLOPT_BUFFERSIZE, kReceiveBuffer);
-  set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(impl_->settings.connect.count()));
-  set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
-  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(impl_->settings.stall.count()));
+  if (request.is_peer) {
+    set(CURLOPT_CONNECTTIMEOUT_MS, kPeerConnectMs);
+  } else {
+    set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(impl_->settings.connect.count()));
+    set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
+    set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(impl_->settings.stall.count()));
+  }
   set(CURLOPT_ERRORBUFFER, self->error);
   set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
   set(CURLOPT_HEADERDATA, static_cast<void*>(self));

@@ -26,6 +26,7 @@ struct HttpRequest {
   std::optional<std::string> form;  ///< POST this, application/x-www-form-urlencoded
   std::uint64_t range_from = 0;     ///< > 0: request the bytes from here to the end
   std::string ca;                   ///< CA certificates trusted in addition to the system's
+  bool is_peer = false;             ///< another node: near, asked without proxy, and may send nothing for long
   bool allow_loopback = true;       ///< false: a redirect must not lead to this node's own services
 };
 

@@ -29,6 +29,7 @@ struct RegistryEndpoint {
   std::string repository;    ///< the repository's name on this server
   std::string ca;            ///< CA certificates trusted in addition to the system's
   bool is_mirror = false;    ///< gets no credentials; on failure the next server is tried
+  bool is_peer = false;      ///< another node of the step: whatever is wrong with it, who asked goes on elsewhere
   bool gave_up = false;      ///< a failed mirror is skipped
   bool on_loopback = false;  ///< a service of this node: it may redirect to this node
 

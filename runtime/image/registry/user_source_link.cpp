@@ -11,6 +11,8 @@
 namespace spc {
 namespace {
 
+constexpr std::chrono::milliseconds kMeetingPatience{2500};  // user-source gives up after two seconds
+
 bool is_socket(int fd) {
   struct stat status {};
   return fd >= 0 && ::fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode);
@@ -39,7 +41,7 @@ Result<void> wait_readable(int socket, std::chrono::steady_clock::time_point unt
 UserSourceLink::UserSourceLink(int socket, Log& log, std::chrono::seconds patience)
     : socket_(is_socket(socket) ? socket : -1), log_(log), patience_(patience) {}
 
-Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question) {
+Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question, std::chrono::milliseconds patience) {
   const std::string step = "query user-source";
   if (auto sent = send_struct(socket_, question); !sent) {
     if (sent.error().sys_errno() == EPIPE) return Answer{.message = {.kind = UserSourceKind::none}, .descriptors = {}};
@@ -47,8 +49,10 @@ Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& ques
   }
   for (;;) {
     Answer answer;
-    SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience_));
+    SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience));
     answer.descriptors = SPC_TRY_DURING(step, receive_struct(socket_, answer.message, 1));
+    // The answer to an earlier question that nobody waited for so long.
+    if (answer.message.kind == UserSourceKind::met && question.kind != UserSourceKind::meet) continue;
     if (answer.message.kind != UserSourceKind::progress) return answer;
     log_.write(LogLevel::info, printable(answer.message.text.view()));
   }
@@ -81,6 +85,28 @@ Result<std::optional<UserSourceLink::Part>> UserSourceLink::blob(const Digest& d
   question.kind = UserSourceKind::blob;
   question.digest = digest;
   return ask_part(question);
+}
+
+Result<MeetingRecord> UserSourceLink::meet(const MeetingRecord& question) {
+  if (!connected()) return Error(ErrorKind::unavailable, "nobody speaks for the user");
+  UserSourceMessage asked;
+  asked.kind = UserSourceKind::meet;
+  asked.meeting = question;
+  const Answer answer = SPC_TRY(ask(asked, kMeetingPatience));
+  if (answer.message.kind == UserSourceKind::failed) return answer.message.error.error();
+  if (answer.message.kind != UserSourceKind::met) return Error(ErrorKind::unavailable, "nobody speaks with srun");
+  if (answer.message.meeting.kind != MeetingKind::place || answer.message.meeting.count > kMostSources) {
+    return Error(ErrorKind::invalid, "srun gives no place");
+  }
+  return answer.message.meeting;
+}
+
+Result<void> UserSourceLink::tell(const MeetingRecord& record) {
+  if (!connected()) return {};
+  UserSourceMessage told;
+  told.kind = UserSourceKind::tell;
+  told.meeting = record;
+  return send_struct(socket_, told, {}, WhenFull::fail);
 }
 
 Result<std::optional<UserSourceLink::Part>> UserSourceLink::ask_part(const UserSourceMessage& question) {

@@ -41,12 +41,19 @@ class UserSourceLink {
   /// A manifest, configuration or layer of this image.
   Result<std::optional<Part>> blob(const Digest& digest);
 
+  /// A join or more for the step's srun (protocol/meeting.hpp), and the place that it gives this node. Within two seconds, else an
+  /// Error: this node goes alone, and should not ask again.
+  Result<MeetingRecord> meet(const MeetingRecord& question);
+  /// Progress, done or left, for srun. Never waits; one that finds no room is lost, which is an Error.
+  Result<void> tell(const MeetingRecord& record);
+
  private:
   struct Answer {
     UserSourceMessage message;
     std::vector<UniqueFd> descriptors;
   };
-  Result<Answer> ask(const UserSourceMessage& question);
+  Result<Answer> ask(const UserSourceMessage& question, std::chrono::milliseconds patience);
+  Result<Answer> ask(const UserSourceMessage& question) { return ask(question, patience_); }
   Result<std::optional<Part>> ask_part(const UserSourceMessage& question);
 
   int socket_;

@@ -1,5 +1,5 @@
 // The program `user-source LOCATION`, started by the first task as the job's user: answers what `import` asks about what
-// only the user may read (see protocol/user_source.hpp). It opens the image when it is first asked for.
+// only the user may read, and speaks with srun for it (see protocol/user_source.hpp). It opens the image when it is first asked for.
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -13,6 +13,7 @@
 #include "image/credentials/credentials.hpp"
 #include "image/reference/location.hpp"
 #include "image/user_source/local_image.hpp"
+#include "image/user_source/srun_line.hpp"
 #include "protocol/user_source.hpp"
 
 using namespace spc;
@@ -55,6 +56,13 @@ Result<void> answer_part(const std::optional<FilePart>& part) {
   return send_struct(kUserSourceSocket, message, passed);
 }
 
+Result<void> answer_place(const MeetingRecord& place) {
+  UserSourceMessage message;
+  message.kind = UserSourceKind::met;
+  message.meeting = place;
+  return send_struct(kUserSourceSocket, message);
+}
+
 class UserSource {
  public:
   explicit UserSource(ImageLocation location) : location_(std::move(location)) {}
@@ -69,6 +77,11 @@ class UserSource {
       case UserSourceKind::credentials:
         if (location_.kind != ImageLocation::Kind::registry) return answer_part(std::nullopt);
         return answer_credentials(kUserSourceSocket, question, location_.name, log_);
+      case UserSourceKind::meet: {
+        auto place = srun_.ask(question.meeting);
+        return place ? answer_place(*place) : answer_failure(place.error());
+      }
+      case UserSourceKind::tell: static_cast<void>(srun_.tell(question.meeting)); return {};
       default: return answer_failure(Error(ErrorKind::internal, "user-source: unknown question"));
     }
   }
@@ -82,6 +95,7 @@ class UserSource {
 
   ImageLocation location_;
   ProgressLog log_;
+  SrunLine srun_;
   std::unique_ptr<LocalImage> image_;
 };
 

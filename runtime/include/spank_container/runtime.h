@@ -11,7 +11,7 @@
  *   exit                    spc_close
  *
  * In srun, sbatch and salloc: spc_option_at for each option; spc_open, spc_summarize, spc_check, spc_close; in srun spc_tags_ask
- * before the step is made, and spc_tags_known before it starts. Call spc_configure before spc_check and spc_task_enter.
+ * before the step is made, and spc_tags_known before it starts, spc_meeting_open and spc_meeting_start likewise. Call spc_configure before spc_check and spc_task_enter.
  *
  * Functions return SPC_OK or a negative code; spc_error_message() returns the text of a handle's last failure.
  * Nothing is thrown, no signal handler is installed, no descriptor stays open across exec. Strings are borrowed for the
@@ -26,6 +26,9 @@
 /** A variable of the job: when it was submitted, in seconds since 1970. What a registry has said since of a tag need not be
  * asked again for job_tag_ttl seconds (config.toml). */
 #define SPC_SINCE_VARIABLE "SLURM_SPANK_SCONTAINER_SINCE"
+
+/** Where srun listens for nodes of its step (spc_meeting_open). To be taken away before the task's program starts. */
+#define SPC_MEETING_VARIABLE "SLURM_SCONTAINER_MEETING"
 
 #ifdef __cplusplus
 extern "C" {
@@ -78,6 +81,7 @@ struct spc_options {
   const char *const *command;   /* of the task, for --container-explain; or NULL */
   int only_pull;                /* 1: spc_task_enter brings the image into the store and exits with status 0 */
   const char *resolved;         /* what spc_tags_known said in srun, or NULL */
+  const char *meeting;          /* the variable that spc_meeting_open made in srun, or NULL */
 };
 
 /* Summary of the options, before their values are checked. */
@@ -137,6 +141,18 @@ SPC_API int spc_tags_ask(spc_runtime *rt, const struct spc_options *options, spc
  * nodes ask. Valid as long as `tags`, which may be NULL. */
 SPC_API const char *spc_tags_known(spc_tags *tags, unsigned milliseconds);
 SPC_API void spc_tags_free(spc_tags *tags);
+
+/* Where the nodes of a step that lack an image find each other: one takes it from the registry, the others from nodes. */
+typedef struct spc_meeting spc_meeting;
+/* In srun, as the user, before the step is made: listens on a port of the kernel's choice. `variable` points to the value that the
+ * step's tasks find in SPC_MEETING_VARIABLE, for `meeting` of their options; valid as long as `meeting`, which is to be freed with
+ * spc_meeting_free. */
+SPC_API int spc_meeting_open(spc_meeting **meeting, const char **variable);
+/* When the step is about to start on so many nodes (0: unknown): answers them in a thread of its own, without signals, until
+ * spc_meeting_free. How it goes on is told through `log`, which may be NULL, in that thread. */
+SPC_API void spc_meeting_start(spc_meeting *meeting, uint32_t nodes, spc_log_fn log, void *arg);
+/* Never waits for a node. NULL is allowed. */
+SPC_API void spc_meeting_free(spc_meeting *meeting);
 
 /* As root, when slurmd starts: creates the node's directories. */
 SPC_API int spc_node_setup(spc_runtime *rt);

@@ -28,8 +28,10 @@ void answer_that_it_is_missing(int socket) {
 
 }  // namespace
 
-void UserSource::prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment) {
+void UserSource::prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment,
+                         std::string meeting) {
   socket_ = std::move(socket);
+  meeting_ = std::move(meeting);
   location_ = location;
   environment_ = &environment;
 }
@@ -68,6 +70,7 @@ Result<void> UserSource::start() {
   }
   std::vector<std::string> environment;
   for (const auto& [name, value] : *environment_) environment.push_back(name + "=" + value);
+  if (!meeting_.empty()) environment.push_back(std::string(kMeetingVariable) + "=" + meeting_);
   auto started = start_user_source(socket_.get(), location_.canonical(), std::move(environment));
   if (started) {
     child_ = *std::move(started);

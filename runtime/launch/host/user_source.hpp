@@ -30,8 +30,9 @@ class UserSource {
   /// Starts it for podman in another process than this one, which cannot gain any privilege.
   using Elsewhere = std::function<Result<void>(int socket, const std::string& location)>;
   void start_for_podman(Elsewhere elsewhere) { elsewhere_ = std::move(elsewhere); }
-  /// `socket`: the end for requests. `environment`: the job's.
-  void prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment);
+  /// `socket`: the end for requests. `environment`: the job's. `meeting`: where srun listens (kMeetingVariable), or empty.
+  void prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment,
+               std::string meeting);
   /// Returns when `agent` is readable. Until then, the first request starts the process.
   Result<void> wait_for(int agent);
   /// Kills and reaps it, and closes the socket.
@@ -43,6 +44,7 @@ class UserSource {
   UniqueFd socket_;  // until the process has it, or no more requests are possible
   ImageLocation location_;
   const std::map<std::string, std::string>* environment_ = nullptr;
+  std::string meeting_;
   Elsewhere elsewhere_;
   bool started_ = false;
   Child child_;

@@ -50,6 +50,8 @@ struct LaunchRequest {
   std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE
   std::optional<std::int64_t> since;   ///< when the job was submitted, in seconds since 1970, if that is known
   std::string resolved;                ///< what tags stand for, as srun says: resolved_tag()
+  std::string meeting;                 ///< where srun listens: the value of kMeetingVariable; empty: it does not
+  std::uint32_t nodes = 1;             ///< of the step
   std::string batch_script;            ///< of a batch step: Slurm's copy of the script, mounted at the same path
 };
 

@@ -81,8 +81,9 @@ def an_unknown_tag_on_two_nodes_is_resolved_once_and_pulled_by_digest(cluster):
     asked = Asked(cluster, "tags-cold")
     equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["cold"] * 2, "content")
     found = asked.all()
-    equal({what: count for what, count in found.items() if "manifests" in what}, {"HEAD manifests/1": 1, f"GET manifests/{digest}": 2}, "requests")
-    expect(all(count == 2 for what, count in found.items() if "blobs" in what), f"not one pull for each node: {found}")
+    expect(found.pop(f"HEAD manifests/{digest}", 0) <= 1, f"a node that takes it from the other asks for more than its rights: {found}")
+    equal({what: count for what, count in found.items() if "manifests" in what}, {"HEAD manifests/1": 1, f"GET manifests/{digest}": 1}, "requests")
+    expect(all(count == 1 for what, count in found.items() if "blobs" in what), f"not one pull: {found}")
 
 
 @test
@@ -95,10 +96,12 @@ def an_index_is_what_all_nodes_are_told(cluster):
     for reference in (":1", f"@{digest_of(index)}"):
         cluster.faulty.manifests[f"suites/tags-index{reference}"] = index
     name = f"{cluster.faulty.host}/suites/tags-index:1"
-    for expected in ({"HEAD manifests/1": 1, f"GET manifests/{digest_of(index)}": 2, f"GET manifests/{digest_of(manifest)}": 2}, {"HEAD manifests/1": 1}):
+    for expected in ({"HEAD manifests/1": 1, f"GET manifests/{digest_of(index)}": 1, f"GET manifests/{digest_of(manifest)}": 1}, {"HEAD manifests/1": 1}):
         asked = Asked(cluster, "tags-index")
         cluster.srun(*BOTH, "/probe", image=name).good()
-        equal({what: count for what, count in asked.all().items() if "blobs" not in what}, expected, "requests")
+        found = asked.all()
+        found.pop(f"HEAD manifests/{digest_of(index)}", 0)  # whether the other node's user may have it
+        equal({what: count for what, count in found.items() if "blobs" not in what}, expected, "requests")
 
 
 @test
@@ -282,7 +285,7 @@ def a_variable_of_the_user_s_environment_does_not_count(cluster):
 def the_variable_is_not_in_the_tasks_environment(cluster):
     for image in ("base", None):
         options = [f"--container-image={cluster.name_of(image)}"] if image else []
-        done = cluster.run("srun", *BOTH, *options, "sh", "-c", f"env | grep -c {VARIABLE}; true", env=[told("x", "y")])
+        done = cluster.run("srun", *BOTH, *options, "sh", "-c", "env | grep -c SLURM_SCONTAINER_; true", env=[told("x", "y")])
         equal(done.good().split(), ["0", "0"], "variables")
     name, _ = publish(cluster, "tags-export", b"export\n")
     asked = Asked(cluster, "tags-export")

@@ -6,7 +6,7 @@ import http.server
 import json
 import os
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 
 from images import INDEX, MANIFEST, digest_of
 
@@ -24,6 +24,7 @@ class FaultyRegistry:
         self.cut = set()             # digests of blobs whose connection breaks after a half
         self.requests = Counter()    # path -> number of GETs and HEADs
         self.heads = Counter()       # path -> number of HEADs
+        self.clients = defaultdict(list)  # path -> addresses that have asked for it
         self.silent = {}             # path -> threading.Event: HEADs are answered after it
         self.moves = {}              # path -> what happens as soon as it was answered
         self._listen(pid_of_head)
@@ -76,6 +77,7 @@ def handler_for(registry):
 
         def do_GET(self):
             registry.requests[self.path] += 1
+            registry.clients[self.path].append(self.client_address[0])
             registry.heads[self.path] += self.command == "HEAD"
             if self.command == "HEAD" and self.path in registry.silent:
                 registry.silent[self.path].wait(60)

@@ -181,3 +181,21 @@ TEST_CASE("more mounts than a container can have are refused, in one option or i
   CHECK(why(handle) == "--container-mounts: more than 400 mounts");
   CHECK(check(handle, {half}) == SPC_OK);
 }
+
+TEST_CASE("srun listens for the nodes of its step until it is told to end") {
+  spc_meeting* meeting = nullptr;
+  const char* variable = nullptr;
+  CHECK(spc_meeting_open(nullptr, &variable) == SPC_E_INVALID);
+  CHECK(spc_meeting_open(&meeting, nullptr) == SPC_E_INVALID);
+  REQUIRE(spc_meeting_open(&meeting, &variable) == SPC_OK);
+  const std::string where = variable;
+  CHECK(where.find(':') != std::string::npos);
+  CHECK(where.size() - where.find(':') == 33);
+  spc_meeting_start(meeting, 2, nullptr, nullptr);
+  spc_meeting_free(meeting);
+  REQUIRE(spc_meeting_open(&meeting, &variable) == SPC_OK);
+  CHECK(std::string(variable) != where);
+  spc_meeting_free(meeting);  // never started
+  spc_meeting_start(nullptr, 2, nullptr, nullptr);
+  spc_meeting_free(nullptr);
+}

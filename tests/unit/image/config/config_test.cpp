@@ -317,6 +317,7 @@ TEST_CASE("every row has a meaning, and a default that it allows") {
   check(kSiteKeys);
   check(kStoreKeys);
   check(kSharedKeys);
+  check(kPeersKeys);
   check(kRegistryKeys);
 }
 
@@ -328,7 +329,7 @@ TEST_CASE("the example that is installed has every key with its default") {
     text.erase(sign + 1, 1);
     keys += text[sign + 1] != '[';
   }
-  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) + std::size(kSharedKeys) + std::size(kRegistryKeys));
+  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) + std::size(kSharedKeys) + std::size(kPeersKeys) + std::size(kRegistryKeys));
   const auto config = parse_config(text, "config.toml.example").value();
   CHECK(config.registries.size() == 1);
   CHECK(config.site == SitePolicy());

@@ -142,6 +142,7 @@ TEST_CASE("a request arrives as it was sent") {
   request.uid = 1000;
   request.since = 1700000000;
   request.only_digest = true;
+  request.meet = 1024;
   request.resolved = Digest::parse("sha256:" + std::string(64, 'c')).value();
   const auto back = ImportRequest::parse(request.serialize()).value();
   CHECK(back.image == request.image);
@@ -152,6 +153,8 @@ TEST_CASE("a request arrives as it was sent") {
   CHECK(back.since == 1700000000);
   CHECK(back.only_digest);
   CHECK(back.resolved == request.resolved);
+  CHECK(back.meet == 1024);
+  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0meet=\0", 14)));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0resolved=y\0", 19)));
   CHECK_FALSE(ImportRequest::parse("image=x"));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0image=y\0", 16)));

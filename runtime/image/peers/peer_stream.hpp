@@ -1,0 +1,109 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "image/peers/peers.hpp"
+#include "image/registry/fetch.hpp"
+
+namespace spc {
+
+/// Whether a node that sends nothing still lives, and gets on.
+class AliveQuestion final : private HttpHandler {
+ public:
+  enum class Answer { none, alive, failed };
+  AliveQuestion(HttpClient& http, const RegistryEndpoint& node);
+  ~AliveQuestion() override { http_.cancel(*this); }
+  AliveQuestion(const AliveQuestion&) = delete;
+  AliveQuestion& operator=(const AliveQuestion&) = delete;
+
+  [[nodiscard]] Answer answer() const { return answer_; }
+  [[nodiscard]] const std::string& said() const { return said_; }
+
+ private:
+  Take body(const HttpHead& head, std::span<const std::byte> bytes) override;
+  void ended(const HttpHead& head, HttpEnd end) override;
+
+  HttpClient& http_;
+  Answer answer_ = Answer::none;
+  std::string said_;
+};
+
+/// What a PeerStream brings.
+struct PeerBlob {
+  Digest digest;
+  std::string path;                   ///< below /v2/NAME/
+  std::string what;                   ///< in messages
+  std::optional<std::uint64_t> size;  ///< empty: not known, and nothing is kept for others
+  std::uint64_t limit = 0;            ///< of a size that is not known
+  /// What brings it if no node does, from this byte on or from its beginning: `otherwise_at_begin`. Null: then it is an error.
+  std::function<std::unique_ptr<BlobStream>(FetchSink&, std::uint64_t from)> otherwise;
+  bool otherwise_at_begin = false;
+};
+
+/// A blob from other nodes of the step, while they fetch it themselves. A node that breaks off, or says nothing any more, is left, and
+/// the next one goes on at that byte; if there is none, shared store, mirrors and registry do. Keeps what comes for those who take
+/// this node for theirs, and for a converter that is slower than they are.
+class PeerStream final : public BlobStream, private FetchSink {
+ public:
+  PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink);
+
+  void start() override;
+  void watch(std::vector<pollfd>& descriptors) const override;
+  void advance() override;
+  void resume() override;
+  [[nodiscard]] bool finished() const override { return (is_done_ || (other_ && other_->finished())) && passed_ == came_; }
+  [[nodiscard]] bool waits_for_node() const override;
+  Result<void> outcome() override;
+  [[nodiscard]] const char* whose_fault() const override;
+  void proven(bool is_right) override;
+  bool blames_nodes() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  HttpHandler::Take take(std::span<const std::byte> bytes) override;
+  void fetch_from(Peers::Source& source);
+  void go_on();
+  void go_elsewhere();
+  HttpHandler::Take pass(std::span<const std::byte> bytes);
+  void feed();
+  void without_spool();
+  void settle();
+  void look_after_source();
+
+  Peers& peers_;
+  PeerBlob blob_;
+  FetchSink& sink_;
+  std::optional<Spool::Slot> slot_;
+  std::uint64_t came_ = 0;    // bytes
+  std::uint64_t passed_ = 0;  // of these, bytes that the sink has; the others are in the spool
+  std::uint64_t skip_ = 0;    // that come once more
+  bool is_sink_full_ = false;
+  bool is_paused_ = false;    // nothing more is to come
+  bool is_done_ = false;
+  bool is_right_ = false;
+  std::optional<Error> failed_;
+  std::vector<std::byte> piece_;
+
+  Peers::Source* source_ = nullptr;
+  std::unique_ptr<Fetch> fetch_;
+  std::set<std::uint32_t> tried_;    // sources
+  std::set<std::uint32_t> useless_;  // of these, those that do not just lack it
+  std::set<std::uint32_t> used_;     // of these, those whose bytes the sink has
+  bool is_second_try_ = false;
+  std::uint64_t began_at_ = 0;
+  Clock::time_point last_byte_{}, last_growth_{};
+  std::optional<AliveQuestion> alive_;
+  Clock::time_point asked_{};
+  std::string said_;  // when it was last asked
+  int misses_ = 0;
+
+  std::unique_ptr<BlobStream> other_;
+};
+
+}  // namespace spc

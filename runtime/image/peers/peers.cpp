@@ -1,0 +1,200 @@
+#include "image/peers/peers.hpp"
+
+#include <algorithm>
+
+#include "base/format.hpp"
+#include "base/sha256.hpp"
+
+namespace spc {
+namespace {
+
+constexpr int kMostQuestions = 3;  // for more
+constexpr int kMostWrong = 2;
+
+std::string hex_of(const PeerKey& key) {
+  std::string text;
+  for (const std::uint8_t byte : key) text += formatted("{:02x}", byte);
+  return text;
+}
+
+RegistryEndpoint endpoint_at(const PeerAddress& at, const PeerKey& key) {
+  RegistryEndpoint endpoint;
+  endpoint.base_url = url_of(at);
+  endpoint.name = endpoint.base_url.substr(7);
+  endpoint.repository = "peer";
+  endpoint.is_peer = true;
+  endpoint.authorization = SecretText("Bearer " + hex_of(key));
+  return endpoint;
+}
+
+}  // namespace
+
+Peers::Peers(PeersContext context) : context_(std::move(context)), networks_(NodeNetworks::find()) {
+  for (const std::string& text : context_.config.networks) wanted_.push_back(Network::parse(text));
+}
+
+/// Who has the same digest lacks the same bytes: an index stands for other ones on another platform.
+void Peers::meet(const Digest& top) {
+  if (std::exchange(has_met_, true)) return;
+  const auto own = networks_.in(wanted_);
+  auto listener = PeerListener::open(context_.config.ports);
+  if (own.empty() || !listener) return;
+  order_ = Sha256::of(top.str() + " " + context_.platform.str());
+  MeetingRecord join{.kind = MeetingKind::join, .image = order_};
+  join.addresses[0] = {.ip = own.front().address, .port = listener->port};
+  join.addresses[1].port = listener->port;  // where srun sees this node
+  const auto place = context_.meet(join);
+  if (!place || place->kind != MeetingKind::place) return;
+  is_alone_ = false;
+  key_ = place->key;
+  take_place(*place);
+  start_relay(*std::move(listener), place->key);
+}
+
+void Peers::take_place(const MeetingRecord& place) {
+  index_ = place.index;
+  for (std::uint32_t i = 0; i < std::min(place.count, kMostSources); ++i) {
+    const PeerSource& given = place.sources[i];
+    const bool is_known = std::any_of(sources_.begin(), sources_.end(), [&](const Source& one) { return one.index == given.index; });
+    // Only of those that came before: so nobody waits for himself, whatever srun says.
+    if (is_known || given.index >= index_ || !networks_.may_ask(given.at, wanted_)) continue;
+    RegistryEndpoint endpoint = endpoint_at(given.at, key_);
+    const std::string name = endpoint.name;
+    sources_.push_back({.index = given.index,
+                        .session = {.http = context_.http,
+                                    .log = context_.log,
+                                    .registry = name,
+                                    .repository = "peer",
+                                    .endpoints = {std::move(endpoint)},
+                                    .login_servers = {},
+                                    .ask_user = {}}});
+  }
+}
+
+void Peers::start_relay(PeerListener listener, const PeerKey& key) {
+  auto file = context_.new_file();
+  auto spool = file && context_.agent >= 0 ? Spool::start({.listener = std::move(listener.socket),
+                                                           .file = *std::move(file),
+                                                           .agent = context_.agent,
+                                                           .key = key,
+                                                           .fanout = context_.config.fanout,
+                                                           .program = context_.relay})
+                                           : Result<Spool>(Error(ErrorKind::unavailable, "start the relay"));
+  if (spool) {
+    spool_.emplace(*std::move(spool));
+  } else {
+    tell({}, MeetingKind::left);
+  }
+}
+
+Peers::Source* Peers::next(const std::set<std::uint32_t>& tried) {
+  if (are_unreachable()) return nullptr;
+  for (Source& source : sources_) {
+    if (!source.is_dead && !source.is_barred && !tried.contains(source.index)) return &source;
+  }
+  return nullptr;
+}
+
+bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
+  if (is_alone_ || are_unreachable() || asked_for_more_ == kMostQuestions) return false;
+  ++asked_for_more_;
+  MeetingRecord more{.kind = MeetingKind::more, .index = index_, .image = order_};
+  for (const Source& source : sources_) {
+    if (more.count == kMostSources) break;
+    if (source.is_dead || source.is_barred || useless.contains(source.index)) more.indices[more.count++] = source.index;
+  }
+  const auto place = context_.meet(more);
+  if (!place || place->kind != MeetingKind::place) {
+    is_alone_ = true;
+    return false;
+  }
+  const std::size_t known = sources_.size();
+  take_place(*place);
+  return sources_.size() > known;
+}
+
+void Peers::leave(Source& source, const Error& why) {
+  if (std::exchange(source.is_dead, true)) return;
+  ++unreachable_;
+  context_.log.write(LogLevel::info, formatted("node {} of the step, {}: {}: going on elsewhere", source.index,
+                                               in_quotes(source.session.registry), why.message()));
+}
+
+void Peers::bar(const std::set<std::uint32_t>& sources, const Digest& blob) {
+  ++wrong_[blob];
+  for (Source& source : sources_) {
+    if (!sources.contains(source.index) || std::exchange(source.is_barred, true)) continue;
+    context_.log.write(LogLevel::warning, formatted("node {} of the step, {}: sent wrong bytes for {}: it is not asked again", source.index,
+                                                    in_quotes(source.session.registry), in_quotes(blob.str())));
+  }
+}
+
+bool Peers::were_wrong_twice(const Digest& blob) const {
+  const auto found = wrong_.find(blob);
+  return found != wrong_.end() && found->second >= kMostWrong;
+}
+
+void Peers::put_document(const Digest& digest, std::string_view bytes) {
+  const auto slot = slot_of(digest, bytes.size());
+  if (!slot) return;
+  write(*slot, 0, std::as_bytes(std::span(bytes)));
+  complete(*slot);
+}
+
+void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs) {
+  for (const auto& [digest, size] : blobs) slot_of(digest, size);
+  if (spool_) spool_->close();
+}
+
+std::optional<Spool::Slot> Peers::slot_of(const Digest& blob, std::uint64_t size) {
+  return spool_ ? spool_->add(blob, size) : std::nullopt;
+}
+
+bool Peers::write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (spool_ && !spool_->write(slot, offset, bytes)) stop_serving();
+  return spool_.has_value();
+}
+
+std::size_t Peers::read(Spool::Slot slot, std::uint64_t offset, std::span<std::byte> into) const {
+  return spool_ ? spool_->read(slot, offset, into) : 0;
+}
+
+void Peers::complete(Spool::Slot slot) {
+  if (spool_) spool_->complete(slot);
+}
+
+void Peers::drop(Spool::Slot slot) {
+  if (spool_) spool_->drop(slot);
+}
+
+void Peers::will_not_fetch(const Digest& blob, std::uint64_t size) {
+  if (const auto slot = slot_of(blob, size)) drop(*slot);
+}
+
+void Peers::stop_serving() {
+  if (!spool_) return;
+  spool_->give_up();
+  spool_.reset();
+  tell({}, MeetingKind::left);
+}
+
+void Peers::tell_progress(std::uint64_t done, std::uint64_t total) {
+  const auto now = Clock::now();
+  if (is_alone_ || now < next_word_) return;
+  next_word_ = now + std::max(std::chrono::milliseconds(500), std::chrono::milliseconds(context_.nodes) * 1000 / 2048);
+  if (spool_ && !spool_->is_alive()) stop_serving();
+  tell({.done = done, .total = total}, MeetingKind::progress);
+}
+
+void Peers::tell_done() { tell({}, spool_ ? MeetingKind::done : MeetingKind::left); }
+
+void Peers::tell(MeetingRecord record, MeetingKind kind) {
+  if (is_alone_) return;
+  record.kind = kind;
+  record.index = index_;
+  record.image = order_;
+  // srun shows less then, and whoever is sent here for nothing goes on.
+  [[maybe_unused]] const auto told = context_.tell(record);
+}
+
+}  // namespace spc

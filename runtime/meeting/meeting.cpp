@@ -1,0 +1,250 @@
+#include "meeting/meeting.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "base/clock.hpp"
+
+namespace spc {
+namespace {
+
+constexpr std::int64_t kTokenPatience = 1000;                      // milliseconds
+constexpr std::int64_t kFirstLine = 1000, kLongestPause = 15'000;  // then fewer and fewer: they stay in the job's output
+constexpr std::int64_t kLook = 250;
+constexpr std::size_t kSpare = 16, kMostNodes = 16'384;
+constexpr int kAtOnce = 4;  // records of one connection before the next one is looked at
+
+std::int64_t now_ms() { return static_cast<std::int64_t>(now_us() / 1000); }
+
+/// For IPv6 and IPv4, or where there is no IPv6 for IPv4 only.
+UniqueFd listening_socket() {
+  constexpr int kFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+  const int no = 0;
+  sockaddr_in6 any6{};
+  any6.sin6_family = AF_INET6;
+  sockaddr_in any4{};
+  any4.sin_family = AF_INET;
+  UniqueFd made(::socket(AF_INET6, kFlags, 0));
+  if (made && ::setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0 &&
+      ::bind(made.get(), reinterpret_cast<const sockaddr*>(&any6), sizeof any6) == 0 && ::listen(made.get(), SOMAXCONN) == 0) {
+    return made;
+  }
+  made.reset(::socket(AF_INET, kFlags, 0));
+  if (made && ::bind(made.get(), reinterpret_cast<const sockaddr*>(&any4), sizeof any4) == 0 &&
+      ::listen(made.get(), SOMAXCONN) == 0) {
+    return made;
+  }
+  return {};
+}
+
+std::uint16_t port_of(int socket) {
+  sockaddr_in6 bound{};  // the port lies at the same place as in sockaddr_in
+  socklen_t size = sizeof bound;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) == 0 ? ntohs(bound.sin6_port) : std::uint16_t{0};
+}
+
+PeerAddress address_of(const sockaddr_in6& from) {
+  PeerAddress address;
+  if (from.sin6_family == AF_INET6) {
+    std::copy_n(from.sin6_addr.s6_addr, address.ip.size(), address.ip.begin());
+  } else if (from.sin6_family == AF_INET) {
+    address.ip[10] = address.ip[11] = 0xff;
+    const auto* v4 = reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
+    std::copy_n(v4, 4, address.ip.begin() + 12);
+  }
+  return address;
+}
+
+/// Whether it is the name of a node, and nothing that a terminal would obey.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+  });
+}
+
+/// srun needs descriptors for the output of its tasks.
+std::size_t most_connections(std::uint32_t nodes) {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return 0;
+  return std::min<std::size_t>((nodes == 0 ? kMostNodes : std::min<std::size_t>(nodes, kMostNodes)) + kSpare, files.rlim_cur / 2);
+}
+
+}  // namespace
+
+Result<MeetingAddress> Meeting::open() {
+  int ends[2];
+  if (listener_) return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
+  if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) return Error::from_errno(errno, "get a token");
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
+  stop_read_.reset(ends[0]);
+  stop_write_.reset(ends[1]);
+  events_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd listener = listening_socket();
+  if (!listener || !events_) return Error::from_errno(errno, "listen");
+  for (const int watched : {stop_read_.get(), listener.get()}) {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = watched}};
+    if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, watched, &event) != 0) return Error::from_errno(errno, "watch a socket");
+  }
+  listener_ = std::move(listener);
+  return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
+}
+
+void Meeting::start(std::uint32_t nodes, Say say) {
+  if (!listener_ || thread_.joinable()) return;
+  say_ = std::move(say);
+  most_ = most_connections(nodes);
+  gatherings_ = Gatherings(4 * most_);
+  sigset_t all, before;  // srun waits for signals in threads of its own
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error&) {
+    listener_.reset();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Meeting::stop() {
+  stop_write_.reset();  // the thread reads end of file
+  if (thread_.joinable()) thread_.join();
+  connections_.clear();
+  listener_.reset();
+  stop_read_.reset();
+  events_.reset();
+}
+
+void Meeting::serve() try {
+  for (;;) {
+    epoll_event ready[64];
+    const int count = ::epoll_wait(events_.get(), ready, 64, wait_ms());
+    if (count < 0 && errno != EINTR) return;
+    const std::int64_t now = now_ms();
+    for (int i = 0; i < count; ++i) {
+      const int socket = ready[i].data.fd;
+      if (socket == stop_read_.get()) return;
+      if (listener_ && socket == listener_.get()) {
+        accept_all(now);
+      } else if (const auto found = connections_.find(socket); found != connections_.end() && !read_some(found->second)) {
+        close(socket);
+      }
+    }
+    if (silent_ > 0) drop_silent(now);
+    say_progress(now);
+  }
+} catch (const std::exception&) {
+  // Out of memory: the nodes ask the registry.
+}
+
+int Meeting::wait_ms() const { return silent_ > 0 || next_line_ > 0 ? static_cast<int>(kLook) : -1; }
+
+void Meeting::accept_all(std::int64_t now) {
+  for (;;) {
+    sockaddr_in6 from{};
+    socklen_t size = sizeof from;
+    UniqueFd socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      // Without descriptors, for example, the same connection would be reported for ever.
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) listener_.reset();
+      return;
+    }
+    const int number = socket.get();
+    epoll_event event{.events = EPOLLIN, .data = {.fd = number}};
+    if (connections_.size() >= most_ || ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0) continue;
+    Connection& connection = connections_[number];
+    connection.socket = std::move(socket);
+    connection.deadline = now + kTokenPatience;
+    connection.seen_at = address_of(from);
+    ++silent_;
+  }
+}
+
+void Meeting::drop_silent(std::int64_t now) {
+  std::vector<int> late;
+  for (const auto& [number, connection] : connections_) {
+    if (connection.deadline != 0 && now >= connection.deadline) late.push_back(number);
+  }
+  for (const int number : late) close(number);
+}
+
+void Meeting::close(int socket) {
+  const auto found = connections_.find(socket);
+  if (found->second.deadline != 0) --silent_;
+  if (found->second.seat) gatherings_.gone(*found->second.seat);
+  connections_.erase(found);
+}
+
+bool Meeting::read_some(Connection& connection) {
+  for (int records = 0; records < kAtOnce;) {
+    const bool greets = connection.deadline != 0;
+    const std::size_t wanted = greets ? sizeof(MeetingHello) : sizeof(MeetingRecord);
+    char* const rest = connection.bytes.data() + connection.received;
+    const ssize_t got = ::recv(connection.socket.get(), rest, wanted - connection.received, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return true;
+    if (got <= 0) return false;
+    connection.received += static_cast<std::size_t>(got);
+    if (connection.received < wanted) continue;
+    connection.received = 0;
+    ++records;
+    if (!(greets ? greet(connection) : answer(connection))) return false;
+  }
+  return true;
+}
+
+bool Meeting::greet(Connection& connection) {
+  MeetingHello hello;
+  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
+  unsigned differs = 0;  // looks at every byte, however many are right
+  for (std::size_t byte = 0; byte < token_.size(); ++byte) differs |= hello.token[byte] ^ token_[byte];
+  if (differs != 0 || hello.magic != MeetingHello().magic) return false;
+  connection.node.assign(hello.node.begin(), std::find(hello.node.begin(), hello.node.end(), '\0'));
+  if (!is_plain_name(connection.node)) return false;
+  connection.deadline = 0;
+  --silent_;
+  return true;
+}
+
+bool Meeting::answer(Connection& connection) {
+  MeetingRecord question;
+  std::memcpy(&question, connection.bytes.data(), sizeof question);
+  std::optional<MeetingRecord> place;
+  switch (question.kind) {
+    case MeetingKind::join:
+      place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat);
+      break;
+    case MeetingKind::more:
+      if (connection.seat) place = gatherings_.more(question, *connection.seat);
+      break;
+    default:
+      if (next_line_ == 0 && question.kind == MeetingKind::progress) next_line_ = now_ms() + kFirstLine;
+      return connection.seat && gatherings_.told(question, *connection.seat);
+  }
+  // A node that reads its answers has room for one.
+  return place && ::send(connection.socket.get(), &*place, sizeof *place, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *place;
+}
+
+void Meeting::say_progress(std::int64_t now) {
+  if (next_line_ == 0 || now < next_line_) return;
+  const std::string line = progress_line(gatherings_);
+  if (line.empty()) {
+    next_line_ = 0;
+    return;
+  }
+  pause_ = std::min(pause_ == 0 ? 2000 : 2 * pause_, kLongestPause);
+  next_line_ = now + pause_;
+  if (line != last_line_ && say_) say_(line);
+  last_line_ = line;
+}
+
+}  // namespace spc

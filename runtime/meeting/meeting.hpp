@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "meeting/address.hpp"
+#include "meeting/gatherings.hpp"
+
+namespace spc {
+
+/// srun's side of protocol/meeting.hpp: tells the nodes of its step that lack an image which nodes to take it from.
+///
+/// A thread listens from `start` to `stop`, one connection a node. All is bounded: connections, what is read at once, the time in which a
+/// client has to show the step's token, the questions of a node. Whoever has the token, as every program of the step's user may, can
+/// spoil this step's places and no other's; what the nodes then do is ask the registry.
+class Meeting {
+ public:
+  /// Called in the thread, with a line for the user.
+  using Say = std::function<void(const std::string&)>;
+
+  Meeting() = default;
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+  ~Meeting() { stop(); }
+
+  /// Listens; nobody is answered before `start`.
+  Result<MeetingAddress> open();
+  /// `nodes`: of the step; 0: unknown.
+  void start(std::uint32_t nodes, Say say);
+  /// Ends the thread, which never waits for anybody.
+  void stop();
+
+ private:
+  struct Connection {
+    UniqueFd socket;
+    std::int64_t deadline = 0;  ///< for the token; 0: it has been shown
+    std::string node;
+    PeerAddress seen_at;
+    std::optional<Gatherings::Seat> seat;
+    std::size_t received = 0;
+    std::array<char, sizeof(MeetingRecord)> bytes{};  ///< of a hello, then of one record after the other
+  };
+
+  void serve();
+  void accept_all(std::int64_t now);
+  void drop_silent(std::int64_t now);
+  /// False: nothing more is expected from it.
+  bool read_some(Connection& connection);
+  bool greet(Connection& connection);
+  bool answer(Connection& connection);
+  void close(int socket);
+  void say_progress(std::int64_t now);
+  [[nodiscard]] int wait_ms() const;
+
+  MeetingToken token_{};
+  UniqueFd listener_, events_, stop_read_, stop_write_;
+  std::size_t most_ = 0, silent_ = 0;
+  Say say_;
+  std::thread thread_;
+  std::map<int, Connection> connections_;
+  Gatherings gatherings_;
+  std::int64_t next_line_ = 0, pause_ = 0;
+  std::string last_line_;
+};
+
+}  // namespace spc

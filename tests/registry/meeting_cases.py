@@ -1,0 +1,169 @@
+"""The nodes of a step meet at the library's side of srun, each through a user-source of its own: nothing is played but agent and registry."""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import socket
+import struct
+import time
+
+import agent
+from peer_cases import Liar, big_and_slow, no_relay_left
+from scene import big_image, config, new_store, registry, succeeds
+from shared_cases import fetched, slowly, wait_for
+from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD
+
+LIBRARY = os.path.join(os.path.dirname(agent.IMPORT), "../runtime/api/libspank_container.so")
+LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class Srun:
+    def __init__(self, nodes):
+        self.nodes, self.lines = nodes, []
+        self.library = ctypes.CDLL(LIBRARY)
+        self.meeting, variable = ctypes.c_void_p(), ctypes.c_char_p()
+        assert self.library.spc_meeting_open(ctypes.byref(self.meeting), ctypes.byref(variable)) == 0
+        self.variable = variable.value.decode()
+        self.log = LOG(lambda level, line, arg: self.lines.append(line.decode()))
+        self.library.spc_meeting_start(self.meeting, ctypes.c_uint32(nodes), self.log, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        began = time.monotonic()
+        self.library.spc_meeting_free(self.meeting)
+        assert time.monotonic() - began < 0.3, "srun waits for its nodes at its end"
+
+    def start(self, node, name, **options):
+        store = new_store()
+        environment = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_SCONTAINER_MEETING": self.variable, "SLURM_NODEID": str(node),
+                       "SLURMD_NODENAME": f"node{node:02}", "HOME": "/nonexistent", "PATH": os.environ["PATH"], **options.pop("variables", {})}
+        run = agent.Import(store, f"{registry.name}/{name}:1", config=config(), environment=environment, more=[f"meet={self.nodes}"], **options)
+        run.result.store = store
+        return run
+
+
+def each_once(name, layers):
+    gets = fetched(registry, name)
+    assert len(gets) == len(set(gets)) == layers + 2, gets
+
+
+def test_eight_nodes_at_once_are_one_pull():
+    image = big_image(4, layers=3)
+    registry.repository("meeting/app", image, slowly(0.2))
+    with Srun(8) as srun:
+        runs = [srun.start(node, "meeting/app") for node in range(8)]
+        for run in runs:
+            assert not succeeds(run.wait(), image).warnings
+    each_once("meeting/app", 3)
+
+
+def test_srun_tells_of_all_nodes_and_import_does_not():
+    image = big_image(8)
+    hook, _ = big_and_slow(image)
+    registry.repository("meeting/line", image, hook)
+    with Srun(2) as srun:
+        runs = [srun.start(node, "meeting/line") for node in range(2)]
+        results = [succeeds(run.wait(), image) for run in runs]
+        assert srun.lines and all(line.startswith("pulling on ") and " MB" in line and " node0" in line for line in srun.lines), srun.lines
+        assert any("pulling on 2 nodes, slowest node0" in line for line in srun.lines), srun.lines
+    assert not any(line.startswith("pulling ") for result in results for line in result.progress), [result.progress for result in results]
+
+
+def test_the_node_that_pulls_is_killed_and_seven_go_on():
+    image = big_image(4)
+    hook, seen = big_and_slow(image, after=1)
+    ports = []
+
+    def whose(handler, kind, name):
+        if name in (layer.digest for layer in image.layers):
+            ports.append(handler.client_address[1])
+        return hook(handler, kind, name)
+
+    registry.repository("meeting/killed", image, whose)
+    with no_relay_left(), Srun(8) as srun:
+        runs = [srun.start(node, "meeting/killed") for node in range(8)]
+        wait_for(lambda: seen)
+        time.sleep(0.6)
+        pulling = next(run for run in runs if has_port(run.process.pid, ports[0]))
+        died = time.monotonic()
+        pulling.kill()
+        for run in runs:
+            if run is not pulling:
+                succeeds(run.wait(), image)
+        assert time.monotonic() - died < 8
+    assert len(seen) == 2 and seen[1].startswith("bytes="), seen
+
+
+def has_port(pid, port):
+    """Whether this process has a connection from there."""
+    with contextlib.suppress(OSError):
+        sockets = {os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").removesuffix("]") for fd in os.listdir(f"/proc/{pid}/fd")}
+        lines = [line.split() for line in open(f"/proc/{pid}/net/tcp").read().splitlines()[1:]]
+        return any(fields[1].endswith(f":{port:04X}") and fields[9] in sockets for fields in lines)
+    return False
+
+
+def test_where_srun_cannot_be_reached_each_node_goes_alone():
+    image = big_image(1)
+    registry.repository("meeting/alone", image)
+    with Srun(2) as srun:
+        for number, variables in enumerate(({"SLURM_SCONTAINER_MEETING": "1:" + "0" * 32}, {"SLURM_SCONTAINER_MEETING": ""},
+                                            {"SLURM_SCONTAINER_MEETING": srun.variable[:-1] + ("0" if srun.variable[-1] != "0" else "1")}), 1):
+            began = time.monotonic()
+            result = succeeds(srun.start(0, "meeting/alone", variables=variables).wait(), image)
+            assert time.monotonic() - began < 4 and not result.warnings, result
+            assert len([path for path in fetched(registry, "meeting/alone") if "blobs" in path]) == 2 * number
+
+
+class Stranger:
+    """A program of the user's that has learned the step's token."""
+
+    def __init__(self, srun, name=b"node77"):
+        port, token = srun.variable.split(":")
+        self.srun = socket.create_connection(("127.0.0.1", int(port)), 5)
+        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet1", bytes.fromhex(token), name))
+
+    def say(self, kind, image=b"", port=0, indices=(), ip=b""):
+        self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b""))
+        place = self.srun.recv(RECORD.size, socket.MSG_WAITALL)
+        return RECORD.unpack(place) if len(place) == RECORD.size else None
+
+
+def order_of(image):
+    return hashlib.sha256(f"{image.digest} linux/amd64".encode()).digest()
+
+
+def test_a_false_node_of_the_user_s_is_not_believed():
+    earlier, image = big_image(1), big_image(1, layers=2)
+    registry.repository("meeting/earlier", earlier)
+    registry.repository("meeting/false", image)
+    liar = Liar(image)
+    with Srun(4) as srun:
+        succeeds(srun.start(0, "meeting/earlier").wait(), earlier)
+        stranger = Stranger(srun)
+        ip = ADDRESS.unpack_from(stranger.say(JOIN, order_of(earlier), 1)[8], 8)[0]
+        place = stranger.say(JOIN, order_of(image), liar.server.port, ip=ip)
+        assert place[:2] == (PLACE, 0), place
+        for node in (1, 2):
+            succeeds(srun.start(node, "meeting/false").wait(), image)
+        layers = {layer.digest for layer in image.layers}
+        assert any(name in layers for name, _ in liar.asked), "nobody has asked the false node"
+
+
+def test_a_step_that_asks_for_ever_only_spoils_its_own_places():
+    image = big_image(1)
+    registry.repository("meeting/flood", image)
+    with Srun(2) as srun:
+        for _ in range(30):
+            with contextlib.suppress(OSError):
+                stranger = Stranger(srun)
+                while stranger.say(JOIN, order_of(image), 1):
+                    pass
+        for _ in range(3):
+            with contextlib.suppress(OSError):
+                while Stranger(srun).say(MORE, order_of(image), 1, range(MOST)):
+                    pass
+        succeeds(srun.start(0, "meeting/flood").wait(), image)

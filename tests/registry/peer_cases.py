@@ -1,0 +1,405 @@
+"""The nodes of a step take an image from each other: each import here has a store of its own, as another node has."""
+
+import contextlib
+import fcntl
+import http.client
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+
+import agent
+from login_cases import wants_basic
+from scene import big_image, config, new_store, registry, succeeds
+from shared_cases import fetched, requests_of, slowly, wait_for
+from server import Server
+from step import DONE, LEFT, PROGRESS, Node, OnNode, Step
+from store_cases import image_of_its_own, refused
+from user import ALICE as SECRET
+
+
+def start(step, name, nodes=2, tag=":1", settings=None, answer=None, **options):
+    store = new_store()
+    run = agent.Import(store, f"{registry.name}/{name}{tag}", config=settings or config(), user=OnNode(step, answer),
+                       more=[f"meet={nodes}", *options.pop("more", [])], **options)
+    run.result.store = store
+    return run
+
+
+def on_nodes(step, name, count, image, **options):
+    runs = []
+    for number in range(count):
+        runs.append(start(step, name, count, **options))
+        wait_for(lambda joined=number + 1: len(step.nodes) >= joined)
+    return [succeeds(run.wait(), image) for run in runs]
+
+
+def relays():
+    """Process ids of the relays that this process's imports have started."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/comm") as comm, open(f"/proc/{pid}/stat") as stat:
+                if comm.read().strip() == "relay" and stat.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    found.append(int(pid))
+    return found
+
+
+@contextlib.contextmanager
+def no_relay_left():
+    before = set(relays())
+    try:
+        yield
+    finally:
+        for pid in set(relays()) - before:
+            os.kill(pid, signal.SIGKILL)
+
+
+def ask(node, path, key, method="GET", headers=None):
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=5)
+    connection.request(method, path, headers={"Authorization": "Bearer " + key.hex(), **(headers or {})})
+    return connection.getresponse()
+
+
+def test_nodes_of_a_step_are_one_pull():
+    image, step = big_image(4, layers=3), Step()
+    registry.repository("peers/app", image, slowly(0.2))
+    requests = requests_of(registry, "peers/app")
+    results = on_nodes(step, "peers/app", 4, image)
+    gets = fetched(registry, "peers/app")
+    assert len(gets) == len(set(gets)) == 5, gets
+    assert requests().count(("HEAD", "manifests")) == 4, requests()  # each is told whether its user may have it
+    assert not any(result.warnings for result in results), results
+    assert sorted(step.said(DONE)) == [0, 1, 2, 3] and not step.said(LEFT) and step.said(PROGRESS), step.told
+
+
+def test_a_tag_that_srun_has_resolved_is_one_pull_too():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/resolved", image)
+    settings = config()
+    on_nodes(step, "peers/resolved", 2, image, settings=settings, more=[f"resolved={image.digest}"])
+    gets = fetched(registry, "peers/resolved")
+    assert len(gets) == len(set(gets)), gets
+
+
+def test_a_layer_passes_through_a_node_while_it_comes():
+    image, step, go_on = big_image(3), Step(), threading.Event()
+
+    def halts(handler, kind, name):
+        if name != image.layers[0].digest:
+            return False
+        blob = image.layers[0].blob
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(blob)))
+        handler.end_headers()
+        handler.wfile.write(blob[:2_000_000])
+        handler.wfile.flush()
+        go_on.wait(20)
+        handler.wfile.write(blob[2_000_000:])
+        return True
+
+    registry.repository("peers/through", image, halts)
+    runs = [start(step, "peers/through") for _ in range(2)]
+    wait_for(lambda: len({index for kind, index, done, _ in step.told if kind == PROGRESS and done > 1_500_000}) == 2)
+    assert not step.said(DONE)
+    time.sleep(2.5)  # silence is no death
+    go_on.set()
+    for run in runs:
+        succeeds(run.wait(), image)
+    assert len([path for path in fetched(registry, "peers/through") if "blobs" in path]) == 2 and not step.asked_for_more, step.asked_for_more
+
+
+def big_and_slow(image, megabytes_a_second=4, after=None):
+    """A registry that takes its time for layers, and understands ranges; from a request of number `after` on it is fast."""
+    seen = []
+
+    def hook(handler, kind, name):
+        blob = next((layer.blob for layer in image.layers if layer.digest == name), None)
+        if blob is None:
+            return False
+        seen.append(handler.headers.get("Range", ""))
+        if after is not None and len(seen) > after:
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(blob)))
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for at in range(0, len(blob), 100_000):
+                handler.wfile.write(blob[at:at + 100_000])
+                time.sleep(0.1 / megabytes_a_second)
+        handler.close_connection = True
+        return True
+    return hook, seen
+
+
+def dies_in_the_middle(name, die):
+    """`die` gets the first of two runs and the step; the second has to go on where it was."""
+    image, step = big_image(4), Step()
+    hook, seen = big_and_slow(image, after=1)
+    registry.repository(name, image, hook)
+    before = set(relays())
+    first = start(step, name)
+    wait_for(lambda: len(step.nodes) == 1)
+    relay = (set(relays()) - before).pop()
+    second = start(step, name)
+    wait_for(lambda: any(index == 1 and done > 500_000 for _, index, done, _ in step.told))
+    died = time.monotonic()
+    die(first, relay)
+    result = succeeds(second.wait(), image)
+    assert time.monotonic() - died < 6, result
+    assert step.asked_for_more == [(1, (0,))], step.asked_for_more
+    assert len(seen) == 2 and int(seen[1].removeprefix("bytes=").rstrip("-")) > 500_000, seen
+    return first, image
+
+
+def test_who_loses_the_node_that_pulls_goes_on_at_the_registry_at_the_same_byte():
+    dies_in_the_middle("peers/leader", lambda first, relay: first.kill())
+
+
+def test_a_node_whose_relay_was_killed_pulls_on_and_others_go_elsewhere():
+    first, image = dies_in_the_middle("peers/relay", lambda first, relay: os.kill(relay, signal.SIGKILL))
+    succeeds(first.wait(), image)
+
+
+def test_a_node_that_says_nothing_any_more_is_left_within_two_seconds():
+    stopped = []
+
+    def stop(first, relay):
+        os.kill(relay, signal.SIGSTOP)
+        stopped.append(relay)
+    first, image = dies_in_the_middle("peers/silent", stop)
+    os.kill(stopped[0], signal.SIGKILL)
+    succeeds(first.wait(), image)
+
+
+def test_who_loses_its_node_goes_on_at_another_one():
+    image, step = big_image(4), Step(place=lambda index: [[], [0], [1, 0]][index])
+    hook, seen = big_and_slow(image)
+    registry.repository("peers/other", image, hook)
+    runs = []
+    for number in range(3):
+        runs.append(start(step, "peers/other", 3))
+        wait_for(lambda: len(step.nodes) > number)
+    wait_for(lambda: any(index == 2 and done > 300_000 for _, index, done, _ in step.told))
+    runs[1].kill()
+    for run in (runs[0], runs[2]):
+        succeeds(run.wait(), image)
+    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
+
+
+def test_a_private_image_is_for_those_whom_the_registry_lets_have_it_on_each_node():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/private", image, wants_basic)
+    first = start(step, "peers/private", answer=SECRET, uid=1001)
+    succeeds(first.wait(), image)
+    refused(start(step, "peers/private", uid=1002).wait())
+    second = start(step, "peers/private", answer=SECRET, uid=1001)
+    result = succeeds(second.wait(), image)
+    assert result.store.grants(1001)
+    gets = [path for path in fetched(registry, "peers/private") if "blobs" in path]
+    assert len(gets) == len(set(gets)), gets
+
+# --- nodes that lie ---
+
+class Liar:
+    """A user's own server in place of a node."""
+
+    def __init__(self, image):
+        self.image, self.asked = image, []
+        self.server = Server(address="0.0.0.0")
+        self.server.paths.append((".*", self.answer))
+
+    def answer(self, handler):
+        name = handler.path.split("?")[0].split("/")[-1]
+        self.asked.append((name, handler.headers.get("Authorization")))
+        if name in self.image.blobs() and not any(layer.digest == name for layer in self.image.layers):
+            return handler.answer(200, self.image.blobs()[name])
+        if name == self.image.digest:
+            return handler.answer(200, self.image.bytes)
+        layer = next((layer for layer in self.image.layers if layer.digest == name), None)
+        return handler.answer(200, bytes(len(layer.blob))) if layer else handler.answer(200, b"1")
+
+
+def test_a_node_that_sends_wrong_bytes_costs_a_line():
+    image, step = big_image(1, layers=2), Step()
+    registry.repository("peers/liar", image)
+    liars = [Liar(image), Liar(image)]
+    truthful = start(step, "peers/liar", 4)
+    succeeds(truthful.wait(), image)
+    for liar in liars:
+        step.nodes.append(Node(len(step.nodes), step.nodes[0].ip, liar.server.port))
+    step.place = lambda index: [1, 2, 0]
+    result = succeeds(start(step, "peers/liar", 4).wait(), image)
+    assert len([line for line in result.warnings if "sent wrong bytes" in line]) == 2, result
+    assert all(any(layer.digest == name for liar in liars for name, _ in liar.asked) for layer in image.layers[:1])
+
+
+def test_of_nodes_that_all_send_wrong_bytes_the_registry_is_asked_in_the_end():
+    image, step = big_image(1), Step()
+    registry.repository("peers/liars", image)
+    step.nodes = [Node(number, b"", Liar(image).server.port) for number in range(4)]
+
+    def place(index):
+        for node in step.nodes:
+            node.ip = step.nodes[index].ip
+        return range(index)
+    step.place = place
+    result = succeeds(start(step, "peers/liars", 5).wait(), image)
+    assert len([line for line in result.warnings if "sent wrong bytes" in line]) == 2, result
+
+
+def test_nodes_are_not_sent_where_they_may_not_go():
+    """The user writes what srun says: no service of this node, no privileged port, no other network; and whatever it is, only with the step's key."""
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/ssrf", image)
+    liar = Liar(image)
+    mapped = b"\0" * 10 + b"\xff\xff"
+    places = [(mapped + bytes((127, 0, 0, 1)), liar.server.port), (b"\0" * 15 + b"\1", liar.server.port),
+              (mapped + bytes((169, 254, 169, 254)), liar.server.port), (mapped + bytes((198, 51, 100, 9)), 5000), (None, 80)]
+
+    def place(index):
+        for node in step.nodes[:-1]:
+            node.ip = node.ip or step.nodes[-1].ip
+        return range(len(places))
+    step.nodes = [Node(number, ip, port) for number, (ip, port) in enumerate(places)]
+    step.place = place
+    succeeds(start(step, "peers/ssrf", 9).wait(), image)
+    assert not liar.asked and len(fetched(registry, "peers/ssrf")) == 4, liar.asked
+
+def test_nodes_that_cannot_be_reached_cost_no_more_than_three_of_them():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/firewall", image)
+    closed = [socket.create_server(("0.0.0.0", 0), backlog=0) for _ in range(8)]  # takes a connection or two, and says nothing
+    step.nodes = [Node(number, b"", one.getsockname()[1]) for number, one in enumerate(closed)]
+
+    def place(index):
+        for node in step.nodes:
+            node.ip = step.nodes[index].ip
+        return range(index)
+    step.place = place
+    result = succeeds(start(step, "peers/firewall", 9).wait(), image)
+    assert result.seconds < 8 and len([line for line in result.progress if "going on elsewhere" in line]) == 3, result
+
+# --- what a relay answers ---
+
+def test_a_relay_answers_who_has_the_key_of_the_step():
+    image, step = big_image(10), Step()
+    registry.repository("peers/answers", image)
+    succeeds(start(step, "peers/answers").wait(), image)
+    node, layer = step.nodes[0], image.layers[0]
+    path = f"/v2/any/blobs/{layer.digest}?node="
+    assert ask(node, path + "1", step.key).read() == layer.blob
+    part = ask(node, path + "1", step.key, headers={"Range": "bytes=1000000-"})
+    assert part.status == 206 and part.read() == layer.blob[1_000_000:] and part.headers["Content-Range"].startswith("bytes 1000000-")
+    assert ask(node, path + "1", step.key, headers={"Range": f"bytes={len(layer.blob)}-"}).status == 416
+    assert len(ask(node, "/alive", step.key).read()) <= 64
+    for key in (b"", bytes(32), step.key[:-1], step.key[:-1] + bytes([step.key[-1] ^ 1])):
+        assert ask(node, path + "1", key).status == 401 and ask(node, "/alive", key).status == 401
+    assert ask(node, f"/v2/any/blobs/sha256:{'0' * 64}?node=1", step.key).status == 404
+    assert ask(node, "/v2/any/blobs/etc/passwd?node=1", step.key).status == 404
+    assert ask(node, f"/v2/any/blobs/{layer.digest}", step.key).status == 404
+    assert ask(node, path + "1", step.key, method="DELETE").status == 405
+    # Four nodes at a time; the fifth is sent elsewhere, until one has ended.
+    open_ones = [ask(node, path + str(number), step.key) for number in range(1, 5)]
+    assert [one.status for one in open_ones] == [200] * 4
+    assert ask(node, path + "5", step.key).status == 503 and ask(node, path + "4", step.key).status == 200
+    for one in open_ones:
+        one.read()
+    wait_for(lambda: ask(node, path + "5", step.key).status == 200)
+
+
+def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/fds", image)
+    before = set(relays())
+    succeeds(start(step, "peers/fds", answer=SECRET).wait(), image)
+    relay = (set(relays()) - before).pop()
+    with open(f"/proc/{relay}/status") as status:
+        fields = dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
+    assert fields["Seccomp"].strip() == "2" and fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
+    if os.geteuid() == 0:
+        links = [os.readlink(f"/proc/{relay}/fd/{fd}") for fd in os.listdir(f"/proc/{relay}/fd")]
+        kinds = sorted(link.split(":")[0] for link in links if link != "/dev/null")
+        assert len([kind for kind in kinds if kind == "socket"]) == 1 and len(kinds) <= 8, links
+
+# --- how it ends ---
+
+def ends_with_agent(name, kill_import):
+    image, step = big_image(2), Step()
+    hook, _ = big_and_slow(image, 1 if kill_import else 50)
+    registry.repository(name, image, hook)
+    wrapper = tempfile.mktemp(suffix=".sh")
+    with open(wrapper, "w") as file:
+        file.write(f"#!/bin/sh\n{agent.IMPORT}\nsleep 100\n")
+    os.chmod(wrapper, 0o755)
+    before = set(relays())
+    run = start(step, name, program=wrapper)
+    wait_for(lambda: set(relays()) - before)
+    relay = (set(relays()) - before).pop()
+    if not kill_import:
+        wait_for(lambda: step.said(DONE))
+    time.sleep(0.5)
+    assert relay in relays(), "it has ended before the step"
+    run.process.kill()
+    began = time.monotonic()
+    wait_for(lambda: relay not in relays())
+    assert time.monotonic() - began < 5
+    os.unlink(wrapper)
+
+
+def test_a_relay_outlives_its_import_and_ends_with_the_agent():
+    ends_with_agent("peers/ends", False)
+
+
+def test_a_relay_ends_with_the_agent_in_the_middle_of_a_pull():
+    ends_with_agent("peers/cancelled", True)
+
+# --- without ---
+
+def test_a_node_that_cannot_serve_others_pulls_all_the_same():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/full", image)
+    refusals = ["no space left on device"]
+    result = succeeds(start(step, "peers/full", on_new_layer=lambda _: refusals.pop() if refusals else None).wait(), image)
+    assert LEFT in [kind for kind, *_ in step.told] and not step.said(DONE) and not result.warnings, step.told
+
+
+def test_a_node_whose_disk_fills_up_pulls_on_and_serves_nobody():
+    image, step = big_image(8, layers=2), Step()
+    registry.repository("peers/fills", image)
+
+    def small_disk():
+        file = os.memfd_create("spool", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, 5_000_000)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        return file
+    for nodes in (2, 3):  # from the registry, and from the first node
+        files = [small_disk()]
+        give = (lambda _, files=files: files.pop() if files else None) if nodes == 3 else None
+        result = succeeds(start(step, "peers/fills", nodes, on_new_layer=give).wait(), image)
+        assert not result.warnings, result
+    assert set(step.said(LEFT)) == {1}, step.told
+    step = Step()
+    files = [small_disk()]
+    succeeds(start(step, "peers/fills", on_new_layer=lambda _: files.pop() if files else None).wait(), image)
+    assert 0 in step.said(LEFT), step.told
+
+
+def test_nodes_that_are_not_to_meet_do_not():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/off", image)
+    for options in ({"nodes": 1}, {"nodes": 0}, {"settings": config("[peers]\nenabled = false")}, {"more": ["user_store=yes"]}):
+        succeeds(start(step, "peers/off", **options).wait(), image)
+    assert not step.nodes
+
+
+def test_without_srun_each_node_pulls_alone():
+    class Silent(Step):
+        def answer(self, record):
+            return None
+    image, step = image_of_its_own(), Silent()
+    registry.repository("peers/alone", image)
+    result = succeeds(start(step, "peers/alone").wait(), image)
+    assert result.seconds < 5 and not result.warnings, result

@@ -1,0 +1,204 @@
+"""The nodes of a step that lack an image take it from each other: what the registry is asked for, and what becomes of them if one dies.
+
+On the two nodes of all suites, or more: `tests/suites/run --nodes 8 peers`."""
+import contextlib
+import os
+import time
+
+from cluster import kill_all
+from command import await_true
+from harness import equal, expect, test
+from images import Image, probe
+from private_images_test import DOCKER, PRIVATE, in_home
+from site_files import rules
+from tags_test import Asked, publish, shown
+
+VARIABLE = "SLURM_SCONTAINER_MEETING"
+
+
+def everywhere(cluster):
+    """One task on each node."""
+    return (f"-N{len(cluster.nodes)}", f"-n{len(cluster.nodes)}")
+
+
+def publish_large(cluster, repository, layers=3, size=400_000):
+    """An image that a test can look at while it comes: name, digests of the layers, the first of which has the program."""
+    image = Image(f"suites/{repository}", [[("probe", probe()), ("content", b"same\n")], *([(f"noise{number}", os.urandom(size))] for number in range(layers - 1))])
+    return cluster.faulty.publish(image)
+
+
+def gets(asked):
+    return {what: count for what, count in asked.all().items() if what.startswith("GET")}
+
+
+def nodes_with(cluster, program):
+    return [node for node in cluster.nodes if cluster.processes(node, program)]
+
+
+@contextlib.contextmanager
+def half_way(cluster, repository, *options, layers=2):
+    """A step on all nodes whose last layer stops in the middle at the registry: yields the step, the node that has asked for it,
+    and the event that lets it go on."""
+    name, digests = publish_large(cluster, repository, layers)
+    gate = cluster.faulty.hold(digests[-1])
+    path = f"/v2/suites/{repository}/blobs/{digests[-1]}"
+    running = cluster.start_srun(*everywhere(cluster), *options, "/probe", "/content", image=name)
+    try:
+        await_true(lambda: cluster.faulty.clients[path], 15, "nobody asks for the layer")
+        await_true(lambda: len(nodes_with(cluster, "import")) == len(cluster.nodes), 10, "not all nodes pull")
+        time.sleep(0.5)  # the others are told where to take it from
+        yield running, node_of(cluster.faulty.clients[path][0]), gate
+    finally:
+        gate.set()
+        del cluster.faulty.slow[digests[-1]]
+
+
+def node_of(address):
+    return f"node{int(address.rpartition('.')[2]) - 10:02}"
+
+
+# --- what the registry sees ------------------------------------------------------------------------------------------
+
+@test
+def all_nodes_at_once_are_one_pull(cluster):
+    name, digests = publish_large(cluster, "peers-once")
+    asked = Asked(cluster, "peers-once")
+    equal(shown(cluster.srun(*everywhere(cluster), "/probe", "/content", image=name, timeout=90)), ["same"] * len(cluster.nodes), "content")
+    found = gets(asked)
+    equal(set(found.values()), {1}, f"how often each was fetched: {found}")
+    expect(len(found) == len(digests) + 2, f"fetched: {found}")
+    equal(asked.all().get("HEAD manifests/1"), 1, "requests for the tag")
+    cluster.must_be_quiet()
+
+
+@test
+def one_layer_that_is_missing_is_fetched_once(cluster):
+    name, _ = publish(cluster, "peers-half-a", b"half\n")
+    cluster.srun(*everywhere(cluster), "/probe", image=name).good()
+    image = Image("suites/peers-half", [[("probe", probe()), ("content", b"half\n")], [("noise", os.urandom(300_000))]])
+    name, digests = cluster.faulty.publish(image)
+    asked = Asked(cluster, "peers-half")
+    equal(shown(cluster.srun(*everywhere(cluster), "/probe", "/content", image=name)), ["half"] * len(cluster.nodes), "content")
+    equal(gets(asked).get(f"GET blobs/{digests[1]}"), 1, "requests for what is missing")
+
+
+@test
+def without_peers_every_node_asks(cluster):
+    name, digests = publish_large(cluster, "peers-off")
+    asked = Asked(cluster, "peers-off")
+    with rules(cluster, "[peers]\nenabled = false\n"):
+        equal(shown(cluster.srun(*everywhere(cluster), "/probe", "/content", image=name)), ["same"] * len(cluster.nodes), "content")
+    expect(all(gets(asked)[f"GET blobs/{digest}"] == len(cluster.nodes) for digest in digests), f"fetched: {gets(asked)}")
+
+
+@test
+def a_single_node_meets_nobody(cluster):
+    name, digests = publish_large(cluster, "peers-single", layers=2)
+    gate = cluster.faulty.hold(digests[-1])
+    running = cluster.start_srun("-N1", "-n1", "/probe", image=name)
+    try:
+        await_true(lambda: nodes_with(cluster, "import"), 10, "nobody pulls")
+        time.sleep(0.5)
+        equal(nodes_with(cluster, "relay") + nodes_with(cluster, "user-source"), [], "nodes with processes for others")
+    finally:
+        gate.set()
+    running.end(30).good()
+
+
+@test
+def where_srun_cannot_be_reached_every_node_pulls(cluster):
+    name, _ = publish(cluster, "peers-alone", b"alone\n")
+    for value in ("1:" + "0" * 32, "x", "%n:" + "0" * 32):
+        done = cluster.run("srun", *everywhere(cluster), f"--container-image={name}", f"--export=ALL,{VARIABLE}={value}", "/probe", "/content")
+        equal(shown(done), ["alone"] * len(cluster.nodes), f"content with {value}")
+        equal(done.errors(), [], "errors", done)
+
+
+@test
+def a_tag_that_srun_did_not_resolve_is_one_pull_too(cluster):
+    name, digests = publish_large(cluster, "peers-index")
+    asked = Asked(cluster, "peers-index")
+    manifest = next(reference for reference in cluster.faulty.manifests if reference.startswith("suites/peers-index@")).partition("@")[2]
+    cluster.srun(*everywhere(cluster), "/probe", image=name.replace(":1", f"@{manifest}")).good()
+    found = gets(asked)
+    expect(all(found[f"GET blobs/{digest}"] == 1 for digest in digests), f"fetched: {found}")
+
+
+# --- who dies --------------------------------------------------------------------------------------------------------
+
+@test
+def the_others_go_on_when_the_node_that_pulls_is_killed(cluster):
+    with half_way(cluster, "peers-kill") as (running, leader, gate):
+        kill_all(cluster.processes(leader, "import"))
+        time.sleep(0.2)
+        gate.set()
+        done = running.end(60)
+    equal(shown(done), ["same"] * (len(cluster.nodes) - 1), "content of the others")
+    expect(done.rc == 1 and "import exited" in done.err, "the node that was killed says nothing", done)
+    cluster.must_be_quiet()
+
+
+@test
+def a_relay_that_is_killed_costs_nothing_but_its_place(cluster):
+    with half_way(cluster, "peers-relay") as (running, leader, gate):
+        expect(cluster.processes(leader, "relay"), f"no relay on {leader}")
+        kill_all(cluster.processes(leader, "relay"))
+        time.sleep(0.2)
+        gate.set()
+        done = running.end(60)
+    equal(shown(done), ["same"] * len(cluster.nodes), "content")
+    cluster.must_be_quiet()
+
+
+@test
+def scancel_in_the_middle_leaves_nothing(cluster):
+    before = cluster.stores()
+    with half_way(cluster, "peers-cancel") as (running, _, _):
+        cluster.run("scancel", "--me").good()
+        done = running.end(30)
+        expect(done.rc != 0, "it was not cancelled", done)
+    cluster.await_idle()
+    cluster.must_be_quiet()
+    left = {node: set(cluster.store_entries(node)) - set(before[node]) for node in cluster.nodes}
+    expect(not any("tmp" in entry for entries in left.values() for entry in entries), f"left: {left}")
+
+
+@test
+def srun_ends_though_nodes_are_connected(cluster):
+    with half_way(cluster, "peers-srun") as (running, _, _):
+        kill_all(cluster.everybody("srun"))
+        running.end(10)
+    cluster.run("scancel", "--me")
+    cluster.await_idle()
+    cluster.must_be_quiet()
+
+
+# --- rights ----------------------------------------------------------------------------------------------------------
+
+@test
+def a_private_image_is_for_its_user_on_every_node(cluster):
+    for node in cluster.nodes:
+        cluster.root(node, "sh", "-c", "scontainer rm --force registry:5001/suites/base:1 2>/dev/null; true")
+    with in_home(cluster, ".docker/config.json", DOCKER):
+        cluster.srun(*everywhere(cluster), "true", image=PRIVATE, timeout=60).good()
+    for node in cluster.nodes:
+        done = cluster.srun("-w", node, "true", image=PRIVATE, user="bob")
+        expect(done.rc == 1 and "scontainer login registry:5001" in done.err, f"bob has got alice's image on {node}", done)
+
+
+@test
+def no_program_of_the_user_sees_where_srun_listens(cluster):
+    for image in ("base", None):
+        options = [f"--container-image={cluster.name_of(image)}"] if image else []
+        done = cluster.run("srun", *everywhere(cluster), *options, "sh", "-c", f"env | grep -c {VARIABLE}; true", env=[f"{VARIABLE}=1:x"])
+        equal(set(done.good().split()), {"0"}, "variables")
+
+
+# --- what the user sees ----------------------------------------------------------------------------------------------
+
+@test
+def srun_tells_how_all_nodes_get_on(cluster):
+    with half_way(cluster, "peers-line") as (running, _, gate):
+        running.await_text(f"pulling on {len(cluster.nodes)} nodes, slowest node", 10)
+        gate.set()
+        running.end(30).good()

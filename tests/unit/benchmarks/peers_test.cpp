@@ -1,0 +1,103 @@
+// What the order of the nodes that take an image from each other promises, by simulation; benchmarks/README.md says what of it is true.
+#include <cmath>
+
+#include "benchmarks/peers/simulation.hpp"
+#include "unit/test.hpp"
+
+using namespace spc::bench;
+
+namespace {
+
+constexpr double kMeasured = 0.14e9, kFast = 1e9;
+
+Scenario step_of_1024(double gbits, double rate, Fault fault = Fault::none) {
+  Scenario one;
+  one.link = gbits * 1e9 / 8;
+  one.rate = rate;
+  one.fault = fault;
+  one.chunk = 8 << 20;  // an eighth of the time
+  return one;
+}
+
+Outcome all_ready(const Scenario& scenario) {
+  const auto outcome = simulate(scenario);
+  CHECK(outcome.ready == outcome.counted);
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("1,024 nodes, 25 and 100 Gb/s: the registry sends the image once, and the last node waits at most 1.3 times as long as one alone") {
+  for (const double gbits : {25., 100.}) {
+    for (const double rate : {kMeasured, kFast}) {
+      INFO(gbits, " Gb/s, ", rate);
+      const auto outcome = all_ready(step_of_1024(gbits, rate));
+      CHECK(outcome.counted == 1024);
+      CHECK(outcome.registry == 1.0);
+      CHECK(outcome.askers == 1);
+      CHECK(outcome.ratio() <= 1.3);
+      CHECK(outcome.ratio() >= 1.0);
+      CHECK(outcome.egress_max <= 2.0);
+      CHECK(outcome.moves + outcome.failovers + outcome.refused == 0);
+    }
+  }
+}
+
+TEST_CASE("where nothing fails the simulation takes as long as the arithmetic of a tree says") {
+  for (const std::uint32_t fanout : {2U, 4U}) {
+    auto one = step_of_1024(25, 0);  // the leader has it
+    one.fanout = fanout;
+    one.spread = one.jitter = one.connect = 0;
+    const double depth = fanout == 2 ? 10 : 5;
+    const double wanted = fanout * one.image / one.link + depth * (fanout * one.chunk / one.link + one.latency);
+    const double found = simulate(one).longest;
+    INFO(found, " s, by arithmetic ", wanted);
+    CHECK(std::fabs(found - wanted) < 0.1 * wanted);
+  }
+}
+
+TEST_CASE("the death of the leader costs less than 2 s, the loss of its node less than 2.5 s, and the registry goes on where it was") {
+  const double sound = all_ready(step_of_1024(25, kFast)).longest;
+  const auto killed = all_ready(step_of_1024(25, kFast, Fault::leader_killed));
+  CHECK(killed.longest - sound < 2);
+  CHECK(killed.registry <= 1.1);
+  CHECK(killed.askers == 2);
+  const auto lost = all_ready(step_of_1024(25, kFast, Fault::leader_lost));
+  CHECK(lost.longest - sound < 2.5);
+  CHECK(lost.longest > killed.longest);
+  CHECK(lost.askers == 2);
+}
+
+TEST_CASE("1 % of the nodes may die: 1.4 times, and the registry sends nothing more") {
+  for (const double rate : {kMeasured, kFast}) {
+    INFO(rate);
+    const auto killed = all_ready(step_of_1024(25, rate, Fault::relays_killed));
+    CHECK(killed.ratio() <= 1.4);
+    CHECK(killed.registry == 1.0);
+    CHECK(killed.failovers > 0);
+  }
+  const auto lost = all_ready(step_of_1024(25, kMeasured, Fault::relays_lost));
+  CHECK(lost.ratio() <= 1.4);
+  CHECK(lost.registry == 1.0);
+  // A second without bytes is most of the time that a fast node takes: only with earlier questions.
+  auto fast = step_of_1024(25, kFast, Fault::relays_lost);
+  CHECK(all_ready(fast).ratio() <= 1.8);
+  fast.alive = 0.1;
+  CHECK(all_ready(fast).ratio() <= 1.4);
+}
+
+TEST_CASE("a slow relay holds up nobody for long, nor do slow converters, and a part that is cut off asks the registry by few nodes") {
+  const auto slow = all_ready(step_of_1024(25, kFast, Fault::slow_relay));
+  CHECK(slow.ratio() <= 2.2);
+  CHECK(slow.moves > 0);
+  CHECK(slow.registry == 1.0);
+  auto straggling = step_of_1024(25, kFast);
+  straggling.stragglers = 0.01;
+  const auto others = all_ready(straggling);
+  CHECK(others.counted < 1024);
+  CHECK(others.ratio() <= 1.3);
+  const auto parted = all_ready(step_of_1024(25, kMeasured, Fault::partition));
+  CHECK(parted.counted == 1024);
+  CHECK(parted.registry <= 3);
+  CHECK(parted.ratio() <= 1.4);
+}

@@ -1,0 +1,188 @@
+#include "image/relay/relay.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/sha256.hpp"
+#include "unit/test.hpp"
+
+using namespace spc;
+
+namespace {
+
+constexpr std::uint64_t kSize = 24 << 20;  // more than sockets hold
+
+/// A relay of this process, with one blob; time goes on where it is asked to.
+struct OneRelay {
+  SharedBoard board = SharedBoard::create().value();
+  UniqueFd spool{::memfd_create("spool", MFD_CLOEXEC)};
+  UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
+  std::uint16_t port = 0;
+  Digest blob = Sha256::of("a blob");
+  std::unique_ptr<Relay> relay;
+
+  explicit OneRelay(const RelayLimits& limits = {}) {
+    sockaddr_in here{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof here;
+    REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&here), size) == 0);
+    REQUIRE(::listen(listener.get(), 16) == 0);
+    REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&here), &size) == 0);
+    port = ntohs(here.sin_port);
+    board->key.fill(0x5a);
+    board->fanout = 2;
+    relay = Relay::create(*board, listener.get(), spool.get(), limits).value();
+  }
+
+  void add(std::uint64_t have) {
+    auto& entry = board->entries[0];
+    entry.blob = blob;
+    entry.size = kSize;
+    board->count = 1;
+    grow(have);
+  }
+  void grow(std::uint64_t have) {
+    REQUIRE(::ftruncate(spool.get(), static_cast<off_t>(have)) == 0);
+    board->entries[0].have = have;
+  }
+  void run(std::chrono::milliseconds time) {
+    for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;) {
+      relay->wait(std::chrono::milliseconds(5), {});
+      relay->work();
+    }
+  }
+};
+
+/// Who asks it.
+struct Asking {
+  OneRelay& server;
+  UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::string said;
+  bool is_over = false;
+
+  Asking(OneRelay& of, const std::string& path, int node = 1, const std::string& more = "") : server(of) {
+    sockaddr_in there{.sin_family = AF_INET, .sin_port = htons(of.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    REQUIRE(::connect(socket.get(), reinterpret_cast<sockaddr*>(&there), sizeof there) == 0);
+    std::string key;
+    for (int i = 0; i < 32; ++i) key += "5a";
+    const std::string text = "GET " + path + "?node=" + std::to_string(node) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key +
+                             "\r\n" + more + "\r\n";
+    REQUIRE(::send(socket.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  }
+  static std::string of_blob(const OneRelay& relay) { return "/v2/x/blobs/" + relay.blob.str(); }
+
+  /// Lets the relay work until there are so many bytes, or nothing more comes for a moment.
+  std::string& read(std::size_t wanted) {
+    std::string part(1 << 20, '\0');
+    for (int quiet = 0; quiet < 20 && said.size() < wanted && !is_over;) {
+      server.run(std::chrono::milliseconds(5));
+      const ssize_t got = ::recv(socket.get(), part.data(), part.size(), MSG_DONTWAIT);
+      if (got > 0) said.append(part.data(), static_cast<std::size_t>(got));
+      is_over = got == 0;
+      quiet = got > 0 ? 0 : quiet + 1;
+    }
+    return said;
+  }
+  [[nodiscard]] std::size_t body() const { return said.size() - (said.find("\r\n\r\n") + 4); }
+  bool is(const std::string& status) { return read(12).starts_with("HTTP/1.1 " + status); }
+};
+
+}  // namespace
+
+TEST_CASE("a reader that is ahead of the writer waits, and gets all of it") {
+  OneRelay server;
+  server.add(1 << 20);
+  Asking reader(server, Asking::of_blob(server));
+  reader.read(kSize);
+  CHECK(reader.is("200"));
+  CHECK(reader.body() == 1 << 20);
+  server.grow(3 << 20);
+  reader.read(kSize);
+  CHECK(reader.body() == 3 << 20);
+  CHECK(!reader.is_over);
+  server.grow(kSize);
+  server.board->entries[0].state = BlobState::complete;
+  reader.read(kSize + 1000);
+  CHECK(reader.body() == kSize);
+}
+
+TEST_CASE("a blob that is not on the board yet is waited for, one that will not be is not found") {
+  OneRelay server;
+  Asking early(server, Asking::of_blob(server));
+  CHECK(early.read(12).empty());
+  server.add(kSize);
+  CHECK(early.is("200"));
+  Asking never(server, "/v2/x/blobs/" + Sha256::of("another").str());
+  CHECK(never.read(12).empty());
+  server.board->is_closed = 1;
+  CHECK(never.is("404"));
+}
+
+TEST_CASE("a blob whose writer has died is cut off, one that is complete is not") {
+  OneRelay server;
+  server.add(1 << 20);
+  Asking reader(server, Asking::of_blob(server));
+  reader.read(kSize);
+  server.relay->end_of_import();
+  reader.read(kSize);
+  CHECK(reader.is_over);
+  CHECK(reader.body() == 1 << 20);
+  Asking after(server, Asking::of_blob(server));
+  CHECK(after.is("404"));
+  server.grow(kSize);
+  Asking complete(server, Asking::of_blob(server), 1, "Range: bytes=25000000-\r\n");
+  CHECK(complete.is("206"));
+  complete.read(complete.said.find("\r\n\r\n") + 4 + kSize - 25000000);
+  CHECK(complete.body() == kSize - 25000000);
+}
+
+TEST_CASE("a blob that was wrong is cut off") {
+  OneRelay server;
+  server.add(1 << 20);
+  Asking reader(server, Asking::of_blob(server));
+  reader.read(kSize);
+  server.board->entries[0].state = BlobState::gone;
+  reader.read(kSize);
+  CHECK(reader.is_over);
+}
+
+TEST_CASE("a node that takes nothing is cut off, and another has its place") {
+  OneRelay server({.stalled_seconds = 1});
+  server.add(kSize);
+  server.board->fanout = 0;  // two nodes, the refuge
+  Asking first(server, Asking::of_blob(server), 1);
+  Asking second(server, Asking::of_blob(server), 2);
+  server.run(std::chrono::milliseconds(50));
+  Asking third(server, Asking::of_blob(server), 3);
+  CHECK(third.is("503"));
+  server.run(std::chrono::milliseconds(2500));
+  Asking again(server, Asking::of_blob(server), 3);
+  CHECK(again.is("200"));
+}
+
+TEST_CASE("garbage in place of a request harms nobody") {
+  OneRelay server;
+  server.add(kSize);
+  for (const char* text : {"\r\n\r\n", "GET", "\x16\x03\x01", "GET / HTTP/9.9\r\n\r\n", "GET /v2/x/blobs/sha256:zz HTTP/1.1\r\n\r\n"}) {
+    Asking one(server, Asking::of_blob(server));
+    UniqueFd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in there{.sin_family = AF_INET, .sin_port = htons(server.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    REQUIRE(::connect(raw.get(), reinterpret_cast<sockaddr*>(&there), sizeof there) == 0);
+    [[maybe_unused]] const ssize_t sent = ::send(raw.get(), text, std::string_view(text).size(), MSG_NOSIGNAL);
+    CHECK(one.is("200"));
+  }
+  server.run(std::chrono::milliseconds(50));
+  CHECK(Asking(server, "/alive").is("200"));
+}
+
+TEST_CASE("whoever else maps a board can only read it") {
+  const SharedBoard board = SharedBoard::create().value();
+  CHECK(::mmap(nullptr, sizeof(RelayBoard), PROT_READ | PROT_WRITE, MAP_SHARED, board.file(), 0) == MAP_FAILED);
+  CHECK(SharedBoard::open(board.file()));
+}

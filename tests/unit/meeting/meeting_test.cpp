@@ -1,0 +1,308 @@
+#include "meeting/meeting.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "unit/test.hpp"
+
+using namespace spc;
+using namespace std::chrono;
+
+namespace {
+
+const Digest kImage{{1, 2, 3}};
+
+/// A node of the step.
+struct Node {
+  UniqueFd socket;
+
+  explicit Node(std::uint16_t port) : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in where{};
+    where.sin_family = AF_INET;
+    where.sin_port = htons(port);
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0);
+  }
+  Node(const MeetingAddress& srun, const char* name) : Node(srun.port) {
+    MeetingHello hello;
+    hello.token = srun.token;
+    std::strncpy(hello.node.data(), name, hello.node.size() - 1);
+    REQUIRE(send(hello));
+  }
+
+  template <typename Message>
+  [[nodiscard]] bool send(const Message& message) const {
+    return ::send(socket.get(), &message, sizeof message, MSG_NOSIGNAL) == sizeof message;
+  }
+  [[nodiscard]] std::optional<MeetingRecord> receive() const {
+    MeetingRecord record;
+    pollfd waiting{.fd = socket.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&waiting, 1, 3000) <= 0) return std::nullopt;
+    const ssize_t got = ::recv(socket.get(), &record, sizeof record, MSG_WAITALL);
+    return got == sizeof record ? std::optional(record) : std::nullopt;
+  }
+  [[nodiscard]] bool send_join(std::uint32_t node_id, std::uint16_t port = 5000, const Digest& image = kImage) const {
+    MeetingRecord record;
+    record.kind = MeetingKind::join;
+    record.image = image;
+    record.node_id = node_id;
+    record.addresses[0].port = port;
+    return send(record);
+  }
+  [[nodiscard]] std::optional<MeetingRecord> join(std::uint32_t node_id, std::uint16_t port = 5000) const {
+    return send_join(node_id, port) ? receive() : std::nullopt;
+  }
+  [[nodiscard]] std::optional<MeetingRecord> more(std::vector<std::uint32_t> without) const {
+    MeetingRecord record;
+    record.kind = MeetingKind::more;
+    for (const auto index : without) record.indices[record.count++] = index;
+    return send(record) ? receive() : std::nullopt;
+  }
+  void tell(MeetingKind kind, std::uint64_t done = 0, std::uint64_t total = 0) const {
+    MeetingRecord record;
+    record.kind = kind;
+    record.done = done;
+    record.total = total;
+    CHECK(send(record));
+  }
+  [[nodiscard]] bool is_dropped() const { return !receive(); }
+};
+
+struct Srun {
+  Meeting meeting;
+  MeetingAddress address;
+  std::mutex mutex;
+  std::vector<std::string> lines;
+
+  explicit Srun(std::uint32_t nodes = 8) {
+    auto opened = meeting.open();
+    REQUIRE(opened.has_value());
+    address = *opened;
+    meeting.start(nodes, [this](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      lines.push_back(line);
+    });
+  }
+  ~Srun() { meeting.stop(); }
+  std::string first_line() {
+    for (int tries = 0; tries < 300; ++tries, ::usleep(10'000)) {
+      const std::lock_guard lock(mutex);
+      if (!lines.empty()) return lines.front();
+    }
+    return {};
+  }
+};
+
+milliseconds took(const auto& what) {
+  const auto begin = steady_clock::now();
+  what();
+  return duration_cast<milliseconds>(steady_clock::now() - begin);
+}
+
+milliseconds cpu_of_process() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1'000'000);
+}
+
+}  // namespace
+
+TEST_CASE("nodes get places in the order in which they ask, and take from those before them") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02");
+  const auto one = first.join(0), two = second.join(1, 6000);
+  REQUIRE(one);
+  REQUIRE(two);
+  CHECK(one->kind == MeetingKind::place);
+  CHECK(one->index == 0);
+  CHECK(one->count == 0);
+  CHECK(two->index == 1);
+  REQUIRE(two->count == 1);
+  CHECK(two->sources[0].index == 0);
+  CHECK(two->sources[0].at.port == 5000);
+  CHECK(two->image == kImage);
+  CHECK(one->key == two->key);
+  CHECK(one->key != PeerKey{});
+}
+
+TEST_CASE("a relay that does not know its address is found where srun sees its node") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02");
+  REQUIRE(first.join(0));
+  const auto place = second.join(1);
+  REQUIRE(place);
+  const std::array<std::uint8_t, 16> loopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  CHECK(place->sources[0].at.ip == loopback);
+}
+
+TEST_CASE("each image has an order and a key of its own") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02");
+  const auto one = first.join(0);
+  REQUIRE(second.send_join(1, 5000, Digest{{9}}));
+  const auto two = second.receive();
+  REQUIRE(one);
+  REQUIRE(two);
+  CHECK(two->index == 0);
+  CHECK(two->count == 0);
+  CHECK(one->key != two->key);
+}
+
+TEST_CASE("a node that is gone is no source any more, unless it has the image") {
+  Srun srun;
+  auto first = std::make_unique<Node>(srun.address, "node01");
+  auto second = std::make_unique<Node>(srun.address, "node02");
+  REQUIRE(first->join(0));
+  REQUIRE(second->join(1));
+  first->tell(MeetingKind::done);
+  CHECK(first->more({})->count == 0);  // srun has read what came before
+  CHECK(second->more({})->count == 1);
+  first.reset();
+  second.reset();
+  ::usleep(100'000);
+  const auto place = Node(srun.address, "node03").join(2);
+  REQUIRE(place);
+  CHECK(place->index == 2);
+  REQUIRE(place->count == 1);
+  CHECK(place->sources[0].index == 0);
+}
+
+TEST_CASE("who finds a source dead is sent elsewhere, and in the end to the registry") {
+  Srun srun;
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (std::uint32_t id = 0; id < 4; ++id) {
+    nodes.push_back(std::make_unique<Node>(srun.address, "node"));
+    REQUIRE(nodes.back()->join(id));
+  }
+  const auto without = nodes[3]->more({1});
+  REQUIRE(without);
+  REQUIRE(without->count > 0);
+  for (std::uint32_t i = 0; i < without->count; ++i) CHECK(without->sources[i].index != 1);
+  const auto alone = nodes[3]->more({0, 1, 2});
+  REQUIRE(alone);
+  CHECK(alone->count == 0);
+}
+
+TEST_CASE("who says that his relay has ended is no source any more") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02");
+  REQUIRE(first.join(0));
+  first.tell(MeetingKind::left);
+  REQUIRE(first.more({}));
+  CHECK(second.join(1)->count == 0);
+}
+
+TEST_CASE("without the token nobody is answered") {
+  Srun srun;
+  MeetingAddress wrong = srun.address;
+  wrong.token[15] ^= 1;
+  Node forger(wrong, "node01");
+  CHECK(forger.is_dropped());
+  Node nameless(srun.address, "node\n01");
+  CHECK(nameless.is_dropped());
+  Node noise(srun.address.port);
+  const std::string text(10'000, 'x');
+  CHECK(::send(noise.socket.get(), text.data(), text.size(), MSG_NOSIGNAL) > 0);
+  CHECK(noise.is_dropped());
+  Node silent(srun.address.port);
+  CHECK(took([&] { CHECK(silent.is_dropped()); }) < 2000ms);
+  CHECK(Node(srun.address, "node01").join(0));
+}
+
+TEST_CASE("what makes no sense ends the connection of who says it") {
+  Srun srun;
+  Node first(srun.address, "node01");
+  MeetingRecord record;
+  record.kind = MeetingKind::more;
+  CHECK(first.send(record));  // before a join
+  CHECK(first.is_dropped());
+  Node second(srun.address, "node02");
+  REQUIRE(second.join(0));
+  record.count = 1000;
+  CHECK(second.send(record));
+  CHECK(second.is_dropped());
+  Node third(srun.address, "node03");
+  REQUIRE(third.join(0));
+  record.kind = static_cast<MeetingKind>(77);
+  CHECK(third.send(record));
+  CHECK(third.is_dropped());
+}
+
+TEST_CASE("there are no more connections, places and questions than so many") {
+  Srun srun(2);
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (int i = 0; i < 18; ++i) nodes.push_back(std::make_unique<Node>(srun.address, "node01"));
+  REQUIRE(nodes.back()->join(0));
+  Node late(srun.address.port);
+  CHECK(late.is_dropped());
+  int places = 1;
+  while (places < 1000 && nodes[0]->join(0)) ++places;
+  CHECK(places == 4 * 18);
+  int questions = 0;
+  while (questions < 1000 && nodes.back()->more({})) ++questions;
+  CHECK(questions == 64);
+}
+
+TEST_CASE("one line tells of all nodes") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02");
+  REQUIRE(first.join(0));
+  REQUIRE(second.join(1));
+  first.tell(MeetingKind::progress, 900'000'000, 1'000'000'000);
+  second.tell(MeetingKind::progress, 620'000'000, 1'000'000'000);
+  CHECK(srun.first_line() == "pulling on 2 nodes, slowest node02 at 62 % of 1000 MB");
+}
+
+TEST_CASE("it ends at once whatever the nodes do") {
+  auto srun = std::make_unique<Srun>();
+  Node first(srun->address, "node01"), silent(srun->address.port);
+  REQUIRE(first.join(0));
+  CHECK(took([&] { srun.reset(); }) < 200ms);
+  Meeting never_started;
+  REQUIRE(never_started.open());
+}
+
+TEST_CASE("1024 nodes are told within a tenth of a second") {
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const rlimit before = files;
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 8192);
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 4096) return;
+  {
+    Srun srun(1024);
+    std::vector<std::unique_ptr<Node>> nodes;
+    for (int i = 0; i < 1024; ++i) nodes.push_back(std::make_unique<Node>(srun.address, "node"));
+    ::usleep(50'000);  // the hellos are read
+    const auto cpu = cpu_of_process();
+    std::uint32_t told = 0;
+    const auto whole = took([&] {
+      for (std::uint32_t i = 0; i < nodes.size(); ++i) REQUIRE(nodes[i]->send_join(i));
+      for (const auto& node : nodes) told += node->receive() ? 1 : 0;
+    });
+    MESSAGE("1024 joins: ", whole.count(), " ms, ", (cpu_of_process() - cpu).count(), " ms of CPU with the nodes' side");
+    CHECK(told == 1024);
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST_CASE("where srun listens is read as it was written") {
+  const MeetingAddress address{.port = 54321, .token = {0, 1, 255}};
+  const auto read = MeetingAddress::parse(address.variable());
+  REQUIRE(read);
+  CHECK(read->port == 54321);
+  CHECK(read->token == address.token);
+  for (const char* text : {"", ":", "1:ff", "70000:00000000000000000000000000000000", "1:zz000000000000000000000000000000",
+                           "0:00000000000000000000000000000000", "x:00000000000000000000000000000000"}) {
+    CHECK_FALSE(MeetingAddress::parse(text));
+  }
+}
