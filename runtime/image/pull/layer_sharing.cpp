@@ -8,7 +8,7 @@
 namespace spc {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{250};
+constexpr std::chrono::milliseconds kPause{500};
 
 /// Without the converted layers: as long as they may take at 8 MB/s.
 std::chrono::seconds patience_with(const std::vector<ImageLayer>& layers) {
@@ -88,6 +88,7 @@ Result<std::optional<Digest>> LayerSharing::take_one(const ImageLayer& layer) {
 }
 
 Result<bool> LayerSharing::copy_as(const ImageLayer& layer, const Digest& name) {
+  if (!shared_.has_layer(shared_layer(layer, name))) return false;
   UniqueFd file = SPC_TRY(agent_.new_layer());
   if (!SPC_TRY(shared_.copy_layer(shared_layer(layer, name), file.get()))) return false;
   FileSync sync(file.get());
