@@ -30,7 +30,8 @@ Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
   std::vector<std::byte> piece(kPieceBytes);
   Sha256 hash;
   for (std::uint64_t at = 0; at < size;) {
-    const ssize_t got = ::pread(from, piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at)), static_cast<off_t>(at));
+    const ssize_t got = ::pread(from, piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at)),
+                                static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, "read it");
     const auto bytes = std::span(piece).first(static_cast<std::size_t>(got));
@@ -59,8 +60,8 @@ Result<bool> SharedStore::copy_layer(const Layer& layer, int to) const {
   const auto size = static_cast<std::uint64_t>(status.st_size);
   Digest wanted;
   const bool has_sum = size > wanted.bytes.size() &&
-                       ::pread(file.get(), wanted.bytes.data(), wanted.bytes.size(), static_cast<off_t>(size - wanted.bytes.size())) ==
-                           static_cast<ssize_t>(wanted.bytes.size());
+                       ::pread(file.get(), wanted.bytes.data(), wanted.bytes.size(),
+                               static_cast<off_t>(size - wanted.bytes.size())) == static_cast<ssize_t>(wanted.bytes.size());
   const std::string what = formatted("layer {} of shared store {}", in_quotes(layer.name.str()), in_quotes(directory_));
   if (has_sum && SPC_TRY_DURING("copy " + what, copy_bytes(file.get(), to, size - wanted.bytes.size())) == wanted) {
     ::futimens(file.get(), nullptr);
