@@ -52,7 +52,8 @@ Result<void> read_layers(const Manifest& manifest, Repository& repository, HttpC
 Result<void> check_all_there(const Manifest& manifest, const SharedStore& store, const std::string& place) {
   for (const Descriptor& layer : manifest.layers) {
     if (store.find(layer.digest, layer.size, place)) continue;
-    return Error(ErrorKind::no_space, formatted("layer {} is not in shared store {}", in_quotes(layer.digest.str()), in_quotes(store.directory())))
+    return Error(ErrorKind::no_space,
+                 formatted("layer {} is not in shared store {}", in_quotes(layer.digest.str()), in_quotes(store.directory())))
         .hint("it has no room for it, or cannot be written");
   }
   return {};

@@ -8,7 +8,7 @@
 namespace spc {
 namespace {
 
-constexpr std::chrono::milliseconds kPause{250};
+constexpr std::chrono::milliseconds kPause{500};
 
 /// Without the converted layers: as long as they may take at 8 MB/s.
 std::chrono::seconds patience_with(const std::vector<ImageLayer>& layers) {
@@ -18,7 +18,9 @@ std::chrono::seconds patience_with(const std::vector<ImageLayer>& layers) {
 }
 
 std::string form_text(const LayerLimits& form) {
-  const char* const compression = form.compression == LayerCompression::zstd ? "zstd" : form.compression == LayerCompression::lz4 ? "lz4" : "none";
+  const char* const compression = form.compression == LayerCompression::zstd  ? "zstd"
+                                  : form.compression == LayerCompression::lz4 ? "lz4"
+                                                                              : "none";
   return formatted("{}-{}-{}", kLayerFormat, form.format == LayerFormat::erofs ? "erofs" : "squashfs", compression);
 }
 
@@ -26,7 +28,13 @@ std::string form_text(const LayerLimits& form) {
 
 LayerSharing::LayerSharing(const SharedStore& shared, std::string place, const Digest& image, const LayerLimits& form,
                            const ImageStore& store, AgentLink& agent, LayerRights& rights)
-    : shared_(shared), place_(std::move(place)), image_(image), form_(form_text(form)), store_(store), agent_(agent), rights_(rights) {}
+    : shared_(shared),
+      place_(std::move(place)),
+      image_(image),
+      form_(form_text(form)),
+      store_(store),
+      agent_(agent),
+      rights_(rights) {}
 
 SharedStore::Layer LayerSharing::shared_layer(const ImageLayer& layer, const Digest& name) const {
   return {.form = form_, .name = name, .blob = layer.blob.digest, .place = place_};
@@ -88,6 +96,7 @@ Result<std::optional<Digest>> LayerSharing::take_one(const ImageLayer& layer) {
 }
 
 Result<bool> LayerSharing::copy_as(const ImageLayer& layer, const Digest& name) {
+  if (!shared_.has_layer(shared_layer(layer, name))) return false;
   UniqueFd file = SPC_TRY(agent_.new_layer());
   if (!SPC_TRY(shared_.copy_layer(shared_layer(layer, name), file.get()))) return false;
   FileSync sync(file.get());

@@ -17,6 +17,12 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
+/// NFS may remember for half a minute what was not there.
+void ask_server(int directory) {
+  struct statx now {};
+  ::statx(directory, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_MTIME, &now);
+}
+
 std::string path_of(const SharedStore::Layer& layer) { return layer.form + "/" + layer.name.hex(); }
 
 /// Reads from its beginning; returns the digest of these bytes.
@@ -24,7 +30,8 @@ Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
   std::vector<std::byte> piece(kPieceBytes);
   Sha256 hash;
   for (std::uint64_t at = 0; at < size;) {
-    const ssize_t got = ::pread(from, piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at)), static_cast<off_t>(at));
+    const ssize_t got = ::pread(from, piece.data(), static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at)),
+                                static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, "read it");
     const auto bytes = std::span(piece).first(static_cast<std::size_t>(got));
@@ -37,6 +44,14 @@ Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
 
 }  // namespace
 
+bool SharedStore::has_layer(const Layer& layer) const {
+  ask_server(layers_.get());
+  const UniqueFd form(::openat(layers_.get(), layer.form.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!form) return false;
+  ask_server(form.get());
+  return ::faccessat(form.get(), layer.name.hex().c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 Result<bool> SharedStore::copy_layer(const Layer& layer, int to) const {
   if (!has_delivered(layer.place, layer.blob)) return false;
   const UniqueFd file(::openat(layers_.get(), path_of(layer).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -45,8 +60,8 @@ Result<bool> SharedStore::copy_layer(const Layer& layer, int to) const {
   const auto size = static_cast<std::uint64_t>(status.st_size);
   Digest wanted;
   const bool has_sum = size > wanted.bytes.size() &&
-                       ::pread(file.get(), wanted.bytes.data(), wanted.bytes.size(), static_cast<off_t>(size - wanted.bytes.size())) ==
-                           static_cast<ssize_t>(wanted.bytes.size());
+                       ::pread(file.get(), wanted.bytes.data(), wanted.bytes.size(),
+                               static_cast<off_t>(size - wanted.bytes.size())) == static_cast<ssize_t>(wanted.bytes.size());
   const std::string what = formatted("layer {} of shared store {}", in_quotes(layer.name.str()), in_quotes(directory_));
   if (has_sum && SPC_TRY_DURING("copy " + what, copy_bytes(file.get(), to, size - wanted.bytes.size())) == wanted) {
     ::futimens(file.get(), nullptr);

@@ -26,7 +26,8 @@ UniqueFd opened_again(int directory, const char* name = ".") {
 
 std::optional<struct stat> file_at(const DirectoryReader& files) {
   struct stat status {};
-  const bool is_file = ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
+  const bool is_file =
+      ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
   return is_file ? std::optional(status) : std::nullopt;
 }
 
@@ -50,7 +51,9 @@ std::vector<SharedStore::File> SharedStore::files() const {
   const auto add = [&](int directory, const std::string& form, DirectoryReader files) {
     while (files.next()) {
       const auto status = file_at(files);
-      if (status) all.push_back({directory, form + std::string(files.name()), static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
+      if (status)
+        all.push_back(
+            {directory, form + std::string(files.name()), static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
     }
   };
   add(blobs_.get(), "", DirectoryReader(opened_again(blobs_.get())));

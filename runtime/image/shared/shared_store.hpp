@@ -90,6 +90,7 @@ class SharedStore {
     Digest blob;       ///< that it was made of: counts for those places only that have delivered it
     std::string place;
   };
+  [[nodiscard]] bool has_layer(const Layer& layer) const;
   /// Writes it into an empty file. False: it is not there. Error: it was damaged, and is removed, or `to` cannot be written.
   [[nodiscard]] Result<bool> copy_layer(const Layer& layer, int to) const;
   /// Puts the file there under the layer's name, unless it is there.

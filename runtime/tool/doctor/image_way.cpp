@@ -31,7 +31,8 @@ Finding examine_image_way() {
   const std::string shared = wrong.value_or("no answer in time\nlook for a file system that does not answer");
   const std::size_t end = std::min(shared.find('\n'), shared.size());
   if (!config->shared.directory.empty()) {
-    way += formatted(", then shared store {}{}", config->shared.directory, shared.empty() ? "" : formatted(" (not used: {})", shared.substr(0, end)));
+    way += formatted(", then shared store {}{}", config->shared.directory,
+                     shared.empty() ? "" : formatted(" (not used: {})", shared.substr(0, end)));
   }
   for (const auto& [registry, settings] : config->registries) {
     if (settings.mirrors.empty() || settings.blocked) continue;

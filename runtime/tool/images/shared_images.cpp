@@ -28,7 +28,8 @@ Result<void> become_service_user() {
   if (user == nullptr) return Error(ErrorKind::not_found, formatted("no user {}", kServiceUser));
   if (::geteuid() == user->pw_uid) return {};
   if (::geteuid() != 0) {
-    return Error(ErrorKind::refused, "the shared store belongs to the service user").hint(formatted("run it as root or as {}", kServiceUser));
+    return Error(ErrorKind::refused, "the shared store belongs to the service user")
+        .hint(formatted("run it as root or as {}", kServiceUser));
   }
   if (::setgroups(1, &user->pw_gid) != 0 || ::setresgid(user->pw_gid, user->pw_gid, user->pw_gid) != 0 ||
       ::setresuid(user->pw_uid, user->pw_uid, user->pw_uid) != 0) {
@@ -129,7 +130,8 @@ Result<std::vector<SharedImage>> list_shared_images() {
     for (const SharedImage& image : store ? images_in(*store) : std::vector<SharedImage>()) text += line_of(image);
     return text;
   });
-  if (!answer) return Error(ErrorKind::unavailable, formatted("shared store {}: no answer in time", in_quotes(config->shared.directory)));
+  if (!answer)
+    return Error(ErrorKind::unavailable, formatted("shared store {}: no answer in time", in_quotes(config->shared.directory)));
   if (answer->starts_with('!')) return Error(ErrorKind::unavailable, answer->substr(1));
   for (const std::string_view line : split(*answer, '\n')) {
     if (auto image = image_in(line)) images.push_back(*std::move(image));
