@@ -160,7 +160,8 @@ int gather_errors(spank_t spank) {
   tell_tags(nodes == 1 ? 0 : kTagPatience);  // one node would wait for no other
   gathering().start(nodes, print_gathered);
   // Who looks for lines of pyxis finds no others.
-  if (nodes != 1) spc_meeting_start(meeting, nodes, state.prefix == std::string_view(kPrefix) ? print_progress : nullptr, nullptr);
+  const bool is_ours = state.prefix == std::string_view(kPrefix);
+  if (nodes != 1) spc_meeting_start(meeting, nodes, is_ours ? print_progress : nullptr, nullptr);
   return 0;
 }
 

@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+from endpoints import add_measured
 from machine import say, test_image
 from on_cluster import cluster
-from peers import add_simulated
 from report import Report
+from simulated import add_simulated
 
 NODES = 8
 RATE = 10  # MB/s of the registry's link: slower than two processors convert for all nodes
@@ -20,6 +21,7 @@ ALL = [f"node{number:02}" for number in range(1, NODES + 1)]
 def measure(work, build, quick):
     report = Report(f"scale: an image that no node has, on up to {NODES} nodes; the registry's link has {RATE} MB/s", "warm")
     add_simulated(report, build, quick)
+    add_measured(report, build, quick)
     layout = test_image("python")
     with cluster(work, build, NODES) as made:
         bench = Scale(made, report, made.push(layout, "bench/python:1"), size_of(layout))

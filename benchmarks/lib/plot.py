@@ -73,7 +73,7 @@ def phases(kinds, path):
 
 def peers(report, path):
     """Simulated: the longest wait over the number of nodes, and what failures make of it with 1,024."""
-    from peers import failures
+    from simulated import failures
     drawn = canvas(2)
     if drawn is None or not report.simulated:
         return None
@@ -83,17 +83,20 @@ def peers(report, path):
     over_nodes.set_xscale("log", base=2)
     over_nodes.set_ylim(bottom=0)
     over_nodes.set_xlabel("nodes")
-    over_nodes.set_ylabel("s from a node's join until it is ready, the longest")
+    over_nodes.set_ylabel("s until ready: longest wait of a node")
     if report.curves:
         over_nodes.legend(fontsize=7)
     for number, (end, label) in enumerate((("1024sim", "one node converts 0.14 GB/s"), ("1024sim.fast", "1 GB/s"))):
         ratios_of = failures(report, end)
         failing.barh([row + 0.4 * number for row in range(len(ratios_of))], list(ratios_of.values()), height=0.4, label=label)
+        for row, ratio in enumerate(ratios_of.values()):
+            failing.text(min(ratio, 4), row + 0.4 * number, f" {ratio:.2f}", va="center", ha="left" if ratio < 3.5 else "right", fontsize=6)
         failing.set_yticks([row + 0.2 for row in range(len(ratios_of))], list(ratios_of), fontsize=7)
     failing.axvline(1.3, color="0.4", linewidth=1)
+    failing.set_xlim(0, 4)
     failing.invert_yaxis()
     failing.set_xlabel("x the time of one node; line: 1.3")
-    failing.legend(fontsize=7)
+    failing.legend(fontsize=7, loc="upper right")
     return save(figure, path, "simulated: an image of 1.46 GB that all nodes lack, one pull; right: 1,024 nodes, 25 Gb/s")
 
 

@@ -1,6 +1,9 @@
-// bench-peers: what the order of the nodes that take an image from each other is worth, by simulation. Prints one JSON object a line.
+// bench-peers: what the order of the nodes that take an image from each other is worth, by simulation. Prints one JSON object a
+// line.
 //
 //   bench-peers [--quick]     rows for benchmarks/run scale, and points for its picture; --quick: 1,024 nodes only
+//   bench-peers --order       the order itself, for a srun that is played: "join NODE_ID", "more INDEX DEAD...", "left INDEX" on
+//                             standard input; answers INDEX SOURCE... to the first two
 //   bench-peers --table       beside what the arithmetic of a tree says; fails where they differ by more than 10 %
 
 #include <array>
@@ -10,7 +13,10 @@
 #include <cstdio>
 #include <cstring>
 #include <future>
+#include <iostream>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,7 +34,8 @@ struct Way {
   const char* name;
   Fault fault;
   const char* what;
-  double stragglers = 0, alive = 0.25;
+  double stragglers = 0;
+  bool quick_questions = false, leaves_slow = false, spools = false;
 };
 
 constexpr std::array kWays = {
@@ -36,10 +43,14 @@ constexpr std::array kWays = {
     Way{"leader_lost", Fault::leader_lost, "the leader's node loses power"},
     Way{"relays_killed", Fault::relays_killed, "1 % of the nodes, relays, are killed"},
     Way{"relays_lost", Fault::relays_lost, "1 % of the nodes, relays, lose power"},
-    Way{"relays_lost_100ms", Fault::relays_lost, "the same, and sources are asked each 0.1 s whether they live", 0, 0.1},
+    Way{"relays_lost_quick", Fault::relays_lost, "the same, and a source is dead after 0.4 s of silence instead of 1.8 s", 0,
+        true},
     Way{"slow_relay", Fault::slow_relay, "a relay next to the leader has a tenth of the link; the others"},
+    Way{"slow_relay_left", Fault::slow_relay, "the same, and nodes leave slow sources", 0, false, true},
     Way{"partition", Fault::partition, "half of the nodes is cut off from the other half and from srun"},
     Way{"stragglers", Fault::none, "1 % of the nodes convert at a tenth of the rate; the others", 0.01},
+    Way{"stragglers_spooled", Fault::none, "the same, and nodes take bytes before they can convert them", 0.01, false, false,
+        true},
 };
 
 /// Runs side by side, and looked up afterwards.
@@ -69,7 +80,8 @@ class Runs {
 };
 
 void row(const std::string& name, double value, const char* unit, const std::string& what) {
-  std::printf("{\"name\": \"scale.%s\", \"value\": %.4f, \"unit\": \"%s\", \"what\": \"%s\"}\n", name.c_str(), value, unit, what.c_str());
+  std::printf("{\"name\": \"scale.%s\", \"value\": %.4f, \"unit\": \"%s\", \"what\": \"%s\"}\n", name.c_str(), value, unit,
+              what.c_str());
 }
 
 Scenario scenario(std::uint32_t nodes, double gbits, double rate) {
@@ -82,11 +94,13 @@ Scenario scenario(std::uint32_t nodes, double gbits, double rate) {
 
 /// "", ".10g", ".fast", ".10g.fast"
 std::string suffix(double gbits, double rate) {
-  return (gbits == kNormalLink ? std::string() : "." + std::to_string(static_cast<int>(gbits)) + "g") + (rate == kFast ? ".fast" : "");
+  return (gbits == kNormalLink ? std::string() : "." + std::to_string(static_cast<int>(gbits)) + "g") +
+         (rate == kFast ? ".fast" : "");
 }
 
 std::string words(double gbits, double rate) {
-  return "simulated: " + std::to_string(static_cast<int>(gbits)) + " Gb/s, one node converts " + (rate == kFast ? "1 GB/s" : "0.14 GB/s");
+  return "simulated: " + std::to_string(static_cast<int>(gbits)) + " Gb/s, one node converts " +
+         (rate == kFast ? "1 GB/s" : "0.14 GB/s");
 }
 
 /// Of srun's work, that which is ours to choose. The only row that is measured.
@@ -106,7 +120,8 @@ void print_rows(std::uint32_t nodes) {
     for (const double gbits : {10., 25., 100.}) runs.add(suffix(gbits, rate), scenario(nodes, gbits, rate));
     for (const auto& way : kWays) {
       auto one = scenario(nodes, kNormalLink, rate);
-      one.fault = way.fault, one.stragglers = way.stragglers, one.alive = way.alive;
+      one.fault = way.fault, one.stragglers = way.stragglers, one.leaves_slow = way.leaves_slow, one.spools = way.spools;
+      if (way.quick_questions) one.silence = one.answer = 0.1;
       runs.add(way.name + suffix(kNormalLink, rate), one);
     }
   }
@@ -115,21 +130,24 @@ void print_rows(std::uint32_t nodes) {
   for (const double rate : {kMeasured, kFast}) {
     for (const double gbits : {10., 25., 100.}) {
       const auto& run = runs[suffix(gbits, rate)];
-      row("ready_ratio." + size + suffix(gbits, rate), run.ratio(), "x one node", words(gbits, rate) + ", longest wait of a node since its join");
+      row("ready_ratio." + size + suffix(gbits, rate), run.ratio(), "x one node",
+          words(gbits, rate) + ", longest wait of a node since its join");
       egress = std::max(egress, run.egress_max), registry = std::max(registry, run.registry);
     }
   }
   row("registry_bytes." + size, registry, "x image", "simulated: most of these");
   row("egress_max." + size, egress, "x image", "simulated: sent by the busiest node");
   for (const double rate : {kMeasured, kFast}) {
-    const std::string end = size + suffix(kNormalLink, rate), with = suffix(kNormalLink, rate), in = words(kNormalLink, rate) + ", ";
+    const std::string end = size + suffix(kNormalLink, rate), with = suffix(kNormalLink, rate),
+                      in = words(kNormalLink, rate) + ", ";
     const auto& sound = runs[with];
     row("p99_minus_p50." + end, sound.p99 - sound.median, "s", in + "waits since each node's join");
     row("leader_kill_s." + end, runs["leader_killed" + with].longest - sound.longest, "s more", in + kWays[0].what);
     row("node_loss_s." + end, runs["leader_lost" + with].longest - sound.longest, "s more", in + kWays[1].what);
     for (const auto& way : kWays) {
       const auto& run = runs[way.name + with];
-      if (run.ready != run.counted) row(std::string(way.name) + "_unready." + end, run.counted - run.ready, "nodes", in + "never ready: " + way.what);
+      if (run.ready != run.counted)
+        row(std::string(way.name) + "_unready." + end, run.counted - run.ready, "nodes", in + "never ready: " + way.what);
       row(std::string(way.name) + "_ratio." + end, run.ratio(), "x one node", in + way.what);
     }
     row("partition_registry_bytes." + end, runs["partition" + with].registry, "x image", in + "half of the nodes is cut off");
@@ -152,14 +170,16 @@ void print_curve() {
   for (const auto& [gbits, rate] : kinds) {
     for (std::uint32_t nodes = 2; nodes <= 4096; nodes *= 2) {
       const auto& run = runs[name(nodes, gbits, rate)];
-      std::printf("{\"curve\": \"%s\", \"nodes\": %u, \"longest\": %.4f, \"median\": %.4f}\n", words(gbits, rate).c_str() + std::strlen("simulated: "), nodes, run.longest, run.median);
+      std::printf("{\"curve\": \"%s\", \"nodes\": %u, \"longest\": %.4f, \"median\": %.4f}\n",
+                  words(gbits, rate).c_str() + std::strlen("simulated: "), nodes, run.longest, run.median);
     }
   }
 }
 
 /// Where nothing fails and all join at once: the source's rate or that of a link to all children, and each level's filling.
 double by_arithmetic(const Scenario& one) {
-  const double depth = one.fanout == 1 ? one.nodes - 1 : std::floor(std::log(one.nodes * (one.fanout - 1.0) + 1) / std::log(one.fanout) - 1e-9);
+  const double depth =
+      one.fanout == 1 ? one.nodes - 1 : std::floor(std::log(one.nodes * (one.fanout - 1.0) + 1) / std::log(one.fanout) - 1e-9);
   const double pace = std::max(one.rate > 0 ? one.image / one.rate : 0, one.fanout * one.image / one.link);
   return pace + depth * (one.fanout * one.chunk / one.link + one.latency);
 }
@@ -170,13 +190,15 @@ int print_table() {
   std::map<std::string, Scenario> scenarios;
   for (const double image : {1.46e9, 10e9}) {
     for (const double gbits : {10., 25., 100.}) {
-      for (const auto& [rate, fanout] : std::vector<std::pair<double, std::uint32_t>>{{kMeasured, 2}, {kFast, 2}, {0, 1}, {0, 2}, {0, 4}, {0, 8}}) {
+      for (const auto& [rate, fanout] :
+           std::vector<std::pair<double, std::uint32_t>>{{kMeasured, 2}, {kFast, 2}, {0, 1}, {0, 2}, {0, 4}, {0, 8}}) {
         auto one = scenario(1024, gbits, rate);
         one.image = image, one.fanout = fanout;
         one.chunk = image > 5e9 ? 4 << 20 : 1 << 20;
         one.spread = one.jitter = one.connect = 0;
         char name[80];
-        std::snprintf(name, sizeof name, "%5.2f GB, %3.0f Gb/s, source %4.2f GB/s, fan-out %u", image / 1e9, gbits, rate / 1e9, fanout);
+        std::snprintf(name, sizeof name, "%5.2f GB, %3.0f Gb/s, source %4.2f GB/s, fan-out %u", image / 1e9, gbits, rate / 1e9,
+                      fanout);
         scenarios[name] = one;
         runs.add(name, one);
       }
@@ -187,9 +209,34 @@ int print_table() {
     const double wanted = by_arithmetic(one), found = runs[name].longest;
     const bool near = std::fabs(found - wanted) <= 0.1 * wanted;
     all_near = all_near && near;
-    std::printf("%s: %7.3f s by arithmetic, %7.3f s simulated, %+5.1f %%%s\n", name.c_str(), wanted, found, 100 * (found / wanted - 1), near ? "" : "  DIFFERS");
+    std::printf("%s: %7.3f s by arithmetic, %7.3f s simulated, %+5.1f %%%s\n", name.c_str(), wanted, found,
+                100 * (found / wanted - 1), near ? "" : "  DIFFERS");
   }
   return all_near ? 0 : 1;
+}
+
+void answer_place(const spc::PeerOrder& order, spc::PeerOrder::Index index) {
+  std::printf("%u", index);
+  for (const auto source : order.sources_of(index)) std::printf(" %u", source);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+int keep_order() {
+  spc::PeerOrder order;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string question;
+    spc::PeerOrder::Index first = 0;
+    words >> question >> first;
+    if (question == "join") answer_place(order, order.join(first));
+    if (question == "left") order.leave(first);
+    if (question != "more") continue;
+    const std::vector<spc::PeerOrder::Index> barred{std::istream_iterator<spc::PeerOrder::Index>(words), {}};
+    order.move(first, barred);
+    answer_place(order, first);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -197,6 +244,7 @@ int print_table() {
 int main(int count, char** arguments) {
   const std::string option = count > 1 ? arguments[1] : "";
   if (option == "--table") return print_table();
+  if (option == "--order") return keep_order();
   print_join_time();
   print_rows(1024);
   if (option == "--quick") return 0;

@@ -1,5 +1,6 @@
-// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other, to its children in turn, as many as
-// their windows take; a child's own link may be slower. What a node does when its source is dead, slow or full is what `import` does.
+// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other, to its children in turn, as
+// many as their windows take; a child's own link may be slower. What a node does when its source is dead, slow or full is what
+// `import` does.
 
 #include "benchmarks/peers/simulation.hpp"
 
@@ -16,19 +17,22 @@ namespace {
 
 using Index = PeerOrder::Index;
 constexpr Index kNobody = ~Index{0}, kRegistry = kNobody - 1;
-constexpr double kEnd = 3600;  // seconds: a node that is not ready by then never will be
+constexpr double kEnd = 3600;          // seconds: a node that is not ready by then never will be
 constexpr std::uint32_t kWindow = 16;  // chunks on their way to one child: more than what a link holds
 
+constexpr double kBehind = 2;  // chunks that a converter may be behind what has come, where that is not spooled
+
 // Of the relays, in seconds and bytes.
-constexpr int kMissing = 3;            // questions to a source without an answer: it is dead
-constexpr double kNoConnect = 0.3;     // until a connection is given up
-constexpr double kNoServer = 1;        // until srun is given up
+constexpr int kMissing = 3;         // questions to a source without an answer: it is dead
+constexpr double kLook = 0.25;      // how far a source and the leader are
+constexpr double kNoConnect = 0.3;  // until a connection is given up
+constexpr double kNoServer = 1;     // until srun is given up
 constexpr double kChildLag = 32 << 20, kChildLagTime = 1;
 constexpr double kParentLag = 64 << 20, kParentLagTime = 2;
 constexpr double kMovePause = 5;
 constexpr int kMoves = 3, kQuestions = 3;
 
-enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, alive, fault, reset };
+enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, look, fault, reset };
 
 struct Event {
   double at;
@@ -39,7 +43,8 @@ struct Event {
   bool operator<(const Event& right) const { return at != right.at ? at > right.at : number > right.number; }
 };
 
-/// Events by time. One heap of them all takes twice as long: most events are near, and here only those of the present 16 us are a heap.
+/// Events by time. One heap of them all takes twice as long: most events are near, and here only those of the present 16 us are a
+/// heap.
 class Calendar {
  public:
   void push(const Event& event) {
@@ -71,8 +76,8 @@ class Calendar {
 
 struct Child {
   Index index;
-  std::uint32_t epoch;      // of the child's connection
-  std::uint32_t next = 0;   // chunk
+  std::uint32_t epoch;     // of the child's connection
+  std::uint32_t next = 0;  // chunk
   std::uint32_t on_way = 0;
 };
 
@@ -84,9 +89,9 @@ struct Lag {
 
 struct Node {
   double joined = 0, rate = 0, out = 0, in = 0;  // links' bytes a second
-  double in_free = 0, converted = 0, ready = -1, last_move = -100, reset_at = 0;
+  double in_free = 0, converted = 0, ready = -1, last_move = -100, last_byte = 0;
   std::uint32_t have = 0, leader_has = 0, sent = 0, epoch = 0;
-  int missing = 0, questions = 0, moves = 0;
+  int questions = 0, moves = 0;
   bool member = false, dead = false, silent = false, busy = false, left_out = false, cut_off = false;
   Index source = kNobody;
   std::vector<Index> sources, barred;
@@ -96,8 +101,9 @@ struct Node {
   Lag child_lag, parent_lag;
 };
 
-/// Whether mine have been behind for so long, came at less than half of a link's share, and at less than half of the pace at which the
-/// leader gets the image, while it does. So a node that joins late is not slow, nor are children that share a full link.
+/// Whether mine have been behind for so long, came at less than half of a link's share, and at less than half of the pace at
+/// which the leader gets the image, while it does. So a node that joins late is not slow, nor are children that share a full
+/// link.
 bool Lag::lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time, double share) {
   if (ahead - mine_now <= limit) return since = -1, false;
   const bool over = since >= 0 && now - since >= time;
@@ -123,7 +129,8 @@ class Simulation {
   void arrived(Index node);
   void send(Index node);
   void sent(const Event& event);
-  void alive(const Event& event);
+  void look(Index index);
+  void falls_silent(Index node);
   void check_speed(Index node);
   void source_died(Index node);
   void leave_source(Index node);
@@ -138,7 +145,7 @@ class Simulation {
   Scenario scenario_;
   PeerOrder order_;
   std::mt19937_64 random_;
-  std::vector<Node> nodes_;        // by index in the order, which is that of the joins
+  std::vector<Node> nodes_;  // by index in the order, which is that of the joins
   std::vector<std::uint32_t> ids_;
   Calendar events_;
   std::uint32_t chunks_;
@@ -148,7 +155,8 @@ class Simulation {
   Outcome counts_;
 };
 
-Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(scenario.fanout, scenario.refuge), random_(scenario.seed) {
+Simulation::Simulation(const Scenario& scenario)
+    : scenario_(scenario), order_(scenario.fanout, scenario.refuge), random_(scenario.seed) {
   chunks_ = static_cast<std::uint32_t>(std::ceil(scenario.image / scenario.chunk));
   chunk_ = scenario.image / chunks_;
   nodes_.resize(scenario.nodes);
@@ -165,7 +173,8 @@ Simulation::Simulation(const Scenario& scenario) : scenario_(scenario), order_(s
   for (const double first = nodes_[0].joined; auto& node : nodes_) node.joined -= first;
   for (Index node = 0; node < scenario.nodes; ++node) later(nodes_[node].joined, What::join, node);
   const double alone = scenario.rate > 0 ? scenario.image / scenario.rate : 0;
-  if (scenario.fault == Fault::slow_relay && scenario.nodes > 1) nodes_[1].in = nodes_[1].out = scenario.link / 10, nodes_[1].left_out = true;
+  if (scenario.fault == Fault::slow_relay && scenario.nodes > 1)
+    nodes_[1].in = nodes_[1].out = scenario.link / 10, nodes_[1].left_out = true;
   if (scenario.fault == Fault::relays_killed || scenario.fault == Fault::relays_lost) {
     for (std::uint32_t i = 0; i < std::max(1U, scenario.nodes / 100); ++i) {
       const auto victim = static_cast<Index>(1 + random_() % (scenario.nodes / 2 - 1));
@@ -208,8 +217,8 @@ void Simulation::handle(const Event& event) {
       ++registry_chunks_;
       arrived(event.node);
       return later(chunk_ / std::min(scenario_.rate, nodes_[event.node].in), What::from_registry, event.node);
-    case What::alive:
-      if (current) alive(event);
+    case What::look:
+      if (current) look(event.node);
       return;
     case What::reset:
       if (current) source_died(event.node);
@@ -240,7 +249,9 @@ void Simulation::place(Index node) {
 
 void Simulation::try_next(Index index) {
   Node& node = nodes_[index];
-  const auto is_barred = [&](Index other) { return std::find(node.barred.begin(), node.barred.end(), other) != node.barred.end(); };
+  const auto is_barred = [&](Index other) {
+    return std::find(node.barred.begin(), node.barred.end(), other) != node.barred.end();
+  };
   while (node.tried < node.sources.size() && is_barred(node.sources[node.tried])) ++node.tried;
   if (node.tried == node.sources.size()) return ask_for_more(index);
   const Index source = node.sources[node.tried++];
@@ -273,10 +284,10 @@ void Simulation::connected(const Event& event) {
     return try_next(event.node);
   }
   node.source = event.other;
-  node.missing = 0;
+  node.last_byte = now_;
   node.child_lag = node.parent_lag = {};
   source.children.push_back({event.node, node.epoch, node.have});
-  later(scenario_.alive, What::alive, event.node);
+  later(kLook, What::look, event.node);
   send(event.other);
 }
 
@@ -285,6 +296,7 @@ void Simulation::connected(const Event& event) {
 void Simulation::arrived(Index index) {
   Node& node = nodes_[index];
   ++node.have;
+  node.last_byte = now_;
   node.converted = std::max(node.converted, now_) + (node.rate > 0 ? chunk_ / node.rate : 0);
   if (node.have == chunks_) {
     node.ready = node.converted;
@@ -314,6 +326,7 @@ void Simulation::sent(const Event& event) {
   Node& child = nodes_[event.other];
   if (child.epoch == event.epoch) {
     child.in_free = std::max(now_, child.in_free + chunk_ / child.in);
+    if (!scenario_.spools) child.in_free = std::max(child.in_free, child.converted - kBehind * chunk_ / child.rate);
     events_.push({child.in_free + scenario_.latency, number_++, What::arrived, event.other, event.node, event.epoch});
   }
   send(event.node);
@@ -321,25 +334,28 @@ void Simulation::sent(const Event& event) {
 
 // --- what goes wrong ---
 
-/// The answer of a source to "are you alive, and how much do you have?", each 0.25 s.
-void Simulation::alive(const Event& event) {
-  Node& node = nodes_[event.node];
+/// A living source says how much it has, and what it knows of the leader.
+void Simulation::look(Index index) {
+  Node& node = nodes_[index];
   if (node.have == chunks_ || node.source == kRegistry) return;
   const Node& source = nodes_[node.source];
-  if (source.dead || !reachable(event.node, node.source)) {
-    if (node.missing++ == kMissing) return source_died(event.node);
-  } else {
-    node.missing = 0;
-    node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
-    check_speed(event.node);
-  }
-  if (event.epoch == node.epoch) later(scenario_.alive, What::alive, event.node);
+  if (source.dead || !reachable(index, node.source)) return;
+  node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
+  const auto epoch = node.epoch;
+  if (scenario_.leaves_slow) check_speed(index);
+  if (epoch == node.epoch) later(kLook, What::look, index);
+}
+
+/// A source says nothing any more.
+void Simulation::falls_silent(Index node) {
+  later(std::max(0.0, nodes_[node].last_byte + scenario_.silence - now_) + kMissing * scenario_.answer, What::reset, node);
 }
 
 void Simulation::check_speed(Index index) {
   Node& node = nodes_[index];
   const double here = node.have * chunk_, there = nodes_[node.source].have * chunk_;
-  const double leaders = std::max(there, node.leader_has * chunk_), share = scenario_.link / (scenario_.fanout + scenario_.refuge);
+  const double leaders = std::max(there, node.leader_has * chunk_),
+               share = scenario_.link / (scenario_.fanout + scenario_.refuge);
   const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime, share);
   const bool parent_lags = there > 0 && node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime, share);
   const bool slow = child_lags || parent_lags;
@@ -353,7 +369,6 @@ void Simulation::check_speed(Index index) {
 }
 
 void Simulation::source_died(Index index) {
-  if (nodes_[index].have == chunks_) return;
   ++counts_.failovers;
   nodes_[index].barred.push_back(nodes_[index].source);
   leave_source(index);
@@ -378,21 +393,26 @@ void Simulation::fault(Index victim) {
     case Fault::leader_killed: return die(0, false);
     case Fault::leader_lost: return die(0, true);
     case Fault::relays_killed:
-    case Fault::relays_lost:
-      return die(victim, scenario_.fault == Fault::relays_lost);
+    case Fault::relays_lost: return die(victim, scenario_.fault == Fault::relays_lost);
     case Fault::partition:
       for (Index node = 0; node < nodes_.size(); ++node) nodes_[node].cut_off = ids_[node] >= nodes_.size() / 2;
+      for (Index node = 0; node < nodes_.size(); ++node) {
+        if (nodes_[node].source < kRegistry && !reachable(node, nodes_[node].source)) falls_silent(node);
+      }
   }
 }
 
 void Simulation::die(Index index, bool silently) {
   Node& node = nodes_[index];
   if (node.dead) return;
-  if (!node.member) return later(scenario_.alive, What::fault, index);
+  if (!node.member) return later(kLook, What::fault, index);
   if (node.have < chunks_) --unready_;
   leave_source(index);
   node.dead = true, node.silent = silently;
-  if (silently) return;
+  if (silently) {
+    for (const auto& child : node.children) falls_silent(child.index);
+    return;
+  }
   order_.leave(index);  // srun's connection is reset, too
   for (const auto& child : node.children) later(scenario_.latency, What::reset, child.index);
 }

@@ -84,7 +84,8 @@ std::size_t most_connections(std::uint32_t nodes) {
 Result<MeetingAddress> Meeting::open() {
   int ends[2];
   if (listener_) return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
-  if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) return Error::from_errno(errno, "get a token");
+  if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size()))
+    return Error::from_errno(errno, "get a token");
   if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
   stop_read_.reset(ends[0]);
   stop_write_.reset(ends[1]);
@@ -220,9 +221,7 @@ bool Meeting::answer(Connection& connection) {
   std::memcpy(&question, connection.bytes.data(), sizeof question);
   std::optional<MeetingRecord> place;
   switch (question.kind) {
-    case MeetingKind::join:
-      place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat);
-      break;
+    case MeetingKind::join: place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat); break;
     case MeetingKind::more:
       if (connection.seat) place = gatherings_.more(question, *connection.seat);
       break;

@@ -18,7 +18,8 @@ void visit_nearest(const Level& level, std::uint32_t node_id, Taken&& taken) {
   auto above = level.lower_bound({node_id, 0});
   auto below = above;
   while (above != level.end() || below != level.begin()) {
-    const bool up = below == level.begin() || (above != level.end() && above->first - node_id <= node_id - std::prev(below)->first);
+    const bool up =
+        below == level.begin() || (above != level.end() && above->first - node_id <= node_id - std::prev(below)->first);
     if (taken(up ? (above++)->second : (--below)->second)) return;
   }
 }
@@ -82,8 +83,8 @@ std::vector<PeerOrder::Index> PeerOrder::sources_of(Index index) const {
   return sources;
 }
 
-/// The deepest first: they have the most time to spare. Those that take from the parent, too, only if there are no others: when it
-/// is dead, they find another source as well.
+/// The deepest first: they have the most time to spare. Those that take from the parent, too, only if there are no others: when
+/// it is dead, they find another source as well.
 void PeerOrder::add_others(Index index, std::vector<Index>& sources) const {
   const Index parent = sources.front();
   std::size_t missing = kOthers, looked = 0;
@@ -119,8 +120,8 @@ void PeerOrder::settle(Index index, Index above, Barred barred, std::vector<Inde
   }
 }
 
-/// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What takes from a barred node is better than
-/// the registry: it will be without a source, too, and find one.
+/// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What takes from a barred node is
+/// better than the registry: it will be without a source, too, and find one.
 PeerOrder::Index PeerOrder::place_for(Index index, Index above, Barred barred) const {
   const auto has_place = [&](Index at) { return at < index && nodes_[at].children.size() < places_ && can_serve(at, barred); };
   for (; above != kNone; above = nodes_[above].parent) {

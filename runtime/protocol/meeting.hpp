@@ -59,9 +59,9 @@ struct MeetingRecord {
   std::uint32_t index = 0;    ///< of this node among those that lack `image`: 0, 1, 2 ... in the order in which they asked
   std::uint32_t node_id = 0;  ///< SLURM_NODEID: near numbers are near in the network, if Slurm knows its topology
   std::uint32_t count = 0;    ///< of sources or indices
-  Digest image;               ///< of the platform's manifest
-  std::uint64_t done = 0, total = 0;  ///< bytes
-  std::array<PeerAddress, 2> addresses{};  ///< of a join: where its relay answers, best first. A port without an address: as srun sees this node
+  Digest image;               ///< made of what was asked for and the platform: nodes that lack the same meet
+  std::uint64_t done = 0, total = 0;       ///< bytes
+  std::array<PeerAddress, 2> addresses{};  ///< of a join's relay, best first. A port without an address: as srun sees it
   std::array<PeerSource, kMostSources> sources{};
   std::array<std::uint32_t, kMostSources> indices{};
   PeerKey key{};

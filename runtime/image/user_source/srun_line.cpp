@@ -43,7 +43,8 @@ Result<UniqueFd> connect_to(const std::string& host, std::uint16_t port) {
   v6.sin6_family = AF_INET6;
   v4.sin_port = v6.sin6_port = htons(port);
   const bool is_v4 = ::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
-  if (!is_v4 && ::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return Error(ErrorKind::unavailable, "srun has no address");
+  if (!is_v4 && ::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1)
+    return Error(ErrorKind::unavailable, "srun has no address");
   UniqueFd made(::socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made) return Error::from_errno(errno, "make a socket");
   const int yes = 1;

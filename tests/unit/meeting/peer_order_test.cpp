@@ -28,7 +28,8 @@ std::string wrong_with(const PeerOrder& order, Index index) {
     if (order.depth(child) != order.depth(index) + 1) return "a child that is not one deeper";
   }
   const auto sources = order.sources_of(index);
-  if (!sources.empty() && std::count(order.children(sources[0]).begin(), order.children(sources[0]).end(), index) != 1) return "not its parent's child";
+  if (!sources.empty() && std::count(order.children(sources[0]).begin(), order.children(sources[0]).end(), index) != 1)
+    return "not its parent's child";
   if (sources.empty() != order.asks_registry(index)) return "no source, and does not ask the registry";
   if (sources.size() > 12) return "more sources than a record holds";
   if (!sources.empty() && order.depth(sources[0]) + 1 != order.depth(index)) return "not one deeper than its parent";
@@ -127,6 +128,17 @@ TEST_CASE("a node that finds its parent slow takes from none that does, and nobo
   check_all(order);
 }
 
+TEST_CASE("what takes from a barred node is taken only if there is nothing else") {
+  PeerOrder order;
+  for (std::uint32_t id = 0; id < 7; ++id) order.join(id);
+  for (const Index index : {1U, 3U, 4U}) order.move(index, Indices{0});
+  REQUIRE(order.children(1) == Indices{5, 6, 3, 4});  // all its places
+  REQUIRE(order.sources_of(order.join(2)).at(0) == 2);
+  CHECK(order.move(7, Indices{0}) == Indices{7});
+  CHECK(order.sources_of(7).at(0) == 3);  // not 2, though that is as deep and nearer
+  check_all(order);
+}
+
 TEST_CASE("a node for which no place is left takes that of a higher one, which finds another") {
   PeerOrder order(2, 0);
   for (std::uint32_t id = 0; id < 7; ++id) order.join(id);
@@ -153,8 +165,8 @@ namespace {
 struct Step {
   PeerOrder order;
   std::mt19937 random;
-  std::map<Index, Indices> told{};    // the first source of each living node, if it has one
-  std::set<Index> barred_all{};       // asked the registry because it barred all lower nodes: may have been right
+  std::map<Index, Indices> told{};  // the first source of each living node, if it has one
+  std::set<Index> barred_all{};     // asked the registry because it barred all lower nodes: may have been right
 
   std::uint32_t below(std::uint32_t bound) { return static_cast<std::uint32_t>(random() % bound); }
   Index any() { return std::next(told.begin(), below(static_cast<std::uint32_t>(told.size())))->first; }
@@ -205,7 +217,8 @@ struct Step {
 
 }  // namespace
 
-TEST_CASE("whatever joins and dies: every living node has a lower living one within its places, and the lowest asks the registry") {
+TEST_CASE(
+    "whatever joins and dies: every living node has a lower living one within its places, and the lowest asks the registry") {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U, 5U}) {
     INFO("seed ", seed);
     Step step{.order = PeerOrder(), .random = std::mt19937(seed)};

@@ -1,0 +1,229 @@
+"""Real imports and relays that take one image from each other: each in a network namespace with a link of its own, on one bridge.
+
+Run by itself, with the directory of the programs and a number of nodes, it prints a JSON object a line."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+TESTS = Path(__file__).resolve().parents[2] / "tests/registry"
+NODES = 96
+MEGABYTES = 16
+SOURCE = 0.5  # MB/s of the registry to one node: so slow that two processors can play all the nodes
+LINK = "100mbit"
+HEAD = "10.77.0.1"
+
+
+def add_measured(report, build, quick):
+    """What the real programs need, beside what the simulator says of more nodes."""
+    from machine import call, say
+    if quick or not (TESTS / "step.py").exists() or not (build / "libexec/relay").exists():
+        return report.note("real endpoints: skipped (--quick, or no relay was built)")
+    say(f"{NODES} nodes on one bridge")
+    lines = call("unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
+                 sys.executable, __file__, build, NODES)
+    for line in map(json.loads, lines.splitlines()):
+        report.samples(line["name"], line["unit"], line["what"]).values.append(line["value"])
+
+
+# --- inside: namespaces that end with this process ---
+
+
+def run(*command):
+    subprocess.run([str(part) for part in command], check=True, stdin=subprocess.DEVNULL)
+
+
+def make_network(nodes):
+    run("mount", "-t", "tmpfs", "-o", "size=8g,mode=755", "tmpfs", "/run")
+    tempfile.tempdir = "/run"
+    lines = ["link set lo up", "link add br0 type bridge", f"addr add {HEAD}/16 dev br0", "link set br0 up"]
+    for node in range(nodes):
+        run("ip", "netns", "add", f"n{node}")
+        lines += [f"link add v{node} type veth peer name eth0 netns n{node}", f"link set v{node} master br0 up"]
+    batch("ip", lines)
+    for node in range(nodes):
+        batch("ip", ["link set lo up", f"addr add 10.77.{1 + node // 250}.{1 + node % 250}/16 dev eth0", "link set eth0 up"], "-n", f"n{node}")
+        shape = f"root tbf rate {LINK} burst 64kb latency 100ms"
+        run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", *shape.split())
+        run("tc", "qdisc", "add", "dev", f"v{node}", *shape.split())
+
+
+def batch(program, lines, *options):
+    subprocess.run([program, *options, "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+
+
+class Order:
+    """The places that srun would give: those of the real order, which bench-peers keeps."""
+
+    def __init__(self, build):
+        self.process = subprocess.Popen([build / "benchmarks/bench-peers", "--order"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.joined, self.step = 0, None
+
+    def tell(self, *words):
+        print(*words, file=self.process.stdin, flush=True)
+
+    def __call__(self, index):
+        if index == self.joined:
+            self.joined += 1
+            self.tell("join", index)
+        else:
+            self.tell("more", index, *self.step.asked_for_more[-1][1])
+        return [int(word) for word in self.process.stdout.readline().split()[1:]]
+
+
+class OneOfStep:
+    """Remembers which index its node got."""
+
+    def __init__(self, step):
+        self.step, self.index = step, None
+
+    def answer(self, record):
+        import step as protocol
+        place = self.step.answer(record)
+        if place and protocol.RECORD.unpack(record)[0] == protocol.JOIN:
+            self.index = protocol.RECORD.unpack(place)[1]
+        return place
+
+
+class Bench:
+    def __init__(self, build):
+        self.build = build
+        self.programs = Path(tempfile.mkdtemp())
+        import scene
+        from server import Server
+        self.registry = Server(address=HEAD)
+        self.registry.request_queue_size = 256
+        self.image = scene.big_image(MEGABYTES)
+        self.layer = self.image.layers[0]
+        self.config = scene.config("[peers]\nenabled = true", self.registry)
+        self.sent = 0
+        self.round = 0
+
+    def serve(self, handler, _, name):
+        """The layer, at the rate of the source, from any byte on."""
+        if name != self.layer.digest:
+            return False
+        blob = self.layer.blob
+        wanted = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
+        at = int(wanted[1]) if wanted else 0
+        handler.send_response(206 if wanted else 200)
+        handler.send_header("Content-Length", str(len(blob) - at))
+        if wanted:
+            handler.send_header("Content-Range", f"bytes {at}-{len(blob) - 1}/{len(blob)}")
+        handler.end_headers()
+        began, first = time.monotonic(), at
+        with contextlib.suppress(OSError):
+            while at < len(blob):
+                piece = blob[at:at + 32768]
+                handler.wfile.write(piece)
+                at += len(piece)
+                self.sent += len(piece)
+                time.sleep(max(0, began + (at - first) / (SOURCE * 1e6) - time.monotonic()))
+        handler.close_connection = True
+        return True
+
+    def program(self, node):
+        """Import on that node. `ip netns exec` becomes it."""
+        file = self.programs / f"n{node}"
+        file.write_text(f"#!/bin/sh\nexec {shutil.which('ip')} netns exec n{node} {self.build}/libexec/import\n")
+        file.chmod(0o755)
+        return str(file)
+
+    def pull(self, nodes, harm=None, after=None):
+        """Seconds that each node needs, without those that `harm` returns; it is called with the runs by index."""
+        import agent
+        import scene
+        from step import OnNode, Step
+        self.round += 1
+        name = f"bench/{self.round}"
+        self.registry.repository(name, self.image, self.serve)
+        order = Order(self.build)
+        order.step = step = Step(place=order)
+        self.sent = 0
+        runs = []
+        for node in range(nodes):
+            one = OneOfStep(step)
+            runs.append((one, agent.Import(scene.new_store(), f"{self.registry.name}/{name}:1", config=self.config, user=OnNode(one),
+                                           more=[f"meet={nodes}"], program=self.program(node))))
+        harmed = set()
+        if harm:
+            time.sleep(after)
+            harmed = harm({one.index: (node, each) for node, (one, each) in enumerate(runs)}, order)
+        took, failed = [], []
+        for one, each in runs:
+            if one.index in harmed:
+                continue
+            result = each.wait(300)
+            took.append(result.seconds)
+            if result.done is None or result.warnings:
+                failed.append(str(result)[:300])
+        order.process.terminate()
+        for _, each in runs:
+            shutil.rmtree(each.store.path)
+        if failed:
+            print(f"{len(failed)} of {nodes} nodes: {failed[0]}", file=sys.stderr)
+        return sorted(took), self.sent / len(self.layer.blob)
+
+    def end_relays(self):
+        """Their CPU seconds."""
+        seconds = 0.0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "relay":
+                    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                    seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                    os.kill(int(pid), 9)
+        return seconds
+
+
+def kill_leader(runs, order):
+    node, leader = runs[0]
+    leader.process.kill()
+    order.tell("left", 0)  # srun sees its connection end
+    return {0}
+
+
+def cut_leader_off(runs, order):
+    node, leader = runs[0]
+    run("ip", "link", "set", f"v{node}", "down")
+    threading.Timer(20, leader.process.kill).start()
+    return {0}
+
+
+def row(name, value, unit, what):
+    print(json.dumps({"name": f"scale.{name}", "value": value, "unit": unit, "what": what}), flush=True)
+
+
+def main(build, nodes):
+    build = Path(build).resolve()
+    os.environ["SPC_IMPORT"] = str(build / "libexec/import")
+    sys.path[:0] = [str(TESTS)]
+    make_network(nodes)
+    bench = Bench(build)
+    (one,), _ = bench.pull(1)
+    bench.end_relays()
+    of = f"{nodes} nodes in network namespaces of one machine"
+    row("endpoint_s.1", one, "s", f"measured: {MEGABYTES} MB, registry {SOURCE} MB/s, links of 100 Mb/s; one node alone")
+    sound, sent = bench.pull(nodes)
+    row(f"ready_ratio.{nodes}", sound[-1] / one, "x one node", f"measured: {of}, real import and relay")
+    row(f"p99_minus_p50.{nodes}", sound[len(sound) * 99 // 100] - sound[len(sound) // 2], "s", "measured: the same")
+    row(f"registry_bytes.{nodes}", sent, "x image", "measured: the same; layers")
+    row("relay_cpu", bench.end_relays() / ((nodes - 1) * len(bench.layer.blob) / 1e9), "core-s/GB", "measured: the same, all relays")
+    for name, harm, what in (("leader_kill_s", kill_leader, "the leader's import is killed"), ("node_loss_s", cut_leader_off, "the leader's link is cut")):
+        took, sent = bench.pull(nodes, harm, one / 2)
+        bench.end_relays()
+        row(f"{name}.{nodes}", took[-1] - sound[-1], "s more", f"measured: {of}; {what} in the middle")
+        row(f"{name.removesuffix('_s')}_registry_bytes.{nodes}", sent, "x image", "measured: the same")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
