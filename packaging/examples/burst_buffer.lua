@@ -14,7 +14,8 @@
 --
 -- Public images only: nobody is there to show the user's credentials.
 --
--- Tested with the lua interpreter and stand-ins for Slurm's functions and sudo (tests/tool), not yet under a slurmctld.
+-- Tested with the lua interpreter and stand-ins for Slurm's functions and sudo (tests/tool), and by hand under slurmctld 22.05, with a
+-- stand-in for sudo.
 
 local directive = "#BB_LUA"
 local command = "sudo -n -u spank-container scontainer pull --quiet --shared"

@@ -82,7 +82,7 @@ def an_array_of_jobs_is_one_pull(cluster):
 
 @test
 def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
-    name, _ = publish(cluster, "shared-layers", b"layers\n")
+    name, (digest, ) = publish(cluster, "shared-layers", b"layers\n")
     with shared_store(cluster, 'keep = "layers"') as path:
         both = [cluster.start_srun("-w", node, "/probe", "/content", image=name) for node in ("node01", "node02")]
         equal([line for one in both for line in shown(one.end(30))], ["layers"] * 2, "content")
@@ -92,7 +92,7 @@ def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
         is_at_rest(path)
         # What is no layer the agent's verifier refuses, whatever its sum says: the node converts.
         for node in ("node01", "node02"):
-            cluster.root(node, "scontainer", "rm", name).good()
+            cluster.root(node, "scontainer", "rm", digest).good()
         junk = os.urandom(8192)
         with open(os.path.join(path, "layers", forms[0], files[0]), "wb") as file:
             file.write(junk + hashlib.sha256(junk).digest())
