@@ -11,8 +11,9 @@ import threading
 import time
 
 import agent
+import oci
 from login_cases import wants_basic
-from scene import big_image, config, new_store, registry, succeeds
+from scene import big_image, config, new_store, pull, registry, succeeds
 from shared_cases import fetched, requests_of, slowly, wait_for
 from server import Server
 from step import DONE, LEFT, PROGRESS, Node, OnNode, Step
@@ -20,8 +21,8 @@ from store_cases import image_of_its_own, refused
 from user import ALICE as SECRET
 
 
-def start(step, name, nodes=2, tag=":1", settings=None, answer=None, **options):
-    store = new_store()
+def start(step, name, nodes=2, tag=":1", settings=None, answer=None, store=None, **options):
+    store = store or new_store()
     run = agent.Import(store, f"{registry.name}/{name}{tag}", config=settings or config(), user=OnNode(step, answer),
                        more=[f"meet={nodes}", *options.pop("more", [])], **options)
     run.result.store = store
@@ -82,6 +83,21 @@ def test_a_tag_that_srun_has_resolved_is_one_pull_too():
     on_nodes(step, "peers/resolved", 2, image, settings=settings, more=[f"resolved={image.digest}"])
     gets = fetched(registry, "peers/resolved")
     assert len(gets) == len(set(gets)), gets
+
+
+def test_what_nodes_have_already_is_not_asked_for():
+    known, step = image_of_its_own(1), Step()
+    image = oci.Image([*known.layers, *image_of_its_own(1).layers])
+    registry.repository("peers/known", known)
+    registry.repository("peers/half", image, slowly(0.3))
+    settings, stores = config("public_ttl = 3600"), [new_store(), new_store()]
+    for store in stores:
+        succeeds(pull("peers/known", store=store, settings=settings), known)
+    runs = [start(step, "peers/half", settings=settings, store=store) for store in stores]
+    for run in runs:
+        succeeds(run.wait(), image)
+    blobs = [path.split("/")[-1] for path in fetched(registry, "peers/half") if "blobs" in path]
+    assert len(blobs) == 2 and known.layers[0].digest not in blobs, blobs
 
 
 def test_a_layer_passes_through_a_node_while_it_comes():
@@ -319,6 +335,7 @@ def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
     with open(f"/proc/{relay}/status") as status:
         fields = dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
     assert fields["Seccomp"].strip() == "2" and fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
+    assert os.getpgid(relay) == os.getpgid(0)  # the agent's, which slurmstepd waits for and kills
     if os.geteuid() == 0:
         links = [os.readlink(f"/proc/{relay}/fd/{fd}") for fd in os.listdir(f"/proc/{relay}/fd")]
         kinds = sorted(link.split(":")[0] for link in links if link != "/dev/null")
