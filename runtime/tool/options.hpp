@@ -14,12 +14,13 @@ inline constexpr OptionRow kPullOptions[] = {
     {"--platform", "OS/ARCH[/VARIANT]", "select this platform instead of this machine's"},
     {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
     {"--digest", nullptr, "print the digest the registry has now, without pulling"},
+    {"--shared", nullptr, "pull into the site's shared store only: as root or the service user"},
     {"-q,--quiet", nullptr, "print only the digest"},
     {"-v,--verbose", nullptr, "print a timing breakdown"},
 };
 inline constexpr char kPullHelp[] =
     "Images of a user go to ~/.local/share/spank-container, images of root to the node's store.\n"
-    "Prints the digest of each image.\n\n"
+    "Prints the digest of each image. With --shared nodes find it in the shared store: public images only.\n\n"
     "examples:\n"
     "  scontainer pull debian:12\n"
     "  scontainer pull registry.example.org/team/app:1.4 nvcr.io/nvidia/pytorch:24.03-py3\n"
@@ -29,7 +30,8 @@ inline constexpr OptionRow kImagesOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kImagesHelp[] =
-    "STORE is \"own\" for the user's images and \"site\" for those of the node. Private images of the node are not listed.\n";
+    "STORE is \"own\" for the user's images, \"site\" for those of the node. Private images of the node are not listed.\n"
+    "For root and the service user also \"shared\": those of the shared store, by the repository they came from.\n";
 
 inline constexpr OptionRow kInspectOptions[] = {
     {"--json", nullptr, "print JSON"},
@@ -50,11 +52,17 @@ inline constexpr char kRmHelp[] =
 
 inline constexpr OptionRow kGcOptions[] = {
     {"-y,--yes", nullptr, "remove them; by default only list what would be removed"},
+    {"--shared", nullptr, "clean the site's shared store instead: as root or the service user"},
+    {"--older", "DAYS", "with --shared: also what nobody has used for so many days"},
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kGcHelp[] =
     "Lists layers that belong to no image and are older than a day, and images with missing layers. Layers in use are kept.\n"
-    "For root, also containers of --container-name that nobody has used for container_ttl seconds: see spank-container.conf(5).\n";
+    "For root, also containers of --container-name that nobody has used for container_ttl seconds: see spank-container.conf(5).\n"
+    "With --shared: of the shared store what exceeds max_size, the least recently used first, and files of nodes that died.\n\n"
+    "examples:\n"
+    "  scontainer gc --yes\n"
+    "  scontainer gc --shared --older=30 --yes\n";
 
 inline constexpr OptionRow kContainersOptions[] = {
     {"--json", nullptr, "print JSON"},
@@ -137,9 +145,9 @@ inline constexpr char kDoctorHelp[] =
     "UCX,\n"
     "each with its cause, the fix and what to check. Without FILE, check this machine: each check is ok, a warning (a feature\n"
     "that not everybody needs) or failed, with the fix.\n\n"
-    "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and NCCL settings. The permissions of a\n"
-    "step are visible only in a step: run it with srun, without a container and with the options of the failed job. It opens no\n"
-    "device and changes nothing.\n\n"
+    "--job checks GPUs and their driver, limits, /dev/shm, PMIx, addresses, InfiniBand and NCCL settings, and says where\n"
+    "the node gets images from. The permissions of a step are visible only in a step: run it with srun, without a container and\n"
+    "with the options of the failed job. It opens no device and changes nothing.\n\n"
     "--node uses no network and answers in about ten seconds even if a file system hangs. Run it as root.\n\n"
     "The exit status is 0 if all checks pass or FILE contains no known failure, 1 if a check failed or FILE contains a known\n"
     "failure, 2 if FILE cannot be read, 3 with --node if there are only warnings: jobs can start containers.\n\n"

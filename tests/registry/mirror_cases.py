@@ -13,7 +13,7 @@ import time
 import oci
 from docker_registry import DockerRegistry
 from network_cases import site
-from scene import children, new_store, noise, pull, registry, succeeds, work
+from scene import Skipped, children, new_store, noise, pull, registry, succeeds, work
 from server import Server
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,7 +27,8 @@ class Nginx:
 
     def __init__(self, upstream, sliced=True):
         program = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
-        assert program, "nginx is not installed (packaging/install-deps)"
+        if not program:
+            raise Skipped("nginx is not installed (packaging/install-deps test)")
         assert any(self.starts(program, upstream, sliced) for _ in range(5)), "nginx does not start"
 
     def starts(self, program, upstream, sliced):

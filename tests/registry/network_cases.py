@@ -1,5 +1,6 @@
 """Mirrors, proxies, pinned digests: how the site leads a pull, and what none of that may change."""
 
+import concurrent.futures
 import gzip
 import http.server
 import json
@@ -71,6 +72,51 @@ def test_a_blob_that_breaks_at_a_mirror_goes_on_at_the_registry():
     succeeds(pull("cut", settings=site(mirror, mirrors=[mirror.name])), image)
     ranges = [headers.get("Range") for _, path, headers in registry.seen("/v2/cut/blobs/")]
     assert ranges == ["bytes=2000000-"], ranges
+
+
+def test_a_mirror_that_stops_costs_its_time_and_nothing_else():
+    """A daemon on this node that hangs at once or in the middle, that ends early, or that is killed while it sends."""
+    image = big_image(2, layers=2)
+    blob = image.layers[0]
+    released = threading.Event()
+
+    def part_then(end):
+        def hook(handler, kind, name):
+            if name != blob.digest:
+                return False
+            handler.send_response(200)
+            handler.send_header("Content-Length", str(len(blob.blob)))
+            handler.end_headers()
+            handler.wfile.write(blob.blob[:1_000_000])
+            handler.wfile.flush()
+            end(handler)
+            handler.close_connection = True
+            return True
+        return hook
+
+    def killed(handler):
+        handler.server.shutdown()
+        handler.server.server_close()
+
+    def late(handler, kind, name):
+        return name == blob.digest and released.wait(20) and False
+
+    hooks = {"late": late, "hangs": part_then(lambda _: released.wait(20)), "half": part_then(lambda _: None), "killed": part_then(killed)}
+
+    def goes_on(way):
+        mirror = Server()
+        mirror.repository(f"stops/{way}", image, hooks[way])
+        registry.repository(f"stops/{way}", image)
+        result = succeeds(pull(f"stops/{way}", settings=site(mirror, mirrors=[mirror.name])), image)
+        assert result.seconds < 15, (way, result.seconds, result)  # libcurl looks at the mean of some seconds
+        ranges = [headers.get("Range") for _, _, headers in registry.seen(f"/v2/stops/{way}/blobs/{blob.digest}")]
+        assert ranges == [None if way == "late" else "bytes=1000000-"], (way, ranges)
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(hooks)) as ways:
+            list(ways.map(goes_on, hooks))
+    finally:
+        released.set()
 
 
 def test_a_mirror_that_lies_about_a_manifest_is_found_out():

@@ -15,6 +15,10 @@ work = tempfile.mkdtemp(prefix="spc-registry-test-")
 children = []
 
 
+class Skipped(Exception):
+    """What the test needs is not here; the text says what."""
+
+
 def clean_up():
     for child in children:
         child.terminate()

@@ -11,6 +11,7 @@ import agent
 import oci
 from login_cases import wants_basic
 from scene import big_image, config, elsewhere, new_store, noise, pull, registry, small, succeeds, work
+from stack_cases import base, brought, f, fitted, layer, w
 from store_cases import image_of_its_own, layer_requests, refused
 from user import User, alice
 
@@ -226,13 +227,15 @@ def test_a_node_goes_on_where_another_one_died():
 
 
 def test_nodes_that_die_at_any_moment_leave_nothing_in_the_way_of_others():
-    """A lease of a blob that is complete may stay, for a day: nobody looks at it."""
+    """A lease of a blob that is complete may stay, for ten minutes: nobody looks at it."""
     image, shared = big_image(1, layers=2), Shared()
     registry.repository("shared/killed", image, slowly(0.05))
     for number in range(25):
         run = agent.Import(new_store(), f"{registry.name}/shared/killed:1", config=shared.settings)
         time.sleep(noise.uniform(0.01, 0.25))
         run.kill()
+    for lease in shared.below("leases"):  # a minute later: what was complete then gets its name
+        os.utime(os.path.join(shared.path, "leases", lease), (time.time() - 90,) * 2)
     result = succeeds(shared.pull("shared/killed"), image)
     assert result.seconds < 20 and not result.warnings, result
     for layer in image.layers:
@@ -251,12 +254,13 @@ def wait_for(condition):
     raise AssertionError("it did not come")
 
 
-def test_what_a_dead_node_left_is_removed_after_a_day():
+def test_what_a_dead_node_left_is_removed():
+    """Files after a day; leases, which their holders rewrite each second, after ten minutes."""
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/strays", image)
     succeeds(shared.pull("shared/strays"), image)
-    for directory in ("tmp", "leases"):
-        for name, age in (("old", 25 * 3600), ("new", 3600)):
+    for directory, old, new in (("tmp", 25 * 3600, 23 * 3600), ("leases", 660, 540)):
+        for name, age in (("old", old), ("new", new)):
             path = os.path.join(shared.path, directory, name)
             with open(path, "w"):
                 os.utime(path, (time.time() - age,) * 2)
@@ -281,6 +285,21 @@ def test_what_was_not_used_for_longest_leaves_a_full_shared_store():
     assert images[0].layers[0].digest[7:] not in notes and images[2].layers[0].digest[7:] in notes
     succeeds(shared.pull("shared/full0"), images[0])
 
+
+def test_a_layer_larger_than_the_shared_store_leaves_the_others_there():
+    shared, large, few = Shared('max_size = "3M"'), big_image(4), big_image(1)
+    for name, image in (("few", few), ("large", large)):
+        registry.repository(f"shared/{name}", image)
+    succeeds(shared.pull("shared/few"), few)
+    for _ in range(2):
+        before = len(layer_requests(registry, large))
+        result = succeeds(shared.pull("shared/large"), large)
+        assert len(layer_requests(registry, large)) == before + 1
+        assert len(result.warnings) == 1 and "more than its max_size" in result.warnings[0], result
+    assert set(shared.blobs()) >= {digest[7:] for digest in (few.digest, *few.blobs(), large.digest)}, shared.blobs()
+    assert not os.path.exists(shared.blob(large.layers[0].digest))
+    shared.is_at_rest()
+
 # --- a shared store that cannot be used ---
 
 def test_a_shared_store_that_cannot_be_used_costs_a_line():
@@ -300,3 +319,116 @@ def test_users_stores_are_not_filled_from_the_shared_store():
     registry.repository("shared/user", image)
     succeeds(shared.pull("shared/user", more=["user_store=yes"]), image)
     assert not shared.below("."), shared.below(".")
+
+# --- converted layers, where the site has nodes believe each other about them ---
+
+LAYERS = 'keep = "layers"'
+
+
+def shared_layers(shared):
+    return {os.path.join(directory, name) for directory, _, names in os.walk(os.path.join(shared.path, "layers")) for name in names}
+
+
+def content(store, image):
+    found = []
+    for layer in image.layers:
+        with open(os.path.join(store.path, "layers/sha256", oci.stored_as(layer.digest) + ".sqsh"), "rb") as file:
+            found.append(file.read())
+    return found
+
+
+def test_what_one_node_converts_the_others_copy():
+    image, shared = image_of_its_own(3), Shared(LAYERS)
+    registry.repository("shared/layers", image)
+    first = succeeds(shared.pull("shared/layers"), image)
+    assert len(shared_layers(shared)) == 3, shared_layers(shared)
+    for layer in image.layers:  # no blob is needed any more, only that they were delivered
+        os.truncate(shared.blob(layer.digest), 0)
+    requests = requests_of(registry, "shared/layers")
+    second = succeeds(shared.pull("shared/layers"), image)
+    assert requests() == [("HEAD", "manifests")] and not second.warnings, (requests(), second)
+    assert content(second.store, image) == content(first.store, image)
+    shared.is_at_rest()
+
+
+def test_layers_that_were_fitted_to_those_below_are_copied_too():
+    image, shared = oci.Image([base, layer(f("var/tmp/shared"), w("none/nothing"))]), Shared(LAYERS)
+    registry.repository("shared/fitted", image)
+    first = brought(shared.pull("shared/fitted"), image)
+    for one in image.layers:
+        os.truncate(shared.blob(one.digest), 0)
+    requests = requests_of(registry, "shared/fitted")
+    assert brought(shared.pull("shared/fitted"), image) == first == [oci.stored_as(base.digest), fitted(image, 1)]
+    assert requests() == [("HEAD", "manifests")], requests()
+
+
+def test_blobs_alone_are_kept_unless_the_site_says_more():
+    image, shared = image_of_its_own(), Shared()
+    registry.repository("shared/blobs-only", image)
+    succeeds(shared.pull("shared/blobs-only"), image)
+    assert not shared_layers(shared)
+
+
+def test_nodes_that_want_an_image_at_once_convert_it_once():
+    image, shared = big_image(1, layers=3), Shared(LAYERS)
+    registry.repository("shared/convert-once", image, slowly(0.5))
+    runs = [(store, agent.Import(store, f"{registry.name}/shared/convert-once:1", config=shared.settings)) for store in (new_store() for _ in range(4))]
+    waited = 0
+    for store, run in runs:
+        result = run.wait()
+        result.store = store
+        succeeds(result, image)
+        waited += any("another node converts the image" in line for line in result.progress)
+    assert waited == 3, waited
+    shared.is_at_rest()
+
+
+def test_a_converted_layer_counts_only_for_whom_has_delivered_its_blob():
+    image, shared = image_of_its_own(), Shared(LAYERS)
+    registry.repository("shared/ours", image)
+    stolen = elsewhere.repository("shared/stolen-layers", image)
+    for layer in image.layers:
+        del stolen.blobs[layer.digest]
+    succeeds(shared.pull("shared/ours"), image)
+    refused(shared.pull("shared/stolen-layers", server=elsewhere), "missing in the registry")
+
+
+def test_damaged_and_hostile_layers_of_the_shared_store_are_converted_again():
+    image, shared = image_of_its_own(1), Shared(LAYERS)
+    registry.repository("shared/bad-layers", image)
+    first = succeeds(shared.pull("shared/bad-layers"), image)
+    path, = shared_layers(shared)
+    with open(path, "rb") as file:
+        good = file.read()
+    for bad in (b"", good[:40], good[:-1], bytes([good[0] ^ 1]) + good[1:]):
+        with open(path, "wb") as file:
+            file.write(bad)
+        result = succeeds(shared.pull("shared/bad-layers"), image)
+        assert len(result.warnings) == 1 and "was damaged, and is removed: converting the layer here" in result.warnings[0], result
+        assert content(result.store, image) == content(first.store, image)
+        with open(path, "rb") as file:
+            assert file.read() == good
+
+
+def test_a_node_that_dies_while_it_converts_is_replaced():
+    image, shared = big_image(1), Shared(LAYERS)
+    begun, over = threading.Event(), threading.Event()
+
+    def hangs_once(handler, kind, name):
+        if name == image.layers[0].digest and not begun.is_set():
+            begun.set()
+            over.wait(20)
+        return False
+
+    registry.repository("shared/dies-converting", image, hangs_once)
+    first = agent.Import(new_store(), f"{registry.name}/shared/dies-converting:1", config=shared.settings)
+    assert begun.wait(10)
+    first.kill()
+    over.set()
+    for lease in shared.below("leases"):  # whose blob it was is known to go on: only who converts is waited for here
+        if lease.startswith(image.layers[0].digest[7:]):
+            os.unlink(os.path.join(shared.path, "leases", lease))
+    result = succeeds(shared.pull("shared/dies-converting"), image)
+    assert 4 <= result.seconds < 15 and any("another node converts" in line for line in result.progress), result
+    assert len(shared_layers(shared)) == 1
+    assert not shared.below("leases")

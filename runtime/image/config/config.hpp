@@ -84,6 +84,7 @@ inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
 /// The store of blobs that all nodes see: `[shared]`.
 struct SharedConfig {
   std::string directory;
+  std::string keep;  ///< blobs or layers
   std::uint64_t max_size{};
 
   SharedConfig();
@@ -94,6 +95,9 @@ inline constexpr KeyRow<SharedConfig> kSharedKeys[] = {
      "on a file system that all nodes see: what one node pulls, the others take from there; empty: none",
      &SharedConfig::directory, key::is_absolute_or_none,
      "expected an absolute path"},
+    {"keep", "blobs, layers", "blobs",
+     "what is kept there: blobs as registries gave them, which each node converts and checks; or converted layers, too, about which nodes then believe each other",
+     &SharedConfig::keep},
     {"max_size", "size", "0",
      "size limit of what is in it: bytes with K, M, G, T; 0: no limit",
      &SharedConfig::max_size, key::is_byte_size,

@@ -14,6 +14,7 @@
 #include "image/import/make_room.hpp"
 #include "image/import/stored_image.hpp"
 #include "image/pull/import_timing.hpp"
+#include "image/pull/layer_sharing.hpp"
 #include "image/pull/local_source.hpp"
 #include "image/pull/pull_layers.hpp"
 #include "image/pull/repository.hpp"
@@ -139,7 +140,7 @@ void promise(Peers& peers, const std::vector<ImageLayer>& missing, const ImageSt
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
 Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
-                                           const ResolvedImage& image, Peers* peers = nullptr) {
+                                           const ResolvedImage& image, Peers* peers = nullptr, const SharedStore* shared = nullptr) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
@@ -156,6 +157,13 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
     needed = bytes_needed(layers.missing, import.store, limits.compression);
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
+  // The nodes of one step pass blobs on, and would wait for what a node takes converted.
+  std::optional<LayerSharing> sharing;
+  if (peers == nullptr && shared != nullptr && import.config.shared.keep == "layers" && !layers.missing.empty()) {
+    sharing.emplace(*shared, wanted.origin.place(), image.digest, limits, import.store, import.agent, rights);
+    SPC_TRY(sharing->take(layers));
+  }
+  const auto converted = layers.missing;
   if (peers != nullptr) promise(*peers, layers.missing, import.store, needed);
   const PullContext context{.http = import.http,
                             .source = source,
@@ -169,7 +177,9 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .meter = import.request.meter,
                             .peers = peers,
                             .timing = import.timing};
-  return about_store(pull_layers(context, std::move(layers)), import.store);
+  auto held = SPC_TRY(about_store(pull_layers(context, std::move(layers)), import.store));
+  if (sharing) sharing->give(converted, held);
+  return held;
 }
 
 /// An image of a registry by one of the digests that it may have been given.
@@ -248,7 +258,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
-  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image, peers));
+  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
   SPC_TRY(about_store(stored.keep(image, access, held), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   if (peers != nullptr) peers->tell_done();

@@ -44,6 +44,8 @@ class Repository final : public ImageSource {
   Result<std::string> get_small(const Digest& blob, std::uint64_t size, const std::string& what);
   /// Who may have what was fetched so far.
   [[nodiscard]] Access access() const { return session_.access; }
+  /// Registry and repository: what the shared store calls a place.
+  [[nodiscard]] std::string place() const { return reference_.registry + "/" + reference_.repository; }
   [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
 
   std::unique_ptr<BlobStream> open_layer(const Descriptor& layer, FetchSink& sink) override;
@@ -65,7 +67,6 @@ class Repository final : public ImageSource {
   Result<void> ask_for_rights(const Digest& wanted);
   std::unique_ptr<BlobStream> open_elsewhere(const Descriptor& layer, FetchSink& sink, std::uint64_t from);
   Result<Document> shared_or(const Digest& wanted, std::size_t limit, const std::function<Result<Document>()>& fetch);
-  [[nodiscard]] std::string place() const { return reference_.registry + "/" + reference_.repository; }
   Result<std::optional<std::string>> find(FetchRequest request);
   Result<HttpHead> run(Fetch& fetch);
 

@@ -144,6 +144,7 @@ const char* SharedBlob::whose_fault() const {
 
 void SharedBlob::proven(bool is_right) {
   if (!is_right && !fetching_) from_.store.remove(blob_.digest);
+  if (is_right && !fetching_ && !is_whole_) from_.store.adopt(others_.note(), blob_.digest, from_.place);
   if (!is_right || !copy_) {
     copy_.reset();
     lease_.reset();

@@ -118,6 +118,7 @@ std::string ImportRequest::serialize() const {
   if (verbose) add("verbose", "yes");
   if (meet != 0) add("meet", std::to_string(meet));
   if (only_digest) add("only_digest", "yes");
+  if (only_shared) add("only_shared", "yes");
   return out;
 }
 
@@ -149,6 +150,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       request.verbose = value == "yes";
     } else if (key == "only_digest") {
       request.only_digest = value == "yes";
+    } else if (key == "only_shared") {
+      request.only_shared = value == "yes";
     } else if (key == "uid") {
       if (!is_number(value, request.uid)) return wrong("uid is not a number");
     } else if (key == "meet") {

@@ -4,11 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <vector>
+#include <ctime>
+#include <utility>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/sha256.hpp"
@@ -16,7 +15,7 @@
 namespace spc {
 namespace {
 
-constexpr std::int64_t kStrayAge = 24 * 3600;
+constexpr char kPlaceName[] = "name";  // in delivered/<place>/
 
 UniqueFd open_below(int parent, const std::string& name, int flags) {
   return UniqueFd(::openat(parent, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -46,6 +45,13 @@ void refresh(int directory) {
 
 std::string key_of(std::string_view place) { return Sha256::of(place).hex(); }
 
+/// A lease's note is anybody's text.
+bool is_name_for(const Digest& blob, const std::string& name) {
+  return name.starts_with(blob.hex() + ".") && name.find('/') == std::string::npos;
+}
+
+std::string lease_name(const Digest& blob, std::string_view place) { return blob.hex() + "." + key_of(place).substr(0, 16); }
+
 /// Its length is what was to be written.
 bool is_file_of(int file, std::uint64_t size) {
   struct stat status {};
@@ -64,6 +70,7 @@ Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_
     store.max_size_ = max_size;
     const UniqueFd blobs = SPC_TRY(make_directory(top.get(), "blobs"));
     store.blobs_ = SPC_TRY(make_directory(blobs.get(), "sha256"));
+    store.layers_ = SPC_TRY(make_directory(top.get(), "layers"));
     store.delivered_ = SPC_TRY(make_directory(top.get(), "delivered"));
     store.leases_ = SPC_TRY(make_directory(top.get(), "leases"));
     store.temporary_ = SPC_TRY(make_directory(top.get(), "tmp"));
@@ -84,7 +91,10 @@ bool SharedStore::has_delivered(std::string_view place, const Digest& blob) cons
 
 void SharedStore::note_delivery(std::string_view place, const Digest& blob) const {
   const auto directory = make_directory(delivered_.get(), key_of(place));
-  if (directory) (void)open_below(directory->get(), blob.hex(), O_WRONLY | O_CREAT | O_NONBLOCK);
+  if (!directory) return;
+  (void)open_below(directory->get(), blob.hex(), O_WRONLY | O_CREAT | O_NONBLOCK);
+  const UniqueFd name = open_below(directory->get(), kPlaceName, O_WRONLY | O_CREAT | O_EXCL | O_NONBLOCK);
+  if (name) (void)write_all(name.get(), place);
 }
 
 UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_view place) const {
@@ -96,24 +106,39 @@ UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_v
 }
 
 Result<std::optional<Lease>> SharedStore::lease(const Digest& blob, std::string_view place, WatchedLease& others) const {
-  return take_lease(leases_.get(), blob.hex() + "." + key_of(place).substr(0, 16), others);
+  return take_lease(leases_.get(), lease_name(blob, place), others);
 }
 
 UniqueFd SharedStore::follow(const std::string& name, const Digest& blob) const {
-  if (!name.starts_with(blob.hex() + ".") || name.find('/') != std::string::npos) return {};
+  if (!is_name_for(blob, name)) return {};
   UniqueFd file = open_below(temporary_.get(), name, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
 }
 
+void SharedStore::adopt(const std::string& name, const Digest& blob, std::string_view place) const {
+  constexpr std::int64_t kSilence = 60;  // by a clock of our own: who is alive loses nothing but a call
+  const std::string lease = lease_name(blob, place);
+  struct stat status {};
+  if (!is_name_for(blob, name)) return;
+  if (::fstatat(leases_.get(), lease.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || status.st_mtim.tv_sec > std::time(nullptr) - kSilence) return;
+  if (::renameat(temporary_.get(), name.c_str(), blobs_.get(), blob.hex().c_str()) != 0) return;
+  note_delivery(place, blob);
+  ::unlinkat(leases_.get(), lease.c_str(), 0);
+}
+
 std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit, std::string_view place) const {
-  if (!has_delivered(place, digest)) return std::nullopt;
+  auto bytes = has_delivered(place, digest) ? look_at(digest, limit) : std::nullopt;
+  if (bytes) ::utimensat(blobs_.get(), digest.hex().c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+  return bytes;
+}
+
+std::optional<std::string> SharedStore::look_at(const Digest& digest, std::size_t limit) const {
   const UniqueFd file = open_below(blobs_.get(), digest.hex(), O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   auto bytes = read_file(file.get(), limit);
   if (!bytes || Sha256::of(*bytes) != digest) return std::nullopt;
-  ::futimens(file.get(), nullptr);
   return *std::move(bytes);
 }
 
@@ -123,12 +148,13 @@ void SharedStore::add_document(const Digest& digest, std::string_view bytes, std
 }
 
 Result<SharedStore::NewBlob> SharedStore::new_blob(const Digest& blob, std::uint64_t size) const {
+  if (max_size_ != 0 && size > max_size_) return Error(ErrorKind::no_space, formatted("{} bytes are more than its max_size", size));
   const std::string name = blob.hex() + "." + random_text();
   UniqueFd file(::openat(temporary_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file) return Error::from_errno(errno, "make a file in shared store " + in_quotes(directory_));
   NewBlob made(*this, blob, name, std::move(file));
   struct stat status {};
-  if (::fstat(made.file(), &status) == 0) make_room(size, status.st_mtim);  // the file system's own clock
+  if (::fstat(made.file(), &status) == 0) make_room(size, status.st_mtim.tv_sec);  // the file system's own clock
   return made;
 }
 
@@ -148,40 +174,5 @@ Result<void> SharedStore::NewBlob::publish(std::string_view place) {
 }
 
 void SharedStore::remove(const Digest& blob) const { ::unlinkat(blobs_.get(), blob.hex().c_str(), 0); }
-
-void SharedStore::make_room(std::uint64_t needed, const timespec& now) const {
-  struct stat status {};
-  const auto look = [&](const DirectoryReader& files) {
-    return ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
-  };
-  for (const int strays : {temporary_.get(), leases_.get()}) {
-    for (DirectoryReader files(open_below(strays, ".", O_RDONLY | O_DIRECTORY)); files.next();) {
-      if (look(files) && status.st_mtim.tv_sec < now.tv_sec - kStrayAge) ::unlinkat(files.descriptor(), files.c_name(), 0);
-    }
-  }
-  if (max_size_ == 0) return;
-
-  struct Blob {
-    std::int64_t used;
-    std::string name;
-    std::uint64_t bytes;
-  };
-  std::vector<Blob> blobs;
-  std::uint64_t total = needed;
-  for (DirectoryReader files(open_below(blobs_.get(), ".", O_RDONLY | O_DIRECTORY)); files.next();) {
-    if (!look(files)) continue;
-    blobs.push_back({status.st_mtim.tv_sec, std::string(files.name()), static_cast<std::uint64_t>(status.st_size)});
-    total += blobs.back().bytes;
-  }
-  std::ranges::sort(blobs, {}, &Blob::used);
-  for (const Blob& blob : blobs) {
-    if (total <= max_size_) break;
-    // Who reads it goes on: the file stays until it is closed.
-    if (::unlinkat(blobs_.get(), blob.name.c_str(), 0) == 0) total -= blob.bytes;
-    for (DirectoryReader places(open_below(delivered_.get(), ".", O_RDONLY | O_DIRECTORY)); places.next();) {
-      ::unlinkat(places.descriptor(), (std::string(places.name()) + "/" + blob.name).c_str(), 0);
-    }
-  }
-}
 
 }  // namespace spc

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/digest.hpp"
 #include "base/result.hpp"
@@ -19,10 +19,12 @@ namespace spc {
 ///
 ///   blobs/sha256/<hex>      complete: renamed when its digest was right and its bytes were on the disk
 ///   delivered/<place>/<hex> empty: this place (a hash of registry and repository) has delivered that blob in full
+///   delivered/<place>/name  registry and repository, for who wants to read it
+///   layers/<form>/<hex>     a converted layer and its SHA-256, if the site has nodes believe each other about these
 ///   leases/<hex>.<place>    somebody is bringing it from that place: image/shared/lease.hpp
 ///   tmp/<hex>.<random>      what is being written
 ///
-/// All of it is the service user's. It is believed about nothing: who reads a blob hashes it, as if it came from a mirror. Nothing
+/// All of it is the service user's. Of blobs it is believed nothing: who reads one hashes it, as if it came from a mirror. Nothing
 /// here needs flock, O_TMPFILE or the clock of another machine, which parallel file systems may not have.
 class SharedStore {
  public:
@@ -43,6 +45,9 @@ class SharedStore {
 
   /// A blob that another node is bringing, as far as it has come: what the lease tells (NewBlob::name()). Empty: there is no such file.
   [[nodiscard]] UniqueFd follow(const std::string& name, const Digest& blob) const;
+
+  /// Such a file was read to its end, and had the digest. If whoever brought it has died since, it is put under its name.
+  void adopt(const std::string& name, const Digest& blob, std::string_view place) const;
 
   /// The right to bring a blob from this place; empty: somebody else has it. Who brings it from elsewhere is nobody to wait for: his
   /// registry may be slow on purpose. Error: leases cannot be written.
@@ -72,21 +77,63 @@ class SharedStore {
     std::string name_;  // in tmp/
     UniqueFd file_;     // empty: it was moved, or is published
   };
-  /// Removes what was not used for longest where the limit is near.
+  /// Removes what was not used for longest where the limit is near. Error: it is larger than all of it may be, or cannot be made.
   [[nodiscard]] Result<NewBlob> new_blob(const Digest& blob, std::uint64_t size) const;
 
   /// It was found damaged.
   void remove(const Digest& blob) const;
 
+  // --- converted layers: whoever can write here says what is in them. `[shared] keep = "layers"` ---
+  struct Layer {
+    std::string form;  ///< version, file system and compression: a directory's name
+    Digest name;       ///< in a node's store
+    Digest blob;       ///< that it was made of: counts for those places only that have delivered it
+    std::string place;
+  };
+  [[nodiscard]] bool has_layer(const Layer& layer) const;
+  /// Writes it into an empty file. False: it is not there. Error: it was damaged, and is removed, or `to` cannot be written.
+  [[nodiscard]] Result<bool> copy_layer(const Layer& layer, int to) const;
+  /// Puts the file there under the layer's name, unless it is there.
+  Result<void> keep_layer(const Layer& layer, int from) const;
+  void remove_layer(const Layer& layer) const;
+
+  // --- for administrators ---
+  struct Blob {
+    Digest digest;
+    std::uint64_t bytes = 0;
+    std::int64_t used_at = 0;  ///< seconds since 1970
+  };
+  /// All that are complete; the one that was not used for longest first.
+  [[nodiscard]] std::vector<Blob> blobs() const;
+  /// A document of at most `limit` bytes, wherever it came from; that it was looked at is no use of it.
+  [[nodiscard]] std::optional<std::string> look_at(const Digest& digest, std::size_t limit) const;
+  /// Which places have delivered a blob: registry and repository each.
+  [[nodiscard]] std::map<Digest, std::vector<std::string>> places() const;
+
+  struct Removed {
+    std::size_t files = 0;    ///< blobs and layers
+    std::uint64_t bytes = 0;  ///< of these
+    std::size_t strays = 0;   ///< files and leases of dead nodes
+  };
+  /// Removes what dead nodes left, what nobody has used for so many seconds (0: any time), and more until the limit is kept. `dry`:
+  /// only says what that would be.
+  [[nodiscard]] Removed clean(std::int64_t unused_for, bool dry) const;
+
  private:
   SharedStore() = default;
   [[nodiscard]] bool has_delivered(std::string_view place, const Digest& blob) const;
   void note_delivery(std::string_view place, const Digest& blob) const;
-  void make_room(std::uint64_t needed, const timespec& now) const;
+  struct File;
+  [[nodiscard]] std::vector<File> files() const;
+  [[nodiscard]] std::int64_t time_there() const;
+  [[nodiscard]] std::size_t remove_strays(std::int64_t now, bool dry) const;
+  [[nodiscard]] Removed evict(std::uint64_t needed, std::int64_t used_before, bool dry) const;
+  void make_room(std::uint64_t needed, std::int64_t now) const;
 
   std::string directory_;
   std::uint64_t max_size_ = 0;
-  UniqueFd blobs_, delivered_, leases_, temporary_;
+  mutable bool has_removed_strays_ = false;  ///< what dead nodes left; once is enough
+  UniqueFd blobs_, layers_, delivered_, leases_, temporary_;
 };
 
 }  // namespace spc

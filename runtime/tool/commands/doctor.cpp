@@ -43,7 +43,9 @@ void print_finding(const Finding& finding) {
 std::vector<Finding> examine_job() {
   // In jobs the site's settings count, not the user's own.
   const auto config = read_config(SPC_CONFIG_FILE);
-  return preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
+  auto findings = preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
+  findings.push_back(examine_image_way());
+  return findings;
 }
 
 std::vector<Finding> examine_machine(const std::string& registry) {

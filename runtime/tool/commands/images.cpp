@@ -4,6 +4,7 @@
 
 #include "base/json/json.hpp"
 #include "tool/command.hpp"
+#include "tool/images/shared_images.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
 #include "tool/surroundings/terminal.hpp"
@@ -30,6 +31,16 @@ std::int64_t age_of(const StoredName* name, const ListedImage& image) {
   return since == 0 ? -1 : std::max<std::int64_t>(0, std::time(nullptr) - since);
 }
 
+std::int64_t age_of(const SharedImage& image) { return std::max<std::int64_t>(0, std::time(nullptr) - image.used_at); }
+
+Json as_json(const SharedImage& image) {
+  Json names = Json::array();
+  for (const auto& place : image.places) names.push_back({{"name", place}, {"age_seconds", age_of(image)}});
+  return {{"store", "shared"},         {"digest", image.digest.str()}, {"names", names},
+          {"platform", image.platform}, {"layers", image.layers},       {"bytes", image.bytes},
+          {"complete", image.complete}, {"last_used", image.used_at}};
+}
+
 Json as_json(const Row& row) {
   Json names = Json::array();
   for (const auto& name : row.image.names) names.push_back({{"name", name.name}, {"age_seconds", age_of(&name, row.image)}});
@@ -44,7 +55,7 @@ Json as_json(const Row& row) {
   return object;
 }
 
-void print_rows(const std::vector<Row>& rows) {
+void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& shared) {
   std::vector<std::vector<std::string>> table{{"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE", "STORE"}};
   for (const Row& row : rows) {
     const bool known = row.image.record.has_value();
@@ -63,6 +74,13 @@ void print_rows(const std::vector<Row>& rows) {
     }
     if (row.image.origins.all().empty()) line(nullptr);
   }
+  for (const SharedImage& image : shared) {
+    const std::vector<std::string> nobody{"<none>"};
+    for (const auto& place : image.places.empty() ? nobody : image.places) {
+      table.push_back({printable(place), image.digest.hex().substr(0, 12), image.platform.empty() ? "-" : printable(image.platform),
+                       human_bytes(image.bytes) + (image.complete ? "" : " (incomplete)"), human_age(age_of(image)), "shared"});
+    }
+  }
   print_table(table);
 }
 
@@ -73,12 +91,16 @@ Result<int> run_images(const Arguments& arguments) {
   const auto places = Places::find();
   if (places && places->own_store) SPC_TRY(add_rows(rows, "own", places->store));
   SPC_TRY(add_rows(rows, "site", SPC_STORE_DIR));
+  const auto listed = list_shared_images();
+  if (!listed) report_error("warning: " + listed.error().message());
+  const std::vector<SharedImage> shared = listed ? *listed : std::vector<SharedImage>();
   if (arguments.has("json")) {
     Json list = Json::array();
     for (const Row& row : rows) list.push_back(as_json(row));
+    for (const SharedImage& image : shared) list.push_back(as_json(image));
     std::puts(list.str(2).c_str());
   } else {
-    print_rows(rows);
+    print_rows(rows, shared);
   }
   return 0;
 }

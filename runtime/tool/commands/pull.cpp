@@ -1,9 +1,14 @@
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "base/format.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/node_step.hpp"
+#include "image/reference/location.hpp"
+#include "tool/images/import_run.hpp"
 #include "tool/images/obtain.hpp"
+#include "tool/images/shared_images.hpp"
 
 namespace spc::tool {
 
@@ -24,7 +29,33 @@ Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image
   return wanted;
 }
 
+namespace {
+
+/// For all nodes, and not for this one.
+Result<int> pull_into_shared_store(const Arguments& arguments) {
+  if (arguments.has("pull") || arguments.has("digest")) {
+    return Error(ErrorKind::invalid, "pull --shared: takes neither --pull nor --digest").hint("scontainer pull --help");
+  }
+  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
+  SPC_TRY(open_shared_store());  // as whom it belongs to
+  for (const std::string& image : arguments.words) {
+    const auto wanted = SPC_TRY(parse_wanted(arguments, image));
+    ImportRequest request;
+    request.image = SPC_TRY(ImageLocation::parse(image, config.default_registry)).canonical();
+    request.only_shared = true;
+    request.uid = ::geteuid();
+    request.meter = !wanted.quiet && draws_progress();
+    if (wanted.platform) request.platform = *wanted.platform;
+    PullDisplay display(request.image, wanted.quiet);
+    std::puts(SPC_TRY(import_into_shared_store(request, display)).str().c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
 Result<int> run_pull(const Arguments& arguments) {
+  if (arguments.has("shared")) return pull_into_shared_store(arguments);
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
   for (const std::string& image : arguments.words) {

@@ -1,3 +1,4 @@
+#include <charconv>
 #include <cstdio>
 #include <ctime>
 #include <set>
@@ -11,6 +12,7 @@
 #include "image/store/store.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/stored_containers.hpp"
+#include "tool/images/shared_images.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
 #include "tool/surroundings/terminal.hpp"
@@ -66,6 +68,27 @@ Result<UniqueFd> open_complete(const Places& places) {
   return places.own_store ? make_own_store(places) : Result<UniqueFd>(std::move(store));
 }
 
+/// The shared store: to its limit, and what was not used for --older days.
+Result<int> clean_shared_store(const Arguments& arguments) {
+  std::uint32_t days = 0;
+  const std::string older = arguments.value("older");
+  const auto [rest, error] = std::from_chars(older.data(), older.data() + older.size(), days);
+  const bool is_number = error == std::errc() && rest == older.data() + older.size() && days > 0;
+  if (arguments.has("older") && !is_number) return Error(ErrorKind::invalid, "--older: expected a number of days");
+  const auto store = SPC_TRY(open_shared_store());
+  const bool dry = !arguments.has("yes");
+  const auto removed = store.clean(std::int64_t{days} * 24 * 3600, dry);
+  if (arguments.has("json")) {
+    std::puts(Json{{"dry_run", dry}, {"files", removed.files}, {"bytes", removed.bytes}, {"leftovers", removed.strays}}.str(2).c_str());
+    return 0;
+  }
+  std::puts(formatted("{} {}{}, {}, and {}{} of dead nodes", dry ? "would remove" : "removed", removed.files,
+                      removed.files == 1 ? " file" : " files", human_bytes(removed.bytes), removed.strays,
+                      removed.strays == 1 ? " leftover" : " leftovers").c_str());
+  if (dry && removed.files + removed.strays > 0) std::puts("use scontainer gc --shared --yes to remove them");
+  return 0;
+}
+
 }  // namespace
 
 Result<int> run_rm(const Arguments& arguments) {
@@ -93,6 +116,8 @@ Result<int> run_rm(const Arguments& arguments) {
 }
 
 Result<int> run_gc(const Arguments& arguments) {
+  if (arguments.has("shared")) return clean_shared_store(arguments);
+  if (arguments.has("older")) return Error(ErrorKind::invalid, "gc --older belongs to --shared").hint("scontainer gc --help");
   const auto places = SPC_TRY(Places::find());
   const auto directory = SPC_TRY(open_complete(places));
   const auto store = SPC_TRY(ImageStore::open(directory.get()));

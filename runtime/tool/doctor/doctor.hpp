@@ -22,6 +22,8 @@ Finding examine_node_store();
 Finding examine_plugin();
 /// `[shared] directory`, which spares pulls: never more than a warning.
 Finding examine_shared_store();
+/// For --job: in which order this node looks for an image's bytes, and what of that cannot be used.
+Finding examine_image_way();
 /// What root's containers need of the kernel.
 std::vector<Finding> examine_kernel_of_node();
 /// What HealthCheckProgram asks: whether jobs can start containers on this node. Without network; answers in about ten seconds

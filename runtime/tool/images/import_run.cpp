@@ -68,7 +68,7 @@ class ImportRun {
 
 Result<void> ImportRun::start(const ImportRequest& request) {
   layers_ = UniqueFd(::openat(store_, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!layers_) return Error::from_errno(errno, "open the user's image store");
+  if (!layers_ && !request.only_shared) return Error::from_errno(errno, "open the user's image store");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto [questions, source] = SPC_TRY(socket_pair());
   const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", request.serialize()));
@@ -217,6 +217,11 @@ Result<Digest> import_into_own_store(int store, const ImportRequest& request, Pu
   ImportRun run(store, request.image, display);
   SPC_TRY(run.start(request));
   return run.serve();
+}
+
+Result<Digest> import_into_shared_store(const ImportRequest& request, PullDisplay& display) {
+  const UniqueFd no_store(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return import_into_own_store(no_store.get(), request, display);
 }
 
 }  // namespace spc::tool

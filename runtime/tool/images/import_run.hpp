@@ -14,4 +14,7 @@ namespace spc::tool {
 /// accepted it. Files have no name until then: a crash leaves nothing behind.
 Result<Digest> import_into_own_store(int store, const ImportRequest& request, PullDisplay& display);
 
+/// Brings it into the site's shared store, as the service user: the calling process is that. `request` says so.
+Result<Digest> import_into_shared_store(const ImportRequest& request, PullDisplay& display);
+
 }  // namespace spc::tool

@@ -1,5 +1,6 @@
 """A store of blobs that all nodes see: what a registry is asked for, and what is left when steps and nodes end."""
 import contextlib
+import hashlib
 import os
 import shutil
 
@@ -77,6 +78,28 @@ def an_array_of_jobs_is_one_pull(cluster):
         gets = {what: count for what, count in asked.all().items() if what.startswith("GET")}
         expect(len(gets) == 3 and set(gets.values()) == {1}, f"not one pull: {gets}")
         is_at_rest(path)
+
+
+@test
+def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
+    name, (digest, ) = publish(cluster, "shared-layers", b"layers\n")
+    with shared_store(cluster, 'keep = "layers"') as path:
+        both = [cluster.start_srun("-w", node, "/probe", "/content", image=name) for node in ("node01", "node02")]
+        equal([line for one in both for line in shown(one.end(30))], ["layers"] * 2, "content")
+        forms = names(path, "layers")
+        files = names(path, f"layers/{forms[0]}")
+        expect(len(forms) == 1 and len(files) == 1, f"converted: {forms} {files}")
+        is_at_rest(path)
+        # What is no layer the agent's verifier refuses, whatever its sum says: the node converts.
+        for node in ("node01", "node02"):
+            cluster.root(node, "scontainer", "rm", digest).good()
+        junk = os.urandom(8192)
+        with open(os.path.join(path, "layers", forms[0], files[0]), "wb") as file:
+            file.write(junk + hashlib.sha256(junk).digest())
+        done = cluster.srun("-w", "node02", "/probe", "/content", image=name)
+        equal(shown(done), ["layers"], "content")
+        expect("converting the layer here" in done.err, "the user is not told", done)
+    cluster.must_be_quiet()
 
 
 @test

@@ -263,3 +263,32 @@ TEST_CASE("a lease is for one at a time, and is given back") {
   CHECK(shared.is_at_rest());
 }
 
+
+TEST_CASE("what a node brought to its end and could not publish the next one publishes") {
+  SharedScene scene(1'000'000);
+  const std::string name = scene.blob.digest.hex() + ".0123456789abcdef";
+  const fs::path lease = scene.shared.path / "leases" / (scene.blob.digest.hex() + "." + Sha256::of("registry/app").hex().substr(0, 16));
+  std::ofstream{scene.shared.path / "tmp" / name} << scene.content;
+  std::ofstream{lease} << "node 1 0123456789abcdef 00000000000000000007 " << name;
+  CHECK((scene.pulled() == scene.content));
+  CHECK(!fs::exists(scene.shared.blob(scene.blob.digest)));  // it may still be at it
+  fs::last_write_time(lease, fs::file_time_type::clock::now() - std::chrono::minutes(2));
+  CHECK((scene.pulled() == scene.content));
+  CHECK(scene.fetches == 0);
+  CHECK(scene.shared.is_at_rest());
+  CHECK((scene.pulled() == scene.content));
+  CHECK(scene.fetches == 0);
+}
+
+TEST_CASE("what dead nodes left is looked for once in a pull") {
+  const SharedDirectory shared;
+  const auto leave = [&](std::chrono::minutes age) {
+    const fs::path lease = shared.path / "leases" / "left";
+    std::ofstream{lease}.close();
+    fs::last_write_time(lease, fs::file_time_type::clock::now() - age);
+    (void)shared.store.new_blob(Sha256::of("blob"), 4);
+    return fs::exists(lease);
+  };
+  CHECK(!leave(std::chrono::minutes(11)));
+  CHECK(leave(std::chrono::minutes(11)));
+}

@@ -1,0 +1,221 @@
+"""The site's shared store: what scontainer puts there, lists and removes, as root, who becomes the service user, and as that user."""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import stat
+import subprocess
+import time
+
+import machine
+from machine import image, root, user
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DIRECTORY = "/run/shared-store"
+CONFIG = "/etc/spank-container/config.toml"
+DAY = 24 * 3600
+
+
+@contextlib.contextmanager
+def shared_store(*keys):
+    os.mkdir(DIRECTORY, 0o700)
+    os.chown(DIRECTORY, machine.SERVICE_UID, machine.SERVICE_UID)
+    machine.write(CONFIG, "\n".join([machine.settings, "[shared]", f'directory = "{DIRECTORY}"', *keys, ""]))
+    try:
+        yield
+    finally:
+        machine.write(CONFIG, machine.settings)
+        shutil.rmtree(DIRECTORY)
+
+
+def service(*arguments):
+    ids = [f"--reuid={machine.SERVICE_UID}", f"--regid={machine.SERVICE_UID}", "--clear-groups"]
+    return machine.run(["setpriv", *ids, "scontainer", *arguments], "", machine.environment(HOME="/", USER="spank-container"), "/")
+
+
+def blobs():
+    return os.listdir(f"{DIRECTORY}/blobs/sha256")
+
+
+def listed():
+    return [one for one in root("images", "--json").json() if one["store"] == "shared"]
+
+
+def age(digest, days):
+    when = time.time() - days * DAY
+    os.utime(f"{DIRECTORY}/blobs/sha256/{digest[7:]}", (when, when))
+
+
+def layers_asked(name):
+    return sum("/blobs/" in path for _, path, _ in machine.registry.seen(f"/v2/{name}/"))
+
+
+def test_pull_shared_fills_the_shared_store_and_no_other():
+    name = image("for-all", [{"a": os.urandom(300_000)}, {"b": b"2"}, {"b": b"2"}])
+    with shared_store():
+        digest = root("pull", "--shared", name).succeeds().out.strip()
+        assert len(blobs()) == 4 and digest[7:] in blobs(), blobs()
+        assert {os.stat(f"{DIRECTORY}/{path}").st_uid for path in ("blobs/sha256", f"blobs/sha256/{digest[7:]}")} == {machine.SERVICE_UID}
+        assert not os.path.exists(f"/var/lib/spank-container/records/{digest[7:]}")
+        asked = layers_asked("for-all")
+        # Once more it is only read; a node, too, takes all of it from there.
+        assert service("pull", "--shared", "--quiet", name).succeeds().out.strip() == digest
+        root("pull", name).succeeds(digest)
+        assert layers_asked("for-all") == asked
+        assert os.listdir(f"{DIRECTORY}/tmp") == os.listdir(f"{DIRECTORY}/leases") == []
+
+
+def test_pull_shared_mends_what_is_damaged():
+    name = image("mended", [{"a": os.urandom(100_000)}])
+    with shared_store():
+        root("pull", "--shared", name).succeeds()
+        largest = max((f"{DIRECTORY}/blobs/sha256/{blob}" for blob in blobs()), key=lambda path: os.stat(path).st_size)
+        with open(largest, "r+b") as file:
+            file.write(b"?")
+        root("pull", "--shared", name).fails(1, "has digest", "is removed: try again")
+        root("pull", "--shared", name).succeeds()
+
+
+def test_pull_shared_says_why_it_cannot():
+    name = image("cannot", [{"a": os.urandom(300_000)}])
+    root("pull", "--shared", name).fails(1, "no shared store")
+    with shared_store('max_size = "100K"'):
+        done = root("pull", "--shared", name)
+        assert done.status == 1 and "more than its max_size" in done.err and "is not in shared store" in done.err, done
+        root("pull", "--shared", "--pull=never", name).fails(1, "--pull")
+        root("pull", "--shared", "/etc/passwd").fails(1, "images of registries only")
+        root("pull", "--shared", f"{machine.registry.name}/nope:1").fails(1, "nope", "into the shared store")
+        user("pull", "--shared", name).fails(1, "service user", "run it as root")
+        user("gc", "--shared").fails(1, "service user")
+        os.chown(DIRECTORY, 0, 0)
+        root("pull", "--shared", name).fails(1, "shared store")
+
+
+def test_images_lists_the_shared_store_for_whom_it_is():
+    name = image("listed-shared", [{"a": os.urandom(300_000)}])
+    with shared_store():
+        digest = root("pull", "--shared", name).succeeds().out.strip()
+        age(digest, 3)
+        found, = listed()
+        assert found["digest"] == digest and found["names"][0]["name"] == name.rsplit(":", 1)[0], found
+        assert found["platform"] == "linux/amd64" and found["layers"] == 1 and found["complete"], found
+        assert found["bytes"] == sum(os.stat(f"{DIRECTORY}/blobs/sha256/{blob}").st_size for blob in blobs()), found
+        assert abs(time.time() - 3 * DAY - found["last_used"]) < 60, found
+        line, = [line for line in root("images").succeeds().out.splitlines() if line.endswith("shared")]
+        assert line.split()[0].endswith("/listed-shared") and "3 days" in line, line
+        assert listed()[0]["last_used"] == found["last_used"], "who looks does not use it"
+        assert digest[7:19] not in user("images").succeeds().out
+        for blob in blobs():
+            if os.stat(f"{DIRECTORY}/blobs/sha256/{blob}").st_size > 300_000:
+                os.unlink(f"{DIRECTORY}/blobs/sha256/{blob}")
+        assert "(incomplete)" in service("images").succeeds().out
+        os.chmod(DIRECTORY, 0o755)
+        done = root("images").succeeds()
+        assert "can be entered by others" in done.err, done
+
+
+def test_gc_shared_removes_what_nobody_uses():
+    names = [image(f"old-{days}", [{"a": os.urandom(200_000)}]) for days in (1, 40)]
+    with shared_store():
+        digests = [root("pull", "--shared", name).succeeds().out.strip() for name in names]
+        root("gc", "--shared").succeeds("would remove 0 files")
+        for blob in blobs():
+            age(f"sha256:{blob}", 2)
+        age(digests[1], 40)
+        for path, seconds in (("tmp/x", 2 * DAY), ("tmp/y", 60), ("leases/x", 3600), ("leases/y", 60)):
+            machine.write(f"{DIRECTORY}/{path}", "")
+            os.utime(f"{DIRECTORY}/{path}", (time.time() - seconds,) * 2)
+        assert root("gc", "--shared", "--older=30", "--json").json()["dry_run"] and digests[1][7:] in blobs()
+        root("gc", "--shared", "--older=30", "--yes").succeeds("removed 1 file, ", "and 2 leftovers of dead nodes")
+        assert digests[1][7:] not in blobs() and digests[0][7:] in blobs() and len(blobs()) == 5
+        assert [os.listdir(f"{DIRECTORY}/{directory}") for directory in ("tmp", "leases")] == [["y"], ["y"]]
+        assert service("gc", "--shared", "--older=1", "--yes", "--json").json()["files"] == 5
+        root("gc", "--shared", "--older=x").fails(1, "number of days")
+        root("gc", "--older=1").fails(1, "--shared")
+
+
+def test_gc_shared_keeps_the_limit():
+    name = image("limited", [{"a": os.urandom(200_000)}, {"b": os.urandom(100_000)}])
+    with shared_store():
+        digest = root("pull", "--shared", name).succeeds().out.strip()
+        for number, blob in enumerate(sorted(blobs(), key=lambda blob: -os.stat(f"{DIRECTORY}/blobs/sha256/{blob}").st_size)):
+            age(f"sha256:{blob}", 100 - number)
+        machine.write(CONFIG, open(CONFIG).read() + 'max_size = "150K"\n')
+        removed = root("gc", "--shared", "--yes", "--json").json()
+        assert removed["files"] == 1 and removed["bytes"] > 200_000 and digest[7:] in blobs(), removed
+
+
+def test_doctor_says_which_way_images_come():
+    def sources():
+        return {one["check"]: one for one in user("doctor", "--job", "--json").json()}["image sources"]
+    root("pull", image("any", [{"a": b"1"}])).succeeds()
+    assert sources()["detail"] == "the node's store, then the registry" and sources()["verdict"] == "ok", sources()
+    with shared_store():
+        machine.write(CONFIG, open(CONFIG).read().replace("insecure = true", 'insecure = true\nmirrors = ["cache:5080", "127.0.0.1:4001"]'))
+        told = sources()
+        assert told["detail"] == (f"the node's store, then shared store {DIRECTORY}, then for images of {machine.registry.name} "
+                                  "mirrors cache:5080, 127.0.0.1:4001, then the registry"), told
+        os.chmod(DIRECTORY, 0o755)
+        told = sources()
+        assert told["verdict"] == "warning" and f"{DIRECTORY} (not used: " in told["detail"] and "chmod 0700" in told["cure"], told
+
+
+def test_a_shared_store_that_hangs_does_not_hang_who_looks_at_it():
+    libc = ctypes.CDLL(None, use_errno=True)
+    with shared_store():
+        device = os.open("/dev/fuse", os.O_RDWR)
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        assert libc.mount(b"hangs", DIRECTORY.encode(), b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+        try:
+            began = time.monotonic()
+            told = {one["check"]: one for one in user("doctor", "--job", "--json").json()}["image sources"]
+            assert told["verdict"] == "warning" and "no answer in time" in told["detail"], told
+            assert time.monotonic() - began < 8
+        finally:
+            os.close(device)
+            libc.umount2(DIRECTORY.encode(), 2)
+
+# --- before there are nodes ---
+
+STAND_INS = """
+slurm = {SUCCESS = 0, ERROR = -1, log_info = function(...) io.stderr:write(string.format(...), "\\n") end}
+dofile(arg[1])
+for _, name in ipairs({"pools", "job_teardown", "setup", "real_size", "paths", "pre_run", "post_run", "data_out", "get_status"}) do
+  assert(_G["slurm_bb_" .. name]("7", "/nowhere", "0", "0") == slurm.SUCCESS, name)
+end
+local verdict, why = slurm_bb_job_process(arg[2], "1000", "1000")
+print(verdict, why or "")
+if verdict == slurm.SUCCESS then print(slurm_bb_data_in("7", arg[2], "1000", "1000")) end
+"""
+SUDO = '#!/bin/sh\nset -e\n[ "$1 $2 $3" = "-n -u spank-container" ]; shift 3\nexec setpriv --reuid={0} --regid={0} --clear-groups "$@"\n'
+
+
+def stage_in(script):
+    """As Slurm's plugin burst_buffer/lua does it, with stand-ins for Slurm and for sudo."""
+    lua = shutil.which("lua5.4")
+    assert lua, "lua5.4 is not installed (packaging/install-deps test)"
+    directory = os.path.join(machine.work, "stage-in")
+    os.makedirs(directory, exist_ok=True)
+    for name, text in (("script", script), ("stand-ins.lua", STAND_INS), ("sudo", SUDO.format(machine.SERVICE_UID))):
+        machine.write(f"{directory}/{name}", text)
+    os.chmod(f"{directory}/sudo", stat.S_IRWXU)
+    example = os.path.join(HERE, "../../packaging/examples/burst_buffer.lua")
+    return subprocess.run([lua, f"{directory}/stand-ins.lua", example, f"{directory}/script"], capture_output=True, text=True, timeout=60, cwd="/",
+                          env=machine.environment(PATH=f"{directory}:/usr/bin:/bin", HOME="/root"))
+
+
+def test_a_burst_buffer_script_brings_images_before_the_job_starts():
+    name = image("staged", [{"a": os.urandom(100_000)}])
+    with shared_store():
+        done = stage_in(f"#!/bin/sh\n#BB_LUA pull {name}\n#BB_LUA pull {machine.registry.name}/nope:1\nsrun true\n")
+        assert done.stdout.split() == ["0", "0"], done
+        assert f"image {name} is in the shared store after" in done.stderr and "nope:1 could not be brought" in done.stderr, done
+        assert [one["names"][0]["name"] for one in listed()] == [name.rsplit(":", 1)[0]]
+
+
+def test_a_burst_buffer_script_gives_a_shell_nothing_but_names():
+    for line in ("pull $(touch${IFS}/run/found)", "pull a;touch /run/found", "pull -v", "pull `id`", "push a", "pull a b", "pull"):
+        done = stage_in(f"#!/bin/sh\n#BB_LUA {line}\n")
+        assert done.stdout.startswith("-1") and "#BB_LUA pull IMAGE" in done.stdout, (line, done)
+    assert not os.path.exists("/run/found")
