@@ -2,7 +2,7 @@
 has a network and a host name of its own, without which they would share what the server has delegated to one of them."""
 import os
 
-from guest import NODE
+from guest import NODE, PACKAGE
 from harness import expect, say, test
 
 TOP = "/opt/spank-container"
@@ -41,6 +41,7 @@ def mount_twice(guest):
 @test
 def the_shared_store_on_nfs(guest):
     """All cases of tests/registry/shared_cases.py, as the service user; each pull comes by the other mount."""
+    guest.dpkg("--install", PACKAGE)  # the case before this one has removed it
     mount_twice(guest)
     as_service = ("setpriv", "--reuid=spank-container", "--regid=spank-container", "--clear-groups", "env", f"SPC_SHARED_PLACES={':'.join(PLACES)}")
     done = guest.enter(NODE, "root", *as_service, f"{TOP}/tests/registry/run", f"{TOP}/build", "shared").end(900)

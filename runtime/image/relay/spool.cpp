@@ -1,30 +1,19 @@
 #include "image/relay/spool.hpp"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 
+#include "base/process/own_program.hpp"
+
 namespace spc {
 namespace {
 
 /// Rarely enough that the relay wakes a few thousand times a gigabyte, often enough that each hop adds little.
 constexpr std::uint64_t kTellEvery = std::uint64_t{256} << 10;
-
-std::string path_of_relay() {
-  std::array<char, PATH_MAX> self{};
-  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
-  if (size > 0) {
-    std::string path(self.data(), static_cast<std::size_t>(size));
-    path.resize(path.rfind('/') + 1);
-    path += "relay";
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  return SPC_LIBEXECDIR "/relay";
-}
 
 }  // namespace
 
@@ -37,7 +26,7 @@ Result<Spool> Spool::start(Start with) {
   if (!wake || ::pipe2(ends.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "start the relay");
   const UniqueFd theirs(ends[0]);
   UniqueFd life(ends[1]);
-  const std::string path = with.program.empty() ? path_of_relay() : with.program;
+  const std::string path = with.program.empty() ? own_program("relay") : with.program;
   auto child = SPC_TRY(Child::start({.path = path,
                                      .arguments = {"relay"},
                                      .environment = std::vector<std::string>(),
