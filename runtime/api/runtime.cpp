@@ -216,10 +216,9 @@ int spc_node_setup(spc_runtime* rt) {
     passwd entry{};
     passwd* service = nullptr;
     ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
-    if (service == nullptr || service->pw_uid == 0) {
+    if (service == nullptr || service->pw_uid == 0)
       return Error(ErrorKind::not_found, "set up the node: no user " + quoted(kServiceUser))
           .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
-    }
     return run_agent("setup", service->pw_uid, service->pw_gid, "set up the node");
   });
 }

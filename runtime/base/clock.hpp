@@ -1,15 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <ctime>
 
 namespace spc {
 
 /// Microseconds of a clock that never jumps; for differences only.
 inline std::uint64_t now_us() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(time.tv_nsec) / 1000;
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::microseconds(1));
 }
 
 }  // namespace spc

@@ -122,9 +122,8 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
   const Arguments arguments = {own_program("agent"), "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
-  if (::access(arguments[0].c_str(), X_OK) != 0) {
+  if (::access(arguments[0].c_str(), X_OK) != 0)
     return Error::from_errno(errno, "start " + quoted(arguments[0])).hint("install spank-container on this node");
-  }
   StepAgent agent;
   agent.step_ = step;
   agent.pid_ = ::fork();

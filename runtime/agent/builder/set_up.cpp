@@ -14,9 +14,8 @@ namespace {
 Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order) {
   const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
   unsigned attributes = TaskMessage::attributes_of(source.flags);
-  if (asks(TaskMessage::source_tmpfs)) {
+  if (asks(TaskMessage::source_tmpfs))
     return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes);
-  }
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
   struct statx status {};  // without a question to the server of a file system, which may never answer
   ::statx(source.path.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status);  // a failure leaves no device's number
@@ -91,8 +90,7 @@ Result<void> set_up_root(TaskMessageKind kind, std::span<const int> more, int le
       return {};
     }
     if (message.kind == TaskMessageKind::failed) return message.failure.unread();
-    const bool target = message.kind == TaskMessageKind::target;
-    auto tree = target ? tree_for(kind, message, descriptors, order, trees) : Result(DetachedMount());
+    auto tree = message.kind == TaskMessageKind::target ? tree_for(kind, message, descriptors, order, trees) : Result(DetachedMount());
     if (tree && !*tree) return Error(ErrorKind::internal, "setting up the root file system: unexpected message");
     const auto attached = tree ? attach(*std::move(tree), descriptors.front().get()) : Result<void>(tree.error());
     message = TaskMessage{.kind = TaskMessageKind::attached, .error = attached ? 0 : attached.error().sys_errno()};
