@@ -201,7 +201,7 @@ class Cluster:
         found = []
         for pid in self.processes(node, "agent"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-                if file.read().startswith(b"agent\0step\0"):
+                if b"/agent\0step\0" in file.read():
                     found.append(pid)
         return found
 

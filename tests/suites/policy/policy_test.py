@@ -214,13 +214,14 @@ def an_image_for_nodes_of_another_architecture_is_not_refused_at_submission(clus
 @contextlib.contextmanager
 def observed_tool(cluster):
     """In place of scontainer on the head: it notes that it was started, and does what it would do."""
-    tool, real, seen = "/usr/bin/scontainer", "/home/shared/real-scontainer", os.path.join(cluster.shared, "started")
+    tool, real, seen = "/usr/bin/scontainer", "/home/shared/observed/bin/scontainer", os.path.join(cluster.shared, "started")
     script = os.path.join(cluster.shared, "observed-scontainer")
     local_files.put(seen, "")
     os.chmod(seen, 0o666)
     local_files.put(script, f"#!/bin/sh\necho $1 >> /home/shared/started\nexec {real} \"$@\"\n")
     os.chmod(script, 0o755)
-    cluster.root("head", "cp", tool, real).good()
+    # With the other programs where it looks for them.
+    cluster.root("head", "sh", "-euc", f'mkdir -p "${{1%/*}}"; cp "$0" "$1"; ln -sfn /usr/libexec "${{1%/*}}/../libexec"', tool, real).good()
     cluster.root("head", "mount", "--bind", "/home/shared/observed-scontainer", tool).good()
     try:
         yield lambda: open(seen).read().split()
