@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <filesystem>
 #include <set>
 
 #include "base/directory.hpp"
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "hooks/cdi/verbs.hpp"
 #include "hooks/loader/elf.hpp"
 
@@ -19,12 +19,6 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMostLibraries = 4096;
-
-std::string normal(const std::string& path) {
-  std::string text = std::filesystem::path(path).lexically_normal();
-  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
-  return text;
-}
 
 std::string directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
@@ -89,8 +83,8 @@ class Injection {
   }
 
   Result<void> add_node(const CdiDeviceNode& node) {
-    const std::string path = normal(node.path);
-    const std::string source = node.host_path.empty() ? path : normal(node.host_path);
+    const std::string path = normal_path(node.path);
+    const std::string source = node.host_path.empty() ? path : normal_path(node.host_path);
     if (!lies_in(source, "/dev")) {
       return Error(ErrorKind::invalid,
                    formatted("device node {}: is outside /dev", in_quotes(source)))
@@ -110,7 +104,7 @@ class Injection {
 
   Result<void> add_mount(const CdiMount& mount) {
     MountEdit edit;
-    edit.target = normal(mount.container_path);
+    edit.target = normal_path(mount.container_path);
     const std::string what = "mount " + in_quotes(mount.container_path);
     if (edit.target == "/") {
       return Error(ErrorKind::invalid, what + ": is the image's root")
@@ -124,7 +118,7 @@ class Injection {
           .hint(requested_there());
     }
     if (!tmpfs) {
-      edit.source = normal(mount.host_path);
+      edit.source = normal_path(mount.host_path);
       if (!mount.host_path.starts_with('/') || edit.source == "/") {
         return Error(ErrorKind::invalid,
                      formatted("{}: of {}, which is not a single file or directory of the node",
@@ -231,7 +225,7 @@ class Injection {
         return Error(ErrorKind::invalid,
                      formatted("create-symlinks: {} is not TARGET::LINK", in_quotes(link)));
       }
-      const std::string path = normal("/" + link.substr(colons + 2));
+      const std::string path = normal_path("/" + link.substr(colons + 2));
       if (!is_of_host(path)) edits_.symlinks.push_back({.path = path, .target = link.substr(0, colons)});
     }
     return {};
@@ -240,7 +234,7 @@ class Injection {
   /// The libraries that these mounts bring into the folders; what else lies there is the image's, whose loader knows it.
   Result<void> add_libraries(const CdiVerb& verb) {
     std::set<std::string> folders;
-    for (const std::string& folder : verb.values_of("folder")) folders.insert(normal(folder));
+    for (const std::string& folder : verb.values_of("folder")) folders.insert(normal_path(folder));
     for (const MountEdit& mount : edits_.mounts) {
       if (mount.source.empty()) continue;
       if (folders.contains(directory_of(mount.target))) add_library(mount.source, mount.target);

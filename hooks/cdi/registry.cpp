@@ -3,13 +3,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <set>
 
 #include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "base/trusted_file.hpp"
 
 namespace spc {
@@ -37,7 +37,7 @@ std::vector<std::string> spec_files(UniqueFd directory) {
 }
 
 std::ptrdiff_t depth(const CdiMount& mount) {
-  const std::string path = std::filesystem::path(mount.container_path).lexically_normal();
+  const std::string path = normal_path(mount.container_path);
   return std::count(path.begin(), path.end(), '/');
 }
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
@@ -60,7 +60,7 @@ std::string without_links(const NodeFiles& node, const std::string& root, std::s
     const std::string target = node.link(path);
     if (target.empty()) break;
     path = target.starts_with('/') ? root + target : path.substr(0, path.rfind('/') + 1) + target;
-    path = std::filesystem::path(path).lexically_normal();
+    path = normal_path(path);
   }
   return path;
 }

@@ -37,4 +37,21 @@ std::string joined(const Words& words, std::string_view between) {
   return text;
 }
 
+/// A path without empty parts, "." and "name/..", and without a slash at its end, from its text alone: links are not followed.
+inline std::string normal_path(std::string_view path) {
+  const bool is_absolute = path.starts_with('/');
+  std::vector<std::string_view> parts;
+  for (const std::string_view part : split(path, '/')) {
+    if (part.empty() || part == ".") continue;
+    if (part != "..") {
+      parts.push_back(part);
+    } else if (!parts.empty() && parts.back() != "..") {
+      parts.pop_back();
+    } else if (!is_absolute) {
+      parts.push_back(part);
+    }
+  }
+  return (is_absolute ? "/" : "") + joined(parts, "/");
+}
+
 }  // namespace spc

@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <climits>
 #include <deque>
-#include <filesystem>
 #include <memory>
 
 #include "base/socket.hpp"
+#include "base/text.hpp"
 #include "protocol/task.hpp"
 
 namespace spc {
@@ -113,7 +113,7 @@ class MountsOfBuilder {
 };
 
 /// Whether it says where it lies: no link was followed on the way.
-bool says_where(const std::string& path) { return path[0] == '/' && std::filesystem::path(path).lexically_normal() == path; }
+bool says_where(const std::string& path) { return path[0] == '/' && normal_path(path) == path; }
 
 bool lies_in(const std::string& path, const std::string& directory) {
   return path == directory || (path.starts_with(directory) && path[directory.size()] == '/');

@@ -1,7 +1,10 @@
 #include "task/root/removal.hpp"
 
-#include <filesystem>
+#include <stdlib.h>
+
 #include <string_view>
+
+#include "base/text.hpp"
 
 namespace spc {
 namespace {
@@ -34,11 +37,21 @@ Result<std::vector<bool>> mounts_to_make(const std::vector<std::string>& targets
 }
 
 std::string without_links(const std::string& path) {
-  std::error_code problem;
-  const auto whole = std::filesystem::weakly_canonical(path, problem);
-  std::string text = (problem ? std::filesystem::path(path) : whole).lexically_normal().string();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
+  std::string there = path;  // the part that exists
+  std::string rest;
+  while (!there.empty()) {
+    char* real = ::realpath(there.c_str(), nullptr);
+    if (real != nullptr) {
+      const std::string whole = normal_path(real + rest);
+      ::free(real);
+      return whole;
+    }
+    const auto slash = there.rfind('/');
+    if (slash == std::string::npos) break;
+    rest.insert(0, there.substr(slash));
+    there.resize(slash);
+  }
+  return normal_path(path);
 }
 
 }  // namespace spc
