@@ -1,0 +1,121 @@
+"""packaging/examples/cookbook: each recipe as it is, submitted by a user; the images are the tests' own."""
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+
+import mpi_test
+from cluster import HERE
+from frameworks_test import Home, python_image
+from harness import equal, expect, test
+from private_images_test import DOCKER, PRIVATE, in_home
+from site_files import rules
+
+COOKBOOK = os.path.join(HERE, "../../../packaging/examples/cookbook")
+BASE = "registry:5000/suites/base:1"
+SECONDS = 90
+
+
+@contextlib.contextmanager
+def recipes(cluster, *names):
+    """A directory of alice's on every node, with these files of the cookbook."""
+    there = "/home/shared/cookbook"
+    here = os.path.join(cluster.shared, "cookbook")
+    os.makedirs(here)
+    for name in names:
+        shutil.copy(os.path.join(COOKBOOK, name), here)
+    os.chown(here, 2001, 2001)
+    try:
+        yield here, there
+    finally:
+        shutil.rmtree(here)
+
+
+def submit(cluster, there, recipe, *options, **variables):
+    """What a user types in that directory; its output, with that of all tasks of an array."""
+    words = [f"{name}={value}" for name, value in variables.items()]
+    done = cluster.run("env", "-C", there, *words, "sbatch", "--wait", *options, recipe, timeout=SECONDS)
+    number = re.search(r"\d+", done.out)
+    output = cluster.run("sh", "-c", f"cat {there}/*-{number.group() if number else ''}*.out").out
+    expect(done.rc == 0, f"{recipe} has failed: {output}", done)
+    return output
+
+
+@test
+def an_array_takes_a_line_of_the_list_each(cluster):
+    with recipes(cluster, "array.sbatch") as (here, there):
+        for name in ("one", "two", "three"):
+            with open(f"{here}/{name}", "w") as file:
+                file.write(name)
+        with open(f"{here}/inputs.txt", "w") as file:
+            file.write("one\ntwo\nthree\n")
+        submit(cluster, there, "array.sbatch", "--array=0-2", IMAGE=BASE)
+        for name in ("one", "two", "three"):
+            equal(open(f"{here}/{name}.sum").read().split(), [hashlib.sha256(name.encode()).hexdigest(), name], "what a task wrote")
+
+
+@test
+def python_packages_lie_beside_an_image(cluster):
+    with Home(cluster), recipes(cluster, "pip.sbatch") as (here, there):
+        offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/packages", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+        output = submit(cluster, there, "pip.sbatch", "-w", "node01", IMAGE=python_image(cluster), REQUIREMENTS="salute", PROGRAM="salute", **offline)
+        equal(output.splitlines()[-1], "hello", "what the package says")
+        equal(open(f"{here}/installed.txt").read().split("\n")[0].partition("=")[0].split(" ")[0], "salute", "what pip freeze says")
+        with open(f"{here}/constraints.txt", "w") as file:
+            file.write("salute==2.0\n")
+        done = cluster.run("env", "-C", there, f"IMAGE={python_image(cluster)}", "REQUIREMENTS=salute --force-reinstall",
+                           *(f"{name}={value}" for name, value in offline.items()), "sbatch", "--wait", "-w", "node01", "pip.sbatch", timeout=SECONDS)
+        expect(done.rc != 0, "the constraints do not count", done)
+
+
+@test
+def an_image_is_made_on_top_of_another(cluster):
+    with recipes(cluster, "extend.sbatch") as (here, there):
+        install = "test $(id -u) = 0; printf '#!/bin/sh\\necho of mine\\n' >/usr/bin/mine; chmod 755 /usr/bin/mine"
+        output = submit(cluster, there, "extend.sbatch", IMAGE=BASE, INSTALL=install, PROGRAM="mine")
+        equal(output.splitlines()[-1], "of mine", "what the new program says")
+        expect(os.path.getsize(f"{here}/extended.sqsh") > 1 << 20, "the file is not the whole image")
+
+
+@test
+def a_private_image_is_used_after_a_login(cluster):
+    with recipes(cluster, "private.sbatch") as (_, there), in_home(cluster, ".docker/config.json", DOCKER):
+        output = submit(cluster, there, "private.sbatch", IMAGE=PRIVATE, PROGRAM="echo inside")
+        equal(output.splitlines()[-1], "inside", "what the program says")
+
+
+def compiled(here, family):
+    """Debian 12's MPICH sometimes waits in MPI_Finalize for ever, see mpi_test.py: its program ends without."""
+    source = f"{here}/pingpong.c"
+    if family == "mpich":
+        text = open(source).read()
+        with open(source, "w") as file:
+            file.write(text.replace("MPI_Finalize();", "fflush(stdout), _Exit(0);"))
+    subprocess.run([f"mpicc.{family}", "-O2", "-o", f"{here}/pingpong", source], check=True)
+
+
+def table(output):
+    """Bytes, microseconds and MB/s, all sizes."""
+    rows = [line.split() for line in output.splitlines() if re.fullmatch(r"[ \d.]+", line)]
+    equal([int(row[0]) for row in rows], [8 ** i for i in range(1, 8)], "sizes")
+    expect(all(float(row[1]) > 0 and float(row[2]) >= 0 for row in rows), f"no figures: {rows}")
+    return rows
+
+
+@test
+def mpi_of_the_image_has_a_table_of_bandwidths(cluster):
+    image = mpi_test.prepare(cluster)
+    with recipes(cluster, "mpi-hybrid.sbatch", "pingpong.c") as (here, there):
+        compiled(here, "openmpi")
+        table(submit(cluster, there, "mpi-hybrid.sbatch", IMAGE=image))
+
+
+@test
+def mpi_of_the_node_has_a_table_of_bandwidths(cluster):
+    image = mpi_test.prepare(cluster)
+    with recipes(cluster, "mpi-node.sbatch", "pingpong.c") as (here, there), \
+            rules(cluster, 'mpi_libraries = ["/usr/lib/x86_64-linux-gnu/libmpich.so.12"]\n'):
+        compiled(here, "mpich")
+        table(submit(cluster, there, "mpi-node.sbatch", "-N1", "--ntasks-per-node=2", IMAGE=image, MPI="pmi2"))
