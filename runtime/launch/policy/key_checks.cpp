@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "launch/policy/image_rule.hpp"
+
 namespace spc::key {
 namespace {
 
@@ -23,6 +25,10 @@ bool is_line(const std::string& text) {
 
 bool is_absolute(const std::string& text) { return is_line(text) && text.starts_with('/'); }
 bool is_absolute_or_none(const std::string& text) { return text.empty() || is_absolute(text); }
+
+bool is_seccomp(const std::string& text) { return text == "off" || text == "default" || is_absolute(text); }
+
+bool is_image_rule(const std::string& text) { return is_line(text) && ImageRule::parse(text); }
 
 bool is_mount(const std::string& text) {
   return is_line(text) && (text.starts_with('/') || text.starts_with("tmpfs:/") || text.starts_with("umount:/"));

@@ -10,6 +10,10 @@ bool is_line(const std::string& text);
 bool is_absolute(const std::string& text);
 /// Empty, which means none, or an absolute path.
 bool is_absolute_or_none(const std::string& text);
+/// off, default, or an absolute path.
+bool is_seccomp(const std::string& text);
+/// An ImageRule.
+bool is_image_rule(const std::string& text);
 /// SRC[:DST[:FLAGS]] with an absolute path. The form alone: the flags are known to launch/request/mount_spec, where
 /// mounts are made. One mount a text, and no relative source, which would lie below each job's own directory.
 bool is_mount(const std::string& text);

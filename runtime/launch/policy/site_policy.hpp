@@ -23,7 +23,7 @@ struct SitePolicy {
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
   std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer, signature_policy;
   std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
-  std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, features_off, hooks_off;
+  std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, allowed_images, features_off, mounts_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries, fabric_devices, fallback_libraries;
 
   /// Not of config.toml, but of enroot's files.
@@ -110,6 +110,10 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
     {"features_off", "list of options", "",
      "options that may not be used, without their `--`",
      &SitePolicy::features_off, nullptr, nullptr, feature_names},
+    {"allowed_images", "list of rules", "",
+     "who may use which images of registries: PATTERN [user=NAME,...] [group=NAME,...] [partition=NAME,...]; empty: all may use all",
+     &SitePolicy::allowed_images, key::is_image_rule,
+     "expected PATTERN [user=NAME,...] [group=NAME,...] [partition=NAME,...]"},
     {"max_tmpfs_size", "size", "",
      "maximum of `--container-tmpfs-size`; empty: no limit",
      &SitePolicy::max_tmpfs_size, key::is_upper_size_or_none, key::kUpperSizeRule},

@@ -9,6 +9,7 @@
 
 #include "base/format.hpp"
 #include "base/unique_fd.hpp"
+#include "launch/policy/image_rule.hpp"
 #include "task/user_identity.hpp"
 
 namespace spc {
@@ -33,7 +34,42 @@ Result<void> check_real_path(const std::string& path, const std::string& typed, 
   return outside(typed, path == typed ? "" : ", which is " + in_quotes(path), allowed);
 }
 
+/// Whether one of them is in the list, or there is no list.
+bool is_meant(const std::vector<std::string>& listed, const std::vector<std::string>& names) {
+  return listed.empty() || std::find_first_of(listed.begin(), listed.end(), names.begin(), names.end()) != listed.end();
+}
+
+/// Names and numbers, from lines of a group file.
+std::vector<std::string> names_of(const std::vector<std::string>& group_entries) {
+  std::vector<std::string> names;
+  for (const std::string& entry : group_entries) {  // NAME:x:GID:
+    const auto first = entry.find(':');
+    const auto second = entry.find(':', first + 1);
+    names.push_back(entry.substr(0, first));
+    names.push_back(entry.substr(second + 1, entry.find(':', second + 1) - second - 1));
+  }
+  return names;
+}
+
 }  // namespace
+
+Result<void> check_image(const ImageReference& image, const SitePolicy& site, const std::map<std::string, std::string>& job) {
+  if (site.allowed_images.empty()) return {};
+  const auto user = UserIdentity::of_this_process();
+  const auto groups = names_of(user.group_entries);
+  const auto partition = job.find("SLURM_JOB_PARTITION");
+  const std::string repository = image.registry + "/" + image.repository;
+  for (const std::string& text : site.allowed_images) {
+    const auto rule = SPC_TRY_DURING("allowed_images in config.toml", ImageRule::parse(text));
+    if (rule.fits(repository) && is_meant(rule.users, {user.name, std::to_string(user.uid)}) && is_meant(rule.groups, groups) &&
+        is_meant(rule.partitions, {partition == job.end() ? "" : partition->second})) {
+      return {};
+    }
+  }
+  return Error(ErrorKind::refused, formatted("--container-image: {}: this site does not allow it to you{}", in_quotes(image.canonical()),
+                                             partition == job.end() ? "" : " in partition " + in_quotes(partition->second)))
+      .hint("ask the administrator about allowed_images in config.toml");
+}
 
 Result<std::string> real_path(int file, const std::string& typed) {
   char path[PATH_MAX];

@@ -23,6 +23,9 @@ Result<void> check_place(ImageLocation& image, const SitePolicy& site);
 Result<void> check_opened_place(int file, const std::string& typed, const SitePolicy& site);
 
 /// Of what the descriptor stands for, as the kernel knows it. `typed` is for messages.
+/// `allowed_images`: refuses an image of a registry that no rule allows to the calling process's user in this job.
+Result<void> check_image(const ImageReference& image, const SitePolicy& site, const std::map<std::string, std::string>& job);
+
 Result<std::string> real_path(int file, const std::string& typed);
 
 }  // namespace spc
