@@ -149,6 +149,10 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment, request.max_tmpfs_size);
     if (!added && mount.optional) {
+    const bool has_source = mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
+    if (added && has_source && !mount.by_site) {
+      SPC_TRY_DURING(mount.origin, check_mount_source(side.sources.back().path.get(), mount.source, request.mounts_off));
+    }
       if (!mount.silent)
         log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
       continue;

@@ -31,6 +31,7 @@ struct LaunchRequest {
   std::string save;                      ///< file to write the container to; empty: none
   std::uint32_t namespaces = 0;          ///< NamespaceBits but own_user
   std::optional<MemorySize> tmpfs_size;  ///< of each writable part; empty: the site's default
+  std::vector<std::string> mounts_off;   ///< paths of the node that the site keeps to itself
   std::string max_tmpfs_size;            ///< that the site allows; empty: no limit
   std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;

@@ -30,6 +30,7 @@ struct MountSpec {
   Create create = Create::as_source;
   bool optional = false;                      ///< a missing source is no error
   bool silent = false;                        ///< and causes no warning
+  bool by_site = false;                       ///< its own rules for mounts do not count
   std::string shown_as;                       ///< as given by the user
   std::string origin = "--container-mounts";  ///< who requested it: an option, a file
 

@@ -115,4 +115,15 @@ Result<void> check_opened_place(int file, const std::string& typed, const SitePo
   return check_real_path(SPC_TRY(real_path(file, typed)), typed, allowed);
 }
 
+Result<void> check_mount_source(int source, const std::string& typed, const std::vector<std::string>& mounts_off) {
+  if (mounts_off.empty()) return {};
+  const std::string real = SPC_TRY(real_path(source, typed));
+  for (const std::string& kept : mounts_off) {
+    if (!lies_below(real, kept) && !lies_below(kept, real)) continue;
+    return Error(ErrorKind::refused, formatted("mount {}: this site does not allow mounts of {}", in_quotes(typed), in_quotes(kept)))
+        .hint("ask the administrator about mounts_off in config.toml");
+  }
+  return {};
+}
+
 }  // namespace spc

@@ -29,3 +29,6 @@ Result<void> check_image(const ImageReference& image, const SitePolicy& site, co
 Result<std::string> real_path(int file, const std::string& typed);
 
 }  // namespace spc
+/// `mounts_off`: refuses the opened source of a mount, as it lies on the node, if it is one of these paths, lies in one, or has one in it.
+Result<void> check_mount_source(int source, const std::string& typed, const std::vector<std::string>& mounts_off);
+

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kMountOption = "--container-mounts: ";
 
-Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin) {
+Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin, bool by_site) {
   auto parsed = parse_mounts(text);
   if (!parsed) {
     // The grammar is that of the option, and so is the message.
@@ -17,6 +17,7 @@ Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const st
   }
   for (MountSpec& mount : *parsed) {
     mount.origin = origin;
+    mount.by_site = by_site;
     mounts.push_back(std::move(mount));
   }
   return {};

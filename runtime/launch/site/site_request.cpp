@@ -51,6 +51,7 @@ Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& pol
   if (!request.remap_root) request.remap_root = !*request.slurm && site.remap_root;
   request.namespaces |= site_namespaces(site);
   request.max_tmpfs_size = site.max_tmpfs_size;
+  request.mounts_off = site.mounts_off;
   return request;
 }
 
