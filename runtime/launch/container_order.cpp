@@ -8,7 +8,9 @@
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "launch/host/join_check.hpp"
+#include "launch/host/security_profiles.hpp"
 #include "launch/site/enroot_compat.hpp"
+#include "launch/site/policy_rules.hpp"
 #include "launch/site/site_request.hpp"
 
 namespace spc {
@@ -39,6 +41,9 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   const LaunchRequest& request = terms.request;
   const std::string& registry = terms.policy.default_registry;
   if (!request.image.empty()) order.location = SPC_TRY(ImageLocation::parse(request.image, registry));
+  if (!request.image.empty() && order.location.kind == ImageLocation::Kind::registry) {
+    SPC_TRY(check_image(order.location.name, terms.site, task.job));
+  }
   if (request.name) SPC_TRY(named.decide(wanted_image(request, order.location, terms.policy)));
   if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
   order.image = SPC_TRY(order_image(request, terms.policy, terms.site, order.location, terms.earlier, named, importer, task.log));
@@ -116,6 +121,7 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   spec.mounts = order.side.mounts();
   spec.writable = terms.request.writable.value_or(true);
   spec.namespaces = namespaces_of(terms.request);
+  if (!order.joins) order.security = SPC_TRY(read_security(terms.request, terms.site, (spec.namespaces & own_user) != 0));
   return order;
 }
 

@@ -8,6 +8,7 @@
 #include "launch/host/host_side.hpp"
 #include "launch/host/image_order.hpp"
 #include "launch/host/named_container.hpp"
+#include "launch/inside/task_security.hpp"
 #include "launch/site/site_importer.hpp"
 #include "launch/spec/container_spec.hpp"
 #include "launch/task_context.hpp"
@@ -42,6 +43,7 @@ struct ContainerOrder {
   HostSide side;
   std::optional<PreparedHooks> hooks;  ///< none: the container runs already
   ContainerSpec spec;
+  TaskSecurity security;         ///< empty: the container runs already
   std::uint64_t upper_size = 0;  ///< bytes that can be written in each place; 0: what the site allows
   bool joins = false;            ///< a running container
   bool covers_home = false;      ///< something is mounted where the user's home is

@@ -75,6 +75,7 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
   if (answer) of_host = SPC_TRY(TaskNotes::read(answer.get()));
   SitePolicy site = answer ? std::move(of_host.site) : std::move(notes.site);
   *asked.request.style = message_style(site);
+  SPC_TRY(notes.security.check(asked.request));
   asked.request.entrypoint_log = asked.request.entrypoint_log || site.entrypoint_log;
   auto spec = SPC_TRY(read_spec(ready, notes));
   // The leader has said what is to be said.
@@ -87,6 +88,7 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
                      .spec = std::move(spec),
                      .hooks = std::move(hooks),
                      .edits = std::move(notes.edits),
+                     .security = std::move(notes.security),
                      .notes = std::move(notes_file),
                      .as_on_host = std::move(user)};
 }

@@ -17,7 +17,8 @@ struct InContainer {
   ContainerSpec spec;
   TaskHooks hooks;
   TaskEdits edits;  ///< of hooks, for all tasks of this container
-  UniqueFd notes;   ///< as the agent passes them on: the entrypoint's outcome comes at their end
+  TaskSecurity security;
+  UniqueFd notes;  ///< as the agent passes them on: the entrypoint's outcome comes at their end
   UserIdentity as_on_host;
 };
 

@@ -81,6 +81,7 @@ Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entry
     for (const std::string& line : explain(in.spec, task.asked)) task.log.write(LogLevel::info, line);
     return TaskEntry{.explained = true, .environment = {}, .timing = {}};
   }
+  SPC_TRY(in.security.apply());
   const std::uint64_t before_entrypoint = now_us();
   SPC_TRY(entrypoint.run(task.asked, in.site, in.notes, in.spec, task.log));
   TaskEntry entry;

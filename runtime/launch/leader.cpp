@@ -85,6 +85,7 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   }
   container.root = root_setup(order, named_);
   container.spec = std::move(order.spec);
+  container.security = std::move(order.security);
   container.hooks = std::move(order.hooks);
   if (container.hooks) stop_process_.confirm();
   return container;
@@ -149,7 +150,8 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
                   .from = spec.from,
                   .writable = spec.writable,
                   .site = terms.site,
-                  .edits = {}};
+                  .edits = {},
+                  .security = std::move(container.security)};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
   SPC_TRY(notes.write(notes_));
   container.root.not_ours = [this](const std::string& paths) { task_.log.write(LogLevel::warning, not_ours(paths)); };

@@ -29,6 +29,7 @@ class Leader {
   /// The container between its order and the agent's word that it is ready.
   struct Ordered {
     ContainerSpec spec;
+    TaskSecurity security;
     RootSetup root;
     std::optional<PreparedHooks> hooks;  ///< none: the container runs already
   };

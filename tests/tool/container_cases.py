@@ -134,6 +134,15 @@ def test_nobody_gains_a_privilege():
     assert sh("chown 0:0 /etc/passwd").status != 0
 
 
+def test_a_profile_narrows_the_system_calls():
+    profile = os.path.join(home, "profile.json")
+    machine.write(profile, '{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61}]}')
+    for options in ((), ("--remap-root",)):
+        done = sh("mkdir /tmp/x || touch /tmp/y && echo made", f"--security=seccomp={profile}", *options).succeeds("made\n")
+        assert "No data available" in done.err, done
+    user("run", "-q", "--security=seccomp=profile.json", base(), "true").fails(125, "not an absolute path")
+
+
 def test_readonly_leaves_tmp():
     done = sh("touch /tmp/x && echo tmp; touch /etc/x || echo refused", "--readonly").succeeds("tmp\n", "refused\n")
     assert "Read-only" in done.err

@@ -12,6 +12,7 @@
 #include "image/reference/named_image.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/host/slurm_client.hpp"
+#include "launch/site/policy_rules.hpp"
 #include "protocol/store_layout.hpp"
 
 namespace spc {
@@ -148,11 +149,11 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   if (before_mounts) SPC_TRY(before_mounts(side));
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment, request.max_tmpfs_size);
-    if (!added && mount.optional) {
     const bool has_source = mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
     if (added && has_source && !mount.by_site) {
       SPC_TRY_DURING(mount.origin, check_mount_source(side.sources.back().path.get(), mount.source, request.mounts_off));
     }
+    if (!added && mount.optional) {
       if (!mount.silent)
         log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
       continue;

@@ -16,7 +16,8 @@ namespace {
 constexpr std::size_t kMostTaskNotes = 16 << 20;
 
 /// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, image, from, writable, site
-/// (KEY=VALUE), and what TaskEdits knows.
+/// (KEY=VALUE), and what TaskEdits and
+/// TaskSecurity know.
 struct Parts {
   std::string notes;
   std::string behind;
@@ -56,6 +57,7 @@ Result<void> TaskNotes::write(int file) const {
   add_record(records, "writable", writable ? "1" : "0");
   for (const auto& [key, value] : site.records()) add_record(records, "site", key + "=" + value);
   records += edits.serialize();
+  records += security.serialize();
   const std::uint64_t length = records.size();
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
   return write_all(file, bytes.append(records));
@@ -77,6 +79,7 @@ Result<TaskNotes> TaskNotes::read(int file) {
   }
   notes.from = static_cast<ContainerSpec::From>(from);
   notes.edits = TaskEdits::parse(parts.notes);
+  notes.security = TaskSecurity::parse(parts.notes);
   return notes;
 }
 

@@ -8,6 +8,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/inside/task_edits.hpp"
+#include "launch/inside/task_security.hpp"
 #include "launch/policy/site_policy.hpp"
 #include "launch/spec/container_spec.hpp"
 
@@ -22,6 +23,7 @@ struct TaskNotes {
   bool writable = true;
   SitePolicy site;  ///< of that step, including enroot's files
   TaskEdits edits;  ///< of the hooks
+  TaskSecurity security;
 
   /// JOB.STEP from this environment.
   static std::string step_of(const std::map<std::string, std::string>& job_environment);

@@ -21,7 +21,7 @@ struct SitePolicy {
   bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, cuda_compat{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{};
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
-  std::string entrypoint, batch, container_scope, messages, max_tmpfs_size, importer, signature_policy;
+  std::string entrypoint, batch, container_scope, messages, seccomp, max_tmpfs_size, importer, signature_policy;
   std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
   std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, allowed_images, features_off, mounts_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries, fabric_devices, fallback_libraries;
@@ -104,12 +104,12 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
      "namespaces that no container shares with the host: net, ipc, uts, pid",
      &SitePolicy::unshare, nullptr, nullptr,
      []() -> std::vector<std::string_view> { return {"net", "ipc", "uts", "pid"}; }},
+    {"seccomp", "off, default or file", "off",
+     "profile of system calls that every container has, as for `--container-security=seccomp`",
+     &SitePolicy::seccomp, key::is_seccomp, "expected off, default, or the absolute path of a profile"},
     {"allowed_paths", "list of directories", "",
      "where image files and directories may be; empty: anywhere",
      &SitePolicy::allowed_paths, key::is_absolute, "expected an absolute path"},
-    {"features_off", "list of options", "",
-     "options that may not be used, without their `--`",
-     &SitePolicy::features_off, nullptr, nullptr, feature_names},
     {"allowed_images", "list of rules", "",
      "who may use which images of registries: PATTERN [user=NAME,...] [group=NAME,...] [partition=NAME,...]; empty: all may use all",
      &SitePolicy::allowed_images, key::is_image_rule,

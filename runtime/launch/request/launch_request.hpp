@@ -37,6 +37,7 @@ struct LaunchRequest {
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;
   bool contain = false;              ///< hide the user's files
+  std::string seccomp;               ///< profile of system calls: "default", or an absolute path; empty: only the site's
   bool private_layer = false;        ///< each task has its own container
   std::optional<bool> slurm;         ///< make Slurm's commands work; empty: the site's default
   bool explain = false;              ///< dry run

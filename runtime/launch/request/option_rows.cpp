@@ -95,6 +95,24 @@ Result<void> choose(std::string& into, Text value, const char* one, const char* 
   return {};
 }
 
+constexpr char kSecurityRule[] = "seccomp=default, or seccomp=FILE with an absolute path";
+
+/// It only ever adds to what the site has.
+Result<void> add_security(LaunchRequest& request, Text value, ReadAt) {
+  constexpr std::string_view kSeccomp = "seccomp=";
+  if (!value.starts_with(kSeccomp)) return Error(ErrorKind::invalid, in_quotes(value) + " is not allowed").hint(kSecurityRule);
+  const std::string profile = value.substr(kSeccomp.size());
+  if (profile == "unconfined") {
+    return Error(ErrorKind::invalid, "seccomp=unconfined is not allowed")
+        .hint("without the option only the site's profile counts, which users cannot lift");
+  }
+  if (profile != "default" && !profile.starts_with('/')) {
+    return Error(ErrorKind::invalid, in_quotes(profile) + " is not an absolute path").hint(kSecurityRule);
+  }
+  request.seccomp = profile;
+  return {};
+}
+
 constexpr ContainerOption kOptions[] = {
     {"container-image", "[USER@][REGISTRY/]NAME[:TAG][@DIGEST]",
      "[container] image to run the tasks in; pulled if the node does not have it", "IMAGE",
@@ -205,6 +223,10 @@ constexpr ContainerOption kOptions[] = {
      "[container] hide the user's files: empty home and /tmp that end with the step", "CONTAIN",
      Kind::on, nullptr,
      turn_on<&LaunchRequest::contain>},
+    {"container-security", "seccomp=default|seccomp=FILE",
+     "[container] allow the system calls of this profile alone; FILE has the form of podman's and docker's",
+     "SECURITY", Kind::once, nullptr, add_security,
+     "allow the system calls of this profile alone; FILE has the form of podman's and docker's"},
     {"container-tmpfs-size", "SIZE",
      "[container] size limit of the writable tmpfs layer: bytes with K, M, G, T, or N% of the memory",
      "TMPFS_SIZE", Kind::once, nullptr,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,13 +23,13 @@ Result<void> check_place(ImageLocation& image, const SitePolicy& site);
 /// The same for an open file, by descriptor. `typed` is for the message.
 Result<void> check_opened_place(int file, const std::string& typed, const SitePolicy& site);
 
-/// Of what the descriptor stands for, as the kernel knows it. `typed` is for messages.
 /// `allowed_images`: refuses an image of a registry that no rule allows to the calling process's user in this job.
 Result<void> check_image(const ImageReference& image, const SitePolicy& site, const std::map<std::string, std::string>& job);
 
+/// Of what the descriptor stands for, as the kernel knows it. `typed` is for messages.
 Result<std::string> real_path(int file, const std::string& typed);
 
-}  // namespace spc
 /// `mounts_off`: refuses the opened source of a mount, as it lies on the node, if it is one of these paths, lies in one, or has one in it.
 Result<void> check_mount_source(int source, const std::string& typed, const std::vector<std::string>& mounts_off);
 
+}  // namespace spc

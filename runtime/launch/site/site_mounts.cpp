@@ -31,10 +31,10 @@ Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts u
     if (users == UsersMounts::no && records == &site.enroot_mounts_of_user) continue;
     for (const std::string& record : *records) {
       const auto tab = record.find('\t');
-      SPC_TRY(add(mounts, std::string_view(record).substr(tab + 1), record.substr(0, tab)));
+      SPC_TRY(add(mounts, std::string_view(record).substr(tab + 1), record.substr(0, tab), records == &site.enroot_mounts));
     }
   }
-  for (const std::string& text : site.mounts) SPC_TRY(add(mounts, text, "config.toml: mounts"));
+  for (const std::string& text : site.mounts) SPC_TRY(add(mounts, text, "config.toml: mounts", true));
   return mounts;
 }
 

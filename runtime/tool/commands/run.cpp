@@ -12,6 +12,7 @@
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "launch/host/data_file.hpp"
+#include "launch/host/security_profiles.hpp"
 #include "launch/inside/image_files.hpp"
 #include "launch/request/options.hpp"
 
@@ -171,6 +172,7 @@ struct UserRun {
   Commands commands;
   bool by_image = false;  ///< the image says what to run
   bool shared = false;
+  TaskSecurity security;
 
   UserRun(const Arguments& given, RunOptions& parsed, const Places& where, const Commands* fixed)
       : arguments(given),
@@ -210,7 +212,7 @@ struct UserRun {
     if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
       commands.front().insert(commands.front().begin(), {"/bin/sh", settings.start_script});
     }
-    return {};
+    return security.apply();
   }
 };
 
@@ -324,6 +326,7 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   if (!options.request.mount_home) options.request.mount_home = run.config.mount_home;
   const std::string key = share_key(arguments);
   run.shared = !key.empty();
+  run.security = SPC_TRY(read_security(options.request, SitePolicy::read(), options.map == RootMap::root));
   return key.empty() ? run_alone(run) : run_shared(run, key);
 }
 

@@ -162,7 +162,7 @@ TEST_CASE("every option that can be off is recognised when it is used") {
       {"container-workdir", "x"},    {"container-env", "X"},          {"container-device", "a.b/c=d"},
       {"container-pull", "never"},   {"container-platform", "a/b"},   {"container-save", "x"},
       {"container-unshare", "net"},  {"container-tmpfs-size", "10%"}, {"container-mpi", "host"},
-      {"container-batch", "script"}, {"container-env-file", "x"}};
+      {"container-batch", "script"}, {"container-env-file", "x"},      {"container-security", "seccomp=default"}};
   for (const ContainerOption& option : container_options()) use(option, option.is_switch() ? "" : values.at(option.name));
   const auto names = feature_names();
   CHECK(used == std::set<std::string>(names.begin(), names.end()));
