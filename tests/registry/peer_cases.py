@@ -48,6 +48,12 @@ def relays():
     return found
 
 
+def new_relay(before):
+    """The one that is not among these; it may just be starting, and have the name of its import."""
+    wait_for(lambda: set(relays()) - before)
+    return (set(relays()) - before).pop()
+
+
 @contextlib.contextmanager
 def no_relay_left():
     before = set(relays())
@@ -160,7 +166,7 @@ def dies_in_the_middle(name, die):
     before = set(relays())
     first = start(step, name)
     wait_for(lambda: len(step.nodes) == 1)
-    relay = (set(relays()) - before).pop()
+    relay = new_relay(before)
     second = start(step, name)
     wait_for(lambda: any(index == 1 and done > 500_000 for _, index, done, _ in step.told))
     died = time.monotonic()
@@ -333,10 +339,14 @@ def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
     registry.repository("peers/fds", image)
     before = set(relays())
     succeeds(start(step, "peers/fds", answer=SECRET).wait(), image)
-    relay = (set(relays()) - before).pop()
-    with open(f"/proc/{relay}/status") as status:
-        fields = dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
-    assert fields["Seccomp"].strip() == "2" and fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
+    relay = new_relay(before)
+
+    def status_fields():
+        with open(f"/proc/{relay}/status") as status:
+            return dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
+    wait_for(lambda: status_fields()["Seccomp"].strip() == "2")  # import does not wait until it is
+    fields = status_fields()
+    assert fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
     assert os.getpgid(relay) == os.getpgid(0)  # the agent's, which slurmstepd waits for and kills
     if os.geteuid() == 0:
         links = [os.readlink(f"/proc/{relay}/fd/{fd}") for fd in os.listdir(f"/proc/{relay}/fd")]
@@ -355,8 +365,7 @@ def ends_with_agent(name, kill_import):
     os.chmod(wrapper, 0o755)
     before = set(relays())
     run = start(step, name, program=wrapper)
-    wait_for(lambda: set(relays()) - before)
-    relay = (set(relays()) - before).pop()
+    relay = new_relay(before)
     if not kill_import:
         wait_for(lambda: step.said(DONE))
     time.sleep(0.5)
