@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import mpi_test
+from command import await_true
 from cluster import HERE
 from frameworks_test import Home, python_image
 from harness import equal, expect, test
@@ -119,3 +120,21 @@ def mpi_of_the_node_has_a_table_of_bandwidths(cluster):
             rules(cluster, 'mpi_libraries = ["/usr/lib/x86_64-linux-gnu/libmpich.so.12"]\n'):
         compiled(here, "mpich")
         table(submit(cluster, there, "mpi-node.sbatch", "-N1", "--ntasks-per-node=2", IMAGE=image, MPI="pmi2"))
+
+
+@test
+def a_job_that_is_told_of_its_end_saves_its_state_and_the_next_goes_on(cluster):
+    program = "trap 'echo $count >new && mv new state; exit 99' USR1\ncount=$(cat state 2>/dev/null || echo 0)\n" \
+              "while [ $count -lt 60 ]; do count=$((count + 1)); echo $count >>counted; [ $count != 20 ] || touch told; sleep 0.05; done\n"
+    with recipes(cluster, "checkpoint.sbatch") as (here, there):
+        with open(f"{here}/program", "w") as file:
+            file.write(program)
+        job = cluster.run("env", "-C", there, f"IMAGE={BASE}", "PROGRAM=sh program", "sbatch", "--parsable", "checkpoint.sbatch").good()
+        await_true(lambda: os.path.exists(f"{here}/told"), 20, "the program does not run")
+        cluster.run("scancel", "--signal=USR1", job.strip()).good()
+        output = f"{here}/checkpoint.out"
+        await_true(lambda: os.path.exists(output) and "another job goes on" in open(output).read(), 20, "it was not saved")
+        await_true(lambda: open(f"{here}/counted").read().endswith("\n60\n"), 30, "no other job goes on")
+        cluster.await_idle()
+        expect(int(open(f"{here}/state").read()) >= 20, "what was saved")
+        equal([int(line) for line in open(f"{here}/counted")], list(range(1, 61)), "what both jobs counted")

@@ -356,3 +356,36 @@ mkdir -p /home/shared/bundle && cp "$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/' /h
         with contextlib.suppress(FileNotFoundError):
             os.unlink(state)
         shutil.rmtree(bundle, ignore_errors=True)
+
+
+# As NVIDIA's does: needs a directory for its sockets, ends at once where one runs, and leaves a process behind, whose session is its own
+# only some time later.
+FAKE_MPS_CONTROL = """#!/bin/sh
+[ "$1" = -d ] && [ -w "$CUDA_MPS_PIPE_DIRECTORY" ] || exit 1
+[ ! -e "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid" ] || { echo "An instance of this daemon is already running"; exit 1; }
+(sleep 0.2; exec setsid sleep 4242) </dev/null >/dev/null 2>&1 &
+echo $! >"$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
+"""
+
+
+@test
+def the_example_for_mps_runs_one_fake_daemon_for_the_tasks_of_a_node(cluster):
+    example = os.path.join(os.path.dirname(__file__), "../../../packaging/examples/hooks/50-mps")
+    with open(example) as script, open(example + ".json") as text:
+        program, description = script.read().removeprefix("#!/bin/sh\n"), json.load(text)
+    description["hook"]["env"] = ["MPS_CONTROL=/home/shared/mps-control"]
+    control = os.path.join(cluster.shared, "mps-control")
+    with open(control, "w") as file:
+        file.write(FAKE_MPS_CONTROL)
+    os.chmod(control, 0o755)
+    tells = 'cat "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid" && kill -0 $(cat "$CUDA_MPS_PIPE_DIRECTORY"/*.pid)'
+    step = ("-w", "node01", "-n2", "--container-mounts=/home/shared", "sh", "-c", tells)
+    try:
+        with hooks(cluster, {"50-mps": program, "50-mps.json": (json.dumps(description), 0o644)}):
+            expect(cluster.srun(*step).rc != 0, "MPS runs for a step that has not asked for it")
+            for _ in range(2):
+                daemons = cluster.srun(*step, env=("SITE_MPS=yes",)).good().split()
+                expect(len(daemons) == 2 and len(set(daemons)) == 1, f"not one daemon for both tasks: {daemons}")
+                await_true(lambda: not cluster.processes("node01", "sleep"), 5, "the daemon has outlived its step")
+    finally:
+        os.unlink(control)
