@@ -57,6 +57,7 @@ Result<int> run_logout(const Arguments& arguments);
 Result<int> run_info(const Arguments& arguments);
 Result<int> run_version(const Arguments& arguments);
 Result<int> run_doctor(const Arguments& arguments);
+Result<int> run_audit(const Arguments& arguments);
 Result<int> run_metrics(const Arguments& arguments);
 Result<int> run_cdi(const Arguments& arguments);
 Result<int> run_completion(const Arguments& arguments);

@@ -44,6 +44,7 @@ const Command kCommands[] = {
     {"doctor", "[FILE|-]", "explain the log of a failed job, or check this machine", kDoctorHelp, kDoctorOptions, 0, 1, false, 2,
      run_doctor},
     {"metrics", "", "print the node's state for Prometheus", kMetricsHelp, kMetricsOptions, 0, 0, false, 1, run_metrics},
+    {"audit", "FILE...", "print the starts of containers in slurmd's log as JSON", kAuditHelp, kNoOptions, 1, kAny, false, 1, run_audit},
     {"cdi", "list|show|generate [DEVICE]", "list and describe CDI devices", kCdiHelp, kCdiOptions, 1, 2, false, 1, run_cdi},
     {"completion", "SHELL", "print the completion script for a shell", kCompletionHelp, kNoOptions, 1, 1, false, 1,
      run_completion},

@@ -166,6 +166,13 @@ inline constexpr char kMetricsHelp[] =
     "examples:\n"
     "  scontainer metrics --log=/var/log/slurm/slurmd.log > .new && mv .new spank_container.prom\n";
 
+inline constexpr char kAuditHelp[] =
+    "One object a line, of each start of a container and each that failed. Who wrote the lines and which of them count is told in\n"
+    "scontainer(1), metrics --log.\n\n"
+    "examples:\n"
+    "  scontainer audit /var/log/slurm/slurmd.log | jq -r 'select(.pulled) | .image' | sort | uniq -c\n"
+    "  scontainer audit slurmd.log.1 slurmd.log | jq -r 'select(.event == \"failed\") | .kind'\n";
+
 inline constexpr OptionRow kCdiOptions[] = {
     {"--json", nullptr, "list, show: print JSON"},
     {"-o,--output", "FILE", "generate: write to this file, usually in /etc/cdi or /run/cdi"},

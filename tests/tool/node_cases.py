@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import time
@@ -216,6 +217,23 @@ def test_metrics_count_what_the_log_says():
     assert counted()[:2] == (0, 0)
     root("metrics", "--log", "/nowhere.log").fails(1, "/nowhere.log")
     root("metrics", "--log", "/dev/zero").fails(1, "not a regular file")
+
+
+def test_the_log_as_json_has_each_start_and_failure_once():
+    path = os.path.join(machine.work, "slurmd.log")
+    with open(path, "w", errors="surrogateescape") as log:
+        log.write("\n".join(("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, START, PLACE + FAILED.replace("IMAGE", 'a\\"b\udcff'),
+                             PLACE + START.replace("sha256:00 from=store", "- from=directory").replace("pulled=1", "pulled=0"))) + "\n")
+    start, failure, other = map(json.loads, user("audit", path).succeeds().out.splitlines())
+    time = "2026-01-02T03:04:05.678"
+    phases = {"import_ms": 900.1, "sources_ms": 0.1, "layers_ms": 2, "overlay_ms": 0.2, "pivot_ms": 0.1, "root_ms": 1, "start_ms": 905.2}
+    assert start == {"time": time, "event": "start", "job": "7", "step": "0", "node": "n1", "image": "IMAGE", "uid": 1000, "user": "ann",
+                     "digest": "sha256:00", "from": "store", "layers": 5, "shared": 0, "fuse": 0, "pulled": True, **phases}, start
+    assert failure == {"time": time, "event": "failed", "job": "7", "step": "0", "node": "n1", "image": 'a\\"b\ufffd', "kind": "not_found"}, failure
+    assert (other["digest"], other["from"], other["pulled"]) == (None, "directory", False), other
+    assert len(user("audit", path, path).succeeds().out.splitlines()) == 6
+    user("audit", "/nowhere.log").fails(1, "/nowhere.log")
+    os.unlink(path)
 
 
 def test_metrics_believe_no_text_of_a_user():

@@ -3,36 +3,30 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "base/result.hpp"
+#include "tool/metrics/log_records.hpp"
 
 namespace spc::tool {
 
-/// The `KEY_ms=` of a start record, in its order.
-inline constexpr const char* kStartPhases[] = {"import", "sources", "layers", "overlay", "pivot", "root", "start"};
 /// What `kind=` of a failure record can be.
-inline constexpr const char* kFailureKinds[] = {"invalid",     "not_found", "refused", "unavailable",
-                                                "no_space", "corrupt",   "system",  "internal"};
+inline constexpr std::array kFailureKinds = {"invalid",  "not_found", "refused", "unavailable",
+                                             "no_space", "corrupt",   "system",  "internal"};
 
-/// What the records in slurmd's log (launch/inside/start_record.hpp) add up to.
+/// What the records in slurmd's log add up to.
 class LogCounts {
  public:
-  /// A line without its end. Anything but a whole record counts for nothing.
-  void line(std::string_view text);
+  void add(const LogRecord& record);
   /// The samples of these metrics, a line each.
   [[nodiscard]] std::string samples() const;
 
  private:
-  bool start(std::string_view record, std::string_view job);
-  bool failure(std::string_view record, std::string_view job);
-
   std::uint64_t starts_ = 0, by_fuse_ = 0, pulls_ = 0;
-  std::array<std::uint64_t, std::size(kStartPhases)> tenths_{};  ///< of milliseconds
-  std::array<std::uint64_t, std::size(kFailureKinds)> failures_{};
+  std::array<std::uint64_t, kStartPhases.size()> tenths_{};  ///< of milliseconds
+  std::array<std::uint64_t, kFailureKinds.size()> failures_{};
 };
 
-/// Counts in a regular file; of one larger than 1 GiB only in the first.
+/// Counts the records in a file, as for_each_log_line reads it.
 Result<LogCounts> count_log(const std::string& path);
 
 }  // namespace spc::tool
