@@ -1,7 +1,7 @@
 // What a relay is asked, over connections of anybody who reaches its port.
 
-#include <arpa/inet.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -23,8 +23,9 @@ struct OneRelay {
   std::string content = std::string(3000, 'a');
   SharedBoard board = SharedBoard::create().value();
   UniqueFd spool;
-  UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
-  sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  UniqueFd listener{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};  // so many inputs would need so many ports
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};                           // the kernel gives it a name
+  socklen_t address_size = sizeof(sa_family_t);
   Digest blob = Sha256::of("blob"), more = Sha256::of("more");
   std::string key;
   std::unique_ptr<Relay> relay;
@@ -32,10 +33,10 @@ struct OneRelay {
   OneRelay() {
     for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>('a' + i % 23);
     spool = memory_file(content);
-    socklen_t size = sizeof address;
-    must(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(listener.get(), 64) == 0 &&
-             ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0,
-         "there is a port");
+    must(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), address_size) == 0 && ::listen(listener.get(), 64) == 0,
+         "there is a socket");
+    address_size = sizeof address;
+    must(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &address_size) == 0, "it has a name");
     board->key.fill(0x5a);
     for (std::size_t i = 0; i < board->key.size(); ++i) key += "5a";
     board->fanout = 2;
@@ -56,11 +57,8 @@ struct OneRelay {
 
 class Asking {
  public:
-  explicit Asking(OneRelay& server) : server_(server), socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    must(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&server.address), sizeof server.address) == 0,
-         "anybody can connect");
-    constexpr linger kAtOnce{.l_onoff = 1, .l_linger = 0};  // so many inputs need so many ports
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &kAtOnce, sizeof kAtOnce);
+  explicit Asking(OneRelay& server) : server_(server), socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    must(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&server.address), server.address_size) == 0, "anybody can connect");
   }
   void send(std::string_view text) const {
     [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
