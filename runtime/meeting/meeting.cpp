@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 
 #include "base/clock.hpp"
@@ -63,13 +62,6 @@ PeerAddress address_of(const sockaddr_in6& from) {
     std::copy_n(v4, 4, address.ip.begin() + 12);
   }
   return address;
-}
-
-/// Whether it is the name of a node, and nothing that a terminal would obey.
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-  });
 }
 
 /// srun needs descriptors for the output of its tasks.
@@ -162,10 +154,7 @@ void Meeting::accept_all(std::int64_t now) {
     const int number = socket.get();
     epoll_event event{.events = EPOLLIN, .data = {.fd = number}};
     if (connections_.size() >= most_ || ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0) continue;
-    Connection& connection = connections_[number];
-    connection.socket = std::move(socket);
-    connection.deadline = now + kTokenPatience;
-    connection.seen_at = address_of(from);
+    connections_.emplace(number, Connection{std::move(socket), now + kTokenPatience, MeetingTalk(gatherings_, address_of(from))});
     ++silent_;
   }
 }
@@ -181,56 +170,30 @@ void Meeting::drop_silent(std::int64_t now) {
 void Meeting::close(int socket) {
   const auto found = connections_.find(socket);
   if (found->second.deadline != 0) --silent_;
-  if (found->second.seat) gatherings_.gone(*found->second.seat);
+  found->second.talk.end();
   connections_.erase(found);
 }
 
 bool Meeting::read_some(Connection& connection) {
   for (int records = 0; records < kAtOnce;) {
-    const bool greets = connection.deadline != 0;
-    const std::size_t wanted = greets ? sizeof(MeetingHello) : sizeof(MeetingRecord);
-    char* const rest = connection.bytes.data() + connection.received;
-    const ssize_t got = ::recv(connection.socket.get(), rest, wanted - connection.received, 0);
+    const auto room = connection.talk.room();
+    const ssize_t got = ::recv(connection.socket.get(), room.data(), room.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) return false;
-    connection.received += static_cast<std::size_t>(got);
-    if (connection.received < wanted) continue;
-    connection.received = 0;
-    ++records;
-    if (!(greets ? greet(connection) : answer(connection))) return false;
+    if (static_cast<std::size_t>(got) == room.size()) ++records;
+    const auto heard = connection.talk.take(static_cast<std::size_t>(got), token_);
+    if (connection.deadline != 0 && connection.talk.has_greeted()) {
+      connection.deadline = 0;
+      --silent_;
+    }
+    if (heard.kind == MeetingKind::progress && next_line_ == 0) next_line_ = now_ms() + kFirstLine;
+    // A node that reads its answers has room for one.
+    const bool is_told = !heard.answer || ::send(connection.socket.get(), &*heard.answer, sizeof *heard.answer,
+                                                 MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *heard.answer;
+    if (!heard.goes_on || !is_told) return false;
   }
   return true;
-}
-
-bool Meeting::greet(Connection& connection) {
-  MeetingHello hello;
-  std::memcpy(&hello, connection.bytes.data(), sizeof hello);
-  unsigned differs = 0;  // looks at every byte, however many are right
-  for (std::size_t byte = 0; byte < token_.size(); ++byte) differs |= hello.token[byte] ^ token_[byte];
-  if (differs != 0 || hello.magic != MeetingHello().magic) return false;
-  connection.node.assign(hello.node.begin(), std::find(hello.node.begin(), hello.node.end(), '\0'));
-  if (!is_plain_name(connection.node)) return false;
-  connection.deadline = 0;
-  --silent_;
-  return true;
-}
-
-bool Meeting::answer(Connection& connection) {
-  MeetingRecord question;
-  std::memcpy(&question, connection.bytes.data(), sizeof question);
-  std::optional<MeetingRecord> place;
-  switch (question.kind) {
-    case MeetingKind::join: place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat); break;
-    case MeetingKind::more:
-      if (connection.seat) place = gatherings_.more(question, *connection.seat);
-      break;
-    default:
-      if (next_line_ == 0 && question.kind == MeetingKind::progress) next_line_ = now_ms() + kFirstLine;
-      return connection.seat && gatherings_.told(question, *connection.seat);
-  }
-  // A node that reads its answers has room for one.
-  return place && ::send(connection.socket.get(), &*place, sizeof *place, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *place;
 }
 
 void Meeting::say_progress(std::int64_t now) {

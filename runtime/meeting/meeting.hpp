@@ -1,11 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -13,6 +11,7 @@
 #include "base/unique_fd.hpp"
 #include "meeting/address.hpp"
 #include "meeting/gatherings.hpp"
+#include "meeting/talk.hpp"
 
 namespace spc {
 
@@ -41,12 +40,8 @@ class Meeting {
  private:
   struct Connection {
     UniqueFd socket;
-    std::int64_t deadline = 0;  ///< for the token; 0: it has been shown
-    std::string node;
-    PeerAddress seen_at;
-    std::optional<Gatherings::Seat> seat;
-    std::size_t received = 0;
-    std::array<char, sizeof(MeetingRecord)> bytes{};  ///< of a hello, then of one record after the other
+    std::int64_t deadline;  ///< for the token; 0: it has been shown
+    MeetingTalk talk;
   };
 
   void serve();
@@ -54,8 +49,6 @@ class Meeting {
   void drop_silent(std::int64_t now);
   /// False: nothing more is expected from it.
   bool read_some(Connection& connection);
-  bool greet(Connection& connection);
-  bool answer(Connection& connection);
   void close(int socket);
   void say_progress(std::int64_t now);
   [[nodiscard]] int wait_ms() const;

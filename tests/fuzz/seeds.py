@@ -308,6 +308,79 @@ def enroot_mounts():
     return [*lines, "\n".join(["# x", "", *lines]) + "\n", "word", "/a /b\\04", "\\777 /\\400", "/a " + "x" * 5000, "a,b c,d e,f", ",", "\0 \0 \0"]
 
 
+def meeting():
+    """As tests/registry/step.py has the records."""
+    token, image = b"token".ljust(16, b"\0"), bytes(range(32))
+
+    def piece(who, data):
+        return bytes([who | len(data) % 4 << 2, len(data) // 4]) + data
+
+    def hello(name=b"node01", magic=b"spcmeet1", shown=token):
+        return struct.pack("8s16s64s", magic, shown, name)
+
+    def record(kind, count=0, port=40000, indices=(), done=0, total=0, ip=bytes(16), of=image):
+        return struct.pack("IIII32sQQ", kind, 0, 7, count, of, done, total) + struct.pack("16sH6x", ip, port) * 2 + bytes(384) + struct.pack("12I", *[*indices, *[0] * 12][:12]) + bytes(32)
+
+    join = record(1)
+    four = b"".join(piece(who, hello(b"node%d" % who) + join) for who in range(4))
+    near = b"".join(piece(who, hello() + record(1, ip=bytes(10) + b"\xff\xff\x0a\0\0" + bytes([who + 1]))) for who in range(4))
+    more = [record(2, count=count, indices=indices) for count, indices in ((1, (0,)), (3, (0, 1, 2)), (12, range(12)), (13, ()), (2**32 - 1, (2**32 - 1,) * 12), (0, ()))]
+    told = [record(3, done=done, total=total) for done, total in ((1, 10**9), (0, 0), (2**64 - 1, 1), (1, 2**64 - 1))] + [record(4), record(5), record(16), record(0), record(2**32 - 1)]
+    return ["45000:" + "0a" * 16, "0:" + "00" * 16, "65536:" + "0" * 32, "1:" + "0G" * 16, four, near, *(four + piece(3, one) for one in more), *(four + piece(1, one) + piece(1, one) for one in told),
+            *(near + piece(2, one) for one in (*more, *told)), four + piece(0, record(5)) + piece(3, more[0]) + piece(0, join) + bytes([1, 0]) + piece(2, more[1]), piece(0, hello(shown=bytes(16)) + join),
+            piece(0, hello(b"") + join), piece(0, hello(b"a\x1b[31m") + join), piece(0, hello(b"n" * 64) + join), piece(0, hello(magic=b"spcerr1\0") + join), piece(0, hello()[:50]) + piece(0, hello()[50:] + join[:3]) + piece(0, join[3:]),
+            piece(0, hello()) + b"".join(piece(0, record(1, of=bytes([number]) * 32)) for number in range(13)), piece(0, hello() + record(1, port=0)) + piece(1, hello() + join), b"".join(piece(0, hello() + join) + b"\0\0" for _ in range(12))]
+
+
+def relay_requests():
+    def get(path="/v2/x/blobs/BLOB?node=1", *headers, method="GET", key="KEY", version="1.1"):
+        return "\r\n".join([f"{method} {path} HTTP/{version}", "Host: x", *([f"Authorization: Bearer {key}"] if key is not None else []), *headers, "", ""])
+
+    ranges = ["bytes=5-", "bytes=1999-", "bytes=2000-", "bytes=0-", "bytes=-5", "bytes=-5-", "bytes=18446744073709551615-", "bytes=99999999999999999999999-", "bytes=5-4", "bytes=1-2,5-9", "bytes= 5-", "bytes=+5-", "bytes=0x5-", "bits=5-", "bytes", ""]
+    paths = ["/alive", "/", "*", "/v2/x/manifests/BLOB?node=2", "/v2/x/blobs/MORE?node=1", "/v2/x/blobs/BLOB", "/v2/x/blobs/BLOB?node=", "/v2/x/blobs/BLOB?node=-1", "/v2/x/blobs/BLOB?node=4294967296", "/v2/x/blobs/BLOB?node=1&node=2",
+             "/v2/x/blobs/BLOB?node=%31", "/v2/x/blobs/%00BLOB?node=1", "/v2/../../../etc/passwd?node=1", "/v2/x/blobs/sha256:" + "0" * 64 + "?node=1", "/v2/x/blobs/BLOB/?node=1", "http://x/v2/x/blobs/BLOB?node=1", "/" + "a" * 3000, "/v2/x/blobs/sha512:" + "0" * 128 + "?node=1", "/%", "/?&&&=&node"]
+    keys = [None, "", "5a", "5a" * 31, "5a" * 33, "5A" * 32, "00" * 32, "zz" * 32, "KEY ", "KEYx", "\xff" * 64]
+    requests = [get(), *map(get, paths), *(get("/v2/x/blobs/BLOB?node=1", f"Range: {one}") for one in ranges), *(get(key=key) for key in keys), *(get(method=method) for method in ("HEAD", "POST", "PUT", "CONNECT", "OPTIONS", "BREW", "get", "")),
+                get("/v2/x/blobs/MORE?node=1", "Range: bytes=50-"), get("/v2/x/blobs/BLOB?node=1", "Content-Length: 5") + "hello", get("/v2/x/blobs/MORE?node=1", "Content-Length: 5") + "hello", get(*[paths[4], "Transfer-Encoding: chunked"]) + "5\r\nhello\r\n0\r\n\r\n",
+                get("/v2/x/blobs/sha256:" + "0" * 64 + "?node=1", "Content-Length: 5") + "hel\x01lo", get("/alive", "Transfer-Encoding: chunked") + "ffffffffffffffff\r\n", get("/alive", "Content-Length: -1"), get("/alive", "Content-Length: 18446744073709551616"), get("/alive", "Expect: 100-continue", "Content-Length: 5"),
+                get(version="1.0"), get(version="0.9"), get(version="2.0"), get("/alive", "Connection: close") + get(), get() * 5, get("/v2/x/blobs/MORE?node=1") + get(), get("/alive", *[f"X{number}: y" for number in range(200)]), get("/alive", "X: " + "y" * 3000), get("/alive", "Range: bytes=5-", "Range: bytes=6-"),
+                "".join(get(f"/v2/x/blobs/BLOB?node={number}") for number in range(8)), "\r\n\r\n", "GET", "\x16\x03\x01\x02", "GET / HTTP/9.9\r\n\r\n", get().replace("\r", ""), get().replace(": ", ":\x01 "), get()[:60] + "\x01" + get()[60:], get()[:-2], get("/alive").replace("Host: x\r\n", "")]
+    return [how.to_bytes(1, "little") + request.encode("latin-1") for number, request in enumerate(requests) for how in ((0, 7) if number % 3 else (0, 9))]
+
+
+def peer_answers():
+    whole = bytes(b"abcdefghijklmnopqrstuvw"[number % 23] for number in range(1000))
+
+    def answer(body=whole, *headers, status="200 OK", length=None):
+        return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}", *headers, "", ""]).encode() + body
+
+    half, rest = answer(whole[:500], length=1000), answer(whole[500:], "Content-Range: bytes 500-999/1000", status="206 Partial Content")
+    one = [answer(), answer(whole[:-1]), answer(whole + b"x"), answer(b"x" * 1000), half, half + b"x", answer(b""), answer(b"", length=2**64), answer(whole, length=-1), answer(whole, length="x"), b"HTTP/1.1 200 OK\r\n\r\n" + whole, b"HTTP/1.1 200 OK\r\n\r\n" + whole * 3,
+           *(answer(b"no", status=status) for status in ("404 no", "401 no", "403 no", "416 no", "429 no", "500 no", "503 no", "204 no", "206 no", "304 no", "999 no", "0 no", "99999 no", "100 Continue", "101 Switching Protocols")),
+           answer(b"", "Location: http://169.254.169.254/", status="302 Found"), answer(b"", "Location: file:///etc/passwd", status="301 Moved"), answer(b"", "WWW-Authenticate: Basic realm=x", status="401 no"), answer(b"", "Retry-After: 99999999", status="503 no"),
+           answer(whole, "Content-Encoding: gzip"), answer(whole, "Transfer-Encoding: gzip, chunked"), b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" + whole + b"\r\n0\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nx",
+           answer(whole, *["X: y"] * 300), answer(whole, "X: " + "y" * 4000), b"HTTP/1.1 100 Continue\r\n\r\n" * 50 + answer(), b"HTTP/1.0 200 OK\r\n\r\n" + whole[:300], b"HTTP/2 200\r\n\r\n", b"HTTP/1.1", b"SSH-2.0-x\r\n", b"\x16\x03\x01", whole, b"", b"ICY 200 OK\r\n\r\n" + whole,
+           answer(whole, "Set-Cookie: a=b", "Alt-Svc: h2=\":443\"", "Connection: upgrade", "Upgrade: h2c"), answer(whole, "Content-Length: 5"), answer(whole).replace(b"\r", b""), answer(whole).replace(b"200 OK", b"200 \x1b[31m")]
+    ranges = [answer(whole[500:], f"Content-Range: {text}", status="206 x") for text in ("bytes 500-999/1000", "bytes 499-999/1000", "bytes 500-400/1", "bytes */1000", "bytes 500-", "x", "bytes 18446744073709551615-0/0", "")]
+    chains = [half + b"\x01" + then for then in (rest, answer(), *ranges, answer(b"x" * 500, status="206 x"), answer(b"no", status="416 no"), half, b"")] + [b"\x01".join((half, half, answer(whole[:700], length=1000), ranges[0])), b"\x01" * 8, answer(b"x" * 1000) + b"\x01" + answer()]
+    return [bytes([how]) + said for number, said in enumerate((*one, *chains)) for how in {number % 8, 0}]
+
+
+def shared_files():
+    leases = ["node01 77 0123456789abcdef 00000000000000000007 BLOB.x", "node01 77 0123456789abcdef 00000000000000000007", "node01 77 0123456789abcdef 00000000000000000007 BLOB.x/../../secret", "a b c d ../secret", "a b c d BLOB.", "a b c d /etc/passwd", "a b c d BLOB.\0x",
+              "a b c d other", "    ", " a b c d BLOB.x", "a b c d  BLOB.x", "", "a" * 1024, "a" * 1025, "a b c d " + "x" * 2000, "a b c d BLOB.x\n", "\xff\xfe \0 \x1b[31m d BLOB.x", "a b c d BLOB.x BLOB.y"]
+    sound = b"layer" + hashlib.sha256(b"layer").digest()
+    texts = ["blob", "", "x" * 5000, "{}", "blob\0"]
+    layers = [sound, sound[:-1], b"", sound + b"x", bytes(32), hashlib.sha256(b"").digest(), b"x" * 3000]
+    names = [b"registry:5000/x", b"", b"\x1b[31m", b"a" * 1024, b"a" * 1025, b"a\tb\nc", b"\0"]
+    found = []
+    for number in range(20):
+        lease, text = leases[number % len(leases)].encode("latin-1"), texts[number % len(texts)].encode()
+        for how in (1, 9, 3 + 4 * (number % 2)):
+            found.append(bytes([how]) + b"\x01".join((lease, text, layers[number % len(layers)], names[number % len(names)], (b"BLOB.x", b"BLOB.", b"x", b"..", b"BLOB.x BLOB.y")[number % 5 if number else 0])))
+    return found
+
+
 def longest(target):
     """No input is longer: what takes long teaches little."""
     return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "erofs": 30000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)

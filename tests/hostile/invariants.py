@@ -7,7 +7,7 @@ import sys
 from scene import HERE, ROOT
 
 sys.path.append(os.path.join(ROOT, "tests/architecture"))
-COUNT = 30
+COUNT = 31
 
 
 def table():

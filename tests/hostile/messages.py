@@ -1,20 +1,19 @@
-"""Hostile values of options, and hostile messages to the agent, to import, to fuse and to srun's listener: none crashes, none hangs,
-and nothing is left."""
+"""Hostile values of options, and hostile messages to the agent, to import, to fuse, to srun's listeners and to the relays of a step: none
+crashes, none hangs, and nothing is left."""
 import contextlib
 import os
 import random
 import re
 import socket
 import sys
-import threading
 
+import across_nodes
 from harness import Failed, expect
 from images import Image, probe
-from scene import HERE, NODE, ON, ROOT, Before
+from scene import HERE, NODE, ON, ROOT, Before, in_network_of
 
 MESSAGES = 2000  # of a whole run; one in ten in a short one
 VALUES = 10000
-CLONE_NEWNET = 0x40000000
 
 
 def must_be_clean(cluster, title, count, before):
@@ -65,10 +64,6 @@ def listening_port(cluster, pid):
 def send_all(pid, ports, number, chance):
     """From the head's own network: whoever is there can do it."""
     def run():
-        import ctypes
-        space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-        expect(ctypes.CDLL(None).setns(space, CLONE_NEWNET) == 0, "join the network of the head")
-        os.close(space)
         held = []
         for _ in range(number):
             report = bytearray(b"spcerr1\0" + chance.randbytes(16) + b"node01".ljust(64, b"\0") + b"spank-container: hostile".ljust(2000, b"\0"))
@@ -85,9 +80,7 @@ def send_all(pid, ports, number, chance):
         for line in held:
             line.close()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    in_network_of(pid, run)
 
 
 def at_listener(cluster, count, number, seed):
@@ -139,6 +132,10 @@ def messages(cluster, _options, count, budget, seed):
     for kind in ("agent", "import", "fuse"):
         at_program(cluster, count, kind, number, seed)
     at_listener(cluster, count, number, seed)
+    for title, attack in (("meeting", across_nodes.at_meeting), ("relays", across_nodes.at_relays)):
+        before = Before(cluster)
+        attack(cluster, count, number, seed)
+        must_be_clean(cluster, title, count, before)
 
 
 def options(cluster, _options, count, budget, seed):

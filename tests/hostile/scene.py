@@ -1,11 +1,13 @@
 """What the hostile parts share: the cluster of the suites, the tracer, and what must be as it was before."""
 import contextlib
+import ctypes
 import os
 import re
 import select
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,6 +20,7 @@ from harness import Failed, expect  # noqa: E402
 NODE = "node01"
 ON = ("-w", NODE)
 VERIFIER = "/usr/libexec/spank-container/layer-verifier"
+CLONE_NEWNET = 0x40000000
 PATIENCE = 30  # seconds for a step that goes wrong
 
 
@@ -188,6 +191,27 @@ class Before:
             if time.monotonic() > deadline:
                 raise Failed(f"{what}: {', '.join(sorted(found)[:4])}")
             time.sleep(0.05)
+
+
+def in_network_of(pid, work):
+    """What work() returns, in a thread that is in this process's network."""
+    results, errors = [], []
+
+    def run():
+        try:
+            space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+            expect(ctypes.CDLL(None).setns(space, CLONE_NEWNET) == 0, "a network cannot be joined")
+            os.close(space)
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 # --- the store ---

@@ -1,18 +1,19 @@
 """Stop sweep: with each system call of a start, a pull or a join its user has Slurm stop the whole step, as scancel -s STOP does where
-proctrack signals process trees. Another user's step on the same node works all the same, and when the stopped one is ended all is as before.
+proctrack signals process trees. Another user's step on the same node works all the same, another node of the step goes on, and when the stopped one is ended all is as before.
 A task that waits for its stopped server cannot be killed, and its stopped agent does not see it: there both are killed, as Slurm would."""
 import os
 import signal
 import time
 
 from cluster import kill_all
+from command import await_true
 from harness import expect
 from scene import NODE, ON, PATIENCE, Traced
-from sweeps import Sweep, all_in_any_order, sweep
+from sweeps import Sweep, all_in_any_order, sweep, tasks_that_probed
 
 MOST = 20  # seconds for the other user's step, on a quiet machine
-STOPPED = ("start", "pull", "join", "file")
-ROOT_SIDE = ("agent", "agent+", "import", "layer-writer", "layer-verifier", "leader", "fuse")
+STOPPED = ("start", "pull", "nodes", "join", "file")
+ROOT_SIDE = ("agent", "agent+", "import", "layer-writer", "layer-verifier", "leader", "fuse", "relay")
 
 
 class StopSweep(Sweep):
@@ -28,12 +29,19 @@ class StopSweep(Sweep):
                 kill_all(stopped, signal.SIGSTOP)
         try:
             if step.process.poll() is None:
+                self.other_node_goes_on(scenario, step)
                 self.other_user_works(scenario)
         finally:
             self.cancel_steps()
             if not self.has_ended(step, 3):
                 kill_all(stopped)
         return step.end(PATIENCE), traced
+
+    def other_node_goes_on(self, scenario, step):
+        """It takes a node that says nothing for dead, and goes on at the registry."""
+        if scenario.nodes > 1:
+            within = MOST * max(1, os.getloadavg()[0] / os.cpu_count())
+            await_true(lambda: step.process.poll() is not None or "1" in tasks_that_probed(step.said()), within, "the other node waits for the one that was stopped")
 
     def has_ended(self, step, within):
         deadline = time.monotonic() + within
@@ -43,7 +51,7 @@ class StopSweep(Sweep):
 
     def other_user_works(self, scenario):
         began = time.monotonic()
-        if scenario.name == "pull":
+        if scenario.pulls:
             done = self.cluster.srun(*ON, "/probe", image=self.cluster.hostile_image, user="bob", timeout=90)
         else:
             done = self.cluster.srun(*ON, "cat", "/workspace/replaced", user="bob", timeout=90)

@@ -3,6 +3,7 @@ Afterwards the step has told its end in one line or has succeeded, nothing is le
 import errno
 import os
 import random
+import threading
 from collections import Counter
 from dataclasses import dataclass
 
@@ -31,19 +32,23 @@ PLAUSIBLE = {
 CANNOT_FAIL = {"exit", "exit_group", "rt_sigreturn", "getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "umask", "restart_syscall",
                "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "alarm", "sched_yield",
                "kill"}  # of a child
-OURS = ("agent", "import", "layer-writer", "layer-verifier", "fuse", "save", "leader", "user-source")
+OURS = ("agent", "import", "layer-writer", "layer-verifier", "fuse", "save", "leader", "user-source", "relay")
 EACH = 4  # of so many points, undisturbed work is tried after one; with --whole after each
 SERVICES = ("import", "layer-writer", "layer-verifier")
+MEETING = 0.8  # seconds until nodes that start together have met: the registry sends the second half of a layer then
 
 
 @dataclass
 class Scenario:
-    """`start` returns a running step, and the number makes it another one each time; `is_right` looks at one that succeeded."""
+    """`start` returns a running step, and the number makes it another one each time; `is_right` looks at one that succeeded. `nodes`: where
+    it runs; what goes wrong goes wrong on the first. `pulls`: an image that nobody has."""
     name: str
     roles: tuple
     start: object
     is_right: object
     root: tuple = ("agent", "agent+")
+    nodes: int = 1
+    pulls: bool = False
     set_up: object = lambda cluster: None
     take_down: object = lambda cluster: None
 
@@ -60,6 +65,17 @@ def image_of(cluster, number):
 def start_pull(cluster, number):
     cluster.hostile_image = image_of(cluster, number)
     return cluster.start_srun(*ON, "/probe", "/two", image=cluster.hostile_image)
+
+
+def start_on_nodes(cluster, number):
+    """Each line of the output has the number of its task, and so of the node."""
+    layers = [[("probe", probe()), ("one", os.urandom(300_000))], [("two", b"%d" % number), ("three", os.urandom(300_000))]]
+    cluster.hostile_image, digests = cluster.faulty.publish(Image(f"hostile/nodes-{number}", layers))
+    gate = cluster.faulty.hold(digests[-1])
+    timer = threading.Timer(MEETING, gate.set)
+    timer.daemon = True
+    timer.start()
+    return cluster.start_srun("-N2", "-n2", "-l", "/probe", "/two", image=cluster.hostile_image)
 
 
 def start_holder(cluster):
@@ -101,9 +117,18 @@ def has_saved(cluster, done):
     return has_probed(cluster, done) and os.path.getsize(path) > 4096
 
 
+def tasks_that_probed(out):
+    return sorted(line[0] for line in out.splitlines() if "uid 2001, in /" in line)
+
+
+def both_have_probed(cluster, done):
+    return tasks_that_probed(done.out) == ["0", "1"]
+
+
 SCENARIOS = (
     Scenario("start", ("agent", "agent+", "leader", "slurmstepd+", "slurmstepd"), start_known, says_upper),
-    Scenario("pull", ("agent", "agent+", *SERVICES, "leader"), start_pull, has_probed),
+    Scenario("pull", ("agent", "agent+", *SERVICES, "leader"), start_pull, has_probed, pulls=True),
+    Scenario("nodes", ("relay", "import"), start_on_nodes, both_have_probed, root=(), nodes=2, pulls=True),
     Scenario("join", ("agent", "agent+", "leader", "slurmstepd+"), start_join, says_upper, set_up=start_holder, take_down=end_holder),
     Scenario("file", ("fuse", "agent", "agent+", "leader"), start_file, has_probed, set_up=make_file),
     Scenario("save", ("save", "agent", "agent+", "leader", "slurmstepd+"), start_save, has_saved),
@@ -194,6 +219,9 @@ class Sweep:
         aborted = role == "slurmstepd" and "aborted before step completely launched" in done.err
         if done.rc == 0 and not aborted:
             return expect(scenario.is_right(self.cluster, done), "it succeeded with a wrong result", done)
+        if scenario.nodes > 1:
+            expect(role != "relay", "a relay that is killed costs more than its place", done)
+            expect("1" in tasks_that_probed(done.out), "the other node did not go on", done)
         if not role.startswith("slurmstepd"):
             # Without its server, a task that runs has errors of its own.
             allowed = {"fuse": (0, 1)}.get(role, (1,))
@@ -224,8 +252,9 @@ class Sweep:
     def next_works(self, scenario):
         """The same again, undisturbed; of a pull, the image that was not pulled."""
         try:
-            if scenario.name == "pull":
-                done = self.cluster.srun(*ON, "/probe", "/two", image=self.cluster.hostile_image)
+            if scenario.pulls:
+                where = ON if scenario.nodes == 1 else ("-N2", "-n2", "-l")
+                done = self.cluster.srun(*where, "/probe", "/two", image=self.cluster.hostile_image)
             else:
                 done = scenario.start(self.cluster, self.number).end(PATIENCE)
             expect(done.rc == 0 and scenario.is_right(self.cluster, done), "the next step does not work", done)

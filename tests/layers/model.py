@@ -130,6 +130,8 @@ class Tree:
             name = first.setdefault(id(node), path)
             out[path] = (node.kind, node.mode, node.mtime, node.content, name, node.opaque and node.kind == DIRECTORY)
             for part, child in sorted(node.children.items()):
+                if part.startswith(WHITEOUT):  # a directory that a path leads through
+                    continue
                 walk(path + b"/" + part if path else part, child)
         walk(b"", self.root)
         return out

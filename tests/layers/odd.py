@@ -114,6 +114,8 @@ def whiteouts():
     add([95], "a whiteout through a link", ACCEPTED, Tar().symlink(b"l", b"/etc").file(b"l/.wh.passwd").end())
     add([96], "whiteouts of every type, and AUFS names", ACCEPTED, Tar().symlink(b".wh.a", b"x").directory(b".wh.b").entry(
         b".wh.c", kind=b"6").file(b".wh..wh.plnk").file(b"d/.wh..wh.orph").file(b"f").hard_link(b".wh.e", b"f").end())
+    add([96], "directories with names of whiteouts, and a link out of one", ACCEPTED, Tar().file(b".wh..wh.plnk/1.2", b"data").hard_link(
+        b"f", b".wh..wh.plnk/1.2").file(b"d/.wh.e/g").file(b"d/h").end())
     add([97], "whiteouts and an opaque directory", ACCEPTED, Tar().file(b".wh.gone").file(b"d/.wh.f").file(b"o/.wh..wh..opq").file(b"o/new").end())
     add([98], "a whiteout and the same name", ACCEPTED, Tar().file(b"a").file(b".wh.a").file(b".wh.b").file(b"b").end())
     add([99], "an opaque marker after its sibling", ACCEPTED, Tar().file(b"o/first").file(b"o/.wh..wh..opq").end())

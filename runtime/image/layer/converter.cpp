@@ -83,6 +83,7 @@ class LayerConverter::Work {
   Result<ConvertedLayer> run() {
     gate_.set(Gate::State::open);
     SPC_TRY(read_archive());
+    tree_.finish();
     if (below_ >= 0) SPC_TRY(fit_to_layers_below());
     SPC_TRY(writer_.finish());
     SPC_TRY(write_tables());

@@ -18,6 +18,13 @@ Error refused(std::string_view why) { return Error(ErrorKind::refused, std::stri
 
 bool is_whiteout(const Inode& inode) { return std::holds_alternative<Whiteout>(inode.content); }
 
+void drop_reserved(Directory& directory) {
+  std::erase_if(directory, [](const auto& entry) { return entry.first.starts_with(kWhiteout); });
+  for (auto& [name, inode] : directory) {
+    if (auto* const inner = std::get_if<Directory>(&inode->content)) drop_reserved(*inner);
+  }
+}
+
 }  // namespace
 
 Result<std::vector<std::string_view>> split_path(std::string_view path) {
@@ -91,6 +98,7 @@ Result<Inode*> Tree::enter(const Parts& directories) {
       continue;
     }
     if (part.size() > kMaxName) return refused("a link in the path leads to a name longer than 255 bytes");
+    if (part.starts_with(kWhiteout)) has_reserved_ = true;
     auto& directory = std::get<Directory>(here.back()->content);
     auto found = directory.find(part);
     if (found == directory.end()) {
@@ -187,15 +195,13 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   if (entry.kind == Kind::hard_link) {
     auto target = SPC_TRY(find(entry.target));
     if (!target && !has_below_)
-      return refused(formatted("it is a hard link to {}, which is not in this layer",
-                               in_quotes(entry.target)));
+      return refused(formatted("it is a hard link to {}, which is not in this layer", in_quotes(entry.target)));
     if (!target) {
       target = std::make_shared<Inode>();
       target->content = LinkBelow{entry.target};
     }
     if (std::holds_alternative<Directory>(target->content)) {
-      return refused(
-          formatted("it is a hard link to {}, which is a directory", in_quotes(entry.target)));
+      return refused(formatted("it is a hard link to {}, which is a directory", in_quotes(entry.target)));
     }
     directory.insert_or_assign(std::string(name), target);
     return std::shared_ptr<Inode>();
@@ -226,6 +232,10 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   place = inode;
   if (entry.kind != Kind::file) inode.reset();
   return inode;
+}
+
+void Tree::finish() {
+  if (has_reserved_) drop_reserved(std::get<Directory>(root_->content));
 }
 
 }  // namespace spc

@@ -72,6 +72,8 @@ class Tree {
   /// nodes are dropped. Returns the inode of a file whose data comes next; otherwise null.
   Result<std::shared_ptr<Inode>> add(TarEntry& entry);
 
+  /// There are no more entries. Directories whose names begin with `.wh.` go, with all in them: AUFS kept what has hard links there.
+  void finish();
   [[nodiscard]] Inode& root() { return *root_; }
   [[nodiscard]] std::uint64_t dropped_devices() const { return dropped_devices_; }
   [[nodiscard]] std::uint64_t dropped_xattrs() const { return dropped_xattrs_; }
@@ -86,6 +88,7 @@ class Tree {
 
   std::shared_ptr<Inode> root_;
   bool has_below_;
+  bool has_reserved_ = false;  // names
   std::uint64_t dropped_devices_ = 0;
   std::uint64_t dropped_xattrs_ = 0;
 };

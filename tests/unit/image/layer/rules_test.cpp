@@ -209,6 +209,14 @@ TEST_CASE("whiteouts become device 0:0 and opaque directories carry both attribu
   CHECK(image.size() == 7);
 }
 
+TEST_CASE("a directory with a whiteout's name is none, and what has a link elsewhere stays") {
+  auto image = image_of(Tar().file(".wh..wh.plnk/1.2").hard_link("f", ".wh..wh.plnk/1.2").file("d/.wh.e/g").file("d/h"));
+  CHECK(image["f"].data == "data");
+  CHECK(image.count("d/h") == 1);
+  for (const auto& [path, found] : image) CHECK_FALSE(has(path, ".wh."));
+  CHECK(image.size() == 4);
+}
+
 TEST_CASE("a whiteout hides lower layers only: what this layer has of the name stays") {
   auto image = image_of(
       Tar().file("a").file(".wh.a").file(".wh.b").file("b").directory("d").file("d/f").file(".wh.d").file(".wh.e").file("e/f"));

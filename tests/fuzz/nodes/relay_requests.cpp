@@ -1,0 +1,145 @@
+// What a relay is asked, over connections of anybody who reaches its port.
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <vector>
+
+#include "base/sha256.hpp"
+#include "image/relay/relay.hpp"
+#include "lib/memory_file.hpp"
+#include "lib/parts.hpp"
+
+using namespace spc;
+using namespace spc::fuzz;
+
+namespace {
+
+/// A relay of this process: one blob is complete, of another one 100 bytes are there.
+struct OneRelay {
+  std::string content = std::string(3000, 'a');
+  SharedBoard board = SharedBoard::create().value();
+  UniqueFd spool;
+  UniqueFd listener{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};  // so many inputs would need so many ports
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};                           // the kernel gives it a name
+  socklen_t address_size = sizeof(sa_family_t);
+  Digest blob = Sha256::of("blob"), more = Sha256::of("more");
+  std::string key;
+  std::unique_ptr<Relay> relay;
+
+  OneRelay() {
+    for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>('a' + i % 23);
+    spool = memory_file(content);
+    must(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), address_size) == 0 && ::listen(listener.get(), 64) == 0,
+         "there is a socket");
+    address_size = sizeof address;
+    must(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &address_size) == 0, "it has a name");
+    board->key.fill(0x5a);
+    for (std::size_t i = 0; i < board->key.size(); ++i) key += "5a";
+    board->fanout = 2;
+    board->entries[0].blob = blob;
+    board->entries[0].size = board->entries[0].have = 2000;
+    board->entries[0].state = BlobState::complete;
+    board->entries[1].blob = more;
+    board->entries[1].size = 1000;
+    board->entries[1].offset = 2000;
+    board->entries[1].have = 100;
+    board->count = 2;
+    relay = Relay::create(*board, listener.get(), spool.get(), {.connections = 16, .stalled_seconds = 5}).value();
+  }
+  void work(int turns = 3) const {
+    for (int i = 0; i < turns; ++i) relay->work();
+  }
+};
+
+class Asking {
+ public:
+  explicit Asking(OneRelay& server) : server_(server), socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    must(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&server.address), server.address_size) == 0, "anybody can connect");
+  }
+  void send(std::string_view text) const {
+    [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    server_.work();
+  }
+  void end_of_questions() const { ::shutdown(socket_.get(), SHUT_WR); }
+  /// What has come up to now.
+  const std::string& read() {
+    std::array<char, 4096> part;
+    for (int quiet = 0; quiet < 2;) {
+      server_.work(2);
+      const ssize_t got = ::recv(socket_.get(), part.data(), part.size(), MSG_DONTWAIT);
+      if (got > 0) said_.append(part.data(), static_cast<std::size_t>(got));
+      quiet = got > 0 ? 0 : quiet + 1;
+    }
+    return said_;
+  }
+
+ private:
+  OneRelay& server_;
+  UniqueFd socket_;
+  std::string said_;
+};
+
+std::uint64_t number_behind(std::string_view head, std::string_view name) {
+  const std::size_t at = head.find(name);
+  std::uint64_t number = 0;
+  must(at != std::string_view::npos, "an answer has a length");
+  std::from_chars(head.data() + at + name.size(), head.data() + head.size(), number);
+  return number;
+}
+
+/// All answers on one connection that have something. Bodies are what the spool has, from the byte that the answer names on.
+void check(std::string_view said, const OneRelay& server, bool may_have_key) {
+  constexpr std::string_view kGood = "HTTP/1.1 20";
+  must(said.empty() || said.starts_with("HTTP/1."), "an answer is one of HTTP");
+  for (std::size_t at = said.find(kGood); at != std::string_view::npos; at = said.find(kGood)) {
+    said.remove_prefix(at);
+    const std::size_t end = std::min(said.find("\r\n\r\n"), said.size());
+    const std::string_view head = said.substr(0, end);
+    said.remove_prefix(std::min(end + 4, said.size()));
+    must(may_have_key, "nobody gets anything without the key");
+    const std::uint64_t length = number_behind(head, "Content-Length: ");
+    if (said.starts_with("HTTP/1.") || (length == 4 && said.starts_with("2100"))) continue;  // of HEAD, of /alive
+    const std::uint64_t from = head[kGood.size()] == '6' ? number_behind(head, "Content-Range: bytes ") : 0;
+    must(from + length == 2000 || from + length == 1000, "what is sent ends with the blob");
+    const std::string_view all = from + length == 2000 ? std::string_view(server.content).substr(0, 2000)
+                                                       : std::string_view(server.content).substr(2000, 100);
+    const std::string_view body = said.substr(0, static_cast<std::size_t>(length));
+    must(from <= all.size() ? all.substr(static_cast<std::size_t>(from)).starts_with(body) : body.empty(),
+         "what is sent is what the spool has");
+    said.remove_prefix(body.size());
+  }
+}
+
+}  // namespace
+
+// The first byte: how many connections send the parts, one after the other, and how they end. KEY, BLOB and MORE are what the step knows.
+FUZZ_TARGET(relay_requests) {
+  if (size == 0) return 0;
+  OneRelay server;
+  std::string text(text_of(data + 1, size - 1));
+  const bool may_have_key = text.find("KEY") != std::string::npos || text.find(server.key.substr(0, 8)) != std::string::npos;
+  text = replaced(replaced(replaced(text, "KEY", server.key), "BLOB", server.blob.str()), "MORE", server.more.str());
+  {
+    std::vector<Asking> all;
+    for (int i = 0; i <= data[0] % 4; ++i) all.emplace_back(server);
+    for (std::string_view rest = text; !rest.empty();) {
+      const auto part = next_part(rest);
+      for (const Asking& one : all) one.send(part);
+    }
+    for (Asking& one : all) {
+      if ((data[0] & 4) != 0) one.end_of_questions();
+      if ((data[0] & 8) == 0) check(one.read(), server, may_have_key);
+    }
+    Asking honest(server);
+    honest.send("GET /alive HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + server.key + "\r\n\r\n");
+    must(honest.read().starts_with("HTTP/1.1 200"), "whoever has the key is answered all the same");
+  }
+  server.relay->end_of_import();
+  server.work(6);
+  must(server.relay->idle() > std::chrono::steady_clock::duration::zero(), "no request is left when all have gone");
+  return 0;
+}
