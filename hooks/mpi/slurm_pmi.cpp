@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/format.hpp"
 #include "hooks/mpi/image_mpi.hpp"
@@ -48,10 +49,28 @@ bool mpi_was_asked_for(const HookContext& context) {
 /// others; so may it bring them into a step without MPI, whose programs would then wait for a server that is not there.
 /// Tuning of PMI and libfabric (PMI_MMAP_SYNC_WAIT_TIME, FI_CXI_DEFAULT_CQ_SIZE) is the site's, the job's or the image's.
 bool belongs_to_task(std::string_view name) {
-  constexpr std::array<std::string_view, 22> kPrefixes{
-      "PMIX_",       "PMI2_",             "PALS_",       "SLINGSHOT_", "SLURM_PMI", "FI_CXI_COLL_", "FI_CXI_HWCOLL_", "PMI_FD",
-      "PMI_RANK",    "PMI_SIZE",          "PMI_ID",      "PMI_JOBID",  "PMI_APPNUM", "PMI_KVS",     "PMI_PORT",       "PMI_LOCAL_",
-      "PMI_SPAWNED", "PMI_UNIVERSE_SIZE", "PMI_CONTROL_", "PMI_PMIX_", "PMI_SHARED_SECRET", "PMI_PROCESS_MAPPING"};
+  constexpr std::array<std::string_view, 22> kPrefixes{"PMIX_",
+                                                       "PMI2_",
+                                                       "PALS_",
+                                                       "SLINGSHOT_",
+                                                       "SLURM_PMI",
+                                                       "FI_CXI_COLL_",
+                                                       "FI_CXI_HWCOLL_",
+                                                       "PMI_FD",
+                                                       "PMI_RANK",
+                                                       "PMI_SIZE",
+                                                       "PMI_ID",
+                                                       "PMI_JOBID",
+                                                       "PMI_APPNUM",
+                                                       "PMI_KVS",
+                                                       "PMI_PORT",
+                                                       "PMI_LOCAL_",
+                                                       "PMI_SPAWNED",
+                                                       "PMI_UNIVERSE_SIZE",
+                                                       "PMI_CONTROL_",
+                                                       "PMI_PMIX_",
+                                                       "PMI_SHARED_SECRET",
+                                                       "PMI_PROCESS_MAPPING"};
   constexpr std::array<std::string_view, 2> kNames{"SLURM_MPI_TYPE", "OMPI_MCA_orte_precondition_transports"};
   if (name.starts_with("PMIX_MCA_") || is_place_of_pmix(name)) return false;
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
@@ -119,25 +138,28 @@ void check_namespaces(const HookContext& context, Edits& edits) {
            "drop net, or use one node");
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
-      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
-    say_no(
-        context, edits,
-        formatted(
-            "with --container-private and --container-unshare={} the tasks on a node cannot share "
-            "memory, which MPI needs: it would fail or be slow",
-            context.own_ipc ? "ipc" : "pid"),
-        "drop one of the two");
+      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) >
+          std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
+    say_no(context, edits,
+           formatted("with --container-private and --container-unshare={} the tasks on a node cannot share "
+                     "memory, which MPI needs: it would fail or be slow",
+                     context.own_ipc ? "ipc" : "pid"),
+           "drop one of the two");
   }
 }
 
-void check_root(const HookContext& context, Edits& edits, bool munge) {
-  if (!context.remap_root || context.uid == 0 || !is_pmix(context) || munge || server_asks_nobody(context)) return;
-  say_no(
-      context, edits,
-      "PMIx compares user IDs, which differ with --container-remap-root: MPI would fail with the message that it "
-      "\"was not built with SLURM's PMI support\"",
-      "drop --container-remap-root, or use munged on the node and libmunge.so.2 in the image, or set "
-      "PMIxEnv=PMIX_MCA_psec=none in mpi.conf");
+/// No reason to refuse a step: its program may have no MPI in it, although the image has.
+void check_root(const HookContext& context, Edits& edits, const ImageMpi& mpi) {
+  if (!context.remap_root || context.uid == 0 || !is_pmix(context) || server_asks_nobody(context)) return;
+  if (can_use_munge(context) && image_has_library(context, "libmunge.so.2")) return;
+  const std::string why =
+      "PMIx compares user IDs, which differ with --container-remap-root: MPI fails with the message that it "
+      "\"was not built with SLURM's PMI support\"";
+  if (!mpi.open_mpi && !mpi.pmix) return edits.notes.push_back(why);
+  edits.warnings.push_back(
+      formatted("{} (hint: drop --container-remap-root, or use munged on the node and libmunge.so.2 in the image, or set "
+                "PMIxEnv=PMIX_MCA_psec=none in mpi.conf)",
+                why));
 }
 
 Result<Edits> prepare_pmi(const HookContext& context) {
@@ -155,8 +177,6 @@ Result<Edits> prepare_pmi(const HookContext& context) {
     auto munge = shared_directory(kMungeDirectory);
     munge.read_only = true;
     edits.mounts.push_back(std::move(munge));
-  } else {
-    check_root(context, edits, false);
   }
   return edits;
 }
@@ -188,11 +208,12 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
 
 Result<void> create_pmi(const HookContext& context, Edits& edits) {
   // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
-  if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) compare(context, ImageMpi::of(context), edits);
-  choose_pmi2(context, edits);
-  for (const MountEdit& mount : edits.mounts) {
-    if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
+  if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
+    const ImageMpi mpi = ImageMpi::of(context);
+    compare(context, mpi, edits);
+    check_root(context, edits, mpi);
   }
+  choose_pmi2(context, edits);
   return {};
 }
 
@@ -232,9 +253,21 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   edits.notes.push_back(server + " is hidden: PMIx falls back to TCP, which is slower");
 }
 
+/// As enroot's hook of this name tells PMIx what Slurm's server has; only what every PMIx has, see above.
+void pass_choice_on(const HookContext& context, Edits& edits) {
+  constexpr std::array<std::pair<const char*, const char*>, 3> kNames{
+      {{"PMIX_PTL_MODULE", "PMIX_MCA_ptl"}, {"PMIX_SECURITY_MODE", "PMIX_MCA_psec"}, {"PMIX_GDS_MODULE", "PMIX_MCA_gds"}}};
+  for (const auto& [of_server, of_client] : kNames) {
+    const std::string list = of_job(context, of_server);
+    if (!list.empty() && can_be_met(list) && !context.environment.contains(of_client))
+      edits.environment.defaults[of_client] = list;
+  }
+}
+
 Result<Edits> task_pmi(const HookContext& context) {
   Edits edits;
   correct_variables(context, edits);
+  if (is_pmix(context)) pass_choice_on(context, edits);
   if (is_pmix(context)) leave_choice_to_pmix(context, edits);
   if (!uses_host_mpi(context)) unset_places_outside(context, edits);
   name_pmi2(context, edits);

@@ -21,7 +21,7 @@ Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd>
   const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
   if (descriptors.size() != (is_new ? 0 : 1) || order_.sources.size() == kMaxSources)
     return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
-  order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size});
+  order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size, message.inodes});
   return {};
 }
 

@@ -107,7 +107,8 @@ std::uint32_t source_flags_of(const MountOptions& options) {
   std::uint32_t flags = 0;
   if ((options.flags & MS_RDONLY) != 0) flags |= TaskMessage::source_read_only;
   if ((options.flags & MS_NOEXEC) != 0) flags |= TaskMessage::source_no_exec;
-  if ((options.propagation & (MS_PRIVATE | MS_UNBINDABLE)) != 0) flags |= TaskMessage::source_private;
+  if ((options.propagation & MS_PRIVATE) != 0) flags |= TaskMessage::source_private;
+  if ((options.propagation & MS_UNBINDABLE) != 0) flags |= TaskMessage::source_unbindable;
   return flags;
 }
 

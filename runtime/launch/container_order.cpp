@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/format.hpp"
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "launch/host/join_check.hpp"
@@ -53,6 +54,19 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   return {};
 }
 
+/// The words are those of pyxis, which never adds any.
+void ignore_mounts(LaunchRequest& request, Log& log) {
+  const auto ignore = [&](const char* option) {
+    log.write(LogLevel::warning, formatted("ignoring --{} when attaching to a running container with remapped root", option));
+  };
+  if (!request.mounts.empty()) ignore("container-mounts");
+  if (request.mount_home.value_or(false)) ignore("container-mount-home");
+  if (request.slurm.value_or(false)) ignore("container-slurm");
+  request.mounts.clear();
+  request.mount_home = false;
+  request.slurm = false;
+}
+
 /// What the host gives.
 Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
   const auto& [task, terms, named, hooks, importer] = with;
@@ -61,6 +75,8 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
     const auto is_sites = [](const MountSpec& mount) { return mount.origin != MountSpec().origin; };
     std::erase_if(request.mounts, is_sites);
   }
+  // What is attached there later is not locked: root of that user namespace could take its flags off.
+  if (order.joins && (named.namespaces() & own_user) != 0) ignore_mounts(request, task.log);
   const bool by_default = terms.site.mount_home.value_or(terms.policy.mount_home != 0) && !order.joins;
   order.mounts_home = !request.contain && request.mount_home.value_or(by_default);
   order.covers_home = order.mounts_home || (request.contain && !order.joins);
@@ -72,7 +88,8 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
   const std::string home = order.covers_home ? order.spec.user.home : "";
   const auto state = order.joins ? ContainerState::runs : ContainerState::is_new;
   order.side = SPC_TRY(gather(request, home, task.job, task.log, state, run_hooks));
-  if (!request.contain) add_display(order.side, task.job);
+  const bool is_closed = order.joins && (named.namespaces() & own_user) != 0;
+  if (!request.contain && !is_closed) add_display(order.side, task.job);
   return {};
 }
 
@@ -98,6 +115,7 @@ Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
   // Explaining takes no container away.
   auto& name = terms.request.name;
   if (task.asked.explain && name && name->use == ContainerName::Use::replace) name.reset();
+  if (task.asked.explain && name && name->use == ContainerName::Use::remove) name->use = ContainerName::Use::automatic;
   return terms;
 }
 
@@ -131,6 +149,7 @@ Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int ag
   for (const OpenedSource& source : order.side.sources) {
     message.source_flags = source.flags;
     message.size = source.size;
+    message.inodes = source.inodes;
     const int passed[] = {source.path.get()};
     SPC_TRY(send_struct(agent, message, std::span(passed, source.path ? 1 : 0)));
   }
@@ -157,6 +176,7 @@ RootSetup root_setup(ContainerOrder& order, const NamedStart& named) {
   root.namespaces = order.joins ? named.namespaces() : order.spec.namespaces;
   if (order.joins) return root;
   root.passwd_entry = user.passwd_entry();
+  root.shadow_entry = user.shadow_entry();
   root.group_entries = user.group_entries;
   const std::string home = (root.namespaces & own_user) != 0 ? user.as_root().home : user.home;
   if (order.covers_home) move_mount_target(root, user.home, home);

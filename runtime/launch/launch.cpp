@@ -44,15 +44,17 @@ Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint, En
   if (waited.ready.kind == TaskMessageKind::ready) return waited;
   waited.is_first = waited.ready.manifest == Digest();
   waited.led = SPC_TRY(run_leader(call, line, waited.ready, entrypoint, leader));
-  if (*waited.led != Led::outside && *waited.led != Led::pulled) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
+  const bool has_container = *waited.led != Led::outside && *waited.led != Led::pulled && *waited.led != Led::removed;
+  if (has_container) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
   return waited;
 }
 
 /// What a task says that can still see the user's files. The error may have a hint of its own, which then comes first.
-Error with_advice(Error error, const TaskCall& call) {
+Result<TaskEntry> without_container(Error error, const TaskCall& call) {
   if (!give_up_privilege()) return error;
   const auto asked = call.read();
   if (!asked) return error;
+  if (removes(asked->request) && error.what() == kRemoved) return TaskEntry{.explained = true, .environment = {}, .timing = {}};
   const std::string& image = asked->request.image;
   const TaskContext task{asked->request, asked->job, call.step, call.log};
   if (error.what().starts_with("pull image ")) say_import(task, Event::import_fails);
@@ -106,12 +108,12 @@ Result<TaskEntry> launch(const TaskCall& call) {
   auto entrypoint = Entrypoint::with_probe();
   EndingLeader leader;  // it ends while we enter
   auto waited = wait_until_ready(call, entrypoint, leader);
-  if (!waited) return with_advice(waited.error(), call);
+  if (!waited) return without_container(waited.error(), call);
   if (waited->led == Led::outside) {
     SPC_TRY(stay_outside());
     return TaskEntry{};
   }
-  if (waited->led == Led::explained || waited->led == Led::pulled) {
+  if (waited->led == Led::explained || waited->led == Led::pulled || waited->led == Led::removed) {
     return TaskEntry{.explained = true, .environment = {}, .timing = {}};
   }
   if ((waited->ready.namespaces & own_pid) != 0) leader.await();  // another process of ours enters, and is not its parent

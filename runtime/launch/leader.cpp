@@ -22,12 +22,13 @@ Result<Led> Leader::lead(const AgentMessage& policy, const std::function<void()>
   if (is_to_stay_outside(terms)) return Led::outside;
   auto context = hook_context(terms.request, task_.job, terms.site);
   auto hooks = SPC_TRY(TaskHooks::find(std::move(context), task_.log));
-  const bool lasts = !terms.request.only_pull && (runs_stop_hooks(terms, hooks) || task_.save_path());
+  const bool lasts = !removes(terms.request) && !terms.request.only_pull && (runs_stop_hooks(terms, hooks) || task_.save_path());
   if (lasts && parent_ == ChildOf::us) return Led::again;
   stays();
   if (terms.request.only_pull) return pull(terms, hooks);
-  SPC_TRY(start_processes(terms, hooks));
+  if (!removes(terms.request)) SPC_TRY(start_processes(terms, hooks));
   if (terms.request.name) SPC_TRY(settle_name(terms));
+  if (removes(terms.request)) return remove_named();
   auto container = SPC_TRY(order(terms, hooks));
   // One that runs already, and gets nothing added, is ready at once.
   if (container.root.container_runs && container.root.targets.empty() && !saver_) return Led::joined;
@@ -64,11 +65,20 @@ Result<void> Leader::start_processes(const Terms& terms, const TaskHooks& hooks)
 
 Result<void> Leader::settle_name(const Terms& terms) {
   const bool of_job = terms.site.container_scope == "job";
+  note_ = ContainerNote::open(*terms.request.name, of_job, task_.job);
   SPC_TRY(named_.ask(*terms.request.name, of_job, line_.socket()));
   for (;;) {
     auto answer = SPC_TRY(line_.await({TaskMessageKind::named}));
     if (SPC_TRY(named_.take_answer(answer, std::move(answer.descriptors), line_.socket()))) return {};
   }
+}
+
+/// The agent lets go of the container, and tells the other tasks of the step.
+Result<Led> Leader::remove_named() {
+  note_.remove();
+  SPC_TRY(named_.remove());
+  (void)line_.fail(Error(ErrorKind::not_found, kRemoved));
+  return Led::removed;
 }
 
 Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
@@ -100,7 +110,7 @@ Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
   }
   auto edits = set_up(message, terms, hooks, container);
   if (!edits) {
-    named_.take_back();
+    take_back();
     return std::move(edits).error();
   }
   if (saver_) {
@@ -145,6 +155,7 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
   if (spec.settings.in_files) read_image_files(task_.job, spec.settings, &task_.log);
   if (terms.request.workdir.empty()) container.root.directories.push_back(workdir_of(terms.request, spec.settings));
   SPC_TRY(named_.write(manifest));
+  if (named_.is_new()) note_.write(named_.notes());
   TaskNotes notes{.step = TaskNotes::step_of(task_.job),
                   .image = spec.image,
                   .from = spec.from,
@@ -163,8 +174,13 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
 Result<void> Leader::explain_instead(Terms& terms, TaskHooks& hooks, ContainerSpec& spec, TaskEdits edits) {
   SPC_TRY(decide_all(spec, {terms.request, terms.site, hooks, edits}, task_));
   for (const std::string& line : explain(spec, terms.request)) task_.log.write(LogLevel::info, line);
-  named_.take_back();
+  take_back();
   return {};
+}
+
+void Leader::take_back() {
+  named_.take_back();
+  if (named_.is_new()) note_.remove();
 }
 
 }  // namespace spc

@@ -7,6 +7,7 @@
 #include "launch/after/stop_process.hpp"
 #include "launch/agent_line.hpp"
 #include "launch/container_order.hpp"
+#include "launch/host/container_index.hpp"
 #include "launch/in_container.hpp"
 #include "launch/leader_process.hpp"
 
@@ -38,11 +39,13 @@ class Leader {
   Result<Led> pull(const Terms& terms, TaskHooks& hooks);
   Result<void> start_processes(const Terms& terms, const TaskHooks& hooks);
   Result<void> settle_name(const Terms& terms);
+  Result<Led> remove_named();
   Result<Ordered> order(const Terms& terms, TaskHooks& hooks);
   Result<Led> build(Terms& terms, TaskHooks& hooks, Ordered& container);
   Result<void> run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Ordered& container);
   Result<TaskEdits> set_up(const AgentMessage& message, const Terms& terms, TaskHooks& hooks, Ordered& container);
   Result<TaskEdits> set_up_inside(const Terms& terms, TaskHooks& hooks, Ordered& container, const Digest& manifest);
+  void take_back();
   Result<void> explain_instead(Terms& terms, TaskHooks& hooks, ContainerSpec& spec, TaskEdits edits);
 
   const TaskContext& task_;
@@ -53,6 +56,7 @@ class Leader {
   Saver saver_;
   SiteImporter importer_;
   NamedStart named_;
+  ContainerNote note_;  ///< of the container with a name
 };
 
 }  // namespace spc

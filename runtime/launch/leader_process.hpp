@@ -14,8 +14,13 @@ enum class Led : std::uint32_t {
   outside,     ///< this task is to stay on the host
   explained,   ///< what would be executed; nothing is
   pulled,      ///< the image, and no more was asked for
+  removed,     ///< the container of this name; there is none now
   again,       ///< it starts what slurmstepd is to wait for, so that it has to be slurmstepd's child itself; nothing is done yet
 };
+
+/// What the other tasks are told after Led::removed, as an error.
+inline constexpr char kRemoved[] = "the container was removed";
+inline bool removes(const LaunchRequest& request) { return request.name && request.name->use == ContainerName::Use::remove; }
 
 /// A leader that has said its last word: it gets a moment to end, and is gone with this object.
 struct EndingLeader {

@@ -77,6 +77,8 @@ UserIdentity UserIdentity::as_root() const {
   return root;
 }
 
+std::string UserIdentity::shadow_entry() const { return name.empty() ? "" : name + ":*:::::::"; }
+
 std::string UserIdentity::passwd_entry() const {
   if (name.empty()) return {};
   return name + ":x:" + std::to_string(uid) + ":" + std::to_string(gid) + "::" + home + ":" + shell;

@@ -27,6 +27,8 @@ struct UserIdentity {
   [[nodiscard]] UserIdentity as_root() const;
   /// A line for a passwd file; empty for a user without a name.
   [[nodiscard]] std::string passwd_entry() const;
+  /// Of an account without a password that does not expire.
+  [[nodiscard]] std::string shadow_entry() const;
 };
 
 }  // namespace spc

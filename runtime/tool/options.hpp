@@ -65,11 +65,22 @@ inline constexpr char kGcHelp[] =
     "  scontainer gc --shared --older=30 --yes\n";
 
 inline constexpr OptionRow kContainersOptions[] = {
+    {"--node", "NODE", "the containers on this node"},
+    {"-f,--force", nullptr, "remove a container that is in use (root), replace an existing file"},
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kContainersHelp[] =
-    "For root, the containers that --container-name keeps on this node, of all users, with the size of their changes on the disk.\n"
-    "For everybody, the user's own containers of scontainer run.\n";
+    "list            the containers of --container-name and, on this node, of steps that run; for root, those of all users in this\n"
+    "                node's store, with the size of their changes on the disk; for everybody, also those of scontainer run\n"
+    "inspect NAME    one of them as JSON\n"
+    "rm NAME...      remove containers; one that is in use goes when its last step has ended\n"
+    "export NAME FILE  write a container to a squashfs file\n\n"
+    "For users, rm and export run a step on the container's node, in the job where they are called if that has the node, else in a\n"
+    "job of its own. For root, NAME may be USER/NAME.\n\n"
+    "examples:\n"
+    "  scontainer containers\n"
+    "  scontainer containers rm tools --node=node01\n"
+    "  scontainer containers export tools tools.sqsh\n";
 
 inline constexpr char kRunHelp[] =
     "Without COMMAND, run the image's entrypoint and command; with it, run COMMAND alone, as in a job.\n"

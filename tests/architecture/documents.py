@@ -88,7 +88,7 @@ def option_problems():
 
 def mentioned_option_problems():
     table = option_table()
-    twins = {twin for _, twin in table.values()} | {"IMAGE_NAME", "IMAGE_DIGEST"}  # what every task is told
+    twins = {twin for _, twin in table.values()} | {"IMAGE_NAME", "IMAGE_DIGEST", "CONTAINER_NAME"}  # what every task is told
     for page in (OPTIONS_PAGE, SETTINGS_PAGE, ROOT / "README.md", *sorted(ROOT.glob("packaging/migration/*.md"))):
         for name in set(re.findall(r"--((?:no-)?container-[a-z-]+)", plain(page))) - set(table):
             yield f"{relative(page)}: there is no option --{name}"

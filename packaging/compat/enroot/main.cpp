@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -11,10 +12,12 @@
 #include "arguments.hpp"
 #include "base/format.hpp"
 #include "containers.hpp"
+#include "job_containers.hpp"
 #include "processes.hpp"
 #include "scontainer.hpp"
 #include "settings.hpp"
 #include "start.hpp"
+#include "tool/containers/own_containers.hpp"
 #include "tool/surroundings/places.hpp"
 #include "uri.hpp"
 
@@ -137,7 +140,11 @@ Result<int> run_digest(const EnrootSettings&, Words words) {
 
 Result<int> run_list(const EnrootSettings& settings, Words words) {
   const auto arguments = SPC_TRY(parse(words, {{'f', "fancy", false}}, 0));
-  const auto names = SPC_TRY(list_containers(settings.data_path));
+  auto names = SPC_TRY(list_containers(settings.data_path));
+  for (const JobContainer& one : job_containers()) {
+    if (one.has_name || !one.tasks.empty()) names.push_back(one.name);
+  }
+  std::sort(names.begin(), names.end());
   if (arguments.has("fancy")) {
     std::fputs(SPC_TRY(table_of(names)).c_str(), stdout);
     return 0;
@@ -163,15 +170,23 @@ Result<int> run_start(const EnrootSettings& settings, Words words) {
     return Error(ErrorKind::refused, "Configuration scripts (-c) are not run here").hint("say it with -e, -m, --rc");
   }
   for (const char* name : {"pid", "net", "ipc", "uts"}) {
-    if (arguments.has(name))
-      return Error(ErrorKind::refused, formatted("Containers share the host's {} namespace", name));
+    if (arguments.has(name)) return Error(ErrorKind::refused, formatted("Containers share the host's {} namespace", name));
   }
   const auto start = SPC_TRY(start_command(settings, arguments));
   return become_scontainer(start.arguments, start.environment);
 }
 
+/// In the container of a step of Slurm's: by a step that joins it, in the same job.
+Error exec_in_step(const JobStep& step, const EnrootArguments& arguments) {
+  StepOrder order{.node = this_node(), .job = step.job, .options = {"--container-name=" + step.text + ":exec"}, .command = {}};
+  for (const auto& text : arguments.values("env")) order.options.push_back("--container-env=" + text);
+  order.command.assign(arguments.words.begin() + 1, arguments.words.end());
+  return become_step(order);
+}
+
 Result<int> run_exec(const EnrootSettings&, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kVariable}, 2));
+  if (const auto step = step_of_process(arguments.words[0])) return exec_in_step(*step, arguments);
   std::vector<std::string> command{"exec"};
   for (const auto& text : arguments.values("env")) command.push_back("--env=" + SPC_TRY(variable_for(text)));
   command.push_back(arguments.words[0]);
@@ -182,9 +197,12 @@ Result<int> run_exec(const EnrootSettings&, Words words) {
 
 Result<int> run_export(const EnrootSettings& settings, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kOutput, kForce}, 1));
-  const auto container = SPC_TRY(find_container(settings.data_path, arguments.words[0]));
   const std::string file = arguments.has("output") ? arguments.value("output") : arguments.words[0] + ".sqsh";
   if (!arguments.has("force")) SPC_TRY(refuse_existing(file));
+  if (const auto of_job = job_container(arguments.words[0]); of_job && of_job->has_name) {
+    return become_scontainer({"containers", "export", "--force", "--node=" + this_node(), "--", of_job->text, file});
+  }
+  const auto container = SPC_TRY(find_container(settings.data_path, arguments.words[0]));
   std::vector<std::string> command{"export"};
   if (arguments.has("force")) command.emplace_back("--force");
   if (!container.changes.empty()) command.push_back("--changes=" + container.changes);
@@ -195,14 +213,21 @@ Result<int> run_export(const EnrootSettings& settings, Words words) {
 Result<int> run_remove(const EnrootSettings& settings, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kForce}, 1));
   for (const auto& name : arguments.words) {
-    const auto container = SPC_TRY(find_container(settings.data_path, name));
+    const auto of_job = job_container(name);
+    const bool is_jobs = of_job && of_job->has_name;
+    const auto path = is_jobs ? name : SPC_TRY(find_container(settings.data_path, name)).path;
     std::string answer = "y";
     if (!arguments.has("force")) {
-      std::fprintf(stderr, "Do you really want to delete %s? [y/N] ", printable(container.path).c_str());
+      std::fprintf(stderr, "Do you really want to delete %s? [y/N] ", printable(path).c_str());
       answer.clear();
       std::getline(std::cin, answer);
     }
-    if (answer == "y" || answer == "Y") SPC_TRY(remove_container(container.path));
+    if (answer != "y" && answer != "Y") continue;
+    if (is_jobs) {
+      SPC_TRY(output_of_scontainer({"containers", "rm", "--node=" + this_node(), "--", of_job->text}));
+    } else {
+      SPC_TRY(remove_container(path));
+    }
   }
   return 0;
 }

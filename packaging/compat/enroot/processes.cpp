@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <iterator>
 
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
+#include "job_containers.hpp"
 #include "tool/containers/running.hpp"
 #include "tool/surroundings/places.hpp"
 
@@ -61,6 +63,14 @@ std::string started(std::time_t since, long seconds) {
   return {text.data(), std::strftime(text.data(), text.size(), seconds < 86400 ? "%H:%M:%S" : "%b %d", &local)};
 }
 
+std::vector<RunningContainer> running_of_jobs() {
+  std::vector<RunningContainer> running;
+  for (const JobContainer& one : job_containers()) {
+    for (const pid_t task : one.tasks) running.push_back({.name = one.name, .image = {}, .pid = task});
+  }
+  return running;
+}
+
 Row row_of(const RunningContainer& container) {
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
   std::string comm = file_of(process + "comm");
@@ -99,6 +109,7 @@ Result<std::string> table_of(const std::vector<std::string>& names) {
   std::vector<Row> rows{{"NAME", "PID", "COMM", "STATE", "STARTED", "TIME", "MNTNS", "USERNS", "COMMAND"}};
   const auto places = SPC_TRY(Places::find());
   auto running = SPC_TRY(running_containers(places.running));
+  std::ranges::move(running_of_jobs(), std::back_inserter(running));
   for (const auto& name : names) {
     const bool runs = std::any_of(running.begin(), running.end(), [&](const auto& one) { return one.name == name; });
     if (!runs) running.push_back({.name = name, .image = {}});

@@ -15,7 +15,7 @@ namespace spc::agent {
 struct MountSource {
   UniqueFd path;
   std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
-  std::uint64_t size = 0;   ///< of a tmpfs, bytes
+  std::uint64_t size = 0, inodes = 0;  ///< of a tmpfs, bytes and files
   ServedLayer served;       ///< of a squashfs
 };
 

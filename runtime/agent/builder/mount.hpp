@@ -1,14 +1,13 @@
 #pragma once
 
 #include <fcntl.h>
-#include <sys/mount.h>
 #include <sys/types.h>
 
-#include <cstdint>
 #include <string>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "protocol/task.hpp"
 
 namespace spc::agent {
 
@@ -30,9 +29,8 @@ Result<void> attach(DetachedMount tree, int target);
 /// A kernel file system that shows the caller's namespaces: proc, sysfs, mqueue; nosuid, nodev, noexec and so on.
 Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes = 0);
 
-/// A tmpfs of at most `size` (tmpfs syntax: bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; its root directory has
-/// this owner and mode (octal).
-Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0);
+/// A tmpfs of at most `size` (bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; owner and mode (octal) are its root's.
+Result<DetachedMount> new_tmpfs(const std::string& size, uid_t, gid_t, const char* mode, unsigned set = 0, KernelOptions more = {});
 
 /// The squashfs or erofs in a layer's file, by a loop device, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners,
 /// -1: none. Counts in `shared` a device that there was already. EOPNOTSUPP on a kernel that cannot map these owners, ENODEV on one

@@ -15,12 +15,13 @@ Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order)
   const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
   unsigned attributes = TaskMessage::attributes_of(source.flags);
   if (asks(TaskMessage::source_tmpfs))
-    return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes);
+    return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes,
+                     {TaskMessage::huge_of(source.flags), TaskMessage::inodes_of(source.inodes)});
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
   struct statx status {};  // without a question to the server of a file system, which may never answer
   ::statx(source.path.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status);  // a failure leaves no device's number
   if (::makedev(status.stx_dev_major, status.stx_dev_minor) != order.dev) attributes |= MOUNT_ATTR_NODEV;
-  return clone_tree(source.path.get(), "", attributes, asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
+  return clone_tree(source.path.get(), "", attributes, TaskMessage::propagation_of(source.flags));
 }
 
 /// A hook wants something mounted that the user has opened in the namespace in which it is attached, before it is the
@@ -31,7 +32,7 @@ Result<DetachedMount> tree_for(TaskMessageKind kind, const TaskMessage& target, 
   const bool is_new = opened || (target.source_flags & TaskMessage::source_tmpfs) != 0;
   if (kind == TaskMessageKind::hooks && is_new && !descriptors.empty()) {
     MountSource source{
-        opened ? std::move(descriptors[1]) : UniqueFd(), target.source_flags & ~TaskMessage::source_squashfs, target.size, {}};
+        opened ? std::move(descriptors[1]) : UniqueFd(), target.source_flags & ~TaskMessage::source_squashfs, target.size, 0, {}};
     return mount_source(source, order);
   }
   if (descriptors.size() != 1) return DetachedMount();

@@ -91,6 +91,7 @@ Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& s
   const auto is_shadow = [](const StepHooks::Outcome& outcome) { return outcome.hook == shadow_hook.name; };
   if (std::ranges::none_of(outcomes_, is_shadow)) {
     root.passwd_entry.clear();
+    root.shadow_entry.clear();
     root.group_entries.clear();
   }
   settle_mounts(root);

@@ -47,8 +47,7 @@ Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   side.sources.pop_back();
   side.root.targets.pop_back();
   return Error(ErrorKind::invalid,
-               formatted("mount {}: the source is {}", in_quotes(mount.shown_as),
-                         directory ? "a directory" : "a file"))
+               formatted("mount {}: the source is {}", in_quotes(mount.shown_as), directory ? "a directory" : "a file"))
       .hint("without x-create the target has the type of the source");
 }
 
@@ -76,6 +75,7 @@ Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<st
     size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as), bytes_of(*mount.size, memory_of_job(environment), most));
   }
   add_tmpfs(side, mount.target, mount.flags, size, mount.mode, mount.shown_as);
+  side.sources.back().inodes = mount.inodes;
   return {};
 }
 
@@ -107,8 +107,7 @@ std::vector<MountPlan> HostSide::mounts() const {
   std::vector<MountPlan> plans;
   auto removal = root.removals.begin();
   const auto add_removals = [&](std::size_t after) {
-    for (; removal != root.removals.end() && removal->after <= after; ++removal)
-      plans.push_back({"", removal->target, 0, ""});
+    for (; removal != root.removals.end() && removal->after <= after; ++removal) plans.push_back({"", removal->target, 0, ""});
   };
   for (std::size_t i = 0; i < sources.size(); ++i) {
     add_removals(i);
@@ -154,8 +153,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
       SPC_TRY_DURING(mount.origin, check_mount_source(side.sources.back().path.get(), mount.source, request.mounts_off));
     }
     if (!added && mount.optional) {
-      if (!mount.silent)
-        log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
+      if (!mount.silent) log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
       continue;
     }
     if (!added && added.error().sys_errno() == ENOENT && mount.kind == MountSpec::Kind::bind) {

@@ -18,10 +18,11 @@ namespace spc {
 
 /// A mount source: a file or directory of the host, opened as the user, or a tmpfs.
 struct OpenedSource {
-  UniqueFd path;            ///< empty for a tmpfs
-  std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
-  std::uint64_t size = 0;   ///< tmpfs: bytes; 0: the size limit of the writable layer
-  std::string asked_by;     ///< as for MountPlan
+  UniqueFd path;             ///< empty for a tmpfs
+  std::uint32_t flags = 0;   ///< TaskMessage::SourceFlags
+  std::uint64_t size = 0;    ///< tmpfs: bytes; 0: the size limit of the writable layer
+  std::uint64_t inodes = 0;  ///< tmpfs: files; 0: as the kernel does
+  std::string asked_by;      ///< as for MountPlan
 };
 
 /// What the leader collects on the host as the user: the sources, and what to do with them in the container.

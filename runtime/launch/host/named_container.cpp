@@ -19,6 +19,14 @@ std::string flag_error(const char* flag, const ContainerName& name, const char* 
   return formatted("--container-name: {}: the container {} {}", flag, in_quotes(name.text), but);
 }
 
+/// Two names may have one key.
+Result<void> has_this_name(const ContainerName& name, const ContainerNotes& notes) {
+  if (notes.name.empty() || notes.name == name.text) return {};
+  return Error(ErrorKind::refused,
+               formatted("--container-name: {} conflicts with {}", in_quotes(name.text), in_quotes(notes.name)))
+      .hint("choose another name");
+}
+
 }  // namespace
 
 ContainerNotes ContainerNotes::parse(std::string_view records) {
@@ -71,11 +79,7 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   using Use = ContainerName::Use;
   const bool running = state == TaskMessage::named_running;
   const bool exists = running || state == TaskMessage::named_stored;
-  if (!notes.name.empty() && notes.name != name.text) {
-    return Error(ErrorKind::refused, formatted("--container-name: {} conflicts with {}",
-                                               in_quotes(name.text), in_quotes(notes.name)))
-        .hint("choose another name");
-  }
+  SPC_TRY(has_this_name(name, notes));
   if (name.use == Use::create && exists) {
     return Error(ErrorKind::refused, flag_error("\"create\" flag was passed", name, "already exists"));
   }
@@ -94,17 +98,14 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
   }
   if (!exists) {
     if (!wanted.image.empty()) return NamePlan::make;
-    return Error(
-        ErrorKind::not_found,
-        formatted("a container with name {} does not exist, and --container-image is not set",
-                  in_quotes(name.text)));
+    return Error(ErrorKind::not_found,
+                 formatted("a container with name {} does not exist, and --container-image is not set", in_quotes(name.text)));
   }
   const bool same = wanted.image.empty() || notes.image.empty() || wanted.image == notes.image ||
                     (!notes.digest.empty() && wanted.digest == notes.digest);
   if (!same) {
-    return Error(ErrorKind::refused,
-                 formatted("--container-name: the container {} was made from {}, not from {}",
-                           in_quotes(name.text), in_quotes(notes.image), in_quotes(wanted.image)))
+    return Error(ErrorKind::refused, formatted("--container-name: the container {} was made from {}, not from {}",
+                                               in_quotes(name.text), in_quotes(notes.image), in_quotes(wanted.image)))
         .hint("choose another name, or use :replace to recreate it");
   }
   return running ? NamePlan::join : NamePlan::reuse;
@@ -143,6 +144,11 @@ Result<bool> NamedStart::take_answer(const TaskMessage& answer, std::vector<Uniq
 }
 
 Result<void> NamedStart::decide(const WantedImage& wanted) {
+  if (state_ == TaskMessage::named_running && !asked_for_step_ && notes_.name.empty()) {
+    return Error(ErrorKind::refused,
+                 formatted("--container-name: the container {} was removed, and is still running", in_quotes(name_.text)))
+        .hint("choose another name, or wait until its last step has ended");
+  }
   plan_ = SPC_TRY(plan_for(name_, state_, notes_, wanted));
   return {};
 }
@@ -154,11 +160,9 @@ void NamedStart::will_be(const std::string& image, const std::string& file) {
 
 Result<void> NamedStart::must_be_the_same(const std::string& file) const {
   if (file == notes_.file) return {};
-  return Error(ErrorKind::refused,
-               formatted("--container-name: {}, which the container {} was made from, has changed",
-                         in_quotes(notes_.image), in_quotes(name_.text)))
-      .hint(formatted("use --container-name={}:replace with --container-image to recreate it",
-                      name_.text));
+  return Error(ErrorKind::refused, formatted("--container-name: {}, which the container {} was made from, has changed",
+                                             in_quotes(notes_.image), in_quotes(name_.text)))
+      .hint(formatted("use --container-name={}:replace with --container-image to recreate it", name_.text));
 }
 
 Result<void> NamedStart::write(const Digest& manifest) {
@@ -171,6 +175,14 @@ Result<void> NamedStart::write(const Digest& manifest) {
 void NamedStart::take_back() {
   if (fresh_) [[maybe_unused]]
     const int emptied = ::ftruncate(file_.get(), 0);
+}
+
+Result<void> NamedStart::remove() {
+  const bool exists = state_ != TaskMessage::named_new && !notes_.name.empty();
+  if (!exists) return Error(ErrorKind::not_found, flag_error("\"remove\" flag was passed", name_, "does not exist"));
+  SPC_TRY(has_this_name(name_, notes_));
+  if (::ftruncate(file_.get(), 0) == 0) return {};
+  return Error::from_errno(errno, "remove the container " + in_quotes(name_.text));
 }
 
 }  // namespace spc

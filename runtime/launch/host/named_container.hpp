@@ -58,6 +58,8 @@ class NamedStart {
   /// The image for the notes; `file`: the identity of a file or directory, otherwise empty.
   void will_be(const std::string& image, const std::string& file);
   [[nodiscard]] const ContainerNotes& notes() const { return notes_; }
+  /// Whether this step makes it.
+  [[nodiscard]] bool is_new() const { return fresh_; }
   /// How a running container is.
   struct Running {
     std::uint32_t namespaces = 0;  ///< NamespaceBits
@@ -75,6 +77,8 @@ class NamedStart {
   Result<void> write(const Digest& manifest);
   /// What was set up half does not exist.
   void take_back();
+  /// From now on it does not exist. What runs in it goes on, and its files go when the last step in it has ended.
+  Result<void> remove();
 
  private:
   Result<void> send(int agent) const;

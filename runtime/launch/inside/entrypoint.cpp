@@ -60,9 +60,11 @@ std::string find_program(const std::string& name, const Environment& environment
   return name;
 }
 
-/// What it is given: no variable that is right for one task only if it runs for all, and no descriptor of the PMI.
+/// What it is given: the image's, with what Slurm says and the user has asked for; of the job's own nothing but the terminal. No
+/// variable that is right for one task only if it runs for all, and no descriptor of the PMI.
 Environment given_environment(Environment environment, EntrypointMode mode) {
   environment.erase("PMI_FD");
+  std::erase_if(environment, [](const auto& one) { return one.second.origin == Origin::job && one.first != "TERM"; });
   if (mode == EntrypointMode::task) return environment;
   std::erase_if(environment, [](const auto& variable) { return is_in(kOfOneTask, variable.first); });
   return environment;

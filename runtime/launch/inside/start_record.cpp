@@ -55,6 +55,11 @@ void tell_image(const std::string& image, ContainerSpec& spec) {
   if (spec.manifest) spec.environment["SCONTAINER_IMAGE_DIGEST"] = {spec.manifest->str(), Origin::container};
 }
 
+void tell_name(const std::optional<ContainerName>& name, ContainerSpec& spec) {
+  spec.environment.erase("SCONTAINER_CONTAINER_NAME");
+  if (name && !name->step_key()) spec.environment["SCONTAINER_CONTAINER_NAME"] = {name->text, Origin::container};
+}
+
 std::string start_record(const std::string& image, const UserIdentity& user, const ContainerSpec& spec, const TaskMessage& ready,
                          bool pulled, std::uint64_t microseconds, const std::map<std::string, std::string>& job) {
   const auto ms = [&](Phase phase) { return milliseconds(ready.times[static_cast<std::size_t>(phase)]); };

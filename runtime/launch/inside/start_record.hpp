@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "launch/request/container_name.hpp"
 #include "launch/spec/container_spec.hpp"
 #include "protocol/task.hpp"
 
@@ -11,6 +13,9 @@ namespace spc {
 
 /// SCONTAINER_IMAGE_NAME, as requested, and SCONTAINER_IMAGE_DIGEST.
 void tell_image(const std::string& image, ContainerSpec& spec);
+
+/// SCONTAINER_CONTAINER_NAME, of --container-name.
+void tell_name(const std::optional<ContainerName>& name, ContainerSpec& spec);
 
 /// One line of key=value about a completed start, for the administrator's log; texts are quoted. `scontainer metrics` reads it,
 /// and spank-container.conf(5) lists the keys: their names and order are kept. `pulled`: the image was pulled for this start.

@@ -10,10 +10,10 @@
 
 namespace spc {
 
-/// --container-name: NAME[:auto|create|exec|no_exec|replace]. A name of the form JOB.STEP (STEP may be `batch` or
+/// --container-name: NAME[:auto|create|exec|no_exec|replace|remove]. A name of the form JOB.STEP (STEP may be `batch` or
 /// `interactive`) means that step's container while it runs.
 struct ContainerName {
-  enum class Use { automatic, create, exec, no_exec, replace };
+  enum class Use { automatic, create, exec, no_exec, replace, remove };
 
   std::string text;
   Use use = Use::automatic;

@@ -1,6 +1,9 @@
 #include "launch/request/mount_spec.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iterator>
 
@@ -39,10 +42,43 @@ bool read_mode(std::string_view text, unsigned& mode) {
   return problem == std::errc() && end == text.data() + text.size() && mode <= 01777;
 }
 
+struct HugeWord {
+  std::string_view word;
+  std::uint32_t flag;
+};
+constexpr HugeWord kHuge[] = {{"never", TaskMessage::source_huge_never},
+                              {"always", TaskMessage::source_huge_always},
+                              {"within_size", TaskMessage::source_huge_within_size},
+                              {"advise", TaskMessage::source_huge_advise}};
+
+bool read_count(std::string_view text, std::uint64_t& number) {
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return problem == std::errc() && end == text.data() + text.size();
+}
+
+/// A tmpfs is the user's: of another owner it cannot be. 0 is the user, too, who is root in a container with remapped root.
+Result<void> check_owner(std::string_view item, std::string_view flag, std::string_view value) {
+  std::uint64_t number = 0;
+  const std::uint64_t own = flag.starts_with("uid=") ? ::geteuid() : ::getegid();
+  if (read_count(value, number) && (number == own || number == 0)) return {};
+  return refuse(item, formatted("{}: a tmpfs is its user's", flag));
+}
+
 Result<void> apply_tmpfs_flag(MountSpec& mount, std::string_view item, std::string_view flag) {
   const std::string_view value = flag.substr(flag.find('=') + 1);
   if (flag.starts_with("size=")) {
     mount.size = SPC_TRY_DURING("--container-mounts: " + in_quotes(item), MemorySize::parse(value));
+    return {};
+  }
+  if (flag.starts_with("uid=") || flag.starts_with("gid=")) return check_owner(item, flag, value);
+  if (flag.starts_with("nr_inodes=")) {
+    if (read_count(value, mount.inodes) && mount.inodes > 0) return {};
+    return refuse(item, in_quotes(value) + " is not a number of files");
+  }
+  if (flag.starts_with("huge=")) {
+    const auto* word = std::ranges::find(kHuge, value, &HugeWord::word);
+    if (word == std::end(kHuge)) return refuse(item, formatted("{}: unknown", flag)).hint("never, always, within_size or advise");
+    mount.flags = word->flag;
     return {};
   }
   unsigned mode = 0;
@@ -58,7 +94,9 @@ Result<void> apply_own_flag(MountSpec& mount, std::string_view item, std::string
     mount.kind = MountSpec::Kind::squashfs;
     return {};
   }
-  if (is_tmpfs && (name.starts_with("size=") || name.starts_with("mode="))) return apply_tmpfs_flag(mount, item, name);
+  constexpr std::array<std::string_view, 6> kOfTmpfs{"size=", "mode=", "uid=", "gid=", "nr_inodes=", "huge="};
+  const auto is_begin = [&](std::string_view begin) { return name.starts_with(begin); };
+  if (is_tmpfs && std::ranges::any_of(kOfTmpfs, is_begin)) return apply_tmpfs_flag(mount, item, name);
   return refuse(item, "unknown flag " + in_quotes(name))
       .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, noexec, nofail, sqsh");
 }
@@ -75,7 +113,7 @@ Result<void> apply_flags(MountSpec& mount, std::string_view item, std::string_vi
     if (refusal != std::end(kRefused)) return refuse(item, formatted("{}: {}", name, refusal->why));
     if (!options.add(name)) SPC_TRY(apply_own_flag(mount, item, name));
   }
-  mount.flags = source_flags_of(options);
+  mount.flags |= source_flags_of(options);
   mount.create = create_of(options.create);
   mount.optional = options.no_fail;
   mount.silent = options.quiet;
@@ -91,6 +129,17 @@ std::string inside(std::string_view target) {
   while (target.starts_with("./")) target.remove_prefix(2);
   if (target == ".") target = "";
   return target.starts_with('/') ? std::string(target) : "/" + std::string(target);
+}
+
+/// Whether it begins above `/`, or climbs there.
+bool leaves_root(std::string_view target) {
+  int depth = 0;
+  for (const std::string_view part : split(target, '/')) {
+    if (part.empty() || part == ".") continue;
+    depth += part == ".." ? -1 : 1;
+    if (depth < 0) return true;
+  }
+  return false;
 }
 
 /// True for `/`, however it is written: `//`, `/.`, `/x/..`.
@@ -143,14 +192,13 @@ Result<MountSpec> parse_mount(const MountWords& words) {
     return refuse(item, mount.kind == MountSpec::Kind::removal ? "cannot unmount the container's root"
                                                                : "cannot mount on the container's root");
   }
+  if (leaves_root(mount.target)) return refuse(item, "the target leaves the container's root");
   return mount;
 }
 
 }  // namespace
 
-Error too_many_mounts() {
-  return {ErrorKind::invalid, formatted("--container-mounts: more than {} mounts", kMaxMounts)};
-}
+Error too_many_mounts() { return {ErrorKind::invalid, formatted("--container-mounts: more than {} mounts", kMaxMounts)}; }
 
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text) {
   std::vector<MountSpec> mounts;

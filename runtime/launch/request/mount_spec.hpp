@@ -27,6 +27,7 @@ struct MountSpec {
   std::uint32_t flags = 0;         ///< TaskMessage::SourceFlags but the kind
   std::optional<MemorySize> size;  ///< tmpfs; empty: as for the other writable parts
   std::optional<unsigned> mode;    ///< tmpfs: of its root directory
+  std::uint64_t inodes = 0;        ///< tmpfs: most files; 0: as the kernel does
   Create create = Create::as_source;
   bool optional = false;                      ///< a missing source is no error
   bool silent = false;                        ///< and causes no warning
@@ -45,7 +46,7 @@ Error too_many_mounts();
 /// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24 (args.c) with the flags of
 /// enroot's fstab, and more:
 ///   `/a:ro`, `/a:rw`      as in Apptainer: at the same path
-///   `tmpfs:/p:size=1G`    additional flags size= and mode=
+///   `tmpfs:/p:size=1G`    additional flags size=, mode=, uid=, gid=, nr_inodes= and huge=
 ///   `umount:/p`
 ///   `f.sqsh:/p:sqsh`      the content of the squashfs file
 /// A comma, colon, blank, quote or backslash in a path is escaped with a backslash, or the part is in "quotes".

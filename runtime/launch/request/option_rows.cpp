@@ -122,7 +122,7 @@ constexpr ContainerOption kOptions[] = {
        SPC_TRY(ImageLocation::parse(value));
        return {};
      }},
-    {"container-name", "NAME[:auto|create|exec|no_exec|replace]",
+    {"container-name", "NAME[:auto|create|exec|no_exec|replace|remove]",
      "[container] keep and reuse the container under this name, or join that of JOB.STEP", "NAME",
      Kind::once, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {

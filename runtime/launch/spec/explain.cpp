@@ -28,6 +28,7 @@ std::string flags_in_words(const MountPlan& mount) {
   if ((mount.flags & TaskMessage::source_no_devices) != 0) text += "+nodev";
   if ((mount.flags & TaskMessage::source_squashfs) != 0) text += "+sqsh";
   if ((mount.flags & TaskMessage::source_private) != 0) text += "+private";
+  if ((mount.flags & TaskMessage::source_unbindable) != 0) text += "+unbindable";
   return text;
 }
 

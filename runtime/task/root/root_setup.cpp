@@ -82,6 +82,12 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
   if (!root.passwd_entry.empty()) {
     SPC_TRY(change("/etc/passwd", [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
   }
+  // Without a line there, PAM lets nobody in. The file is not made: it would matter to who is in passwd alone.
+  constexpr char kShadow[] = "/etc/shadow";
+  if (!root.shadow_entry.empty() && open_inside(kShadow, O_RDONLY | O_NONBLOCK | O_NOFOLLOW)) {
+    const auto edit = [&](std::string text) { return with_missing_entry(std::move(text), root.shadow_entry); };
+    SPC_TRY(conveniences.made(rewrite(kShadow, edit, 0640), kShadow));
+  }
   if (!root.system_users.empty() || has_root) {
     SPC_TRY(change("/etc/passwd", [&](std::string text) {
       for (const std::string& entry : root.system_users) text = with_missing_entry(std::move(text), entry);

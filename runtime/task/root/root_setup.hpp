@@ -44,6 +44,7 @@ struct RootSetup {
   bool has_host_trees = false;           ///< attach_host_trees() was called
   std::vector<std::string> directories;  ///< created if missing, in order
   std::string passwd_entry;              ///< lines without newline; empty: keep the image's file
+  std::string shadow_entry;              ///< only where the image has the file
   std::vector<std::string> group_entries;
   std::uint32_t namespaces = 0;                 ///< NamespaceBits of the container; with own_user, what root needs is created
   std::vector<std::string> system_users;        ///< passwd lines of users that the image lacks

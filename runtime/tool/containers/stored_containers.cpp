@@ -26,9 +26,7 @@ constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 UniqueFd open_at(int parent, const char* name, int how) { return UniqueFd(::openat(parent, name, how | O_NOFOLLOW | O_CLOEXEC)); }
 
-std::string path_of(const StoredContainer& container) {
-  return formatted("{}/{}/{}", kContainers, container.uid, container.key);
-}
+std::string path_of(const StoredContainer& container) { return formatted("{}/{}/{}", kContainers, container.uid, container.key); }
 
 std::optional<uid_t> uid_of(std::string_view name) {
   uid_t uid = 0;
@@ -41,7 +39,8 @@ bool take_lock(const UniqueFd& lock, int how) { return lock && ::flock(lock.get(
 
 /// An agent touches the lock at the end of each use, and makes a socket beside it at the beginning.
 std::int64_t last_use(int directory, int lock) {
-  struct stat began {}, ended {};
+  struct stat began {
+  }, ended{};
   if (::fstat(directory, &began) != 0 || ::fstat(lock, &ended) != 0) return 0;
   return std::max(began.st_mtim.tv_sec, ended.st_mtim.tv_sec);
 }
@@ -127,16 +126,18 @@ ContainerSize size_of(const StoredContainer& container) {
 Result<std::vector<StoredContainer>> unused_containers(std::int64_t seconds) {
   auto containers = SPC_TRY(stored_containers());
   const std::int64_t now = std::time(nullptr);
-  std::erase_if(containers, [&](const StoredContainer& one) { return one.in_use || one.used_at >= now - seconds || has_step(one.uid); });
+  std::erase_if(containers,
+                [&](const StoredContainer& one) { return one.in_use || one.used_at >= now - seconds || has_step(one.uid); });
   return containers;
 }
 
-Result<bool> remove_container(const StoredContainer& container) {
+Result<bool> remove_container(const StoredContainer& container, bool in_use) {
   const std::string path = path_of(container);
   const UniqueFd directory(::open(path.c_str(), kDirectory));
   if (!directory) return errno == ENOENT ? Result<bool>(false) : Error::from_errno(errno, "open " + in_quotes(path));
   const UniqueFd lock = open_at(directory.get(), "lock", O_RDWR);
-  if (!take_lock(lock, LOCK_EX) || last_use(directory.get(), lock.get()) != container.used_at) return false;
+  const bool unused = take_lock(lock, LOCK_EX) && last_use(directory.get(), lock.get()) == container.used_at;
+  if (!unused && !in_use) return false;
   // Without notes it is none, and whoever has its lock next discards it.
   if (::unlinkat(directory.get(), "is/notes", 0) == 0) return true;
   return Error::from_errno(errno, "remove " + in_quotes(path));

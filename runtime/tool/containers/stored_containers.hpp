@@ -16,7 +16,7 @@ struct StoredContainer {
   std::string key;  ///< its directory in that of its user
   std::string name;
   std::string image;
-  std::string job;  ///< whose it is, if it is removed with it
+  std::string job;           ///< whose it is, if it is removed with it
   std::int64_t used_at = 0;  ///< seconds since 1970: the start or end of its last use
   bool in_use = false;
 };
@@ -37,8 +37,9 @@ ContainerSize size_of(const StoredContainer& container);
 /// killed use a container that nobody has locked any more.
 Result<std::vector<StoredContainer>> unused_containers(std::int64_t seconds);
 
-/// Removes the container unless it was used meanwhile: then false. Its files go with the next remove_files_of() its user.
-Result<bool> remove_container(const StoredContainer& container);
+/// Removes the container unless it was used meanwhile: then false. Its files go with the next remove_files_of() its user. With `in_use`
+/// although steps use it: what they write goes when the last has ended.
+Result<bool> remove_container(const StoredContainer& container, bool in_use = false);
 /// By a process without privilege, which is not awaited.
 Result<void> remove_files_of(uid_t uid);
 

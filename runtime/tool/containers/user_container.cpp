@@ -102,6 +102,7 @@ RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bo
   RootSetup root = std::move(side.root);
   if (map == RootMap::self) {
     root.passwd_entry = user.passwd_entry();
+    root.shadow_entry = user.shadow_entry();
     root.group_entries = user.group_entries;
   }
   root.namespaces = map == RootMap::root ? own_user : 0U;

@@ -81,10 +81,11 @@ def both_run_as_root_inside(cluster):
 
 
 @test
-def pmix_as_root_inside_without_munge_is_refused_with_the_reason(cluster):
-    done = cluster.srun("--mpi=pmix", "--container-remap-root", "-n2", "true")
-    expect(done.rc == 1 and len(done.errors()) == 1, "it is not refused", done)
-    expect("PMIx compares user IDs" in done.errors()[0] and "libmunge.so.2" in done.errors()[0], "the reason is not said", done)
+def a_program_without_mpi_runs_as_root_inside_with_pmix(cluster):
+    """As with pyxis: whether the program has MPI in it, nobody knows. An image with MPI and no munge causes a warning: a unit test."""
+    done = cluster.srun("--mpi=pmix", "--container-remap-root", "-n2", "id", "-u")
+    done.good("0\n0")
+    equal(done.messages(), [], "messages", done)
 
 
 @test

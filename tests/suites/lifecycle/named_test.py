@@ -330,7 +330,9 @@ def root_sees_whose_containers_there_are_and_how_large(cluster):
     expect(" in use " in cluster.root("node01", "scontainer", "containers").good(), "the table does not say so")
     cluster.run("scancel", "-n", "measured").good()
     step.end()
-    equal(cluster.run("scontainer", "containers", "--json").good().strip(), "[]", "what alice is told")
+    told = json.loads(cluster.run("scontainer", "containers", "--json").good())
+    equal({(one["owner"], one["node"], one["in_use"], one.get("job")) for one in told}, {("alice", "node01", False, None)}, "what alice is told")
+    expect("measured" in [one["name"] for one in told], f"alice does not see her own: {told}")
 
 
 @test

@@ -140,13 +140,22 @@ TEST_CASE("what is known to fail is refused if it was asked for, and warned of i
   CHECK(node.prepare().warnings.empty());
 }
 
-TEST_CASE("ids that differ inside: munge or a server without checks, or a refusal") {
+TEST_CASE("ids that differ inside: munge or a server without checks, or a warning where the image has MPI") {
   Node node;
   node.use_pmix();
   node.context.remap_root = true;
-  CHECK(node.prepare().refusal.find("PMIX_MCA_psec=none") != std::string::npos);
+  const auto warnings = [&](Edits edits) {
+    (void)node.task();
+    REQUIRE(slurm_pmi_hook.create(node.context, edits));
+    CHECK(edits.refusal.empty());
+    return edits.warnings.empty() ? std::string() : edits.warnings.front();
+  };
+  CHECK(warnings(node.prepare()).empty());  // no MPI in the image
+  const std::string pmix("/lib/x86_64-linux-gnu/libpmix.so.2\0", 35);
+  node.write("etc/ld.so.cache", pmix);
+  CHECK(warnings(node.prepare()).find("PMIX_MCA_psec=none") != std::string::npos);
   node.context.job["PMIX_SECURITY_MODE"] = "none";
-  CHECK(node.prepare().refusal.empty());
+  CHECK(warnings(node.prepare()).empty());
   node.context.job["PMIX_SECURITY_MODE"] = "munge,native";
   node.write("run/munge/munge.socket.2", "");
   auto edits = node.prepare();
@@ -154,13 +163,9 @@ TEST_CASE("ids that differ inside: munge or a server without checks, or a refusa
   CHECK(edits.mounts.back().source == "/run/munge");
 
   // Whether the image has munge is known only when it is there.
-  (void)node.task();
-  REQUIRE(slurm_pmi_hook.create(node.context, edits));
-  CHECK(edits.refusal.find("libmunge.so.2") != std::string::npos);
-  edits.refusal.clear();
-  node.write("etc/ld.so.cache", std::string("/lib/x86_64-linux-gnu/libmunge.so.2\0", 36));
-  REQUIRE(slurm_pmi_hook.create(node.context, edits));
-  CHECK(edits.refusal.empty());
+  CHECK(warnings(edits).find("libmunge.so.2") != std::string::npos);
+  node.write("etc/ld.so.cache", pmix + std::string("/lib/x86_64-linux-gnu/libmunge.so.2\0", 36));
+  CHECK(warnings(edits).empty());
 }
 
 TEST_CASE("containers of their own may not have memory of their own") {
@@ -198,6 +203,12 @@ TEST_CASE("tuning and places of libraries are not a task's: they stay as site, j
 TEST_CASE("PMIx chooses its components itself, but for those that everyone has") {
   Node node;
   node.use_pmix();
+  CHECK(node.task().environment.defaults.empty());  // munge is not everywhere
+  node.context.job["PMIX_GDS_MODULE"] = "hash";
+  node.context.job["PMIX_SECURITY_MODE"] = "native";
+  CHECK(node.task().environment.defaults == std::map<std::string, std::string>{{"PMIX_MCA_gds", "hash"}, {"PMIX_MCA_psec", "native"}});
+  node.use_pmix();
+  node.context.job.erase("PMIX_GDS_MODULE");
   fs::create_directories(node.root / "var/spool/slurmd/pmix.17.3");
   node.context.environment = {{"PMIX_MCA_psec", "munge,native"}, {"PMIX_MCA_gds", "hash"}};
   CHECK(node.task().environment.unset == std::set<std::string>{"PMIX_MCA_psec"});

@@ -44,6 +44,7 @@ TEST_CASE("flags of fstab that change nothing here are accepted") {
   const auto mounts = parse_mounts("/a:/b:rw+nodev+nosuid+noatime+x-create=auto+rslave+rshared+defaults").value();
   CHECK(mounts[0].flags == 0);
   CHECK(parse_mounts("/a:/b:private").value()[0].flags == TaskMessage::source_private);
+  CHECK(parse_mounts("/a:/b:unbindable+ro").value()[0].flags == (TaskMessage::source_unbindable | TaskMessage::source_read_only));
   CHECK(parse_mounts("/a:/b:private+slave").value()[0].flags == 0);
 }
 
@@ -189,6 +190,14 @@ TEST_CASE("a mount that cannot be meant is refused with the item and the reason"
   CHECK(mount_refusal("tmpfs:/x/..") == "--container-mounts: \"tmpfs:/x/..\": cannot mount on the container's root");
   CHECK(mount_refusal("tmpfs:ro").find("mount target must be") != std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:mode=4755").find("\"4755\" is not a mode") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:huge=yes").find("never, always, within_size or advise") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:nr_inodes=0").find("\"0\" is not a number of files") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:uid=77777").find("uid=77777: a tmpfs is its user's") != std::string::npos);
+  const auto huge = parse_mounts("tmpfs:/x:nr_inodes=9+huge=advise+uid=0+noexec").value()[0];
+  CHECK(huge.flags == (TaskMessage::source_huge_advise | TaskMessage::source_no_exec));
+  CHECK(huge.inodes == 9);
+  CHECK(mount_refusal("/a:/../etc").find("the target leaves the container's root") != std::string::npos);
+  CHECK(mount_refusal("/a:../x").find("the target leaves the container's root") != std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:mode=+7").find("unknown flag \"7\"") == std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:size=1X").find("\"1X\" is not a size") != std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:x-create=file").find("must be a directory") != std::string::npos);

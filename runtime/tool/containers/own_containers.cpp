@@ -1,0 +1,227 @@
+#include "tool/containers/own_containers.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/directory.hpp"
+#include "base/file.hpp"
+#include "base/format.hpp"
+#include "base/process/child.hpp"
+#include "base/process/supervised.hpp"
+#include "launch/host/container_index.hpp"
+#include "launch/spec/environment.hpp"
+
+namespace spc::tool {
+namespace {
+
+using TaskVariables = std::map<std::string, std::string>;
+
+std::string proc_text(const std::string& path) {
+  constexpr std::size_t kMost = 4 << 20;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  auto text = file ? read_file(file.get(), kMost) : Result<std::string>(std::string());
+  return text ? *std::move(text) : std::string();
+}
+
+TaskVariables variables_of(pid_t process) {
+  TaskVariables variables;
+  for (const std::string& one : environment_of_process(process)) {
+    const auto equals = one.find('=');
+    if (equals != std::string::npos) variables[one.substr(0, equals)] = one.substr(equals + 1);
+  }
+  return variables;
+}
+
+std::string task_variable(const TaskVariables& variables, const char* name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? std::string() : found->second;
+}
+
+/// Of the host, as of every process outside of containers.
+bool has_root_of_its_own(pid_t process) {
+  struct stat theirs {
+  }, ours{};
+  return ::stat(formatted("/proc/{}/root", process).c_str(), &theirs) == 0 && ::stat("/", &ours) == 0 &&
+         theirs.st_dev != ours.st_dev;
+}
+
+/// `stat`, behind the name, which may have blanks and parentheses in it: state, then the parent.
+pid_t parent_of(pid_t process) {
+  const std::string text = proc_text(formatted("/proc/{}/stat", process));
+  const auto end = text.rfind(')');
+  return end == std::string::npos || end + 4 > text.size() ? 0 : std::atoi(text.c_str() + end + 4);
+}
+
+/// The caller's processes in containers of Slurm's steps, with their variables; children of theirs not.
+std::map<pid_t, TaskVariables> tasks_in_containers() {
+  std::map<pid_t, TaskVariables> tasks;
+  for (DirectoryReader processes("/proc"); processes.next();) {
+    const std::string name(processes.name());
+    pid_t process = 0;
+    const auto read = std::from_chars(name.data(), name.data() + name.size(), process);
+    struct stat status {};
+    if (read.ec != std::errc{} || read.ptr != name.data() + name.size()) continue;
+    if (::fstatat(processes.descriptor(), name.c_str(), &status, 0) != 0 || status.st_uid != ::geteuid()) continue;
+    if (!has_root_of_its_own(process)) continue;
+    auto variables = variables_of(process);
+    if (!task_variable(variables, "SLURM_JOB_ID").empty()) tasks.emplace(process, std::move(variables));
+  }
+  std::set<pid_t> children;
+  for (const auto& [process, variables] : tasks) {
+    if (tasks.contains(parent_of(process))) children.insert(process);
+  }
+  std::erase_if(tasks, [&](const auto& task) { return children.contains(task.first); });
+  return tasks;
+}
+
+std::string step_of(const TaskVariables& variables) {
+  const std::string step = task_variable(variables, "SLURM_STEP_ID");
+  return task_variable(variables, "SLURM_JOB_ID") + "." + (step.empty() ? "batch" : step);
+}
+
+/// The one that a task is in; made if it is not known yet.
+OwnContainer& container_of(const TaskVariables& task, std::vector<OwnContainer>& known) {
+  const std::string name = task_variable(task, "SCONTAINER_CONTAINER_NAME");
+  const std::string step = step_of(task);
+  const auto is_it = [&](const OwnContainer& one) {
+    const bool here = one.node == this_node() && one.has_name == !name.empty();
+    const bool same_job = one.job.empty() || one.job == task_variable(task, "SLURM_JOB_ID");
+    return here && (one.has_name ? one.name == name && same_job : one.name == step);
+  };
+  const auto found = std::ranges::find_if(known, is_it);
+  if (found != known.end()) return *found;
+  known.push_back({.name = name.empty() ? step : name,
+                   .has_name = !name.empty(),
+                   .image = task_variable(task, "SCONTAINER_IMAGE_NAME"),
+                   .digest = task_variable(task, "SCONTAINER_IMAGE_DIGEST"),
+                   .node = this_node(),
+                   .job = {},
+                   .note = {},
+                   .tasks = {}});
+  return known.back();
+}
+
+/// Nothing of the step or job that we are in, nor of a container's options, is that of the new step.
+std::vector<std::string> environment_of_step() {
+  std::vector<std::string> kept;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view one = *variable;
+    constexpr std::array<std::string_view, 7> kOfJobs{"SLURM_", "SLURMD_", "_SLURM", "SPANK_", "PMI", "PYXIS_", "SCONTAINER_"};
+    const bool ours = std::ranges::any_of(kOfJobs, [&](std::string_view prefix) { return one.starts_with(prefix); });
+    if (!ours || one.starts_with("SLURM_CONF=")) kept.emplace_back(one);
+  }
+  return kept;
+}
+
+std::string own_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+Program program_of(const StepOrder& order) {
+  Program program;
+  program.arguments = {"srun", "--nodes=1", "--ntasks=1", "--job-name=scontainer"};
+  if (!order.node.empty()) program.arguments.push_back("--nodelist=" + order.node);
+  const bool in_ours = order.job.empty() && order.node == own_variable("SLURMD_NODENAME");
+  const std::string job = in_ours ? own_variable("SLURM_JOB_ID") : order.job;
+  if (!job.empty()) program.arguments.insert(program.arguments.end(), {"--jobid=" + job, "--overlap"});
+  program.arguments.insert(program.arguments.end(), order.options.begin(), order.options.end());
+  program.arguments.insert(program.arguments.end(), order.command.begin(), order.command.end());
+  program.environment = environment_of_step();
+  return program;
+}
+
+/// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job that has ended long ago.
+bool has_ended(const std::string& job) {
+  const auto squeue = find_program("squeue", own_variable("PATH"));
+  if (!squeue) return false;
+  const Program program{.path = *squeue, .arguments = {"squeue", "--noheader", "--format=%A", "--jobs=" + job}};
+  const auto end = run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 4096}, [](std::string_view) {});
+  const bool unknown = end && end->kind == RunEnd::Kind::exited && end->number == 1;
+  return end && end->output.empty() && (end->number == 0 || unknown);
+}
+
+Result<std::string> path_of_srun() {
+  auto path = find_program("srun", own_variable("PATH"));
+  if (path) return path;
+  return Error(ErrorKind::not_found, "find srun: not in PATH")
+      .hint("containers with a name belong to Slurm's nodes: run this where srun is");
+}
+
+}  // namespace
+
+std::vector<std::string> environment_of_process(pid_t process) {
+  const std::string text = proc_text(formatted("/proc/{}/environ", process));
+  std::vector<std::string> variables;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\0', at), text.size());
+    variables.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return variables;
+}
+
+std::string this_node() {
+  if (auto node = own_variable("SLURMD_NODENAME"); !node.empty()) return node;
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string name = host.data();
+  return name.substr(0, name.find('.'));
+}
+
+std::vector<OwnContainer> own_containers() {
+  std::vector<OwnContainer> containers;
+  for (NotedContainer& one : noted_containers(directory_of_container_notes(as_map(environ)))) {
+    if (!one.job.empty() && has_ended(one.job)) {
+      ::unlink(one.path.c_str());
+      continue;
+    }
+    containers.push_back({.name = one.notes.name,
+                          .image = one.notes.image,
+                          .digest = one.notes.digest,
+                          .node = one.node,
+                          .job = one.job,
+                          .made_at = one.made_at,
+                          .note = one.path,
+                          .tasks = {}});
+  }
+  for (const auto& [process, variables] : tasks_in_containers()) container_of(variables, containers).tasks.push_back(process);
+  const auto order = [](const OwnContainer& one) { return std::tie(one.name, one.node, one.job); };
+  std::ranges::sort(containers, [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  return containers;
+}
+
+Result<int> run_step(const StepOrder& order) {
+  Program program = program_of(order);
+  program.path = SPC_TRY(path_of_srun());
+  program.descriptors = {{STDOUT_FILENO, STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}};
+  auto srun = SPC_TRY(Child::start(program));
+  return srun.wait().code();
+}
+
+Error become_step(const StepOrder& order) {
+  const Program program = program_of(order);
+  const auto path = path_of_srun();
+  if (!path) return path.error();
+  std::vector<char*> words, variables;
+  for (const auto& word : program.arguments) words.push_back(const_cast<char*>(word.c_str()));
+  for (const auto& variable : *program.environment) variables.push_back(const_cast<char*>(variable.c_str()));
+  words.push_back(nullptr);
+  variables.push_back(nullptr);
+  ::execve(path->c_str(), words.data(), variables.data());
+  return Error::from_errno(errno, "execute " + in_quotes(*path));
+}
+
+}  // namespace spc::tool

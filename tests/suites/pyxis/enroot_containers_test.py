@@ -1,0 +1,123 @@
+"""`enroot list|exec|export|remove` and `scontainer containers` see and change what --container-name has made, also while it runs."""
+import json
+import os
+
+from command import await_true
+from harness import equal, expect, test
+from named_test import containers, in_trash, run, start
+
+NODE = ("-w", "node01", "--overlap")
+
+
+def on_node(cluster, *command, user="alice", timeout=60):
+    return cluster.run("srun", *NODE, *command, user=user, timeout=timeout)
+
+
+def enroot(cluster, *words, **how):
+    return on_node(cluster, "enroot", *words, **how)
+
+
+def noted(cluster, user="alice"):
+    """The names that the user's home has noted."""
+    done = cluster.run("scontainer", "containers", "--json", user=user)
+    return {one["name"]: one for one in json.loads(done.good())}
+
+
+@test
+def enroot_lists_and_removes_what_a_name_has_made(cluster):
+    run(cluster, "kept", "echo mine >/etc/issue", image="base").good()
+    before = containers(cluster)
+    expect("pyxis_kept" in enroot(cluster, "list").good().split(), "it is not listed")
+    expect("pyxis_kept" not in enroot(cluster, "list", user="bob").good().split(), "bob sees it")
+    refused = enroot(cluster, "remove", "-f", "pyxis_kept", user="bob")
+    expect(refused.rc != 0 and "No such file or directory" in refused.err, "bob removes it", refused)
+    enroot(cluster, "remove", "-f", "pyxis_kept").good("")
+    expect("pyxis_kept" not in enroot(cluster, "list").good().split(), "it is still listed")
+    expect(len(containers(cluster)) < len(before), "it is still in the store")
+    gone = run(cluster, "kept", "true")
+    equal(gone.errors(), ['a container with name "kept" does not exist, and --container-image is not set'], "error", gone)
+    await_true(lambda: not in_trash(cluster), 10, "its files are still there")
+
+
+@test
+def enroot_lists_enters_and_removes_a_container_that_runs(cluster):
+    first = start(cluster, "busy", "echo up >/state; echo up; while test ! -e /end; do sleep 0.1; done; echo end", "-J", "busy", image="base")
+    first.await_text("up")
+    table = enroot(cluster, "list", "-f").good().splitlines()
+    row = next(line.split() for line in table if line.startswith("pyxis_busy "))
+    equal(row[2], "bash", "the command of the process")
+    enroot(cluster, "exec", row[1], "cat", "/state").good("up")
+    enroot(cluster, "exec", "-e", "WORD=two words", row[1], "sh", "-c", 'echo "$WORD" >/word; cat /word').good("two words")
+    enroot(cluster, "remove", "-f", "pyxis_busy").good("")
+    refused = run(cluster, "busy", "true", image="base")
+    equal(refused.errors(), ['--container-name: the container "busy" was removed, and is still running'
+                             " (hint: choose another name, or wait until its last step has ended)"], "error", refused)
+    enroot(cluster, "exec", row[1], "sh", "-c", "touch /end").good()
+    first.end().good("up\nend")
+    await_true(lambda: not containers(cluster), 10, "it is still in the store")
+    run(cluster, "busy", "test ! -e /state", image="base").good()
+    on_node(cluster, "scontainer", "containers", "rm", "busy").good("")
+
+
+@test
+def enroot_exports_what_a_name_has_made(cluster):
+    run(cluster, "written", "echo exported >/etc/issue", image="base").good()
+    file = os.path.join(cluster.home, "alice/written.sqsh")
+    enroot(cluster, "export", "-o", "/home/alice/written.sqsh", "pyxis_written").good()
+    cluster.run("srun", "--container-image=/home/alice/written.sqsh", "cat", "/etc/issue").good("exported")
+    again = enroot(cluster, "export", "-o", "/home/alice/written.sqsh", "pyxis_written")
+    expect(again.rc != 0 and "File already exists" in again.err, "it writes over a file", again)
+    os.unlink(file)
+    enroot(cluster, "remove", "-f", "pyxis_written").good()
+
+
+@test
+def scontainer_lists_inspects_exports_and_removes_from_the_login_node(cluster):
+    run(cluster, "tools", "echo tool >/tool", image="base").good()
+    one = noted(cluster)["tools"]
+    equal((one["node"], one["image"], one["owner"], one["in_use"]), ("node01", "registry:5000/suites/base:1", "alice", False), "what is noted")
+    expect("tools" not in noted(cluster, "bob"), "bob has it noted")
+    (shown,) = json.loads(cluster.run("scontainer", "containers", "inspect", "tools").good())
+    expect(shown["digest"].startswith("sha256:"), f"no digest: {shown}")
+    cluster.run("scontainer", "containers", "export", "tools", "/home/alice/tools.sqsh", timeout=60).good()
+    cluster.run("srun", "--container-image=/home/alice/tools.sqsh", "cat", "/tool").good("tool")
+    os.unlink(os.path.join(cluster.home, "alice/tools.sqsh"))
+    cluster.run("scontainer", "containers", "rm", "tools", timeout=60).good("")
+    expect("tools" not in noted(cluster), "it is still noted")
+    gone = cluster.run("scontainer", "containers", "rm", "tools")
+    expect(gone.rc == 1 and 'no container "tools"' in gone.err, "another error", gone)
+    expect(not containers(cluster), "it is still in the store")
+
+
+@test
+def root_lists_inspects_exports_and_removes_those_of_all_users(cluster):
+    run(cluster, "of-both", "echo alice >/who", image="base").good()
+    run(cluster, "of-both", "echo bob >/who", image="base", user="bob").good()
+    busy = start(cluster, "of-bob", "echo up; sleep 60", "-J", "of-bob", image="base", user="bob")
+    busy.await_text("up")
+    listed = json.loads(cluster.root("node01", "scontainer", "containers", "--json").good())
+    equal(sorted((one["owner"], one["name"], one["in_use"]) for one in listed),
+          [("alice", "of-both", False), ("bob", "of-bob", True), ("bob", "of-both", False)], "list")
+    two = cluster.root("node01", "scontainer", "containers", "rm", "of-both")
+    expect(two.rc == 1 and "choose one with USER/NAME" in two.err, "root need not choose", two)
+    cluster.root("node01", "scontainer", "containers", "export", "bob/of-both", "/home/bob/of-both.sqsh").good()
+    cluster.run("srun", "--container-image=/home/bob/of-both.sqsh", "cat", "/who", user="bob").good("bob")
+    os.unlink(os.path.join(cluster.home, "bob/of-both.sqsh"))
+    cluster.root("node01", "scontainer", "containers", "rm", "bob/of-both", "2001/of-both").good("")
+    in_use = cluster.root("node01", "scontainer", "containers", "rm", "of-bob")
+    expect(in_use.rc == 1 and "it is in use (hint: --force removes it when its last step has ended)" in in_use.err, "another error", in_use)
+    cluster.root("node01", "scontainer", "containers", "rm", "--force", "bob/of-bob").good("")
+    cluster.run("scancel", "-n", "of-bob", user="bob").good()
+    busy.end()
+    await_true(lambda: not containers(cluster), 10, "one is still in the store")
+
+
+@test
+def remove_is_for_every_task_and_never_explained(cluster):
+    run(cluster, "many", "true", image="base").good()
+    run(cluster, "many:remove", "exit 3", "--container-explain").good()
+    expect(containers(cluster), "explaining has removed it")
+    run(cluster, "many:remove", "exit 3", "-n3", "-O").good("")
+    expect(not containers(cluster), "it is still there")
+    again = run(cluster, "many:remove", "true")
+    equal(again.errors(), ['--container-name: "remove" flag was passed: the container "many" does not exist'], "error", again)
