@@ -7,6 +7,8 @@
 #include <array>
 
 #include "base/format.hpp"
+#include "base/process/child.hpp"
+#include "hooks/loader/elf.hpp"
 #include "hooks/mpi/image_mpi.hpp"
 #include "hooks/mpi/mpi_places.hpp"
 #include "hooks/mpi/node_pmi.hpp"
@@ -48,10 +50,28 @@ bool mpi_was_asked_for(const HookContext& context) {
 /// others; so may it bring them into a step without MPI, whose programs would then wait for a server that is not there.
 /// Tuning of PMI and libfabric (PMI_MMAP_SYNC_WAIT_TIME, FI_CXI_DEFAULT_CQ_SIZE) is the site's, the job's or the image's.
 bool belongs_to_task(std::string_view name) {
-  constexpr std::array<std::string_view, 22> kPrefixes{
-      "PMIX_",       "PMI2_",             "PALS_",       "SLINGSHOT_", "SLURM_PMI", "FI_CXI_COLL_", "FI_CXI_HWCOLL_", "PMI_FD",
-      "PMI_RANK",    "PMI_SIZE",          "PMI_ID",      "PMI_JOBID",  "PMI_APPNUM", "PMI_KVS",     "PMI_PORT",       "PMI_LOCAL_",
-      "PMI_SPAWNED", "PMI_UNIVERSE_SIZE", "PMI_CONTROL_", "PMI_PMIX_", "PMI_SHARED_SECRET", "PMI_PROCESS_MAPPING"};
+  constexpr std::array<std::string_view, 22> kPrefixes{"PMIX_",
+                                                       "PMI2_",
+                                                       "PALS_",
+                                                       "SLINGSHOT_",
+                                                       "SLURM_PMI",
+                                                       "FI_CXI_COLL_",
+                                                       "FI_CXI_HWCOLL_",
+                                                       "PMI_FD",
+                                                       "PMI_RANK",
+                                                       "PMI_SIZE",
+                                                       "PMI_ID",
+                                                       "PMI_JOBID",
+                                                       "PMI_APPNUM",
+                                                       "PMI_KVS",
+                                                       "PMI_PORT",
+                                                       "PMI_LOCAL_",
+                                                       "PMI_SPAWNED",
+                                                       "PMI_UNIVERSE_SIZE",
+                                                       "PMI_CONTROL_",
+                                                       "PMI_PMIX_",
+                                                       "PMI_SHARED_SECRET",
+                                                       "PMI_PROCESS_MAPPING"};
   constexpr std::array<std::string_view, 2> kNames{"SLURM_MPI_TYPE", "OMPI_MCA_orte_precondition_transports"};
   if (name.starts_with("PMIX_MCA_") || is_place_of_pmix(name)) return false;
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
@@ -119,25 +139,23 @@ void check_namespaces(const HookContext& context, Edits& edits) {
            "drop net, or use one node");
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
-      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
-    say_no(
-        context, edits,
-        formatted(
-            "with --container-private and --container-unshare={} the tasks on a node cannot share "
-            "memory, which MPI needs: it would fail or be slow",
-            context.own_ipc ? "ipc" : "pid"),
-        "drop one of the two");
+      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) >
+          std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
+    say_no(context, edits,
+           formatted("with --container-private and --container-unshare={} the tasks on a node cannot share "
+                     "memory, which MPI needs: it would fail or be slow",
+                     context.own_ipc ? "ipc" : "pid"),
+           "drop one of the two");
   }
 }
 
 void check_root(const HookContext& context, Edits& edits, bool munge) {
   if (!context.remap_root || context.uid == 0 || !is_pmix(context) || munge || server_asks_nobody(context)) return;
-  say_no(
-      context, edits,
-      "PMIx compares user IDs, which differ with --container-remap-root: MPI would fail with the message that it "
-      "\"was not built with SLURM's PMI support\"",
-      "drop --container-remap-root, or use munged on the node and libmunge.so.2 in the image, or set "
-      "PMIxEnv=PMIX_MCA_psec=none in mpi.conf");
+  say_no(context, edits,
+         "PMIx compares user IDs, which differ with --container-remap-root: MPI would fail with the message that it "
+         "\"was not built with SLURM's PMI support\"",
+         "drop --container-remap-root, or use munged on the node and libmunge.so.2 in the image, or set "
+         "PMIxEnv=PMIX_MCA_psec=none in mpi.conf");
 }
 
 Result<Edits> prepare_pmi(const HookContext& context) {
@@ -188,7 +206,8 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
 
 Result<void> create_pmi(const HookContext& context, Edits& edits) {
   // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
-  if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) compare(context, ImageMpi::of(context), edits);
+  if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1)
+    compare(context, ImageMpi::of(context), edits);
   choose_pmi2(context, edits);
   for (const MountEdit& mount : edits.mounts) {
     if (mount.source == kMungeDirectory) check_root(context, edits, image_has_library(context, "libmunge.so.2"));
@@ -232,8 +251,40 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   edits.notes.push_back(server + " is hidden: PMIx falls back to TCP, which is slower");
 }
 
+/// The task's program, as its libraries or its text say. Who runs Python runs a file that is named by a later word.
+bool uses_open_mpi(const HookContext& context) {
+  for (const std::string& word : context.command) {
+    const bool is_script = word.ends_with(".py");
+    if (&word != &context.command.front() && !is_script) continue;
+    const auto path = context.environment.find("PATH");
+    const auto found = find_program(word, path == context.environment.end() ? "" : path->second);
+    const UniqueFd file = context.open_in_image(found ? found->c_str() : word.c_str(), O_RDONLY);
+    if (!file) continue;
+    std::array<char, 8192> begin{};
+    const ssize_t got = ::read(file.get(), begin.data(), begin.size());
+    const std::string_view text(begin.data(), got < 0 ? 0 : static_cast<std::size_t>(got));
+    if (is_script && text.find("mpi4py") != std::string_view::npos) return true;
+    const auto elf = text.starts_with("\177ELF") ? read_elf(file.get()) : Result<ElfFile>(ElfFile());
+    if (elf && std::ranges::find(elf->needed, "libmpi.so.40") != elf->needed.end()) return true;
+  }
+  return false;
+}
+
+/// Open MPI says in sixty lines, or not at all, that each rank is alone: this comes first, once for the step.
+void warn_of_lone_ranks(const HookContext& context, Edits& edits) {
+  const std::string type = of_job(context, "SLURM_MPI_TYPE");
+  const bool connects = has_mpi(context) || !(type.empty() || type == "none");
+  if (connects || context.job_number("SLURM_PROCID").value_or(1) != 0 ||
+      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) < 2)
+    return;
+  if (!context.open_in_image || !uses_open_mpi(context)) return;
+  edits.warnings.emplace_back(
+      "the program uses Open MPI and the step has no --mpi: its ranks will not find each other (hint: srun --mpi=pmix)");
+}
+
 Result<Edits> task_pmi(const HookContext& context) {
   Edits edits;
+  warn_of_lone_ranks(context, edits);
   correct_variables(context, edits);
   if (is_pmix(context)) leave_choice_to_pmix(context, edits);
   if (!uses_host_mpi(context)) unset_places_outside(context, edits);
