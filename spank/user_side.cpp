@@ -100,6 +100,14 @@ void first_has_got_in() {
   if (state.told != nullptr && state.is_first) state.told->compare_exchange_strong(before, first_is_in);
 }
 
+/// Ends srun, sbatch or salloc with the status that it would have. Nothing is submitted yet, and it does nothing but to exit when a
+/// failure is returned to it, after two lines about the plugin stack.
+[[noreturn]] void end_refused() {
+  const char* status = ::getenv("SLURM_EXIT_ERROR");
+  const int number = status == nullptr ? 0 : ::atoi(status);
+  ::exit(number == 0 ? 1 : number);
+}
+
 /// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two lines about the plugin
 /// stack for every task.
 [[noreturn]] void refuse_task(const char* why) {
@@ -158,8 +166,8 @@ int refuse_early() {
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
   } else if (refused.empty()) {
     refused = unusable;
-    if (refused.empty() && (spc_check(runtime, &request.options) != SPC_OK ||
-                            spc_check_site(runtime, &request.options) != SPC_OK)) {
+    if (refused.empty() &&
+        (spc_check(runtime, &request.options) != SPC_OK || spc_check_site(runtime, &request.options) != SPC_OK)) {
       refused = spc_error_message(runtime);
     }
     if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
@@ -172,7 +180,7 @@ int refuse_early() {
     return 0;
   }
   slurm_error("%s%s", state.prefix, refused.c_str());
-  return -1;
+  end_refused();
 }
 
 void enter_or_end_task(spank_t spank) {

@@ -45,8 +45,8 @@ const char* prefix();
 /// Whether the site wants the options in sbatch and salloc, too.
 bool has_options_in_allocator();
 
-/// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. 0, or -1 after
-/// saying why.
+/// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. Returns 0, or ends the
+/// program after saying why.
 int refuse_early();
 
 /// In srun, when its step is about to start: tells its nodes what it knows, and listens for their errors, until `end_gathering`.

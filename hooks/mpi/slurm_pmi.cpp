@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/format.hpp"
+#include "base/process/child.hpp"
+#include "hooks/loader/elf.hpp"
 #include "hooks/mpi/image_mpi.hpp"
 #include "hooks/mpi/mpi_places.hpp"
 #include "hooks/mpi/node_pmi.hpp"
@@ -264,8 +266,40 @@ void pass_choice_on(const HookContext& context, Edits& edits) {
   }
 }
 
+/// The task's program, as its libraries or its text say. Who runs Python runs a file that is named by a later word.
+bool uses_open_mpi(const HookContext& context) {
+  for (const std::string& word : context.command) {
+    const bool is_script = word.ends_with(".py");
+    if (&word != &context.command.front() && !is_script) continue;
+    const auto path = context.environment.find("PATH");
+    const auto found = find_program(word, path == context.environment.end() ? "" : path->second);
+    const UniqueFd file = context.open_in_image(found ? found->c_str() : word.c_str(), O_RDONLY);
+    if (!file) continue;
+    std::array<char, 8192> begin{};
+    const ssize_t got = ::read(file.get(), begin.data(), begin.size());
+    const std::string_view text(begin.data(), got < 0 ? 0 : static_cast<std::size_t>(got));
+    if (is_script && text.find("mpi4py") != std::string_view::npos) return true;
+    const auto elf = text.starts_with("\177ELF") ? read_elf(file.get()) : Result<ElfFile>(ElfFile());
+    if (elf && std::ranges::find(elf->needed, "libmpi.so.40") != elf->needed.end()) return true;
+  }
+  return false;
+}
+
+/// Open MPI says in sixty lines, or not at all, that each rank is alone: this comes first, once for the step.
+void warn_of_lone_ranks(const HookContext& context, Edits& edits) {
+  const std::string type = of_job(context, "SLURM_MPI_TYPE");
+  const bool connects = has_mpi(context) || !(type.empty() || type == "none");
+  if (connects || context.job_number("SLURM_PROCID").value_or(1) != 0 ||
+      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) < 2)
+    return;
+  if (!context.open_in_image || !uses_open_mpi(context)) return;
+  edits.warnings.emplace_back(
+      "the program uses Open MPI and the step has no --mpi: its ranks will not find each other (hint: srun --mpi=pmix)");
+}
+
 Result<Edits> task_pmi(const HookContext& context) {
   Edits edits;
+  warn_of_lone_ranks(context, edits);
   correct_variables(context, edits);
   if (is_pmix(context)) pass_choice_on(context, edits);
   if (is_pmix(context)) leave_choice_to_pmix(context, edits);

@@ -6,11 +6,13 @@
 #include <ctime>
 
 #include "base/clock.hpp"
+#include "image/reference/advice.hpp"
 #include "image/reference/location.hpp"
 #include "launch/after/saver.hpp"
 #include "launch/agent_line.hpp"
 #include "launch/host/local_image.hpp"
 #include "launch/in_container.hpp"
+#include "launch/inside/missing_program.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/leader_process.hpp"
 #include "launch/task_context.hpp"
@@ -64,13 +66,23 @@ Result<TaskEntry> without_container(Error error, const TaskCall& call) {
   const auto location = ImageLocation::parse(image);
   const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
   const std::string advice = at_registry ? did_you_mean_file(image) : "";
-  return advice.empty() ? error : Error(error.kind(), error.message()).hint(advice);
+  return advice.empty() ? advised(std::move(error), image) : Error(error.kind(), error.message()).hint(advice);
 }
 
 std::string timing(const InContainer& in, const TaskMessage& ready, std::uint64_t start, std::uint64_t entrypoint) {
   std::string line = timing_line(ready, start, in.spec.entrypoint.empty() ? 0 : entrypoint);
   const std::string of_hooks = in.hooks.timing(in.edits);
   return of_hooks.empty() ? line : line + "; " + of_hooks;
+}
+
+/// Slurm says of a missing program that there is no such file, for each task: before, the first one says where it was looked for.
+void tell_what_is_missing(const ContainerSpec& spec, const TaskContext& task) {
+  const auto number = task.job.find("SLURM_PROCID");
+  if (task.asked.command.empty() || number == task.job.end() || number->second != "0") return;
+  const auto path = spec.environment.find("PATH");
+  const std::string line =
+      why_missing(task.asked.command[0], path == spec.environment.end() ? "" : path->second.value, spec.image);
+  if (!line.empty()) task.log.write(LogLevel::notice, line);
 }
 
 /// The task is inside: decides the rest, runs the image's entrypoint, and says what Slurm is to execute with.
@@ -86,6 +98,7 @@ Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entry
   SPC_TRY(in.security.apply());
   const std::uint64_t before_entrypoint = now_us();
   SPC_TRY(entrypoint.run(task.asked, in.site, in.notes, in.spec, task.log));
+  tell_what_is_missing(in.spec, task);
   TaskEntry entry;
   entry.environment = change_to(in.spec.environment, task.job);
   const std::uint64_t end = now_us();

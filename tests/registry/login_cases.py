@@ -115,7 +115,7 @@ def test_trouble_with_the_users_files_is_his_message():
     fails(pull("trouble", user=User("credentials \"/home/alice/.docker/config.json\": is not JSON")), "config.json\": is not JSON")
     # ... but not where a tag is simply not there.
     result = pull("nothing-here", user=User("credentials: broken"))
-    fails(result, 'no such repository "nothing-here"')
+    fails(result, 'repository "nothing-here" does not exist')
     assert result.warnings == ["credentials: broken"], result
 
 

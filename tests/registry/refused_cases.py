@@ -22,9 +22,16 @@ def test_unknown_host_and_refused_connection():
 
 
 def test_missing_repository_tag_blob():
-    fails(pull("nowhere"), 'no such repository "nowhere"')
+    fails(pull("nowhere"), 'repository "nowhere" does not exist')
     repository = registry.repository("part", small)
-    fails(pull("part", "2"), 'no such tag or digest in repository "part"', "part:2")
+    fails(pull("part", "2"), 'no tag "2" in repository "part" (hint: it has: 1)', "part:2")
+    for tag in ("22.04", "22.10", "24.03-py3", "24.04-py3", "24.05-py3", "latest"):
+        repository.add(small, tag)
+    fails(pull("part", "24.3-py3"), 'no tag "24.3-py3"', "the nearest of 7 tags: 24.03-py3, 24.04-py3, 24.05-py3, ")
+    fails(pull("part", "@sha256:" + "0" * 64), "no such tag or digest")
+    registry.repository("mute", small, lambda h, kind, _: kind == "manifests" and (h.answer(404) or True))
+    registry.paths.append((r"/v2/mute/tags/list.*", lambda h: h.answer(404)))
+    fails(pull("mute"), "not found", "check repository and tag")
     del repository.blobs[small.layers[0].digest]
     fails(pull("part"), f'layer "{small.layers[0].digest}"', "missing in the registry")
     repository.add(small)

@@ -1,6 +1,7 @@
 """A registry in a few lines that can be told to misbehave, per repository."""
 
 import http.server
+import json
 import re
 import socketserver
 import ssl
@@ -47,6 +48,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for pattern, function in server.paths:
             if re.fullmatch(pattern, self.path):
                 return function(self)
+        listed = re.fullmatch(r"/v2/(.+)/tags/list(\?.*)?", self.path)
+        if listed and listed[1] in server.repositories:
+            tags = [name for name in server.repositories[listed[1]].manifests if ":" not in name]
+            return self.answer_json(200, json.dumps({"name": listed[1], "tags": tags}))
         match = re.fullmatch(r"/v2/(.+)/(manifests|blobs)/([^/]+)", self.path)
         repository = server.repositories.get(match[1]) if match else None
         if repository is None:

@@ -193,5 +193,5 @@ def test_docker_registry():
         succeeds(pull("team/app", server=server, settings=settings, store=store), image)
         result = succeeds(pull("team/app", server=server, settings=settings, store=store), image)
         print(f"       warm import: {result.seconds * 1000:.0f} ms")
-        fails(pull("team/app", "2", server=server, settings=settings), "no such tag")
-        fails(pull("team/none", server=server, settings=settings), '"team/none"')
+        fails(pull("team/app", "2", server=server, settings=settings), 'no tag "2"', "it has: 1")
+        fails(pull("team/none", server=server, settings=settings), 'repository "team/none" does not exist')

@@ -50,7 +50,7 @@ def test_what_is_in_the_store_needs_no_registry():
     del registry.repositories["leaves"]
     user("pull", "--pull=missing", name).succeeds()
     user("pull", "--pull=never", name).succeeds()
-    user("pull", "--pull=always", name).fails(1, "no such repository")
+    user("pull", "--pull=always", name).fails(1, "does not exist")
 
 
 def test_unknown_images_and_wrong_usage_are_said_in_one_line():

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/format.hpp"
+#include "base/nearest.hpp"
 
 namespace spc {
 namespace {
-
 
 int line_of(const toml::value& value) {
 #if defined(TOML11_VERSION_MAJOR) && TOML11_VERSION_MAJOR >= 4
@@ -16,32 +16,7 @@ int line_of(const toml::value& value) {
 #endif
 }
 
-/// Levenshtein distance, for "did you mean".
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
-
-/// Empty if nothing is near.
-std::string_view nearest(std::string_view typed, std::span<const std::string_view> known) {
-  const auto nearer = [&](std::string_view a, std::string_view b) { return distance(typed, a) < distance(typed, b); };
-  const auto found = std::min_element(known.begin(), known.end(), nearer);
-  return found != known.end() && distance(typed, *found) <= 3 ? *found : std::string_view();
-}
-
-std::string did_you_mean(std::string_view word) {
-  return formatted("did you mean {}?", in_quotes(word));
-}
+std::string did_you_mean(std::string_view word) { return formatted("did you mean {}?", in_quotes(word)); }
 
 /// `a, b or c`.
 std::string listed(std::span<const std::string_view> words) {
@@ -56,8 +31,7 @@ std::string listed(std::span<const std::string_view> words) {
 }  // namespace
 
 Error config_error(const std::string& file, const toml::value& value, const std::string& why) {
-  return {ErrorKind::invalid,
-          formatted("configuration {}, line {}: {}", in_quotes(file), line_of(value), why)};
+  return {ErrorKind::invalid, formatted("configuration {}, line {}: {}", in_quotes(file), line_of(value), why)};
 }
 
 Result<void> TableReader::check_keys(std::span<const std::string_view> known) const {
@@ -82,19 +56,16 @@ Result<void> TableReader::read(const char* name, std::string& into, const Check&
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   const std::string text = SPC_TRY(text_of(*value, name));
-  if (!check(text))
-    return refuse(*value, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
+  if (!check(text)) return refuse(*value, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
   into = text;
   return {};
 }
 
 Result<void> TableReader::read(const char* name, std::vector<std::string>& into, const Check& check, const char* rule) const {
-  return each_of(
-      name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
-        if (!check(text))
-          return refuse(element, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
-        return {};
-      });
+  return each_of(name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
+    if (!check(text)) return refuse(element, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
+    return {};
+  });
 }
 
 Result<void> TableReader::read_words(const char* name, std::vector<std::string>& into,
@@ -118,8 +89,7 @@ const toml::value* TableReader::find(const char* name) const {
 }
 
 Error TableReader::refuse(const toml::value& value, std::string_view name, const std::string& why) const {
-  return config_error(file_, value,
-                      formatted("{}: {}", printable(prefix_ + std::string(name)), why));
+  return config_error(file_, value, formatted("{}: {}", printable(prefix_ + std::string(name)), why));
 }
 
 /// No text here has a NUL: they travel as records that end with one.
@@ -148,8 +118,7 @@ Result<void> TableReader::check_word(const toml::value& value, const char* name,
                                      std::span<const std::string_view> words) const {
   if (std::find(words.begin(), words.end(), text) != words.end()) return {};
   const auto meant = nearest(text, words);
-  auto error = refuse(value, name,
-                      formatted("{} is not allowed: expected {}", in_quotes(text), listed(words)));
+  auto error = refuse(value, name, formatted("{} is not allowed: expected {}", in_quotes(text), listed(words)));
   return meant.empty() ? std::move(error) : std::move(error).hint(did_you_mean(meant));
 }
 

@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <utility>
+
+#include "base/format.hpp"
 
 namespace spc {
 namespace {
@@ -82,6 +85,16 @@ NewFile::NewFile(NewFile&& other) noexcept
       file_(std::move(other.file_)) {}
 
 NewFile::~NewFile() { unmake(); }
+
+Error NewFile::about(Error error) const {
+  const int number = error.sys_errno();
+  if (number != ENOSPC && number != EDQUOT) return error;
+  struct statvfs system {};
+  std::string why = number == EDQUOT ? "the quota is used up" : "its file system is full";
+  if (number == ENOSPC && ::fstatvfs(directory_.get(), &system) == 0)
+    why += formatted(" ({} MB in all)", system.f_blocks * system.f_frsize / 1'000'000);
+  return Error(error.kind(), formatted("write {}: {}", in_quotes(shown_as_), why)).hint("name a file where there is more room");
+}
 
 Result<void> NewFile::publish() {
   const std::string step = "write " + in_quotes(shown_as_);

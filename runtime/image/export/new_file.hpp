@@ -26,6 +26,8 @@ class NewFile {
 
   /// Open for reading and writing.
   [[nodiscard]] int file() const { return file_.get(); }
+  /// The error of what filled it: a full file system is this file's.
+  [[nodiscard]] Error about(Error error) const;
   /// Writes it to disk and gives it its name atomically.
   Result<void> publish();
 

@@ -1,9 +1,14 @@
 #include "image/pull/repository.hpp"
 
+#include <algorithm>
+#include <span>
+
 #include "base/format.hpp"
+#include "base/nearest.hpp"
 #include "base/sha256.hpp"
 #include "image/peers/peer_stream.hpp"
 #include "image/pull/shared_blob.hpp"
+#include "image/registry/json.hpp"
 
 namespace spc {
 namespace {
@@ -19,9 +24,32 @@ class TextSink final : public FetchSink {
 };
 
 Error wrong_digest(const std::string& what, const Digest& got, const Digest& expected) {
-  return std::move(Error(ErrorKind::corrupt, formatted("{}: has digest {} instead of {}", what,
-                                                       got.str(), expected.str()))
+  return std::move(Error(ErrorKind::corrupt, formatted("{}: has digest {} instead of {}", what, got.str(), expected.str()))
                        .hint("the registry or a proxy changed it"));
+}
+
+/// {"name": …, "tags": […]}; what is none is left out, and so is all of an answer that is not understood.
+std::vector<std::string> tags_in(const std::string& answer) {
+  std::vector<std::string> tags;
+  const auto document = parse_json_object(answer, "list of tags");
+  if (!document) return tags;
+  const auto list = document->list("tags");
+  if (!list) return tags;
+  for (const Json& one : **list) {
+    if (one.is_text()) tags.push_back(one.as_text());
+  }
+  return tags;
+}
+
+/// The nearest ones, at most five.
+std::string hint_of_tags(const std::string& typed, std::vector<std::string> tags) {
+  constexpr std::size_t kShown = 5;
+  std::ranges::stable_sort(tags, {}, [&](const std::string& tag) { return letters_between(typed, tag); });
+  std::string list;
+  for (const std::string& tag : std::span(tags).first(std::min(kShown, tags.size()))) {
+    list += formatted("{}{}", list.empty() ? "" : ", ", printable(tag).substr(0, 60));
+  }
+  return tags.size() > kShown ? formatted("the nearest of {} tags: {}", tags.size(), list) : "it has: " + list;
 }
 
 }  // namespace
@@ -58,9 +86,10 @@ Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
                .accept = kManifestAccept,
                .not_from_mirrors = !mirrors_know_tags_ && !Digest::parse(tag_or_digest)},
               sink);
-  const HttpHead head = SPC_TRY(run(fetch));
+  auto head = run(fetch);
+  if (!head) return missing(tag_or_digest, std::move(head).error());
   has_answered_ = true;
-  return Digest::parse(head.header("docker-content-digest"));
+  return Digest::parse(head->header("docker-content-digest"));
 }
 
 std::string Repository::name_of_manifest(const std::string& tag_or_digest) const {
@@ -134,15 +163,18 @@ Result<std::optional<ImageSource::Document>> Repository::find_at_peers(const std
   SPC_TRY(ask_for_rights(wanted));
   while (!peers_->were_wrong_twice(wanted)) {
     TextSink sink;
-    PeerStream stream(*peers_, {.digest = wanted, .path = path + wanted.str(), .what = path + wanted.str(), .size = {}, .limit = limit, .otherwise = {}},
-                      sink);
+    PeerStream stream(
+        *peers_,
+        {.digest = wanted, .path = path + wanted.str(), .what = path + wanted.str(), .size = {}, .limit = limit, .otherwise = {}},
+        sink);
     stream.start();
     while (!stream.finished()) {
       SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
       stream.advance();
     }
     if (!stream.outcome()) return none;
-    if (Sha256::of(sink.text) == wanted) return std::optional(Document{.bytes = std::move(sink.text), .media_type = {}, .digest = wanted});
+    if (Sha256::of(sink.text) == wanted)
+      return std::optional(Document{.bytes = std::move(sink.text), .media_type = {}, .digest = wanted});
     if (!stream.blames_nodes()) return none;
   }
   return none;
@@ -171,7 +203,8 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
   return peers_or("manifests/", *expected, kMaxManifest, [&] { return shared_or(*expected, kMaxManifest, fetch); });
 }
 
-Result<ImageSource::Document> Repository::fetch_document(const std::string& tag_or_digest, const std::optional<Digest>& expected) {
+Result<ImageSource::Document> Repository::fetch_document(const std::string& tag_or_digest,
+                                                         const std::optional<Digest>& expected) {
   const std::string what = name_of_manifest(tag_or_digest);
   for (;;) {
     TextSink sink;
@@ -182,8 +215,9 @@ Result<ImageSource::Document> Repository::fetch_document(const std::string& tag_
                  .max_size = kMaxManifest,
                  .not_from_mirrors = !expected && !mirrors_know_tags_},
                 sink);
-    const HttpHead head = SPC_TRY(run(fetch));
-    Document document{.bytes = std::move(sink.text), .media_type = std::string(head.header("content-type")), .digest = {}};
+    auto head = run(fetch);
+    if (!head) return missing(tag_or_digest, std::move(head).error());
+    Document document{.bytes = std::move(sink.text), .media_type = std::string(head->header("content-type")), .digest = {}};
     document.digest = Sha256::of(document.bytes);
     if (!expected || document.digest == *expected) {
       has_answered_ = true;
@@ -193,8 +227,8 @@ Result<ImageSource::Document> Repository::fetch_document(const std::string& tag_
     RegistryEndpoint* const mirror = fetch.mirror();
     if (mirror == nullptr) return error;
     mirror->gave_up = true;
-    session_.log.write(LogLevel::warning, formatted("mirror {}: {}: trying the next one",
-                                                    in_quotes(mirror->name), error.message()));
+    session_.log.write(LogLevel::warning,
+                       formatted("mirror {}: {}: trying the next one", in_quotes(mirror->name), error.message()));
   }
 }
 
@@ -216,8 +250,8 @@ Result<std::optional<std::string>> Repository::find(FetchRequest request) {
 
 Result<std::optional<std::string>> Repository::find_manifest(const std::string& tag_or_digest, const std::string& what) {
   const auto expected = Digest::parse(tag_or_digest);
-  auto found = SPC_TRY(
-      find({.path = "manifests/" + tag_or_digest, .what = what, .not_from_mirrors = !expected && !mirrors_know_tags_}));
+  auto found =
+      SPC_TRY(find({.path = "manifests/" + tag_or_digest, .what = what, .not_from_mirrors = !expected && !mirrors_know_tags_}));
   if (!found || !expected) return found;
   if (const Digest digest = Sha256::of(*found); digest != *expected) return wrong_digest(what, digest, *expected);
   return found;
@@ -225,6 +259,25 @@ Result<std::optional<std::string>> Repository::find_manifest(const std::string& 
 
 Result<std::optional<std::string>> Repository::find_referrers(const Digest& subject, const std::string& what) {
   return find({.path = "referrers/" + subject.str(), .what = what, .not_from_mirrors = !mirrors_know_tags_});
+}
+
+Error Repository::missing(const std::string& tag, Error error) {
+  if (error.kind() != ErrorKind::not_found || Digest::parse(tag)) return error;
+  TextSink sink;
+  Fetch fetch(session_, {.path = "tags/list?n=1000", .what = "list of tags", .max_size = 1 << 20, .not_from_mirrors = true},
+              sink);
+  const auto listed = run(fetch);
+  const std::string repository = "repository " + in_quotes(session_.repository);
+  const std::string from = formatted("fetch {} from registry {}", name_of_manifest(tag), in_quotes(session_.registry));
+  if (!listed && listed.error().what().ends_with(" does not exist")) {  // a registry without such a list answers 404, too
+    return Error(ErrorKind::not_found, formatted("{}: {} does not exist", from, repository))
+        .hint("check the spelling" +
+              (session_.secret ? "" : "; for a private one, log in: scontainer login " + session_.registry));
+  }
+  const auto tags = listed ? tags_in(sink.text) : std::vector<std::string>();
+  if (tags.empty()) return error;
+  return Error(ErrorKind::not_found, formatted("{}: no tag {} in {}", from, in_quotes(tag), repository))
+      .hint(hint_of_tags(tag, tags));
 }
 
 Result<std::string> Repository::get_small(const Digest& blob, std::uint64_t size, const std::string& what) {
@@ -267,7 +320,8 @@ std::unique_ptr<BlobStream> Repository::open_elsewhere(const Descriptor& layer, 
                                    to);
   };
   if (shared_ == nullptr) return fetch(sink);
-  return std::make_unique<SharedBlob>(SharedPlace{.store = *shared_, .place = place(), .log = session_.log, .fetch = fetch}, layer, sink);
+  return std::make_unique<SharedBlob>(SharedPlace{.store = *shared_, .place = place(), .log = session_.log, .fetch = fetch},
+                                      layer, sink);
 }
 
 }  // namespace spc

@@ -68,6 +68,8 @@ class Repository final : public ImageSource {
   std::unique_ptr<BlobStream> open_elsewhere(const Descriptor& layer, FetchSink& sink, std::uint64_t from);
   Result<Document> shared_or(const Digest& wanted, std::size_t limit, const std::function<Result<Document>()>& fetch);
   Result<std::optional<std::string>> find(FetchRequest request);
+  /// What the registry says of other tags, if it has not `tag`: a better error than that it is not there.
+  Error missing(const std::string& tag, Error error);
   Result<HttpHead> run(Fetch& fetch);
 
   [[nodiscard]] std::string name_of_manifest(const std::string& tag_or_digest) const;

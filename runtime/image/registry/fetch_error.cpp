@@ -6,7 +6,6 @@
 namespace spc {
 namespace {
 
-
 struct RegistryReason {
   std::string code;
   std::string message;
@@ -35,42 +34,35 @@ std::string described(const RegistrySecret& secret) {
 
 Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
   const RegistryReason reason = reason_in(body);
-  const std::string said =
-      reason.message.empty()
-          ? ""
-          : formatted(" (it says: {})", printable(reason.message).substr(0, 120));
+  const std::string said = reason.message.empty() ? "" : formatted(" (it says: {})", printable(reason.message).substr(0, 120));
   const std::string repository = "repository " + in_quotes(session.repository);
   const std::string log_in = "log in: scontainer login " + session.registry;
   switch (head.status) {
     case 401: {
       if (session.secret) {
         const std::string what_of_it = session.repository.empty() ? "it" : repository;
-        return std::move(Error(ErrorKind::refused,
-                               formatted("the credentials {} give no access to {}{}",
-                                         described(*session.secret), what_of_it, said)))
+        return std::move(Error(ErrorKind::refused, formatted("the credentials {} give no access to {}{}",
+                                                             described(*session.secret), what_of_it, said)))
             .hint("log in again: scontainer login " + session.registry);
       }
       if (head.header("www-authenticate").find("earer") == std::string_view::npos) {
         return std::move(Error(ErrorKind::refused, "login required" + said)).hint(log_in);
       }
-      return std::move(Error(ErrorKind::refused,
-                             formatted("{} is private or does not exist{}", repository, said)))
+      return std::move(Error(ErrorKind::refused, formatted("{} is private or does not exist{}", repository, said)))
           .hint("check the name; for a private image, " + log_in);
     }
     case 403: {
       if (session.secret) {
-        return std::move(Error(ErrorKind::refused,
-                               formatted("access to {} is forbidden with the credentials {}{}",
-                                         repository, described(*session.secret), said)))
+        return std::move(Error(ErrorKind::refused, formatted("access to {} is forbidden with the credentials {}{}", repository,
+                                                             described(*session.secret), said)))
             .hint("ask its owner");
       }
-      return std::move(Error(ErrorKind::refused,
-                             formatted("access to {} is forbidden{}", repository, said)))
+      return std::move(Error(ErrorKind::refused, formatted("access to {} is forbidden{}", repository, said)))
           .hint(log_in + ", or ask its owner");
     }
     case 404:
       if (reason.code == "NAME_UNKNOWN") {
-        return std::move(Error(ErrorKind::not_found, "no such " + repository)
+        return std::move(Error(ErrorKind::not_found, repository + " does not exist")
                              .hint(session.secret ? "check the spelling" : "check the spelling; for a private one, " + log_in));
       }
       if (what.starts_with("manifest")) {
@@ -92,8 +84,7 @@ Error explain_status(const RegistrySession& session, const std::string& what, co
       [[fallthrough]];
     default:
       if (head.status >= 500)
-        return {ErrorKind::unavailable,
-                formatted("the registry failed with status {}{}", head.status, said)};
+        return {ErrorKind::unavailable, formatted("the registry failed with status {}{}", head.status, said)};
       return {ErrorKind::unavailable, formatted("unexpected status {}{}", head.status, said)};
   }
 }

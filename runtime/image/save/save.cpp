@@ -75,12 +75,12 @@ Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
   total_ = total;
   const auto progress = [&](std::uint64_t bytes) { written_ = bytes; };
   const unsigned allowed = use_all_cpus();
-  if (target_.oci) {
-    SPC_TRY(write_oci_archive(tree.root.get(), tree.config, tree.settings, "saved", file_.file(), progress));
-  } else {
+  const auto write = [&]() -> Result<void> {
+    if (target_.oci) return write_oci_archive(tree.root.get(), tree.config, tree.settings, "saved", file_.file(), progress);
     const unsigned workers = cpus == 0 ? allowed : std::min(cpus, allowed);
-    SPC_TRY(write_squashfs(tree.root.get(), files_for(tree), file_.file(), workers, {}, progress));
-  }
+    return write_squashfs(tree.root.get(), files_for(tree), file_.file(), workers, {}, progress);
+  };
+  if (const auto written = write(); !written) return file_.about(written.error());
   struct stat status {};
   if (::fstat(file_.file(), &status) == 0) size_ = static_cast<std::uint64_t>(status.st_size);
   const std::scoped_lock lock(naming_);

@@ -162,6 +162,12 @@ MountSpec::Kind kind_of(const MountWord& source) {
   return source.text == "umount" ? MountSpec::Kind::removal : MountSpec::Kind::bind;
 }
 
+/// What was meant by a word that is no path.
+std::string advice_on(std::string_view item, std::string_view word) {
+  if (item.starts_with(' ')) return "no blank may follow a comma: SRC:DST,SRC:DST";
+  return formatted("did you mean {}?", in_quotes("./" + std::string(word)));
+}
+
 /// Apptainer's `SRC:ro`: a target begins with / or a dot, so it is none.
 bool is_flag_for_target(const MountWord& word) { return !word.quoted && (word.text == "ro" || word.text == "rw"); }
 
@@ -169,6 +175,8 @@ Result<MountSpec> parse_mount(const MountWords& words) {
   const auto& parts = words.parts;
   const auto item = words.item;
   const MountWord& source = parts[0];
+  if (item.empty())
+    return refuse(item, "invalid format").hint("no blank may follow a comma, and none ends the list: SRC:DST,SRC:DST");
   if (source.text.empty() || parts.size() > 3 || (parts.size() > 1 && parts[1].text.empty())) {
     return refuse(item, "invalid format").hint(kForm);
   }
@@ -183,9 +191,13 @@ Result<MountSpec> parse_mount(const MountWords& words) {
   if (is_short) SPC_TRY(apply_flags(mount, item, parts[1].text));
   // A file of data may be named as it is: nothing else can be meant.
   if (!is_named && !is_path(source.text) && mount.kind != MountSpec::Kind::squashfs) {
-    return refuse(item, "mount source must be a relative path (beginning with .), an absolute path, \"tmpfs\" or \"umount\"");
+    return refuse(item, "mount source must be a relative path (beginning with .), an absolute path, \"tmpfs\" or \"umount\"")
+        .hint(advice_on(item, source.text));
   }
-  if (!is_path(target)) return refuse(item, "mount target must be a relative path (beginning with .) or an absolute path");
+  if (!is_path(target)) {
+    return refuse(item, "mount target must be a relative path (beginning with .) or an absolute path")
+        .hint(advice_on(item, target));
+  }
   if (mount.kind == MountSpec::Kind::removal) mount.source.clear();
   mount.target = inside(target);
   if (is_root(mount.target)) {

@@ -76,15 +76,13 @@ Result<void> join(const std::string& process) {
 Result<int> run_exec(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   const auto container = SPC_TRY(find_container(places, arguments.words[0]));
-  if (arguments.rest.empty())
-    return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
+  if (arguments.rest.empty()) return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
   auto environment = SPC_TRY(environment_of(process));
   for (const std::string& text : arguments.values("env")) {
     const std::string name = text.substr(0, text.find('='));
     if (name.empty())
-      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
-          .hint("NAME or NAME=VALUE");
+      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text))).hint("NAME or NAME=VALUE");
     const char* outside = std::getenv(name.c_str());
     if (name.size() < text.size()) {
       environment[name] = text.substr(name.size() + 1);
@@ -93,7 +91,7 @@ Result<int> run_exec(const Arguments& arguments) {
     }
   }
   SPC_TRY(join(process));
-  return supervise([&] { return execute({arguments.rest}, environment); }, [](pid_t) {});
+  return supervise([&] { return execute({arguments.rest}, environment, container.image); }, [](pid_t) {});
 }
 
 }  // namespace spc::tool

@@ -46,14 +46,14 @@ Result<int> run_export(const Arguments& arguments) {
   const auto mounted = SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
   const int root = mounted.root.get();
   const std::string step = "export " + in_quotes(name);
-  if (target.oci) {
-    SPC_TRY_DURING(step, write_oci_archive(root, source.config, opened.settings, opened.name, file.file()));
-  } else {
+  const auto write = [&]() -> Result<void> {
+    if (target.oci) return write_oci_archive(root, source.config, opened.settings, opened.name, file.file());
     // What enroot made and we imported has these files already, as it wants them.
     const auto added =
         opened.settings == kSettingsInFiles ? std::vector<AddedFile>() : enroot_files(opened.settings, source.config);
-    SPC_TRY_DURING(step, write_squashfs(root, added, file.file(), 0, own_program("layer-writer")));
-  }
+    return write_squashfs(root, added, file.file(), 0, own_program("layer-writer"));
+  };
+  if (const auto written = write(); !written) return file.about(written.error()).during(step);
   SPC_TRY(file.publish());
   return 0;
 }

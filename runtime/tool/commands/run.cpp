@@ -41,6 +41,7 @@ Error contradiction(const std::string& a, const std::string& b) {
 /// The same options as a job's, as far as they make sense without Slurm.
 struct RunOptions {
   LaunchRequest request;
+  std::string image;
   std::string changes;  ///< directory that keeps what is written
   std::string name;
   RootMap map = RootMap::self;
@@ -78,6 +79,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   SPC_TRY(texts.apply_to(options.request, ReadAt::node, run_name));
   for (auto& [name, value] : variables) options.request.environment.values[name] = value;
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
+  options.image = arguments.words[0];
   options.name = arguments.value("name");
   options.request.command = arguments.rest;  // hooks may ask for it
   if (arguments.has("changes")) options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
@@ -139,7 +141,7 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
     report_error("image has no default command (hint: append one: scontainer run IMAGE COMMAND)");
     return kNoContainer;
   }
-  return execute(commands, environment);
+  return execute(commands, environment, options.image);
 }
 
 /// Those that may be missing and are, are left out again when its root is set up.

@@ -9,6 +9,7 @@
 
 #include "base/format.hpp"
 #include "base/process/child.hpp"
+#include "launch/inside/missing_program.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
@@ -73,20 +74,25 @@ Result<int> supervise(const std::function<int()>& child, const std::function<voi
   }
 }
 
-int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment) {
+int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment,
+            std::string_view image) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   std::vector<char*> pointers;
   for (auto& variable : variables) pointers.push_back(variable.data());
   pointers.push_back(nullptr);
-  const auto path = environment.find("PATH");
+  const auto given_path = environment.find("PATH");
+  const std::string path = given_path == environment.end() ? "/usr/bin:/bin" : given_path->second;
   int failed = ENOENT;
   for (const auto& command : alternatives) {
-    failed = execute_one(command, path == environment.end() ? "/usr/bin:/bin" : path->second, pointers.data());
+    failed = execute_one(command, path, pointers.data());
     if (failed != ENOENT) break;
   }
   const std::string what = formatted("execute {}: ", in_quotes(alternatives.back()[0]));
-  if (failed == ENOEXEC) {
+  const std::string missing = failed == ENOENT ? why_missing(alternatives.back()[0], path, image) : "";
+  if (!missing.empty()) {
+    report_error(missing);
+  } else if (failed == ENOEXEC) {
     report_error(what + "not an executable for this machine (hint: a script needs a first line like #!/bin/sh)");
   } else {
     report_error(Error::from_errno(failed, "execute " + in_quotes(alternatives.back()[0])).message());

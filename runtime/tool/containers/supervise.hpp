@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
@@ -21,7 +22,8 @@ inline constexpr int kNoCommand = 127;      ///< command not found
 Result<int> supervise(const std::function<int()>& child, const std::function<void(pid_t)>& started);
 
 /// Executes the first of `alternatives` that exists, each a command with its arguments, searched in PATH of
-/// `environment`. Returns only on failure, with an exit status, after reporting the reason.
-int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment);
+/// `environment`. Returns only on failure, with an exit status, after reporting the reason; `image` is for that.
+int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment,
+            std::string_view image);
 
 }  // namespace spc::tool

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/format.hpp"
+#include "image/reference/advice.hpp"
 #include "image/reference/location.hpp"
 #include "image/reference/reference.hpp"
 #include "image/store/store.hpp"
@@ -47,7 +48,8 @@ Result<Digest> digest_at_source(const Places& places, const Config& config, cons
   ImportRequest request = request_for(places, wanted, image);
   request.only_digest = true;
   PullDisplay display(image.canonical(), wanted.quiet);
-  return import_into_own_store(store.get(), request, display);
+  auto digest = import_into_own_store(store.get(), request, display);
+  return digest ? std::move(digest) : Result<Digest>(advised(digest.error(), wanted.image));
 }
 
 Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted) {
@@ -65,8 +67,7 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return ObtainedImage{std::move(store), *std::move(there)};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found,
-                 formatted("image {}: not in the user's store", in_quotes(wanted.image)))
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(wanted.image)))
         .hint("drop --pull=never");
   }
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
@@ -77,7 +78,9 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   PullDisplay display(image.canonical(), wanted.quiet);
   const auto digest = import_into_own_store(store.get(), request, display);
   if (!digest) {
-    if (!there || digest.error().kind() != ErrorKind::unavailable || pull == PullPolicy::always) return digest.error();
+    if (!there || digest.error().kind() != ErrorKind::unavailable || pull == PullPolicy::always) {
+      return advised(digest.error(), wanted.image);
+    }
     display.write(LogLevel::warning, digest.error().message() + "; using the stored image");
     return ObtainedImage{std::move(store), *std::move(there)};
   }
