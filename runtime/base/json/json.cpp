@@ -208,7 +208,10 @@ Result<Json> Json::parse(std::string_view text, const JsonLimits& limits) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return refuse("is empty");
   try {
     Builder builder(limits);
-    if (!nlohmann::json::sax_parse(text, &builder)) return refuse(builder.reason());
+    // json::sax_parse() would bring readers of five binary formats into slurmstepd.
+    auto input = nlohmann::detail::input_adapter(text);
+    nlohmann::detail::parser<nlohmann::json, decltype(input)> parser(std::move(input));
+    if (!parser.sax_parse(&builder)) return refuse(builder.reason());
     return builder.take();
   } catch (const std::exception& error) {
     return refuse(printable(error.what()));
