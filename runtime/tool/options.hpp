@@ -66,6 +66,7 @@ inline constexpr char kGcHelp[] =
 
 inline constexpr OptionRow kContainersOptions[] = {
     {"--node", "NODE", "the containers on this node"},
+    {"--job", "JOB", "the container of this job (container_scope)"},
     {"-f,--force", nullptr, "remove a container that is in use (root), replace an existing file"},
     {"--json", nullptr, "print JSON"},
 };

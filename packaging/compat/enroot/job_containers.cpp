@@ -1,6 +1,7 @@
 #include "job_containers.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tool/containers/own_containers.hpp"
 
@@ -9,11 +10,13 @@ namespace spc::enroot {
 using namespace tool;
 
 std::vector<JobContainer> job_containers() {
+  const bool in_step = std::getenv("SLURMD_NODENAME") != nullptr;
   std::vector<JobContainer> containers;
   for (const OwnContainer& one : own_containers()) {
-    if (one.node != this_node()) continue;
+    if (in_step && one.node != this_node()) continue;
     const std::string name = "pyxis_" + (one.job.empty() ? "" : one.job + "_") + one.name;
-    containers.push_back({.name = name, .text = one.name, .has_name = one.has_name, .tasks = one.tasks});
+    containers.push_back(
+        {.name = name, .text = one.name, .job = one.job, .node = one.node, .has_name = one.has_name, .tasks = one.tasks});
   }
   return containers;
 }

@@ -10,17 +10,18 @@
 
 namespace spc::enroot {
 
-// Containers that Slurm's steps have made on this node (--container-name), or run in. enroot shows those of pyxis as pyxis_NAME, and
+// Containers that Slurm's steps have made (--container-name), or run in: in a step those of its node, elsewhere of all nodes. enroot shows those of pyxis as pyxis_NAME, and
 // as pyxis_JOB_NAME where the name is the job's; steps without a name as pyxis_JOB.STEP.
 
 struct JobContainer {
   std::string name;  ///< as enroot shows it
   std::string text;  ///< of --container-name
+  std::string job;   ///< that it ends with, if it does
+  std::string node;
   bool has_name = true;
   std::vector<pid_t> tasks;
 };
 
-/// Those of this node. Without scontainer's word: none.
 std::vector<JobContainer> job_containers();
 
 /// The one that enroot calls so.

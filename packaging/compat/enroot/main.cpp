@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <iterator>
 
 #include "arguments.hpp"
 #include "base/format.hpp"
@@ -179,6 +180,7 @@ Result<int> run_start(const EnrootSettings& settings, Words words) {
 /// In the container of a step of Slurm's: by a step that joins it, in the same job.
 Error exec_in_step(const JobStep& step, const EnrootArguments& arguments) {
   StepOrder order{.node = this_node(), .job = step.job, .options = {"--container-name=" + step.text + ":exec"}, .command = {}};
+  if (::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0) order.options.emplace_back("--pty");
   for (const auto& text : arguments.values("env")) order.options.push_back("--container-env=" + text);
   order.command.assign(arguments.words.begin() + 1, arguments.words.end());
   return become_step(order);
@@ -195,12 +197,23 @@ Result<int> run_exec(const EnrootSettings&, Words words) {
   return become_scontainer(command);
 }
 
+/// Of `scontainer containers`.
+std::vector<std::string> words_for(const JobContainer& container, std::vector<std::string> verb, std::vector<std::string> words) {
+  std::vector<std::string> command{"containers"};
+  std::ranges::move(verb, std::back_inserter(command));
+  command.push_back("--node=" + container.node);
+  if (!container.job.empty()) command.push_back("--job=" + container.job);
+  command.emplace_back("--");
+  std::ranges::move(words, std::back_inserter(command));
+  return command;
+}
+
 Result<int> run_export(const EnrootSettings& settings, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kOutput, kForce}, 1));
   const std::string file = arguments.has("output") ? arguments.value("output") : arguments.words[0] + ".sqsh";
   if (!arguments.has("force")) SPC_TRY(refuse_existing(file));
   if (const auto of_job = job_container(arguments.words[0]); of_job && of_job->has_name) {
-    return become_scontainer({"containers", "export", "--force", "--node=" + this_node(), "--", of_job->text, file});
+    return become_scontainer(words_for(*of_job, {"export", "--force"}, {of_job->text, file}));
   }
   const auto container = SPC_TRY(find_container(settings.data_path, arguments.words[0]));
   std::vector<std::string> command{"export"};
@@ -224,7 +237,7 @@ Result<int> run_remove(const EnrootSettings& settings, Words words) {
     }
     if (answer != "y" && answer != "Y") continue;
     if (is_jobs) {
-      SPC_TRY(output_of_scontainer({"containers", "rm", "--node=" + this_node(), "--", of_job->text}));
+      SPC_TRY(output_of_scontainer(words_for(*of_job, {"rm"}, {of_job->text})));
     } else {
       SPC_TRY(remove_container(path));
     }

@@ -204,7 +204,7 @@ Result<MountSpec> parse_mount(const MountWords& words) {
     return refuse(item, mount.kind == MountSpec::Kind::removal ? "cannot unmount the container's root"
                                                                : "cannot mount on the container's root");
   }
-  if (leaves_root(mount.target)) return refuse(item, "the target leaves the container's root");
+  if (leaves_root(mount.target)) return refuse(item, "the target leaves the container's root: Cross-device link");
   return mount;
 }
 

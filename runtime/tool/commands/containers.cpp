@@ -138,7 +138,7 @@ Result<int> list_containers_of(const Arguments& arguments) {
 
 Result<int> remove_all(const Arguments& arguments) {
   for (auto name = arguments.words.begin() + 1; name != arguments.words.end(); ++name) {
-    const int status = SPC_TRY(remove_named({*name, arguments.value("node"), arguments.has("force")}));
+    const int status = SPC_TRY(remove_named({*name, arguments.value("node"), arguments.value("job"), arguments.has("force")}));
     if (status != 0) return status;
   }
   return 0;
@@ -148,7 +148,7 @@ Result<int> remove_all(const Arguments& arguments) {
 Result<int> write_to_file(const Arguments& arguments) {
   if (arguments.words.size() != 3) return Error(ErrorKind::invalid, "export: NAME and FILE required");
   const auto file = SPC_TRY(absolute_path(arguments.words[2]));
-  return export_named({arguments.words[1], arguments.value("node"), arguments.has("force")}, file);
+  return export_named({arguments.words[1], arguments.value("node"), arguments.value("job"), arguments.has("force")}, file);
 }
 
 }  // namespace

@@ -30,14 +30,15 @@ Result<Place> place_of(const ContainerMeant& meant) {
   std::vector<OwnContainer> found;
   std::string places;
   for (OwnContainer& one : own_containers()) {
-    if (one.name != meant.name || !one.has_name || (!meant.node.empty() && one.node != meant.node)) continue;
-    if (meant.node.empty() && one.node == this_node()) return Place{one.name, one.node, one.job};
-    places += (places.empty() ? "" : ", ") + one.node;
+    const bool elsewhere = (!meant.node.empty() && one.node != meant.node) || (!meant.job.empty() && one.job != meant.job);
+    if (one.name != meant.name || !one.has_name || elsewhere) continue;
+    if (meant.node.empty() && one.node == this_node() && one.job == meant.job) return Place{one.name, one.node, one.job};
+    places += (places.empty() ? "" : ", ") + one.node + (one.job.empty() ? "" : " of job " + one.job);
     found.push_back(std::move(one));
   }
-  if (found.size() > 1) return ambiguous(meant.name, places).hint("choose one with --node=NODE");
+  if (found.size() > 1) return ambiguous(meant.name, places).hint("choose one with --node=NODE or --job=JOB");
   if (found.size() == 1) return Place{found.front().name, found.front().node, found.front().job};
-  if (!meant.node.empty()) return Place{meant.name, meant.node, {}};
+  if (!meant.node.empty()) return Place{meant.name, meant.node, meant.job};
   if (std::getenv("SLURMD_NODENAME") != nullptr) return Place{meant.name, this_node(), {}};
   return Error(ErrorKind::not_found, "no container " + in_quotes(meant.name)).hint("scontainer containers lists them");
 }

@@ -12,6 +12,7 @@ namespace spc::tool {
 struct ContainerMeant {
   std::string name;
   std::string node;    ///< empty: where it is
+  std::string job;     ///< whose it is; empty: any, or none
   bool force = false;  ///< although it is in use; although the file exists
 };
 

@@ -130,27 +130,36 @@ std::string own_variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+/// What a command of Slurm's prints; nothing if it fails.
+Result<RunEnd> ask_slurm(const std::vector<std::string>& command) {
+  const Program program{.path = SPC_TRY(find_program(command[0], own_variable("PATH"))), .arguments = command};
+  return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20}, [](std::string_view) {});
+}
+
+/// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job that has ended long ago.
+bool has_ended(const std::string& job) {
+  const auto end = ask_slurm({"squeue", "--noheader", "--format=%A", "--jobs=" + job});
+  return end && end->kind == RunEnd::Kind::exited && end->output.empty() && (end->number == 0 || end->number == 1);
+}
+
+/// Whether the job that we are in, on a node of it or in salloc's shell, has the node.
+bool our_job_has(const std::string& node) {
+  if (own_variable("SLURM_JOB_ID").empty()) return false;
+  if (node == own_variable("SLURMD_NODENAME")) return true;
+  const auto nodes = ask_slurm({"scontrol", "show", "hostnames", own_variable("SLURM_JOB_NODELIST")});
+  return nodes && ("\n" + nodes->output).find("\n" + node + "\n") != std::string::npos;
+}
+
 Program program_of(const StepOrder& order) {
   Program program;
   program.arguments = {"srun", "--nodes=1", "--ntasks=1", "--job-name=scontainer"};
   if (!order.node.empty()) program.arguments.push_back("--nodelist=" + order.node);
-  const bool in_ours = order.job.empty() && order.node == own_variable("SLURMD_NODENAME");
-  const std::string job = in_ours ? own_variable("SLURM_JOB_ID") : order.job;
+  const std::string job = order.job.empty() && our_job_has(order.node) ? own_variable("SLURM_JOB_ID") : order.job;
   if (!job.empty()) program.arguments.insert(program.arguments.end(), {"--jobid=" + job, "--overlap"});
   program.arguments.insert(program.arguments.end(), order.options.begin(), order.options.end());
   program.arguments.insert(program.arguments.end(), order.command.begin(), order.command.end());
   program.environment = environment_of_step();
   return program;
-}
-
-/// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job that has ended long ago.
-bool has_ended(const std::string& job) {
-  const auto squeue = find_program("squeue", own_variable("PATH"));
-  if (!squeue) return false;
-  const Program program{.path = *squeue, .arguments = {"squeue", "--noheader", "--format=%A", "--jobs=" + job}};
-  const auto end = run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 4096}, [](std::string_view) {});
-  const bool unknown = end && end->kind == RunEnd::Kind::exited && end->number == 1;
-  return end && end->output.empty() && (end->number == 0 || unknown);
 }
 
 Result<std::string> path_of_srun() {

@@ -5,6 +5,7 @@ import os
 from command import await_true
 from harness import equal, expect, test
 from named_test import containers, in_trash, run, start
+from plugstack import plugstack
 
 NODE = ("-w", "node01", "--overlap")
 
@@ -69,6 +70,30 @@ def enroot_exports_what_a_name_has_made(cluster):
     expect(again.rc != 0 and "File already exists" in again.err, "it writes over a file", again)
     os.unlink(file)
     enroot(cluster, "remove", "-f", "pyxis_written").good()
+
+
+@test
+def in_an_allocation_they_are_removed_from_its_shell_on_the_login_node(cluster):
+    """As pyxis's own tests do it. A job of its own would wait for the node."""
+    run(cluster, "by-shell", "true", image="base").good()
+    run(cluster, "by-shell2", "true", image="base").good()
+    script = "enroot list | grep by-shell | sort; enroot remove -f pyxis_by-shell pyxis_by-shell2; enroot list | grep -c by-shell"
+    done = cluster.run("salloc", "-Q", "-w", "node01", "--exclusive", "sh", "-c", script, timeout=60)
+    equal(done.out.split(), ["pyxis_by-shell", "pyxis_by-shell2", "0"], "output", done)
+    expect(not containers(cluster), "it is still in the store", done)
+
+
+@test
+def where_names_are_a_jobs_they_are_listed_as_pyxis_does_and_go_with_it(cluster):
+    with plugstack(cluster, "container_scope=job"):
+        cluster.program("restart", "node01").good()
+        script = ("srun --overlap --container-name=ours --container-image=registry:5000/suites/base:1 true\n"
+                  "srun --overlap --container-name=stays --container-image=registry:5000/suites/base:1 true\n"
+                  "enroot list | grep -c pyxis_${SLURM_JOB_ID}_\nenroot remove -f pyxis_${SLURM_JOB_ID}_ours\nenroot list | grep pyxis_ | sed s/$SLURM_JOB_ID/JOB/\n")
+        cluster.batch("#!/bin/sh\n" + script, "-w", "node01").good("2\npyxis_JOB_stays")
+        await_true(lambda: not containers(cluster), 10, "one is still in the store")
+        equal(noted(cluster), {}, "what is noted of a job that has ended")
+    cluster.program("restart", "node01").good()
 
 
 @test
