@@ -76,7 +76,8 @@ Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
   const auto progress = [&](std::uint64_t bytes) { written_ = bytes; };
   const unsigned allowed = use_all_cpus();
   if (target_.oci) {
-    SPC_TRY(write_oci_archive(tree.root.get(), tree.config, tree.settings, "saved", file_.file(), progress));
+    SPC_TRY(write_oci_archive(tree.root.get(), {.config = tree.config, .settings = tree.settings, .name = "saved"}, file_.file(),
+                              progress));
   } else {
     const unsigned workers = cpus == 0 ? allowed : std::min(cpus, allowed);
     SPC_TRY(write_squashfs(tree.root.get(), files_for(tree), file_.file(), workers, {}, progress));
