@@ -15,16 +15,21 @@ inline constexpr OptionRow kPullOptions[] = {
     {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
     {"--digest", nullptr, "print the digest the registry has now, without pulling"},
     {"--shared", nullptr, "pull into the site's shared store only: as root or the service user"},
+    {"-o,--output", "FILE", "write an oras:// or https:// image to FILE, as it is"},
+    {"-f,--force", nullptr, "overwrite FILE"},
     {"-q,--quiet", nullptr, "print only the digest"},
     {"-v,--verbose", nullptr, "print a timing breakdown"},
 };
 inline constexpr char kPullHelp[] =
     "Images of a user go to ~/.local/share/spank-container, images of root to the node's store.\n"
-    "Prints the digest of each image. With --shared nodes find it in the shared store: public images only.\n\n"
+    "Prints the digest of each image. With --shared nodes find it in the shared store: public images only.\n"
+    "IMAGE may also be a SIF or squashfs file: an artifact of a registry, oras://NAME, or https://HOST/FILE[#sha256=HEX]. Such an image\n"
+    "is kept as it is until pulled with --pull=always. For jobs, write it to a file: --output.\n\n"
     "examples:\n"
     "  scontainer pull debian:12\n"
     "  scontainer pull registry.example.org/team/app:1.4 nvcr.io/nvidia/pytorch:24.03-py3\n"
-    "  scontainer pull --platform=linux/arm64 debian:12\n";
+    "  scontainer pull --platform=linux/arm64 debian:12\n"
+    "  scontainer pull --output=lolcow.sif oras://ghcr.io/apptainer/lolcow\n";
 
 inline constexpr OptionRow kImagesOptions[] = {
     {"--json", nullptr, "print JSON"},

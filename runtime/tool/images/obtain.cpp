@@ -9,6 +9,7 @@
 #include "image/reference/reference.hpp"
 #include "image/store/store.hpp"
 #include "tool/images/import_run.hpp"
+#include "tool/images/remote_image.hpp"
 
 namespace spc::tool {
 namespace {
@@ -65,9 +66,13 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return ObtainedImage{std::move(store), *std::move(there)};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found,
-                 formatted("image {}: not in the user's store", in_quotes(wanted.image)))
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(wanted.image)))
         .hint("drop --pull=never");
+  }
+  if (RemoteFile::is_meant(wanted.image)) {
+    const Digest digest = SPC_TRY(obtain_remote_image(store.get(), config, wanted));
+    auto fetched = SPC_TRY(image_of(store.get(), digest));
+    return ObtainedImage{std::move(store), std::move(fetched)};
   }
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
 
