@@ -52,6 +52,7 @@ Result<int> run_shell(const Arguments& arguments);
 Result<int> run_exec(const Arguments& arguments);
 Result<int> run_import(const Arguments& arguments);
 Result<int> run_export(const Arguments& arguments);
+Result<int> run_push(const Arguments& arguments);
 Result<int> run_login(const Arguments& arguments);
 Result<int> run_logout(const Arguments& arguments);
 Result<int> run_info(const Arguments& arguments);

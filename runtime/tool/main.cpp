@@ -37,6 +37,7 @@ const Command kCommands[] = {
      run_exec},
     {"import", "FILE NAME", "import an image file", kImportHelp, kImportOptions, 2, 2, false, 1, run_import},
     {"export", "IMAGE FILE", "write an image to a file", kExportHelp, kExportOptions, 2, 2, false, 1, run_export},
+    {"push", "IMAGE [NAME]", "push an image to a registry", kPushHelp, kPushOptions, 1, 2, false, 1, run_push},
     {"login", "[REGISTRY]", "store credentials for a registry", kLoginHelp, kLoginOptions, 0, 1, false, 1, run_login},
     {"logout", "[REGISTRY]", "remove credentials for a registry", "", kNoOptions, 0, 1, false, 1, run_logout},
     {"version", "", "print the version", "", kNoOptions, 0, 0, false, 1, run_version},

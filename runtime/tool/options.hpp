@@ -123,6 +123,21 @@ inline constexpr char kExportHelp[] =
     "  scontainer export debian:12 debian.sqsh\n"
     "  scontainer export debian:12 oci-archive:debian.tar\n";
 
+inline constexpr OptionRow kPushOptions[] = {
+    {"--flatten", nullptr, "push the image's files as one layer, with a digest of its own"},
+    {"--platform", "OS/ARCH[/VARIANT]", "of an archive for several platforms, push this one"},
+    {"-q,--quiet", nullptr, "print only the digest"},
+};
+inline constexpr char kPushHelp[] =
+    "IMAGE is an image of the user's store or of the node's public ones, an archive (oci-archive:FILE, docker-archive:FILE, oci:DIR,\n"
+    "podman://NAME), or a .sqsh or .sif file or a directory. NAME is what it is called at the registry; without it, IMAGE.\n"
+    "Blobs that are there are not sent, and an upload goes on after a broken connection. Prints the digest.\n\n"
+    "Images of a registry and archives keep their digest: what the store has converted is copied from the registry it came from.\n"
+    "Files, directories and what was imported from them are pushed as one layer, as with --flatten.\n\n"
+    "examples:\n"
+    "  scontainer push ./app.sqsh registry.example.org/team/app:1.4\n"
+    "  scontainer push debian:12 registry.example.org/mirror/debian:12\n";
+
 inline constexpr OptionRow kLoginOptions[] = {
     {"-u,--username", "USER", "user name (default: prompt)"},
     {"--no-check", nullptr, "store the credentials without checking them"},

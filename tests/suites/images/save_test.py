@@ -268,6 +268,20 @@ def the_same_changes_give_the_same_file_with_a_date_of_their_own(cluster):
 
 
 @test
+def what_was_saved_is_pushed_and_runs_as_an_image_of_the_registry(cluster):
+    here, there = place(cluster, "pushed.sqsh")
+    saved(cluster.bash("mkdir /made; echo saved and pushed >/made/file", *ON, f"--container-save={there}", image=below(cluster)), there)
+    name = "registry:5000/suites/pushed-by-alice:1"
+    done = cluster.run("scontainer", "push", there, name)
+    done.good()
+    expect(done.out.startswith("sha256:") and "pushed " + name in done.err, "it does not say what it has pushed", done)
+    cluster.bash('cat /made/file; echo "$FROM_IMAGE"; pwd', "-w", "node02", image=name).good("saved and pushed\ntwo words\n/data/work dir")
+    again = cluster.run("scontainer", "push", there, name)
+    again.good()
+    expect("2 were there" in again.err and again.out == done.out, "it was sent again", again)
+
+
+@test
 def a_saver_that_is_killed_is_told_with_one_line(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "saver.sqsh")
     step = cluster.start_srun(*ON, f"--container-save={there}", "sh", "-c", "echo up; read end || :", stdin=OPEN)
