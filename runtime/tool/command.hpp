@@ -43,6 +43,7 @@ std::string command_help(const Command& command);
 
 Result<int> run_pull(const Arguments& arguments);
 Result<int> run_images(const Arguments& arguments);
+Result<int> run_catalogue(const Arguments& arguments);
 Result<int> run_inspect(const Arguments& arguments);
 Result<int> run_rm(const Arguments& arguments);
 Result<int> run_gc(const Arguments& arguments);

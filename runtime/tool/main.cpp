@@ -26,6 +26,8 @@ constexpr unsigned kAny = 1U << 20;
 const Command kCommands[] = {
     {"pull", "IMAGE...", "pull images", kPullHelp, kPullOptions, 1, kAny, false, 1, run_pull},
     {"images", "", "list images of the user and the node", kImagesHelp, kImagesOptions, 0, 0, false, 1, run_images},
+    {"catalogue", "[NAME]", "list the images that the site recommends", kCatalogueHelp, kCatalogueOptions, 0, 1, false, 1,
+     run_catalogue},
     {"inspect", "IMAGE", "show configuration and contents of an image", kInspectHelp, kInspectOptions, 1, 1, false, 1,
      run_inspect},
     {"rm", "IMAGE...", "remove images", kRmHelp, kRmOptions, 1, kAny, false, 1, run_rm},

@@ -38,12 +38,22 @@ inline constexpr char kImagesHelp[] =
     "STORE is \"own\" for the user's images, \"site\" for those of the node. Private images of the node are not listed.\n"
     "For root and the service user also \"shared\": those of the shared store, by the repository they came from.\n";
 
+inline constexpr OptionRow kCatalogueOptions[] = {
+    {"--json", nullptr, "print JSON"},
+};
+inline constexpr char kCatalogueHelp[] =
+    "With NAME, prints its image alone, for a command line.\n\n"
+    "examples:\n"
+    "  scontainer catalogue\n"
+    "  srun --container-image=\"$(scontainer catalogue pytorch)\" python3 train.py\n";
+
 inline constexpr OptionRow kInspectOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kInspectHelp[] =
-    "IMAGE is a name or the prefix of a digest. Shows the configuration, the layers, and versions found in the image's files:\n"
-    "operating system, libc, CUDA, MPI, PMIx, UCX, NCCL. Nothing in the image is executed.\n\n"
+    "IMAGE is a name, the prefix of a digest, or the path of a .sqsh or .sif file or a directory. Shows the configuration, labels,\n"
+    "layers, and versions found in the image's files: operating system, libc, CUDA and the driver it needs, MPI, PMIx, UCX, NCCL,\n"
+    "Python, frameworks. Nothing in the image is executed.\n\n"
     "examples:\n"
     "  scontainer inspect nvcr.io/nvidia/pytorch:24.03-py3\n"
     "  scontainer inspect --json debian:12 | jq .facts.os\n";

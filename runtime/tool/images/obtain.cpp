@@ -88,6 +88,12 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   }
   auto fetched = SPC_TRY(image_of(store.get(), *digest));
   fetched.names.push_back({image.canonical(), *digest, 0});
+  const auto user = setting_values(fetched.record->settings, "user");
+  if (!user.empty() && is_other_user(user.front()) && (!there || there->digest != *digest)) {
+    display.write(LogLevel::warning,
+                  formatted("the image's USER {} is not used: its programs run as you, and cannot read what only that user may",
+                            in_quotes(user.front())));
+  }
   return ObtainedImage{std::move(store), std::move(fetched)};
 }
 
