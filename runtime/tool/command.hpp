@@ -43,6 +43,7 @@ std::string command_help(const Command& command);
 
 Result<int> run_pull(const Arguments& arguments);
 Result<int> run_images(const Arguments& arguments);
+Result<int> run_catalogue(const Arguments& arguments);
 Result<int> run_inspect(const Arguments& arguments);
 Result<int> run_rm(const Arguments& arguments);
 Result<int> run_gc(const Arguments& arguments);
@@ -52,6 +53,7 @@ Result<int> run_shell(const Arguments& arguments);
 Result<int> run_exec(const Arguments& arguments);
 Result<int> run_import(const Arguments& arguments);
 Result<int> run_export(const Arguments& arguments);
+Result<int> run_push(const Arguments& arguments);
 Result<int> run_login(const Arguments& arguments);
 Result<int> run_logout(const Arguments& arguments);
 Result<int> run_info(const Arguments& arguments);

@@ -137,6 +137,40 @@ std::string ucx_of(int root, const Libraries& libraries, const std::string& pkgc
   return version.empty() ? libraries.version("libucp") : version;
 }
 
+/// What a Python package's directory of metadata is of: `torch-2.3.0+cu121.dist-info`.
+struct Framework {
+  std::string_view package;
+  std::string_view name;
+};
+constexpr Framework kFrameworks[] = {{"torch", "PyTorch"},       {"tensorflow", "TensorFlow"}, {"jax", "JAX"},
+                                     {"jaxlib", "jaxlib"},       {"horovod", "Horovod"},       {"deepspeed", "DeepSpeed"},
+                                     {"lightning", "Lightning"}, {"mpi4py", "mpi4py"}};
+
+void note_framework(std::map<std::string, std::string>& found, std::string_view directory) {
+  const std::size_t dash = directory.find('-');
+  const bool is_metadata = directory.ends_with(".dist-info") || directory.ends_with(".egg-info");
+  if (dash == std::string_view::npos || !is_metadata) return;
+  const std::string_view version = directory.substr(dash + 1, directory.rfind('.') - dash - 1);
+  for (const Framework& framework : kFrameworks) {
+    if (directory.substr(0, dash) == framework.package)
+      found[std::string(framework.name)] = version.substr(0, version.find("-py"));
+  }
+}
+
+std::string listed(const std::map<std::string, std::string>& frameworks) {
+  std::string text;
+  for (const auto& [name, version] : frameworks) text += (text.empty() ? "" : ", ") + name + " " + version;
+  return text;
+}
+
+/// The oldest driver on which programs of this CUDA run, by minor version compatibility: NVIDIA's CUDA Compatibility, table 1.
+std::string driver_for(const std::string& cuda) {
+  if (cuda.starts_with("13.")) return "580 or newer";
+  if (cuda.starts_with("12.")) return "525.60.13 or newer";
+  if (cuda.starts_with("11.")) return "450.80.02 or newer";
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<Fact>> facts_of(int root) {
@@ -144,9 +178,13 @@ Result<std::vector<Fact>> facts_of(int root) {
   std::string musl;
   std::string ucx_pkgconfig;
   std::string python;
+  std::map<std::string, std::string> frameworks;
   SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
-    if (S_ISDIR(entry.status.st_mode)) return {};
     const std::string_view name = entry.name;
+    if (S_ISDIR(entry.status.st_mode)) {
+      note_framework(frameworks, name);
+      return {};
+    }
     libraries.note(entry.path);
     if (name.starts_with("ld-musl-")) musl = entry.path;
     if (name == "ucx.pc") ucx_pkgconfig = entry.path;
@@ -176,6 +214,8 @@ Result<std::vector<Fact>> facts_of(int root) {
                                     : ucx_of(root, libraries, ucx_pkgconfig)},
       {"nccl", either(first_package(packages, {"libnccl2"}), "libnccl")},
       {"python", python},
+      {"frameworks", listed(frameworks)},
+      {"driver", driver_for(libraries.version("libcudart"))},
   };
 }
 

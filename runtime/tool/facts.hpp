@@ -9,7 +9,8 @@ namespace spc::tool {
 
 /// A relevant property of an image: `{"cuda", "12.4.99"}`.
 struct Fact {
-  std::string what;   ///< os, libc, cuda, cudnn, mpi, pmix, srun (the option this MPI needs), ucx, nccl, python
+  std::string what;   ///< os, libc, cuda, cudnn, mpi, pmix, srun (the option this MPI needs), ucx, nccl, python, frameworks,
+                      ///< driver (what this CUDA needs of the node)
   std::string value;  ///< empty: not present
 };
 

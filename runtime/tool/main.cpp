@@ -26,6 +26,8 @@ constexpr unsigned kAny = 1U << 20;
 const Command kCommands[] = {
     {"pull", "IMAGE...", "pull images", kPullHelp, kPullOptions, 1, kAny, false, 1, run_pull},
     {"images", "", "list images of the user and the node", kImagesHelp, kImagesOptions, 0, 0, false, 1, run_images},
+    {"catalogue", "[NAME]", "list the images that the site recommends", kCatalogueHelp, kCatalogueOptions, 0, 1, false, 1,
+     run_catalogue},
     {"inspect", "IMAGE", "show configuration and contents of an image", kInspectHelp, kInspectOptions, 1, 1, false, 1,
      run_inspect},
     {"rm", "IMAGE...", "remove images", kRmHelp, kRmOptions, 1, kAny, false, 1, run_rm},
@@ -38,6 +40,7 @@ const Command kCommands[] = {
      run_exec},
     {"import", "FILE NAME", "import an image file", kImportHelp, kImportOptions, 2, 2, false, 1, run_import},
     {"export", "IMAGE FILE", "write an image to a file", kExportHelp, kExportOptions, 2, 2, false, 1, run_export},
+    {"push", "IMAGE [NAME]", "push an image to a registry", kPushHelp, kPushOptions, 1, 2, false, 1, run_push},
     {"login", "[REGISTRY]", "store credentials for a registry", kLoginHelp, kLoginOptions, 0, 1, false, 1, run_login},
     {"logout", "[REGISTRY]", "remove credentials for a registry", "", kNoOptions, 0, 1, false, 1, run_logout},
     {"version", "", "print the version", "", kNoOptions, 0, 0, false, 1, run_version},

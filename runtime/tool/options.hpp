@@ -15,16 +15,21 @@ inline constexpr OptionRow kPullOptions[] = {
     {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
     {"--digest", nullptr, "print the digest the registry has now, without pulling"},
     {"--shared", nullptr, "pull into the site's shared store only: as root or the service user"},
+    {"-o,--output", "FILE", "write an oras:// or https:// image to FILE, as it is"},
+    {"-f,--force", nullptr, "overwrite FILE"},
     {"-q,--quiet", nullptr, "print only the digest"},
     {"-v,--verbose", nullptr, "print a timing breakdown"},
 };
 inline constexpr char kPullHelp[] =
     "Images of a user go to ~/.local/share/spank-container, images of root to the node's store.\n"
-    "Prints the digest of each image. With --shared nodes find it in the shared store: public images only.\n\n"
+    "Prints the digest of each image. With --shared nodes find it in the shared store: public images only.\n"
+    "IMAGE may also be a SIF or squashfs file: an artifact of a registry, oras://NAME, or https://HOST/FILE[#sha256=HEX]. Such an image\n"
+    "is kept as it is until pulled with --pull=always. For jobs, write it to a file: --output.\n\n"
     "examples:\n"
     "  scontainer pull debian:12\n"
     "  scontainer pull registry.example.org/team/app:1.4 nvcr.io/nvidia/pytorch:24.03-py3\n"
-    "  scontainer pull --platform=linux/arm64 debian:12\n";
+    "  scontainer pull --platform=linux/arm64 debian:12\n"
+    "  scontainer pull --output=lolcow.sif oras://ghcr.io/apptainer/lolcow\n";
 
 inline constexpr OptionRow kImagesOptions[] = {
     {"--json", nullptr, "print JSON"},
@@ -33,12 +38,22 @@ inline constexpr char kImagesHelp[] =
     "STORE is \"own\" for the user's images, \"site\" for those of the node. Private images of the node are not listed.\n"
     "For root and the service user also \"shared\": those of the shared store, by the repository they came from.\n";
 
+inline constexpr OptionRow kCatalogueOptions[] = {
+    {"--json", nullptr, "print JSON"},
+};
+inline constexpr char kCatalogueHelp[] =
+    "With NAME, prints its image alone, for a command line.\n\n"
+    "examples:\n"
+    "  scontainer catalogue\n"
+    "  srun --container-image=\"$(scontainer catalogue pytorch)\" python3 train.py\n";
+
 inline constexpr OptionRow kInspectOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kInspectHelp[] =
-    "IMAGE is a name or the prefix of a digest. Shows the configuration, the layers, and versions found in the image's files:\n"
-    "operating system, libc, CUDA, MPI, PMIx, UCX, NCCL. Nothing in the image is executed.\n\n"
+    "IMAGE is a name, the prefix of a digest, or the path of a .sqsh or .sif file or a directory. Shows the configuration, labels,\n"
+    "layers, and versions found in the image's files: operating system, libc, CUDA and the driver it needs, MPI, PMIx, UCX, NCCL,\n"
+    "Python, frameworks. Nothing in the image is executed.\n\n"
     "examples:\n"
     "  scontainer inspect nvcr.io/nvidia/pytorch:24.03-py3\n"
     "  scontainer inspect --json debian:12 | jq .facts.os\n";
@@ -129,6 +144,21 @@ inline constexpr char kExportHelp[] =
     "examples:\n"
     "  scontainer export debian:12 debian.sqsh\n"
     "  scontainer export debian:12 oci-archive:debian.tar\n";
+
+inline constexpr OptionRow kPushOptions[] = {
+    {"--flatten", nullptr, "push the image's files as one layer, with a digest of its own"},
+    {"--platform", "OS/ARCH[/VARIANT]", "of an archive for several platforms, push this one"},
+    {"-q,--quiet", nullptr, "print only the digest"},
+};
+inline constexpr char kPushHelp[] =
+    "IMAGE is an image of the user's store or of the node's public ones, an archive (oci-archive:FILE, docker-archive:FILE, oci:DIR,\n"
+    "podman://NAME), or a .sqsh or .sif file or a directory. NAME is what it is called at the registry; without it, IMAGE.\n"
+    "Blobs that are there are not sent, and an upload goes on after a broken connection. Prints the digest.\n\n"
+    "Images of a registry and archives keep their digest: what the store has converted is copied from the registry it came from.\n"
+    "Files, directories and what was imported from them are pushed as one layer, as with --flatten.\n\n"
+    "examples:\n"
+    "  scontainer push ./app.sqsh registry.example.org/team/app:1.4\n"
+    "  scontainer push debian:12 registry.example.org/mirror/debian:12\n";
 
 inline constexpr OptionRow kLoginOptions[] = {
     {"-u,--username", "USER", "user name (default: prompt)"},

@@ -8,13 +8,14 @@ import ssl
 import struct
 import socket
 import threading
+import urllib.parse
 
 
 class Repository:
     """`hooks` are asked in turn: each gets (handler, kind, name) and answers True if it dealt with the request."""
 
     def __init__(self):
-        self.manifests, self.blobs, self.hooks = {}, {}, []
+        self.manifests, self.blobs, self.hooks, self.uploads = {}, {}, [], {}
 
     def add(self, image, *tags):
         for name in (*tags, image.digest):
@@ -41,6 +42,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.do_GET()
 
+    do_PATCH = do_PUT = do_POST
+
     def do_GET(self):
         server = self.server
         with server.lock:
@@ -52,6 +55,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if listed and listed[1] in server.repositories:
             tags = [name for name in server.repositories[listed[1]].manifests if ":" not in name]
             return self.answer_json(200, json.dumps({"name": listed[1], "tags": tags}))
+        if server.takes_pushes and (match := re.fullmatch(r"/v2/(.+)/blobs/uploads/([^?]*)(\?.*)?", self.path)):
+            return self.take_blob(server.repositories.setdefault(match[1], Repository()), match[1], match[2],
+                                  dict(urllib.parse.parse_qsl((match[3] or "?")[1:])))
         match = re.fullmatch(r"/v2/(.+)/(manifests|blobs)/([^/]+)", self.path)
         repository = server.repositories.get(match[1]) if match else None
         if repository is None:
@@ -60,7 +66,45 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for hook in list(repository.hooks):
             if hook(self, kind, name):
                 return
+        if server.takes_pushes and self.command == "PUT" and kind == "manifests":
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            import oci
+            repository.add_document(self.headers["Content-Type"], data, name, oci.digest(data))
+            return self.answer(201, extra={"Location": self.path})
         self.serve(repository, kind, name)
+
+    def take_blob(self, repository, name, upload, query):
+        """As the distribution specification has it. A hook is asked with the kind `uploads` and the method, before a byte is read."""
+        import oci
+        for hook in list(repository.hooks):
+            if hook(self, "uploads", self.command):
+                return
+        if self.command == "POST":
+            source = self.server.repositories.get(query.get("from"))
+            if source and query.get("mount") in source.blobs:
+                repository.blobs[query["mount"]] = source.blobs[query["mount"]]
+                return self.answer(201, extra={"Location": f"/v2/{name}/blobs/{query['mount']}"})
+            upload = f"upload{len(repository.uploads)}"
+            repository.uploads[upload] = bytearray()
+        if upload not in repository.uploads:
+            return self.answer_json(404, '{"errors":[{"code":"BLOB_UPLOAD_UNKNOWN","message":"upload unknown"}]}')
+        there = repository.uploads[upload]
+        begin = re.fullmatch(r"(\d+)-(\d+)", self.headers.get("Content-Range", ""))
+        if begin and int(begin[1]) != len(there):
+            return self.answer(416, extra={"Location": f"/v2/{name}/blobs/uploads/{upload}", "Range": f"0-{max(len(there) - 1, 0)}"})
+        left = int(self.headers.get("Content-Length", 0))
+        while left > 0 and (piece := self.rfile.read1(min(left, 1 << 16))):
+            there += piece
+            left -= len(piece)
+        if left > 0:
+            return None
+        place = {"Location": f"/v2/{name}/blobs/uploads/{upload}", "Range": f"0-{max(len(there) - 1, 0)}"}
+        if self.command != "PUT":
+            return self.answer(204 if self.command == "GET" else 202, extra=place)
+        if oci.digest(bytes(there)) != query["digest"]:
+            return self.answer_json(400, '{"errors":[{"code":"DIGEST_INVALID","message":"digest is invalid"}]}')
+        repository.blobs[query["digest"]] = bytes(repository.uploads.pop(upload))
+        return self.answer(201, extra={"Location": f"/v2/{name}/blobs/{query['digest']}"})
 
     def serve(self, repository, kind, name):
         if kind == "manifests":
@@ -116,6 +160,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def __init__(self, certificate=None, address="127.0.0.1"):
         super().__init__((address, 0), Handler)
         self.repositories, self.paths, self.requests, self.lock = {}, [], [], threading.Lock()
+        self.takes_pushes = False
         self.port = self.server_address[1]
         self.name = f"{address}:{self.port}"
         if certificate:

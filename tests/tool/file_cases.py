@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 
@@ -79,6 +80,32 @@ def test_an_oci_archive_goes_out_and_comes_back():
     subprocess.run(["skopeo", "inspect", f"oci-archive:{path('out.tar')}"], stdout=subprocess.DEVNULL, check=True)
     user("import", "oci-archive:out.tar", "localhost/back:1").succeeds("sha256:")
     assert user("inspect", "--json", "localhost/back:1").json()["config"]["config"]["WorkingDir"] == "/srv"
+
+
+def test_the_same_image_gives_the_same_bytes():
+    name = image("same/bytes", [{f"dir{n % 7}/file{n}": bytes([n % 251]) * (n * 37) for n in range(300)}, {"dir1/.wh.file1": b"", "etc/x": b"x"}])
+    for one in (name, base()):
+        user("pull", one).succeeds()
+        for ending in ("sqsh", "tar"):
+            for number in (1, 2):
+                user("export", "--force", one, f"same{number}.{ending}").succeeds()
+            subprocess.run(["cmp", path(f"same1.{ending}"), path(f"same2.{ending}")], check=True)
+    user("export", "--force", base(), "old.sqsh", SOURCE_DATE_EPOCH="1000000000").succeeds()
+    times = subprocess.run(["unsquashfs", "-lls", "-UTC", path("old.sqsh")], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert " 2001-09-09 01:46 squashfs-root/etc/rc" in times and not re.search(r" 20[2-9]\d-\d\d-\d\d ", times), times[:2000]
+    user("export", "--force", base(), "old.tar", SOURCE_DATE_EPOCH="1000000000").succeeds()
+    with tarfile.open(path("old.tar")) as archive:
+        layer = max(archive.getmembers(), key=lambda member: member.size)
+        with tarfile.open(fileobj=archive.extractfile(layer)) as tree:
+            assert max(member.mtime for member in tree) == 1000000000
+
+
+def test_a_squashfs_becomes_an_archive_with_its_settings():
+    user("pull", base()).succeeds()
+    user("export", "--force", base(), "with-settings.sqsh").succeeds()
+    user("export", "--force", "./with-settings.sqsh", "with-settings.tar").succeeds()
+    user("import", "oci-archive:with-settings.tar", "localhost/with-settings:1").succeeds()
+    user("run", "-q", "localhost/with-settings:1", "sh", "-c", "pwd; echo $GREETER").succeeds("/workspace\nbase\n")
 
 
 def test_a_directory_is_run_as_it_is_and_not_imported():

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import pty
 import select
 import signal
@@ -71,13 +72,51 @@ def test_inspect_says_what_is_in_an_image():
         "etc/os-release": b'NAME=Toy\nPRETTY_NAME="Toy Linux 7"\n', "var/lib/dpkg/status": status,
         lib + "libnccl.so.2.19.3": b"x", lib + "libcudart.so.12.4.99": b"x", lib + "libucp.so.0.0.0": b"x",
         lib + "pkgconfig/ucx.pc": b"Name: ucx\nVersion: 1.15.0\n", lib + "libc.so.6": b"GNU C Library stable release version 2.36.\n",
-        "usr/bin/python3.11": b"x"}, {"empty": b""}])
+        "usr/bin/python3.11": b"x", "usr/lib/python3.11/site-packages/torch-2.3.0+cu121.dist-info/METADATA": b"x",
+        "opt/jax-0.4.26.dist-info/METADATA": b"x", "opt/torchvision-0.1.dist-info/METADATA": b"x"}, {"empty": b""}])
     user("pull", name).succeeds()
     found = user("inspect", "--json", name).json()
     assert found["facts"] == {"os": "Toy Linux 7", "libc": "glibc 2.36", "cuda": "12.4.99", "cudnn": None, "mpi": "Open MPI 4.1.4",
-                              "pmix": "4.2.2", "srun": "--mpi=pmix", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11"}, found["facts"]
+                              "pmix": "4.2.2", "srun": "--mpi=pmix", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11",
+                              "frameworks": "JAX 0.4.26, PyTorch 2.3.0+cu121", "driver": "525.60.13 or newer"}, found["facts"]
     assert found["config"]["config"]["WorkingDir"] == "/srv" and len(found["layers"]) == 2
     user("inspect", found["digest"][7:15]).succeeds("Toy Linux 7", "12.4.99", "/srv")
+
+
+def test_the_sites_catalogue_is_listed():
+    name = image("catalogued", [{"etc/hello": b"x"}])
+    assert user("catalogue").succeeds().out == "NAME  IMAGE  DESCRIPTION\n"
+    assert "DESCRIPTION" not in user("images").succeeds().out
+    os.makedirs("/etc/spank-container/catalogue.d")
+    entry = "/etc/spank-container/catalogue.d/toy.toml"
+    try:
+        machine.write(entry, f'image = "{name}"\ndescription = "a toy, for tests"\n')
+        machine.write("/etc/spank-container/catalogue.d/README", "not an image")
+        user("catalogue").succeeds(f"toy   {name}  a toy, for tests\n")
+        assert user("catalogue", "--json").json() == [{"name": "toy", "image": name, "description": "a toy, for tests"}]
+        user("pull", user("catalogue", "toy").succeeds().out.strip()).succeeds()
+        user("images").succeeds("DESCRIPTION", "a toy, for tests")
+        assert [one["description"] for one in user("images", "--json").json() if "description" in one] == ["a toy, for tests"]
+        user("catalogue", "none").fails(1, 'no image "none" in the site\'s catalogue')
+        machine.write(entry, 'imgae = "x"\n')
+        user("catalogue").fails(1, "toy.toml", '"imgae" is no key')
+        user("images").succeeds("catalogued:1")
+    finally:
+        shutil.rmtree("/etc/spank-container/catalogue.d")
+
+
+def test_a_user_of_the_image_and_its_labels_are_told():
+    made = oci.Image([oci.Layer({"etc/hello": b"x"})])
+    made.config["config"] |= {"User": "app:app", "Labels": {"org.opencontainers.image.source": "https://example.org/app"}}
+    made.seal()
+    registry.repository("of-app", made)
+    name = f"{registry.name}/of-app:1"
+    told = 'warning: the image\'s USER "app:app" is not used'
+    assert told in user("pull", name).succeeds().err
+    assert told not in user("pull", name).succeeds().err
+    user("inspect", name).succeeds("user         app:app (not used: containers run as the user who starts them)\n",
+                                   "label        org.opencontainers.image.source=https://example.org/app\n")
+    assert user("inspect", "--json", name).json()["labels"] == {"org.opencontainers.image.source": "https://example.org/app"}
 
 
 def test_signatures_count_in_every_store_and_inspect_names_the_key():

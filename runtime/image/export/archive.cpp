@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <ctime>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,9 +59,7 @@ class Writer {
       const ssize_t got = ::pread(file, buffer.data(), count, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::from_errno(errno, "read " + in_quotes("/" + path));
-      if (got == 0)
-        return Error(ErrorKind::corrupt,
-                     formatted("read {}: shorter than stated", in_quotes("/" + path)));
+      if (got == 0) return Error(ErrorKind::corrupt, formatted("read {}: shorter than stated", in_quotes("/" + path)));
       SPC_TRY(data(buffer.data(), static_cast<std::size_t>(got)));
       offset += static_cast<std::uint64_t>(got);
       size -= static_cast<std::uint64_t>(got);
@@ -152,9 +152,18 @@ Result<void> write_regular(Writer& writer, const TreeEntry& found, archive_entry
 /// By both numbers: overlayfs shows a device for each layer, and files of different layers have the same inode number.
 using Linked = std::map<std::pair<dev_t, ino_t>, std::string>;
 
-Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked) {
+/// $SOURCE_DATE_EPOCH in seconds since 1970: reproducible-builds.org has what it means.
+std::int64_t latest_time() {
+  const char* const text = std::getenv("SOURCE_DATE_EPOCH");
+  std::int64_t seconds = 0;
+  const char* const end = text == nullptr ? nullptr : text + std::strlen(text);
+  if (end == nullptr || std::from_chars(text, end, seconds).ptr != end || end == text) return INT64_MAX;
+  return seconds;
+}
+
+Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked, std::int64_t time) {
   const struct stat& status = found.status;
-  const auto entry = new_entry(found.path, status.st_mode, status.st_mtim.tv_sec);
+  const auto entry = new_entry(found.path, status.st_mode, time);
   if (S_ISDIR(status.st_mode) || S_ISFIFO(status.st_mode)) return writer.begin(entry.get());
   if (S_ISLNK(status.st_mode)) {
     std::string target(static_cast<std::size_t>(status.st_size) + 4096, '\0');
@@ -183,13 +192,17 @@ Result<void> write_tree(int root, const std::vector<AddedFile>& added, const Byt
   for (const auto& file : added) replaced.insert(file.path);
   Linked linked;
   bool has_etc = false;
+  const std::int64_t latest = latest_time();
+  std::int64_t youngest = std::min<std::int64_t>(latest, 0);
   SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
     has_etc = has_etc || entry.path == "etc";
     if (replaced.contains(entry.path)) return {};
-    return write_one(writer, entry, linked);
+    const std::int64_t time = std::min<std::int64_t>(entry.status.st_mtim.tv_sec, latest);
+    youngest = std::max(youngest, time);
+    return write_one(writer, entry, linked, time);
   }));
-  if (!has_etc && !added.empty()) SPC_TRY(writer.begin(new_entry("etc", S_IFDIR | 0755, 0).get()));
-  for (const auto& file : added) SPC_TRY(write_text(writer, file, ::time(nullptr)));
+  if (!has_etc && !added.empty()) SPC_TRY(writer.begin(new_entry("etc", S_IFDIR | 0755, youngest).get()));
+  for (const auto& file : added) SPC_TRY(write_text(writer, file, youngest));
   return writer.finish();
 }
 

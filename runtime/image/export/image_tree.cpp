@@ -24,22 +24,23 @@ Result<void> walk(UniqueFd directory, const std::string& path, int depth,
   DirectoryReader entries(std::move(directory));
   const int here = entries.descriptor();
   std::vector<std::string> directories;
-  while (entries.next()) {
-    TreeEntry found{.path = path + entries.c_name(), .directory = here, .name = entries.c_name(), .status = {}};
-    if (::fstatat(here, entries.c_name(), &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
-      return Error::from_errno(errno, formatted("look at {} in the image", in_quotes("/" + found.path)));
-    }
-    SPC_TRY(visit(found));
-    if (S_ISDIR(found.status.st_mode)) directories.emplace_back(entries.name());
-  }
+  std::vector<std::string> names;
+  while (entries.next()) names.emplace_back(entries.name());
   if (entries.error() != 0) {
     return Error::from_errno(entries.error(), formatted("read directory {} of the image", in_quotes("/" + path)));
   }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    TreeEntry found{.path = path + name, .directory = here, .name = name.c_str(), .status = {}};
+    if (::fstatat(here, name.c_str(), &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
+      return Error::from_errno(errno, formatted("look at {} in the image", in_quotes("/" + found.path)));
+    }
+    SPC_TRY(visit(found));
+    if (S_ISDIR(found.status.st_mode)) directories.push_back(name);
+  }
   for (const std::string& name : directories) {
     UniqueFd next(::openat(here, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!next)
-      return Error::from_errno(
-          errno, formatted("open directory {} of the image", in_quotes("/" + path + name)));
+    if (!next) return Error::from_errno(errno, formatted("open directory {} of the image", in_quotes("/" + path + name)));
     SPC_TRY(walk(std::move(next), path + name + "/", depth + 1, visit));
   }
   return {};

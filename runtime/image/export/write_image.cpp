@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "base/file.hpp"
 #include "base/sha256.hpp"
 #include "image/export/tar_member.hpp"
+#include "image/export/zstd_sink.hpp"
 #include "image/layer/worker/layer_process.hpp"
 #include "image/reference/request.hpp"
 #include "image/registry/json.hpp"
@@ -48,6 +50,39 @@ Json config_for(const std::string& text, const std::string& settings, const Dige
   return config;
 }
 
+struct WrittenLayer {
+  Digest digest;  ///< of what was written
+  Digest diff_id;
+  std::uint64_t size = 0;
+  const char* type = "application/vnd.oci.image.layer.v1.tar";
+};
+
+/// The tree as one layer, from where `file` stands.
+Result<WrittenLayer> write_layer(int root, bool compressed, int file, const WriteProgress& progress) {
+  WrittenLayer layer;
+  Sha256 content;
+  Sha256 blob;
+  std::uint64_t read = 0;
+  const ByteSink to_file = [&](const void* bytes, std::size_t count) {
+    const auto piece = std::span(static_cast<const std::byte*>(bytes), count);
+    blob.update(piece);
+    layer.size += count;
+    return write_all(file, piece);
+  };
+  std::optional<ZstdSink> smaller;
+  if (compressed) smaller.emplace(to_file);
+  SPC_TRY(write_tree(root, {}, [&](const void* bytes, std::size_t count) {
+    content.update(std::span(static_cast<const std::byte*>(bytes), count));
+    if (progress) progress(read += count);
+    return smaller ? smaller->write(bytes, count) : to_file(bytes, count);
+  }));
+  if (smaller) SPC_TRY(smaller->finish());
+  layer.digest = blob.finish();
+  layer.diff_id = content.finish();
+  if (compressed) layer.type = "application/vnd.oci.image.layer.v1.tar+zstd";
+  return layer;
+}
+
 }  // namespace
 
 ImageTarget parse_image_target(const std::string& text) {
@@ -70,36 +105,26 @@ Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int f
   return written;
 }
 
-Result<void> write_oci_archive(int root, const std::string& image_config, const std::string& settings, const std::string& name,
-                               int file, const WriteProgress& progress) {
+Result<void> write_oci_archive(int root, const OciImage& image, int file, const WriteProgress& progress) {
   // The layer goes where it will stay, and its header, which has the digest, is written when that is known.
   if (::lseek(file, static_cast<off_t>(kTarHeaderBytes), SEEK_SET) < 0) return Error::from_errno(errno, "write the archive");
-  Sha256 hash;
-  std::uint64_t size = 0;
-  SPC_TRY(write_tree(root, {}, [&](const void* bytes, std::size_t count) {
-    const auto piece = std::span(static_cast<const std::byte*>(bytes), count);
-    hash.update(piece);
-    size += count;
-    if (progress) progress(size);
-    return write_all(file, piece);
-  }));
-  const Digest layer = hash.finish();
-  SPC_TRY(write_all(file, tar_padding(size)));
-  const std::string header = tar_header(blob_path(layer), size);
+  const WrittenLayer layer = SPC_TRY(write_layer(root, image.compressed, file, progress));
+  SPC_TRY(write_all(file, tar_padding(layer.size)));
+  const std::string header = tar_header(blob_path(layer.digest), layer.size);
   if (::pwrite(file, header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) {
     return Error::from_errno(errno, "write the archive");
   }
 
-  const std::string config = config_for(image_config, settings, layer).str();
+  const std::string config = config_for(image.config, image.settings, layer.diff_id).str();
   const Digest config_digest = Sha256::of(config);
   constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
   const Json manifest{{"schemaVersion", 2},
                       {"mediaType", kManifest},
                       {"config", descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size())},
-                      {"layers", Json::array({descriptor("application/vnd.oci.image.layer.v1.tar", layer, size)})}};
+                      {"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}};
   const std::string manifest_text = manifest.str();
   Json entry = descriptor(kManifest, Sha256::of(manifest_text), manifest_text.size());
-  entry["annotations"] = Json{{"org.opencontainers.image.ref.name", name}};
+  entry["annotations"] = Json{{"org.opencontainers.image.ref.name", image.name}};
   const Json index{{"schemaVersion", 2}, {"manifests", Json::array({entry})}};
   const std::pair<std::string, std::string> members[] = {{blob_path(config_digest), config},
                                                          {blob_path(Sha256::of(manifest_text)), manifest_text},

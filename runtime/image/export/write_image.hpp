@@ -27,10 +27,16 @@ ImageTarget parse_image_target(const std::string& text);
 Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int file, unsigned workers,
                             const std::string& layer_writer, const WriteProgress& progress = {});
 
+/// What an OCI image says beside its files.
+struct OciImage {
+  std::string config;       ///< the image configuration; empty: made from `settings`
+  std::string settings;     ///< records `key=value\0`
+  std::string name;         ///< of the image in the archive
+  bool compressed = false;  ///< the layer is a zstd file: to be sent somewhere
+};
+
 /// The same tree as an OCI image layout with one layer, in a tar archive: for skopeo, podman, docker load and others.
-/// `config`: the image configuration; empty: made from `settings`, records `key=value\0`. `name`: the image's name in
-/// the archive.
-Result<void> write_oci_archive(int root, const std::string& config, const std::string& settings, const std::string& name,
-                               int file, const WriteProgress& progress = {});
+/// The same tree gives the same bytes.
+Result<void> write_oci_archive(int root, const OciImage& image, int file, const WriteProgress& progress = {});
 
 }  // namespace spc

@@ -84,8 +84,9 @@ Result<void> refuse_other_forms(std::string_view text) {
   if (is_word && (behind.starts_with("://") || scheme == "file")) {
     auto error = Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
     if (scheme == "http" || scheme == "https") {
-      return std::move(error).hint("a URL is not an image name: use docker://REGISTRY/NAME:TAG");
+      return std::move(error).hint("for an image in a registry use docker://REGISTRY/NAME:TAG; for a file, scontainer pull --output=FILE URL");
     }
+    if (scheme == "oras") return std::move(error).hint("fetch the file: scontainer pull --output=FILE oras://NAME, then use ./FILE");
     if (scheme == "file") return std::move(error).hint("use the path alone, for example /DIR/FILE");
     return std::move(error).hint(kAllForms);
   }

@@ -8,11 +8,11 @@
 
 #include "base/base64.hpp"
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "image/registry/json.hpp"
 
 namespace spc {
 namespace {
-
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -142,7 +142,7 @@ std::vector<Challenge> parse_challenges(std::string_view header) {
 }
 
 Result<HttpRequest> token_request(const Challenge& bearer, const std::string& repository, const std::string& registry_url,
-                                  const RegistrySecret* secret) {
+                                  const RegistrySecret* secret, const std::vector<std::string>& scopes) {
   const auto parameter = [&](const char* name) -> std::string {
     const auto found = bearer.parameters.find(name);
     return found == bearer.parameters.end() ? "" : found->second;
@@ -152,14 +152,13 @@ Result<HttpRequest> token_request(const Challenge& bearer, const std::string& re
   const std::string origin = is_text ? origin_of(realm) : "";
   if (origin.empty())
     return Error(ErrorKind::refused,
-                 formatted("names {} as its login server, which is not an http or https URL",
-                           in_quotes(realm)));
+                 formatted("names {} as its login server, which is not an http or https URL", in_quotes(realm)));
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {
-    return Error(ErrorKind::refused,
-                 formatted("its login server {} does not use https", in_quotes(realm)));
+    return Error(ErrorKind::refused, formatted("its login server {} does not use https", in_quotes(realm)));
   }
-  std::string scope = parameter("scope");
-  if (scope.empty() && !repository.empty()) scope = "repository:" + repository + ":pull";
+  std::vector<std::string> wanted = scopes;
+  if (wanted.empty()) wanted = {parameter("scope")};
+  if (wanted.front().empty() && !repository.empty()) wanted = {"repository:" + repository + ":pull"};
   std::string fields;
   const auto add = [&](const char* name, const std::string& value) {
     if (!value.empty()) fields += (fields.empty() ? "" : "&") + std::string(name) + "=" + escaped(value);
@@ -167,7 +166,8 @@ Result<HttpRequest> token_request(const Challenge& bearer, const std::string& re
   HttpRequest request;
   request.url = realm;
   add("service", parameter("service"));
-  add("scope", scope);
+  if (secret != nullptr && !secret->identity_token.empty()) wanted = {joined(wanted, " ")};
+  for (const std::string& scope : wanted) add("scope", scope);
   if (secret != nullptr && !secret->identity_token.empty()) {
     add("client_id", "spank-container");
     add("grant_type", "refresh_token");

@@ -22,12 +22,13 @@ struct Challenge {
 };
 std::vector<Challenge> parse_challenges(std::string_view header);
 
-/// The request to a login server: for the right to pull `repository`, or just for the login if that is empty. A realm
+/// The request to a login server: for `scopes`, or else what the registry names, or else the right to pull `repository`, or just
+/// for the login if that is empty. A realm
 /// that is neither https nor of the registry's own origin is refused: the request would be sent in clear text.
 /// Without a secret the token is anonymous. A password goes into the Authorization header of a GET, an identity
 /// token into a form (https://distribution.github.io/distribution/spec/auth/oauth/).
 Result<HttpRequest> token_request(const Challenge& bearer, const std::string& repository, const std::string& registry_url,
-                                  const RegistrySecret* secret);
+                                  const RegistrySecret* secret, const std::vector<std::string>& scopes = {});
 
 /// Whether a login server may receive the credentials for a registry: one
 ///  - of the registry's own origin,

@@ -105,6 +105,8 @@ void Fetch::request(const std::string& url) {
   http.url = url;
   http.head = request_.head;
   http.accept = request_.accept;
+  http.method = request_.method;
+  if (sends()) http.upload = request_.upload;
   if (at_home) {
     http.authorization = endpoint().authorization.text();
     used_secret_ = endpoint().authorized_by_user;
@@ -118,7 +120,7 @@ void Fetch::request(const std::string& url) {
 }
 
 HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> bytes) {
-  if (state_ == State::requesting && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
+  if (state_ == State::requesting && !sends() && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
   if (small_body_.size() + bytes.size() > kMaxSmallBody) {
     give_up_ = true;
     stopped_ = Error(ErrorKind::unavailable, "sends an endless response");
@@ -144,9 +146,8 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
   const std::uint64_t limit = request_.exact_size.value_or(request_.max_size);
   if (fresh.size() > limit - received_) {
     give_up_ = true;
-    stopped_ = Error(ErrorKind::corrupt,
-                     request_.exact_size ? formatted("is longer than the {} bytes expected", limit)
-                                         : formatted("is longer than {} bytes", limit));
+    stopped_ = Error(ErrorKind::corrupt, request_.exact_size ? formatted("is longer than the {} bytes expected", limit)
+                                                             : formatted("is longer than {} bytes", limit));
     return Take::stop;
   }
   if (!fresh.empty()) {
@@ -180,7 +181,11 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
     return try_again(Error(ErrorKind::unavailable, "does not support ranges"), std::nullopt);
   }
   if (head.status == 200 || head.status == 206) return complete(head);
+  if (sends() && head.status > 200 && head.status < 300) return complete(head);
   if (may_help(head) && log_in_with_secret(true)) return;
+  if (sends() && head.status != 403 && head.status != 404 && head.status != 416 && state_ != State::finished) {
+    return fail(Error(ErrorKind::refused, explain(head).what()));
+  }
   if (state_ != State::finished) fail(explain(head));
 }
 
@@ -189,33 +194,29 @@ void Fetch::leave_peer(const HttpHead& head, const HttpEnd& end) {
   if (end.kind != HttpEnd::Kind::complete) {
     result_ = stopped_ ? *stopped_ : Error(ErrorKind::unavailable, end.error->message());
   } else {
-    result_ = Error(head.status == 404 ? ErrorKind::not_found : ErrorKind::refused, formatted("answers with status {}", head.status));
+    result_ =
+        Error(head.status == 404 ? ErrorKind::not_found : ErrorKind::refused, formatted("answers with status {}", head.status));
   }
 }
 
 void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
   if (end.redirect.empty()) {
-    return fail(Error(ErrorKind::unavailable,
-                      formatted("redirects (status {}) without a location", head.status)));
+    return fail(Error(ErrorKind::unavailable, formatted("redirects (status {}) without a location", head.status)));
   }
   if (++redirects_ > kMaxRedirects) return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
   const std::string to = origin_of(end.redirect);
   if (to.empty())
-    return fail(Error(
-        ErrorKind::refused,
-        formatted("redirects to {}, which is not an http or https URL", in_quotes(end.redirect))));
-  if (url_.starts_with("https:") && !to.starts_with("https:")) {
     return fail(
-        Error(ErrorKind::refused,
-              formatted("redirects from https to {}, which is not encrypted", in_quotes(to))));
+        Error(ErrorKind::refused, formatted("redirects to {}, which is not an http or https URL", in_quotes(end.redirect))));
+  if (url_.starts_with("https:") && !to.starts_with("https:")) {
+    return fail(Error(ErrorKind::refused, formatted("redirects from https to {}, which is not encrypted", in_quotes(to))));
   }
   request(end.redirect);
 }
 
 void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
-    return fail(Error(ErrorKind::corrupt,
-                      formatted("has {} bytes instead of {}", received_, *request_.exact_size))
+    return fail(Error(ErrorKind::corrupt, formatted("has {} bytes instead of {}", received_, *request_.exact_size))
                     .hint("the registry or a proxy changed it"));
   }
   if (used_secret_) session_.access = session_.refused_anonymous ? Access::refused_to_anonymous : Access::not_known;
@@ -225,13 +226,12 @@ void Fetch::complete(const HttpHead& head) {
 
 void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wait, int cost) {
   if (endpoint().is_mirror) return leave_mirror(std::move(error), true);
+  if (request_.once) return fail(Error::with(ErrorKind::unavailable, 0, error.what(), error.advice()));
   if (received_ - tries_counted_from_ >= kProgress) tries_ = 1;
   tries_counted_from_ = received_;
-  if (tries_ >= kMaxTries)
-    return fail(std::move(error).hint(formatted("gave up after {} attempts", tries_)));
+  if (tries_ >= kMaxTries) return fail(std::move(error).hint(formatted("gave up after {} attempts", tries_)));
   if (asked_wait && *asked_wait > kLongestWait) {
-    return fail(
-        std::move(error).hint(formatted("retry after {} s as requested", asked_wait->count())));
+    return fail(std::move(error).hint(formatted("retry after {} s as requested", asked_wait->count())));
   }
   // 0.25, 1, 4 s, and up to half as much again, so that the nodes of a job do not come back at the same moment.
   auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));
@@ -244,8 +244,7 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   char seconds[16];
   std::snprintf(seconds, sizeof seconds, "%.3g", static_cast<double>(wait.count()) / 1000);
   session_.log.write(LogLevel::info,
-                     formatted("{}: retrying in {} s ({} of {})", about(std::move(error)).message(),
-                               seconds, tries_, kMaxTries));
+                     formatted("{}: retrying in {} s ({} of {})", about(std::move(error)).message(), seconds, tries_, kMaxTries));
 }
 
 void Fetch::fail(Error error) {
@@ -258,12 +257,16 @@ void Fetch::fail(Error error) {
 }
 
 Error Fetch::about(Error error) const {
-  std::string from = " from registry " + in_quotes(session_.registry);
+  std::string from = (sends() ? " to registry " : " from registry ") + in_quotes(session_.registry);
   if (endpoint().is_mirror) from += ", mirror " + in_quotes(endpoint().name);
   if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(endpoint().base_url)) {
     from += ", redirected to " + in_quotes(origin);
   }
-  const std::string action = session_.repository.empty() ? "log in" : (request_.head ? "resolve " : "fetch ") + request_.what;
+  const std::string action = session_.repository.empty() ? "log in"
+                                                         : (sends()         ? "push "
+                                                            : request_.head ? "resolve "
+                                                                            : "fetch ") +
+                                                               request_.what;
   return std::move(error).during(action + (session_.repository.empty() ? " to registry " + in_quotes(session_.registry) : from));
 }
 

@@ -27,7 +27,11 @@ struct FetchRequest {
   std::uint64_t max_size = 0;               ///< a longer body is an error
   std::optional<std::uint64_t> exact_size;  ///< any other size is an error, if known
   bool not_from_mirrors = false;            ///< only the registry itself may answer
-  std::uint64_t begin_at = 0;               ///< so many bytes of it are there already
+  std::string method;                       ///< other than GET and HEAD: `upload` is sent so, and any success will do
+  HttpUpload upload;
+  std::string url;             ///< in place of `path`, to go on where the registry said
+  bool once = false;           ///< a connection that breaks and a registry that fails are unavailable at once
+  std::uint64_t begin_at = 0;  ///< so many bytes of it are there already
 };
 
 /// Fetches one object from a registry or its mirrors and handles
@@ -69,13 +73,14 @@ class Fetch final : public BlobStream, private HttpHandler {
   void ended(const HttpHead& head, HttpEnd end) override;
   Take wanted_body(const HttpHead& head, std::span<const std::byte> bytes);
 
+  [[nodiscard]] bool sends() const { return !request_.method.empty(); }
   RegistryEndpoint& endpoint() { return session_.endpoints[at_]; }
   [[nodiscard]] const RegistryEndpoint& endpoint() const { return session_.endpoints[at_]; }
   void choose_endpoint();
   void leave_mirror(Error error, bool is_broken);
 
   void request(const std::string& url);
-  void begin() { request(endpoint().url() + request_.path); }
+  void begin() { request(request_.url.empty() ? endpoint().url() + request_.path : request_.url); }
   void follow(const HttpHead& head, const HttpEnd& end);
 
   // fetch_login.cpp

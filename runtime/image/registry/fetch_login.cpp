@@ -18,9 +18,9 @@ Error Fetch::explain(const HttpHead& head) const {
   if (state_ != State::asking_token || is_verdict) return explain_status(session_, request_.what, head, small_body_);
   const auto& parameters = endpoint().bearer->parameters;
   const auto realm = parameters.find("realm");
-  return std::move(Error(ErrorKind::unavailable,
-                         formatted("its login server {} failed with status {}",
-                                   in_quotes(realm == parameters.end() ? "" : realm->second), head.status)))
+  return std::move(
+             Error(ErrorKind::unavailable, formatted("its login server {} failed with status {}",
+                                                     in_quotes(realm == parameters.end() ? "" : realm->second), head.status)))
       .hint("try again later; if it persists, tell the registry's administrator");
 }
 
@@ -118,15 +118,11 @@ void Fetch::ask_token() {
   const auto realm = server.bearer->parameters.find("realm");
   if (secret != nullptr && realm != server.bearer->parameters.end() &&
       !may_see_credentials(realm->second, server.base_url, session_.login_servers)) {
-    return fail(
-        Error(
-            ErrorKind::refused,
-            formatted("names {} as its login server, which is not trusted with credentials for {}",
-                      in_quotes(realm->second), in_quotes(session_.registry)))
-            .hint(
-                "the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
+    return fail(Error(ErrorKind::refused, formatted("names {} as its login server, which is not trusted with credentials for {}",
+                                                    in_quotes(realm->second), in_quotes(session_.registry)))
+                    .hint("the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
   }
-  auto http = token_request(*server.bearer, server.repository, server.base_url, secret);
+  auto http = token_request(*server.bearer, server.repository, server.base_url, secret, session_.scopes);
   if (!http) return fail(std::move(http).error());
 
   asking_with_secret_ = secret != nullptr;

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -135,6 +136,8 @@ struct HttpClient::Transfer {
   bool paused = false;
   bool without_bundle = false;  // trusted certificates have been looked up by their hashes only
   std::string form;
+  HttpUpload upload;
+  std::uint64_t sent = 0;
   std::string refused;  // why we ended it ourselves
   char error[CURL_ERROR_SIZE] = {};
 
@@ -176,6 +179,50 @@ struct HttpClient::Transfer {
       case HttpHandler::Take::stop: break;
     }
     return 0;
+  }
+
+  static std::size_t on_upload(char* into, std::size_t, std::size_t room, void* self) {
+    auto& transfer = *static_cast<Transfer*>(self);
+    const HttpUpload& upload = transfer.upload;
+    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(room, upload.size - transfer.sent));
+    if (wanted == 0) return 0;
+    const ssize_t got = ::pread(upload.file, into, wanted, static_cast<off_t>(upload.offset + transfer.sent));
+    if (got <= 0) {
+      transfer.refused = "what is sent cannot be read any more";
+      return CURL_READFUNC_ABORT;
+    }
+    transfer.sent += static_cast<std::uint64_t>(got);
+    if (upload.meter) upload.meter(transfer.sent);
+    return static_cast<std::size_t>(got);
+  }
+
+  /// Where a connection that was kept has ended meanwhile, libcurl begins again on another one. Not after a part has been sent: a
+  /// registry that has kept it would have it twice.
+  static int on_rewind(void* self, curl_off_t offset, int whence) {
+    return whence == SEEK_SET && offset == 0 && static_cast<Transfer*>(self)->sent == 0 ? CURL_SEEKFUNC_OK : CURL_SEEKFUNC_FAIL;
+  }
+
+  /// False: out of memory.
+  bool send(const HttpRequest& request) {
+    upload = *request.upload;
+    bool ok = curl_easy_setopt(handle, CURLOPT_UPLOAD, 1L) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str()) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(upload.size)) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_READFUNCTION, &on_upload) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_READDATA, static_cast<void*>(this)) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_SEEKFUNCTION, &on_rewind) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_SEEKDATA, static_cast<void*>(this)) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, kReceiveBuffer) == CURLE_OK;
+    ok = ok && add("Expect:");  // a registry that wants a login was asked before
+    if (!upload.type.empty()) ok = ok && add("Content-Type: " + upload.type);
+    if (!upload.range.empty()) ok = ok && add("Content-Range: " + upload.range);
+    return ok;
+  }
+
+  bool add(const std::string& line) {
+    curl_slist* longer = curl_slist_append(headers, line.c_str());
+    if (longer != nullptr) headers = longer;
+    return longer != nullptr;
   }
 
   static curl_socket_t on_socket(void* self, curlsocktype, curl_sockaddr* address) {
@@ -228,8 +275,8 @@ struct HttpClient::Impl {
     if (found == transfers.end() || !(*found)->without_bundle || bundle == nullptr) return false;
     (*found)->without_bundle = false;
     hashed_certificates = false;
-    return curl_easy_setopt(handle, CURLOPT_CAINFO, bundle) == CURLE_OK &&
-           curl_multi_remove_handle(multi, handle) == CURLM_OK && curl_multi_add_handle(multi, handle) == CURLM_OK;
+    return curl_easy_setopt(handle, CURLOPT_CAINFO, bundle) == CURLE_OK && curl_multi_remove_handle(multi, handle) == CURLM_OK &&
+           curl_multi_add_handle(multi, handle) == CURLM_OK;
   }
 
   /// Tells the handlers of every request that has ended.
@@ -306,11 +353,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
 
   bool ok = true;
   const auto set = [&](CURLoption option, auto value) { ok = ok && curl_easy_setopt(handle, option, value) == CURLE_OK; };
-  const auto add = [&](const std::string& line) {
-    curl_slist* longer = curl_slist_append(self->headers, line.c_str());
-    if (longer == nullptr) ok = false;
-    if (longer != nullptr) self->headers = longer;
-  };
+  const auto add = [&](const std::string& line) { ok = self->add(line) && ok; };
   set(CURLOPT_URL, request.url.c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_FOLLOWLOCATION, 0L);
@@ -348,6 +391,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
     set(CURLOPT_POSTFIELDSIZE, static_cast<long>(self->form.size()));
     set(CURLOPT_POSTFIELDS, self->form.c_str());
   }
+  if (request.upload) ok = ok && self->send(request);
   if (!request.accept.empty()) add("Accept: " + request.accept);
   if (!request.authorization.empty()) add("Authorization: " + request.authorization);
   if (request.range_from > 0) add(formatted("Range: bytes={}-", request.range_from));
@@ -356,8 +400,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   curl_easy_reset(handle);
   impl_->idle.push_back(handle);
   impl_->transfers.pop_back();
-  return Error(ErrorKind::internal,
-               formatted("start a request to {}: libcurl refuses it", in_quotes(request.url)));
+  return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it", in_quotes(request.url)));
 }
 
 void HttpClient::cancel(HttpHandler& handler) {

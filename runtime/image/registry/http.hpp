@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,12 +18,24 @@
 
 namespace spc {
 
+/// What a request sends: `size` bytes of a file at `offset`.
+struct HttpUpload {
+  int file = -1;  ///< borrowed; any if there is nothing to send
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+  std::string type;                          ///< Content-Type; empty: none
+  std::string range;                         ///< Content-Range; empty: none
+  std::function<void(std::uint64_t)> meter;  ///< told how many bytes the connection has taken; may be empty
+};
+
 /// One HTTP request. Redirects and retries are up to Fetch.
 struct HttpRequest {
   std::string url;
   bool head = false;
   std::string accept;
-  std::string authorization;        ///< header value, sent to this URL only; empty: none
+  std::string authorization;  ///< header value, sent to this URL only; empty: none
+  std::string method;         ///< with an upload: POST, PATCH or PUT
+  std::optional<HttpUpload> upload;
   std::optional<std::string> form;  ///< POST this, application/x-www-form-urlencoded
   std::uint64_t range_from = 0;     ///< > 0: request the bytes from here to the end
   std::string ca;                   ///< CA certificates trusted in addition to the system's

@@ -54,6 +54,7 @@ HttpEnd::Kind kind_of_end(CURL* handle, CURLcode code) {
     case CURLE_SEND_ERROR:
     case CURLE_GOT_NOTHING:
     case CURLE_WRITE_ERROR:
+    case CURLE_SEND_FAIL_REWIND:
     case CURLE_HTTP2:
     case CURLE_HTTP2_STREAM: return HttpEnd::Kind::broken;
     default: return HttpEnd::Kind::failed;
@@ -67,10 +68,8 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
     long connect_status = 0;
     curl_easy_getinfo(handle, CURLINFO_HTTP_CONNECTCODE, &connect_status);
     if (connect_status >= 300) {
-      return std::move(Error(ErrorKind::unavailable,
-                             formatted("the proxy refuses to connect (status {})", connect_status)))
-          .hint(connect_status == 407 ? "the proxy requires a login"
-                                      : "check the proxy's access rules");
+      return std::move(Error(ErrorKind::unavailable, formatted("the proxy refuses to connect (status {})", connect_status)))
+          .hint(connect_status == 407 ? "the proxy requires a login" : "check the proxy's access rules");
     }
     if (code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_CONNECT) {
       return std::move(Error(ErrorKind::unavailable, "the proxy cannot be reached"))

@@ -49,6 +49,7 @@ struct RegistrySession {
   std::string registry;                     ///< HOST[:PORT] as given by the user
   std::string repository;                   ///< empty: login only
   std::vector<RegistryEndpoint> endpoints;  ///< tried in this order; the last is the registry itself
+  std::vector<std::string> scopes;          ///< what tokens are asked for; empty: what the registry names, or to pull
   std::vector<std::string> login_servers;   ///< HOST[:PORT] that may receive this registry's credentials
 
   /// Asks the user for credentials; empty: no user to ask. Called at most once.

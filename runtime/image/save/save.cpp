@@ -76,7 +76,8 @@ Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
   const auto progress = [&](std::uint64_t bytes) { written_ = bytes; };
   const unsigned allowed = use_all_cpus();
   const auto write = [&]() -> Result<void> {
-    if (target_.oci) return write_oci_archive(tree.root.get(), tree.config, tree.settings, "saved", file_.file(), progress);
+    const OciImage content{.config = tree.config, .settings = tree.settings, .name = "saved"};
+    if (target_.oci) return write_oci_archive(tree.root.get(), content, file_.file(), progress);
     const unsigned workers = cpus == 0 ? allowed : std::min(cpus, allowed);
     return write_squashfs(tree.root.get(), files_for(tree), file_.file(), workers, {}, progress);
   };

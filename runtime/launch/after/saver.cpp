@@ -55,12 +55,15 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
   const auto cpus = job.find("SLURM_CPUS_ON_NODE");
   const std::string cpus_text = cpus == job.end() ? "0" : cpus->second;
   const std::string shown_name = (style == MessageStyle::pyxis ? "pyxis_" : "") + (name.empty() ? step_name(job) : name);
+  std::vector<std::string> environment;
+  if (const auto latest = job.find("SOURCE_DATE_EPOCH"); latest != job.end())
+    environment = {latest->first + "=" + latest->second};
   // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own children when it begins
   // to cancel a step, before it kills.
   const int slurmstepd = step.save.get();
   auto started = Child::start({.path = program,
                                .arguments = {"save", path, shown_name, cpus_text, message_prefix(style)},
-                               .environment = std::vector<std::string>(),
+                               .environment = std::move(environment),
                                .descriptors = {{slurmstepd, kSaveSocket}, {theirs.get(), kSaveTaskSocket}},
                                .death_signal = 0,
                                .group = Program::Group::session,

@@ -4,37 +4,16 @@
 #include "image/export/enroot_files.hpp"
 #include "image/export/new_file.hpp"
 #include "image/export/write_image.hpp"
-#include "image/reference/location.hpp"
 #include "tool/command.hpp"
-#include "tool/images/local_image.hpp"
+#include "tool/images/image_archive.hpp"
 
 namespace spc::tool {
-namespace {
-
-struct Source {
-  OpenedImage opened;
-  std::string config;  ///< the image's configuration; empty: it has none
-};
-
-Result<Source> open_source(const Places& places, const Config& config, const std::string& name) {
-  const auto location = ImageLocation::parse(name, config.default_registry);
-  if (location && location->kind == ImageLocation::Kind::path) {
-    return Source{SPC_TRY(open_image(places, config, {.image = name, .platform = {}, .pull = {}})), {}};
-  }
-  const auto store = SPC_TRY(open_store(places.store));
-  const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
-  auto opened = SPC_TRY(open_stored_image(store.get(), image));
-  return Source{std::move(opened), image.record->config};
-}
-
-}  // namespace
-
 Result<int> run_export(const Arguments& arguments) {
   const std::string& name = arguments.words[0];
   const ImageTarget target = parse_image_target(arguments.words[1]);
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
-  auto source = SPC_TRY(open_source(places, config, name));
+  auto source = SPC_TRY(open_archive_source(places, config, name));
   OpenedImage& opened = source.opened;
   const Replace replace = arguments.has("force") ? Replace::yes : Replace::no;
   auto file = SPC_TRY(NewFile::create(target.path, replace));
@@ -46,8 +25,11 @@ Result<int> run_export(const Arguments& arguments) {
   const auto mounted = SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
   const int root = mounted.root.get();
   const std::string step = "export " + in_quotes(name);
+  const std::string settings = target.oci ? SPC_TRY(settings_of(opened, root)) : std::string();
   const auto write = [&]() -> Result<void> {
-    if (target.oci) return write_oci_archive(root, source.config, opened.settings, opened.name, file.file());
+    if (target.oci) {
+      return write_oci_archive(root, {.config = source.config, .settings = settings, .name = opened.name}, file.file());
+    }
     // What enroot made and we imported has these files already, as it wants them.
     const auto added =
         opened.settings == kSettingsInFiles ? std::vector<AddedFile>() : enroot_files(opened.settings, source.config);

@@ -1,9 +1,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <map>
 
+#include "base/format.hpp"
 #include "base/json/json.hpp"
+#include "image/config/config.hpp"
 #include "tool/command.hpp"
+#include "tool/images/catalogue.hpp"
 #include "tool/images/shared_images.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
@@ -11,6 +15,27 @@
 
 namespace spc::tool {
 namespace {
+
+/// What the site's catalogue says of an image.
+using Descriptions = std::map<std::string, std::string>;
+
+Descriptions descriptions_of_site() {
+  Descriptions descriptions;
+  const auto catalogue = read_catalogue();
+  if (!catalogue) report_error("warning: " + catalogue.error().message());
+  if (!catalogue) return descriptions;
+  const auto config = read_config(SPC_CONFIG_FILE);
+  for (const CatalogueEntry& entry : *catalogue) {
+    const auto reference = ImageReference::parse(entry.image, config ? config->default_registry : "docker.io");
+    descriptions[reference ? reference->canonical() : entry.image] = entry.description;
+  }
+  return descriptions;
+}
+
+std::string description_in(const Descriptions& descriptions, const std::string& name) {
+  const auto found = descriptions.find(name);
+  return found == descriptions.end() ? std::string() : printable(found->second);
+}
 
 struct Row {
   const char* store;
@@ -36,15 +61,20 @@ std::int64_t age_of(const SharedImage& image) { return std::max<std::int64_t>(0,
 Json as_json(const SharedImage& image) {
   Json names = Json::array();
   for (const auto& place : image.places) names.push_back({{"name", place}, {"age_seconds", age_of(image)}});
-  return {{"store", "shared"},         {"digest", image.digest.str()}, {"names", names},
+  return {{"store", "shared"},          {"digest", image.digest.str()}, {"names", names},
           {"platform", image.platform}, {"layers", image.layers},       {"bytes", image.bytes},
           {"complete", image.complete}, {"last_used", image.used_at}};
 }
 
-Json as_json(const Row& row) {
+Json as_json(const Row& row, const Descriptions& descriptions) {
+  std::string text;
   Json names = Json::array();
   for (const auto& name : row.image.names) names.push_back({{"name", name.name}, {"age_seconds", age_of(&name, row.image)}});
+  for (const auto& name : row.image.names) {
+    if (auto description = description_in(descriptions, name.name); !description.empty()) text = std::move(description);
+  }
   Json object{{"store", row.store}, {"digest", row.image.digest.str()}, {"names", names}};
+  if (!text.empty()) object["description"] = text;
   if (row.image.record) {
     object["platform"] = row.image.platform();
     object["layers"] = row.image.record->layers.size();
@@ -55,8 +85,9 @@ Json as_json(const Row& row) {
   return object;
 }
 
-void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& shared) {
+void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& shared, const Descriptions& descriptions) {
   std::vector<std::vector<std::string>> table{{"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE", "STORE"}};
+  if (!descriptions.empty()) table.front().emplace_back("DESCRIPTION");
   for (const Row& row : rows) {
     const bool known = row.image.record.has_value();
     const auto line = [&](const StoredName* name) {
@@ -65,6 +96,7 @@ void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& sh
                        known ? printable(row.image.platform()) : "-",
                        !known ? "-" : human_bytes(row.image.bytes) + (row.image.complete ? "" : " (incomplete)"),
                        age < 0 ? "-" : human_age(age), row.store});
+      if (!descriptions.empty()) table.back().push_back(name == nullptr ? "" : description_in(descriptions, name->name));
     };
     for (const auto& name : row.image.names) line(&name);
     if (!row.image.names.empty()) continue;
@@ -77,8 +109,10 @@ void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& sh
   for (const SharedImage& image : shared) {
     const std::vector<std::string> nobody{"<none>"};
     for (const auto& place : image.places.empty() ? nobody : image.places) {
-      table.push_back({printable(place), image.digest.hex().substr(0, 12), image.platform.empty() ? "-" : printable(image.platform),
+      table.push_back({printable(place), image.digest.hex().substr(0, 12),
+                       image.platform.empty() ? "-" : printable(image.platform),
                        human_bytes(image.bytes) + (image.complete ? "" : " (incomplete)"), human_age(age_of(image)), "shared"});
+      if (!descriptions.empty()) table.back().emplace_back();
     }
   }
   print_table(table);
@@ -94,13 +128,14 @@ Result<int> run_images(const Arguments& arguments) {
   const auto listed = list_shared_images();
   if (!listed) report_error("warning: " + listed.error().message());
   const std::vector<SharedImage> shared = listed ? *listed : std::vector<SharedImage>();
+  const Descriptions descriptions = descriptions_of_site();
   if (arguments.has("json")) {
     Json list = Json::array();
-    for (const Row& row : rows) list.push_back(as_json(row));
+    for (const Row& row : rows) list.push_back(as_json(row, descriptions));
     for (const SharedImage& image : shared) list.push_back(as_json(image));
     std::puts(list.str(2).c_str());
   } else {
-    print_rows(rows, shared);
+    print_rows(rows, shared, descriptions);
   }
   return 0;
 }

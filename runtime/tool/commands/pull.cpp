@@ -3,11 +3,12 @@
 #include <cstdio>
 
 #include "base/format.hpp"
+#include "image/reference/location.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/node_step.hpp"
-#include "image/reference/location.hpp"
 #include "tool/images/import_run.hpp"
 #include "tool/images/obtain.hpp"
+#include "tool/images/remote_image.hpp"
 #include "tool/images/shared_images.hpp"
 
 namespace spc::tool {
@@ -21,8 +22,7 @@ Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image
   if (const auto pull = arguments.value("pull"); !pull.empty()) {
     wanted.pull = parse_pull_policy(pull);
     if (!wanted.pull)
-      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull)))
-          .hint(kPullPolicies);
+      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull))).hint(kPullPolicies);
   }
   wanted.quiet = arguments.has("quiet");
   wanted.verbose = arguments.has("verbose");
@@ -52,6 +52,14 @@ Result<int> pull_into_shared_store(const Arguments& arguments) {
   return 0;
 }
 
+Result<Digest> pull_into_file(const Config& config, const Wanted& wanted, const Arguments& arguments) {
+  if (!RemoteFile::is_meant(wanted.image) || arguments.words.size() > 1) {
+    return Error(ErrorKind::invalid, "pull --output: takes one image, oras://NAME or https://HOST/FILE")
+        .hint("for other images, scontainer pull and scontainer export");
+  }
+  return fetch_remote_image(config, wanted, arguments.value("output"), arguments.has("force"));
+}
+
 }  // namespace
 
 Result<int> run_pull(const Arguments& arguments) {
@@ -60,6 +68,11 @@ Result<int> run_pull(const Arguments& arguments) {
   const auto config = SPC_TRY(read_config(places.config));
   for (const std::string& image : arguments.words) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, image));
+    if (arguments.has("output")) {
+      const Digest fetched = SPC_TRY(pull_into_file(config, wanted, arguments));
+      std::puts(fetched.str().c_str());
+      continue;
+    }
     if (arguments.has("digest")) {
       if (!places.own_store) {
         return Error(ErrorKind::refused, "--digest is not available to root: the node's service user pulls root's images");

@@ -10,6 +10,7 @@
 #include "image/reference/reference.hpp"
 #include "image/store/store.hpp"
 #include "tool/images/import_run.hpp"
+#include "tool/images/remote_image.hpp"
 
 namespace spc::tool {
 namespace {
@@ -70,6 +71,11 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(wanted.image)))
         .hint("drop --pull=never");
   }
+  if (RemoteFile::is_meant(wanted.image)) {
+    const Digest digest = SPC_TRY(obtain_remote_image(store.get(), config, wanted));
+    auto fetched = SPC_TRY(image_of(store.get(), digest));
+    return ObtainedImage{std::move(store), std::move(fetched)};
+  }
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
 
   ImportRequest request = request_for(places, wanted, image);
@@ -86,6 +92,12 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   }
   auto fetched = SPC_TRY(image_of(store.get(), *digest));
   fetched.names.push_back({image.canonical(), *digest, 0});
+  const auto user = setting_values(fetched.record->settings, "user");
+  if (!user.empty() && is_other_user(user.front()) && (!there || there->digest != *digest)) {
+    display.write(LogLevel::warning,
+                  formatted("the image's USER {} is not used: its programs run as you, and cannot read what only that user may",
+                            in_quotes(user.front())));
+  }
   return ObtainedImage{std::move(store), std::move(fetched)};
 }
 

@@ -31,6 +31,11 @@ struct ObtainedImage {
 };
 Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted);
 
+/// Whether an image's USER names somebody: containers run as the user who starts them.
+inline bool is_other_user(std::string_view user) {
+  return !user.empty() && !user.starts_with("root") && user != "0" && !user.starts_with("0:");
+}
+
 /// The digest the image has at its origin; nothing is stored.
 Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted);
 

@@ -255,6 +255,33 @@ def signals_for_the_tasks_do_not_end_the_process_that_will_save(cluster):
 
 
 @test
+def the_same_changes_give_the_same_file_with_a_date_of_their_own(cluster):
+    files = []
+    for number in (1, 2):
+        here, there = place(cluster, f"same{number}.sqsh")
+        saved(cluster.bash("mkdir /made; echo x >/made/file; cp /etc/os-release /made; rm /etc/os-release", *ON, "--export=ALL,SOURCE_DATE_EPOCH=1000000000",
+                           f"--container-save={there}"), there)
+        with open(here, "rb") as file:
+            files.append(file.read())
+    equal(files[0] == files[1], True, "both files are the same")
+    expect(" 2001-09-09 " in listing(here) and "squashfs-root/made/file" in listing(here), "it does not have the date")
+
+
+@test
+def what_was_saved_is_pushed_and_runs_as_an_image_of_the_registry(cluster):
+    here, there = place(cluster, "pushed.sqsh")
+    saved(cluster.bash("mkdir /made; echo saved and pushed >/made/file", *ON, f"--container-save={there}", image=below(cluster)), there)
+    name = "registry:5000/suites/pushed-by-alice:1"
+    done = cluster.run("scontainer", "push", there, name)
+    done.good()
+    expect(done.out.startswith("sha256:") and "pushed " + name in done.err, "it does not say what it has pushed", done)
+    cluster.bash('cat /made/file; echo "$FROM_IMAGE"; pwd', "-w", "node02", image=name).good("saved and pushed\ntwo words\n/data/work dir")
+    again = cluster.run("scontainer", "push", there, name)
+    again.good()
+    expect("2 were there" in again.err and again.out == done.out, "it was sent again", again)
+
+
+@test
 def a_saver_that_is_killed_is_told_with_one_line(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "saver.sqsh")
     step = cluster.start_srun(*ON, f"--container-save={there}", "sh", "-c", "echo up; read end || :", stdin=OPEN)
