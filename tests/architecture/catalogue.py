@@ -44,7 +44,7 @@ def known_tests():
         "registry": titles(r"^def test_(\w+)", "registry/*.py"),
         "tool": titles(r"^def test_(\w+)", "tool/*.py"),
         "suite": set(output_of(sys.executable, ROOT / "tests/suites/run", "--list").split()),
-        "fuzz": {path.stem for path in (ROOT / "tests/fuzz").glob("*.cpp")} - {"replay"},
+        "fuzz": {path.stem for folder in ("fuzz", "fuzz/nodes") for path in (ROOT / "tests" / folder).glob("*.cpp")},
         "layers": {int(number) for numbers in layers for number in numbers.split(",")},
     }
 

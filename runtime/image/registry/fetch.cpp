@@ -192,7 +192,8 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
 void Fetch::leave_peer(const HttpHead& head, const HttpEnd& end) {
   state_ = State::finished;
   if (end.kind != HttpEnd::Kind::complete) {
-    result_ = stopped_ ? *stopped_ : Error(ErrorKind::unavailable, end.error->message());
+    // What is advised is about registries.
+    result_ = stopped_ ? *stopped_ : Error::with(ErrorKind::unavailable, end.error->sys_errno(), end.error->what(), "");
   } else {
     result_ =
         Error(head.status == 404 ? ErrorKind::not_found : ErrorKind::refused, formatted("answers with status {}", head.status));

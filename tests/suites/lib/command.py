@@ -35,7 +35,8 @@ class Done:
 
     def errors(self):
         """Our lines but those that only tell how it goes."""
-        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ", "waiting: ", "making room ")) and ": retrying in " not in line]
+        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ", "waiting: ", "making room ")) and ": retrying in " not in line
+                and not line.endswith(": going on elsewhere")]
 
 
 OPEN = object()  # as stdin: ends when the command is waited for, so that `read` in a script keeps it until the test has looked
