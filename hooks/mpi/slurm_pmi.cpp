@@ -153,7 +153,9 @@ void check_namespaces(const HookContext& context, Edits& edits) {
 /// No reason to refuse a step: its program may have no MPI in it, although the image has.
 void check_root(const HookContext& context, Edits& edits, const ImageMpi& mpi) {
   if (!context.remap_root || context.uid == 0 || !is_pmix(context) || server_asks_nobody(context)) return;
-  if (can_use_munge(context) && image_has_library(context, "libmunge.so.2")) return;
+  // Whether the node has munge was seen by `prepare`: from here on, the root is the container's.
+  const bool has_munge = std::ranges::find(edits.mounts, kMungeDirectory, &MountEdit::source) != edits.mounts.end();
+  if (has_munge && image_has_library(context, "libmunge.so.2")) return;
   const std::string why =
       "PMIx compares user IDs, which differ with --container-remap-root: MPI fails with the message that it "
       "\"was not built with SLURM's PMI support\"";

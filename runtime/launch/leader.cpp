@@ -1,5 +1,7 @@
 #include "launch/leader.hpp"
 
+#include <unistd.h>
+
 #include "launch/hooks/shell_hooks.hpp"
 #include "launch/inside/image_files.hpp"
 #include "task/enter.hpp"
@@ -65,7 +67,8 @@ Result<void> Leader::start_processes(const Terms& terms, const TaskHooks& hooks)
 
 Result<void> Leader::settle_name(const Terms& terms) {
   const bool of_job = terms.site.container_scope == "job";
-  note_ = ContainerNote::open(*terms.request.name, of_job, task_.job);
+  const bool sees_store = ::geteuid() == 0;
+  if (!sees_store) note_ = ContainerNote::open(*terms.request.name, of_job, task_.job);
   SPC_TRY(named_.ask(*terms.request.name, of_job, line_.socket()));
   for (;;) {
     auto answer = SPC_TRY(line_.await({TaskMessageKind::named}));

@@ -32,7 +32,7 @@ std::vector<NotedContainer> noted_containers(const std::string& directory);
 class ContainerNote {
  public:
   ContainerNote() = default;
-  /// `environment`: the job's. Without a home, or for root, who sees the store, it is none.
+  /// `environment`: the job's. Without a home it is none.
   static ContainerNote open(const ContainerName& name, bool of_job, const std::map<std::string, std::string>& environment);
   void write(const ContainerNotes& notes) const;
   void remove() const;

@@ -192,7 +192,9 @@ std::string this_node() {
 
 std::vector<OwnContainer> own_containers() {
   std::vector<OwnContainer> containers;
-  for (NotedContainer& one : noted_containers(directory_of_container_notes(as_map(environ)))) {
+  // Root, whose HOME may be a user's, notes none.
+  const std::string notes = ::geteuid() == 0 ? std::string() : directory_of_container_notes(as_map(environ));
+  for (NotedContainer& one : notes.empty() ? std::vector<NotedContainer>() : noted_containers(notes)) {
     if (!one.job.empty() && has_ended(one.job)) {
       ::unlink(one.path.c_str());
       continue;

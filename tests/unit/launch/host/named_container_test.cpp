@@ -1,6 +1,11 @@
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "unit/test.hpp"
+#include "launch/host/container_index.hpp"
 #include "launch/host/named_container.hpp"
 
 using namespace spc;
@@ -28,7 +33,8 @@ char plan(std::string_view name, std::uint32_t state, const WantedImage& wanted 
 TEST_CASE("a container's name may be followed by what is to be done") {
   using Use = ContainerName::Use;
   const std::map<std::string, Use> uses{{"a", Use::automatic}, {"a:auto", Use::automatic},  {"a:create", Use::create},
-                                        {"a:exec", Use::exec}, {"a:no_exec", Use::no_exec}, {"a:replace", Use::replace}};
+                                        {"a:exec", Use::exec}, {"a:no_exec", Use::no_exec}, {"a:replace", Use::replace},
+                                        {"a:remove", Use::remove}};
   for (const auto& [text, use] : uses) {
     const auto name = ContainerName::parse(text).value();
     CHECK(name.text == "a");
@@ -102,4 +108,28 @@ TEST_CASE("notes come back as they were written") {
   CHECK(again.file == notes.file);
   CHECK(ContainerNotes::parse("").name.empty());
   CHECK(ContainerNotes::parse(std::string("name\0=\0image=i", 15)).image == "i");
+}
+
+TEST_CASE("a home has the containers noted that its user has made, and nothing that cannot be one") {
+  std::string home = std::filesystem::temp_directory_path() / "spc-notes-XXXXXX";
+  REQUIRE(::mkdtemp(home.data()) != nullptr);
+  CHECK(directory_of_container_notes({}).empty());
+  CHECK(directory_of_container_notes({{"HOME", home}, {"XDG_DATA_HOME", "relative"}}) == home + "/.local/share/spank-container/named");
+  const std::map<std::string, std::string> job{{"XDG_DATA_HOME", home}, {"SLURMD_NODENAME", "n1"}, {"SLURM_JOB_ID", "7"}};
+  const std::string notes = directory_of_container_notes(job);
+  CHECK(noted_containers(notes).empty());
+  ContainerNote::open(ContainerName::parse("nobody").value(), false, {{"HOME", home}}).write({.name = "nobody"});  // no node
+  const auto note = ContainerNote::open(ContainerName::parse("tools").value(), true, job);
+  note.write({.name = "tools", .image = "a:1", .digest = "sha256:1", .file = {}});
+  const auto found = noted_containers(notes);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].notes.name == "tools");
+  CHECK(found[0].node == "n1");
+  CHECK(found[0].job == "7");
+  std::ofstream(notes + "/junk") << "no record";
+  std::filesystem::create_symlink(found[0].path, notes + "/link");
+  CHECK(noted_containers(notes).size() == 1);
+  note.remove();
+  CHECK(noted_containers(notes).empty());
+  std::filesystem::remove_all(home);
 }
