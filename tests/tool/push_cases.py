@@ -110,6 +110,18 @@ def test_a_broken_upload_goes_on_where_it_was():
     assert set(repository.blobs) == set(registry.repositories["resumed/from"].blobs) - {digest}
 
 
+def test_a_registry_that_takes_no_pieces_gets_the_whole():
+    configured()
+    name = image("whole/from", [{"data": random.Random(9).randbytes(40 << 20)}])
+    user("pull", name).succeeds()
+    repository = away.repository("whole/to")
+    repository.hooks.append(lambda handler, kind, method: kind == "uploads" and method == "PATCH" and (
+        handler.rfile.read(int(handler.headers["Content-Length"])) and handler.answer_json(405, "{}") or True))
+    user("push", "-q", name, f"{away.name}/whole/to:1").succeeds()
+    assert sent(away, "whole/to")[:4] == ["POST", "PATCH", "POST", "PUT"], sent(away, "whole/to")
+    assert repository.manifests["1"] == registry.repositories["whole/from"].manifests["1"]
+
+
 def test_a_registry_that_never_gets_on_is_given_up():
     configured()
     name = image("stuck/from", [{"etc/hello": b"stuck\n"}])
