@@ -1,6 +1,7 @@
 """scontainer push: what comes to a registry, and what is not sent."""
 
 import base64
+import json
 import os
 import random
 import socket
@@ -109,6 +110,18 @@ def test_a_broken_upload_goes_on_where_it_was():
     assert set(repository.blobs) == set(registry.repositories["resumed/from"].blobs) - {digest}
 
 
+def test_a_registry_that_takes_no_pieces_gets_the_whole():
+    configured()
+    name = image("whole/from", [{"data": random.Random(9).randbytes(40 << 20)}])
+    user("pull", name).succeeds()
+    repository = away.repository("whole/to")
+    repository.hooks.append(lambda handler, kind, method: kind == "uploads" and method == "PATCH" and (
+        handler.rfile.read(int(handler.headers["Content-Length"])) and handler.answer_json(405, "{}") or True))
+    user("push", "-q", name, f"{away.name}/whole/to:1").succeeds()
+    assert sent(away, "whole/to")[:4] == ["POST", "PATCH", "POST", "PUT"], sent(away, "whole/to")
+    assert repository.manifests["1"] == registry.repositories["whole/from"].manifests["1"]
+
+
 def test_a_registry_that_never_gets_on_is_given_up():
     configured()
     name = image("stuck/from", [{"etc/hello": b"stuck\n"}])
@@ -143,12 +156,18 @@ def test_a_private_registry_gets_the_users_credentials_for_pushing():
         return True
     away.paths.append((r"/token\?.*", token))
     away.repository("owned/to", None, guard)
+    away.repository("owned/second", None, guard)
     auth = path("push-auth.json")
     user("push", "-q", name, f"{away.name}/owned/to:1", REGISTRY_AUTH_FILE=auth).fails(1, "login required", f"log in: scontainer login {away.name}")
     user("login", "--no-check", away.name, "--username=alice", stdin="secret\n", REGISTRY_AUTH_FILE=auth).succeeds()
     user("push", "-q", name, f"{away.name}/owned/to:1", REGISTRY_AUTH_FILE=auth).succeeds()
     assert scopes and all("owned%2Fto%3Apull%2Cpush" in scope for scope in scopes), scopes
     assert "1" in away.repositories["owned/to"].manifests
+    user("pull", f"{away.name}/owned/to:1", REGISTRY_AUTH_FILE=auth).succeeds()
+    del scopes[:]
+    second = user("push", f"{away.name}/owned/to:1", f"{away.name}/owned/second:1", REGISTRY_AUTH_FILE=auth).succeeds()
+    assert "2 came from another repository" in second.err, second
+    assert any("owned%2Fsecond%3Apull%2Cpush&" in scope and "owned%2Fto%3Apull" in scope for scope in scopes), scopes
 
 
 def test_files_are_pushed_and_run_as_before():
@@ -178,6 +197,26 @@ def test_files_are_pushed_and_run_as_before():
     user("import", "-q", "./pushed.sqsh", "localhost/file:1").succeeds()
     moved = user("push", "localhost/file:1", f"{there}/files/imported:1").succeeds()
     assert "from no registry" in moved.err, moved
+
+
+def test_of_an_archive_for_several_platforms_one_is_pushed():
+    configured()
+    images = {name: oci.Image([oci.Layer({"etc/arch": name.encode()})], architecture=name) for name in ("amd64", "arm64")}
+    layout = path("platforms")
+    os.makedirs(f"{layout}/blobs/sha256")
+    blobs = [blob for one in images.values() for blob in one.blobs().values()]
+    listed = [oci.descriptor(oci.OCI_MANIFEST, one.bytes, platform={"os": "linux", "architecture": name}) for name, one in images.items()]
+    index = json.dumps({"schemaVersion": 2, "mediaType": oci.OCI_INDEX, "manifests": listed}).encode()
+    for blob in blobs + [index] + [one.bytes for one in images.values()]:
+        with open(f"{layout}/blobs/sha256/{oci.digest(blob)[7:]}", "wb") as file:
+            file.write(blob)
+    machine.write(f"{layout}/oci-layout", '{"imageLayoutVersion":"1.0.0"}')
+    machine.write(f"{layout}/index.json", json.dumps({"schemaVersion": 2, "manifests": [oci.descriptor(oci.OCI_INDEX, index)]}))
+    to = f"{away.name}/platforms:1"
+    user("push", "-q", "--platform=linux/arm64", "oci:platforms", to).succeeds(images["arm64"].digest)
+    assert away.repositories["platforms"].manifests["1"][1] == images["arm64"].bytes
+    user("push", "-q", "oci:platforms", f"{away.name}/platforms:2").succeeds()
+    user("push", "-q", "--platform=linux/s390x", "oci:platforms", to).fails(1, "linux/amd64", "linux/arm64")
 
 
 def test_an_image_whose_registry_is_gone_is_pushed_flat_only():

@@ -41,6 +41,7 @@ struct RegistryPush::Upload {
   const std::function<void(std::uint64_t)>& meter;
   std::string url;         ///< where the registry takes what comes next
   std::uint64_t done = 0;  ///< bytes that it has
+  bool whole = false;      ///< the registry takes no pieces
 
   [[nodiscard]] HttpUpload piece(std::uint64_t size) const {
     HttpUpload piece{.file = bytes.file->get(),
@@ -106,7 +107,7 @@ Result<bool> RegistryPush::mount(const Descriptor& blob, const std::string& repo
 Result<void> RegistryPush::send_rest(Upload& upload) {
   FetchRequest request{
       .path = {}, .what = named(upload.blob), .accept = {}, .method = "PATCH", .upload = {}, .url = {}, .once = true};
-  while (upload.bytes.size - upload.done > kPiece) {
+  while (!upload.whole && upload.bytes.size - upload.done > kPiece) {
     request.upload = upload.piece(kPiece);
     request.url = upload.url;
     const auto head = SPC_TRY(send(request));
@@ -153,6 +154,12 @@ Result<void> RegistryPush::upload(const Descriptor& blob, const user_source::Fil
     Result<void> sent = is_lost ? find_place(upload) : Result<void>();
     if (sent && upload.url.empty()) return {};
     if (sent) sent = send_rest(upload);
+    if (!sent && sent.error().kind() == ErrorKind::refused && upload.done == 0 && !upload.whole && bytes.size > kPiece) {
+      upload.whole = true;  // some registries take a blob by one PUT only
+      upload.url = SPC_TRY(begin_upload(blob));
+      is_lost = false;
+      continue;
+    }
     if (sent || sent.error().kind() != ErrorKind::unavailable) return sent;
     if (upload.done > most) tries = 1;
     most = std::max(most, upload.done);
