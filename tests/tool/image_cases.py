@@ -409,3 +409,21 @@ def test_bash_completes():
     user("pull", base()).succeeds()
     assert base() in completed("scontainer", "run", "'" + base()[:6] + "'")
     user("completion", "tcsh").fails(1, "bash")
+
+
+def test_several_images_are_pulled_at_once_and_told_in_order():
+    names = [image(f"at-once-{number}", [{"file": bytes([number]) * 9000}]) for number in range(6)]
+    waiting, together = [], []
+
+    def hold(handler, kind, name):
+        waiting.append(name)
+        together.append(len(waiting))
+        time.sleep(0.3)
+        waiting.pop()
+
+    for number in range(6):
+        machine.registry.repositories[f"at-once-{number}"].hooks.append(hold)
+    told = user("pull", "-q", *names, f"{machine.registry.name}/at-once-none:1")
+    assert told.status == 1 and "at-once-none" in told.err, told
+    assert told.out.split() == [user("pull", "-q", name).succeeds().out.strip() for name in names], told
+    assert max(together) > 1, together
