@@ -5,7 +5,7 @@
 #include "base/format.hpp"
 #include "base/log.hpp"
 #include "tool/command.hpp"
-#include "tool/surroundings/other_words.hpp"
+#include "tool/other_words.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {

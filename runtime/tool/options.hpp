@@ -198,9 +198,11 @@ inline constexpr char kCdiHelp[] =
     "  scontainer run --device=amd.com/gpu=all rocm/dev-ubuntu rocminfo\n";
 
 inline constexpr char kCompletionHelp[] =
-    "Only bash is supported.\n\n"
+    "SHELL is bash, fish or zsh.\n\n"
     "examples:\n"
     "  source <(scontainer completion bash)\n"
+    "  scontainer completion zsh > ~/.zfunc/_scontainer\n"
+    "  scontainer completion fish > ~/.config/fish/completions/scontainer.fish\n"
     "  scontainer completion bash > ~/.local/share/bash-completion/completions/scontainer\n";
 
 }  // namespace spc::tool

@@ -3,8 +3,8 @@
 #include <cstdio>
 
 #include "base/format.hpp"
-#include "base/pipe.hpp"
 #include "base/process/child.hpp"
+#include "base/process/pipe.hpp"
 #include "image/reference/location.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/node_step.hpp"

@@ -5,8 +5,8 @@
 
 #include <cerrno>
 
-#include "base/pipe.hpp"
 #include "base/process/child.hpp"
+#include "base/process/pipe.hpp"
 
 namespace spc::tool {
 

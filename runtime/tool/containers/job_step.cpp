@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "base/format.hpp"
-#include "base/pipe.hpp"
 #include "base/process/child.hpp"
+#include "base/process/pipe.hpp"
 #include "base/text.hpp"
 
 namespace spc::tool {

@@ -1,4 +1,4 @@
-#include "tool/surroundings/other_words.hpp"
+#include "tool/other_words.hpp"
 
 #include <unistd.h>
 
