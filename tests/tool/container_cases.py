@@ -249,6 +249,9 @@ def test_pip_has_a_directory_for_each_image():
 def test_shell_takes_a_shell_that_the_image_has():
     assert user("shell", base(), stdin="echo in a shell; exit 4\n", SHELL="/no/such/shell").status == 4
     user("shell", base(), stdin="cat /etc/os-release\n").succeeds("Debian")
+    # The prompt says where one is.
+    for options, name in (((), "base:1"), (("--name=mine",), "mine")):
+        user("shell", *options, base(), stdin="echo $debian_chroot; echo \"$PS1\"\n", SHELL="/bin/sh").succeeds(f"{name}\n{name}:\\w\\$ \n")
 
 
 def test_layers_in_use_stay():

@@ -49,6 +49,7 @@ struct RunOptions {
   std::string name;
   RootMap map = RootMap::self;
   Detached* detached = nullptr;  ///< in the background
+  std::string prompt;            ///< of a shell: which container it is in; empty: it is none
 };
 
 /// As a job's option is called here.
@@ -146,6 +147,10 @@ int become_or_say(Result<void> entered, const RunOptions& options, const Command
   if (commands.front().empty()) {
     report_error("image has no default command (hint: append one: scontainer run IMAGE COMMAND)");
     return kNoContainer;
+  }
+  if (!options.prompt.empty()) {  // Debian's bash has the second in front of a prompt of its own
+    environment.try_emplace("PS1", options.prompt + ":\\w\\$ ");
+    environment.try_emplace("debian_chroot", options.prompt);
   }
   if (options.detached != nullptr) {
     const auto path = environment.find("PATH");
@@ -409,6 +414,8 @@ Result<int> run_container(const Arguments& arguments, const Commands* fixed) {
     if (fixed != nullptr) return contradiction("shell", "--detach");
     return run_detached(places, arguments, options);
   }
+  if (fixed != nullptr)
+    options.prompt = printable(options.name.empty() ? options.image.substr(options.image.rfind('/') + 1) : options.name);
   return places.own_store ? run_as_user(places, arguments, options, fixed) : run_as_root(places, arguments, options, fixed);
 }
 

@@ -43,7 +43,9 @@ Result<int> run_attach(const Arguments& arguments) {
   const std::string& job = arguments.words[0];
   if (!names_job(job))
     return Error(ErrorKind::invalid, in_quotes(job) + " is no job").hint("JOB or JOB.STEP, as in squeue --steps");
-  return become_step_in(job, {"sh", "-c", "command -v bash >/dev/null && exec bash -i || exec sh -i"});
+  // Debian's bash has the second in front of a prompt of its own.
+  const std::string prompt = formatted("export PS1='{}:\\w\\$ ' debian_chroot={}; ", job, job);
+  return become_step_in(job, {"sh", "-c", prompt + "command -v bash >/dev/null && exec bash -i || exec sh -i"});
 }
 
 }  // namespace spc::tool

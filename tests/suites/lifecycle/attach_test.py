@@ -18,8 +18,8 @@ def a_command_joins_the_container_of_a_step(cluster):
         for name in (job, f"{job}.0"):
             cluster.run("scontainer", "exec", name, "sh", "-c", "cat /tmp/mark; echo $SLURM_JOB_ID").good(f"here\n{job}")
         equal(cluster.run("scontainer", "exec", job, "sh", "-c", "exit 9").rc, 9, "exit status")
-        done = cluster.run("scontainer", "attach", job, stdin="cat /tmp/mark\n")
-        expect("here" in done.out, "no shell in the container", done)
+        done = cluster.run("scontainer", "attach", job, stdin="cat /tmp/mark; echo at $debian_chroot\n")
+        expect("here" in done.out and f"at {job}" in done.out, "no shell in the container", done)
         done = cluster.run("scontainer", "exec", job, "true", user="bob")
         expect(done.rc != 0, "another user's job", done)
     finally:
