@@ -51,6 +51,8 @@ Result<int> run_containers(const Arguments& arguments);
 Result<int> run_run(const Arguments& arguments);
 Result<int> run_shell(const Arguments& arguments);
 Result<int> run_exec(const Arguments& arguments);
+Result<int> run_stop(const Arguments& arguments);
+Result<int> run_attach(const Arguments& arguments);
 Result<int> run_import(const Arguments& arguments);
 Result<int> run_export(const Arguments& arguments);
 Result<int> run_push(const Arguments& arguments);

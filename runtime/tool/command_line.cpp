@@ -5,6 +5,7 @@
 #include "base/format.hpp"
 #include "base/log.hpp"
 #include "tool/command.hpp"
+#include "tool/other_words.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
@@ -64,8 +65,14 @@ int usage_error(const Command& command, const std::string& why) {
   return command.takes_rest ? command.failure : kWrongUsage;
 }
 
-int run_one(const Command& command, std::span<const std::string> words) {
+int run_one(const Command& command, std::span<const std::string> given) {
   Arguments arguments;
+  std::vector<std::string> words(given.begin(), given.end());
+  if (command.run == run_run || command.run == run_shell) {
+    auto ours = in_our_words(given, command.options);
+    if (!ours) return usage_error(command, ours.error().message());
+    words = *std::move(ours);
+  }
   const std::size_t own = own_part(command, words);
   arguments.rest.assign(words.begin() + static_cast<std::ptrdiff_t>(own), words.end());
   if (!arguments.rest.empty() && arguments.rest.front() == "--") arguments.rest.erase(arguments.rest.begin());
@@ -116,8 +123,7 @@ std::string program_help() {
   std::string text =
       "usage: scontainer COMMAND [OPTION...] [ARGUMENT...]\n\n"
       "Manage container images and run containers without Slurm.\n\ncommands:\n";
-  for (const Command& command : command_table())
-    text += formatted("  {}{}\n", padded(command.name, 12), command.summary);
+  for (const Command& command : command_table()) text += formatted("  {}{}\n", padded(command.name, 12), command.summary);
   return text +
          "\nexamples:\n"
          "  scontainer pull debian:12                          pull an image\n"
@@ -145,8 +151,7 @@ int run_command_line(int argc, char** argv) {
       return run_one(command, std::span(words).subspan(1));
     }
   }
-  report_error(
-      formatted("unknown command {} (hint: scontainer --help lists them)", in_quotes(first)));
+  report_error(formatted("unknown command {} (hint: scontainer --help lists them)", in_quotes(first)));
   return kWrongUsage;
 }
 

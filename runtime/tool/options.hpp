@@ -109,7 +109,9 @@ inline constexpr char kRunHelp[] =
     "  scontainer run --mounts=./data:/data:ro,/scratch --env=OMP_NUM_THREADS=4 app:1.4 /opt/app/run\n"
     "  scontainer run --remap-root --changes=./with-git debian:12 apt-get install -y git\n"
     "  scontainer run --changes=./with-git --readonly debian:12 git --version\n"
-    "  mpirun -n 4 scontainer run app:1.4 /opt/app/solver\n";
+    "  mpirun -n 4 scontainer run app:1.4 /opt/app/solver\n\n"
+    "Options of Apptainer, docker and podman that mean the same are understood: -B, -v, -w, -e, -H, -c, -it, --rm, --nv, --gpus all,\n"
+    "--pwd, --writable-tmpfs, --fakeroot.\n";
 inline constexpr char kShellHelp[] =
     "The user's shell if the image has it, otherwise bash or sh. Takes the options of run.\n\n"
     "examples:\n"
@@ -119,9 +121,19 @@ inline constexpr OptionRow kExecOptions[] = {
 };
 inline constexpr char kExecHelp[] =
     "CONTAINER is the name given with run --name, or a process ID. COMMAND runs with the environment and work directory of the\n"
-    "container's own command.\n\n"
+    "container's own command. It can also be JOB or JOB.STEP: srun then runs COMMAND beside the tasks of that step (without STEP, the\n"
+    "latest) on its first node, in their container.\n\n"
     "examples:\n"
-    "  scontainer run --name=db postgres:16 & scontainer exec db ps aux\n";
+    "  scontainer run -d --name=db postgres:16; scontainer exec db ps aux\n"
+    "  scontainer exec 4711.0 nvidia-smi\n";
+inline constexpr char kAttachHelp[] =
+    "As scontainer exec JOB[.STEP] with a shell: bash if the image has it, otherwise sh. Run it where jobs are submitted.\n\n"
+    "examples:\n"
+    "  scontainer attach 4711\n";
+inline constexpr char kStopHelp[] =
+    "CONTAINER as in scontainer exec, of scontainer run. It gets SIGTERM, and what is still there after ten seconds SIGKILL.\n\n"
+    "examples:\n"
+    "  scontainer stop db\n";
 
 inline constexpr OptionRow kImportOptions[] = {
     {"-q,--quiet", nullptr, "print only the digest"},
@@ -235,9 +247,11 @@ inline constexpr char kCdiHelp[] =
     "  scontainer run --device=amd.com/gpu=all rocm/dev-ubuntu rocminfo\n";
 
 inline constexpr char kCompletionHelp[] =
-    "Only bash is supported.\n\n"
+    "SHELL is bash, fish or zsh.\n\n"
     "examples:\n"
     "  source <(scontainer completion bash)\n"
+    "  scontainer completion zsh > ~/.zfunc/_scontainer\n"
+    "  scontainer completion fish > ~/.config/fish/completions/scontainer.fish\n"
     "  scontainer completion bash > ~/.local/share/bash-completion/completions/scontainer\n";
 
 }  // namespace spc::tool

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 
 import machine
 from machine import base, home, image, start, user, wait_for
@@ -181,9 +182,76 @@ def test_exec_joins_a_running_container():
     assert process.wait(10) == 143
 
 
+def test_a_container_in_the_background_is_listed_joined_and_stopped():
+    started = user("run", "-q", "-d", "--name=back", "--env=COLOUR=red", base(), "sh", "-c", "echo out; echo err >&2; exec sleep 1000").succeeds()
+    name, output = started.out.splitlines()
+    assert name == "back" and started.err == "", started
+    wait_for("its output", lambda: open(output).read() == "out\nerr\n")
+    user("containers").succeeds("back")
+    user("exec", "back", "sh", "-c", "echo $COLOUR").succeeds("red\n")
+    user("run", "-q", "-d", "--name=back", base(), "true").fails(125, "running already")
+    user("stop", "back").succeeds()
+    user("exec", "back", "true").fails(125, "no running container")
+    user("stop", "back").fails(1, "no running container")
+    deaf = user("run", "-q", "-d", base(), "sh", "-c", "trap : TERM; while :; do sleep 0.1; done").succeeds().out.splitlines()[0]
+    user("stop", deaf).succeeds()
+    # What goes wrong before the command has begun is said to who waits.
+    user("run", "-q", "-d", base(), "no-such-command").fails(127, "no-such-command", "PATH")
+    user("run", "-q", "-d", "--mounts=/no/such/place", base(), "true").fails(125, "/no/such/place")
+    user("run", "-q", "-d", f"{machine.registry.name}/nope:1", "true").fails(125, "nope")
+    user("run", "-q", "-d", base(), "true").succeeds()
+    user("shell", "-d", base()).fails(125, "cannot be combined")
+
+
+def test_what_tutorials_of_others_type_is_understood():
+    for directory in ("data", "other-home"):
+        os.makedirs(f"{home}/{directory}", exist_ok=True)
+        os.chown(f"{home}/{directory}", machine.UID, machine.UID)
+    machine.write(f"{home}/data/file", "data\n")
+    for options in (("-B", "./data:/data:ro"), ("--bind=./data:/data",), ("-v", f"{home}/data:/data:ro,z"), ("--volume", f"{home}/data:/data")):
+        sh("cat /data/file", *options).succeeds("data\n")
+    assert sh("touch /data/new", "-v", f"{home}/data:/data:ro,Z").status != 0
+    for options in (("--pwd", "/srv"), ("-w", "/srv"), ("-W", "/srv"), ("--cwd=/srv",)):
+        sh("pwd", *options).succeeds("/srv\n")
+    sh("echo $SET", "-e", "SET=a b", "-it", "--rm", "-u", str(machine.UID)).succeeds("a b\n")
+    sh("id -u", "-u", "root").succeeds("0\n")
+    sh("id -u; touch /root/x", "--fakeroot", "--writable-tmpfs").succeeds("0\n")
+    sh("touch here; echo $HOME", "-H", f"{home}/other-home").succeeds("other-home\n")
+    sh("echo $HOME; touch $HOME/here", "-H", f"{home}/other-home:/home/me").succeeds("/home/me\n")
+    assert os.path.exists(f"{home}/other-home/here")
+    for option in ("-c", "--contain", "-C", "--containall"):
+        sh("ls -A $HOME | wc -l; touch $HOME/x", option).succeeds("0\n")
+    for options in (("--nv",), ("--rocm",), ("--gpus", "all")):
+        done = sh("echo came in", *options)
+        assert done.status == 0 or "GPU" in done.err or "driver" in done.err, done
+    for options, word in ((("-p", "80:80"), "ports are the host's"), (("--net", "x"), "only a step of srun"), (("--overlay=x"), "--changes"),
+                          (("-u", "nobody"), "--remap-root"), (("--gpus", "2"), "CUDA_VISIBLE_DEVICES"), (("-v", "vol:/data"), "no volumes"),
+                          (("--privileged",), "--remap-root"), (("--cleanenv",), "env -i")):
+        user("run", *([options] if isinstance(options, str) else options), base(), "true").fails(125, word)
+    # Behind the image everything is the command's.
+    assert user("run", "-q", base(), "echo", "-v", "x", "--nv").succeeds().out == "-v x --nv\n"
+    user("exec", base(), "true").fails(125, "scontainer run IMAGE COMMAND")
+
+
+def test_pip_has_a_directory_for_each_image():
+    other = f"{machine.registry.name}/base:latest"
+    name = image("another-base", [{"file": b"1"}])
+    host = ("--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64,/bin:/bin",)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as lasting:  # not in memory, as what persists
+        os.chmod(lasting, 0o777)
+        bases = [user("run", "-q", f"--home={lasting}:/home/of-alice", *options, one, "/bin/sh", "-c", "echo $PYTHONUSERBASE").succeeds().out.strip()
+                 for one, options in ((base(), ()), (other, ()), (base(), ("--share=p",)), (name, host))]
+    digest = user("pull", "-q", base()).succeeds().out.split(":")[1][:16]
+    assert bases[0].endswith("/python/" + digest), bases
+    assert bases[0] == bases[1] == bases[2] and bases[3] and bases[3] != bases[0], bases
+
+
 def test_shell_takes_a_shell_that_the_image_has():
     assert user("shell", base(), stdin="echo in a shell; exit 4\n", SHELL="/no/such/shell").status == 4
     user("shell", base(), stdin="cat /etc/os-release\n").succeeds("Debian")
+    # The prompt says where one is.
+    for options, name in (((), "base:1"), (("--name=mine",), "mine")):
+        user("shell", *options, base(), stdin="echo $debian_chroot; echo \"$PS1\"\n", SHELL="/bin/sh").succeeds(f"{name}\n{name}:\\w\\$ \n")
 
 
 def test_layers_in_use_stay():

@@ -436,15 +436,19 @@ def test_helps_teach():
     assert user("info", "--json").json()["store"] == store()
 
 
-def test_bash_completes():
-    script = user("completion", "bash").succeeds().out
+def test_several_images_are_pulled_at_once_and_told_in_order():
+    names = [image(f"at-once-{number}", [{"file": bytes([number]) * 9000}]) for number in range(6)]
+    waiting, together = [], []
 
-    def completed(*words):
-        ask = f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _scontainer; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-        return subprocess.run(machine.as_user(["bash", "-c", ask]), stdout=subprocess.PIPE, text=True, check=True,
-                              env=machine.environment(), cwd=machine.home).stdout.split()
-    assert completed("scontainer", "ins") == ["inspect"]
-    assert "--mounts=" in completed("scontainer", "run", "--m")
-    user("pull", base()).succeeds()
-    assert base() in completed("scontainer", "run", "'" + base()[:6] + "'")
-    user("completion", "tcsh").fails(1, "bash")
+    def hold(handler, kind, name):
+        waiting.append(name)
+        together.append(len(waiting))
+        time.sleep(0.3)
+        waiting.pop()
+
+    for number in range(6):
+        machine.registry.repositories[f"at-once-{number}"].hooks.append(hold)
+    told = user("pull", "-q", *names, f"{machine.registry.name}/at-once-none:1")
+    assert told.status == 1 and "at-once-none" in told.err, told
+    assert told.out.split() == [user("pull", "-q", name).succeeds().out.strip() for name in names], told
+    assert max(together) > 1, together

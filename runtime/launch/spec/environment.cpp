@@ -17,6 +17,7 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     if (key == "entrypoint") settings.entrypoint.emplace_back(value);
     if (key == "cmd") settings.command.emplace_back(value);
     if (key == "user") settings.user = value;
+    if (key == "manifest") settings.manifest = value;
     if (key == "volume") settings.volumes.emplace_back(value);
     if (key == "port") settings.ports.emplace_back(value);
   }

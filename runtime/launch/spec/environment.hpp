@@ -25,6 +25,7 @@ struct ImageSettings {
   std::vector<std::string> entrypoint;
   std::vector<std::string> command;  ///< Cmd: shown, never run, like the rest
   std::string user;
+  std::string manifest;  ///< its digest; scontainer run adds it
   std::vector<std::string> volumes;
   std::vector<std::string> ports;
 

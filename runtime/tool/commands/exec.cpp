@@ -13,23 +13,13 @@
 #include "launch/spec/environment.hpp"
 #include "task/fake_root.hpp"
 #include "tool/command.hpp"
+#include "tool/containers/job_step.hpp"
 #include "tool/containers/running.hpp"
 #include "tool/containers/supervise.hpp"
 #include "tool/surroundings/places.hpp"
 
 namespace spc::tool {
 namespace {
-
-Result<RunningContainer> find_container(const Places& places, const std::string& text) {
-  const auto all = SPC_TRY(running_containers(places.running));
-  std::string names;
-  for (const RunningContainer& one : all) {
-    if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
-    names += formatted("{}{} ({})", names.empty() ? "" : ", ", printable(one.name), one.pid);
-  }
-  return Error(ErrorKind::not_found, "no running container " + in_quotes(text))
-      .hint(names.empty() ? "start one with scontainer run" : "running containers: " + names);
-}
 
 /// The environment of the container's command, when it was started.
 Result<std::map<std::string, std::string>> environment_of(const std::string& process) {
@@ -75,8 +65,14 @@ Result<void> join(const std::string& process) {
 
 Result<int> run_exec(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto container = SPC_TRY(find_container(places, arguments.words[0]));
+  const std::string& wanted = arguments.words[0];
   if (arguments.rest.empty()) return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
+  auto found = find_container(places.running, wanted);
+  if (!found && names_job(wanted)) return become_step_in(wanted, arguments.rest);
+  if (!found && wanted.find_first_of("/:.") != std::string::npos) {
+    return Error(ErrorKind::not_found, found.error().what()).hint("for a command in an image: scontainer run IMAGE COMMAND");
+  }
+  const auto container = SPC_TRY(std::move(found));
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
   auto environment = SPC_TRY(environment_of(process));
   for (const std::string& text : arguments.values("env")) {

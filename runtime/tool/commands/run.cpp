@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 
 #include "base/file.hpp"
@@ -14,10 +15,12 @@
 #include "launch/host/data_file.hpp"
 #include "launch/host/security_profiles.hpp"
 #include "launch/inside/image_files.hpp"
+#include "launch/inside/missing_program.hpp"
 #include "launch/request/options.hpp"
 
 #include "base/format.hpp"
 #include "tool/command.hpp"
+#include "tool/containers/detached.hpp"
 #include "tool/containers/launch_key.hpp"
 #include "tool/containers/node_step.hpp"
 #include "tool/containers/running.hpp"
@@ -45,6 +48,8 @@ struct RunOptions {
   std::string changes;  ///< directory that keeps what is written
   std::string name;
   RootMap map = RootMap::self;
+  Detached* detached = nullptr;  ///< in the background
+  std::string prompt;            ///< of a shell: which container it is in; empty: it is none
 };
 
 /// As a job's option is called here.
@@ -80,6 +85,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   for (auto& [name, value] : variables) options.request.environment.values[name] = value;
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
   options.image = arguments.words[0];
+  options.request.image = options.image;
   options.name = arguments.value("name");
   options.request.command = arguments.rest;  // hooks may ask for it
   if (arguments.has("changes")) options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
@@ -126,12 +132,13 @@ Result<int> supervise_noted(const Places& places, const RunOptions& options, con
     const RunningContainer container{
         .name = options.name.empty() ? std::to_string(pid) : options.name, .image = image, .pid = pid, .supervisor = ::getpid()};
     if (auto added = RunningEntry::add(places.running, container)) entry.emplace(*std::move(added));
+    if (options.detached != nullptr) options.detached->let_go();
   });
 }
 
 /// In the child: enters and becomes the command.
-int become(Result<void> entered, const RunOptions& options, const Commands& commands,
-           std::map<std::string, std::string>& environment) {
+int become_or_say(Result<void> entered, const RunOptions& options, const Commands& commands,
+                  std::map<std::string, std::string>& environment) {
   if (!entered) {
     report_error(entered.error().message());
     return kNoContainer;
@@ -141,7 +148,27 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
     report_error("image has no default command (hint: append one: scontainer run IMAGE COMMAND)");
     return kNoContainer;
   }
+  if (!options.prompt.empty()) {  // Debian's bash has the second in front of a prompt of its own
+    environment.try_emplace("PS1", options.prompt + ":\\w\\$ ");
+    environment.try_emplace("debian_chroot", options.prompt);
+  }
+  if (options.detached != nullptr) {
+    const auto path = environment.find("PATH");
+    const std::string missing = why_missing(commands.front()[0], path == environment.end() ? "" : path->second, options.image);
+    if (commands.size() == 1 && !missing.empty()) {
+      report_error(missing);
+      return kNoCommand;
+    }
+    options.detached->take_output();
+  }
   return execute(commands, environment, options.image);
+}
+
+int become(Result<void> entered, const RunOptions& options, const Commands& commands,
+           std::map<std::string, std::string>& environment) {
+  const int status = become_or_say(std::move(entered), options, commands, environment);
+  if (options.detached != nullptr) options.detached->failed();
+  return status;
 }
 
 /// Those that may be missing and are, are left out again when its root is set up.
@@ -156,10 +183,10 @@ Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& m
   return {};
 }
 
-/// The servers of a shared container outlive whose messages these are: who waits for their end would wait for all.
+/// The servers of a container that is shared or in the background outlive whose messages these are: who waits for their end would wait for all.
 Result<MountedImage> without_stderr(const std::function<Result<MountedImage>()>& mount) {
   const UniqueFd ours(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
-  ::dup2(STDIN_FILENO, STDERR_FILENO);  // a keeper's is /dev/null
+  ::dup2(STDIN_FILENO, STDERR_FILENO);  // which is /dev/null
   auto mounted = mount();
   ::dup2(ours.get(), STDERR_FILENO);
   return mounted;
@@ -198,7 +225,7 @@ struct UserRun {
       SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
       return mounted;
     };
-    auto mounted = SPC_TRY(shared ? without_stderr(mount_all) : mount_all());
+    auto mounted = SPC_TRY(shared || options.detached != nullptr ? without_stderr(mount_all) : mount_all());
     if (!mounted.writable && *options.request.writable) {
       report_error("warning: the container is read-only: an unprivileged writable container needs Linux 6.12");
     }
@@ -360,9 +387,35 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
   });
 }
 
+Result<int> run_detached(const Places& places, const Arguments& arguments, RunOptions& options) {
+  if (options.name.empty()) options.name = "container-" + std::to_string(::getpid());
+  if (options.name.find('/') != std::string::npos) return Error(ErrorKind::invalid, "--name: a name has no slash");
+  if (find_container(places.running, options.name)) {
+    return Error(ErrorKind::invalid, formatted("--name: container {} is running already", in_quotes(options.name)));
+  }
+  const std::string directory = places.running.substr(0, places.running.rfind('/')) + "/output";
+  SPC_TRY(make_directories(directory));
+  const std::string output = directory + "/" + options.name;
+  const int status = SPC_TRY(Detached::run(output, [&](Detached& detached) {
+    options.detached = &detached;
+    const auto ran =
+        places.own_store ? run_as_user(places, arguments, options, nullptr) : run_as_root(places, arguments, options, nullptr);
+    if (!ran) report_error(ran.error().message());
+    return ran ? *ran : kNoContainer;
+  }));
+  if (status == 0) std::printf("%s\n%s\n", options.name.c_str(), output.c_str());
+  return status;
+}
+
 Result<int> run_container(const Arguments& arguments, const Commands* fixed) {
   const auto places = SPC_TRY(Places::find());
   auto options = SPC_TRY(parse_options(arguments));
+  if (arguments.has("detach")) {
+    if (fixed != nullptr) return contradiction("shell", "--detach");
+    return run_detached(places, arguments, options);
+  }
+  if (fixed != nullptr)
+    options.prompt = printable(options.name.empty() ? options.image.substr(options.image.rfind('/') + 1) : options.name);
   return places.own_store ? run_as_user(places, arguments, options, fixed) : run_as_root(places, arguments, options, fixed);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/directory.hpp"
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "tool/surroundings/places.hpp"
 
 namespace spc::tool {
@@ -74,6 +75,17 @@ Result<std::vector<RunningContainer>> running_containers(const std::string& dire
   const int failed = entries.error();
   if (failed != 0 && failed != ENOENT) return Error::from_errno(failed, "read " + in_quotes(directory));
   return containers;
+}
+
+Result<RunningContainer> find_container(const std::string& directory, const std::string& text) {
+  const auto all = SPC_TRY(running_containers(directory));
+  std::string names;
+  for (const RunningContainer& one : all) {
+    if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
+    names += formatted("{}{} ({})", names.empty() ? "" : ", ", printable(one.name), one.pid);
+  }
+  return Error(ErrorKind::not_found, "no running container " + in_quotes(text))
+      .hint(names.empty() ? "start one with scontainer run" : "running containers: " + names);
 }
 
 }  // namespace spc::tool

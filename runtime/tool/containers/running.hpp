@@ -35,6 +35,8 @@ class RunningEntry {
   UniqueFd file_;
 };
 
+/// By its name, or the number of its command or of scontainer.
+Result<RunningContainer> find_container(const std::string& directory, const std::string& text);
 /// Those of this machine.
 Result<std::vector<RunningContainer>> running_containers(const std::string& directory);
 

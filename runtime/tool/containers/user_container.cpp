@@ -171,7 +171,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
                                           Log& log) {
   const UserIdentity outside = UserIdentity::of_this_process();
   const UserIdentity user = identity_inside(map);
-  const bool mounts_home = request.mount_home.value_or(false);
+  const bool mounts_home = request.mount_home.value_or(false) && !request.contain;
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "create a mount namespace");
   UniqueFd mounts(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
@@ -184,11 +184,12 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
     prepared = SPC_TRY(PreparedHooks::prepare(hooks, so_far));
     return {};
   };
-  const std::string home = mounts_home ? outside.home : "";
+  const std::string home = mounts_home || request.contain ? outside.home : "";
   auto side = SPC_TRY(gather(request, home, environment, log, ContainerState::is_new, prepare));
   if (mounts_home) move_mount_target(side.root, outside.home, user.home);
   ContainerSpec spec;
   spec.image = request.image;
+  if (const auto digest = Digest::parse(settings.manifest)) spec.manifest = *digest;
   spec.settings = settings;
   spec.user = user;
   SPC_TRY(prepared->create_on_host(hooks, spec));
@@ -237,6 +238,7 @@ Result<void> begin_task(const LaunchRequest& request, const ImageSettings& setti
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
   ContainerSpec spec;
   spec.image = request.image;
+  if (const auto digest = Digest::parse(settings.manifest)) spec.manifest = *digest;
   spec.settings = settings;
   spec.user = user;
   spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);

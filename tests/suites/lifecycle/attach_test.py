@@ -1,0 +1,48 @@
+"""scontainer on the login node: into the container of a job that runs."""
+
+from harness import equal, expect, test
+
+BASE = "registry:5000/suites/base:1"
+
+
+def running(cluster):
+    step = cluster.start("srun", "-J", "attach", f"--container-image={BASE}", "sh", "-c", "echo here > /tmp/mark; echo job $SLURM_JOB_ID; sleep 60")
+    step.await_text("job ")
+    return step, step.said().split("job ")[1].split()[0]
+
+
+@test
+def a_command_joins_the_container_of_a_step(cluster):
+    step, job = running(cluster)
+    try:
+        for name in (job, f"{job}.0"):
+            cluster.run("scontainer", "exec", name, "sh", "-c", "cat /tmp/mark; echo $SLURM_JOB_ID").good(f"here\n{job}")
+        equal(cluster.run("scontainer", "exec", job, "sh", "-c", "exit 9").rc, 9, "exit status")
+        done = cluster.run("scontainer", "attach", job, stdin="cat /tmp/mark; echo at $debian_chroot\n")
+        expect("here" in done.out and f"at {job}" in done.out, "no shell in the container", done)
+        done = cluster.run("scontainer", "exec", job, "true", user="bob")
+        expect(done.rc != 0, "another user's job", done)
+    finally:
+        cluster.run("scancel", job)
+        step.end(15)
+    done = cluster.run("scontainer", "exec", job, "true")
+    expect(done.rc == 125 and f"job {job} has no running step" in done.err, "a job that has ended", done)
+
+
+@test
+def a_command_joins_the_container_of_a_batch_script(cluster):
+    job = cluster.submit("#!/bin/sh\necho here > /tmp/mark\nsleep 60\n", f"--container-image={BASE}")
+    try:
+        cluster.await_state(job, "RUNNING")
+        done = cluster.run("scontainer", "exec", f"{job}.batch", "sh", "-c", "while ! test -e /tmp/mark; do sleep 0.1; done; cat /tmp/mark")
+        done.good("here")
+        cluster.run("scontainer", "exec", str(job), "cat", "/tmp/mark").good("here")
+    finally:
+        cluster.run("scancel", str(job))
+        cluster.await_job(job)
+
+
+@test
+def attach_wants_a_job(cluster):
+    done = cluster.run("scontainer", "attach", "nonsense")
+    expect(done.rc == 125 and "JOB or JOB.STEP" in done.err, "what is no job", done)
