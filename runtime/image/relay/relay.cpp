@@ -47,6 +47,13 @@ int nibble(char digit) {
   return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
+/// libmicrohttpd does not look at connections that are suspended.
+bool has_hung_up(MHD_Connection* connection) {
+  const MHD_ConnectionInfo* const info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+  pollfd one{.fd = info != nullptr ? info->connect_fd : -1, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&one, 1, 0) == 1;
+}
+
 }  // namespace
 
 /// One request, from its first byte to the last of the answer.
@@ -58,6 +65,7 @@ struct Relay::Request {
   std::uint64_t from = 0;  // the byte where the answer begins
   std::uint64_t at = 0;    // the next one
   std::optional<std::uint32_t> node;  // for which it is counted
+  bool is_gone = false;               // who asked
 };
 
 /// What libmicrohttpd calls.
@@ -145,6 +153,7 @@ bool Relay::admit(std::uint32_t node, Request& request) {
 }
 
 int Relay::answer(MHD_Connection* connection, std::string_view url, Request& request) {
+  if (request.is_gone) return MHD_NO;
   if (!has_key(connection)) return respond(connection, 401, "");
   last_ = std::chrono::steady_clock::now();
   if (url == "/alive") return respond(connection, 200, std::to_string(board_.bytes()));
@@ -183,7 +192,7 @@ ssize_t Relay::read(Request& request, std::uint64_t at, char* into, std::size_t 
   last_ = std::chrono::steady_clock::now();
   const bool grows = will_grow(entry);  // before `have`: what came last is not lost
   const std::uint64_t have = entry.have.load(std::memory_order_acquire);
-  if (entry.state == BlobState::gone) return MHD_CONTENT_READER_END_WITH_ERROR;
+  if (entry.state == BlobState::gone || request.is_gone) return MHD_CONTENT_READER_END_WITH_ERROR;
   if (have <= at) {
     if (!grows) return MHD_CONTENT_READER_END_WITH_ERROR;
     suspend(request);
@@ -205,8 +214,8 @@ bool Relay::can_go_on(const Request& request) const {
 }
 
 void Relay::resume_some() {
-  std::erase_if(waiting_, [this](const Request* request) {
-    if (!can_go_on(*request)) return false;
+  std::erase_if(waiting_, [this](Request* request) {
+    if (!can_go_on(*request) && !(request->is_gone = has_hung_up(request->connection))) return false;
     MHD_resume_connection(request->connection);
     return true;
   });

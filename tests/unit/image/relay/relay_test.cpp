@@ -166,6 +166,19 @@ TEST_CASE("a node that takes nothing is cut off, and another has its place") {
   CHECK(again.is("200"));
 }
 
+TEST_CASE("who waits and has gone leaves his place") {
+  OneRelay server({.connections = 3});
+  server.add(1 << 20);
+  for (const std::string& path : {Asking::of_blob(server), "/v2/x/blobs/" + Sha256::of("another").str()}) {
+    for (int i = 0; i < 6; ++i) {
+      Asking waiting(server, path);
+      waiting.read(kSize);
+      CHECK(!waiting.is_over);
+    }
+  }
+  CHECK(Asking(server, "/alive").is("200"));
+}
+
 TEST_CASE("garbage in place of a request harms nobody") {
   OneRelay server;
   server.add(kSize);
