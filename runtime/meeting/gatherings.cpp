@@ -53,7 +53,8 @@ std::optional<MeetingRecord> Gatherings::more(const MeetingRecord& question, con
   Gathering* const gathering = find(seat);
   if (gathering == nullptr || question.count > question.indices.size()) return std::nullopt;
   if (++gathering->members[seat.index].questions > kMostQuestions) return std::nullopt;
-  gathering->order.move(seat.index, std::span(question.indices).first(question.count));
+  const auto because = question.kind == MeetingKind::slow ? PeerOrder::Because::slow : PeerOrder::Because::dead;
+  gathering->order.move(seat.index, std::span(question.indices).first(question.count), because);
   return place_of(*gathering, seat);
 }
 

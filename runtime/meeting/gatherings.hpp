@@ -39,7 +39,7 @@ class Gatherings {
   /// `seen_at`: the address from which it came, for a relay that does not know its own. Without a place: nothing.
   std::optional<MeetingRecord> join(const MeetingRecord& question, const std::string& node, const PeerAddress& seen_at,
                                     std::optional<Seat>& seat);
-  /// Without the sources that it names.
+  /// Without the sources that it names, which are dead or slow.
   std::optional<MeetingRecord> more(const MeetingRecord& question, const Seat& seat);
   /// Progress, done or left. False: something else.
   bool told(const MeetingRecord& record, const Seat& seat);

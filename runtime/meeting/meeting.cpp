@@ -223,6 +223,7 @@ bool Meeting::answer(Connection& connection) {
   switch (question.kind) {
     case MeetingKind::join: place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat); break;
     case MeetingKind::more:
+    case MeetingKind::slow:
       if (connection.seat) place = gatherings_.more(question, *connection.seat);
       break;
     default:

@@ -45,13 +45,14 @@ using PeerKey = std::array<std::uint8_t, 32>;
 enum class MeetingKind : std::uint32_t {
   // node -> srun
   join = 1,      ///< this node lacks bytes of `image` and has a relay at `addresses`
-  more = 2,      ///< the sources in `indices` are dead or slow: name others
+  more = 2,      ///< the sources in `indices` are dead, or have nothing: name others
   progress = 3,  ///< done, total: bytes, for one line of srun's; no answer
   done = 4,      ///< this node has the image, its relay goes on; no answer
   left = 5,      ///< its relay has ended, or never began: nobody is to be sent there; no answer
+  slow = 6,      ///< as more, but the sources in `indices` are only slow: if there are no better ones, the place is as before
 
   // srun -> node
-  place = 16,  ///< index, key, sources: the answer to join and more. No sources: ask the registry
+  place = 16,  ///< index, key, sources: the answer to join, more and slow. No sources: ask the registry
 };
 
 struct MeetingRecord {

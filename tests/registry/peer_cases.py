@@ -213,6 +213,68 @@ def test_who_loses_its_node_goes_on_at_another_one():
     assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
 
 
+class Throttle:
+    """Stands before a relay, and passes on so many bytes a second of all that it answers; questions whether it lives cost nothing."""
+
+    def __init__(self, node, rate):
+        self.relay, self.rate, self.sent = (node.host, node.port), rate, 0
+        self.listener = socket.create_server(("0.0.0.0", 0))
+        node.port = self.listener.getsockname()[1]
+        self.at, self.lock = time.monotonic(), threading.Lock()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client = self.listener.accept()[0]
+                relay = socket.create_connection(self.relay)
+                threading.Thread(target=self.passes, args=(client, relay, False), daemon=True).start()
+                threading.Thread(target=self.passes, args=(relay, client, True), daemon=True).start()
+
+    def passes(self, source, sink, is_slow):
+        with contextlib.suppress(OSError):
+            sink.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+            while data := source.recv(16384):
+                if is_slow and len(data) > 1000:
+                    self.sent += len(data)
+                    with self.lock:
+                        self.at = max(self.at, time.monotonic()) + len(data) / self.rate
+                        wait = self.at - time.monotonic()
+                    time.sleep(max(0, wait))
+                sink.sendall(data)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def test_who_takes_from_a_slow_node_goes_on_at_another_one_at_the_same_byte():
+    image, step = big_image(30), Step(place=lambda index: [[], [0], [1, 0], [1, 0]][index])
+    hook, seen = big_and_slow(image, 6)
+    registry.repository("peers/slow", image, hook)
+    runs, slow = [], None
+    for number in range(4):
+        runs.append(start(step, "peers/slow", 4))
+        wait_for(lambda joined=number + 1: len(step.nodes) >= joined)
+        if number == 1:
+            slow = Throttle(step.nodes[1], 400_000)
+    results = [succeeds(run.wait(), image) for run in runs]
+    size = len(image.layers[0].blob)
+    assert sorted(step.asked_for_faster) == [(2, (1,)), (3, (1,))], step.asked_for_faster
+    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more)
+    # With the slow one it would have been 75 s for each of them.
+    assert all(result.seconds < 15 for result in results), [result.seconds for result in results]
+    assert 500_000 < slow.sent < size / 2, slow.sent
+    assert all(sum("is slow: going on elsewhere" in line for line in result.progress) == (number > 1) for number, result in enumerate(results))
+
+
+def test_a_slow_registry_sends_nobody_elsewhere():
+    image, step = big_image(6), Step()
+    hook, seen = big_and_slow(image, 1)
+    registry.repository("peers/slowreg", image, hook)
+    on_nodes(step, "peers/slowreg", 4, image)
+    assert len(seen) == 1 and not step.asked_for_faster and not step.asked_for_more, (step.asked_for_faster, step.asked_for_more)
+
+
 def test_a_private_image_is_for_those_whom_the_registry_lets_have_it_on_each_node():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/private", image, wants_basic)

@@ -8,7 +8,7 @@ import threading
 import user
 
 MEET, TELL, MET = 4, 5, 21
-JOIN, MORE, PROGRESS, DONE, LEFT, PLACE = 1, 2, 3, 4, 5, 16
+JOIN, MORE, PROGRESS, DONE, LEFT, SLOW, PLACE = 1, 2, 3, 4, 5, 6, 16
 MOST = 12
 ADDRESS = struct.Struct("16sH6x")
 RECORD = struct.Struct(f"IIII32sQQ{2 * ADDRESS.size}s{MOST * 32}s{MOST * 4}s32s")
@@ -28,7 +28,7 @@ class Step:
     """`place` says which nodes the one with this index is sent to; by default all before it, the nearest of a binary tree first."""
 
     def __init__(self, place=None):
-        self.nodes, self.told, self.asked_for_more = [], [], []
+        self.nodes, self.told, self.asked_for_more, self.asked_for_faster = [], [], [], []
         self.key, self.lock = os.urandom(32), threading.Lock()
         self.place = place or (lambda index: sorted(range(index), reverse=True, key=lambda other: (other == (index - 1) // 2, -other)))
 
@@ -43,13 +43,20 @@ class Step:
             elif kind == MORE:
                 dead = struct.unpack(f"{count}I", indices[: 4 * count])
                 self.asked_for_more.append((index, dead))
+                self.question = ("more", index, *dead)
                 for one in dead:
                     self.nodes[one].gone = True
+            elif kind == SLOW:
+                slow = struct.unpack(f"{count}I", indices[: 4 * count])
+                self.asked_for_faster.append((index, slow))
+                self.question = ("slow", index, *slow)
             else:
                 self.told.append((kind, index, done, total))
                 self.nodes[index].gone |= kind == LEFT
                 return None
-            sources = [self.nodes[one] for one in self.place(index) if not self.nodes[one].gone][:MOST]
+            slow = {one for who, dead in self.asked_for_faster if who == index for one in dead}
+            order = sorted(self.place(index), key=lambda one: one in slow)
+            sources = [self.nodes[one] for one in order if not self.nodes[one].gone][:MOST]
         packed = b"".join(struct.pack("I4x", one.index) + ADDRESS.pack(one.ip, one.port) for one in sources)
         return RECORD.pack(PLACE, index, 0, len(sources), image, 0, 0, b"", packed, b"", self.key)
 

@@ -61,9 +61,9 @@ struct Node {
   [[nodiscard]] std::optional<MeetingRecord> join(std::uint32_t node_id, std::uint16_t port = 5000) const {
     return send_join(node_id, port) ? receive() : std::nullopt;
   }
-  [[nodiscard]] std::optional<MeetingRecord> more(std::vector<std::uint32_t> without) const {
+  [[nodiscard]] std::optional<MeetingRecord> more(std::vector<std::uint32_t> without, MeetingKind kind = MeetingKind::more) const {
     MeetingRecord record;
-    record.kind = MeetingKind::more;
+    record.kind = kind;
     for (const auto index : without) record.indices[record.count++] = index;
     return send(record) ? receive() : std::nullopt;
   }
@@ -190,6 +190,22 @@ TEST_CASE("who finds a source dead is sent elsewhere, and in the end to the regi
   const auto alone = nodes[3]->more({0, 1, 2});
   REQUIRE(alone);
   CHECK(alone->count == 0);
+}
+
+TEST_CASE("who finds a source slow is sent to a better one, and stays where there is none") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03"), fourth(srun.address, "node04");
+  for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(static_cast<std::uint32_t>(node == &first ? 0 : 9)));
+  const auto place = fourth.join(9);
+  REQUIRE(place);
+  REQUIRE(place->sources[0].index != 0);
+  const auto better = fourth.more({place->sources[0].index}, MeetingKind::slow);
+  REQUIRE(better);
+  CHECK(better->sources[0].index != place->sources[0].index);
+  const auto same = second.more({0}, MeetingKind::slow);  // there is but the one
+  REQUIRE(same);
+  REQUIRE(same->count == 1);
+  CHECK(same->sources[0].index == 0);
 }
 
 TEST_CASE("who says that his relay has ended is no source any more") {
