@@ -158,8 +158,8 @@ int refuse_early() {
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
   } else if (refused.empty()) {
     refused = unusable;
-    if (refused.empty() && (spc_check(runtime, &request.options) != SPC_OK ||
-                            spc_check_site(runtime, &request.options) != SPC_OK)) {
+    if (refused.empty() &&
+        (spc_check(runtime, &request.options) != SPC_OK || spc_check_site(runtime, &request.options) != SPC_OK)) {
       refused = spc_error_message(runtime);
     }
     if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
@@ -168,7 +168,7 @@ int refuse_early() {
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);
   if (refused.empty()) {
-    if (wants_container && spank_context() == S_CTX_LOCAL) listen_to_nodes();
+    if (wants_container && spank_context() == S_CTX_LOCAL) listen_to_nodes(request.summary);
     return 0;
   }
   slurm_error("%s%s", state.prefix, refused.c_str());

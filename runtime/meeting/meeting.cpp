@@ -26,6 +26,8 @@ constexpr int kAtOnce = 4;  // records of one connection before the next one is 
 
 std::int64_t now_ms() { return static_cast<std::int64_t>(now_us() / 1000); }
 
+Gatherings::Seconds time_of(std::uint64_t us) { return std::chrono::microseconds(us); }
+
 /// For IPv6 and IPv4, or where there is no IPv6 for IPv4 only.
 UniqueFd listening_socket() {
   constexpr int kFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -100,8 +102,9 @@ Result<MeetingAddress> Meeting::open() {
   return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
 }
 
-void Meeting::start(std::uint32_t nodes, Say say) {
+void Meeting::start(std::uint32_t nodes, const std::string& image, Say say) {
   if (!listener_ || thread_.joinable()) return;
+  image_ = image;
   say_ = std::move(say);
   most_ = most_connections(nodes);
   gatherings_ = Gatherings(4 * most_);
@@ -118,7 +121,11 @@ void Meeting::start(std::uint32_t nodes, Say say) {
 
 void Meeting::stop() {
   stop_write_.reset();  // the thread reads end of file
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+    const std::string line = statistics_line(gatherings_, image_);
+    if (!line.empty() && say_) say_(About::all, line);
+  }
   connections_.clear();
   listener_.reset();
   stop_read_.reset();
@@ -221,14 +228,16 @@ bool Meeting::answer(Connection& connection) {
   std::memcpy(&question, connection.bytes.data(), sizeof question);
   std::optional<MeetingRecord> place;
   switch (question.kind) {
-    case MeetingKind::join: place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat); break;
+    case MeetingKind::join:
+      place = gatherings_.join(question, connection.node, connection.seen_at, connection.seat, time_of(now_us()));
+      break;
     case MeetingKind::more:
     case MeetingKind::slow:
       if (connection.seat) place = gatherings_.more(question, *connection.seat);
       break;
     default:
       if (next_line_ == 0 && question.kind == MeetingKind::progress) next_line_ = now_ms() + kFirstLine;
-      return connection.seat && gatherings_.told(question, *connection.seat);
+      return connection.seat && gatherings_.told(question, *connection.seat, time_of(now_us()));
   }
   // A node that reads its answers has room for one.
   return place && ::send(connection.socket.get(), &*place, sizeof *place, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *place;
@@ -236,14 +245,14 @@ bool Meeting::answer(Connection& connection) {
 
 void Meeting::say_progress(std::int64_t now) {
   if (next_line_ == 0 || now < next_line_) return;
-  const std::string line = progress_line(gatherings_);
+  const std::string line = progress_line(gatherings_, image_);
   if (line.empty()) {
     next_line_ = 0;
     return;
   }
   pause_ = std::min(pause_ == 0 ? 2000 : 2 * pause_, kLongestPause);
   next_line_ = now + pause_;
-  if (line != last_line_ && say_) say_(line);
+  if (line != last_line_ && say_) say_(About::progress, line);
   last_line_ = line;
 }
 

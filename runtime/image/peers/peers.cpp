@@ -1,7 +1,9 @@
 #include "image/peers/peers.hpp"
 
 #include <algorithm>
+#include <list>
 #include <sstream>
+#include <tuple>
 
 #include "base/format.hpp"
 #include "base/sha256.hpp"
@@ -11,7 +13,8 @@ namespace {
 
 constexpr int kMostQuestions = 3;  // for more
 constexpr int kMostWrong = 2;
-constexpr std::chrono::milliseconds kPaceLook{250}, kPaceStale{1000};
+constexpr std::chrono::milliseconds kPaceLook{250}, kPaceStale{1000}, kReachable{1800};
+constexpr std::size_t kMostAtOnce = 4;
 
 std::string hex_of(const PeerKey& key) {
   std::string text;
@@ -46,11 +49,40 @@ void Peers::meet(const Digest& top) {
   join.addresses[0] = {.ip = own.front().address, .port = listener->port};
   join.addresses[1].port = listener->port;  // where srun sees this node
   const auto place = context_.meet(join);
-  if (!place || place->kind != MeetingKind::place) return;
+  if (!place || place->kind != MeetingKind::place) {
+    const std::string why = place ? "srun gives no place" : place.error().message();
+    context_.log.write(LogLevel::info, formatted("the nodes of this step do not take the image from each other: {}", why));
+    return;
+  }
   is_alone_ = false;
   key_ = place->key;
   take_place(*place);
   start_relay(*std::move(listener), place->key);
+  find_reachable();
+}
+
+/// All at once, so that what a firewall swallows is waited for once; until one answers. Who does not is as dead as who falls silent later.
+void Peers::find_reachable() {
+  std::list<std::pair<Source*, AliveQuestion>> asked;
+  for (Source& source : sources_) {
+    if (asked.size() < kMostAtOnce)
+      asked.emplace_back(std::piecewise_construct, std::tuple(&source),
+                         std::tie(context_.http, source.session.endpoints.front()));
+  }
+  const auto is = [&](AliveQuestion::Answer answer) {
+    return [answer](const auto& one) { return one.second.answer() == answer; };
+  };
+  const auto until = Clock::now() + kReachable;
+  const auto someone = [&] { return std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::alive)); };
+  while (!someone() && Clock::now() < until && std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::none))) {
+    if (!context_.http.wait(std::chrono::milliseconds(50))) return;
+  }
+  const bool is_one_there = someone();
+  for (auto& [source, question] : asked) {
+    const bool failed = question.answer() == AliveQuestion::Answer::failed;
+    if (failed || !is_one_there) leave(*source, Error(ErrorKind::unavailable, failed ? "cannot be reached" : "does not answer"));
+  }
+  if (are_unreachable()) tell({}, MeetingKind::cut_off);
 }
 
 void Peers::take_place(const MeetingRecord& place) {
@@ -128,7 +160,10 @@ bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
   return sources_.size() > known;
 }
 
-void Peers::note_here(std::uint64_t bytes) {
+void Peers::note_bytes(std::uint64_t bytes, From from) {
+  if (from == From::registry) from_.registry += bytes;
+  if (from == From::nodes) from_.nodes += bytes, has_helped_ = true;
+  if (from == From::shared) from_.shared += bytes;
   here_ += bytes;
   if (spool_) spool_->tell(here_, leader_, pace_);
 }
@@ -213,7 +248,7 @@ void Peers::put_document(const Digest& digest, std::string_view bytes) {
 }
 
 void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs, std::uint64_t here) {
-  note_here(here);
+  note_bytes(here, From::here);
   for (const auto& [digest, size] : blobs) slot_of(digest, size);
   if (spool_) spool_->close();
 }
@@ -240,7 +275,7 @@ void Peers::drop(Spool::Slot slot) {
 }
 
 void Peers::will_not_fetch(const Digest& blob, std::uint64_t size) {
-  note_here(size);
+  note_bytes(size, From::here);
   if (const auto slot = slot_of(blob, size)) drop(*slot);
 }
 
@@ -266,6 +301,7 @@ void Peers::tell(MeetingRecord record, MeetingKind kind) {
   record.kind = kind;
   record.index = index_;
   record.image = order_;
+  record.from = from_;
   // srun shows less then, and whoever is sent here for nothing goes on.
   [[maybe_unused]] const auto told = context_.tell(record);
 }

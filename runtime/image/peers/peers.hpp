@@ -63,14 +63,13 @@ class Peers {
   /// How far the node is from which bytes come; srun is asked for another one if it is slow. `takes_nothing`: for the time being, of
   /// what it sends.
   void watch_pace(Source& source, bool takes_nothing);
-  /// So many bytes of a layer have come, from wherever.
-  void note_here(std::uint64_t bytes);
+  /// Where bytes of a layer come from.
+  enum class From { here, registry, nodes, shared };
+  void note_bytes(std::uint64_t bytes, From from);
   /// They come from elsewhere: who takes from this node sees what it gets as what can be had.
   void note_no_source() { leader_ = 0; }
   /// It is not asked again for anything.
   void leave(Source& source, const Error& why);
-  /// Bytes have come from a node.
-  void note_bytes() { has_helped_ = true; }
   void bar(const std::set<std::uint32_t>& sources, const Digest& blob);
   /// So often that it has to come from the registry.
   [[nodiscard]] bool were_wrong_twice(const Digest& blob) const;
@@ -105,6 +104,7 @@ class Peers {
  private:
   using Clock = std::chrono::steady_clock;
   void take_place(const MeetingRecord& place);
+  void find_reachable();
   void look_for_faster(Source& source);
   void start_relay(PeerListener listener, const PeerKey& key);
   void tell(MeetingRecord record, MeetingKind kind);
@@ -128,6 +128,7 @@ class Peers {
   std::optional<Spool> spool_;
   Clock::time_point next_word_{};
 
+  BytesFrom from_;
   std::uint64_t here_ = 0, leader_ = 0, pace_ = 0;  // as on the relay's board
   Source* watched_ = nullptr;
   std::optional<AliveQuestion> alive_;
