@@ -20,6 +20,7 @@ constexpr size_t kTagsRoom = 4096;
 size_t components_seen = 0;
 spc_tags* asked_tags = nullptr;
 spc_meeting* meeting = nullptr;
+std::string image_of_step;
 char* told_tags = nullptr;  // where the variable's value is to be written
 
 std::vector<std::string> command_line() {
@@ -69,7 +70,9 @@ bool is_job_of_one_node() {
   return is_one && ::getenv("SLURM_HET_SIZE") == nullptr;
 }
 
-void print_progress(int, const char* line, void*) { slurm_spank_log("%s%s", state.prefix, line); }
+void print_progress(int level, const char* line, void*) {
+  if (level != SPC_LOG_DEBUG || state.verbose) slurm_spank_log("%s%s", state.prefix, line);
+}
 
 std::string take_variable(spank_t spank, const char* name) {
   std::string value;
@@ -144,7 +147,9 @@ void tell_tags_of_components() {
   if (components_seen > 1) tell_tags(kTagPatience);
 }
 
-void listen_to_nodes() {
+void listen_to_nodes(const spc_summary& summary) {
+  image_of_step = components_seen > 1 && image_of_step != summary.image ? "" : summary.image;
+  state.verbose = state.verbose || summary.verbose != 0;
   const auto address = gathering().open();
   if (address.port != 0) ::setenv(kReportVariable, address.variable().c_str(), 1);
   const char* where = nullptr;
@@ -161,7 +166,7 @@ int gather_errors(spank_t spank) {
   gathering().start(nodes, print_gathered);
   // Who looks for lines of pyxis finds no others.
   const bool is_ours = state.prefix == std::string_view(kPrefix);
-  if (nodes != 1) spc_meeting_start(meeting, nodes, is_ours ? print_progress : nullptr, nullptr);
+  if (nodes != 1) spc_meeting_start(meeting, nodes, image_of_step.c_str(), is_ours ? print_progress : nullptr, nullptr);
   return 0;
 }
 

@@ -30,7 +30,7 @@ void tell_tags_of_components();
 
 /// Tells the nodes where srun will listen: for their errors, and for nodes that lack the image (spc_meeting_open). Before the step's environment is created: afterwards, a variable
 /// reaches one component only.
-void listen_to_nodes();
+void listen_to_nodes(const spc_summary& summary);
 
 // --- in a task ---
 

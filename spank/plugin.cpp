@@ -117,7 +117,7 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
 
 int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   const auto context = spank_context();
-  if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR) return refuse_early();
+  if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR) return refuse_early(spank);
   if (context != S_CTX_REMOTE || !wants_container(spank)) return 0;
   void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared != MAP_FAILED) state.told = static_cast<std::atomic<uint32_t>*>(shared);

@@ -149,7 +149,7 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 
 bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
 
-int refuse_early() {
+int refuse_early(spank_t spank) {
   spc_runtime* runtime = nullptr;
   if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return -1;
   const std::string unusable = configure(runtime);
@@ -170,13 +170,15 @@ int refuse_early() {
         (spc_check(runtime, &request.options) != SPC_OK || spc_check_site(runtime, &request.options) != SPC_OK)) {
       refused = spc_error_message(runtime);
     }
+    // For the site's Prolog and Epilog, which see it as SPANK_SCONTAINER_IMAGE.
+    if (refused.empty()) spank_job_control_setenv(spank, "SCONTAINER_IMAGE", request.summary.image, 1);
     if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
     if (refused.empty()) send_beside(given, handed_over);  // the last: `environ` may move
   }
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);
   if (refused.empty()) {
-    if (wants_container && spank_context() == S_CTX_LOCAL) listen_to_nodes();
+    if (wants_container && spank_context() == S_CTX_LOCAL) listen_to_nodes(request.summary);
     return 0;
   }
   slurm_error("%s%s", state.prefix, refused.c_str());

@@ -47,7 +47,7 @@ bool has_options_in_allocator();
 
 /// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. Returns 0, or ends the
 /// program after saying why.
-int refuse_early();
+int refuse_early(spank_t spank);
 
 /// In srun, when its step is about to start: tells its nodes what it knows, and listens for their errors, until `end_gathering`.
 /// Returns 0, as the callback does.

@@ -76,7 +76,7 @@ class Order:
             self.joined += 1
             self.tell("join", index)
         else:
-            self.tell("more", index, *self.step.asked_for_more[-1][1])
+            self.tell(*self.step.question)
         return [int(word) for word in self.process.stdout.readline().split()[1:]]
 
 

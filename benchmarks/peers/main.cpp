@@ -2,8 +2,8 @@
 // line.
 //
 //   bench-peers [--quick]     rows for benchmarks/run scale, and points for its picture; --quick: 1,024 nodes only
-//   bench-peers --order       the order itself, for a srun that is played: "join NODE_ID", "more INDEX DEAD...", "left INDEX" on
-//                             standard input; answers INDEX SOURCE... to the first two
+//   bench-peers --order       the order itself, for a srun that is played: "join NODE_ID", "more INDEX DEAD...", "slow INDEX SLOW...",
+//                             "left INDEX" on standard input; answers INDEX SOURCE... to the first three
 //   bench-peers --table       beside what the arithmetic of a tree says; fails where they differ by more than 10 %
 
 #include <array>
@@ -35,7 +35,7 @@ struct Way {
   Fault fault;
   const char* what;
   double stragglers = 0;
-  bool quick_questions = false, leaves_slow = false, spools = false;
+  bool quick_questions = false, leaves_slow = true, spools = true;
 };
 
 constexpr std::array kWays = {
@@ -46,11 +46,11 @@ constexpr std::array kWays = {
     Way{"relays_lost_quick", Fault::relays_lost, "the same, and a source is dead after 0.4 s of silence instead of 1.8 s", 0,
         true},
     Way{"slow_relay", Fault::slow_relay, "a relay next to the leader has a tenth of the link; the others"},
-    Way{"slow_relay_left", Fault::slow_relay, "the same, and nodes leave slow sources", 0, false, true},
+    Way{"slow_relay_kept", Fault::slow_relay, "the same, if nodes stayed with slow sources", 0, false, false},
     Way{"partition", Fault::partition, "half of the nodes is cut off from the other half and from srun"},
     Way{"stragglers", Fault::none, "1 % of the nodes convert at a tenth of the rate; the others", 0.01},
-    Way{"stragglers_spooled", Fault::none, "the same, and nodes take bytes before they can convert them", 0.01, false, false,
-        true},
+    Way{"stragglers_unspooled", Fault::none, "the same, if nodes took bytes only as fast as they convert", 0.01, false, true,
+        false},
 };
 
 /// Runs side by side, and looked up afterwards.
@@ -231,9 +231,9 @@ int keep_order() {
     words >> question >> first;
     if (question == "join") answer_place(order, order.join(first));
     if (question == "left") order.leave(first);
-    if (question != "more") continue;
+    if (question != "more" && question != "slow") continue;
     const std::vector<spc::PeerOrder::Index> barred{std::istream_iterator<spc::PeerOrder::Index>(words), {}};
-    order.move(first, barred);
+    order.move(first, barred, question == "slow" ? spc::PeerOrder::Because::slow : spc::PeerOrder::Because::dead);
     answer_place(order, first);
   }
   return 0;

@@ -9,6 +9,8 @@
 #include <queue>
 #include <random>
 
+#include "image/peers/source_pace.hpp"
+#include "image/relay/best_rate.hpp"
 #include "meeting/peer_order.hpp"
 
 namespace spc::bench {
@@ -27,10 +29,7 @@ constexpr int kMissing = 3;         // questions to a source without an answer: 
 constexpr double kLook = 0.25;      // how far a source and the leader are
 constexpr double kNoConnect = 0.3;  // until a connection is given up
 constexpr double kNoServer = 1;     // until srun is given up
-constexpr double kChildLag = 32 << 20, kChildLagTime = 1;
-constexpr double kParentLag = 64 << 20, kParentLagTime = 2;
-constexpr double kMovePause = 5;
-constexpr int kMoves = 3, kQuestions = 3;
+constexpr int kQuestions = 3;
 
 enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, look, fault, reset };
 
@@ -81,37 +80,20 @@ struct Child {
   std::uint32_t on_way = 0;
 };
 
-/// Who is behind whom, and since when; in bytes.
-struct Lag {
-  double since = -1, mine = 0, leaders = 0;
-  bool lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time, double share);
-};
-
 struct Node {
   double joined = 0, rate = 0, out = 0, in = 0;  // links' bytes a second
-  double in_free = 0, converted = 0, ready = -1, last_move = -100, last_byte = 0;
+  double in_free = 0, converted = 0, ready = -1, last_byte = 0, heard_pace = 0;
   std::uint32_t have = 0, leader_has = 0, sent = 0, epoch = 0;
-  int questions = 0, moves = 0;
+  int questions = 0;
   bool member = false, dead = false, silent = false, busy = false, left_out = false, cut_off = false;
   Index source = kNobody;
   std::vector<Index> sources, barred;
   std::size_t tried = 0;  // of sources
   std::vector<Child> children;
   std::size_t turn = 0;
-  Lag child_lag, parent_lag;
+  SourcePace pace;
+  BestRate children_get;
 };
-
-/// Whether mine have been behind for so long, came at less than half of a link's share, and at less than half of the pace at
-/// which the leader gets the image, while it does. So a node that joins late is not slow, nor are children that share a full
-/// link.
-bool Lag::lasts(double now, double mine_now, double ahead, double leaders_now, double limit, double time, double share) {
-  if (ahead - mine_now <= limit) return since = -1, false;
-  const bool over = since >= 0 && now - since >= time;
-  const double came = mine_now - mine, leader_came = leaders_now - leaders;
-  const bool slow = over && came < share / 2 * (now - since) && (leader_came == 0 || came < leader_came / 2);
-  if (over || since < 0) since = now, mine = mine_now, leaders = leaders_now;
-  return slow;
-}
 
 class Simulation {
  public:
@@ -285,7 +267,7 @@ void Simulation::connected(const Event& event) {
   }
   node.source = event.other;
   node.last_byte = now_;
-  node.child_lag = node.parent_lag = {};
+  node.pace.restart();
   source.children.push_back({event.node, node.epoch, node.have});
   later(kLook, What::look, event.node);
   send(event.other);
@@ -325,6 +307,7 @@ void Simulation::sent(const Event& event) {
   nodes_[event.node].busy = false;
   Node& child = nodes_[event.other];
   if (child.epoch == event.epoch) {
+    nodes_[event.node].children_get.add(event.other, now_, chunk_);
     child.in_free = std::max(now_, child.in_free + chunk_ / child.in);
     if (!scenario_.spools) child.in_free = std::max(child.in_free, child.converted - kBehind * chunk_ / child.rate);
     events_.push({child.in_free + scenario_.latency, number_++, What::arrived, event.other, event.node, event.epoch});
@@ -341,6 +324,7 @@ void Simulation::look(Index index) {
   const Node& source = nodes_[node.source];
   if (source.dead || !reachable(index, node.source)) return;
   node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
+  node.heard_pace = std::max({node.heard_pace, source.heard_pace, source.children_get.best()});
   const auto epoch = node.epoch;
   if (scenario_.leaves_slow) check_speed(index);
   if (epoch == node.epoch) later(kLook, What::look, index);
@@ -353,15 +337,15 @@ void Simulation::falls_silent(Index node) {
 
 void Simulation::check_speed(Index index) {
   Node& node = nodes_[index];
-  const double here = node.have * chunk_, there = nodes_[node.source].have * chunk_;
-  const double leaders = std::max(there, node.leader_has * chunk_),
-               share = scenario_.link / (scenario_.fanout + scenario_.refuge);
-  const bool child_lags = node.child_lag.lasts(now_, here, there, leaders, kChildLag, kChildLagTime, share);
-  const bool parent_lags = there > 0 && node.parent_lag.lasts(now_, there, leaders, leaders, kParentLag, kParentLagTime, share);
-  const bool slow = child_lags || parent_lags;
-  if (!slow || node.moves == kMoves || now_ - node.last_move < kMovePause || node.cut_off) return;
-  ++node.moves, ++counts_.moves;
-  node.last_move = now_;
+  const SourcePace::Seen seen{.now = now_,
+                              .here = node.have * chunk_,
+                              .there = nodes_[node.source].have * chunk_,
+                              .leader = node.leader_has * chunk_,
+                              .pace = node.heard_pace};
+  // A full converter says nothing of the source.
+  if (!scenario_.spools && node.converted - now_ > chunk_ / node.rate) return node.pace.restart();
+  if (!node.pace.is_slow(seen) || node.cut_off) return;
+  ++counts_.moves;
   const Index slow_one = node.source;
   if (order_.move(index, std::vector<Index>{slow_one}, PeerOrder::Because::slow).empty()) return;
   leave_source(index);

@@ -32,10 +32,10 @@ struct Scenario {
   double connect = 10e-3;       ///< seconds to a relay: TCP and munge; the same to srun and back
   double silence = 0.3;         ///< seconds without a byte until a source is asked whether it lives
   double answer = 0.5;          ///< seconds until a question has no answer; three of them: it is dead
-  bool leaves_slow = false;     ///< nodes look for another source if theirs is slow: `import` does not
+  bool leaves_slow = true;      ///< nodes look for another source if theirs is slow, as `import` does
   double registry_begin = 0.3;  ///< seconds: token and GET
   std::uint32_t fanout = 2, refuge = 2;
-  bool spools = false;  ///< takes what comes at once, and not only as fast as it converts: `import` does not
+  bool spools = true;  ///< takes what comes at once, and not only as fast as it converts, as `import` does
   Fault fault = Fault::none;
   std::uint32_t seed = 1;
 };

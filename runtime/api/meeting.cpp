@@ -30,11 +30,11 @@ int spc_meeting_open(spc_meeting** meeting, const char** variable) {
   }
 }
 
-void spc_meeting_start(spc_meeting* meeting, uint32_t nodes, spc_log_fn log, void* arg) {
+void spc_meeting_start(spc_meeting* meeting, uint32_t nodes, const char* image, spc_log_fn log, void* arg) {
   if (meeting == nullptr) return;
   try {
-    meeting->meeting.start(nodes, [log, arg](const std::string& line) {
-      if (log != nullptr) log(SPC_LOG_INFO, line.c_str(), arg);
+    meeting->meeting.start(nodes, image != nullptr ? image : "", [log, arg](spc::Meeting::About about, const std::string& line) {
+      if (log != nullptr) log(about == spc::Meeting::About::progress ? SPC_LOG_INFO : SPC_LOG_DEBUG, line.c_str(), arg);
     });
   } catch (const std::exception&) {
     // Out of memory: nobody is answered, and each node goes alone.

@@ -168,10 +168,12 @@ int spc_summarize(spc_runtime* rt, const spc_options* options, spc_summary* out)
   return guard(rt, [&]() -> Result<void> {
     const auto adopted = SPC_TRY(adopt(options, spc_options{}));
     const auto texts = SPC_TRY(texts_of(adopted));
-    const spc_summary summary{.size = sizeof summary,
-                              .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
-                              .explain = texts.has("container-explain") ? 1 : 0,
-                              .verbose = texts.has("container-verbose") ? 1 : 0};
+    spc_summary summary{.size = sizeof summary,
+                        .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
+                        .explain = texts.has("container-explain") ? 1 : 0,
+                        .verbose = texts.has("container-verbose") ? 1 : 0};
+    const std::string image = texts.last("container-image");
+    if (image.size() < sizeof summary.image) image.copy(summary.image, image.size());
     return hand_out(summary, out);
   });
 }

@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace spc {
 namespace {
@@ -23,6 +24,12 @@ PeerAddress relay_of(const MeetingRecord& join, const PeerAddress& seen_at) {
   return {};
 }
 
+/// A firewall between the nodes: two have found nobody, and nobody has got anything. Who comes now need not find out.
+bool is_closed(const Gatherings::Gathering& gathering) {
+  return gathering.cut_off >= 2 && std::none_of(gathering.members.begin(), gathering.members.end(),
+                                                [](const Gatherings::Member& one) { return one.from.nodes > 0; });
+}
+
 }  // namespace
 
 Gatherings::Gathering* Gatherings::find(const Seat& seat) {
@@ -31,7 +38,7 @@ Gatherings::Gathering* Gatherings::find(const Seat& seat) {
 }
 
 std::optional<MeetingRecord> Gatherings::join(const MeetingRecord& question, const std::string& node, const PeerAddress& seen_at,
-                                              std::optional<Seat>& seat) {
+                                              std::optional<Seat>& seat, Seconds now) {
   if (seat) gone(*seat);
   seat.reset();
   if (members_ >= most_) return std::nullopt;
@@ -43,7 +50,7 @@ std::optional<MeetingRecord> Gatherings::join(const MeetingRecord& question, con
   }
   ++members_;
   seat = Seat{question.image, gathering.order.join(question.node_id)};
-  gathering.members.push_back({.node_id = question.node_id, .node = node, .at = relay_of(question, seen_at)});
+  gathering.members.push_back({.node_id = question.node_id, .node = node, .at = relay_of(question, seen_at), .joined = now});
   const auto place = place_of(gathering, *seat);
   if (gathering.members.back().at.port == 0) gathering.order.leave(seat->index);  // it takes, and gives nothing
   return place;
@@ -53,11 +60,12 @@ std::optional<MeetingRecord> Gatherings::more(const MeetingRecord& question, con
   Gathering* const gathering = find(seat);
   if (gathering == nullptr || question.count > question.indices.size()) return std::nullopt;
   if (++gathering->members[seat.index].questions > kMostQuestions) return std::nullopt;
-  gathering->order.move(seat.index, std::span(question.indices).first(question.count));
+  const auto because = question.kind == MeetingKind::slow ? PeerOrder::Because::slow : PeerOrder::Because::dead;
+  gathering->order.move(seat.index, std::span(question.indices).first(question.count), because);
   return place_of(*gathering, seat);
 }
 
-bool Gatherings::told(const MeetingRecord& record, const Seat& seat) {
+bool Gatherings::told(const MeetingRecord& record, const Seat& seat, Seconds now) {
   Gathering* const gathering = find(seat);
   if (gathering == nullptr) return false;
   Member& member = gathering->members[seat.index];
@@ -65,8 +73,14 @@ bool Gatherings::told(const MeetingRecord& record, const Seat& seat) {
     case MeetingKind::progress:
       member.done = record.done;
       member.total = record.total;
+      member.from = record.from;
       return true;
-    case MeetingKind::done: member.has_all = true; return true;
+    case MeetingKind::done:
+      member.has_all = true;
+      member.from = record.from;
+      member.ready = now;
+      return true;
+    case MeetingKind::cut_off: ++gathering->cut_off; [[fallthrough]];  // nor can others reach it, probably
     case MeetingKind::left: gathering->order.leave(seat.index); return true;
     default: return false;
   }
@@ -76,7 +90,7 @@ void Gatherings::gone(const Seat& seat) {
   Gathering* const gathering = find(seat);
   if (gathering == nullptr || gathering->members[seat.index].has_all) return;
   gathering->order.leave(seat.index);
-  gathering->members[seat.index].total = 0;  // nobody waits for it any more
+  gathering->members[seat.index].died = true;  // nobody waits for it any more
 }
 
 MeetingRecord Gatherings::place_of(const Gathering& gathering, const Seat& seat) {
@@ -86,6 +100,7 @@ MeetingRecord Gatherings::place_of(const Gathering& gathering, const Seat& seat)
   place.index = seat.index;
   place.node_id = gathering.members[seat.index].node_id;
   place.key = gathering.key;
+  if (is_closed(gathering)) return place;
   for (const std::uint32_t index : gathering.order.sources_of(seat.index)) {
     if (place.count == place.sources.size()) break;
     place.sources[place.count++] = {.index = index, .at = gathering.members[index].at};
@@ -93,21 +108,77 @@ MeetingRecord Gatherings::place_of(const Gathering& gathering, const Seat& seat)
   return place;
 }
 
-std::string progress_line(const Gatherings& gatherings) {
-  std::size_t nodes = 0;
+namespace {
+
+struct Sum {
+  std::size_t nodes = 0, failed = 0;
+  std::uint64_t size = 0;  ///< of what most of them lack
+  BytesFrom from;
   const Gatherings::Member* slowest = nullptr;
-  const auto part = [](const Gatherings::Member& one) { return static_cast<double>(one.done) / static_cast<double>(one.total); };
+  Gatherings::Seconds begin = Gatherings::Seconds::max();
+  std::vector<Gatherings::Seconds> ready;
+};
+
+double part_of(const Gatherings::Member& one) { return static_cast<double>(one.done) / static_cast<double>(one.total); }
+
+Sum sum_of(const Gatherings& gatherings) {
+  Sum sum;
   for (const auto& [image, gathering] : gatherings.all()) {
     for (const auto& member : gathering.members) {
-      if (member.total == 0) continue;
-      ++nodes;
-      if (!member.has_all && (slowest == nullptr || part(member) < part(*slowest))) slowest = &member;
+      sum.failed += member.died ? 1 : 0;
+      sum.from.registry += member.from.registry;
+      sum.from.nodes += member.from.nodes;
+      sum.from.shared += member.from.shared;
+      sum.size = std::max(sum.size, member.total);
+      if (member.total == 0 || member.died) continue;
+      ++sum.nodes;
+      sum.begin = std::min(sum.begin, member.joined);
+      if (member.has_all) {
+        sum.ready.push_back(member.ready);
+      } else if (sum.slowest == nullptr || part_of(member) < part_of(*sum.slowest)) {
+        sum.slowest = &member;
+      }
     }
   }
-  if (slowest == nullptr) return {};
-  const auto percent = static_cast<unsigned>(std::min(part(*slowest), 1.0) * 100);
-  return "pulling on " + std::to_string(nodes) + (nodes == 1 ? " node" : " nodes") + ", slowest " + slowest->node + " at " +
-         std::to_string(percent) + " % of " + std::to_string((slowest->total + 500'000) / 1'000'000) + " MB";
+  std::sort(sum.ready.begin(), sum.ready.end());
+  return sum;
+}
+
+std::string decimal(double value, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+std::string times(std::uint64_t bytes, std::uint64_t size, int digits) {
+  return decimal(size == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(size), digits) + " x";
+}
+
+std::string counted(std::size_t count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
+
+}  // namespace
+
+std::string progress_line(const Gatherings& gatherings, const std::string& image) {
+  const Sum sum = sum_of(gatherings);
+  if (sum.slowest == nullptr) return {};
+  const auto percent = static_cast<unsigned>(std::min(part_of(*sum.slowest), 1.0) * 100);
+  return "pulling " + (image.empty() ? "" : image + " ") + "on " + counted(sum.nodes) + ", slowest " + sum.slowest->node +
+         " at " + std::to_string(percent) + " % of " + std::to_string((sum.slowest->total + 500'000) / 1'000'000) +
+         " MB, registry " + times(sum.from.registry, sum.size, 1);
+}
+
+std::string statistics_line(const Gatherings& gatherings, const std::string& image) {
+  const Sum sum = sum_of(gatherings);
+  if (sum.nodes + sum.failed == 0) return {};
+  std::string line = (image.empty() ? "the image" : image) + " came to " + std::to_string(sum.ready.size()) + " of " +
+                     counted(sum.nodes + sum.failed);
+  const auto after = [&](std::size_t index) { return decimal((sum.ready[index] - sum.begin).count(), 1); };
+  if (!sum.ready.empty()) {
+    line += " in " + after(sum.ready.size() - 1) + " s (first " + after(0) + ", median " + after(sum.ready.size() / 2) + ")";
+  }
+  line += ": registry " + times(sum.from.registry, sum.size, 2) + ", nodes " + times(sum.from.nodes, sum.size, 2) +
+          ", shared store " + times(sum.from.shared, sum.size, 2);
+  return sum.failed == 0 ? line : line + ", " + counted(sum.failed) + " failed";
 }
 
 }  // namespace spc

@@ -25,6 +25,8 @@ constexpr int kAtOnce = 4;  // records of one connection before the next one is 
 
 std::int64_t now_ms() { return static_cast<std::int64_t>(now_us() / 1000); }
 
+Gatherings::Seconds time_of(std::uint64_t us) { return std::chrono::microseconds(us); }
+
 /// For IPv6 and IPv4, or where there is no IPv6 for IPv4 only.
 UniqueFd listening_socket() {
   constexpr int kFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -92,8 +94,9 @@ Result<MeetingAddress> Meeting::open() {
   return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
 }
 
-void Meeting::start(std::uint32_t nodes, Say say) {
+void Meeting::start(std::uint32_t nodes, const std::string& image, Say say) {
   if (!listener_ || thread_.joinable()) return;
+  image_ = image;
   say_ = std::move(say);
   most_ = most_connections(nodes);
   gatherings_ = Gatherings(4 * most_);
@@ -110,7 +113,11 @@ void Meeting::start(std::uint32_t nodes, Say say) {
 
 void Meeting::stop() {
   stop_write_.reset();  // the thread reads end of file
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+    const std::string line = statistics_line(gatherings_, image_);
+    if (!line.empty() && say_) say_(About::all, line);
+  }
   connections_.clear();
   listener_.reset();
   stop_read_.reset();
@@ -182,7 +189,7 @@ bool Meeting::read_some(Connection& connection) {
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) return false;
     if (static_cast<std::size_t>(got) == room.size()) ++records;
-    const auto heard = connection.talk.take(static_cast<std::size_t>(got), token_);
+    const auto heard = connection.talk.take(static_cast<std::size_t>(got), token_, time_of(now_us()));
     if (connection.deadline != 0 && connection.talk.has_greeted()) {
       connection.deadline = 0;
       --silent_;
@@ -198,14 +205,14 @@ bool Meeting::read_some(Connection& connection) {
 
 void Meeting::say_progress(std::int64_t now) {
   if (next_line_ == 0 || now < next_line_) return;
-  const std::string line = progress_line(gatherings_);
+  const std::string line = progress_line(gatherings_, image_);
   if (line.empty()) {
     next_line_ = 0;
     return;
   }
   pause_ = std::min(pause_ == 0 ? 2000 : 2 * pause_, kLongestPause);
   next_line_ = now + pause_;
-  if (line != last_line_ && say_) say_(line);
+  if (line != last_line_ && say_) say_(About::progress, line);
   last_line_ = line;
 }
 

@@ -22,8 +22,9 @@ namespace spc {
 /// spoil this step's places and no other's; what the nodes then do is ask the registry.
 class Meeting {
  public:
-  /// Called in the thread, with a line for the user.
-  using Say = std::function<void(const std::string&)>;
+  /// With a line for the user: in the thread, about what goes on; in `stop`, about all that has been.
+  enum class About { progress, all };
+  using Say = std::function<void(About, const std::string&)>;
 
   Meeting() = default;
   Meeting(const Meeting&) = delete;
@@ -32,8 +33,8 @@ class Meeting {
 
   /// Listens; nobody is answered before `start`.
   Result<MeetingAddress> open();
-  /// `nodes`: of the step; 0: unknown.
-  void start(std::uint32_t nodes, Say say);
+  /// `nodes`: of the step; 0: unknown. `image`: how lines call it, or empty.
+  void start(std::uint32_t nodes, const std::string& image, Say say);
   /// Ends the thread, which never waits for anybody.
   void stop();
 
@@ -57,6 +58,7 @@ class Meeting {
   UniqueFd listener_, events_, stop_read_, stop_write_;
   std::size_t most_ = 0, silent_ = 0;
   Say say_;
+  std::string image_;
   std::thread thread_;
   std::map<int, Connection> connections_;
   Gatherings gatherings_;

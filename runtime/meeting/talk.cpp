@@ -19,11 +19,11 @@ bool is_plain_name(const std::string& name) {
 
 std::span<char> MeetingTalk::room() { return std::span(bytes_).subspan(received_, wanted() - received_); }
 
-MeetingTalk::Heard MeetingTalk::take(std::size_t bytes, const MeetingToken& token) {
+MeetingTalk::Heard MeetingTalk::take(std::size_t bytes, const MeetingToken& token, Gatherings::Seconds now) {
   received_ += bytes;
   if (received_ < wanted()) return {};
   received_ = 0;
-  return has_greeted_ ? hear() : Heard{.goes_on = greet(token)};
+  return has_greeted_ ? hear(now) : Heard{.goes_on = greet(token)};
 }
 
 bool MeetingTalk::greet(const MeetingToken& token) {
@@ -37,16 +37,17 @@ bool MeetingTalk::greet(const MeetingToken& token) {
   return has_greeted_;
 }
 
-MeetingTalk::Heard MeetingTalk::hear() {
+MeetingTalk::Heard MeetingTalk::hear(Gatherings::Seconds now) {
   MeetingRecord question;
   std::memcpy(&question, bytes_.data(), sizeof question);
   Heard heard{.kind = question.kind};
   switch (question.kind) {
-    case MeetingKind::join: heard.answer = gatherings_.join(question, node_, seen_at_, seat_); break;
+    case MeetingKind::join: heard.answer = gatherings_.join(question, node_, seen_at_, seat_, now); break;
     case MeetingKind::more:
+    case MeetingKind::slow:
       if (seat_) heard.answer = gatherings_.more(question, *seat_);
       break;
-    default: heard.goes_on = seat_ && gatherings_.told(question, *seat_); return heard;
+    default: heard.goes_on = seat_ && gatherings_.told(question, *seat_, now); return heard;
   }
   heard.goes_on = heard.answer.has_value();
   return heard;

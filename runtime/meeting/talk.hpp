@@ -25,8 +25,8 @@ class MeetingTalk {
     std::optional<MeetingKind> kind{};      ///< of the record that is complete now
     std::optional<MeetingRecord> answer{};  ///< to that
   };
-  /// So many bytes have come into `room()`.
-  Heard take(std::size_t bytes, const MeetingToken& token);
+  /// So many bytes have come into `room()`, at this time.
+  Heard take(std::size_t bytes, const MeetingToken& token, Gatherings::Seconds now);
 
   [[nodiscard]] bool has_greeted() const { return has_greeted_; }
   /// The node says nothing more.
@@ -37,7 +37,7 @@ class MeetingTalk {
  private:
   [[nodiscard]] std::size_t wanted() const { return has_greeted_ ? sizeof(MeetingRecord) : sizeof(MeetingHello); }
   bool greet(const MeetingToken& token);
-  Heard hear();
+  Heard hear(Gatherings::Seconds now);
 
   Gatherings& gatherings_;
   PeerAddress seen_at_;

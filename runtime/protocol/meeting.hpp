@@ -20,7 +20,7 @@ using MeetingToken = std::array<std::uint8_t, 16>;
 
 /// What a node says first on its connection, and srun to nobody.
 struct MeetingHello {
-  std::array<char, 8> magic{'s', 'p', 'c', 'm', 'e', 'e', 't', '1'};
+  std::array<char, 8> magic{'s', 'p', 'c', 'm', 'e', 'e', 't', '2'};
   MeetingToken token{};
   std::array<char, 64> node{};  ///< its name, with a 0 at the end
 };
@@ -42,16 +42,25 @@ struct PeerSource {
 /// Proves to a relay that whoever asks is of the same step and has been sent by the same srun, which makes one up for each image.
 using PeerKey = std::array<std::uint8_t, 32>;
 
+/// Bytes of layers that a node has got so far, by where they came from.
+struct BytesFrom {
+  std::uint64_t registry = 0;  ///< or a mirror of it
+  std::uint64_t nodes = 0;
+  std::uint64_t shared = 0;  ///< the shared store
+};
+
 enum class MeetingKind : std::uint32_t {
   // node -> srun
   join = 1,      ///< this node lacks bytes of `image` and has a relay at `addresses`
-  more = 2,      ///< the sources in `indices` are dead or slow: name others
-  progress = 3,  ///< done, total: bytes, for one line of srun's; no answer
-  done = 4,      ///< this node has the image, its relay goes on; no answer
+  more = 2,      ///< the sources in `indices` are dead, or have nothing: name others
+  progress = 3,  ///< done, total: bytes, and `from`, for one line of srun's; no answer
+  done = 4,      ///< this node has the image, its relay goes on; `from`; no answer
   left = 5,      ///< its relay has ended, or never began: nobody is to be sent there; no answer
+  slow = 6,      ///< as more, but the sources in `indices` are only slow: if there are no better ones, the place is as before
+  cut_off = 7,   ///< none of its sources can be reached, by a firewall perhaps; no answer
 
   // srun -> node
-  place = 16,  ///< index, key, sources: the answer to join and more. No sources: ask the registry
+  place = 16,  ///< index, key, sources: the answer to join, more and slow. No sources: ask the registry
 };
 
 struct MeetingRecord {
@@ -65,6 +74,7 @@ struct MeetingRecord {
   std::array<PeerSource, kMostSources> sources{};
   std::array<std::uint32_t, kMostSources> indices{};
   PeerKey key{};
+  BytesFrom from;
 };
 
 }  // namespace spc

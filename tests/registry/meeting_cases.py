@@ -26,7 +26,7 @@ class Srun:
         assert self.library.spc_meeting_open(ctypes.byref(self.meeting), ctypes.byref(variable)) == 0
         self.variable = variable.value.decode()
         self.log = LOG(lambda level, line, arg: self.lines.append(line.decode()))
-        self.library.spc_meeting_start(self.meeting, ctypes.c_uint32(nodes), self.log, None)
+        self.library.spc_meeting_start(self.meeting, ctypes.c_uint32(nodes), b"app:1", self.log, None)
 
     def __enter__(self):
         return self
@@ -67,8 +67,8 @@ def test_srun_tells_of_all_nodes_and_import_does_not():
     with Srun(2) as srun:
         runs = [srun.start(node, "meeting/line") for node in range(2)]
         results = [succeeds(run.wait(), image) for run in runs]
-        assert srun.lines and all(line.startswith("pulling on ") and " MB" in line and " node0" in line for line in srun.lines), srun.lines
-        assert any("pulling on 2 nodes, slowest node0" in line for line in srun.lines), srun.lines
+        assert any(line.startswith("pulling app:1 on 2 nodes, slowest node0") and " MB, registry " in line for line in srun.lines), srun.lines
+    assert srun.lines[-1].startswith("app:1 came to 2 of 2 nodes in ") and srun.lines[-1].endswith("): registry 1.00 x, nodes 1.00 x, shared store 0.00 x"), srun.lines
     assert not any(line.startswith("pulling ") for result in results for line in result.progress), [result.progress for result in results]
 
 
@@ -124,10 +124,10 @@ class Stranger:
     def __init__(self, srun, name=b"node77"):
         port, token = srun.variable.split(":")
         self.srun = socket.create_connection(("127.0.0.1", int(port)), 5)
-        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet1", bytes.fromhex(token), name))
+        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet2", bytes.fromhex(token), name))
 
     def say(self, kind, image=b"", port=0, indices=(), ip=b""):
-        self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b""))
+        self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b"", 0, 0, 0))
         place = self.srun.recv(RECORD.size, socket.MSG_WAITALL)
         return RECORD.unpack(place) if len(place) == RECORD.size else None
 

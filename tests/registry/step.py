@@ -8,10 +8,10 @@ import threading
 import user
 
 MEET, TELL, MET = 4, 5, 21
-JOIN, MORE, PROGRESS, DONE, LEFT, PLACE = 1, 2, 3, 4, 5, 16
+JOIN, MORE, PROGRESS, DONE, LEFT, SLOW, CUT_OFF, PLACE = 1, 2, 3, 4, 5, 6, 7, 16
 MOST = 12
 ADDRESS = struct.Struct("16sH6x")
-RECORD = struct.Struct(f"IIII32sQQ{2 * ADDRESS.size}s{MOST * 32}s{MOST * 4}s32s")
+RECORD = struct.Struct(f"IIII32sQQ{2 * ADDRESS.size}s{MOST * 32}s{MOST * 4}s32sQQQ")
 QUESTION = struct.Struct(f"I{user.MESSAGE.size - 4}s")
 
 
@@ -28,13 +28,14 @@ class Step:
     """`place` says which nodes the one with this index is sent to; by default all before it, the nearest of a binary tree first."""
 
     def __init__(self, place=None):
-        self.nodes, self.told, self.asked_for_more = [], [], []
+        self.nodes, self.told, self.asked_for_more, self.asked_for_faster = [], [], [], []
+        self.came = {}  # by index: bytes from the registry, from nodes, from the shared store
         self.key, self.lock = os.urandom(32), threading.Lock()
         self.place = place or (lambda index: sorted(range(index), reverse=True, key=lambda other: (other == (index - 1) // 2, -other)))
 
     def answer(self, record):
         """Bytes of a record; the answer, or nothing."""
-        kind, index, _, count, image, done, total, addresses, _, indices, _ = RECORD.unpack(record)
+        kind, index, _, count, image, done, total, addresses, _, indices, _, *came = RECORD.unpack(record)
         with self.lock:
             if kind == JOIN:
                 ip, port = ADDRESS.unpack(addresses[: ADDRESS.size])
@@ -43,15 +44,23 @@ class Step:
             elif kind == MORE:
                 dead = struct.unpack(f"{count}I", indices[: 4 * count])
                 self.asked_for_more.append((index, dead))
+                self.question = ("more", index, *dead)
                 for one in dead:
                     self.nodes[one].gone = True
+            elif kind == SLOW:
+                slow = struct.unpack(f"{count}I", indices[: 4 * count])
+                self.asked_for_faster.append((index, slow))
+                self.question = ("slow", index, *slow)
             else:
                 self.told.append((kind, index, done, total))
-                self.nodes[index].gone |= kind == LEFT
+                self.nodes[index].gone |= kind in (LEFT, CUT_OFF)
+                self.came[index] = came
                 return None
-            sources = [self.nodes[one] for one in self.place(index) if not self.nodes[one].gone][:MOST]
+            slow = {one for who, dead in self.asked_for_faster if who == index for one in dead}
+            order = sorted(self.place(index), key=lambda one: one in slow)
+            sources = [self.nodes[one] for one in order if not self.nodes[one].gone][:MOST]
         packed = b"".join(struct.pack("I4x", one.index) + ADDRESS.pack(one.ip, one.port) for one in sources)
-        return RECORD.pack(PLACE, index, 0, len(sources), image, 0, 0, b"", packed, b"", self.key)
+        return RECORD.pack(PLACE, index, 0, len(sources), image, 0, 0, b"", packed, b"", self.key, 0, 0, 0)
 
     def said(self, kind):
         return [index for told, index, *_ in self.told if told == kind]

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import time
@@ -159,6 +160,35 @@ def test_doctor_says_which_way_images_come():
         os.chmod(DIRECTORY, 0o755)
         told = sources()
         assert told["verdict"] == "warning" and f"{DIRECTORY} (not used: " in told["detail"] and "chmod 0700" in told["cure"], told
+
+
+def test_doctor_says_whether_nodes_take_images_from_each_other():
+    def peers(keys="", **step):
+        machine.write(CONFIG, "\n".join([machine.settings, "[peers]", keys, ""]))
+        told = {one["check"]: one for one in user("doctor", "--job", "--json", **step).json()}["other nodes"]
+        return told["verdict"], told["detail"], told["cure"]
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_NODES": "3", "SLURMD_NODENAME": "n1", "SLURM_STEP_NODELIST": "n1,127.0.0.[1,7-9]"}
+    try:
+        assert peers() == ("ok", peers()[1], "") and peers()[1].startswith("on, for steps on several nodes, at "), peers()
+        assert peers("enabled = false", **step) == ("ok", "off, each node pulls by itself: [peers] enabled is false", "")
+        assert peers(SLURM_STEP_NUM_NODES="1") == ("ok", "none: this step has one node", "")
+        assert peers(SLURM_JOB_NUM_NODES="1")[1] == "none: this job has one node"
+        verdict, detail, cure = peers('ports = "5000-5009"', **step, SLURM_LAUNCH_NODE_IPADDR="127.0.0.1", SLURM_SRUN_COMM_PORT="9")
+        assert verdict == "ok" and detail.startswith("on, before the shared store and the registry: 3 nodes, at "), detail
+        assert detail.endswith(", ports 5000-5009; srun at 127.0.0.1 says who takes from whom"), detail
+        for keys, more, why, what in [
+                ('networks = ["198.51.100.0/24"]', {}, "this node has no address in [peers] networks", "correct [peers] networks"),
+                ("", {"SLURM_STEP_NODELIST": "255.255.255.255"}, "255.255.255.255 at port ", "open the firewall of the nodes"),
+                ('ports = "5000-5009"', {"SLURM_STEP_NODELIST": "n1,no-such-node"}, "no-such-node at port 5000: ", "open the firewall"),
+                ("", {"SLURM_LAUNCH_NODE_IPADDR": "255.255.255.255", "SLURM_SRUN_COMM_PORT": "9"}, "srun at 255.255.255.255: ", "firewall of srun's host")]:
+            verdict, detail, cure = peers(keys, **{**step, **more})
+            assert verdict == "warning" and detail.startswith(f"not used, each node pulls by itself: {why}") and what in cure, (detail, cure)
+        with socket.create_server(("0.0.0.0", 0)) as taken:
+            port = taken.getsockname()[1]
+            verdict, detail, cure = peers(f'ports = "{port}-{port}"', **step)
+            assert verdict == "warning" and f"no port of {port}-{port} is free" in detail and "more ports" in cure, (detail, cure)
+    finally:
+        machine.write(CONFIG, machine.settings)
 
 
 def test_a_shared_store_that_hangs_does_not_hang_who_looks_at_it():

@@ -78,8 +78,7 @@ Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
   std::uint64_t size = 0;
   for (const Descriptor& layer : image.manifest.layers) size += layer.size;
   if (limit == 0 || size <= limit) return {};
-  return Error(ErrorKind::refused,
-               formatted("the image has {}, this site allows {}", in_mb(size), in_mb(limit)));
+  return Error(ErrorKind::refused, formatted("the image has {}, this site allows {}", in_mb(size), in_mb(limit)));
 }
 
 const char* hint_for_room(const ImportRequest& request) {
@@ -125,7 +124,8 @@ void look_for_peers(StepNodes& nodes, const Import& import) {
 }
 
 /// What is fetched is kept twice, for other nodes as it comes: not where there is no room for that.
-void promise(Peers& peers, const std::vector<ImageLayer>& missing, const ImageStore& store, std::uint64_t needed) {
+void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector<ImageLayer>& missing, const ImageStore& store,
+             std::uint64_t needed) {
   std::vector<std::pair<Digest, std::uint64_t>> blobs;
   std::uint64_t size = 0;
   for (const ImageLayer& layer : missing) {
@@ -134,13 +134,16 @@ void promise(Peers& peers, const std::vector<ImageLayer>& missing, const ImageSt
   }
   const auto space = store.space();
   if (space && space->free < needed + size) peers.stop_serving();
-  peers.will_fetch(blobs);
+  std::uint64_t whole = 0;
+  for (const ImageLayer& layer : all) whole += layer.blob.size;
+  peers.will_fetch(blobs, whole - size);
 }
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
 Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
-                                           const ResolvedImage& image, Peers* peers = nullptr, const SharedStore* shared = nullptr) {
+                                            const ResolvedImage& image, Peers* peers = nullptr,
+                                            const SharedStore* shared = nullptr) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
@@ -164,7 +167,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
     SPC_TRY(sharing->take(layers));
   }
   const auto converted = layers.missing;
-  if (peers != nullptr) promise(*peers, layers.missing, import.store, needed);
+  if (peers != nullptr) promise(*peers, all, layers.missing, import.store, needed);
   const PullContext context{.http = import.http,
                             .source = source,
                             .store = import.store,
@@ -304,7 +307,8 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const auto http =
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
                                   .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
-  const Import import{.request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing, .user = user};
+  const Import import{
+      .request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing, .user = user};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("pull image " + in_quotes(name));

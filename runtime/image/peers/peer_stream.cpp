@@ -20,24 +20,6 @@ constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
 
-AliveQuestion::AliveQuestion(HttpClient& http, const RegistryEndpoint& node) : http_(http) {
-  HttpRequest request;
-  request.url = node.base_url + "/alive";
-  request.authorization = node.authorization.text();
-  request.is_peer = true;
-  if (!http_.start(request, *this)) answer_ = Answer::failed;
-}
-
-HttpHandler::Take AliveQuestion::body(const HttpHead& /*head*/, std::span<const std::byte> bytes) {
-  if (said_.size() + bytes.size() > 64) return Take::stop;
-  said_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return Take::taken;
-}
-
-void AliveQuestion::ended(const HttpHead& head, HttpEnd end) {
-  answer_ = end.kind == HttpEnd::Kind::complete && head.status == 200 ? Answer::alive : Answer::failed;
-}
-
 PeerStream::PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink) : peers_(peers), blob_(std::move(blob)), sink_(sink) {
   if (blob_.size) slot_ = peers_.slot_of(blob_.digest, *blob_.size);
 }
@@ -67,6 +49,7 @@ void PeerStream::go_on() {
 }
 
 void PeerStream::go_elsewhere() {
+  peers_.note_no_source();
   skip_ = blob_.otherwise_at_begin ? came_ : 0;
   other_ = blob_.otherwise(*this, came_);
   other_->start();
@@ -103,10 +86,11 @@ HttpHandler::Take PeerStream::take(std::span<const std::byte> bytes) {
   }
   skip_ -= known;
   came_ += fresh.size();
-  if (source_ != nullptr && !fresh.empty()) {
-    used_.insert(source_->index);
-    peers_.note_bytes();
-  }
+  const auto from = source_ != nullptr                   ? Peers::From::nodes
+                    : other_ && other_->is_from_shared() ? Peers::From::shared
+                                                         : Peers::From::registry;
+  if (blob_.size) peers_.note_bytes(fresh.size(), from);
+  if (source_ != nullptr && !fresh.empty()) used_.insert(source_->index);
   if (is_kept && !is_sink_full_ && passed_ + fresh.size() == came_) pass(fresh);
   return HttpHandler::Take::taken;
 }
@@ -142,7 +126,8 @@ void PeerStream::without_spool() {
 void PeerStream::watch(std::vector<pollfd>& descriptors) const {
   if (other_) other_->watch(descriptors);
   // A file is always readable: there is more for the sink.
-  if (slot_ && passed_ < came_ && !is_sink_full_) descriptors.push_back({.fd = peers_.spool_file(), .events = POLLIN, .revents = 0});
+  if (slot_ && passed_ < came_ && !is_sink_full_)
+    descriptors.push_back({.fd = peers_.spool_file(), .events = POLLIN, .revents = 0});
 }
 
 void PeerStream::advance() {
@@ -178,13 +163,15 @@ void PeerStream::settle() {
 void PeerStream::look_after_source() {
   const auto now = Clock::now();
   if (alive_ && alive_->answer() == AliveQuestion::Answer::alive) {
-    if (alive_->said() != std::exchange(said_, alive_->said())) last_growth_ = now;
+    const std::string here = alive_->said().substr(0, alive_->said().find(' '));
+    if (here != std::exchange(said_, here)) last_growth_ = now;
     misses_ = 0;
     alive_.reset();
   } else if (alive_ && (alive_->answer() == AliveQuestion::Answer::failed || now - asked_ > kAnswer)) {
     ++misses_;
     alive_.reset();
   }
+  if (!source_->is_dead && leave_if_slow()) return;
   if (is_paused_ || source_->is_dead || now - last_byte_ < kSilence) {
     if (!source_->is_dead) return;
     misses_ = kMostMisses;  // another blob's stream has seen it
@@ -201,6 +188,18 @@ void PeerStream::look_after_source() {
   if (alive_ || now - asked_ < kSilence) return;
   asked_ = now;
   alive_.emplace(peers_.http(), source_->session.endpoints.front());
+}
+
+/// At the byte where it is. What is slow is still better than the registry, and may be come back to; but it is not left twice.
+bool PeerStream::leave_if_slow() {
+  peers_.watch_pace(*source_, is_paused_);
+  if (!source_->is_slow || is_paused_ || left_.contains(source_->index)) return false;
+  const Peers::Source* const other = peers_.next(tried_);
+  if (other == nullptr || other->is_slow) return false;
+  left_.insert(source_->index);
+  tried_.erase(source_->index);
+  go_on();
+  return true;
 }
 
 void PeerStream::resume() {

@@ -8,31 +8,11 @@
 #include <set>
 #include <string>
 
+#include "image/peers/alive_question.hpp"
 #include "image/peers/peers.hpp"
 #include "image/registry/fetch.hpp"
 
 namespace spc {
-
-/// Whether a node that sends nothing still lives, and gets on.
-class AliveQuestion final : private HttpHandler {
- public:
-  enum class Answer { none, alive, failed };
-  AliveQuestion(HttpClient& http, const RegistryEndpoint& node);
-  ~AliveQuestion() override { http_.cancel(*this); }
-  AliveQuestion(const AliveQuestion&) = delete;
-  AliveQuestion& operator=(const AliveQuestion&) = delete;
-
-  [[nodiscard]] Answer answer() const { return answer_; }
-  [[nodiscard]] const std::string& said() const { return said_; }
-
- private:
-  Take body(const HttpHead& head, std::span<const std::byte> bytes) override;
-  void ended(const HttpHead& head, HttpEnd end) override;
-
-  HttpClient& http_;
-  Answer answer_ = Answer::none;
-  std::string said_;
-};
 
 /// What a PeerStream brings.
 struct PeerBlob {
@@ -75,6 +55,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   void without_spool();
   void settle();
   void look_after_source();
+  bool leave_if_slow();
 
   Peers& peers_;
   PeerBlob blob_;
@@ -84,7 +65,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   std::uint64_t passed_ = 0;  // of these, bytes that the sink has; the others are in the spool
   std::uint64_t skip_ = 0;    // that come once more
   bool is_sink_full_ = false;
-  bool is_paused_ = false;    // nothing more is to come
+  bool is_paused_ = false;  // nothing more is to come
   bool is_done_ = false;
   bool is_right_ = false;
   std::optional<Error> failed_;
@@ -94,6 +75,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   std::unique_ptr<Fetch> fetch_;
   std::set<std::uint32_t> tried_;    // sources
   std::set<std::uint32_t> useless_;  // of these, those that do not just lack it
+  std::set<std::uint32_t> left_;     // of these, those that were left because they are slow
   std::set<std::uint32_t> used_;     // of these, those whose bytes the sink has
   bool is_second_try_ = false;
   std::uint64_t began_at_ = 0;

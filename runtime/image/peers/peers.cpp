@@ -1,6 +1,9 @@
 #include "image/peers/peers.hpp"
 
 #include <algorithm>
+#include <list>
+#include <sstream>
+#include <tuple>
 
 #include "base/format.hpp"
 #include "base/sha256.hpp"
@@ -10,6 +13,8 @@ namespace {
 
 constexpr int kMostQuestions = 3;  // for more
 constexpr int kMostWrong = 2;
+constexpr std::chrono::milliseconds kPaceLook{250}, kPaceStale{1000}, kReachable{1800};
+constexpr std::size_t kMostAtOnce = 4;
 
 std::string hex_of(const PeerKey& key) {
   std::string text;
@@ -44,30 +49,69 @@ void Peers::meet(const Digest& top) {
   join.addresses[0] = {.ip = own.front().address, .port = listener->port};
   join.addresses[1].port = listener->port;  // where srun sees this node
   const auto place = context_.meet(join);
-  if (!place || place->kind != MeetingKind::place) return;
+  if (!place || place->kind != MeetingKind::place) {
+    const std::string why = place ? "srun gives no place" : place.error().message();
+    context_.log.write(LogLevel::info, formatted("the nodes of this step do not take the image from each other: {}", why));
+    return;
+  }
   is_alone_ = false;
   key_ = place->key;
   take_place(*place);
   start_relay(*std::move(listener), place->key);
+  find_reachable();
+}
+
+/// All at once, so that what a firewall swallows is waited for once; until one answers. Who does not is as dead as who falls silent later.
+void Peers::find_reachable() {
+  std::list<std::pair<Source*, AliveQuestion>> asked;
+  for (Source& source : sources_) {
+    if (asked.size() < kMostAtOnce)
+      asked.emplace_back(std::piecewise_construct, std::tuple(&source),
+                         std::tie(context_.http, source.session.endpoints.front()));
+  }
+  const auto is = [&](AliveQuestion::Answer answer) {
+    return [answer](const auto& one) { return one.second.answer() == answer; };
+  };
+  const auto until = Clock::now() + kReachable;
+  const auto someone = [&] { return std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::alive)); };
+  while (!someone() && Clock::now() < until && std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::none))) {
+    if (!context_.http.wait(std::chrono::milliseconds(50))) return;
+  }
+  const bool is_one_there = someone();
+  for (auto& [source, question] : asked) {
+    const bool failed = question.answer() == AliveQuestion::Answer::failed;
+    if (failed || !is_one_there) leave(*source, Error(ErrorKind::unavailable, failed ? "cannot be reached" : "does not answer"));
+  }
+  if (are_unreachable()) tell({}, MeetingKind::cut_off);
 }
 
 void Peers::take_place(const MeetingRecord& place) {
   index_ = place.index;
+  auto first = sources_.begin();  // those of the new place go before it, in their order
   for (std::uint32_t i = 0; i < std::min(place.count, kMostSources); ++i) {
     const PeerSource& given = place.sources[i];
-    const bool is_known = std::any_of(sources_.begin(), sources_.end(), [&](const Source& one) { return one.index == given.index; });
     // Only of those that came before: so nobody waits for himself, whatever srun says.
-    if (is_known || given.index >= index_ || !networks_.may_ask(given.at, wanted_)) continue;
+    if (given.index >= index_ || !networks_.may_ask(given.at, wanted_)) continue;
+    const auto known =
+        std::find_if(sources_.begin(), sources_.end(), [&](const Source& one) { return one.index == given.index; });
+    if (known != sources_.end()) {
+      if (known == first) {
+        ++first;
+      } else {
+        sources_.splice(first, sources_, known);
+      }
+      continue;
+    }
     RegistryEndpoint endpoint = endpoint_at(given.at, key_);
     const std::string name = endpoint.name;
-    sources_.push_back({.index = given.index,
-                        .session = {.http = context_.http,
-                                    .log = context_.log,
-                                    .registry = name,
-                                    .repository = "peer",
-                                    .endpoints = {std::move(endpoint)},
-                                    .login_servers = {},
-                                    .ask_user = {}}});
+    sources_.insert(first, {.index = given.index,
+                            .session = {.http = context_.http,
+                                        .log = context_.log,
+                                        .registry = name,
+                                        .repository = "peer",
+                                        .endpoints = {std::move(endpoint)},
+                                        .login_servers = {},
+                                        .ask_user = {}}});
   }
 }
 
@@ -89,10 +133,13 @@ void Peers::start_relay(PeerListener listener, const PeerKey& key) {
 
 Peers::Source* Peers::next(const std::set<std::uint32_t>& tried) {
   if (are_unreachable()) return nullptr;
+  Source* slow = nullptr;
   for (Source& source : sources_) {
-    if (!source.is_dead && !source.is_barred && !tried.contains(source.index)) return &source;
+    if (source.is_dead || source.is_barred || tried.contains(source.index)) continue;
+    if (!source.is_slow) return &source;
+    if (slow == nullptr) slow = &source;
   }
-  return nullptr;
+  return slow;
 }
 
 bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
@@ -113,6 +160,65 @@ bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
   return sources_.size() > known;
 }
 
+void Peers::note_bytes(std::uint64_t bytes, From from) {
+  if (from == From::registry) from_.registry += bytes;
+  if (from == From::nodes) from_.nodes += bytes, has_helped_ = true;
+  if (from == From::shared) from_.shared += bytes;
+  here_ += bytes;
+  if (spool_) spool_->tell(here_, leader_, pace_);
+}
+
+void Peers::watch_pace(Source& source, bool takes_nothing) {
+  const auto now = Clock::now();
+  if (watched_ != &source) {
+    if (watched_ != nullptr && now - watched_at_ < kPaceStale) return;  // another layer comes from there
+    watched_ = &source;
+    alive_.reset();
+    source_pace_.restart();
+  }
+  watched_at_ = now;
+  if (takes_nothing) source_pace_.restart();
+  if (alive_ && alive_->answer() == AliveQuestion::Answer::alive) {
+    std::uint64_t there = 0, leader = 0, pace = 0;
+    std::istringstream(alive_->said()) >> there >> leader >> pace;
+    alive_.reset();
+    leader_ = std::max(leader_, leader);
+    pace_ = std::max(pace_, pace);
+    const SourcePace::Seen seen{.now = std::chrono::duration<double>(now.time_since_epoch()).count(),
+                                .here = static_cast<double>(here_),
+                                .there = static_cast<double>(there),
+                                .leader = static_cast<double>(leader_),
+                                .pace = static_cast<double>(pace_)};
+    if (source_pace_.is_slow(seen)) look_for_faster(source);
+  } else if (alive_ && alive_->answer() == AliveQuestion::Answer::failed) {
+    alive_.reset();
+  }
+  if (alive_ || now - asked_ < kPaceLook) return;
+  asked_ = now;
+  alive_.emplace(context_.http, source.session.endpoints.front());
+}
+
+/// Not from a node that is slow, too; srun knows who is below it.
+void Peers::look_for_faster(Source& source) {
+  if (is_alone_) return;
+  MeetingRecord slow{.kind = MeetingKind::slow, .index = index_, .image = order_};
+  slow.indices[slow.count++] = source.index;
+  for (const Source& other : sources_) {
+    if (slow.count < kMostSources && (other.is_slow || other.is_dead || other.is_barred))
+      slow.indices[slow.count++] = other.index;
+  }
+  const auto place = context_.meet(slow);
+  if (!place || place->kind != MeetingKind::place) {
+    is_alone_ = true;
+    return;
+  }
+  if (place->count == 0 || place->sources[0].index == source.index) return;
+  take_place(*place);
+  source.is_slow = true;
+  context_.log.write(LogLevel::info, formatted("node {} of the step, {}: is slow: going on elsewhere", source.index,
+                                               in_quotes(source.session.registry)));
+}
+
 void Peers::leave(Source& source, const Error& why) {
   if (std::exchange(source.is_dead, true)) return;
   ++unreachable_;
@@ -124,8 +230,8 @@ void Peers::bar(const std::set<std::uint32_t>& sources, const Digest& blob) {
   ++wrong_[blob];
   for (Source& source : sources_) {
     if (!sources.contains(source.index) || std::exchange(source.is_barred, true)) continue;
-    context_.log.write(LogLevel::warning, formatted("node {} of the step, {}: sent wrong bytes for {}: it is not asked again", source.index,
-                                                    in_quotes(source.session.registry), in_quotes(blob.str())));
+    context_.log.write(LogLevel::warning, formatted("node {} of the step, {}: sent wrong bytes for {}: it is not asked again",
+                                                    source.index, in_quotes(source.session.registry), in_quotes(blob.str())));
   }
 }
 
@@ -141,7 +247,8 @@ void Peers::put_document(const Digest& digest, std::string_view bytes) {
   complete(*slot);
 }
 
-void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs) {
+void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs, std::uint64_t here) {
+  note_bytes(here, From::here);
   for (const auto& [digest, size] : blobs) slot_of(digest, size);
   if (spool_) spool_->close();
 }
@@ -168,6 +275,7 @@ void Peers::drop(Spool::Slot slot) {
 }
 
 void Peers::will_not_fetch(const Digest& blob, std::uint64_t size) {
+  note_bytes(size, From::here);
   if (const auto slot = slot_of(blob, size)) drop(*slot);
 }
 
@@ -193,6 +301,7 @@ void Peers::tell(MeetingRecord record, MeetingKind kind) {
   record.kind = kind;
   record.index = index_;
   record.image = order_;
+  record.from = from_;
   // srun shows less then, and whoever is sent here for nothing goes on.
   [[maybe_unused]] const auto told = context_.tell(record);
 }

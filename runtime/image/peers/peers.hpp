@@ -13,7 +13,9 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "image/config/config.hpp"
+#include "image/peers/alive_question.hpp"
 #include "image/peers/node_networks.hpp"
+#include "image/peers/source_pace.hpp"
 #include "image/registry/registry_session.hpp"
 #include "image/registry/user_source_link.hpp"
 #include "image/relay/spool.hpp"
@@ -52,15 +54,22 @@ class Peers {
     RegistrySession session;
     bool is_dead = false;    ///< does not answer, or has ended
     bool is_barred = false;  ///< has sent wrong bytes
+    bool is_slow = false;    ///< against what can be had: the last that is asked
   };
   /// The first that answers and is not in `tried`; null: none.
   Source* next(const std::set<std::uint32_t>& tried);
   /// Asks srun for others in place of those that are dead or in `useless`. False: there are none.
   bool ask_for_more(const std::set<std::uint32_t>& useless);
+  /// How far the node is from which bytes come; srun is asked for another one if it is slow. `takes_nothing`: for the time being, of
+  /// what it sends.
+  void watch_pace(Source& source, bool takes_nothing);
+  /// Where bytes of a layer come from.
+  enum class From { here, registry, nodes, shared };
+  void note_bytes(std::uint64_t bytes, From from);
+  /// They come from elsewhere: who takes from this node sees what it gets as what can be had.
+  void note_no_source() { leader_ = 0; }
   /// It is not asked again for anything.
   void leave(Source& source, const Error& why);
-  /// Bytes have come from a node.
-  void note_bytes() { has_helped_ = true; }
   void bar(const std::set<std::uint32_t>& sources, const Digest& blob);
   /// So often that it has to come from the registry.
   [[nodiscard]] bool were_wrong_twice(const Digest& blob) const;
@@ -71,8 +80,8 @@ class Peers {
 
   // What this node has for others.
   void put_document(const Digest& digest, std::string_view bytes);
-  /// These blobs will be fetched, and no others.
-  void will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs);
+  /// These blobs will be fetched, and no others; so many bytes of the image are here already.
+  void will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs, std::uint64_t here);
   std::optional<Spool::Slot> slot_of(const Digest& blob, std::uint64_t size);
   /// False: it is not kept.
   bool write(Spool::Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
@@ -95,6 +104,8 @@ class Peers {
  private:
   using Clock = std::chrono::steady_clock;
   void take_place(const MeetingRecord& place);
+  void find_reachable();
+  void look_for_faster(Source& source);
   void start_relay(PeerListener listener, const PeerKey& key);
   void tell(MeetingRecord record, MeetingKind kind);
   /// A firewall, perhaps: each node more would cost a time-out.
@@ -116,6 +127,13 @@ class Peers {
   int unreachable_ = 0;
   std::optional<Spool> spool_;
   Clock::time_point next_word_{};
+
+  BytesFrom from_;
+  std::uint64_t here_ = 0, leader_ = 0, pace_ = 0;  // as on the relay's board
+  Source* watched_ = nullptr;
+  std::optional<AliveQuestion> alive_;
+  Clock::time_point asked_{}, watched_at_{};
+  SourcePace source_pace_;
 };
 
 }  // namespace spc

@@ -41,6 +41,7 @@ class SharedBlob final : public BlobStream, private FetchSink {
   void resume() override;
   [[nodiscard]] bool finished() const override { return fetching_ ? fetching_->finished() : passed_ == blob_.size; }
   [[nodiscard]] bool waits_for_node() const override { return !fetching_ && !is_whole_; }
+  [[nodiscard]] bool is_from_shared() const override { return !fetching_; }
   Result<void> outcome() override { return fetching_ ? fetching_->outcome() : Result<void>(); }
   [[nodiscard]] const char* whose_fault() const override;
   /// Puts what came from the registry under its name, in a thread: that waits for the file system. advance() keeps the lease.
@@ -65,8 +66,8 @@ class SharedBlob final : public BlobStream, private FetchSink {
   // From a file of the shared store, which may still grow.
   UniqueFd file_;
   bool is_whole_ = false;
-  bool has_more_ = false;     // as far as is known
-  bool is_broken_ = false;    // it could not be read
+  bool has_more_ = false;   // as far as is known
+  bool is_broken_ = false;  // it could not be read
   bool is_paused_ = false;
   std::vector<std::byte> chunk_;
   std::size_t from_chunk_ = 0;  // what of it the sink does not have

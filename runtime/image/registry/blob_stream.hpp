@@ -23,6 +23,8 @@ class BlobStream {
   [[nodiscard]] virtual bool finished() const = 0;
   /// Nothing comes yet, because another node is bringing it.
   [[nodiscard]] virtual bool waits_for_node() const { return false; }
+  /// What comes has been read from the shared store.
+  [[nodiscard]] virtual bool is_from_shared() const { return false; }
   /// Whether the blob is complete, once finished.
   virtual Result<void> outcome() = 0;
   /// A hint for the user if the bytes do not match the blob's digest.

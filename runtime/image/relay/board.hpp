@@ -42,6 +42,9 @@ struct RelayBoard {
   std::uint32_t fanout = 0;
   std::atomic<std::uint32_t> count = 0;      ///< of entries that are written
   std::atomic<std::uint32_t> is_closed = 0;  ///< no others will come: what is not here is not to be had
+  // What nodes below are told, to see whether a source is slow (peers/source_pace.hpp): bytes of the image that are on this node, also
+  // those that it had already; that the node has which asks the registry, 0: this one does; bytes a second that a node above gives.
+  std::atomic<std::uint64_t> here = 0, leader = 0, pace = 0;
   std::array<Entry, kMostBlobs> entries{};
 
   /// Null: it is not here.
@@ -51,12 +54,6 @@ struct RelayBoard {
       if (entries[i].blob == blob) return &entries[i];
     }
     return nullptr;
-  }
-  /// Bytes of all blobs: grows as long as this node gets anywhere.
-  [[nodiscard]] std::uint64_t bytes() const {
-    std::uint64_t sum = 0;
-    for (std::uint32_t i = 0; i < count.load(std::memory_order_acquire) && i < kMostBlobs; ++i) sum += entries[i].have;
-    return sum;
   }
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

@@ -14,12 +14,13 @@
 namespace spc {
 namespace {
 
-constexpr unsigned kRefuge = 2;           // nodes beyond the fan-out: those that have lost their own source
+constexpr unsigned kRefuge = 2;  // nodes beyond the fan-out: those that have lost their own source
 constexpr std::size_t kBlock = std::size_t{256} << 10;
 constexpr std::size_t kRequestMemory = std::size_t{32} << 10;
 
 MHD_Result respond(MHD_Connection* connection, unsigned status, std::string_view text) {
-  MHD_Response* const response = MHD_create_response_from_buffer(text.size(), const_cast<char*>(text.data()), MHD_RESPMEM_MUST_COPY);
+  MHD_Response* const response =
+      MHD_create_response_from_buffer(text.size(), const_cast<char*>(text.data()), MHD_RESPMEM_MUST_COPY);
   if (response == nullptr) return MHD_NO;
   const MHD_Result queued = MHD_queue_response(connection, status, response);
   MHD_destroy_response(response);
@@ -62,8 +63,8 @@ struct Relay::Request {
   MHD_Connection* connection = nullptr;
   const RelayBoard::Entry* entry = nullptr;  // nothing: it waits for the board to have it
   Digest blob;
-  std::uint64_t from = 0;  // the byte where the answer begins
-  std::uint64_t at = 0;    // the next one
+  std::uint64_t from = 0;             // the byte where the answer begins
+  std::uint64_t at = 0;               // the next one
   std::optional<std::uint32_t> node;  // for which it is counted
   bool is_gone = false;               // who asked
 };
@@ -93,11 +94,11 @@ struct Relay::Callbacks {
 
 Result<std::unique_ptr<Relay>> Relay::create(const RelayBoard& board, int listener, int spool, const RelayLimits& limits) {
   std::unique_ptr<Relay> relay(new Relay(board, spool));
-  relay->server_ = MHD_start_daemon(
-      MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr, &Callbacks::answer, relay.get(),
-      MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, limits.connections, MHD_OPTION_CONNECTION_TIMEOUT,
-      limits.stalled_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMemory, MHD_OPTION_NOTIFY_COMPLETED, &Callbacks::completed,
-      relay.get(), MHD_OPTION_END);
+  relay->server_ =
+      MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr, &Callbacks::answer, relay.get(),
+                       MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, limits.connections,
+                       MHD_OPTION_CONNECTION_TIMEOUT, limits.stalled_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMemory,
+                       MHD_OPTION_NOTIFY_COMPLETED, &Callbacks::completed, relay.get(), MHD_OPTION_END);
   if (relay->server_ == nullptr) return Error(ErrorKind::unavailable, "start the HTTP server");
   const MHD_DaemonInfo* const info = MHD_get_daemon_info(relay->server_, MHD_DAEMON_INFO_EPOLL_FD);
   if (info == nullptr) return Error(ErrorKind::unavailable, "start the HTTP server: it has no epoll");
@@ -139,7 +140,8 @@ bool Relay::has_key(MHD_Connection* connection) const {
   const std::string_view key = shown + kScheme.size();
   if (key.size() != 2 * board_.key.size()) return false;
   int difference = 0;
-  for (std::size_t i = 0; i < board_.key.size(); ++i) difference |= (nibble(key[2 * i]) << 4 | nibble(key[2 * i + 1])) ^ board_.key[i];
+  for (std::size_t i = 0; i < board_.key.size(); ++i)
+    difference |= (nibble(key[2 * i]) << 4 | nibble(key[2 * i + 1])) ^ board_.key[i];
   return difference == 0;
 }
 
@@ -152,11 +154,17 @@ bool Relay::admit(std::uint32_t node, Request& request) {
   return true;
 }
 
+std::string Relay::pace() const {
+  const std::uint64_t here = board_.here, leader = board_.leader;
+  const std::uint64_t pace = std::max(board_.pace.load(), static_cast<std::uint64_t>(they_get_.best()));
+  return std::to_string(here) + " " + std::to_string(leader == 0 ? here : leader) + " " + std::to_string(pace);
+}
+
 int Relay::answer(MHD_Connection* connection, std::string_view url, Request& request) {
   if (request.is_gone) return MHD_NO;
   if (!has_key(connection)) return respond(connection, 401, "");
   last_ = std::chrono::steady_clock::now();
-  if (url == "/alive") return respond(connection, 200, std::to_string(board_.bytes()));
+  if (url == "/alive") return respond(connection, 200, pace());
   const auto blob = Digest::parse(url.substr(std::min(url.rfind('/') + 1, url.size())));
   const auto node = node_of(MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "node"));
   if (!blob || !node) return respond(connection, 404, "");
@@ -175,10 +183,12 @@ int Relay::answer_blob(MHD_Connection* connection, const RelayBoard::Entry& entr
   if (from > 0 && from >= entry.size) return respond(connection, 416, "");
   request.entry = &entry;
   request.from = request.at = from;
-  MHD_Response* const response = MHD_create_response_from_callback(entry.size - from, kBlock, &Callbacks::read, &request, nullptr);
+  MHD_Response* const response =
+      MHD_create_response_from_callback(entry.size - from, kBlock, &Callbacks::read, &request, nullptr);
   if (response == nullptr) return MHD_NO;
   if (from > 0) {
-    const std::string range = "bytes " + std::to_string(from) + "-" + std::to_string(entry.size - 1) + "/" + std::to_string(entry.size);
+    const std::string range =
+        "bytes " + std::to_string(from) + "-" + std::to_string(entry.size - 1) + "/" + std::to_string(entry.size);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_RANGE, range.c_str());
   }
   const MHD_Result queued = MHD_queue_response(connection, from > 0 ? 206 : 200, response);
@@ -200,7 +210,10 @@ ssize_t Relay::read(Request& request, std::uint64_t at, char* into, std::size_t 
   }
   const ssize_t got = ::pread(spool_, into, static_cast<std::size_t>(std::min<std::uint64_t>(most, have - at)),
                               static_cast<off_t>(entry.offset + at));
-  return got > 0 ? got : MHD_CONTENT_READER_END_WITH_ERROR;
+  if (got <= 0) return MHD_CONTENT_READER_END_WITH_ERROR;
+  const std::chrono::duration<double> now = last_.time_since_epoch();
+  if (request.node) they_get_.add(*request.node, now.count(), static_cast<double>(got));
+  return got;
 }
 
 void Relay::suspend(Request& request) {
@@ -225,7 +238,10 @@ void Relay::forget(Request* request) {
   --open_;
   last_ = std::chrono::steady_clock::now();
   std::erase(waiting_, request);
-  if (request->node && --served_[*request->node] == 0) served_.erase(*request->node);
+  if (request->node && --served_[*request->node] == 0) {
+    served_.erase(*request->node);
+    they_get_.forget(*request->node);
+  }
   delete request;
 }
 

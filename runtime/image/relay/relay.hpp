@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
+#include "image/relay/best_rate.hpp"
 #include "image/relay/board.hpp"
 
 struct MHD_Connection;
@@ -27,7 +29,8 @@ struct RelayLimits {
 /// Sends what is on the board to other nodes, over HTTP as a registry would: `GET /v2/NAME/blobs/sha256:HEX` (or `manifests`), from
 /// any byte on (`Range: bytes=N-`). What has not come yet is waited for; what this node does not fetch is 404. Who asks has to show
 /// the step's key (`Authorization: Bearer HEX`), and says which node it is (`?node=N`): so many nodes are served, others are told 503.
-/// `GET /alive` has the number of bytes that this node has: whoever waits sees by it that the node gets on.
+/// `GET /alive` has three numbers of the board, in decimal: `here`, `leader` and `pace`, with what nodes get from this one. Whoever waits
+/// sees by the first that the node gets on, and by all whether it is slow.
 ///
 /// One thread, bounded memory and connections; it only needs the descriptors that it has.
 class Relay {
@@ -59,12 +62,11 @@ class Relay {
   bool admit(std::uint32_t node, Request& request);
   ssize_t read(Request& request, std::uint64_t at, char* into, std::size_t most);
   void suspend(Request& request);
+  [[nodiscard]] std::string pace() const;
   [[nodiscard]] bool can_go_on(const Request& request) const;
   void resume_some();
   void forget(Request* request);
-  [[nodiscard]] bool will_grow(const RelayBoard::Entry& entry) const {
-    return !import_ended_ && entry.state == BlobState::comes;
-  }
+  [[nodiscard]] bool will_grow(const RelayBoard::Entry& entry) const { return !import_ended_ && entry.state == BlobState::comes; }
 
   const RelayBoard& board_;
   int spool_;
@@ -73,6 +75,7 @@ class Relay {
   bool import_ended_ = false;
   std::vector<Request*> waiting_;             // suspended
   std::map<std::uint32_t, unsigned> served_;  // nodes, with their open requests
+  BestRate they_get_;
   std::size_t open_ = 0;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };

@@ -19,9 +19,9 @@ class Spool {
  public:
   /// What a relay is started with.
   struct Start {
-    UniqueFd listener;   ///< listens already
-    UniqueFd file;       ///< empty, for reading and writing
-    int agent = -1;      ///< pidfd, borrowed: the relay ends with it
+    UniqueFd listener;  ///< listens already
+    UniqueFd file;      ///< empty, for reading and writing
+    int agent = -1;     ///< pidfd, borrowed: the relay ends with it
     PeerKey key{};
     std::uint32_t fanout = 2;
     std::string program;  ///< empty: `relay` beside this program
@@ -46,6 +46,10 @@ class Spool {
   void complete(Slot slot);
   /// It does not come, or was wrong.
   void drop(Slot slot);
+  /// How far this node is, and what it has heard of those above: see RelayBoard.
+  void tell(std::uint64_t here, std::uint64_t leader, std::uint64_t pace) {
+    board_->here = here, board_->leader = leader, board_->pace = pace;
+  }
   /// No other blobs will come.
   void close();
 
@@ -61,7 +65,7 @@ class Spool {
   SharedBoard board_;
   UniqueFd file_, wake_, life_;
   Child child_;
-  std::uint64_t end_ = 0;    // of what is taken of the file
+  std::uint64_t end_ = 0;     // of what is taken of the file
   std::uint64_t unsaid_ = 0;  // bytes since the relay was told
 };
 

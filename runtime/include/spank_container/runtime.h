@@ -90,6 +90,7 @@ struct spc_summary {
   int container; /* 1: a container is requested, by image or name */
   int explain;   /* 1: dry run: spc_task_enter logs what would be executed, and exits with status 0 */
   int verbose;   /* 1: print a timing breakdown */
+  char image[256]; /* the image as the user calls it, for messages; "": none, or its name is longer */
 };
 
 struct spc_step {
@@ -149,8 +150,9 @@ typedef struct spc_meeting spc_meeting;
  * spc_meeting_free. */
 SPC_API int spc_meeting_open(spc_meeting **meeting, const char **variable);
 /* When the step is about to start on so many nodes (0: unknown): answers them in a thread of its own, without signals, until
- * spc_meeting_free. How it goes on is told through `log`, which may be NULL, in that thread. */
-SPC_API void spc_meeting_start(spc_meeting *meeting, uint32_t nodes, spc_log_fn log, void *arg);
+ * spc_meeting_free. How it goes on is told through `log`, which may be NULL, in that thread, and as SPC_LOG_DEBUG by spc_meeting_free
+ * what it was in the end. `image`: how to call it there, or NULL. */
+SPC_API void spc_meeting_start(spc_meeting *meeting, uint32_t nodes, const char *image, spc_log_fn log, void *arg);
 /* Never waits for a node. NULL is allowed. */
 SPC_API void spc_meeting_free(spc_meeting *meeting);
 

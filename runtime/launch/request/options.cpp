@@ -21,8 +21,7 @@ Result<bool> read_switch(const ContainerOption& option, const std::string& value
   constexpr std::array<std::string_view, 4> kOff{"0", "false", "no", "n"};
   if (std::find(kOn.begin(), kOn.end(), value) != kOn.end()) return true;
   if (std::find(kOff.begin(), kOff.end(), value) != kOff.end()) return false;
-  return Error(ErrorKind::invalid,
-               formatted("{}: {} is not a boolean", typed_name(option), in_quotes(value)))
+  return Error(ErrorKind::invalid, formatted("{}: {} is not a boolean", typed_name(option), in_quotes(value)))
       .hint("1, true, yes, 0, false or no");
 }
 
@@ -45,15 +44,12 @@ Result<void> check_combinations(const LaunchRequest& request) {
     return contradiction("--container-contain", "--container-mount-home");
   }
   if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
-    return contradiction("--container-slurm", "--container-remap-root")
-        .hint("Slurm would see root, munge the user");
+    return contradiction("--container-slurm", "--container-remap-root").hint("Slurm would see root, munge the user");
   }
   if (request.private_layer && (request.name || !request.save.empty())) {
     const std::string other = request.name ? "--container-name" : "--container-save";
-    return Error(
-        ErrorKind::invalid,
-        formatted("--container-private and {} cannot be combined: each task has its own container",
-                  other));
+    return Error(ErrorKind::invalid,
+                 formatted("--container-private and {} cannot be combined: each task has its own container", other));
   }
   return {};
 }
@@ -93,9 +89,8 @@ Result<void> OptionTexts::add_switch(const ContainerOption& option, const std::s
   const char* contrary = on ? opposite : option.name;
   if ((contrary != said && is_given(contrary)) || (!old.empty() && old.front() != now)) {
     const bool is_yes = option.kind == Kind::on;
-    return Error(ErrorKind::invalid,
-                 formatted("both --{} and --{} were specified", is_yes ? option.name : opposite,
-                           is_yes ? opposite : option.name));
+    return Error(ErrorKind::invalid, formatted("both --{} and --{} were specified", is_yes ? option.name : opposite,
+                                               is_yes ? opposite : option.name));
   }
   old = {now};
   return {};
@@ -140,8 +135,12 @@ bool OptionTexts::is_given(const char* name) const {
 
 bool OptionTexts::has(std::string_view name) const {
   const auto found = values_.find(name);
-  return found != values_.end() && !found->second.empty() &&
-         !(found->second.front() == kNo && find_option(name)->is_switch());
+  return found != values_.end() && !found->second.empty() && !(found->second.front() == kNo && find_option(name)->is_switch());
+}
+
+std::string OptionTexts::last(std::string_view name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() || found->second.empty() ? std::string() : found->second.back();
 }
 
 std::vector<std::string> OptionTexts::features() const {
@@ -152,8 +151,7 @@ std::vector<std::string> OptionTexts::features() const {
   return used;
 }
 
-Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where,
-                                   std::string (*name_of)(const ContainerOption&)) const {
+Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where, std::string (*name_of)(const ContainerOption&)) const {
   for (const ContainerOption& option : container_options()) {
     const auto found = values_.find(option.name);
     if (found == values_.end()) continue;

@@ -63,10 +63,11 @@ class OptionTexts {
 
   /// Whether one of these was given; of a switch: as yes.
   [[nodiscard]] bool has(std::string_view name) const;
+  /// As it was given last; empty: it was not.
+  [[nodiscard]] std::string last(std::string_view name) const;
 
   /// Interprets them one by one. `name_of` gives the user's name of an option.
-  Result<void> apply_to(LaunchRequest& request, ReadAt where,
-                        std::string (*name_of)(const ContainerOption&)) const;
+  Result<void> apply_to(LaunchRequest& request, ReadAt where, std::string (*name_of)(const ContainerOption&)) const;
   /// The same for all options of a job, which must be consistent.
   [[nodiscard]] Result<LaunchRequest> parse(ReadAt where) const;
 

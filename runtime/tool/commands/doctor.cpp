@@ -33,8 +33,8 @@ Colour colour_of(Finding::Verdict verdict) {
 void print_finding(const Finding& finding) {
   char verdict[16];
   std::snprintf(verdict, sizeof verdict, "%-8s", name_of(finding.verdict));
-  std::string line = formatted("{}{}: {}", coloured(verdict, colour_of(finding.verdict)),
-                               finding.what, printable(finding.detail));
+  std::string line =
+      formatted("{}{}: {}", coloured(verdict, colour_of(finding.verdict)), finding.what, printable(finding.detail));
   if (!finding.cure.empty()) line += formatted(" (fix: {})", finding.cure);
   std::puts(line.c_str());
 }
@@ -45,6 +45,7 @@ std::vector<Finding> examine_job() {
   const auto config = read_config(SPC_CONFIG_FILE);
   auto findings = preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
   findings.push_back(examine_image_way());
+  findings.push_back(examine_peers());
   return findings;
 }
 

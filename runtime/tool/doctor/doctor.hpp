@@ -24,6 +24,8 @@ Finding examine_plugin();
 Finding examine_shared_store();
 /// For --job: in which order this node looks for an image's bytes, and what of that cannot be used.
 Finding examine_image_way();
+/// For --job: whether the nodes of a step take images from each other, and if not, why.
+Finding examine_peers();
 /// What root's containers need of the kernel.
 std::vector<Finding> examine_kernel_of_node();
 /// What HealthCheckProgram asks: whether jobs can start containers on this node. Without network; answers in about ten seconds

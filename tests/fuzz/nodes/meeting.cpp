@@ -21,8 +21,9 @@ const PeerAddress kSeenAt{.ip = Network::parse("10.0.0.9/32").address};
 const std::vector<Network> kOwn{Network::parse("10.0.0.1/24"), Network::parse("fd00::1/64")};
 
 void check_line(const Gatherings& gatherings) {
-  const std::string line = progress_line(gatherings);
-  must(is_printable(line) && line.size() < 400, "what srun shows is a line for a terminal");
+  for (const std::string& line : {progress_line(gatherings, "image"), statistics_line(gatherings, "image")}) {
+    must(is_printable(line) && line.size() < 400, "what srun shows is a line for a terminal");
+  }
   std::size_t members = 0;
   for (const auto& [image, gathering] : gatherings.all()) members += gathering.members.size();
   must(members <= kMostMembers, "there are no more members than places");
@@ -56,6 +57,7 @@ FUZZ_TARGET(meeting) {
   }
   Gatherings gatherings(kMostMembers);
   std::array<std::optional<MeetingTalk>, 4> talks;
+  Gatherings::Seconds now{};
   const std::uint8_t* const end = data + size;
   while (end - data >= 2) {
     auto& talk = talks[data[0] % 4];
@@ -70,7 +72,8 @@ FUZZ_TARGET(meeting) {
       std::memcpy(room.data(), data, some);
       data += some;
       length -= some;
-      const auto heard = talk->take(some, kToken);
+      const auto heard = talk->take(some, kToken, now);
+      now += Gatherings::Seconds(1);
       if (heard.answer) check_place(*heard.answer, gatherings);
       must(!heard.kind || talk->has_greeted(), "nobody is heard without the token");
       goes_on = heard.goes_on;

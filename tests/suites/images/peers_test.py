@@ -146,7 +146,7 @@ def a_relay_that_is_killed_costs_nothing_but_its_place(cluster):
 def scancel_in_the_middle_leaves_nothing(cluster):
     before = cluster.stores()
     with half_way(cluster, "peers-cancel") as (running, _, _):
-        cluster.run("scancel", "--me").good()
+        cluster.run("scancel", "-u", "alice").good()  # 20.11 has no --me
         done = running.end(30)
         expect(done.rc != 0, "it was not cancelled", done)
     cluster.await_idle()
@@ -191,6 +191,25 @@ def no_program_of_the_user_sees_where_srun_listens(cluster):
 @test
 def srun_tells_how_all_nodes_get_on(cluster):
     with half_way(cluster, "peers-line") as (running, _, gate):
-        running.await_text(f"pulling on {len(cluster.nodes)} nodes, slowest node", 10)
+        running.await_text(f"peers-line:1 on {len(cluster.nodes)} nodes, slowest node", 10)
         gate.set()
-        running.end(30).good()
+        done = running.end(30)
+    done.good()
+    expect(" came to " not in done.err, "statistics without --container-verbose", done)
+
+
+@test
+def verbose_tells_in_the_end_where_the_bytes_came_from(cluster):
+    name, _ = publish_large(cluster, "peers-statistics", layers=2)
+    done = cluster.srun(*everywhere(cluster), "--container-verbose", "/probe", "/content", image=name)
+    equal(shown(done), ["same"] * len(cluster.nodes), "content")
+    lines = [line for line in done.err.splitlines() if f"{name} came to {len(cluster.nodes)} of {len(cluster.nodes)} nodes in " in line]
+    expect(len(lines) == 1 and ": registry 1.00 x, nodes " in lines[0], "no statistics", done)
+
+
+@test
+def doctor_says_how_the_nodes_of_a_step_meet(cluster):
+    done = cluster.run("srun", *everywhere(cluster), "scontainer", "doctor", "--job")
+    lines = [line for line in done.out.splitlines() if "other nodes: " in line]
+    expect(len(lines) == len(cluster.nodes) and all(f"on, before the shared store and the registry: {len(cluster.nodes)} nodes, at " in line for line in lines),
+           "doctor says nothing of other nodes", done)

@@ -3,8 +3,10 @@ import contextlib
 import os
 
 import site_files
+from command import await_true
 from container_test import WORKS
 from harness import Failed, equal, expect, test
+from tags_test import Asked, publish, shown
 
 
 class Slurm:
@@ -41,6 +43,25 @@ class Slurm:
         for machine in ("head", "node01", "node02"):
             self.cluster.program("restart", machine).good()
         self.cluster.await_idle()
+
+
+@test
+def a_prolog_brings_the_image_before_the_job_asks_for_it(cluster):
+    example = open(os.path.join(os.path.dirname(__file__), "../../../packaging/examples/prolog-prefetch.sh")).read()
+    name, _ = publish(cluster, "prolog-prefetch", b"early\n")
+    with Slurm(cluster, ["Prolog=/etc/slurm/prolog.sh", "PrologFlags=Alloc"], **{"prolog.sh": example}):
+        os.chmod(os.path.join(cluster.etc, "slurm/prolog.sh"), 0o755)
+        before = cluster.store_entries("node01")
+        cluster.run("salloc", "--no-shell", "-w", "node01", f"--container-image={name}").good()  # and no step
+        await_true(lambda: any(entry not in before for entry in cluster.store_entries("node01")), 20, "nothing comes into the store")
+        await_true(lambda: not cluster.processes("node01", "import"), 20, "the pull does not end")
+        cluster.run("scancel", "-u", "alice").good()
+        asked = Asked(cluster, "prolog-prefetch")
+        equal(shown(cluster.srun("-w", "node01", "-n1", "/probe", "/content", image=name)), ["early"], "content")
+        equal([what for what in asked.all() if what.startswith("GET")], [], "what is fetched once more")
+        for odd in ("/etc/passwd", "./x", "oci:/tmp/x", "docker://x", "-x", "a b", "$(id)"):
+            done = cluster.root("node01", "env", f"SPANK_SCONTAINER_IMAGE={odd}", "sh", "-c", "bash -x /etc/slurm/prolog.sh 2>&1 | grep setsid || true")
+            expect("setsid" not in done.out, f"root would pull {odd}", done)
 
 
 @test

@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "spank_container/runtime.h"
+#include "unit/test.hpp"
 
 #include <cstddef>
 #include <set>
@@ -137,7 +137,8 @@ TEST_CASE("options of a newer caller are accepted") {
 
 TEST_CASE("a pull policy is one of four words") {
   Handle handle;
-  for (const std::string word : {"newer", "missing", "always", "never"}) CHECK(check(handle, {"container-pull=" + word}) == SPC_OK);
+  for (const std::string word : {"newer", "missing", "always", "never"})
+    CHECK(check(handle, {"container-pull=" + word}) == SPC_OK);
   CHECK(check(handle, {"container-pull=sometimes"}) == SPC_E_INVALID);
   CHECK(why(handle) == "--container-pull: \"sometimes\" is not allowed (hint: newer, missing, always or never)");
 }
@@ -191,11 +192,11 @@ TEST_CASE("srun listens for the nodes of its step until it is told to end") {
   const std::string where = variable;
   CHECK(where.find(':') != std::string::npos);
   CHECK(where.size() - where.find(':') == 33);
-  spc_meeting_start(meeting, 2, nullptr, nullptr);
+  spc_meeting_start(meeting, 2, "app:1", nullptr, nullptr);
   spc_meeting_free(meeting);
   REQUIRE(spc_meeting_open(&meeting, &variable) == SPC_OK);
   CHECK(std::string(variable) != where);
   spc_meeting_free(meeting);  // never started
-  spc_meeting_start(nullptr, 2, nullptr, nullptr);
+  spc_meeting_start(nullptr, 2, nullptr, nullptr, nullptr);
   spc_meeting_free(nullptr);
 }

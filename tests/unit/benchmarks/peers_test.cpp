@@ -95,18 +95,28 @@ TEST_CASE("a part that is cut off asks the registry by few nodes") {
   CHECK(parted.ratio() <= 1.6);
 }
 
-// What `import` does not do: the simulator says what it would be worth.
-TEST_CASE("if nodes left slow sources and took bytes before they can convert them, what is slow would hold up nobody for long") {
+TEST_CASE("a relay with a tenth of its link holds up those below it only until they have left it, and nobody else moves") {
   auto slow = step_of_1024(25, kFast, Fault::slow_relay);
-  slow.leaves_slow = true;
   const auto left = all_ready(slow);
   CHECK(left.ratio() <= 2.2);
   CHECK(left.moves > 0);
+  CHECK(left.moves <= 8);
   CHECK(left.registry == 1.0);
+  slow.leaves_slow = false;
+  CHECK(all_ready(slow).ratio() > 5);
+}
+
+TEST_CASE("where the links are what is slow nobody leaves anybody") {
+  const auto full = all_ready(step_of_1024(10, kFast));
+  CHECK(full.moves == 0);
+  CHECK(full.ratio() <= 1.7);
+}
+
+TEST_CASE("nodes take bytes before they can convert them: who converts slowly holds up nobody, and leaves nobody") {
   auto straggling = step_of_1024(25, kFast);
   straggling.stragglers = 0.01;
-  straggling.spools = true;
   const auto others = all_ready(straggling);
   CHECK(others.counted < 1024);
   CHECK(others.ratio() <= 1.3);
+  CHECK(others.moves == 0);
 }

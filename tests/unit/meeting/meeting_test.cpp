@@ -61,17 +61,19 @@ struct Node {
   [[nodiscard]] std::optional<MeetingRecord> join(std::uint32_t node_id, std::uint16_t port = 5000) const {
     return send_join(node_id, port) ? receive() : std::nullopt;
   }
-  [[nodiscard]] std::optional<MeetingRecord> more(std::vector<std::uint32_t> without) const {
+  [[nodiscard]] std::optional<MeetingRecord> more(std::vector<std::uint32_t> without,
+                                                  MeetingKind kind = MeetingKind::more) const {
     MeetingRecord record;
-    record.kind = MeetingKind::more;
+    record.kind = kind;
     for (const auto index : without) record.indices[record.count++] = index;
     return send(record) ? receive() : std::nullopt;
   }
-  void tell(MeetingKind kind, std::uint64_t done = 0, std::uint64_t total = 0) const {
+  void tell(MeetingKind kind, std::uint64_t done = 0, std::uint64_t total = 0, BytesFrom from = {}) const {
     MeetingRecord record;
     record.kind = kind;
     record.done = done;
     record.total = total;
+    record.from = from;
     CHECK(send(record));
   }
   [[nodiscard]] bool is_dropped() const { return !receive(); }
@@ -81,15 +83,15 @@ struct Srun {
   Meeting meeting;
   MeetingAddress address;
   std::mutex mutex;
-  std::vector<std::string> lines;
+  std::vector<std::string> lines, statistics;
 
   explicit Srun(std::uint32_t nodes = 8) {
     auto opened = meeting.open();
     REQUIRE(opened.has_value());
     address = *opened;
-    meeting.start(nodes, [this](const std::string& line) {
+    meeting.start(nodes, "app:1", [this](Meeting::About about, const std::string& line) {
       const std::lock_guard lock(mutex);
-      lines.push_back(line);
+      (about == Meeting::About::all ? statistics : lines).push_back(line);
     });
   }
   ~Srun() { meeting.stop(); }
@@ -192,6 +194,23 @@ TEST_CASE("who finds a source dead is sent elsewhere, and in the end to the regi
   CHECK(alone->count == 0);
 }
 
+TEST_CASE("who finds a source slow is sent to a better one, and stays where there is none") {
+  Srun srun;
+  Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03"),
+      fourth(srun.address, "node04");
+  for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(static_cast<std::uint32_t>(node == &first ? 0 : 9)));
+  const auto place = fourth.join(9);
+  REQUIRE(place);
+  REQUIRE(place->sources[0].index != 0);
+  const auto better = fourth.more({place->sources[0].index}, MeetingKind::slow);
+  REQUIRE(better);
+  CHECK(better->sources[0].index != place->sources[0].index);
+  const auto same = second.more({0}, MeetingKind::slow);  // there is but the one
+  REQUIRE(same);
+  REQUIRE(same->count == 1);
+  CHECK(same->sources[0].index == 0);
+}
+
 TEST_CASE("who says that his relay has ended is no source any more") {
   Srun srun;
   Node first(srun.address, "node01"), second(srun.address, "node02");
@@ -257,9 +276,56 @@ TEST_CASE("one line tells of all nodes") {
   Node first(srun.address, "node01"), second(srun.address, "node02");
   REQUIRE(first.join(0));
   REQUIRE(second.join(1));
-  first.tell(MeetingKind::progress, 900'000'000, 1'000'000'000);
+  first.tell(MeetingKind::progress, 900'000'000, 1'000'000'000, {.registry = 900'000'000});
   second.tell(MeetingKind::progress, 620'000'000, 1'000'000'000);
-  CHECK(srun.first_line() == "pulling on 2 nodes, slowest node02 at 62 % of 1000 MB");
+  CHECK(srun.first_line() == "pulling app:1 on 2 nodes, slowest node02 at 62 % of 1000 MB, registry 0.9 x");
+}
+
+TEST_CASE("in the end there is one line of what came from where") {
+  Srun srun;
+  {
+    Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03");
+    for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(0));
+    first.tell(MeetingKind::progress, 1'000'000, 1'000'000, {.registry = 600'000, .shared = 400'000});
+    second.tell(MeetingKind::progress, 900'000, 1'000'000, {.nodes = 900'000});
+    third.tell(MeetingKind::progress, 100'000, 1'000'000, {.nodes = 100'000});
+    first.tell(MeetingKind::done, 0, 0, {.registry = 600'000, .shared = 400'000});
+    second.tell(MeetingKind::done, 0, 0, {.nodes = 1'000'000});
+    REQUIRE(first.more({}));
+    REQUIRE(second.more({}));
+    REQUIRE(third.more({}));  // srun has read what came before
+  }
+  ::usleep(100'000);
+  CHECK(srun.statistics.empty());
+  srun.meeting.stop();
+  REQUIRE(srun.statistics.size() == 1);
+  const std::string& line = srun.statistics.front();
+  INFO(line);
+  CHECK(line.starts_with("app:1 came to 2 of 3 nodes in 0."));
+  CHECK(line.find(" s (first 0.") != std::string::npos);
+  CHECK(line.ends_with("): registry 0.60 x, nodes 1.10 x, shared store 0.40 x, 1 node failed"));
+}
+
+TEST_CASE("where two nodes reach nobody the next ones are not sent to anybody, unless bytes come") {
+  for (const bool some_come : {false, true}) {
+    Srun srun;
+    Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03"),
+        fourth(srun.address, "node04");
+    for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(0));
+    second.tell(MeetingKind::cut_off);
+    REQUIRE(second.more({}));
+    Node one_more(srun.address, "node05");
+    const auto yet = one_more.join(1);
+    REQUIRE(yet);
+    CHECK(yet->count > 0);
+    if (some_come) one_more.tell(MeetingKind::progress, 1, 2, {.nodes = 1});
+    REQUIRE(one_more.more({}));
+    third.tell(MeetingKind::cut_off);
+    REQUIRE(third.more({}));
+    const auto place = fourth.join(1);
+    REQUIRE(place);
+    CHECK((place->count > 0) == some_come);
+  }
 }
 
 TEST_CASE("it ends at once whatever the nodes do") {

@@ -44,7 +44,7 @@ milliseconds spent(const auto& what) {
 TEST_CASE("a node speaks with srun over one connection, and says which node it is") {
   Meeting srun;
   const StepOfNode step(srun.open().value());
-  srun.start(2, {});
+  srun.start(2, "", {});
   user_source::SrunLine line, other;
   const auto place = line.ask(record_of(MeetingKind::join));
   REQUIRE(place.has_value());

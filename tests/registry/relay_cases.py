@@ -1,0 +1,140 @@
+"""The relay by which a node sends to others what it fetches: what it answers, how it ends, and nodes without one."""
+
+import fcntl
+import os
+import tempfile
+import time
+
+import agent
+from peer_cases import ask, big_and_slow, new_relay, relays, start
+from scene import big_image, config, registry, succeeds
+from shared_cases import wait_for
+from step import DONE, LEFT, Step
+from store_cases import image_of_its_own
+from user import ALICE as SECRET
+
+# --- what a relay answers ---
+
+def test_a_relay_answers_who_has_the_key_of_the_step():
+    image, step = big_image(10), Step()
+    registry.repository("peers/answers", image)
+    succeeds(start(step, "peers/answers").wait(), image)
+    node, layer = step.nodes[0], image.layers[0]
+    path = f"/v2/any/blobs/{layer.digest}?node="
+    assert ask(node, path + "1", step.key).read() == layer.blob
+    part = ask(node, path + "1", step.key, headers={"Range": "bytes=1000000-"})
+    assert part.status == 206 and part.read() == layer.blob[1_000_000:] and part.headers["Content-Range"].startswith("bytes 1000000-")
+    assert ask(node, path + "1", step.key, headers={"Range": f"bytes={len(layer.blob)}-"}).status == 416
+    assert len(ask(node, "/alive", step.key).read()) <= 64
+    for key in (b"", bytes(32), step.key[:-1], step.key[:-1] + bytes([step.key[-1] ^ 1])):
+        assert ask(node, path + "1", key).status == 401 and ask(node, "/alive", key).status == 401
+    assert ask(node, f"/v2/any/blobs/sha256:{'0' * 64}?node=1", step.key).status == 404
+    assert ask(node, "/v2/any/blobs/etc/passwd?node=1", step.key).status == 404
+    assert ask(node, f"/v2/any/blobs/{layer.digest}", step.key).status == 404
+    assert ask(node, path + "1", step.key, method="DELETE").status == 405
+    # Four nodes at a time; the fifth is sent elsewhere, until one has ended.
+    open_ones = [ask(node, path + str(number), step.key) for number in range(1, 5)]
+    assert [one.status for one in open_ones] == [200] * 4
+    assert ask(node, path + "5", step.key).status == 503 and ask(node, path + "4", step.key).status == 200
+    for one in open_ones:
+        one.read()
+    wait_for(lambda: ask(node, path + "5", step.key).status == 200)
+
+
+def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/fds", image)
+    before = set(relays())
+    succeeds(start(step, "peers/fds", answer=SECRET).wait(), image)
+    relay = new_relay(before)
+
+    def status_fields():
+        with open(f"/proc/{relay}/status") as status:
+            return dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
+    wait_for(lambda: status_fields()["Seccomp"].strip() == "2")  # import does not wait until it is
+    fields = status_fields()
+    assert fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
+    assert os.getpgid(relay) == os.getpgid(0)  # the agent's, which slurmstepd waits for and kills
+    if os.geteuid() == 0:
+        links = [os.readlink(f"/proc/{relay}/fd/{fd}") for fd in os.listdir(f"/proc/{relay}/fd")]
+        kinds = sorted(link.split(":")[0] for link in links if link != "/dev/null")
+        assert len([kind for kind in kinds if kind == "socket"]) == 1 and len(kinds) <= 8, links
+
+# --- how it ends ---
+
+def ends_with_agent(name, kill_import):
+    image, step = big_image(2), Step()
+    hook, _ = big_and_slow(image, 1 if kill_import else 50)
+    registry.repository(name, image, hook)
+    wrapper = tempfile.mktemp(suffix=".sh")
+    with open(wrapper, "w") as file:
+        file.write(f"#!/bin/sh\n{agent.IMPORT}\nsleep 100\n")
+    os.chmod(wrapper, 0o755)
+    before = set(relays())
+    run = start(step, name, program=wrapper)
+    relay = new_relay(before)
+    if not kill_import:
+        wait_for(lambda: step.said(DONE))
+    time.sleep(0.5)
+    assert relay in relays(), "it has ended before the step"
+    run.process.kill()
+    began = time.monotonic()
+    wait_for(lambda: relay not in relays())
+    assert time.monotonic() - began < 5
+    os.unlink(wrapper)
+
+
+def test_a_relay_outlives_its_import_and_ends_with_the_agent():
+    ends_with_agent("peers/ends", False)
+
+
+def test_a_relay_ends_with_the_agent_in_the_middle_of_a_pull():
+    ends_with_agent("peers/cancelled", True)
+
+# --- without ---
+
+def test_a_node_that_cannot_serve_others_pulls_all_the_same():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/full", image)
+    refusals = ["no space left on device"]
+    result = succeeds(start(step, "peers/full", on_new_layer=lambda _: refusals.pop() if refusals else None).wait(), image)
+    assert LEFT in [kind for kind, *_ in step.told] and not step.said(DONE) and not result.warnings, step.told
+
+
+def test_a_node_whose_disk_fills_up_pulls_on_and_serves_nobody():
+    image, step = big_image(8, layers=2), Step()
+    registry.repository("peers/fills", image)
+
+    def small_disk():
+        file = os.memfd_create("spool", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, 5_000_000)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        return file
+    for nodes in (2, 3):  # from the registry, and from the first node
+        files = [small_disk()]
+        give = (lambda _, files=files: files.pop() if files else None) if nodes == 3 else None
+        result = succeeds(start(step, "peers/fills", nodes, on_new_layer=give).wait(), image)
+        assert not result.warnings, result
+    assert set(step.said(LEFT)) == {1}, step.told
+    step = Step()
+    files = [small_disk()]
+    succeeds(start(step, "peers/fills", on_new_layer=lambda _: files.pop() if files else None).wait(), image)
+    assert 0 in step.said(LEFT), step.told
+
+
+def test_nodes_that_are_not_to_meet_do_not():
+    image, step = image_of_its_own(), Step()
+    registry.repository("peers/off", image)
+    for options in ({"nodes": 1}, {"nodes": 0}, {"settings": config("[peers]\nenabled = false")}, {"more": ["user_store=yes"]}):
+        succeeds(start(step, "peers/off", **options).wait(), image)
+    assert not step.nodes
+
+
+def test_without_srun_each_node_pulls_alone():
+    class Silent(Step):
+        def answer(self, record):
+            return None
+    image, step = image_of_its_own(), Silent()
+    registry.repository("peers/alone", image)
+    result = succeeds(start(step, "peers/alone").wait(), image)
+    assert result.seconds < 5 and not result.warnings, result
