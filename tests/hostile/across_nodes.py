@@ -183,6 +183,15 @@ def send_to_relay(step, chance, at, key):
     return said if stranger else b"", line
 
 
+def is_alive(at, key):
+    with contextlib.suppress(OSError):
+        line = socket.create_connection(at, PATIENCE)
+        line.settimeout(PATIENCE)
+        line.sendall(f"GET /alive HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        return line.recv(4096).startswith(b"HTTP/1.1 200")
+    return False
+
+
 def talk_to_relays(step, number, chance):
     found, key = relays_of(step)
     wrong, held = set(), {at: [] for at in found}
@@ -200,6 +209,7 @@ def talk_to_relays(step, number, chance):
                 held[at].pop(0).close()
     if len(found) < 2:
         wrong.add(f"srun names {len(found)} relays of two")
+    wrong.update(f"the relay at {at[0]} does not answer whoever has the key" for at in found if not is_alive(at, key))
     step.gate.set()  # while connections are open
     time.sleep(0.5)
     for line in (line for lines in held.values() for line in lines):
