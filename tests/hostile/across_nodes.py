@@ -19,6 +19,7 @@ from step import ADDRESS, CUT_OFF, DONE, JOIN, LEFT, MORE, MOST, PLACE, PROGRESS
 NUMBERS = (0, 1, 2, 11, 12, 13, 63, 64, 4095, 65535, 1 << 31, (1 << 32) - 1)
 LONG = (0, 1, 1 << 20, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 PATIENCE = 3  # seconds for an answer
+AT_ONCE = 500  # messages to one step: the registry waits for no more than a minute
 MOST_HELD = 40  # connections that are left open
 
 
@@ -177,10 +178,19 @@ def send_to_relay(step, chance, at, key):
             line.shutdown(socket.SHUT_WR)
     said = b""
     if stranger and chance.random() < 0.3:
-        line.settimeout(0.3)
+        line.settimeout(0.1)
         with contextlib.suppress(OSError):
             said = line.recv(1 << 16)
     return said if stranger else b"", line
+
+
+def is_alive(at, key):
+    with contextlib.suppress(OSError):
+        line = socket.create_connection(at, PATIENCE)
+        line.settimeout(PATIENCE)
+        line.sendall(f"GET /alive HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        return line.recv(4096).startswith(b"HTTP/1.1 200")
+    return False
 
 
 def talk_to_relays(step, number, chance):
@@ -200,6 +210,8 @@ def talk_to_relays(step, number, chance):
                 held[at].pop(0).close()
     if len(found) < 2:
         wrong.add(f"srun names {len(found)} relays of two")
+    expect(step.running.process.poll() is None, "the step has ended before the attack")
+    wrong.update(f"the relay at {at[0]} does not answer whoever has the key" for at in found if not is_alive(at, key))
     step.gate.set()  # while connections are open
     time.sleep(0.5)
     for line in (line for lines in held.values() for line in lines):
@@ -228,9 +240,14 @@ def attacked(cluster, count, repository, attack, number, seed):
         cluster.run("scancel", "--me")
 
 
+def in_rounds(cluster, count, repository, attack, number, seed):
+    for round, sent in enumerate(range(0, number, AT_ONCE)):
+        attacked(cluster, count, f"{repository}-{round}", attack, min(AT_ONCE, number - sent), seed + round)
+
+
 def at_meeting(cluster, count, number, seed):
-    attacked(cluster, count, "meeting", talk_to_srun, number, seed)
+    in_rounds(cluster, count, "meeting", talk_to_srun, number, seed)
 
 
 def at_relays(cluster, count, number, seed):
-    attacked(cluster, count, "relay", talk_to_relays, number, seed)
+    in_rounds(cluster, count, "relay", talk_to_relays, number, seed)
