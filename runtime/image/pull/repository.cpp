@@ -275,7 +275,8 @@ Error Repository::missing(const std::string& tag, Error error) {
               (session_.secret ? "" : "; for a private one, log in: scontainer login " + session_.registry));
   }
   const auto tags = listed ? tags_in(sink.text) : std::vector<std::string>();
-  if (tags.empty()) return error;
+  // Who is refused a manifest by a 404 may see its tag: then the registry's answer says more than the list.
+  if (tags.empty() || std::ranges::find(tags, tag) != tags.end()) return error;
   return Error(ErrorKind::not_found, formatted("{}: no tag {} in {}", from, in_quotes(tag), repository))
       .hint(hint_of_tags(tag, tags));
 }
