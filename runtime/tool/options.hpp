@@ -214,7 +214,7 @@ inline constexpr OptionRow kMetricsOptions[] = {
     {"--log", "FILE", "count also starts, pulls and failures in slurmd's log"},
 };
 inline constexpr char kMetricsHelp[] =
-    "For node_exporter's textfile collector, as root. Each metric and what it counts is in scontainer(1).\n"
+    "For node_exporter's textfile collector, as root. What each metric counts is in spank-container-operation(7).\n"
     "Of slurmd's log only whole lines of starts and failures count. They are written by processes of the users: figures to watch a\n"
     "cluster with, no accounting.\n\n"
     "examples:\n"

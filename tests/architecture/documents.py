@@ -19,6 +19,7 @@ SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
 TOOL_PAGE = ROOT / "packaging/man/scontainer.1"
 METRICS = "runtime/tool/metrics/metric_rows.hpp"
+METRICS_PAGE = ROOT / "packaging/man/spank-container-operation.7"
 STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
 
 
@@ -203,9 +204,9 @@ def metric_problems():
     rows = {name: (kind, text) for name, kind, text in re.findall(r'\{"(\w+)", "(\w+)",\s*"([^"]+)"\}', table)}
     if len(rows) != len(re.findall(r'^    \{"', table, re.M)) or not rows:
         raise ValueError(f"{METRICS}: the table is not written as documents.py reads it")
-    part = plain(TOOL_PAGE).split("\n.SS metrics\n")[1].split("\n.SS ")[0]
+    part = plain(METRICS_PAGE).split("\n.SH METRICS\n")[1].split("\n.SH ")[0]
     page = {name: (kind, text) for name, kind, text in re.findall(r"^\.TP\n(spank_container_\w+) \((\w+)\)\n(.*)$", part, re.M)}
-    yield from difference(page, rows, f"metrics in {relative(TOOL_PAGE)}")
+    yield from difference(page, rows, f"metrics in {relative(METRICS_PAGE)}")
     for name in sorted(set(page) & set(rows)):
         if page[name] != rows[name]:
             yield f"{name} is {rows[name]} in {METRICS}, {page[name]} in the manual page"

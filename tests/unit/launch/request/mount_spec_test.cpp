@@ -173,13 +173,14 @@ TEST_CASE("without a limit of its own a job has the memory that it asked for") {
 TEST_CASE("a mount that cannot be meant is refused with the item and the reason") {
   CHECK(mount_refusal("") == "--container-mounts: argument required");
   CHECK(mount_refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
-  CHECK(mount_refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(mount_refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: no blank may follow a comma, and none ends the list: SRC:DST,SRC:DST)");
   CHECK(mount_refusal("/a:/b:ro:x") == "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
   CHECK(mount_refusal("data") ==
         "--container-mounts: \"data\": mount source must be a relative path (beginning with .), an absolute path, "
-        "\"tmpfs\" or \"umount\"");
+        "\"tmpfs\" or \"umount\" (hint: did you mean \"./data\"?)");
   CHECK(mount_refusal("/a:b") ==
-        "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path");
+        "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path "
+        "(hint: did you mean \"./b\"?)");
   CHECK(mount_refusal("/a:/b:rp") ==
         "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
   CHECK(mount_refusal("/a:/b:suid") == "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
