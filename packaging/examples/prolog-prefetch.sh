@@ -11,6 +11,6 @@ PATH=/usr/local/bin:/usr/bin:/bin
 image=${SPANK_SCONTAINER_IMAGE-}
 [[ $image =~ ^[A-Za-z0-9][A-Za-z0-9._/@:-]*$ && $image != *:/* && ! $image =~ ^(oci|oci-archive|docker-archive|dockerd|podman): ]] || exit 0
 
-# slurmd waits for the prolog, not for this; it ends in ten minutes, whatever the registry does.
-setsid timeout 600 scontainer pull --quiet "$image" </dev/null >/dev/null 2>&1 &
-exit 0
+# slurmd waits for the prolog, not for this, and kills what is left of the prolog's process group: so it begins in a session of its own.
+# It ends in ten minutes, whatever the registry does.
+exec setsid --wait bash -c 'timeout 600 scontainer pull --quiet "$1" </dev/null >/dev/null 2>&1 &' prefetch "$image"
