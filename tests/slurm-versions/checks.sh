@@ -38,11 +38,13 @@ traces() {
 
 # The loop devices that serve layers of this node.
 loops_of() {
-    local layers
+    local layers devices
     layers=$(cluster exec "$1" find /var/lib/spank-container/layers/sha256 -exec stat -c '%i %Hd:%Ld' {} +)
-    losetup --noheadings --list --output BACK-INO,BACK-MAJ:MIN,NAME | awk -v layers="$layers" '
+    # It fails if a device of another cluster goes while it looks.
+    for _ in {1..9}; do devices=$(losetup --noheadings --list --output BACK-INO,BACK-MAJ:MIN,NAME) && break; done
+    awk -v layers="$layers" '
         BEGIN { split(layers, all, "\n"); for (number in all) ours[all[number]] }
-        $1 " " $2 in ours { print $3 }'
+        $1 " " $2 in ours { print $3 }' <<<"$devices"
 }
 
 is_as_before() { diff "$scratch/before" <(traces); }
