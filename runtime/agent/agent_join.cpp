@@ -48,9 +48,8 @@ Result<void> Agent::on_holder(int socket) {
   auto passed = receive_struct(socket, message, kMaxDescriptorsPerMessage);
   holder_.reset();
   const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
-  if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 2 + shared) {
+  if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 2 + shared)
     return looking_ ? Result<void>() : say_found(TaskMessage::named_new);  // of a step, which has ended
-  }
   looking_ = false;
   for (; message.servers != 0 && passed->size() > 2 + shared; --message.servers, passed->pop_back())
     SPC_TRY(serve(passed->back().get(), 0));
@@ -77,9 +76,8 @@ Result<void> Agent::join_running() {
     return {};
   }
   // What is attached there later is not locked: root of that user namespace could take its flags off.
-  if ((joined_->namespaces & own_user) != 0) {
+  if ((joined_->namespaces & own_user) != 0)
     return Error(ErrorKind::refused, "add mounts to or save a running container with remapped root: not supported");
-  }
   order_.join = namespaces_.front().get();
   return start_builder();
 }

@@ -6,9 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
-#include <string>
-#include <utility>
 
 #include "base/digest.hpp"
 #include "protocol/policy.hpp"
@@ -101,11 +98,11 @@ struct TaskMessage {
     source_squashfs = 16,    ///< a regular file with a squashfs, served by `fuse` and mounted itself
     source_private = 32,     ///< later mounts on the host are not propagated
     source_unbindable = 64,  ///< nor can it be bound elsewhere
-    // source_tmpfs: its use of huge pages, as tmpfs names it; none of them: as the kernel does
-    source_huge_never = 128,
-    source_huge_always = 256,
-    source_huge_within_size = 512,
-    source_huge_advise = 1024,
+    // source_tmpfs: its use of huge pages, one of these numbers; none: as the kernel does
+    source_huge_never = 128 * 1,
+    source_huge_always = 128 * 2,
+    source_huge_within_size = 128 * 3,
+    source_huge_advise = 128 * 4,
   };
   std::uint32_t source_flags = 0;
   /// The MOUNT_ATTR_* that they ask for; nosuid is every mount's.
@@ -113,22 +110,8 @@ struct TaskMessage {
     return MOUNT_ATTR_NOSUID | ((flags & source_read_only) != 0 ? MOUNT_ATTR_RDONLY : 0U) |
            ((flags & source_no_devices) != 0 ? MOUNT_ATTR_NODEV : 0U) | ((flags & source_no_exec) != 0 ? MOUNT_ATTR_NOEXEC : 0U);
   }
-  static std::uint64_t propagation_of(std::uint32_t flags) {
-    return (flags & source_unbindable) != 0 ? MS_UNBINDABLE : (flags & source_private) != 0 ? MS_PRIVATE : MS_SLAVE;
-  }
   std::uint64_t size = 0;
   std::uint64_t inodes = 0;  ///< source_tmpfs: how many files; 0: as the kernel does
-  /// Options of a tmpfs; `usual`: one that is given anyway.
-  using TmpfsOption = std::pair<const char*, std::string>;
-  static TmpfsOption huge_of(std::uint32_t flags, const TmpfsOption& usual = {"mode", "0755"}) {
-    if ((flags & source_huge_never) != 0) return {"huge", "never"};
-    if ((flags & source_huge_always) != 0) return {"huge", "always"};
-    if ((flags & source_huge_within_size) != 0) return {"huge", "within_size"};
-    return (flags & source_huge_advise) != 0 ? TmpfsOption{"huge", "advise"} : usual;
-  }
-  static TmpfsOption inodes_of(std::uint64_t inodes, const TmpfsOption& usual = {"mode", "0755"}) {
-    return inodes != 0 ? TmpfsOption{"nr_inodes", std::to_string(inodes)} : usual;
-  }
 
   // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks
   // the user's side (protocol/user_source.hpp). Of the other kinds: a sealed memory file in the form of an image record
@@ -193,8 +176,6 @@ struct TaskMessage {
   Text<600> text;       // progress, warning; set_up_done and ready: from the leader for the tasks, unchanged
   WireError failure;    // failed
 };
-
-using KernelOptions = std::initializer_list<TaskMessage::TmpfsOption>;
 
 /// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.
 inline constexpr int kAgentSocket = 3;

@@ -16,15 +16,16 @@ namespace {
 
 constexpr unsigned kImage = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
 
-/// An option without a value is a flag.
-Result<DetachedMount> new_mount(const char* type, KernelOptions options, unsigned attributes, KernelOptions more = {}) {
+/// An option without a value is a flag, one without a name is none.
+using Options = std::initializer_list<std::pair<const char*, std::string>>;
+
+Result<DetachedMount> new_mount(const char* type, Options options, unsigned attributes) {
   const auto context = SPC_TRY(own(::fsopen(type, FSOPEN_CLOEXEC), std::string("use file system ") + type));
   bool ready = true;
-  for (const auto& list : {options, more})
-    for (const auto& [key, value] : list) {
-      const auto form = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;
-      ready = ready && ::fsconfig(context.get(), form, key, value.empty() ? nullptr : value.c_str(), 0) == 0;
-    }
+  for (const auto& [key, value] : options) {
+    const auto form = value.empty() ? FSCONFIG_SET_FLAG : FSCONFIG_SET_STRING;
+    ready = ready && (key == nullptr || ::fsconfig(context.get(), form, key, value.empty() ? nullptr : value.c_str(), 0) == 0);
+  }
   ready = ready && ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
   DetachedMount mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
   if (mount) return mount;
@@ -46,9 +47,7 @@ Result<DetachedMount> clone_tree(int source, const char* path, std::uint64_t att
   return tree;
 }
 
-Result<void> make_root_read_only() {
-  return check(set_attributes(AT_FDCWD, "/", 0, MOUNT_ATTR_RDONLY), "make a mount read-only");
-}
+Result<void> make_root_read_only() { return check(set_attributes(AT_FDCWD, "/", 0, MOUNT_ATTR_RDONLY), "make a mount read-only"); }
 
 Result<void> attach(DetachedMount tree, int target) {
   return check(::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), "attach a mount");
@@ -58,11 +57,13 @@ Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes
   return new_mount(type, {}, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | more_attributes);
 }
 
-Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned set, KernelOptions more) {
-  return new_mount(
-      "tmpfs",
-      {{"source", "spank-container"}, {"size", size}, {"uid", std::to_string(uid)}, {"gid", std::to_string(gid)}, {"mode", mode}},
-      MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | set, more);
+Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes,
+                                std::uint64_t inodes, const char* huge) {
+  return new_mount("tmpfs",
+                   {{"source", "spank-container"}, {"size", size}, {"uid", std::to_string(uid)}, {"gid", std::to_string(gid)},
+                    {"mode", mode}, {inodes != 0 ? "nr_inodes" : nullptr, std::to_string(inodes)},
+                    {*huge != '\0' ? "huge" : nullptr, huge}},
+                   MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
 }
 
 Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared) {

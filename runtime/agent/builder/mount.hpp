@@ -1,22 +1,24 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "protocol/task.hpp"
 
 namespace spc::agent {
 
 /// A detached mount (or tree of mounts); dropping it unmounts it.
 using DetachedMount = UniqueFd;
 
-/// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path) with all that is
-/// mounted in it, and with these MOUNT_ATTR_* added to its own. It propagates no mount to the host; with MS_SLAVE it receives the host's later ones, with
-/// MS_PRIVATE it does not. Without AT_RECURSIVE it shows what mounts in it cover, so that is for the container's own root alone.
+/// A copy of the tree at `source` (an O_PATH descriptor of this mount namespace, or AT_FDCWD and a path) with all that is mounted in it,
+/// and with these MOUNT_ATTR_* added to its own. It propagates no mount to the host; with MS_SLAVE it receives the host's later ones,
+/// with MS_PRIVATE it does not, with MS_UNBINDABLE it cannot be bound elsewhere either. Without AT_RECURSIVE it shows what mounts in it
+/// cover, so that is for the container's own root alone.
 Result<DetachedMount> clone_tree(int source, const char* path, std::uint64_t attributes, std::uint64_t propagation = MS_SLAVE,
                                  unsigned scope = AT_EMPTY_PATH | AT_RECURSIVE);
 
@@ -29,8 +31,10 @@ Result<void> attach(DetachedMount tree, int target);
 /// A kernel file system that shows the caller's namespaces: proc, sysfs, mqueue; nosuid, nodev, noexec and so on.
 Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes = 0);
 
-/// A tmpfs of at most `size` (bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; owner and mode (octal) are its root's.
-Result<DetachedMount> new_tmpfs(const std::string& size, uid_t, gid_t, const char* mode, unsigned set = 0, KernelOptions more = {});
+/// A tmpfs of at most `size` (tmpfs syntax: bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; its root directory has
+/// this owner and mode (octal). `inodes`: how many files, `huge`: as tmpfs(5) names it; 0 and "": as the kernel does.
+Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0,
+                                std::uint64_t inodes = 0, const char* huge = "");
 
 /// The squashfs or erofs in a layer's file, by a loop device, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners,
 /// -1: none. Counts in `shared` a device that there was already. EOPNOTSUPP on a kernel that cannot map these owners, ENODEV on one

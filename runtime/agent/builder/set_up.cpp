@@ -10,18 +10,22 @@
 namespace spc::agent {
 namespace {
 
+/// By the number in a source's flags.
+constexpr const char* kHuge[] = {"", "never", "always", "within_size", "advise", "", "", ""};
+
 /// Sources that lie on the file system of /dev keep their devices: they are in the container anyway.
 Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order) {
   const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
   unsigned attributes = TaskMessage::attributes_of(source.flags);
   if (asks(TaskMessage::source_tmpfs))
     return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes,
-                     {TaskMessage::huge_of(source.flags), TaskMessage::inodes_of(source.inodes)});
+                     source.inodes, kHuge[source.flags / TaskMessage::source_huge_never % std::size(kHuge)]);
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
   struct statx status {};  // without a question to the server of a file system, which may never answer
   ::statx(source.path.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status);  // a failure leaves no device's number
   if (::makedev(status.stx_dev_major, status.stx_dev_minor) != order.dev) attributes |= MOUNT_ATTR_NODEV;
-  return clone_tree(source.path.get(), "", attributes, TaskMessage::propagation_of(source.flags));
+  return clone_tree(source.path.get(), "", attributes,
+      asks(TaskMessage::source_unbindable) ? MS_UNBINDABLE : asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
 }
 
 /// A hook wants something mounted that the user has opened in the namespace in which it is attached, before it is the

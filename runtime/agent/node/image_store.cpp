@@ -80,9 +80,8 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
   ImageRecordHeader header;
   if (::pread(image.record.get(), &header, sizeof header, 0) != sizeof header ||
       std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
-      header.layer_count > ImageRecordHeader::kMaxLayers) {
+      header.layer_count > ImageRecordHeader::kMaxLayers)
     return Error(ErrorKind::not_found, "a record of another version");
-  }
   std::vector<Digest> digests(header.layer_count);
   const std::size_t size = digests.size() * sizeof(Digest);
   const bool is_whole = ::pread(image.record.get(), digests.data(), size, sizeof header) == static_cast<ssize_t>(size);
@@ -120,9 +119,8 @@ Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file
 
 Result<void> ImageStore::evict(const Digest& blob) const {
   const auto layer = SPC_TRY(open_layer(layers_.get(), blob));
-  if (::flock(layer.file.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (::flock(layer.file.get(), LOCK_EX | LOCK_NB) != 0)
     return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": it is in use");
-  }
   return check(::unlinkat(layers_.get(), store_layout::layer_file(blob).c_str(), 0), "evict layer " + blob.str());
 }
 
