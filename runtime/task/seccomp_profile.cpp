@@ -39,6 +39,13 @@ struct Action {
   bool takes_errno = false;
 };
 
+/// What has this name in a table; nothing: none has.
+template <typename Value, std::size_t kSize>
+std::optional<Value> named(const std::array<std::pair<std::string_view, Value>, kSize>& table, std::string_view name) {
+  const auto found = std::ranges::find(table, name, &std::pair<std::string_view, Value>::first);
+  return found == table.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::optional<Action> action_of(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, Action>, 7> kActions{{{"SCMP_ACT_ALLOW", {SCMP_ACT_ALLOW}},
                                                                          {"SCMP_ACT_ERRNO", {0, true}},
@@ -47,10 +54,7 @@ std::optional<Action> action_of(std::string_view name) {
                                                                          {"SCMP_ACT_KILL_PROCESS", {SCMP_ACT_KILL_PROCESS}},
                                                                          {"SCMP_ACT_LOG", {SCMP_ACT_LOG}},
                                                                          {"SCMP_ACT_TRAP", {SCMP_ACT_TRAP}}}};
-  for (const auto& [known, action] : kActions) {
-    if (known == name) return action;
-  }
-  return std::nullopt;
+  return named(kActions, name);
 }
 
 std::optional<scmp_compare> comparison_of(std::string_view name) {
@@ -61,10 +65,7 @@ std::optional<scmp_compare> comparison_of(std::string_view name) {
                                                                                    {"SCMP_CMP_GE", SCMP_CMP_GE},
                                                                                    {"SCMP_CMP_GT", SCMP_CMP_GT},
                                                                                    {"SCMP_CMP_MASKED_EQ", SCMP_CMP_MASKED_EQ}}};
-  for (const auto& [known, comparison] : kComparisons) {
-    if (known == name) return comparison;
-  }
-  return std::nullopt;
+  return named(kComparisons, name);
 }
 
 /// As libseccomp numbers it, with the error number that stands beside it, else `errno_default`.
@@ -172,10 +173,7 @@ std::optional<std::uint32_t> abi_of(std::string_view name) {
                                                                              {"SCMP_ARCH_X32", SCMP_ARCH_X32},
                                                                              {"SCMP_ARCH_AARCH64", SCMP_ARCH_AARCH64},
                                                                              {"SCMP_ARCH_ARM", SCMP_ARCH_ARM}}};
-  for (const auto& [known, number] : kAbis) {
-    if (known == name) return number;
-  }
-  return std::nullopt;
+  return named(kAbis, name);
 }
 
 /// The ABIs, beside this machine's own, whose calls the profile decides, too. Calls of any other kill.
