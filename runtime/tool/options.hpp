@@ -15,7 +15,7 @@ inline constexpr OptionRow kPullOptions[] = {
     {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
     {"--digest", nullptr, "print the digest the registry has now, without pulling"},
     {"--shared", nullptr, "pull into the site's shared store only: as root or the service user"},
-    {"-o,--output", "FILE", "write an oras:// or https:// image to FILE, as it is"},
+    {"-o,--output", "FILE", "write an oras:// or https:// image unchanged to FILE"},
     {"-f,--force", nullptr, "overwrite FILE"},
     {"-q,--quiet", nullptr, "print only the digest"},
     {"-v,--verbose", nullptr, "print a timing breakdown"},
@@ -23,8 +23,8 @@ inline constexpr OptionRow kPullOptions[] = {
 inline constexpr char kPullHelp[] =
     "Images of a user go to ~/.local/share/spank-container, images of root to the node's store.\n"
     "Prints the digest of each image. With --shared nodes find it in the shared store: public images only.\n"
-    "IMAGE may also be a SIF or squashfs file: an artifact of a registry, oras://NAME, or https://HOST/FILE[#sha256=HEX]. Such an image\n"
-    "is kept as it is until pulled with --pull=always. For jobs, write it to a file: --output.\n\n"
+    "IMAGE can also be a SIF or squashfs file: oras://NAME (a registry artifact) or https://HOST/FILE[#sha256=HEX]. The server is not\n"
+    "queried again except with --pull=always. For use in jobs, write the file with --output.\n\n"
     "examples:\n"
     "  scontainer pull debian:12\n"
     "  scontainer pull registry.example.org/team/app:1.4 nvcr.io/nvidia/pytorch:24.03-py3\n"
@@ -42,7 +42,7 @@ inline constexpr OptionRow kCatalogueOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kCatalogueHelp[] =
-    "With NAME, prints its image alone, for a command line.\n\n"
+    "With NAME, prints only its image.\n\n"
     "examples:\n"
     "  scontainer catalogue\n"
     "  srun --container-image=\"$(scontainer catalogue pytorch)\" python3 train.py\n";
@@ -80,19 +80,19 @@ inline constexpr char kGcHelp[] =
     "  scontainer gc --shared --older=30 --yes\n";
 
 inline constexpr OptionRow kContainersOptions[] = {
-    {"--node", "NODE", "the containers on this node"},
-    {"--job", "JOB", "the container of this job (container_scope)"},
-    {"-f,--force", nullptr, "remove a container that is in use (root), replace an existing file"},
+    {"--node", "NODE", "select containers on this node"},
+    {"--job", "JOB", "select the container of this job (container_scope)"},
+    {"-f,--force", nullptr, "remove a container in use (root), replace an existing file"},
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kContainersHelp[] =
     "list            the containers of --container-name and, on this node, of steps that run; for root, those of all users in this\n"
     "                node's store, with the size of their changes on the disk; for everybody, also those of scontainer run\n"
     "inspect NAME    one of them as JSON\n"
-    "rm NAME...      remove containers; one that is in use goes when its last step has ended\n"
+    "rm NAME...      remove containers; the files of one in use are removed when its last step ends\n"
     "export NAME FILE  write a container to a squashfs file\n\n"
-    "For users, rm and export run a step on the container's node, in the job where they are called if that has the node, else in a\n"
-    "job of its own. For root, NAME may be USER/NAME.\n\n"
+    "For users, rm and export run a step on the container's node: in the current job if it has that node, otherwise in a new job.\n"
+    "For root, NAME can be USER/NAME.\n\n"
     "examples:\n"
     "  scontainer containers\n"
     "  scontainer containers rm tools --node=node01\n"
@@ -110,8 +110,8 @@ inline constexpr char kRunHelp[] =
     "  scontainer run --remap-root --changes=./with-git debian:12 apt-get install -y git\n"
     "  scontainer run --changes=./with-git --readonly debian:12 git --version\n"
     "  mpirun -n 4 scontainer run app:1.4 /opt/app/solver\n\n"
-    "Options of Apptainer, docker and podman that mean the same are understood: -B, -v, -w, -e, -H, -c, -it, --rm, --nv, --gpus all,\n"
-    "--pwd, --writable-tmpfs, --fakeroot.\n";
+    "Equivalent options of Apptainer, docker and podman are accepted: -B, -v, -w, -e, -H, -c, -it, --rm, --nv, --gpus all, --pwd,\n"
+    "--writable-tmpfs, --fakeroot.\n";
 inline constexpr char kShellHelp[] =
     "The user's shell if the image has it, otherwise bash or sh. Takes the options of run.\n\n"
     "examples:\n"
@@ -121,8 +121,8 @@ inline constexpr OptionRow kExecOptions[] = {
 };
 inline constexpr char kExecHelp[] =
     "CONTAINER is the name given with run --name, or a process ID. COMMAND runs with the environment and work directory of the\n"
-    "container's own command. It can also be JOB or JOB.STEP: srun then runs COMMAND beside the tasks of that step (without STEP, the\n"
-    "latest) on its first node, in their container.\n\n"
+    "container's own command. It can also be JOB or JOB.STEP: srun then runs COMMAND in the step's container, on its first node\n"
+    "(default: the job's latest step).\n\n"
     "examples:\n"
     "  scontainer run -d --name=db postgres:16; scontainer exec db ps aux\n"
     "  scontainer exec 4711.0 nvidia-smi\n";
@@ -131,7 +131,7 @@ inline constexpr char kAttachHelp[] =
     "examples:\n"
     "  scontainer attach 4711\n";
 inline constexpr char kStopHelp[] =
-    "CONTAINER as in scontainer exec, of scontainer run. It gets SIGTERM, and what is still there after ten seconds SIGKILL.\n\n"
+    "CONTAINER is a container of scontainer run, as for scontainer exec. Sends SIGTERM, and SIGKILL after ten seconds.\n\n"
     "examples:\n"
     "  scontainer stop db\n";
 
@@ -159,15 +159,15 @@ inline constexpr char kExportHelp[] =
 
 inline constexpr OptionRow kPushOptions[] = {
     {"--flatten", nullptr, "push the image's files as one layer, with a digest of its own"},
-    {"--platform", "OS/ARCH[/VARIANT]", "of an archive for several platforms, push this one"},
+    {"--platform", "OS/ARCH[/VARIANT]", "select this platform in a multi-platform archive"},
     {"-q,--quiet", nullptr, "print only the digest"},
 };
 inline constexpr char kPushHelp[] =
     "IMAGE is an image of the user's store or of the node's public ones, an archive (oci-archive:FILE, docker-archive:FILE, oci:DIR,\n"
-    "podman://NAME), or a .sqsh or .sif file or a directory. NAME is what it is called at the registry; without it, IMAGE.\n"
-    "Blobs that are there are not sent, and an upload goes on after a broken connection. Prints the digest.\n\n"
-    "Images of a registry and archives keep their digest: what the store has converted is copied from the registry it came from.\n"
-    "Files, directories and what was imported from them are pushed as one layer, as with --flatten.\n\n"
+    "podman://NAME), or a .sqsh or .sif file or a directory. NAME is its name in the registry (default: IMAGE).\n"
+    "Existing blobs are not uploaded, and interrupted uploads are resumed. Prints the digest.\n\n"
+    "The digest of registry images and archives is kept: an image in the store is copied from the registry it came from.\n"
+    "Files, directories and images imported from them are pushed as one layer, as with --flatten.\n\n"
     "examples:\n"
     "  scontainer push ./app.sqsh registry.example.org/team/app:1.4\n"
     "  scontainer push debian:12 registry.example.org/mirror/debian:12\n";
@@ -221,7 +221,7 @@ inline constexpr char kMetricsHelp[] =
     "  scontainer metrics --log=/var/log/slurm/slurmd.log > .new && mv .new spank_container.prom\n";
 
 inline constexpr char kAuditHelp[] =
-    "One object a line, of each start of a container and each that failed. Who wrote the lines and which of them count is told in\n"
+    "Prints one object per line, for each start and failed start of a container. For which lines count, and who writes them, see\n"
     "scontainer(1), metrics --log.\n\n"
     "examples:\n"
     "  scontainer audit /var/log/slurm/slurmd.log | jq -r 'select(.pulled) | .image' | sort | uniq -c\n"
