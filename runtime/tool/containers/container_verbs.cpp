@@ -1,10 +1,8 @@
 #include "tool/containers/container_verbs.hpp"
 
-#include <grp.h>
 #include <pwd.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 
 #include "base/format.hpp"
@@ -80,14 +78,11 @@ Result<int> remove_stored(const ContainerMeant& meant) {
 }
 
 /// Whoever runs the step writes the file: the container's user, also for root.
-Result<int> become_user(uid_t uid) {
-  const passwd* user = ::getpwuid(uid);
-  if (user == nullptr) return Error(ErrorKind::not_found, formatted("find user {}", uid));
-  const bool done = ::initgroups(user->pw_name, user->pw_gid) == 0 && ::setgid(user->pw_gid) == 0 && ::setuid(uid) == 0;
-  if (!done) return Error::from_errno(errno, "become user " + in_quotes(user->pw_name));
-  ::setenv("HOME", user->pw_dir, 1);
-  ::setenv("USER", user->pw_name, 1);
-  return ::chdir("/");
+StepOrder order_of_export(const Place& place, const std::string& file) {
+  return {.node = place.node,
+          .job = place.job,
+          .options = {"--container-name=" + place.name, "--container-save=" + file, "--no-container-entrypoint"},
+          .command = {"true"}};
 }
 
 }  // namespace
@@ -103,18 +98,9 @@ Result<int> export_named(const ContainerMeant& meant, const std::string& file) {
   if (!meant.force && ::access(file.c_str(), F_OK) == 0) {
     return Error(ErrorKind::invalid, formatted("export to {}: it exists", in_quotes(file))).hint("--force replaces it");
   }
-  Place place;
-  if (::geteuid() == 0) {
-    const auto container = SPC_TRY(stored_container(meant));
-    place = {container.name, this_node(), container.job};
-    SPC_TRY(become_user(container.uid));
-  } else {
-    place = SPC_TRY(place_of(meant));
-  }
-  return run_step({.node = place.node,
-                   .job = place.job,
-                   .options = {"--container-name=" + place.name, "--container-save=" + file, "--no-container-entrypoint"},
-                   .command = {"true"}});
+  if (::geteuid() != 0) return run_step(order_of_export(SPC_TRY(place_of(meant)), file));
+  const auto container = SPC_TRY(stored_container(meant));
+  return run_step_as(container.uid, order_of_export({container.name, this_node(), container.job}, file));
 }
 
 }  // namespace spc::tool

@@ -1,6 +1,8 @@
 #include "tool/containers/own_containers.hpp"
 
 #include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <charconv>
 #include <chrono>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -220,6 +223,26 @@ Result<int> run_step(const StepOrder& order) {
   program.descriptors = {{STDOUT_FILENO, STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}};
   auto srun = SPC_TRY(Child::start(program));
   return srun.wait().code();
+}
+
+Result<int> run_step_as(uid_t uid, const StepOrder& order) {
+  const passwd* const entry = ::getpwuid(uid);
+  if (entry == nullptr) return Error(ErrorKind::not_found, formatted("find user {}", uid));
+  const std::string name = entry->pw_name;
+  const gid_t gid = entry->pw_gid;
+  Program program = program_of(order);
+  program.path = SPC_TRY(path_of_srun());
+  program.environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", formatted("HOME={}", entry->pw_dir), "USER=" + name,
+                         "LOGNAME=" + name};
+  if (const auto conf = own_variable("SLURM_CONF"); !conf.empty()) program.environment->push_back("SLURM_CONF=" + conf);
+  program.directory = "/";
+  program.group = Program::Group::session;
+  program.prepare = [&] { return ::initgroups(name.c_str(), gid) == 0 && ::setgid(gid) == 0 && ::setuid(uid) == 0; };
+  const RunLimits limits{.time = std::chrono::hours(24), .output = 1 << 20};
+  const auto show = [](std::string_view line) { std::fprintf(stderr, "%s\n", printable(line).c_str()); };
+  const RunEnd end = SPC_TRY(run_supervised(std::move(program), {}, limits, show));
+  if (end.kind == RunEnd::Kind::exited) return end.number;
+  return Error(ErrorKind::unavailable, formatted("run a step as user {}: srun was killed", in_quotes(name)));
 }
 
 Error become_step(const StepOrder& order) {

@@ -42,6 +42,9 @@ struct StepOrder {
 };
 /// Runs it to its end; an Error only if srun cannot be executed.
 Result<int> run_step(const StepOrder& order);
+/// The same of root's as this user, whose processes may trace srun: it gets nothing of root's, no terminal and no variables. Its exit
+/// status; what it says on standard error is shown.
+Result<int> run_step_as(uid_t uid, const StepOrder& order);
 /// The same in place of this process.
 Error become_step(const StepOrder& order);
 

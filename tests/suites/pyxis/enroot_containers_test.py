@@ -152,3 +152,16 @@ def remove_is_for_every_task_and_never_explained(cluster):
     equal(containers(cluster), before, "what is in the store")
     again = run(cluster, "many:remove", "true")
     equal(again.errors(), ['--container-name: "remove" flag was passed: the container "many" does not exist'], "error", again)
+
+
+@test
+def what_root_exports_learns_nothing_of_root(cluster):
+    script = "printf '#!/bin/sh\\nenv >/learnt\\n' >/usr/bin/true; chmod 755 /usr/bin/true"
+    run(cluster, "curious", script, image="base", user="bob").good()
+    file = os.path.join(cluster.home, "bob/curious.sqsh")
+    cluster.root("node01", "env", "TOKEN=of-root", "scontainer", "containers", "export", "bob/curious", "/home/bob/curious.sqsh").good()
+    learnt = cluster.run("srun", "--container-image=/home/bob/curious.sqsh", "cat", "/learnt", user="bob").good()
+    expect("PATH=" in learnt and "HOME=/home/bob" in learnt, f"it has not run: {learnt}")
+    expect("of-root" not in learnt and "=/root" not in learnt, f"it has learnt: {learnt}")
+    os.unlink(file)
+    cluster.root("node01", "scontainer", "containers", "rm", "bob/curious").good("")
