@@ -133,10 +133,10 @@ std::string own_variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// What a command of Slurm's prints; nothing if it fails.
-Result<RunEnd> ask_slurm(const std::vector<std::string>& command) {
-  const Program program{.path = SPC_TRY(find_program(command[0], own_variable("PATH"))), .arguments = command};
-  return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20}, [](std::string_view) {});
+Result<std::string> slurm_program(const std::string& name) {
+  auto path = find_program(name, own_variable("PATH"));
+  if (path) return path;
+  return Error(ErrorKind::not_found, formatted("find {}: not in PATH", name)).hint("run this where jobs are submitted");
 }
 
 /// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job that has ended long ago.
@@ -165,14 +165,12 @@ Program program_of(const StepOrder& order) {
   return program;
 }
 
-Result<std::string> path_of_srun() {
-  auto path = find_program("srun", own_variable("PATH"));
-  if (path) return path;
-  return Error(ErrorKind::not_found, "find srun: not in PATH")
-      .hint("containers with a name belong to Slurm's nodes: run this where srun is");
-}
-
 }  // namespace
+
+Result<RunEnd> ask_slurm(const std::vector<std::string>& command) {
+  const Program program{.path = SPC_TRY(slurm_program(command[0])), .arguments = command};
+  return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20}, [](std::string_view) {});
+}
 
 std::vector<std::string> environment_of_process(pid_t process) {
   const std::string text = proc_text(formatted("/proc/{}/environ", process));
@@ -219,7 +217,7 @@ std::vector<OwnContainer> own_containers() {
 
 Result<int> run_step(const StepOrder& order) {
   Program program = program_of(order);
-  program.path = SPC_TRY(path_of_srun());
+  program.path = SPC_TRY(slurm_program("srun"));
   program.descriptors = {{STDOUT_FILENO, STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}};
   auto srun = SPC_TRY(Child::start(program));
   return srun.wait().code();
@@ -231,7 +229,7 @@ Result<int> run_step_as(uid_t uid, const StepOrder& order) {
   const std::string name = entry->pw_name;
   const gid_t gid = entry->pw_gid;
   Program program = program_of(order);
-  program.path = SPC_TRY(path_of_srun());
+  program.path = SPC_TRY(slurm_program("srun"));
   program.environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", formatted("HOME={}", entry->pw_dir), "USER=" + name,
                          "LOGNAME=" + name};
   if (const auto conf = own_variable("SLURM_CONF"); !conf.empty()) program.environment->push_back("SLURM_CONF=" + conf);
@@ -247,7 +245,7 @@ Result<int> run_step_as(uid_t uid, const StepOrder& order) {
 
 Error become_step(const StepOrder& order) {
   const Program program = program_of(order);
-  const auto path = path_of_srun();
+  const auto path = slurm_program("srun");
   if (!path) return path.error();
   std::vector<char*> words, variables;
   for (const auto& word : program.arguments) words.push_back(const_cast<char*>(word.c_str()));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/process/supervised.hpp"
 #include "base/result.hpp"
 
 namespace spc::tool {
@@ -32,6 +33,9 @@ std::vector<std::string> environment_of_process(pid_t process);
 
 /// As Slurm calls it, in a job; otherwise the host's short name.
 std::string this_node();
+
+/// What a command of Slurm's says within ten seconds.
+Result<RunEnd> ask_slurm(const std::vector<std::string>& command);
 
 /// What runs on a node for the user, by srun: in the caller's job if that has the node, in `job` if it is given, else in a job of its own.
 struct StepOrder {
