@@ -275,7 +275,7 @@ bool uses_open_mpi(const HookContext& context) {
     if (&word != &context.command.front() && !is_script) continue;
     const auto path = context.environment.find("PATH");
     const auto found = find_program(word, path == context.environment.end() ? "" : path->second);
-    const UniqueFd file = context.open_in_image(found ? found->c_str() : word.c_str(), O_RDONLY);
+    const UniqueFd file = context.open_in_image(found ? found->c_str() : word.c_str(), O_RDONLY | O_NONBLOCK);
     if (!file) continue;
     std::array<char, 8192> begin{};
     const ssize_t got = ::read(file.get(), begin.data(), begin.size());
