@@ -25,6 +25,7 @@ def set_up(work, build):
         place(make(work / name), path, work / "shade")
     for program in ("agent", "import", "layer-writer", "layer-verifier"):
         shutil.copy(build / "libexec" / program, PROGRAMS)
+    shutil.copy(build / "runtime/api/libspank_container.so.1", PROGRAMS)  # which finds the programs where it lies itself
     name_users(work)
     open_fuse(work / "shade")
     call(PROGRAMS / "agent", "setup", SERVICE_ID, SERVICE_ID)
