@@ -14,12 +14,15 @@
 namespace spc {
 namespace {
 
+enum class Missing { make, leave };
+
 /// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file of sane size counts as
 /// empty and makes way: an image may bring a FIFO or a device of terabytes under this name. EACCES: the user may not.
 template <typename Edit>
-Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 0644) {
+Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 0644, Missing missing = Missing::make) {
   std::string text;
   const UniqueFd old = open_inside(path.c_str(), O_RDONLY | O_NONBLOCK);
+  if (!old && missing == Missing::leave) return {};
   struct stat status {};
   if (old && ::fstat(old.get(), &status) == 0 && S_ISREG(status.st_mode)) {
     constexpr std::size_t kSane = 1 << 20;
@@ -84,9 +87,9 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
   }
   // Without a line there, PAM lets nobody in. The file is not made: it would matter to who is in passwd alone.
   constexpr char kShadow[] = "/etc/shadow";
-  if (!root.shadow_entry.empty() && open_inside(kShadow, O_RDONLY | O_NONBLOCK | O_NOFOLLOW)) {
+  if (!root.shadow_entry.empty()) {
     const auto edit = [&](std::string text) { return with_missing_entry(std::move(text), root.shadow_entry); };
-    SPC_TRY(conveniences.made(rewrite(kShadow, edit, 0640), kShadow));
+    SPC_TRY(conveniences.made(rewrite(kShadow, edit, 0640, Missing::leave), kShadow));
   }
   if (!root.system_users.empty() || has_root) {
     SPC_TRY(change("/etc/passwd", [&](std::string text) {
