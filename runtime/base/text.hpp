@@ -37,6 +37,13 @@ std::string joined(const Words& words, std::string_view between) {
   return text;
 }
 
+/// As one word of a POSIX shell.
+inline std::string for_shell(std::string_view text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
 /// A path without empty parts, "." and "name/..", and without a slash at its end, from its text alone: links are not followed.
 inline std::string normal_path(std::string_view path) {
   const bool is_absolute = path.starts_with('/');

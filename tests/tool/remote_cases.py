@@ -36,6 +36,7 @@ def sif(**how):
         subprocess.run(["unsquashfs", "-q", "-n", "-d", tree, os.path.join(home, "remote.sqsh")], check=True, stdout=subprocess.DEVNULL)
         os.makedirs(f"{tree}/.singularity.d/env")
         machine.write(f"{tree}/.singularity.d/env/90-environment.sh", "export FROM_SIF='of the file'\n")
+        machine.write(f"{tree}/.singularity.d/env/91-shell.sh", "FROM_SHELL=$(echo \"$FROM_SIF, by a shell\"); OPTION=script; export FROM_SHELL OPTION\n")
         machine.write(f"{tree}/.singularity.d/labels.json", json.dumps({"org.label-schema.name": "cow", "Author": "alice"}))
         machine.write(f"{tree}/.singularity.d/runscript", "#!/bin/sh\nexec \"$@\"\n")
         subprocess.run(["mksquashfs", tree, path, "-quiet", "-no-progress", "-all-root", "-comp", "gzip"], check=True, stdout=subprocess.DEVNULL)
@@ -64,7 +65,8 @@ def test_a_sif_file_of_a_registry_runs():
     user("run", "-q", name, "true").succeeds()
     assert len(registry.seen("/oras/cow/")) == asked, "what is in the store was asked for again"
     user("images").succeeds(name, digest[7:19])
-    user("inspect", name).succeeds("label        Author=alice\n", "entrypoint   /bin/sh /.singularity.d/runscript\n")
+    user("run", "-q", "--env=OPTION=it's mine", name, "sh", "-c", "echo $FROM_SHELL; echo $OPTION").succeeds("of the file, by a shell\nit's mine\n")
+    user("inspect", name).succeeds("label        Author=alice\n", "/bin/sh /.singularity.d/runscript\n")
     user("pull", "--output=cow.sif", name).succeeds(oci.digest(data))
     with open(os.path.join(home, "cow.sif"), "rb") as file:
         assert file.read() == data
@@ -73,6 +75,7 @@ def test_a_sif_file_of_a_registry_runs():
     assert user("inspect", "--json", "./cow.sif").json()["labels"]["org.label-schema.name"] == "cow"
     user("import", "./cow.sif", "localhost/cow:1").succeeds()
     user("run", "-q", "localhost/cow:1", "sh", "-c", "echo $FROM_SIF").succeeds("of the file\n")
+    user("run", "-q", "--entrypoint", "localhost/cow:1", "sh", "-c", "echo $FROM_SHELL").succeeds("of the file, by a shell\n")
     user("rm", name).succeeds("removed")
 
 

@@ -60,21 +60,25 @@ std::string find_program(const std::string& name, const Environment& environment
   return name;
 }
 
-/// What it is given: the image's, with what Slurm says and the user has asked for; of the job's own nothing but the terminal. No
-/// variable that is right for one task only if it runs for all, and no descriptor of the PMI.
-Environment given_environment(Environment environment, EntrypointMode mode) {
+/// What it is given: the image's, with what Slurm says and the user has asked for; of the job's own nothing but the terminal, unless
+/// Apptainer's scripts are to add to it. No variable that is right for one task only if it runs for all, and no descriptor of the PMI.
+Environment given_environment(const ContainerSpec& spec) {
+  Environment environment = spec.environment;
   environment.erase("PMI_FD");
-  std::erase_if(environment, [](const auto& one) { return one.second.origin == Origin::job && one.first != "TERM"; });
-  if (mode == EntrypointMode::task) return environment;
+  if (spec.settings.environment_scripts.empty())
+    std::erase_if(environment, [](const auto& one) { return one.second.origin == Origin::job && one.first != "TERM"; });
+  if (spec.entrypoint_mode == EntrypointMode::task) return environment;
   std::erase_if(environment, [](const auto& variable) { return is_in(kOfOneTask, variable.first); });
   return environment;
 }
 
 /// Why it counts as failed; empty: it does not.
-std::string failure_of(const EntrypointEnd& end, const std::string& name, std::chrono::seconds limit,
+std::string failure_of(const EntrypointEnd& end, const ContainerSpec& spec, std::chrono::seconds limit,
                        const std::string& last_line) {
   using Kind = EntrypointEnd::Kind;
-  const std::string what = "run the image's entrypoint " + in_quotes(name);
+  const bool is_script = !spec.settings.environment_scripts.empty();
+  const std::string what =
+      "run the image's " + (is_script ? "environment scripts" : "entrypoint " + in_quotes(spec.entrypoint[0]));
   std::string why;
   switch (end.kind) {
     case Kind::exited:
@@ -193,7 +197,7 @@ Result<void> Entrypoint::write_down_in(UniqueFd notes) {
 
 Result<void> Entrypoint::run(const LaunchRequest& request, const SitePolicy& site, const UniqueFd& notes, ContainerSpec& spec,
                              Log& log) {
-  mode_ = entrypoint_mode(request, site);
+  mode_ = spec.entrypoint_mode;
   if (mode_ == EntrypointMode::no) return {};
   if (!probe_) {
     return Error::from_errno(no_probe_, "open " + in_quotes(own_program(kProbe))).hint("install spank-container on this node");
@@ -226,7 +230,7 @@ Result<EntrypointOutcome> Entrypoint::outcome(const LaunchRequest& request, cons
 }
 
 Result<EntrypointOutcome> Entrypoint::execute(const ContainerSpec& spec, Log* log) const {
-  const Environment given = given_environment(spec.environment, mode_);
+  const Environment given = given_environment(spec);
   const UniqueFd found(::memfd_create("spank-container environment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!found) return Error::from_errno(errno, "make a memory file");
   EntrypointProcess process;
@@ -245,7 +249,7 @@ Result<EntrypointOutcome> Entrypoint::execute(const ContainerSpec& spec, Log* lo
                                     if (outcome.output.size() == kKeptLines) outcome.output.erase(outcome.output.begin());
                                     outcome.output.emplace_back(line);
                                   }));
-  outcome.failure = failure_of(end, spec.entrypoint[0], limit_, outcome.output.empty() ? "" : outcome.output.back());
+  outcome.failure = failure_of(end, spec, limit_, outcome.output.empty() ? "" : outcome.output.back());
   if (outcome.failure.empty() && (::fcntl(found.get(), F_GET_SEALS) & kWholeSeals) == kWholeSeals) {
     outcome.changes = EntrypointChanges::between(given, spec.workdir, SPC_TRY(read_file(found.get(), kMostNotes)));
   }

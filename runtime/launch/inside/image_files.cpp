@@ -35,7 +35,7 @@ std::optional<std::string> text_inside(const std::string& path) {
   return text ? std::optional(*std::move(text)) : std::nullopt;
 }
 
-/// The scripts in the order in which Apptainer reads them; nothing if it has not made this image.
+/// Paths of the scripts in the order in which Apptainer reads them; nothing if it has not made this image.
 std::optional<std::vector<std::string>> apptainer_scripts() {
   UniqueFd directory = open_inside(kApptainerEnvironment, O_RDONLY | O_DIRECTORY);
   if (!directory) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<std::vector<std::string>> apptainer_scripts() {
   for (DirectoryReader scripts(std::move(directory)); names.size() < kMaxFiles && scripts.next();) {
     const auto name = scripts.name();
     if (name.ends_with(".sh") && std::find(kOfApptainer.begin(), kOfApptainer.end(), name) == kOfApptainer.end()) {
-      names.emplace_back(name);
+      names.push_back(std::string(kApptainerEnvironment) + "/" + std::string(name));
     }
   }
   std::sort(names.begin(), names.end());
@@ -215,6 +215,34 @@ int change_of_depth(std::string_view line) {
   return change;
 }
 
+/// Apptainer's scripts. What they may refer to: PATH is the container's in any case, the rest is the job's.
+void read_scripts(const std::vector<std::string>& paths, std::map<std::string, std::string> known, ImageSettings& settings, Log* log) {
+  const bool has_shell = ::access("/bin/sh", X_OK) == 0;
+  bool needs_shell = false;
+  std::vector<std::string> assignments;
+  known["PATH"] = kDefaultPath;
+  for (const std::string& path : paths) {
+    const auto text = text_inside(path);
+    if (!text) continue;
+    const auto found = parse_shell_assignments(*text, known);
+    for (const auto& [variable, value] : found.variables) {
+      known[variable] = value;
+      assignments.push_back(variable + "=" + value);
+    }
+    needs_shell = needs_shell || found.left_out != 0;
+    if (found.left_out == 0 || has_shell || log == nullptr) continue;
+    log->write(LogLevel::warning, formatted("the image's {}: line {} and similar lines need /bin/sh, which the image lacks, and are "
+                                            "ignored; plain assignments are used",
+                                            in_quotes(path), found.left_out));
+  }
+  if (!needs_shell || !has_shell) {
+    settings.environment.insert(settings.environment.end(), assignments.begin(), assignments.end());
+    return;
+  }
+  settings.environment_scripts = paths;
+  settings.assignments = std::move(assignments);
+}
+
 }  // namespace
 
 std::string workdir_in_rc(std::string_view text) {
@@ -252,27 +280,7 @@ void read_image_files(const std::map<std::string, std::string>& job, ImageSettin
   const auto scripts = apptainer_scripts();
   const char* const start_script = scripts ? "/.singularity.d/runscript" : kEnrootScript;
   if (::access(start_script, R_OK) == 0) settings.start_script = start_script;
-  if (scripts) {
-    // What scripts may refer to: PATH is the container's in any case, the rest is the job's.
-    std::map<std::string, std::string> known = job;
-    known["PATH"] = kDefaultPath;
-    for (const std::string& name : *scripts) {
-      const std::string path = std::string(kApptainerEnvironment) + "/" + name;
-      const auto text = text_inside(path);
-      if (!text) continue;
-      const auto found = parse_shell_assignments(*text, known);
-      for (const auto& [variable, value] : found.variables) {
-        known[variable] = value;
-        settings.environment.push_back(variable + "=" + value);
-      }
-      if (found.left_out != 0 && log != nullptr) {
-        log->write(LogLevel::warning,
-                   formatted("the image's {}: line {} and similar lines need a shell and are ignored; plain assignments are used",
-                             in_quotes(path), found.left_out));
-      }
-    }
-    return;
-  }
+  if (scripts) return read_scripts(*scripts, job, settings, log);
   if (const auto text = text_inside("/etc/environment")) {
     for (auto& variable : parse_environment_file(*text)) settings.environment.push_back(std::move(variable));
   }

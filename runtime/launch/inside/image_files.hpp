@@ -14,7 +14,8 @@ namespace spc {
 /// in the container, as the user, in every task. Adds to `settings`; nothing in an image is an error. Skipped lines go to `log`, if any.
 ///
 /// enroot:    NAME=VALUE lines of /etc/environment; the work directory from the `cd` in /etc/rc, which itself is not run.
-/// Apptainer: assignments in /.singularity.d/env/*.sh, see parse_shell_assignments(). Its /etc/environment is not read.
+/// Apptainer: assignments in /.singularity.d/env/*.sh, see parse_shell_assignments(); scripts with more than those are for the image's
+/// shell to read. Its /etc/environment is not read.
 void read_image_files(const std::map<std::string, std::string>& job, ImageSettings& settings, Log* log);
 
 /// The directory of the cd command in enroot's /etc/rc; empty: none.

@@ -57,6 +57,11 @@ EntrypointMode entrypoint_mode(const LaunchRequest& request, const SitePolicy& s
 void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy& site,
             const std::map<std::string, std::string>& job_environment) {
   spec.workdir = workdir_of(request, spec.settings);
+  ImageSettings& image = spec.settings;
+  if (!request.entrypoint.value_or(true)) {
+    image.environment.insert(image.environment.end(), image.assignments.begin(), image.assignments.end());
+    image.environment_scripts.clear();
+  }
   // Programs that open a shell look at SHELL; many images have no other than sh.
   if (::access(spec.user.shell.c_str(), X_OK) != 0) spec.user.shell = "/bin/sh";
   spec.environment = merge_environment(job_environment, spec.settings, EnvironmentWishes::of_site(site), request.environment,
@@ -64,6 +69,9 @@ void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy&
   spec.entrypoint_mode = entrypoint_mode(request, site);
   if (spec.entrypoint_mode != EntrypointMode::no)
     spec.entrypoint = entrypoint_of(spec.settings, request.entrypoint.value_or(false));
+  if (image.environment_scripts.empty()) return;
+  if (spec.entrypoint_mode == EntrypointMode::no) spec.entrypoint_mode = EntrypointMode::task;
+  spec.entrypoint = image.after_scripts(std::move(spec.entrypoint));
 }
 
 Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& request) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/records.hpp"
+#include "base/text.hpp"
 
 namespace spc {
 
@@ -22,6 +23,21 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     if (key == "port") settings.ports.emplace_back(value);
   }
   return settings;
+}
+
+std::vector<std::string> ImageSettings::after_scripts(std::vector<std::string> program,
+                                                      const std::map<std::string, std::string>& kept) const {
+  if (environment_scripts.empty()) return program;
+  std::string text;
+  for (const std::string& script : environment_scripts) text += ". " + for_shell(script) + "; ";
+  for (const auto& [name, value] : kept) {
+    // What a shell would stumble over, no script has changed.
+    const bool is_name = name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == name.npos;
+    if (is_name && !name.empty() && (name[0] < '0' || name[0] > '9')) text += "export " + name + "=" + for_shell(value) + "; ";
+  }
+  text += "exec \"$@\"";
+  program.insert(program.begin(), {"/bin/sh", "-c", text, "sh"});
+  return program;
 }
 
 const char* name_of(Origin origin) {

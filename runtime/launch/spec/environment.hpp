@@ -22,6 +22,8 @@ struct ImageSettings {
   std::string workdir;
   bool in_files = false;     ///< the rest is in files of the image: see launch/inside/image_files.hpp
   std::string start_script;  ///< in the container; runs the image's own command. Empty: unknown
+  std::vector<std::string> environment_scripts;  ///< in the container, in order, for a shell to read; empty: `environment` says all
+  std::vector<std::string> assignments;          ///< NAME=VALUE in those scripts, for who is to do without a shell
   std::vector<std::string> entrypoint;
   std::vector<std::string> command;  ///< Cmd: shown, never run, like the rest
   std::string user;
@@ -30,6 +32,10 @@ struct ImageSettings {
   std::vector<std::string> ports;
 
   static ImageSettings parse(std::string_view records);
+  /// The program with its arguments, executed by a shell that has read `environment_scripts`; as it is if there are none. `kept`: variables that no script
+  /// changes.
+  [[nodiscard]] std::vector<std::string> after_scripts(std::vector<std::string> program,
+                                                       const std::map<std::string, std::string>& kept = {}) const;
 };
 
 /// What a login sets: the container's PATH unless the image sets it.

@@ -54,6 +54,7 @@ std::string file_system_of(const ContainerSpec& spec) {
 }
 
 std::string entrypoint_line(const ContainerSpec& spec) {
+  if (!spec.settings.environment_scripts.empty() && !spec.entrypoint.empty()) return "a shell that reads the env scripts first";
   if (spec.entrypoint_mode == EntrypointMode::node && !spec.entrypoint.empty())
     return words(spec.entrypoint) + ", once per node";
   if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", in each task";
@@ -95,6 +96,7 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
                          spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", ignored");
   page.line("namespaces", namespaces_in_words(spec.namespaces));
   page.line("workdir", in_quotes(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
+  page.line_unless_empty("env scripts", words(spec.settings.environment_scripts));
   page.line_unless_empty("entrypoint", entrypoint_line(spec));
   page.line_unless_empty("image's cmd", words(spec.settings.command));
   page.line_unless_empty("volumes", words(spec.settings.volumes));

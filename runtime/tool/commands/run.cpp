@@ -241,6 +241,10 @@ struct UserRun {
     if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
       commands.front().insert(commands.front().begin(), {"/bin/sh", settings.start_script});
     }
+    // Of several the first that exists is meant, which a shell would not say.
+    if (commands.size() == 1 && !commands.front().empty()) {
+      commands.front() = settings.after_scripts(std::move(commands.front()), options.request.environment.values);
+    }
     return security.apply();
   }
 };

@@ -16,12 +16,13 @@ constexpr std::size_t kMaxSettings = 4 << 20;
 std::string records_of(const ImageSettings& settings) {
   std::string records;
   const auto add = [&](const char* key, const std::string& value) { records += key + ("=" + value) + '\0'; };
-  for (const std::string& variable : settings.environment) add("env", variable);
-  if (!settings.workdir.empty()) add("workdir", settings.workdir);
-  if (!settings.start_script.empty()) {
-    add("entrypoint", "/bin/sh");
-    add("entrypoint", settings.start_script);
+  for (const auto* variables : {&settings.environment, &settings.assignments}) {
+    for (const std::string& variable : *variables) add("env", variable);
   }
+  if (!settings.workdir.empty()) add("workdir", settings.workdir);
+  std::vector<std::string> entrypoint;
+  if (!settings.start_script.empty()) entrypoint = {"/bin/sh", settings.start_script};
+  for (const std::string& word : settings.after_scripts(std::move(entrypoint))) add("entrypoint", word);
   return records;
 }
 

@@ -1,6 +1,7 @@
 """Images that users bring as files or directories: --container-image=./x.sqsh, ./x.sif, ./dir/."""
 import os
 import re
+import shutil
 import signal
 import time
 
@@ -87,8 +88,53 @@ def a_sif_file_starts_with_its_environment(cluster):
     done = cluster.srun(*ON, "sh", "-c", "cat /data/one; echo $PATH; echo $FROM_DOCKER; echo $PLAIN; echo ${NOT_THIS-unset}; echo ${FROM_FILE-unset}",
                         image=local_files.sif(cluster))
     equal(done.good().splitlines(), ["one", "/opt/tool/bin:/usr/bin:/bin", "docker value", "a b", "unset", "unset"], "what it saw")
-    warnings = [line for line in done.messages() if "90-environment.sh" in line]
-    expect(len(warnings) == 1 and "line 3" in warnings[0], "what is ignored was not said once", done)
+    equal(done.messages(), [], "what was said")
+
+
+SCRIPTS = {
+    "10-docker2singularity.sh": "export PATH=\"/usr/bin:/bin\"\n",
+    "90-environment.sh": "if [ -d /opt ]; then\n  export IN_A_CONDITION=yes\nfi\nexport WORDS=$(printf 'two\\nlines')\n"
+                         "activate() { export PATH=/opt/tool/bin:$PATH; unset DROPPED; }\nactivate\nexport JOBS=${JOBS}:image\n",
+    "91-it's.sh": "export QUOTE=read\n",
+}
+
+
+def sif_with(cluster, name, scripts):
+    here, there = local_files.shared(cluster, name)
+    if not os.path.exists(here):
+        root = os.path.join(cluster.images, name + "-tree")
+        shutil.copytree(local_files.tree(cluster), root, symlinks=True)
+        for script, text in scripts.items():
+            local_files.put(f"{root}/.singularity.d/env/{script}", text)
+        plain = os.path.join(cluster.images, name + ".sqsh")
+        local_files.mksquashfs(root, plain)
+        with open(plain, "rb") as file:
+            local_files.put(here, local_files.sif_bytes(file.read()))
+        shutil.rmtree(root)
+        os.unlink(plain)
+    return there
+
+
+@test
+def environment_scripts_of_a_sif_file_are_read_by_its_shell(cluster):
+    show = 'echo "$PATH"; echo "$IN_A_CONDITION"; echo "$WORDS"; echo "$QUOTE"; echo "$JOBS"; echo "${DROPPED-unset}"; echo "$OPTION"'
+    image = sif_with(cluster, "scripts.sif", SCRIPTS)
+    job = ["JOBS=of-the-job", "DROPPED=x", "OPTION=job"]
+    done = cluster.srun(*ON, "-n2", "--label", "--container-env=OPTION=option", "sh", "-c", show, image=image, env=job)
+    seen = ["/opt/tool/bin:/usr/bin:/bin", "yes", "two", "lines", "read", "of-the-job:image", "unset", "option"]
+    for task in "0", "1":
+        equal([line[3:] for line in done.good().splitlines() if line.startswith(task + ": ")], seen, f"what task {task} saw")
+    equal(done.messages(), [], "what was said")
+    plain = cluster.srun(*ON, "--no-container-entrypoint", "sh", "-c", 'echo "$PATH"; echo "${IN_A_CONDITION-unset}"', image=image)
+    equal(plain.good().splitlines(), ["/usr/bin:/bin", "unset"], "without entrypoint")
+
+
+@test
+def a_script_of_a_sif_file_that_fails_ends_the_task_with_a_line(cluster):
+    image = sif_with(cluster, "failing-script.sif", {"90-environment.sh": "echo no such licence >&2; exit 3\n"})
+    done = cluster.srun(*ON, "true", image=image)
+    expect(done.rc != 0 and any("run the image's environment scripts: exited with status 3; last output: \"no such licence\"" in line
+                                  for line in done.messages()), "the failure was not told", done)
 
 
 @test

@@ -37,7 +37,7 @@ def tree(cluster):
 
 def put(path, text, mode=0o644):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
+    with open(path, "wb" if isinstance(text, bytes) else "w") as file:
         file.write(text)
     os.chmod(path, mode)
 
@@ -89,7 +89,7 @@ def sif(cluster, name="base.sif", **how):
         shutil.copytree(tree(cluster), root, symlinks=True)
         env = f"{root}/.singularity.d/env"
         put(f"{env}/10-docker2singularity.sh", "#!/bin/sh\nexport PATH=\"/usr/bin:/bin\"\nexport FROM_DOCKER=\"${FROM_DOCKER:-\"docker value\"}\"\n")
-        put(f"{env}/90-environment.sh", "#!/bin/sh\nexport PATH=/opt/tool/bin:$PATH\nexport TODAY=$(date)\nexport PLAIN='a b'\n")
+        put(f"{env}/90-environment.sh", "#!/bin/sh\nexport PATH=/opt/tool/bin:$PATH\nexport PLAIN='a b'\n")
         put(f"{env}/95-apps.sh", "export NOT_THIS=1\n")
         put(f"{root}/.singularity.d/runscript", "#!/bin/sh\nexec \"$@\"\n", 0o755)
     plain = os.path.join(cluster.images, "sif.sqsh")

@@ -163,3 +163,12 @@ TEST_CASE("followers learn from a message who the user is") {
   CHECK(follower.home == "/home/ann");
   CHECK(follower.shell == "/bin/zsh");
 }
+
+TEST_CASE("a shell reads an image's scripts first") {
+  ImageSettings image;
+  CHECK(image.after_scripts({"true"}) == std::vector<std::string>{"true"});
+  image.environment_scripts = {"/env/10.sh", "/env/it's.sh"};
+  const auto words = image.after_scripts({"echo", "a b"}, {{"SET", "'"}, {"NO-NAME", "x"}});
+  const std::string text = R"(. '/env/10.sh'; . '/env/it'\''s.sh'; export SET=''\'''; exec "$@")";
+  CHECK(words == std::vector<std::string>{"/bin/sh", "-c", text, "sh", "echo", "a b"});
+}
