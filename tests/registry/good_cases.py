@@ -1,14 +1,16 @@
 """What works, and what heals by itself."""
 
 import json
+import os
 import re
 import struct
 import time
 from email.utils import formatdate
 
+import agent
 import oci
 from server import Server
-from scene import big_image, config, elsewhere, new_store, of_a_job, once, pull, registry, small, succeeds
+from scene import Skipped, big_image, config, elsewhere, new_store, of_a_job, once, pull, registry, small, succeeds
 
 # --- what works ---
 
@@ -264,6 +266,32 @@ def test_a_broken_blob_without_range_or_with_a_wrong_one_starts_over():
         breaks = once(lambda h, kind, name: kind == "blobs" and name == name_of and (h.part_then_reset(blob, 2_000_000) or True))
         registry.repository("norange", image, breaks, after)
         succeeds(pull("norange"), image)
+
+
+def processors_of(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(line.split()[1] for line in status if line.startswith("Cpus_allowed_list:"))
+
+
+def test_an_import_and_what_it_starts_use_the_processors_of_the_setting():
+    seen, started, first = set(), [], min(os.sched_getaffinity(0))
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skipped("one processor")
+
+    def look(handler, kind, name):
+        if kind == "blobs":
+            time.sleep(0.2)  # until the layer's writer runs
+            with open(f"/proc/{run.process.pid}/task/{run.process.pid}/children", encoding="ascii") as children:
+                started.extend(children.read().split())
+            seen.update(processors_of(process) for process in [run.process.pid, *started])
+        return False
+    registry.repository("processors", small, look)
+    store = new_store()
+    run = agent.Import(store, f"{registry.name}/processors:1", config=config("import_cpus = 1"))
+    result = run.wait()
+    result.store = store
+    succeeds(result, small)
+    assert started and seen == {str(first)}, (started, seen)
 
 
 def test_a_slow_blob_is_not_a_stall():

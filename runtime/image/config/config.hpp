@@ -140,6 +140,7 @@ struct Config {
   PullPolicy pull{};
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
+  std::uint32_t import_cpus{};
   std::string layer_compression;  ///< of layers that are still to be converted
   std::string layer_format;
   std::uint64_t max_image_bytes{};
@@ -197,8 +198,11 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "the same for a tag resolved since the job was submitted",
      &Config::job_tag_ttl, nullptr, nullptr, nullptr, key::kYear},
     {"max_parallel_layers", "number", "0",
-     "layers converted in parallel; 0: one per core, at most 4",
+     "layers converted in parallel; 0: one per processor of the job, at most 4",
      &Config::max_parallel_layers, nullptr, nullptr, nullptr, 64},
+    {"import_cpus", "number", "0",
+     "processors that an image's import may use on a node; 0: those of the job",
+     &Config::import_cpus, nullptr, nullptr, nullptr, 1024},
     {"layer_compression", "auto, lz4, zstd, none", "auto",
      "how new layers are compressed: lz4 is read faster, zstd takes least room; auto: lz4 if the kernel reads it, else zstd",
      &Config::layer_compression},

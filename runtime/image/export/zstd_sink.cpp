@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
+
+#include "base/process/processors.hpp"
 
 namespace spc {
 namespace {
@@ -21,7 +22,7 @@ ZstdSink::ZstdSink(const ByteSink& to) : to_(to), context_(ZSTD_createCCtx()), o
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kLevel);
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_checksumFlag, 1);
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_nbWorkers,
-                         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMostWorkers)));
+                         static_cast<int>(std::min(usable_processors(), kMostWorkers)));
 }
 
 Result<void> ZstdSink::compress(const void* bytes, std::size_t size, bool is_end) {

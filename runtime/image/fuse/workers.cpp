@@ -1,6 +1,5 @@
 #include "image/fuse/workers.hpp"
 
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +8,8 @@
 #include <csignal>
 #include <system_error>
 
+#include "base/process/processors.hpp"
+
 namespace spc::fuse {
 namespace {
 
@@ -16,12 +17,7 @@ namespace {
 constexpr int kWake = SIGUSR1;
 
 /// As many as there are processors for us, and two at least, so that one large block does not hold up everybody.
-unsigned thread_count(unsigned most) {
-  cpu_set_t processors;
-  CPU_ZERO(&processors);
-  const int count = ::sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
-  return std::clamp(static_cast<unsigned>(count), 2U, most);
-}
+unsigned thread_count(unsigned most) { return std::clamp(usable_processors(), 2U, most); }
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/format.hpp"
+#include "base/process/processors.hpp"
 #include "image/import/admission.hpp"
 #include "image/import/layer_form.hpp"
 #include "image/import/make_room.hpp"
@@ -88,7 +89,7 @@ const char* hint_for_room(const ImportRequest& request) {
 
 std::size_t parallel_layers(const Config& config) {
   if (config.max_parallel_layers > 0) return config.max_parallel_layers;
-  return static_cast<std::size_t>(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 4L));
+  return std::min(usable_processors(), 4U);
 }
 
 /// What every way to an image needs.

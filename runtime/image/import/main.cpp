@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/file.hpp"
+#include "base/process/processors.hpp"
 #include "image/import/fill_shared.hpp"
 #include "image/import/import.hpp"
 #include "image/import/policy.hpp"
@@ -33,6 +34,7 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
   const auto bytes = SPC_TRY_DURING("import request", read_file(kImportRequest, 64 << 10));
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
   const auto config = SPC_TRY(read_config(request.config));
+  use_processors(config.import_cpus);
   if (request.only_shared) return fill_shared_store(request, config, agent);
   if (!store) return store.error();
   UserSourceLink user(kImportSource, agent);

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <exception>
 #include <new>
-#include <thread>
 
 #include "base/file.hpp"
+#include "base/process/processors.hpp"
 #include "image/layer/converter.hpp"
 #include "image/layer/sandbox.hpp"
 
@@ -23,7 +23,7 @@ constexpr unsigned kMostWorkers = 16;  // more blocks are not on their way at a 
 
 /// One thread inflates as fast as two to three compress. More threads cost no more CPU time, only a few hundred KiB each.
 unsigned worker_count(unsigned wanted) {
-  return wanted != 0 ? std::min(wanted, kMostWorkers) : std::clamp(std::thread::hardware_concurrency(), 2U, 4U);
+  return wanted != 0 ? std::min(wanted, kMostWorkers) : std::clamp(usable_processors(), 2U, 4U);
 }
 
 Result<ConvertedLayer> convert(const LayerLimits& limits) {

@@ -10,6 +10,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/processors.hpp"
 #include "base/process/user_namespace.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/image_tree.hpp"
@@ -27,8 +28,7 @@ unsigned use_all_cpus() {
   cpu_set_t set;
   std::memset(&set, 0xff, sizeof set);
   (void)::sched_setaffinity(0, sizeof set, &set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<unsigned>(CPU_COUNT(&set));
+  return usable_processors();
 }
 
 /// What enroot wants to find. The variables that were set in the container's /etc/environment stay, unless the image has them.
