@@ -163,7 +163,8 @@ class YamlReader {
         return at(event.start_mark, formatted("key {} is given twice", in_quotes(key)));
       Event member;
       SPC_TRY(next(member));
-      members.push_back({std::move(key), SPC_TRY(value(member, depth + 1))});
+      Json given = SPC_TRY(value(member, depth + 1));
+      members.push_back({std::move(key), std::move(given)});
     }
   }
 

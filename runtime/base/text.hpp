@@ -37,6 +37,24 @@ std::string joined(const Words& words, std::string_view between) {
   return text;
 }
 
+/// How many bytes at the beginning are UTF-8; all of them if there is no other (RFC 3629, without overlong forms and surrogates).
+inline std::size_t utf8_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+  for (std::size_t at = 0;;) {
+    const unsigned first = byte(at);
+    const std::size_t more = first < 0x80 ? 0 : first < 0xc2 ? 4 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : first < 0xf5 ? 3 : 4;
+    if (at == text.size() || more == 4) return at;
+    char32_t character = first & (0x7fU >> more);
+    for (std::size_t i = 1; i <= more; ++i) {
+      if ((byte(at + i) & 0xc0) != 0x80) return at;
+      character = character << 6 | (byte(at + i) & 0x3f);
+    }
+    const bool is_short = (more == 2 && character < 0x800) || (more == 3 && character < 0x10000);
+    if (is_short || character > 0x10ffff || (character >= 0xd800 && character < 0xe000)) return at;
+    at += more + 1;
+  }
+}
+
 /// As one word of a POSIX shell.
 inline std::string for_shell(std::string_view text) {
   std::string word = "'";

@@ -62,7 +62,8 @@ Result<std::vector<ShellHook>> find_shell_hooks(const HookContext& context, cons
       const std::string name = file.substr(0, file.size() - kEnd.size());
       if (std::find(off.begin(), off.end(), name) != off.end()) continue;
       const std::string path = directory + "/" + file;
-      hooks.push_back({name, path, SPC_TRY(is_hook(path, whose))});
+      const bool is_executable = SPC_TRY(is_hook(path, whose));
+      hooks.push_back({name, path, is_executable});
     }
   }
   return hooks;

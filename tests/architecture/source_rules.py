@@ -188,6 +188,33 @@ def banned(files, rules):
                     yield f"{relative(path)}:{number}: {line.strip()}: {reason}"
 
 
+def leaking_tries(files):
+    """An SPC_TRY that returns out of a braced initialiser: what was made before it in there is never destroyed."""
+    for path in sorted(files):
+        code = strip(path.read_text(), True)
+        for found in re.finditer(r"\bSPC_TRY", code):
+            if behind_another_member(code, found.start()):
+                yield f"{relative(path)}:{code.count(chr(10), 0, found.start()) + 1}: SPC_TRY in braces, behind another member"
+
+
+def behind_another_member(code, at):
+    closed, comma = 0, False
+    for character in reversed(code[:at]):
+        if character in ")}]":
+            closed += 1
+        elif character in "([{" and closed:
+            closed -= 1
+        elif character == "{":
+            return comma
+        elif character in "([" or (character == ";" and not closed):
+            if character == ";":
+                return False
+            comma = False
+        elif character == "," and not closed:
+            comma = True
+    return False
+
+
 def shells(files):
     for path in sorted(files):
         for number, line in enumerate(strip(path.read_text(), False).splitlines(), 1):
@@ -212,6 +239,7 @@ def check(report):
     report.check(promise, root_size_problems(counts))
     everywhere = set(sources("spank", "runtime", "hooks", "packaging/compat"))
     report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
+    report.check("no error leaks what a braced initialiser has made", leaking_tries(everywhere))
     report.check("the agent makes no call that is banned for it", banned(with_base(agent_files()), BANNED_IN_AGENT))
     report.check("root's own code quotes no text of a user",
                  banned([path for path in root if not relative(path).startswith("runtime/base/")], BANNED_IN_ROOT_CODE))

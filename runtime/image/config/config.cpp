@@ -6,6 +6,7 @@
 #include <toml.hpp>
 
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "image/config/config_table.hpp"
 #include "image/reference/reference.hpp"
 #include "launch/policy/config_files.hpp"
@@ -123,6 +124,11 @@ SubmitRules Config::submit_rules() const {
 }
 
 Result<void> add_config(Config& config, const std::string& text, const std::string& name) {
+  // toml11 3.7 reads beyond its memory to name other bytes in a string.
+  if (const std::size_t good = utf8_bytes(text); good != text.size()) {
+    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(good), '\n') + 1;
+    return Error(ErrorKind::invalid, formatted("configuration {}, line {}: not UTF-8", in_quotes(name), line));
+  }
   try {
     std::istringstream stream(text);
     return add_to(config, toml::parse(stream, name), name);

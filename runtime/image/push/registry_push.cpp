@@ -147,7 +147,8 @@ Result<void> RegistryPush::find_place(Upload& upload) {
 
 Result<void> RegistryPush::upload(const Descriptor& blob, const user_source::FilePart& bytes,
                                   const std::function<void(std::uint64_t)>& meter) {
-  Upload upload{.blob = blob, .bytes = bytes, .meter = meter, .url = SPC_TRY(begin_upload(blob)), .done = 0};
+  Upload upload{.blob = blob, .bytes = bytes, .meter = meter, .url = {}, .done = 0};
+  upload.url = SPC_TRY(begin_upload(blob));
   std::uint64_t most = 0;
   bool is_lost = false;
   for (int tries = 1;; ++tries) {

@@ -96,7 +96,8 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
     if (!part)
       return Error(ErrorKind::corrupt, formatted("{}: layer {} is not in the archive",
                                                  in_quotes(name), in_quotes(image->layers[i])));
-    DescribedImage::Layer layer{.digest = parsed.diff_ids[i], .media_type = SPC_TRY(media_type_of(*part)), .part = *part};
+    DescribedImage::Layer layer{.digest = parsed.diff_ids[i], .media_type = {}, .part = *part};
+    layer.media_type = SPC_TRY(media_type_of(*part));
     if (!layer.media_type.ends_with(".tar")) {
       layer.digest = SPC_TRY(digest_of(*part, formatted("layer {} of {}", i + 1, name), log));
     }

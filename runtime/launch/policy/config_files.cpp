@@ -16,7 +16,8 @@ Result<void> add_file(std::vector<ConfigFile>& files, const std::string& path, u
   const auto file = open_trusted_file(path, kWhatItIs, owner);
   if (!file && file.error().kind() == ErrorKind::not_found) return {};
   if (!file) return file.error();
-  files.push_back({path, SPC_TRY_DURING(kWhatItIs + (" " + in_quotes(path)), read_file(file->get(), kMostOfAFile))});
+  auto text = SPC_TRY_DURING(kWhatItIs + (" " + in_quotes(path)), read_file(file->get(), kMostOfAFile));
+  files.push_back({path, std::move(text)});
   return {};
 }
 

@@ -58,10 +58,8 @@ Result<void> write_archive_apart(const Places& places, ArchiveSource source, int
         const auto mounted =
             SPC_TRY_DURING("mount the image", mount_image(std::move(source.opened.files), places.workspace(), {.wanted = false}));
         const int root = mounted.root.get();
-        const OciImage image{.config = source.config,
-                             .settings = SPC_TRY(settings_of(source.opened, root)),
-                             .name = source.opened.name,
-                             .compressed = true};
+        const std::string settings = SPC_TRY(settings_of(source.opened, root));
+        const OciImage image{.config = source.config, .settings = settings, .name = source.opened.name, .compressed = true};
         return write_oci_archive(root, image, file);
       },
       "write the image as one layer");

@@ -2,8 +2,8 @@
 #include "base/file.hpp"
 #include "base/records.hpp"
 #include "base/socket.hpp"
-#include "protocol/wire_error.hpp"
 #include "base/text.hpp"
+#include "protocol/wire_error.hpp"
 #include "unit/test.hpp"
 
 #include <fcntl.h>
@@ -149,4 +149,13 @@ TEST_CASE("texts are trimmed, split and joined") {
   CHECK(joined(split("a,b,,c", ','), "; ") == "a; b; ; c");
   CHECK(joined(std::vector<std::string>{"", "x"}, " ") == " x");
   CHECK(joined(std::vector<const char*>{}, " ").empty());
+}
+
+TEST_CASE("UTF-8 ends where another byte is") {
+  CHECK(utf8_bytes("") == 0);
+  CHECK(utf8_bytes(std::string_view("a\0\xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80", 11)) == 11);
+  for (const std::string_view bad : {"\x80", "\xc3", "\xc0\x80", "\xe2\x82", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                                     "\xf0\x80\x80\x80", "\xff", "\xf5\x80\x80\x80"}) {
+    CHECK(utf8_bytes("ok " + std::string(bad)) == 3);
+  }
 }

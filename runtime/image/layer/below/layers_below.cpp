@@ -61,7 +61,8 @@ Result<bool> LayersBelow::is_opaque(std::size_t layer, const fuse::Inode& direct
 Result<std::optional<Node>> LayersBelow::root() {
   Node node;
   for (std::size_t layer = layers_.size(); layer-- > 0;) {
-    node.parts.push_back({layer, SPC_TRY(inode(layer, layers_[layer].reader->summary().root))});
+    auto top = SPC_TRY(inode(layer, layers_[layer].reader->summary().root));
+    node.parts.push_back({layer, std::move(top)});
     if (SPC_TRY(is_opaque(layer, node.parts.back().inode))) break;
   }
   if (node.parts.empty()) return std::optional<Node>();
@@ -72,7 +73,8 @@ Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
   Listing listing;
   listing.layers_ = this;
   for (const auto& [layer, inode] : directory.parts) {
-    listing.parts_.push_back({layer, SPC_TRY(layers_[layer].reader->directory(inode))});
+    auto entries = SPC_TRY(layers_[layer].reader->directory(inode));
+    listing.parts_.push_back({layer, std::move(entries)});
   }
   return listing;
 }
@@ -85,7 +87,8 @@ Result<std::optional<Node>> LayersBelow::Listing::find(std::string_view name) co
     if (S_ISCHR(entry->type)) break;  // a whiteout
     const bool is_directory = S_ISDIR(entry->type);
     if (!is_directory && !node.parts.empty()) break;
-    node.parts.push_back({layer, SPC_TRY(layers_->inode(layer, entry->reference))});
+    auto found = SPC_TRY(layers_->inode(layer, entry->reference));
+    node.parts.push_back({layer, std::move(found)});
     if (!is_directory || SPC_TRY(layers_->is_opaque(layer, node.parts.back().inode))) break;
   }
   if (node.parts.empty()) return std::optional<Node>();

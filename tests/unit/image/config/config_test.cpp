@@ -114,6 +114,7 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(config_refused("registrys = 1", "did you mean \"registries\"?"));
   CHECK(config_refused("writable = 1", "line 1: writable: expected true or false"));
   CHECK(config_refused("tag_ttl = -1", "expected a number from 0"));
+  CHECK(config_refused("writable = true\nmpi = 'd\xe9j\xe0'", "line 2: not UTF-8"));
   CHECK(config_refused("tag_ttl = \"5\"", "expected a whole number"));
   CHECK(config_refused("max_parallel_layers = 65", "from 0 to 64"));
   CHECK(config_refused("squashfs = \"always\"", "\"always\" is not allowed: expected auto, kernel or fuse"));
