@@ -1,7 +1,6 @@
 #include "error_gathering.hpp"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/random.h>
@@ -12,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+
+#include "spank_container/runtime.h"
 
 namespace spank_container {
 namespace {
@@ -30,34 +31,6 @@ int64_t now_ms() {
 void close_and_forget(int& descriptor) {
   if (descriptor >= 0) ::close(descriptor);
   descriptor = -1;
-}
-
-/// For IPv6 and IPv4, or where there is no IPv6 for IPv4 only.
-int listening_socket() {
-  constexpr int kFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-  sockaddr_in6 any6{};
-  any6.sin6_family = AF_INET6;
-  sockaddr_in any4{};
-  any4.sin_family = AF_INET;
-  const int no = 0;
-  int made = ::socket(AF_INET6, kFlags, 0);
-  if (made >= 0 && ::setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0 &&
-      ::bind(made, reinterpret_cast<const sockaddr*>(&any6), sizeof any6) == 0 && ::listen(made, SOMAXCONN) == 0) {
-    return made;
-  }
-  close_and_forget(made);
-  made = ::socket(AF_INET, kFlags, 0);
-  if (made >= 0 && ::bind(made, reinterpret_cast<const sockaddr*>(&any4), sizeof any4) == 0 && ::listen(made, SOMAXCONN) == 0) {
-    return made;
-  }
-  close_and_forget(made);
-  return -1;
-}
-
-uint16_t port_of(int socket) {
-  sockaddr_in6 bound{};  // the port lies at the same place as in sockaddr_in
-  socklen_t size = sizeof bound;
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) == 0 ? ntohs(bound.sin6_port) : 0;
 }
 
 /// The text up to its end, on one line whatever a node sends.
@@ -82,13 +55,13 @@ ErrorGathering::~ErrorGathering() { stop(); }
 
 ReportAddress ErrorGathering::open() {
   int ends[2];
-  if (listener_ >= 0) return {.port = port_of(listener_), .token = token_};
+  if (listener_ >= 0) return {.port = port_, .token = token_};
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) return {};
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
   stop_read_ = ends[0];
   stop_write_ = ends[1];
-  listener_ = listening_socket();
-  return {.port = listener_ >= 0 ? port_of(listener_) : uint16_t{0}, .token = token_};
+  listener_ = spc_srun_listen(&port_);
+  return {.port = port_, .token = token_};
 }
 
 void ErrorGathering::start(size_t nodes, Print print) {

@@ -53,6 +53,7 @@ class ErrorGathering {
   void print_all();
 
   int listener_ = -1;
+  uint16_t port_ = 0;
   int stop_read_ = -1, stop_write_ = -1;
   ReportToken token_{};
   size_t nodes_ = 0;

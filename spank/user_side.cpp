@@ -44,10 +44,12 @@ struct Request {
   Request& operator=(const Request&) = delete;
 };
 
-/// The job begins here. What its steps have asked registries since counts for its later ones, and so does what others have.
+/// Whether this is what submits the job.
+bool is_submission() { return spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr; }
+
+/// What the job's steps have asked registries since counts for its later ones, and so does what others have.
 void note_submission() {
-  const bool begins = spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr;
-  if (begins) ::setenv(SPC_SINCE_VARIABLE, std::to_string(::time(nullptr)).c_str(), 1);
+  if (is_submission()) ::setenv(SPC_SINCE_VARIABLE, std::to_string(::time(nullptr)).c_str(), 1);
 }
 
 std::optional<SrunThatListens> srun;  ///< for this task's error; without one the task prints it itself
@@ -161,6 +163,7 @@ int refuse_early(spank_t spank) {
   const bool wants_container = request.summary.container != 0;
   if (wants_container || spank_context() == S_CTX_ALLOCATOR) note_submission();
   request.options.variables = environ;  // a variable was set: it may lie elsewhere now
+  request.options.begins_job = is_submission() ? 1 : 0;
   if (refused.empty() && !wants_container) {
     say_what_is_ignored(given);
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());

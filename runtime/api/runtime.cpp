@@ -117,6 +117,7 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   request.only_pull = options.only_pull != 0;
+  request.begins_job = options.begins_job != 0;
   if (options.resolved != nullptr) request.resolved = options.resolved;
   if (options.meeting != nullptr) request.meeting = options.meeting;
   return request;

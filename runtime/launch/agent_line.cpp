@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/socket.hpp"
+#include "protocol/bytes_from.hpp"
 
 namespace spc {
 namespace {
@@ -68,6 +69,10 @@ Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kin
     }
     switch (received->kind) {
       case TaskMessageKind::progress:
+        if (received->text.view().starts_with(kPullRecord)) {
+          if (take_record_) take_record_(received->text.view().substr(sizeof kPullRecord - 1));
+          break;
+        }
         // A step of pyxis says two lines, and scripts count on it.
         if (style_ == MessageStyle::own) log_.write(LogLevel::info, received->text.view());
         break;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <initializer_list>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,8 @@ class AgentLine {
 
   /// The next message of one of these kinds. Shows progress and warnings; meanwhile user-source answers what `import` asks.
   Result<AgentMessage> await(std::initializer_list<TaskMessageKind> kinds);
+  /// What `import` says for the administrator's log, without kPullRecord; otherwise nobody hears of it.
+  void take_records(std::function<void(std::string_view)> take) { take_record_ = std::move(take); }
   /// Tells the agent, for whose word the other tasks wait, what went wrong, unless it knows. It then tells every task, this
   /// one too: that is given back.
   Error fail(const Error& error);
@@ -46,6 +50,7 @@ class AgentLine {
   Log& log_;
   UserSource user_source_;
   bool has_ended_ = false;
+  std::function<void(std::string_view)> take_record_;
 };
 
 }  // namespace spc

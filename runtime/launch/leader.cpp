@@ -4,6 +4,7 @@
 
 #include "launch/hooks/shell_hooks.hpp"
 #include "launch/inside/image_files.hpp"
+#include "launch/inside/start_record.hpp"
 #include "task/enter.hpp"
 #include "task/visit.hpp"
 
@@ -95,6 +96,11 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   SPC_TRY(send(order, flags, line_.socket()));
   if (order.image.user_source) {
     line_.user_source().prepare(std::move(order.image.user_source), order.location, task_.job, terms.request.meeting);
+    if (terms.is_first()) {
+      line_.take_records([this, image = terms.request.image](std::string_view record) {
+        task_.log.write(LogLevel::record, pull_record(image, record, task_.job));
+      });
+    }
   }
   container.root = root_setup(order, named_);
   container.spec = std::move(order.spec);

@@ -42,7 +42,7 @@ std::optional<MeetingRecord> Gatherings::join(const MeetingRecord& question, con
   if (seat) gone(*seat);
   seat.reset();
   if (members_ >= most_) return std::nullopt;
-  const auto [found, is_new] = all_.try_emplace(question.image);
+  const auto [found, is_new] = all_.try_emplace(question.image, Gathering{.order = PeerOrder(fanout_)});
   Gathering& gathering = found->second;
   if (is_new && ::getrandom(gathering.key.data(), gathering.key.size(), 0) != static_cast<ssize_t>(gathering.key.size())) {
     all_.erase(found);
@@ -126,9 +126,7 @@ Sum sum_of(const Gatherings& gatherings) {
   for (const auto& [image, gathering] : gatherings.all()) {
     for (const auto& member : gathering.members) {
       sum.failed += member.died ? 1 : 0;
-      sum.from.registry += member.from.registry;
-      sum.from.nodes += member.from.nodes;
-      sum.from.shared += member.from.shared;
+      sum.from += member.from;
       sum.size = std::max(sum.size, member.total);
       if (member.total == 0 || member.died) continue;
       ++sum.nodes;
@@ -152,6 +150,15 @@ std::string decimal(double value, int digits) {
 
 std::string times(std::uint64_t bytes, std::uint64_t size, int digits) {
   return decimal(size == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(size), digits) + " x";
+}
+
+std::string in_json(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') escaped += '\\';
+    escaped += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+  }
+  return escaped;
 }
 
 std::string counted(std::size_t count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
@@ -178,7 +185,32 @@ std::string statistics_line(const Gatherings& gatherings, const std::string& ima
   }
   line += ": registry " + times(sum.from.registry, sum.size, 2) + ", nodes " + times(sum.from.nodes, sum.size, 2) +
           ", shared store " + times(sum.from.shared, sum.size, 2);
+  if (sum.from.mirrors > 0) line += ", mirrors " + times(sum.from.mirrors, sum.size, 2);
   return sum.failed == 0 ? line : line + ", " + counted(sum.failed) + " failed";
+}
+
+std::string statistics_json(const Gatherings& gatherings, const std::string& image) {
+  const Sum sum = sum_of(gatherings);
+  if (sum.nodes + sum.failed == 0) return {};
+  std::string json = "{\"event\": \"step_pull\", \"image\": \"" + in_json(image) + "\"";
+  const auto add = [&](const char* key, const std::string& value) { json += std::string(", \"") + key + "\": " + value; };
+  const auto add_time = [&](const char* key, double part) {  // of the nodes that are ready
+    const auto index = sum.ready.empty() ? 0 : static_cast<std::size_t>(part * static_cast<double>(sum.ready.size() - 1));
+    add(key, sum.ready.empty() ? "null" : decimal((sum.ready[index] - sum.begin).count(), 3));
+  };
+  add("nodes", std::to_string(sum.nodes + sum.failed));
+  add("ready", std::to_string(sum.ready.size()));
+  add("failed", std::to_string(sum.failed));
+  add("pulled_bytes", std::to_string(sum.size));
+  add("registry_bytes", std::to_string(sum.from.registry));
+  add("mirror_bytes", std::to_string(sum.from.mirrors));
+  add("node_bytes", std::to_string(sum.from.nodes));
+  add("shared_bytes", std::to_string(sum.from.shared));
+  add_time("first_s", 0);
+  add_time("median_s", 0.5);
+  add_time("p99_s", 0.99);
+  add_time("last_s", 1);
+  return json + "}";
 }
 
 }  // namespace spc

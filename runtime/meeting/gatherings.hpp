@@ -38,8 +38,8 @@ class Gatherings {
     std::uint32_t index = 0;
   };
 
-  /// No more than so many members in all: a node that comes again and again gets no place at some time.
-  explicit Gatherings(std::size_t most = 4096) : most_(most) {}
+  /// No more than so many members in all: a node that comes again and again gets no place at some time. `fanout`: of each order.
+  explicit Gatherings(std::size_t most = 4096, std::uint32_t fanout = 2) : most_(most), fanout_(fanout) {}
 
   /// `seen_at`: the address from which it came, for a relay that does not know its own. Without a place: nothing.
   std::optional<MeetingRecord> join(const MeetingRecord& question, const std::string& node, const PeerAddress& seen_at,
@@ -58,6 +58,7 @@ class Gatherings {
   static MeetingRecord place_of(const Gathering& gathering, const Seat& seat);
 
   std::size_t most_;
+  std::uint32_t fanout_;
   std::size_t members_ = 0;
   std::map<Digest, Gathering> all_;
 };
@@ -69,5 +70,8 @@ std::string progress_line(const Gatherings& gatherings, const std::string& image
 /// What it took in the end: "app:1 came to 4 of 4 nodes in 11.0 s (first 10.6, median 10.8): registry 1.00 x, nodes 3.00 x, shared store
 /// 0.00 x, 1 node failed". Empty: nobody pulled.
 std::string statistics_line(const Gatherings& gatherings, const std::string& image);
+
+/// The same as a JSON object on one line: its keys are kept. Empty: nobody pulled.
+std::string statistics_json(const Gatherings& gatherings, const std::string& image);
 
 }  // namespace spc

@@ -27,33 +27,6 @@ std::int64_t now_ms() { return static_cast<std::int64_t>(now_us() / 1000); }
 
 Gatherings::Seconds time_of(std::uint64_t us) { return std::chrono::microseconds(us); }
 
-/// For IPv6 and IPv4, or where there is no IPv6 for IPv4 only.
-UniqueFd listening_socket() {
-  constexpr int kFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-  const int no = 0;
-  sockaddr_in6 any6{};
-  any6.sin6_family = AF_INET6;
-  sockaddr_in any4{};
-  any4.sin_family = AF_INET;
-  UniqueFd made(::socket(AF_INET6, kFlags, 0));
-  if (made && ::setsockopt(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0 &&
-      ::bind(made.get(), reinterpret_cast<const sockaddr*>(&any6), sizeof any6) == 0 && ::listen(made.get(), SOMAXCONN) == 0) {
-    return made;
-  }
-  made.reset(::socket(AF_INET, kFlags, 0));
-  if (made && ::bind(made.get(), reinterpret_cast<const sockaddr*>(&any4), sizeof any4) == 0 &&
-      ::listen(made.get(), SOMAXCONN) == 0) {
-    return made;
-  }
-  return {};
-}
-
-std::uint16_t port_of(int socket) {
-  sockaddr_in6 bound{};  // the port lies at the same place as in sockaddr_in
-  socklen_t size = sizeof bound;
-  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) == 0 ? ntohs(bound.sin6_port) : std::uint16_t{0};
-}
-
 PeerAddress address_of(const sockaddr_in6& from) {
   PeerAddress address;
   if (from.sin6_family == AF_INET6) {
@@ -75,23 +48,25 @@ std::size_t most_connections(std::uint32_t nodes) {
 
 }  // namespace
 
-Result<MeetingAddress> Meeting::open() {
+Result<MeetingAddress> Meeting::open(const PortRange& ports, std::uint32_t fanout) {
   int ends[2];
-  if (listener_) return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
+  fanout_ = std::max(fanout, std::uint32_t{1});
+  if (listener_) return MeetingAddress{.port = port_, .token = token_};
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size()))
     return Error::from_errno(errno, "get a token");
   if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
   stop_read_.reset(ends[0]);
   stop_write_.reset(ends[1]);
   events_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  UniqueFd listener = listening_socket();
-  if (!listener || !events_) return Error::from_errno(errno, "listen");
-  for (const int watched : {stop_read_.get(), listener.get()}) {
+  if (!events_) return Error::from_errno(errno, "listen");
+  Listener listener = SPC_TRY(Listener::open(ports));
+  for (const int watched : {stop_read_.get(), listener.socket.get()}) {
     epoll_event event{.events = EPOLLIN, .data = {.fd = watched}};
     if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, watched, &event) != 0) return Error::from_errno(errno, "watch a socket");
   }
-  listener_ = std::move(listener);
-  return MeetingAddress{.port = port_of(listener_.get()), .token = token_};
+  listener_ = std::move(listener.socket);
+  port_ = listener.port;
+  return MeetingAddress{.port = port_, .token = token_};
 }
 
 void Meeting::start(std::uint32_t nodes, const std::string& image, Say say) {
@@ -99,7 +74,7 @@ void Meeting::start(std::uint32_t nodes, const std::string& image, Say say) {
   image_ = image;
   say_ = std::move(say);
   most_ = most_connections(nodes);
-  gatherings_ = Gatherings(4 * most_);
+  gatherings_ = Gatherings(4 * most_, fanout_);
   sigset_t all, before;  // srun waits for signals in threads of its own
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -115,8 +90,9 @@ void Meeting::stop() {
   stop_write_.reset();  // the thread reads end of file
   if (thread_.joinable()) {
     thread_.join();
-    const std::string line = statistics_line(gatherings_, image_);
-    if (!line.empty() && say_) say_(About::all, line);
+    for (const auto& line : {statistics_line(gatherings_, image_), statistics_json(gatherings_, image_)}) {
+      if (!line.empty() && say_) say_(About::all, line);
+    }
   }
   connections_.clear();
   listener_.reset();

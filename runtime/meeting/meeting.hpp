@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "base/net/listener.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "meeting/address.hpp"
@@ -31,8 +32,8 @@ class Meeting {
   Meeting& operator=(const Meeting&) = delete;
   ~Meeting() { stop(); }
 
-  /// Listens; nobody is answered before `start`.
-  Result<MeetingAddress> open();
+  /// Listens; nobody is answered before `start`. `fanout`: how many nodes are sent to one.
+  Result<MeetingAddress> open(const PortRange& ports = {}, std::uint32_t fanout = 2);
   /// `nodes`: of the step; 0: unknown. `image`: how lines call it, or empty.
   void start(std::uint32_t nodes, const std::string& image, Say say);
   /// Ends the thread, which never waits for anybody.
@@ -56,6 +57,8 @@ class Meeting {
 
   MeetingToken token_{};
   UniqueFd listener_, events_, stop_read_, stop_write_;
+  std::uint16_t port_ = 0;
+  std::uint32_t fanout_ = 2;
   std::size_t most_ = 0, silent_ = 0;
   Say say_;
   std::string image_;

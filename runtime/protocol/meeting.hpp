@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/digest.hpp"
+#include "protocol/bytes_from.hpp"
 
 namespace spc {
 
@@ -20,7 +21,7 @@ using MeetingToken = std::array<std::uint8_t, 16>;
 
 /// What a node says first on its connection, and srun to nobody.
 struct MeetingHello {
-  std::array<char, 8> magic{'s', 'p', 'c', 'm', 'e', 'e', 't', '2'};
+  std::array<char, 8> magic{'s', 'p', 'c', 'm', 'e', 'e', 't', '3'};
   MeetingToken token{};
   std::array<char, 64> node{};  ///< its name, with a 0 at the end
 };
@@ -41,13 +42,6 @@ struct PeerSource {
 
 /// Proves to a relay that whoever asks is of the same step and has been sent by the same srun, which makes one up for each image.
 using PeerKey = std::array<std::uint8_t, 32>;
-
-/// Bytes of layers that a node has got so far, by where they came from.
-struct BytesFrom {
-  std::uint64_t registry = 0;  ///< or a mirror of it
-  std::uint64_t nodes = 0;
-  std::uint64_t shared = 0;  ///< the shared store
-};
 
 enum class MeetingKind : std::uint32_t {
   // node -> srun

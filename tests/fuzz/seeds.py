@@ -315,18 +315,18 @@ def meeting():
     def piece(who, data):
         return bytes([who | len(data) % 4 << 2, len(data) // 4]) + data
 
-    def hello(name=b"node01", magic=b"spcmeet2", shown=token):
+    def hello(name=b"node01", magic=b"spcmeet3", shown=token):
         return struct.pack("8s16s64s", magic, shown, name)
 
-    def record(kind, count=0, port=40000, indices=(), done=0, total=0, ip=bytes(16), of=image, came=(0, 0, 0)):
-        return struct.pack("IIII32sQQ", kind, 0, 7, count, of, done, total) + struct.pack("16sH6x", ip, port) * 2 + bytes(384) + struct.pack("12I", *[*indices, *[0] * 12][:12]) + bytes(32) + struct.pack("QQQ", *came)
+    def record(kind, count=0, port=40000, indices=(), done=0, total=0, ip=bytes(16), of=image, came=(0, 0, 0, 0)):
+        return struct.pack("IIII32sQQ", kind, 0, 7, count, of, done, total) + struct.pack("16sH6x", ip, port) * 2 + bytes(384) + struct.pack("12I", *[*indices, *[0] * 12][:12]) + bytes(32) + struct.pack("QQQQ", *came)
 
     join = record(1)
     four = b"".join(piece(who, hello(b"node%d" % who) + join) for who in range(4))
     near = b"".join(piece(who, hello() + record(1, ip=bytes(10) + b"\xff\xff\x0a\0\0" + bytes([who + 1]))) for who in range(4))
     more = [record(2, count=count, indices=indices) for count, indices in ((1, (0,)), (3, (0, 1, 2)), (12, range(12)), (13, ()), (2**32 - 1, (2**32 - 1,) * 12), (0, ()))]
     more += [record(6, count=1, indices=(0,)), record(6, count=12, indices=range(12))]
-    told = [record(3, done=done, total=total) for done, total in ((1, 10**9), (0, 0), (2**64 - 1, 1), (1, 2**64 - 1))] + [record(3, done=1, total=2, came=(2**64 - 1, 1, 2**63)), record(4, came=(1, 2, 3)), record(4), record(5), record(7), record(16), record(0), record(2**32 - 1)]
+    told = [record(3, done=done, total=total) for done, total in ((1, 10**9), (0, 0), (2**64 - 1, 1), (1, 2**64 - 1))] + [record(3, done=1, total=2, came=(2**64 - 1, 1, 2**63, 7)), record(4, came=(1, 2, 3, 4)), record(4), record(5), record(7), record(16), record(0), record(2**32 - 1)]
     return ["45000:" + "0a" * 16, "0:" + "00" * 16, "65536:" + "0" * 32, "1:" + "0G" * 16, four, near, *(four + piece(3, one) for one in more), *(four + piece(1, one) + piece(1, one) for one in told),
             *(near + piece(2, one) for one in (*more, *told)), four + piece(0, record(5)) + piece(3, more[0]) + piece(0, join) + bytes([1, 0]) + piece(2, more[1]), piece(0, hello(shown=bytes(16)) + join),
             piece(0, hello(b"") + join), piece(0, hello(b"a\x1b[31m") + join), piece(0, hello(b"n" * 64) + join), piece(0, hello(magic=b"spcerr1\0") + join), piece(0, hello()[:50]) + piece(0, hello()[50:] + join[:3]) + piece(0, join[3:]),

@@ -69,7 +69,7 @@ class Talk:
     def __init__(self, step, hello=True, name=b"hostile-node"):
         self.socket = socket.create_connection(("127.0.0.1", step.port), PATIENCE)
         if hello:
-            self.socket.sendall(struct.pack("8s16s64s", b"spcmeet2", step.token, name))
+            self.socket.sendall(struct.pack("8s16s64s", b"spcmeet3", step.token, name))
 
     def answer(self):
         try:
@@ -79,7 +79,7 @@ class Talk:
         return RECORD.unpack(data) if len(data) == RECORD.size else None
 
 
-def record(kind, image, count=0, indices=(), done=0, total=0, ip=bytes(16), port=0, came=(0, 0, 0)):
+def record(kind, image, count=0, indices=(), done=0, total=0, ip=bytes(16), port=0, came=(0, 0, 0, 0)):
     return RECORD.pack(kind, 0, 0, count, image, done, total, ADDRESS.pack(ip, port) * 2, b"", struct.pack(f"{len(indices)}I", *indices), b"", *came)
 
 
@@ -89,14 +89,14 @@ def order_of(step):
 
 def hostile_record(chance, image):
     data = bytearray(record(chance.choice((JOIN, JOIN, MORE, SLOW, PROGRESS, DONE, LEFT, CUT_OFF, PLACE, 0, (1 << 32) - 1)), chance.choice((image, image, chance.randbytes(32))), chance.choice(NUMBERS),
-                            [chance.choice(NUMBERS) for _ in range(MOST)], chance.choice(LONG), chance.choice(LONG), chance.randbytes(16), chance.choice((0, 22, 1, 40000)), [chance.choice(LONG) for _ in range(3)]))
+                            [chance.choice(NUMBERS) for _ in range(MOST)], chance.choice(LONG), chance.choice(LONG), chance.randbytes(16), chance.choice((0, 22, 1, 40000)), [chance.choice(LONG) for _ in range(4)]))
     for _ in range(chance.choice((0, 0, 1, 5))):
         struct.pack_into("<I", data, chance.randrange(0, len(data) - 4), chance.choice(NUMBERS))
     return bytes(data)
 
 
 def hello(chance, token):
-    return struct.pack("8s16s64s", chance.choice((b"spcmeet2", b"spcmeet2", b"spcerr1\0")), chance.choice((token, token, token, chance.randbytes(16))),
+    return struct.pack("8s16s64s", chance.choice((b"spcmeet3", b"spcmeet3", b"spcerr1\0")), chance.choice((token, token, token, chance.randbytes(16))),
                        chance.choice((b"hostile-node", b"hostile-node", b"", b"\x1b[31m", b"n" * 64)))
 
 
@@ -111,7 +111,7 @@ def talk_to_srun(step, number, chance):
             if kind < 0.2:
                 talk.socket.sendall(chance.randbytes(chance.choice((1, 50, 88, 700, 5000))))
             elif kind < 0.3:
-                talk.socket.sendall(struct.pack("8s16s64s", b"spcmeet2", chance.randbytes(16), b"x") + record(JOIN, image, port=40000))
+                talk.socket.sendall(struct.pack("8s16s64s", b"spcmeet3", chance.randbytes(16), b"x") + record(JOIN, image, port=40000))
                 talk.socket.settimeout(PATIENCE)
                 told += talk.answer() is not None
             else:

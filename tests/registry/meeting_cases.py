@@ -3,16 +3,17 @@
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import socket
 import struct
 import time
 
 import agent
-from peer_cases import Liar, big_and_slow, no_relay_left
+from peer_cases import Liar, ask, big_and_slow, no_relay_left
 from scene import big_image, config, new_store, registry, succeeds
 from shared_cases import fetched, slowly, wait_for
-from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD
+from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD, Node
 
 LIBRARY = os.path.join(os.path.dirname(agent.IMPORT), "../runtime/api/libspank_container.so")
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -40,7 +41,7 @@ class Srun:
         store = new_store()
         environment = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_SCONTAINER_MEETING": self.variable, "SLURM_NODEID": str(node),
                        "SLURMD_NODENAME": f"node{node:02}", "HOME": "/nonexistent", "PATH": os.environ["PATH"], **options.pop("variables", {})}
-        run = agent.Import(store, f"{registry.name}/{name}:1", config=config(), environment=environment, more=[f"meet={self.nodes}"], **options)
+        run = agent.Import(store, f"{registry.name}/{name}:1", config=config(), environment=environment, more=[f"meet={self.nodes}", "record=yes"], **options)
         run.result.store = store
         return run
 
@@ -68,7 +69,12 @@ def test_srun_tells_of_all_nodes_and_import_does_not():
         runs = [srun.start(node, "meeting/line") for node in range(2)]
         results = [succeeds(run.wait(), image) for run in runs]
         assert any(line.startswith("pulling app:1 on 2 nodes, slowest node0") and " MB, registry " in line for line in srun.lines), srun.lines
-    assert srun.lines[-1].startswith("app:1 came to 2 of 2 nodes in ") and srun.lines[-1].endswith("): registry 1.00 x, nodes 1.00 x, shared store 0.00 x"), srun.lines
+    assert srun.lines[-2].startswith("app:1 came to 2 of 2 nodes in ") and srun.lines[-2].endswith("): registry 1.00 x, nodes 1.00 x, shared store 0.00 x"), srun.lines
+    told, size = json.loads(srun.lines[-1]), len(image.layers[0].blob)
+    assert (told["nodes"], told["ready"], told["registry_bytes"], told["node_bytes"], told["pulled_bytes"]) == (2, 2, size, size, size), told
+    records = [line.removeprefix("pull record: ").split() for result in results for line in result.progress if line.startswith("pull record: ")]
+    assert sorted(record[1:8] for record in records) == [
+        ["nodes=2", f"index={index}", "layers=1", "converted=1", f"registry_bytes={here}", "mirror_bytes=0", f"node_bytes={size - here}"] for index, here in ((0, size), (1, 0))], records
     assert not any(line.startswith("pulling ") for result in results for line in result.progress), [result.progress for result in results]
 
 
@@ -124,10 +130,10 @@ class Stranger:
     def __init__(self, srun, name=b"node77"):
         port, token = srun.variable.split(":")
         self.srun = socket.create_connection(("127.0.0.1", int(port)), 5)
-        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet2", bytes.fromhex(token), name))
+        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet3", bytes.fromhex(token), name))
 
     def say(self, kind, image=b"", port=0, indices=(), ip=b""):
-        self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b"", 0, 0, 0))
+        self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b"", 0, 0, 0, 0))
         place = self.srun.recv(RECORD.size, socket.MSG_WAITALL)
         return RECORD.unpack(place) if len(place) == RECORD.size else None
 
@@ -151,6 +157,24 @@ def test_a_false_node_of_the_user_s_is_not_believed():
             succeeds(srun.start(node, "meeting/false").wait(), image)
         layers = {layer.digest for layer in image.layers}
         assert any(name in layers for name, _ in liar.asked), "nobody has asked the false node"
+
+
+def test_what_was_overheard_in_one_step_is_of_no_use_in_another():
+    image = big_image(1)
+    registry.repository("meeting/replayed", image)
+    with Srun(2) as earlier:
+        succeeds(earlier.start(0, "meeting/replayed").wait(), image)
+        overheard = Stranger(earlier).say(JOIN, order_of(image), 1)
+    with Srun(2) as later:
+        succeeds(later.start(0, "meeting/replayed").wait(), image)
+        place = Stranger(later).say(JOIN, order_of(image), 1)
+        _, ip, port = struct.unpack_from("I4x16sH", place[8])
+        relay = Node(0, ip, port)
+        path = f"/v2/any/blobs/{image.layers[0].digest}?node=1"
+        assert ask(relay, path, place[10]).status == 200 and ask(relay, path, overheard[10]).status == 401
+        later.variable = later.variable.partition(":")[0] + ":" + earlier.variable.partition(":")[2]
+        with contextlib.suppress(OSError):
+            assert Stranger(later).say(JOIN, order_of(image), 1) is None, "srun has answered who knows another step's token"
 
 
 def test_a_step_that_asks_for_ever_only_spoils_its_own_places():

@@ -11,7 +11,7 @@ MEET, TELL, MET = 4, 5, 21
 JOIN, MORE, PROGRESS, DONE, LEFT, SLOW, CUT_OFF, PLACE = 1, 2, 3, 4, 5, 6, 7, 16
 MOST = 12
 ADDRESS = struct.Struct("16sH6x")
-RECORD = struct.Struct(f"IIII32sQQ{2 * ADDRESS.size}s{MOST * 32}s{MOST * 4}s32sQQQ")
+RECORD = struct.Struct(f"IIII32sQQ{2 * ADDRESS.size}s{MOST * 32}s{MOST * 4}s32sQQQQ")
 QUESTION = struct.Struct(f"I{user.MESSAGE.size - 4}s")
 
 
@@ -29,7 +29,7 @@ class Step:
 
     def __init__(self, place=None):
         self.nodes, self.told, self.asked_for_more, self.asked_for_faster = [], [], [], []
-        self.came = {}  # by index: bytes from the registry, from nodes, from the shared store
+        self.came = {}  # by index: bytes from the registry, from nodes, from the shared store, from mirrors
         self.key, self.lock = os.urandom(32), threading.Lock()
         self.place = place or (lambda index: sorted(range(index), reverse=True, key=lambda other: (other == (index - 1) // 2, -other)))
 
@@ -60,7 +60,7 @@ class Step:
             order = sorted(self.place(index), key=lambda one: one in slow)
             sources = [self.nodes[one] for one in order if not self.nodes[one].gone][:MOST]
         packed = b"".join(struct.pack("I4x", one.index) + ADDRESS.pack(one.ip, one.port) for one in sources)
-        return RECORD.pack(PLACE, index, 0, len(sources), image, 0, 0, b"", packed, b"", self.key, 0, 0, 0)
+        return RECORD.pack(PLACE, index, 0, len(sources), image, 0, 0, b"", packed, b"", self.key, 0, 0, 0, 0)
 
     def said(self, kind):
         return [index for told, index, *_ in self.told if told == kind]

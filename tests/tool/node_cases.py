@@ -190,6 +190,8 @@ def test_metrics_are_those_of_the_store():
 
 START = ('start job=7 step=0 node=n1 uid=1000 user=ann image="IMAGE" digest=sha256:00 from=store layers=5 shared=0 fuse=0 pulled=1 '
          "import_ms=900.1 sources_ms=0.1 layers_ms=2.0 overlay_ms=0.2 pivot_ms=0.1 root_ms=1.0 start_ms=905.2")
+PULL = ('pull job=7 step=0 node=n1 image="IMAGE" digest=sha256:00 nodes=8 index=3 layers=2 converted=1 registry_bytes=0 mirror_bytes=5 node_bytes=1460000000000 shared_bytes=0 '
+        "pull_ms=905.2")
 FAILED = 'failed job=7 step=0 node=n1 image="IMAGE" kind=not_found'
 PLACE = "[2026-01-02T03:04:05.678] [7.0] spank-container: "
 
@@ -204,7 +206,7 @@ def counted(*lines, end="\n"):
 
 
 def test_metrics_count_what_the_log_says():
-    starts, failures, found = counted("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, PLACE + FAILED,
+    starts, failures, found = counted("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, PLACE + FAILED, PLACE + PULL,
                                       PLACE + START.replace("fuse=0 pulled=1", "fuse=5 pulled=0"),
                                       PLACE.replace("spank-container", "pyxis").replace("7.0", "7.batch") + START,
                                       PLACE.replace("7.0", "6+1.0") + START)
@@ -222,16 +224,19 @@ def test_metrics_count_what_the_log_says():
 def test_the_log_as_json_has_each_start_and_failure_once():
     path = os.path.join(machine.work, "slurmd.log")
     with open(path, "w", errors="surrogateescape") as log:
-        log.write("\n".join(("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, START, PLACE + FAILED.replace("IMAGE", 'a\\"b\udcff'),
+        log.write("\n".join(("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, START, PLACE + FAILED.replace("IMAGE", 'a\\"b\udcff'), PLACE + PULL, PULL,
+                             PLACE + PULL.replace("shared_bytes=0", "shared_bytes=12345678901234567"),
                              PLACE + START.replace("sha256:00 from=store", "- from=directory").replace("pulled=1", "pulled=0"))) + "\n")
-    start, failure, other = map(json.loads, user("audit", path).succeeds().out.splitlines())
+    start, failure, pull, other = map(json.loads, user("audit", path).succeeds().out.splitlines())
     time = "2026-01-02T03:04:05.678"
     phases = {"import_ms": 900.1, "sources_ms": 0.1, "layers_ms": 2, "overlay_ms": 0.2, "pivot_ms": 0.1, "root_ms": 1, "start_ms": 905.2}
     assert start == {"time": time, "event": "start", "job": "7", "step": "0", "node": "n1", "image": "IMAGE", "uid": 1000, "user": "ann",
                      "digest": "sha256:00", "from": "store", "layers": 5, "shared": 0, "fuse": 0, "pulled": True, **phases}, start
     assert failure == {"time": time, "event": "failed", "job": "7", "step": "0", "node": "n1", "image": 'a\\"b\ufffd', "kind": "not_found"}, failure
+    assert pull == {"time": time, "event": "pull", "job": "7", "step": "0", "node": "n1", "image": "IMAGE", "digest": "sha256:00", "nodes": 8, "index": 3, "layers": 2, "converted": 1,
+                    "registry_bytes": 0, "mirror_bytes": 5, "node_bytes": 1460000000000, "shared_bytes": 0, "pull_ms": 905.2}, pull
     assert (other["digest"], other["from"], other["pulled"]) == (None, "directory", False), other
-    assert len(user("audit", path, path).succeeds().out.splitlines()) == 6
+    assert len(user("audit", path, path).succeeds().out.splitlines()) == 8
     user("audit", "/nowhere.log").fails(1, "/nowhere.log")
     os.unlink(path)
 

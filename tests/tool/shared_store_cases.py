@@ -78,13 +78,27 @@ def test_pull_shared_mends_what_is_damaged():
         root("pull", "--shared", name).succeeds()
 
 
+def test_pull_shared_of_what_is_missing_reads_nothing_else():
+    name = image("missing", [{"a": os.urandom(100_000)}, {"b": os.urandom(50_000)}])
+    with shared_store():
+        digest = root("pull", "--shared", "--pull=missing", name).succeeds().out.strip()
+        by_size = sorted((f"{DIRECTORY}/blobs/sha256/{blob}" for blob in blobs()), key=lambda path: os.stat(path).st_size)
+        os.unlink(by_size[-2])
+        with open(by_size[-1], "r+b") as file:
+            file.write(b"?")
+        asked = layers_asked("missing")
+        assert root("pull", "--shared", "--pull=missing", name).succeeds().out.strip() == digest
+        assert layers_asked("missing") == asked + 1 and os.path.exists(by_size[-2])
+        root("pull", "--shared", name).fails(1, "has digest")
+
+
 def test_pull_shared_says_why_it_cannot():
     name = image("cannot", [{"a": os.urandom(300_000)}])
     root("pull", "--shared", name).fails(1, "no shared store")
     with shared_store('max_size = "100K"'):
         done = root("pull", "--shared", name)
         assert done.status == 1 and "more than its max_size" in done.err and "is not in shared store" in done.err, done
-        root("pull", "--shared", "--pull=never", name).fails(1, "--pull")
+        root("pull", "--shared", "--pull=never", name).fails(1, "--pull but missing")
         root("pull", "--shared", "/etc/passwd").fails(1, "images of registries only")
         root("pull", "--shared", f"{machine.registry.name}/nope:1").fails(1, "nope", "into the shared store")
         user("pull", "--shared", name).fails(1, "service user", "run it as root")
@@ -249,3 +263,37 @@ def test_a_burst_buffer_script_gives_a_shell_nothing_but_names():
         done = stage_in(f"#!/bin/sh\n#BB_LUA {line}\n")
         assert done.stdout.startswith("-1") and "#BB_LUA pull IMAGE" in done.stdout, (line, done)
     assert not os.path.exists("/run/found")
+
+
+def at_submission(image, **variables):
+    """What pull_at_submit starts: the example, with a stand-in for sudo. Not as a user, whom the stand-in could not make the service user."""
+    directory = os.path.join(machine.work, "at-submit")
+    os.makedirs(directory, exist_ok=True)
+    machine.write(f"{directory}/sudo", SUDO.format(machine.SERVICE_UID))
+    os.chmod(f"{directory}/sudo", stat.S_IRWXU)
+    example = os.path.join(HERE, "../../packaging/examples/pull-at-submit.sh")
+    return subprocess.run(["/bin/sh", example, image], capture_output=True, text=True, timeout=60, cwd="/",
+                          env=machine.environment(PATH=f"{directory}:/usr/bin:/bin", HOME="/root", XDG_RUNTIME_DIR=directory, **variables))
+
+
+def test_the_example_for_pull_at_submit_brings_the_image():
+    name = image("at-submit", [{"a": os.urandom(100_000)}])
+    with shared_store():
+        for _ in range(2):
+            done = at_submission(name)
+            assert done.returncode == 0, done
+        assert layers_asked("at-submit") == 2, "configuration and layer, once"
+        assert [one["names"][0]["name"] for one in listed()] == [name.rsplit(":", 1)[0]]
+        asked = len(machine.registry.seen("/v2/"))
+        for odd in ("", "-x", "a b", "a;touch /run/found", "$(id)", "--config=/x", "a\nb"):
+            assert at_submission(odd).returncode == 2, odd
+        assert len(machine.registry.seen("/v2/")) == asked and not os.path.exists("/run/found")
+
+
+def test_what_is_behind_two_dashes_is_nothing_but_names_of_images():
+    """The line in sudoers allows any text there."""
+    with shared_store():
+        for text in (["--quiet"], ["--output=/run/x", "a"], ["--platform=linux/arm64"], ["-v"]):
+            done = service("pull", "--quiet", "--shared", "--pull=missing", "--", *text)
+            assert done.status == 1 and text[0] in done.err, done
+        assert not os.path.exists("/run/x")

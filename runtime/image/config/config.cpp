@@ -116,7 +116,10 @@ SubmitRules Config::submit_rules() const {
                     .check_at_submit = site.check_at_submit,
                     .pull = pull,
                     .features_off = site.features_off,
-                    .registries = {.allowed = allowed_registries, .blocked = {}}};
+                    .registries = {.allowed = allowed_registries, .blocked = {}},
+                    .pull_at_submit = shared.pull_at_submit,
+                    .srun_ports = PortRange::parse(peers.srun_ports).value_or(PortRange()),
+                    .fanout = peers.fanout};
   for (const auto& [host, registry] : registries) {
     if (registry.blocked) rules.registries.blocked.push_back(host);
   }

@@ -85,6 +85,7 @@ inline constexpr KeyRow<StoreConfig> kStoreKeys[] = {
 struct SharedConfig {
   std::string directory;
   std::string keep;  ///< blobs or layers
+  std::string pull_at_submit;  ///< a program
   std::uint64_t max_size{};
 
   SharedConfig();
@@ -102,6 +103,10 @@ inline constexpr KeyRow<SharedConfig> kSharedKeys[] = {
      "size limit of what is in it: bytes with K, M, G, T; 0: no limit",
      &SharedConfig::max_size, key::is_byte_size,
      "expected a number of bytes with K, M, G or T behind it"},
+    {"pull_at_submit", "program", "",
+     "what sbatch, salloc and srun start when a job is submitted, as its user and in the background, with the image's name: to bring it there while the job waits",
+     &SharedConfig::pull_at_submit, key::is_absolute_or_none,
+     "expected the absolute path of a program"},
 };
 
 /// How the nodes of a step take an image from each other: `[peers]`.
@@ -109,7 +114,7 @@ struct PeersConfig {
   bool enabled{};
   std::uint32_t fanout{};
   std::vector<std::string> networks;  ///< ADDRESS/BITS
-  std::string ports;                  ///< FIRST-LAST
+  std::string ports, srun_ports;      ///< FIRST-LAST
 
   PeersConfig();
 };
@@ -128,6 +133,10 @@ inline constexpr KeyRow<PeersConfig> kPeersKeys[] = {
     {"ports", "port range", "",
      "`FIRST-LAST`, where nodes answer each other; empty: any free port",
      &PeersConfig::ports, key::is_port_range_or_none,
+     "expected FIRST-LAST, from 1024 to 65535"},
+    {"srun_ports", "port range", "",
+     "`FIRST-LAST`, where srun answers the nodes of its step: two are needed, for errors and for images; empty: any free port",
+     &PeersConfig::srun_ports, key::is_port_range_or_none,
      "expected FIRST-LAST, from 1024 to 65535"},
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/net/listener.hpp"
 #include "image/reference/reference.hpp"
 #include "launch/policy/key_checks.hpp"
 
@@ -64,12 +65,7 @@ bool is_network(const std::string& text) {
 }
 
 bool is_port_range_or_none(const std::string& text) {
-  if (text.empty()) return true;
-  const std::size_t dash = text.find('-');
-  if (dash == std::string::npos) return false;
-  const auto first = number_in(std::string_view(text).substr(0, dash));
-  const auto last = number_in(std::string_view(text).substr(dash + 1));
-  return first && last && *first >= 1024 && *first <= *last && *last <= 65535;
+  return PortRange::parse(text).has_value();
 }
 
 }  // namespace spc::key

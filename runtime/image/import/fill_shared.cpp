@@ -17,10 +17,10 @@ namespace {
 constexpr std::size_t kAtOnce = 4;
 
 /// Each layer is read to its end, as if the node's store had it from elsewhere: what is missing comes by the way.
-Result<void> read_layers(const Manifest& manifest, Repository& repository, HttpClient& http, AgentLink& agent, bool meter) {
+Result<void> read_layers(const std::vector<Descriptor>& layers, Repository& repository, HttpClient& http, AgentLink& agent, bool meter) {
   std::deque<Descriptor> queue;
   std::uint64_t total = 0, complete = 0;
-  for (const Descriptor& layer : manifest.layers) {
+  for (const Descriptor& layer : layers) {
     if (std::ranges::find(queue, layer.digest, &Descriptor::digest) != queue.end()) continue;
     queue.push_back(layer);
     total += layer.size;
@@ -67,7 +67,13 @@ Result<Digest> fill(const ImportRequest& request, const ImageReference& name, co
   Repository repository(*http, agent, name, config);
   repository.look_first_in(&store);
   const ResolvedImage image = SPC_TRY(repository.resolve(request.platform));
-  SPC_TRY(read_layers(image.manifest, repository, *http, agent, request.meter));
+  auto layers = image.manifest.layers;
+  if (request.pull == PullPolicy::missing) {  // what is there each node checks when it takes it
+    std::erase_if(layers, [&](const Descriptor& layer) {
+      return static_cast<bool>(store.find(layer.digest, layer.size, repository.place()));
+    });
+  }
+  SPC_TRY(read_layers(layers, repository, *http, agent, request.meter));
   SPC_TRY(check_all_there(image.manifest, store, repository.place()));
   return image.digest;
 }

@@ -101,7 +101,20 @@ struct Import {
   HttpClient& http;
   ImportTiming& timing;
   UserSourceLink& user;
+  std::chrono::steady_clock::time_point began;
 };
+
+/// For slurmd's log: the keys and their order are kept. `nodes`: of the step, if they could meet; `index` among those that have.
+void tell_record(const Import& import, const Digest& image, const Peers* peers) {
+  const BytesFrom& from = peers != nullptr ? peers->bytes() : import.timing.from;
+  if (!import.request.record || import.timing.layers == 0) return;
+  const auto tenths = std::chrono::floor<std::chrono::microseconds>(std::chrono::steady_clock::now() - import.began).count() / 100;
+  import.agent.write(LogLevel::record,
+                     formatted("digest={} nodes={} index={} layers={} converted={} registry_bytes={} mirror_bytes={} node_bytes={} shared_bytes={} pull_ms={}.{}",
+                               image.str(), peers != nullptr && peers->srun_listens() ? import.request.meet : 1U,
+                               peers != nullptr ? peers->index() : 0U, import.timing.layers, import.timing.converted, from.registry, from.mirrors, from.nodes, from.shared,
+                               tenths / 10, tenths % 10));
+}
 
 /// The other nodes of the step, where there is a step on several. The agent is our parent, and the relay is to end with it.
 struct StepNodes {
@@ -165,7 +178,10 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   std::optional<LayerSharing> sharing;
   if (peers == nullptr && shared != nullptr && import.config.shared.keep == "layers" && !layers.missing.empty()) {
     sharing.emplace(*shared, wanted.origin.place(), image.digest, limits, import.store, import.agent, rights);
+    const auto wanted_here = layers.missing;
     SPC_TRY(sharing->take(layers));
+    import.timing.layers += wanted_here.size() - layers.missing.size();
+    for (const ImageLayer& layer : wanted_here) import.timing.from.shared += layers.held[layer.place] ? layer.blob.size : 0;
   }
   const auto converted = layers.missing;
   if (peers != nullptr) promise(*peers, all, layers.missing, import.store, needed);
@@ -267,6 +283,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   SPC_TRY(about_store(admission.keep(), import.store));
   if (peers != nullptr) peers->tell_done();
   repository.take_from(nullptr);
+  tell_record(import, image.digest, peers);
   return image.digest;
 }
 
@@ -308,8 +325,14 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
   const auto http =
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
                                   .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
-  const Import import{
-      .request = request, .config = config, .store = store, .agent = agent, .http = *http, .timing = timing, .user = user};
+  const Import import{.request = request,
+                      .config = config,
+                      .store = store,
+                      .agent = agent,
+                      .http = *http,
+                      .timing = timing,
+                      .user = user,
+                      .began = began};
   auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
                                                               : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("pull image " + in_quotes(name));

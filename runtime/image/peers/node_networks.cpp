@@ -12,8 +12,6 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <random>
-#include <unistd.h>
 
 #include "base/format.hpp"
 
@@ -120,34 +118,6 @@ bool NodeNetworks::may_ask(const PeerAddress& at, const std::vector<Network>& wa
   if (is_loopback(at.ip) && !here) return false;
   const auto& among = wanted.empty() ? own : wanted;
   return std::any_of(among.begin(), among.end(), [&](const Network& one) { return one.has(at.ip); });
-}
-
-Result<PeerListener> PeerListener::open(const std::string& range) {
-  unsigned first = 0;
-  unsigned last = 0;
-  if (const std::size_t dash = range.find('-'); dash != std::string::npos) {
-    std::from_chars(range.data(), range.data() + dash, first);
-    std::from_chars(range.data() + dash + 1, range.data() + range.size(), last);
-  }
-  // One socket for both: where there is no IPv6, there is no way to make one.
-  const bool both = ::access("/proc/net/if_inet6", F_OK) == 0;
-  const unsigned start = std::random_device{}() % (last - first + 1);  // other steps on this node are at it, too
-  for (unsigned i = 0; i <= last - first; ++i) {
-    PeerListener listener{.socket = UniqueFd(::socket(both ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
-    if (!listener.socket) return Error::from_errno(errno, "listen for other nodes");
-    listener.port = static_cast<std::uint16_t>(first + (start + i) % (last - first + 1));
-    sockaddr_in6 v6{.sin6_family = AF_INET6, .sin6_port = htons(listener.port)};
-    sockaddr_in v4{.sin_family = AF_INET, .sin_port = htons(listener.port)};
-    auto* const address = both ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
-    socklen_t size = both ? sizeof v6 : sizeof v4;
-    const int off = 0;
-    if (both) ::setsockopt(listener.socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (::bind(listener.socket.get(), address, size) != 0 || ::listen(listener.socket.get(), 64) != 0) continue;
-    if (::getsockname(listener.socket.get(), address, &size) != 0) return Error::from_errno(errno, "listen for other nodes");
-    listener.port = ntohs(both ? v6.sin6_port : v4.sin_port);
-    return listener;
-  }
-  return Error(ErrorKind::unavailable, formatted("listen for other nodes: no port of {} is free", range));
 }
 
 std::string url_of(const PeerAddress& at) {

@@ -3,8 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "base/result.hpp"
-#include "base/unique_fd.hpp"
 #include "protocol/meeting.hpp"
 
 namespace spc {
@@ -30,14 +28,6 @@ struct NodeNetworks {
   /// Whether another node may be asked there: in one of `wanted` or, if there are none, in a network of this node; with a port that
   /// needs no privilege. The user may have written the address.
   [[nodiscard]] bool may_ask(const PeerAddress& at, const std::vector<Network>& wanted) const;
-};
-
-/// Listens at a port of the range FIRST-LAST, or any.
-struct PeerListener {
-  UniqueFd socket;
-  std::uint16_t port = 0;
-
-  static Result<PeerListener> open(const std::string& range);
 };
 
 /// http://ADDRESS:PORT

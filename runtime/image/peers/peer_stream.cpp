@@ -86,10 +86,7 @@ HttpHandler::Take PeerStream::take(std::span<const std::byte> bytes) {
   }
   skip_ -= known;
   came_ += fresh.size();
-  const auto from = source_ != nullptr                   ? Peers::From::nodes
-                    : other_ && other_->is_from_shared() ? Peers::From::shared
-                                                         : Peers::From::registry;
-  if (blob_.size) peers_.note_bytes(fresh.size(), from);
+  if (blob_.size) peers_.note_bytes(fresh.size(), comes_from());
   if (source_ != nullptr && !fresh.empty()) used_.insert(source_->index);
   if (is_kept && !is_sink_full_ && passed_ + fresh.size() == came_) pass(fresh);
   return HttpHandler::Take::taken;

@@ -39,6 +39,9 @@ class PeerStream final : public BlobStream, private FetchSink {
   void resume() override;
   [[nodiscard]] bool finished() const override { return (is_done_ || (other_ && other_->finished())) && passed_ == came_; }
   [[nodiscard]] bool waits_for_node() const override;
+  [[nodiscard]] CameFrom comes_from() const override {
+    return source_ == nullptr && other_ ? other_->comes_from() : CameFrom::node;
+  }
   Result<void> outcome() override;
   [[nodiscard]] const char* whose_fault() const override;
   void proven(bool is_right) override;

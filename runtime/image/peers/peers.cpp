@@ -42,7 +42,7 @@ Peers::Peers(PeersContext context) : context_(std::move(context)), networks_(Nod
 void Peers::meet(const Digest& top) {
   if (std::exchange(has_met_, true)) return;
   const auto own = networks_.in(wanted_);
-  auto listener = PeerListener::open(context_.config.ports);
+  auto listener = Listener::open(PortRange::parse(context_.config.ports).value_or(PortRange()));
   if (own.empty() || !listener) return;
   order_ = Sha256::of(top.str() + " " + context_.platform.str());
   MeetingRecord join{.kind = MeetingKind::join, .image = order_};
@@ -115,7 +115,7 @@ void Peers::take_place(const MeetingRecord& place) {
   }
 }
 
-void Peers::start_relay(PeerListener listener, const PeerKey& key) {
+void Peers::start_relay(Listener listener, const PeerKey& key) {
   auto file = context_.new_file();
   auto spool = file && context_.agent >= 0 ? Spool::start({.listener = std::move(listener.socket),
                                                            .file = *std::move(file),
@@ -160,10 +160,13 @@ bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
   return sources_.size() > known;
 }
 
-void Peers::note_bytes(std::uint64_t bytes, From from) {
-  if (from == From::registry) from_.registry += bytes;
-  if (from == From::nodes) from_.nodes += bytes, has_helped_ = true;
-  if (from == From::shared) from_.shared += bytes;
+void Peers::note_bytes(std::uint64_t bytes, CameFrom from) {
+  from_.add(from, bytes);
+  has_helped_ = has_helped_ || from == CameFrom::node;
+  note_here(bytes);
+}
+
+void Peers::note_here(std::uint64_t bytes) {
   here_ += bytes;
   if (spool_) spool_->tell(here_, leader_, pace_);
 }
@@ -248,7 +251,7 @@ void Peers::put_document(const Digest& digest, std::string_view bytes) {
 }
 
 void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs, std::uint64_t here) {
-  note_bytes(here, From::here);
+  note_here(here);
   for (const auto& [digest, size] : blobs) slot_of(digest, size);
   if (spool_) spool_->close();
 }
@@ -275,7 +278,7 @@ void Peers::drop(Spool::Slot slot) {
 }
 
 void Peers::will_not_fetch(const Digest& blob, std::uint64_t size) {
-  note_bytes(size, From::here);
+  note_here(size);
   if (const auto slot = slot_of(blob, size)) drop(*slot);
 }
 

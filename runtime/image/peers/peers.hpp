@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/net/listener.hpp"
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "image/config/config.hpp"
@@ -63,9 +64,9 @@ class Peers {
   /// How far the node is from which bytes come; srun is asked for another one if it is slow. `takes_nothing`: for the time being, of
   /// what it sends.
   void watch_pace(Source& source, bool takes_nothing);
-  /// Where bytes of a layer come from.
-  enum class From { here, registry, nodes, shared };
-  void note_bytes(std::uint64_t bytes, From from);
+  void note_bytes(std::uint64_t bytes, CameFrom from);
+  /// They are on this node already.
+  void note_here(std::uint64_t bytes);
   /// They come from elsewhere: who takes from this node sees what it gets as what can be had.
   void note_no_source() { leader_ = 0; }
   /// It is not asked again for anything.
@@ -100,13 +101,16 @@ class Peers {
   void tell_progress(std::uint64_t done, std::uint64_t total);
   void tell_done();
   [[nodiscard]] bool srun_listens() const { return !is_alone_; }
+  [[nodiscard]] const BytesFrom& bytes() const { return from_; }
+  /// Among the nodes that lack the image.
+  [[nodiscard]] std::uint32_t index() const { return index_; }
 
  private:
   using Clock = std::chrono::steady_clock;
   void take_place(const MeetingRecord& place);
   void find_reachable();
   void look_for_faster(Source& source);
-  void start_relay(PeerListener listener, const PeerKey& key);
+  void start_relay(Listener listener, const PeerKey& key);
   void tell(MeetingRecord record, MeetingKind kind);
   /// A firewall, perhaps: each node more would cost a time-out.
   [[nodiscard]] bool are_unreachable() const { return !has_helped_ && unreachable_ >= kMostUnreachable; }

@@ -11,6 +11,7 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/socket.hpp"
+#include "protocol/bytes_from.hpp"
 
 namespace spc {
 namespace {
@@ -35,8 +36,9 @@ void AgentLink::write(LogLevel level, std::string_view line) noexcept {
   if (level == LogLevel::debug) return;
   try {
     const auto kind = level == LogLevel::warning ? ImportMessageKind::warning : ImportMessageKind::progress;
+    const std::string text = std::string(level == LogLevel::record ? kPullRecord : "").append(line);
     // An agent that is gone is noticed by the next request to it.
-    static_cast<void>(send_struct(socket_, message_of(kind, line)));
+    static_cast<void>(send_struct(socket_, message_of(kind, text)));
   } catch (const std::exception&) {
     // A line is lost.
   }

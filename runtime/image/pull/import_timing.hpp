@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "protocol/bytes_from.hpp"
+
 namespace spc {
 
 /// Timing breakdown of an import. Parallel work counts once: as fetching while any layer is being fetched without
@@ -17,7 +19,9 @@ struct ImportTiming {
   Seconds convert{};  ///< waiting for the converter
   Seconds publish{};  ///< writing back, verifier, publishing
   std::size_t layers = 0;
+  std::size_t converted = 0;  ///< of these
   std::uint64_t bytes = 0;  ///< of these layers' blobs
+  BytesFrom from;           ///< that have come, also of layers that were only checked
 
   /// One line for the user. Time outside all phases was spent on finding out which layers are needed.
   [[nodiscard]] std::string line(Seconds total) const;

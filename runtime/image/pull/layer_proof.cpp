@@ -15,6 +15,7 @@ std::unique_ptr<LayerProof> LayerProof::start(ImageLayer layer, const Digest& na
 HttpHandler::Take LayerProof::take(std::span<const std::byte> bytes) {
   hash_.update(bytes);
   received_ += bytes.size();
+  came_.add(blob_->comes_from(), bytes.size());
   return HttpHandler::Take::taken;
 }
 

@@ -69,6 +69,7 @@ HttpHandler::Take LayerPull::take(std::span<const std::byte> bytes) {
   }
   hash_.update(bytes);
   received_ += bytes.size();
+  came_.add(blob_->comes_from(), bytes.size());
   const auto rest = waiting_.empty() ? write_some(bytes) : bytes;
   waiting_.insert(waiting_.end(), rest.begin(), rest.end());
   return HttpHandler::Take::taken;

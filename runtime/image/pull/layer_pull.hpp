@@ -28,6 +28,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;
   [[nodiscard]] LayerPhase phase() const override;
+  [[nodiscard]] bool converts() const override { return true; }
   [[nodiscard]] Digest name() const override { return name_; }
   [[nodiscard]] bool wants_below() const override { return wants_below_; }
   Result<void> give_below(std::span<const int> layers) override;

@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 #include "image/registry/manifest.hpp"
 #include "image/store/store.hpp"
+#include "protocol/bytes_from.hpp"
 
 namespace spc {
 
@@ -43,6 +44,8 @@ class LayerTask {
   /// Does what can be done now. True: the layer is complete.
   virtual Result<bool> advance() = 0;
   [[nodiscard]] virtual LayerPhase phase() const = 0;
+  /// It is made here, and not only checked.
+  [[nodiscard]] virtual bool converts() const { return false; }
   /// Its name in the store, when it is complete.
   [[nodiscard]] virtual Digest name() const = 0;
   /// It needs the layers below it, which can be given when all are complete: the bottom layer first.
@@ -54,6 +57,11 @@ class LayerTask {
   virtual bool blames_nodes() = 0;
   /// Received bytes of the blob.
   [[nodiscard]] virtual std::uint64_t received() const = 0;
+  /// The same by where they came from; of those that came from other nodes Peers knows more.
+  [[nodiscard]] const BytesFrom& came() const { return came_; }
+
+ protected:
+  BytesFrom came_;
 };
 
 }  // namespace spc

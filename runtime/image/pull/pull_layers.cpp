@@ -114,7 +114,7 @@ class Pulling {
         held_(std::move(layers.held)) {
     queue_.sort([](const auto& a, const auto& b) { return a.blob.size > b.blob.size; });
     for (const auto& layer : queue_) context_.timing.bytes += layer.blob.size;
-    context_.timing.layers = queue_.size();
+    context_.timing.layers += queue_.size();
   }
 
   Result<std::vector<HeldLayer>> run() {
@@ -227,6 +227,8 @@ class Pulling {
       } else if (SPC_TRY(std::move(done))) {
         // Noted before others can take the locks: a job that waits for the same image need not bring it again.
         SPC_TRY(context_.rights.delivered(one->task->name()));
+        context_.timing.from += one->task->came();
+        context_.timing.converted += one->task->converts() ? 1 : 0;
         finish(one->layer, one->task->name());
         context_.store.pulse(one->layer.names.alone, false);
         one = underway_.erase(one);

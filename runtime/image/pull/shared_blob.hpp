@@ -41,7 +41,7 @@ class SharedBlob final : public BlobStream, private FetchSink {
   void resume() override;
   [[nodiscard]] bool finished() const override { return fetching_ ? fetching_->finished() : passed_ == blob_.size; }
   [[nodiscard]] bool waits_for_node() const override { return !fetching_ && !is_whole_; }
-  [[nodiscard]] bool is_from_shared() const override { return !fetching_; }
+  [[nodiscard]] CameFrom comes_from() const override { return fetching_ ? fetching_->comes_from() : CameFrom::shared; }
   Result<void> outcome() override { return fetching_ ? fetching_->outcome() : Result<void>(); }
   [[nodiscard]] const char* whose_fault() const override;
   /// Puts what came from the registry under its name, in a thread: that waits for the file system. advance() keeps the lease.

@@ -116,6 +116,7 @@ std::string ImportRequest::serialize() const {
   if (user_store) add("user_store", "yes");
   if (meter) add("meter", "yes");
   if (verbose) add("verbose", "yes");
+  if (record) add("record", "yes");
   if (meet != 0) add("meet", std::to_string(meet));
   if (only_digest) add("only_digest", "yes");
   if (only_shared) add("only_shared", "yes");
@@ -148,6 +149,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       request.meter = value == "yes";
     } else if (key == "verbose") {
       request.verbose = value == "yes";
+    } else if (key == "record") {
+      request.record = value == "yes";
     } else if (key == "only_digest") {
       request.only_digest = value == "yes";
     } else if (key == "only_shared") {

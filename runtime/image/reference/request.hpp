@@ -81,6 +81,7 @@ struct ImportRequest {
 
   std::uint32_t meet = 0;  ///< nodes of the step, which may find each other at srun (protocol/meeting.hpp); 0: nobody listens
   bool verbose = false;    ///< report a timing breakdown
+  bool record = false;     ///< report where the bytes came from, for the administrator's log
   [[nodiscard]] std::string serialize() const;
   /// Unknown and repeated keys are errors: both sides come from the same build.
   static Result<ImportRequest> parse(std::string_view bytes);

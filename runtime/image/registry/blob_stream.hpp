@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "protocol/bytes_from.hpp"
 
 namespace spc {
 
@@ -23,8 +24,8 @@ class BlobStream {
   [[nodiscard]] virtual bool finished() const = 0;
   /// Nothing comes yet, because another node is bringing it.
   [[nodiscard]] virtual bool waits_for_node() const { return false; }
-  /// What comes has been read from the shared store.
-  [[nodiscard]] virtual bool is_from_shared() const { return false; }
+  /// From where what comes now does.
+  [[nodiscard]] virtual CameFrom comes_from() const { return CameFrom::registry; }
   /// Whether the blob is complete, once finished.
   virtual Result<void> outcome() = 0;
   /// A hint for the user if the bytes do not match the blob's digest.

@@ -59,6 +59,7 @@ class Fetch final : public BlobStream, private HttpHandler {
 
   [[nodiscard]] bool finished() const override { return state_ == State::finished; }
   Result<void> outcome() override;
+  [[nodiscard]] CameFrom comes_from() const override { return endpoint().is_mirror ? CameFrom::mirror : CameFrom::registry; }
   [[nodiscard]] const char* whose_fault() const override { return "the registry or a proxy changed it"; }
   /// The response head, once finished.
   Result<HttpHead> result();

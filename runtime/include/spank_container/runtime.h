@@ -82,6 +82,7 @@ struct spc_options {
   int only_pull;                /* 1: spc_task_enter brings the image into the store and exits with status 0 */
   const char *resolved;         /* what spc_tags_known said in srun, or NULL */
   const char *meeting;          /* the variable that spc_meeting_open made in srun, or NULL */
+  int begins_job;               /* 1: in sbatch and salloc, and in an srun that is not in a job: it is submitted now */
 };
 
 /* Summary of the options, before their values are checked. */
@@ -130,7 +131,8 @@ SPC_API int spc_summarize(spc_runtime *rt, const struct spc_options *options, st
 /* Checks the syntax of the options, without side effects. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
 /* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what this machine's configuration
- * does not allow and, with `check_at_submit`, an image that its registry does not have. */
+ * does not allow and, with `check_at_submit`, an image that its registry does not have. With `pull_at_submit` it then starts the
+ * site's program for the image of a job that begins. */
 SPC_API int spc_check_site(spc_runtime *rt, const struct spc_options *options);
 
 /* What the tags of a step's images stand for. */
@@ -143,9 +145,13 @@ SPC_API int spc_tags_ask(spc_runtime *rt, const struct spc_options *options, spc
 SPC_API const char *spc_tags_known(spc_tags *tags, unsigned milliseconds);
 SPC_API void spc_tags_free(spc_tags *tags);
 
+/* In srun, as the user: a socket that listens at a free port of `srun_ports` (config.toml), or of all, for whoever speaks to the
+ * nodes of its step; non-blocking, close-on-exec, the caller's own. -1: there is none. */
+SPC_API int spc_srun_listen(uint16_t *port);
+
 /* Where the nodes of a step that lack an image find each other: one takes it from the registry, the others from nodes. */
 typedef struct spc_meeting spc_meeting;
-/* In srun, as the user, before the step is made: listens on a port of the kernel's choice. `variable` points to the value that the
+/* In srun, as the user, before the step is made: listens, as spc_srun_listen. `variable` points to the value that the
  * step's tasks find in SPC_MEETING_VARIABLE, for `meeting` of their options; valid as long as `meeting`, which is to be freed with
  * spc_meeting_free. */
 SPC_API int spc_meeting_open(spc_meeting **meeting, const char **variable);

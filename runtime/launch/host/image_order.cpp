@@ -68,6 +68,7 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   }
   import.since = request.since;
   import.verbose = request.verbose;
+  import.record = true;
   if (has_name && !request.meeting.empty() && request.nodes > 1) import.meet = request.nodes;
   import.registry_user = image.name.user;
   import.image = image.canonical();

@@ -76,6 +76,10 @@ std::string failure_record(const std::string& image, ErrorKind kind, const std::
   return formatted("failed {} image={} kind={}", place_of(job), in_quotes(image), name_of(kind));
 }
 
+std::string pull_record(const std::string& image, std::string_view said, const std::map<std::string, std::string>& job) {
+  return formatted("pull {} image={} {}", place_of(job), in_quotes(image), printable(said));
+}
+
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint) {
   const auto ms = [&](Phase phase) { return ready.times[static_cast<std::size_t>(phase)] / 1000.0; };
   char line[400];

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "launch/request/container_name.hpp"
 #include "launch/spec/container_spec.hpp"
@@ -24,6 +25,9 @@ std::string start_record(const std::string& image, const UserIdentity& user, con
 
 /// The same about a start that failed on this node.
 std::string failure_record(const std::string& image, ErrorKind kind, const std::map<std::string, std::string>& job);
+
+/// The same about what this node has pulled: `said` by `import`.
+std::string pull_record(const std::string& image, std::string_view said, const std::map<std::string, std::string>& job);
 
 /// The timing breakdown for the user, one line.
 std::string timing_line(const TaskMessage& ready, std::uint64_t microseconds, std::uint64_t entrypoint);

@@ -1,6 +1,7 @@
 #include "launch/policy/submit_rules.hpp"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/format.hpp"
 #include "image/reference/location.hpp"
@@ -32,6 +33,24 @@ bool take(const PlainEntry& entry, PullPolicy& into) {
   return policy.has_value();
 }
 
+bool take(const PlainEntry& entry, PortRange& into) {
+  const auto range = entry.kind == EntryKind::text ? PortRange::parse(entry.texts.front()) : std::nullopt;
+  into = range.value_or(into);
+  return range.has_value();
+}
+
+bool take(const PlainEntry& entry, std::uint32_t& into) {
+  const std::string& word = entry.texts.front();
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), into);
+  return entry.kind == EntryKind::word && error == std::errc{} && end == word.data() + word.size();
+}
+
+bool take_peers(const PlainEntry& entry, SubmitRules& rules) {
+  if (entry.key == "srun_ports") return take(entry, rules.srun_ports);
+  if (entry.key == "fanout") return take(entry, rules.fanout);
+  return true;
+}
+
 bool take_registry(const PlainEntry& entry, std::vector<std::string>& blocked) {
   if (entry.table.size() != 2 || entry.table.front() != "registries" || entry.key != "blocked") return true;
   const auto host = parse_registry(entry.table.back());
@@ -43,6 +62,8 @@ bool take_registry(const PlainEntry& entry, std::vector<std::string>& blocked) {
 }
 
 bool take_rule(const PlainEntry& entry, SubmitRules& rules) {
+  if (entry.table == std::vector<std::string>{"shared"} && entry.key == "pull_at_submit") return take(entry, rules.pull_at_submit);
+  if (entry.table == std::vector<std::string>{"peers"}) return take_peers(entry, rules);
   if (!entry.table.empty()) return take_registry(entry, rules.registries.blocked);
   if (entry.key == "default_registry") return take(entry, rules.default_registry);
   if (entry.key == "importer") return take(entry, rules.importer);

@@ -2,10 +2,12 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/net/listener.hpp"
 #include "base/result.hpp"
 #include "image/reference/request.hpp"
 #include "launch/policy/config_files.hpp"
@@ -23,8 +25,8 @@ struct RegistryRules {
   bool operator==(const RegistryRules&) const = default;
 };
 
-/// What of config.toml can refuse a request before it is submitted, or says whether srun asks a registry: srun, sbatch and salloc
-/// read this much of it themselves.
+/// What of config.toml can refuse a request before it is submitted, says whether srun asks a registry and how it listens, or what is
+/// begun at submission: srun, sbatch and salloc read this much of it themselves.
 struct SubmitRules {
   enum class Known {
     none,  ///< there is no configuration here, or not one to be trusted: the nodes have files of their own
@@ -39,6 +41,9 @@ struct SubmitRules {
   PullPolicy pull = PullPolicy::newer;
   std::vector<std::string> features_off;
   RegistryRules registries;
+  std::string pull_at_submit;  ///< `[shared]`: started with the image of a job that is submitted
+  PortRange srun_ports;        ///< `[peers]`: where srun listens for the nodes of its step
+  std::uint32_t fanout = 2;    ///< and to how many nodes it sends each
 
   /// As read_config() in image/config would read it, but for what is wrong with other keys.
   static SubmitRules read(const std::string& path, uid_t owner);

@@ -42,6 +42,7 @@ struct LaunchRequest {
   std::optional<bool> slurm;         ///< make Slurm's commands work; empty: the site's default
   bool explain = false;              ///< dry run
   bool only_pull = false;            ///< no container
+  bool begins_job = false;           ///< at submission: the job is not there yet
   std::vector<std::string> command;  ///< of the task, for the dry run
   std::string batch;                 ///< script, steps, or empty: the site's default
   std::optional<bool> gpu;           ///< inject GPUs; empty: if the step has any and the site allows it

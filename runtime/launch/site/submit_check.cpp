@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/process/supervised.hpp"
+#include "image/reference/location.hpp"
 #include "launch/policy/submit_rules.hpp"
 #include "protocol/submit.hpp"
 
@@ -34,6 +35,29 @@ Result<void> ask_tool(const LaunchRequest& request) {
   return Error(ErrorKind::refused, printable(answer));
 }
 
+/// In a session of its own, for which nobody waits: its parent ends at once.
+void start_pull(const std::string& program, const std::string& image) {
+  const auto work = [&] {
+    auto started = Child::start({.path = program,
+                                 .arguments = {program, image},
+                                 .descriptors = {},
+                                 .death_signal = 0,
+                                 .group = Program::Group::session,
+                                 .signals = Program::Signals::defaults,
+                                 .directory = "/"});
+    if (started) started->release();
+    return 0;
+  };
+  if (auto forked = Child::run(work, "start pull_at_submit")) forked->wait();
+}
+
+void pull_at_submission(const LaunchRequest& request, const SubmitRules& rules) {
+  if (rules.pull_at_submit.empty() || !request.begins_job || !rules.importer.empty()) return;
+  if (request.pull.value_or(rules.pull) == PullPolicy::never) return;
+  const auto image = ImageLocation::parse(request.image, rules.default_registry);
+  if (image && image->kind == ImageLocation::Kind::registry) start_pull(rules.pull_at_submit, image->name.canonical());
+}
+
 }  // namespace
 
 Result<void> check_at_submission(const LaunchRequest& request) {
@@ -41,7 +65,9 @@ Result<void> check_at_submission(const LaunchRequest& request) {
   if (rules.known == SubmitRules::Known::none) return {};
   if (rules.known == SubmitRules::Known::some) return ask_tool(request);
   SPC_TRY(rules.check(request.features, request.image));
-  return rules.check_at_submit ? ask_tool(request) : Result<void>();
+  if (rules.check_at_submit) SPC_TRY(ask_tool(request));
+  pull_at_submission(request, rules);
+  return {};
 }
 
 }  // namespace spc

@@ -10,11 +10,18 @@ namespace {
 
 /// Bytes that are not UTF-8 become U+FFFD; what was escaped in the log stays so.
 Json as_json(const LogRecord& record) {
-  Json object{{"time", record.time}, {"event", record.kind.empty() ? "start" : "failed"},
+  constexpr const char* kEvents[] = {"start", "failed", "pull"};
+  Json object{{"time", record.time}, {"event", kEvents[static_cast<std::size_t>(record.event)]},
               {"job", record.job},   {"step", record.step},
               {"node", record.node}, {"image", record.image}};
-  if (!record.kind.empty()) {
+  if (record.event == LogRecord::Event::failed) {
     object["kind"] = record.kind;
+    return object;
+  }
+  if (record.event == LogRecord::Event::pull) {
+    object["digest"] = record.digest;
+    for (std::size_t i = 0; i < kPullNumbers.size(); ++i) object[kPullNumbers[i]] = record.pull[i];
+    object["pull_ms"] = static_cast<double>(record.tenths[0]) / 10;
     return object;
   }
   object["uid"] = record.uid;

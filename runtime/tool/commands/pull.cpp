@@ -36,8 +36,9 @@ namespace {
 
 /// For all nodes, and not for this one.
 Result<int> pull_into_shared_store(const Arguments& arguments) {
-  if (arguments.has("pull") || arguments.has("digest")) {
-    return Error(ErrorKind::invalid, "pull --shared: takes neither --pull nor --digest").hint("scontainer pull --help");
+  const std::string pull = arguments.value("pull");
+  if ((!pull.empty() && pull != "missing") || arguments.has("digest")) {
+    return Error(ErrorKind::invalid, "pull --shared: takes no --digest, and no --pull but missing").hint("scontainer pull --help");
   }
   const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
   SPC_TRY(open_shared_store());  // as whom it belongs to
@@ -49,6 +50,7 @@ Result<int> pull_into_shared_store(const Arguments& arguments) {
     request.uid = ::geteuid();
     request.meter = !wanted.quiet && draws_progress();
     if (wanted.platform) request.platform = *wanted.platform;
+    request.pull = wanted.pull;
     PullDisplay display(request.image, wanted.quiet);
     std::puts(SPC_TRY(import_into_shared_store(request, display)).str().c_str());
   }

@@ -9,7 +9,7 @@ namespace spc::tool {
 
 void LogCounts::add(const LogRecord& record) {
   for (std::size_t i = 0; i < failures_.size(); ++i) failures_[i] += record.kind == kFailureKinds[i] ? 1 : 0;
-  if (!record.kind.empty()) return;
+  if (record.event != LogRecord::Event::start) return;
   ++starts_;
   by_fuse_ += record.by_fuse > 0 ? 1 : 0;
   pulls_ += record.pulled ? 1 : 0;

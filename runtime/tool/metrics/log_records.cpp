@@ -16,6 +16,7 @@ namespace spc::tool {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789";
+constexpr std::size_t kMostDigitsOfBytes = 16;
 
 /// Takes fixed parts off the front of a record; the first that is not as expected makes all the rest fail.
 class RecordReader {
@@ -33,10 +34,10 @@ class RecordReader {
     if (good_) rest_.remove_prefix(found.size());
     return good_ ? found : std::string_view();
   }
-  std::uint64_t number() {
+  std::uint64_t number(std::size_t digits = 12) {
     const std::string_view found = word();
     std::uint64_t value = 0;
-    good_ = good_ && found.size() <= 12 && found.find_first_not_of(kDigits) == std::string_view::npos;
+    good_ = good_ && found.size() <= digits && found.find_first_not_of(kDigits) == std::string_view::npos;
     if (good_) std::from_chars(found.data(), found.data() + found.size(), value);
     return value;
   }
@@ -118,8 +119,27 @@ bool read_start(std::string_view text, std::string_view written_by, LogRecord& r
   return reader.complete() && pulled <= 1;
 }
 
+bool read_pull(std::string_view text, std::string_view written_by, LogRecord& record) {
+  RecordReader reader(text);
+  record.event = LogRecord::Event::pull;
+  reader.literal("pull ");
+  read_place(reader, written_by, record);
+  reader.literal(" image=");
+  record.image = reader.quoted_text();
+  reader.literal(" digest=");
+  record.digest = reader.word();
+  for (std::size_t i = 0; i < kPullNumbers.size(); ++i) {
+    reader.literal(formatted(" {}=", kPullNumbers[i]));
+    record.pull[i] = reader.number(kMostDigitsOfBytes);
+  }
+  reader.literal(" pull_ms=");
+  record.tenths[0] = reader.tenths();
+  return reader.complete();
+}
+
 bool read_failure(std::string_view text, std::string_view written_by, LogRecord& record) {
   RecordReader reader(text);
+  record.event = LogRecord::Event::failed;
   reader.literal("failed ");
   read_place(reader, written_by, record);
   reader.literal(" image=");
@@ -140,10 +160,15 @@ std::optional<LogRecord> read_log_record(std::string_view line) {
   for (const std::string_view prefix : {"spank-container: ", "pyxis: "}) {
     if (!line.starts_with(prefix)) continue;
     const std::string_view text = line.substr(prefix.size());
-    LogRecord start{.time = *time};
+    LogRecord start;
+    start.time = *time;
     if (read_start(text, *step, start)) return start;
-    LogRecord failure{.time = *time};
+    LogRecord failure;
+    failure.time = *time;
     if (read_failure(text, *step, failure)) return failure;
+    LogRecord pull;
+    pull.time = *time;
+    if (read_pull(text, *step, pull)) return pull;
   }
   return std::nullopt;
 }

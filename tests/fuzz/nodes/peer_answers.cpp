@@ -31,7 +31,7 @@ std::string whole_blob() {
 class Nodes {
  public:
   Nodes(std::string_view answers, const std::string& ports, const Network& on)
-      : left_(answers), listener_(PeerListener::open(ports).value()), at_{.ip = on.address, .port = listener_.port} {}
+      : left_(answers), listener_(Listener::open(PortRange::parse(ports).value()).value()), at_{.ip = on.address, .port = listener_.port} {}
   [[nodiscard]] const PeerAddress& at() const { return at_; }
   void work() {
     while (UniqueFd accepted{::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)})
@@ -47,7 +47,7 @@ class Nodes {
 
  private:
   std::string_view left_;
-  PeerListener listener_;
+  Listener listener_;
   PeerAddress at_;
   std::vector<UniqueFd> open_;
 };

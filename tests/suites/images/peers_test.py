@@ -2,6 +2,7 @@
 
 On the two nodes of all suites, or more: `tests/suites/run --nodes 8 peers`."""
 import contextlib
+import json
 import os
 import time
 
@@ -116,6 +117,28 @@ def where_srun_cannot_be_reached_every_node_pulls(cluster):
         equal(done.errors(), [], "errors", done)
 
 
+@test
+def srun_listens_where_the_site_says(cluster):
+    with rules(cluster, '[peers]\nsrun_ports = "61000-61003"\n'):
+        with half_way(cluster, "peers-ports") as (running, _, gate):
+            found = listening(cluster, range(61000, 61004))
+            gate.set()
+            equal(shown(running.end(90)), ["same"] * len(cluster.nodes), "content")
+        equal(len(found), 2, f"of the site's ports srun listens at {found}: for errors, and for nodes that lack the image")
+    with rules(cluster, '[peers]\nsrun_ports = "61000-61000"\n'):
+        name, _ = publish(cluster, "peers-one-port", b"one\n")
+        asked = Asked(cluster, "peers-one-port")
+        equal(shown(cluster.srun(*everywhere(cluster), "/probe", "/content", image=name)), ["one"] * len(cluster.nodes), "content")
+        expect(max(gets(asked).values()) == len(cluster.nodes), f"nodes have met without a port: {gets(asked)}")
+
+
+def listening(cluster, ports):
+    """Those of `ports` at which somebody on the head listens."""
+    with open(f"/proc/{cluster.pid('head')}/net/tcp6") as table:
+        fields = [line.split() for line in table.readlines()[1:]]
+    return [port for port in ports if any(int(one[1].rpartition(":")[2], 16) == port and one[3] == "0A" for one in fields)]
+
+
 # --- who dies --------------------------------------------------------------------------------------------------------
 
 @test
@@ -205,6 +228,21 @@ def verbose_tells_in_the_end_where_the_bytes_came_from(cluster):
     equal(shown(done), ["same"] * len(cluster.nodes), "content")
     lines = [line for line in done.err.splitlines() if f"{name} came to {len(cluster.nodes)} of {len(cluster.nodes)} nodes in " in line]
     expect(len(lines) == 1 and ": registry 1.00 x, nodes " in lines[0], "no statistics", done)
+    whole = json.loads(next(line for line in done.err.splitlines() if '"event": "step_pull"' in line).partition("{")[2].join(("{", "")))
+    nodes = len(cluster.nodes)
+    expect(whole["image"] == name and (whole["nodes"], whole["ready"], whole["failed"]) == (nodes, nodes, 0), f"told: {whole}")
+    size = whole["pulled_bytes"]
+    equal((whole["registry_bytes"], whole["node_bytes"], whole["mirror_bytes"], whole["shared_bytes"]), (size, (nodes - 1) * size, 0, 0), "bytes")
+    expect(0 < whole["first_s"] <= whole["median_s"] <= whole["p99_s"] <= whole["last_s"] < 60, f"times: {whole}")
+    # Each node's own part is in its slurmd's log.
+    records = {}
+    for node in cluster.nodes:
+        log = cluster.program("logs", node).good()
+        record, = [line for line in log.splitlines() if f' image="{name}" ' in line and "spank-container: pull job=" in line]
+        records[node] = dict(word.split("=", 1) for word in record.split() if "=" in word)
+    equal(sorted(int(one["index"]) for one in records.values()), list(range(nodes)), "indices")
+    equal(sorted(int(one["registry_bytes"]) for one in records.values()), [0] * (nodes - 1) + [size], "bytes from the registry")
+    equal(sum(int(one["node_bytes"]) for one in records.values()), (nodes - 1) * size, "bytes from nodes")
 
 
 @test

@@ -2,6 +2,7 @@
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 
 from command import await_true
@@ -76,14 +77,28 @@ def an_administrator_fills_it_before_jobs_come(cluster):
 
 
 @test
-def an_array_of_jobs_is_one_pull(cluster):
-    name, _ = publish(cluster, "shared-array", b"array\n")
-    with shared_store(cluster) as path:
-        asked = Asked(cluster, "shared-array")
-        cluster.run("sbatch", "--wait", "-Q", "-n1", "--array=1-16", "-o/dev/null", f"--container-image={name}", "--wrap=/probe", timeout=120)
+def an_array_of_32_jobs_is_one_pull(cluster):
+    equal(converted_by_an_array(cluster, "shared-array"), 2, "nodes that have converted the layer")
+
+
+@test
+def an_array_of_32_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
+    equal(converted_by_an_array(cluster, "shared-array-layers", 'keep = "layers"'), 1, "nodes that have converted the layer")
+
+
+def converted_by_an_array(cluster, repository, *keys):
+    """Of the two nodes, so many; what the registry is asked for is one pull in any case."""
+    name, _ = publish(cluster, repository, b"array\n")
+    with shared_store(cluster, *keys) as path:
+        asked = Asked(cluster, repository)
+        # Both nodes begin at the same time.
+        cluster.run("sbatch", "--wait", "-Q", "-n1", "--array=1-32", "-o/dev/null", f"--container-image={name}", "--container-batch=steps",
+                    "--wrap=srun /probe /content", timeout=180).good()
         gets = {what: count for what, count in asked.all().items() if what.startswith("GET")}
         expect(len(gets) == 3 and set(gets.values()) == {1}, f"not one pull: {gets}")
         is_at_rest(path)
+    pulls = [line for node in cluster.nodes for line in cluster.program("logs", node).good().splitlines() if "spank-container: pull job=" in line and f'"{name}"' in line]
+    return sum(int(re.search(" converted=([0-9]+) ", line)[1]) for line in pulls)
 
 
 @test

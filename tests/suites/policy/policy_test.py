@@ -2,8 +2,10 @@
 import contextlib
 import json
 import os
+import time
 
 import local_files
+from command import await_true
 from errors_test import answered
 from functools import partial
 from harness import add, equal, expect, test
@@ -244,6 +246,43 @@ def srun_starts_no_program_to_know_what_is_refused(cluster):
         with rules(cluster, "check_at_submit = true\n"):
             cluster.run("srun", IMAGE, "true").good()
         equal(started(), ["submit-check"] * 2, "what was started with check_at_submit")
+
+
+@test
+def the_site_s_program_is_told_of_the_image_when_a_job_is_submitted(cluster):
+    told = os.path.join(cluster.shared, "told-at-submit")
+    program = os.path.join(cluster.etc, "spank-container/at-submit")
+    local_files.put(program, "#!/bin/sh\necho \"$# $1 $(id -un) $(ps -o sid= -p $$) $$ $(pwd) $(readlink /proc/$$/fd/0 /proc/$$/fd/1 | sort -u)\" >>/home/shared/told-at-submit\nsleep 3\n")
+    os.chmod(program, 0o755)
+    local_files.put(told, "")
+    os.chmod(told, 0o666)
+    begun = lambda: [line.split() for line in open(told).read().splitlines()]
+    try:
+        with rules(cluster, '[shared]\npull_at_submit = "/etc/spank-container/at-submit"\n'):
+            began = time.monotonic()
+            job = cluster.submit(f"#!/bin/sh\n#SBATCH {IMAGE}\nsrun true\n")
+            expect(time.monotonic() - began < 2.5, "sbatch waits for it")
+            await_true(lambda: begun(), 5, "it was not started")
+            words, image, who, session, process, directory, files = begun()[0]
+            equal((words, image, who, directory, files), ("1", "registry:5000/suites/base:1", "alice", "/", "/dev/null"), "how it was started")
+            equal(session, process, "its session")
+            cluster.run("srun", IMAGE, "true").good()
+            await_true(lambda: len(begun()) == 2, 5, "srun outside of a job has not started it")
+            cluster.await_job(job)
+            # Neither steps of jobs, nor what is refused, nor what no registry has to be asked for.
+            cluster.run("salloc", "-n1", "srun", IMAGE, "true").good()
+            local_files.squashfs(cluster)
+            cluster.run("srun", "--container-image=/home/shared/base.sqsh", "true").good()
+            cluster.run("srun", IMAGE, "--container-pull=never", "true").good()
+            cluster.run("srun", "true").good()
+            expect(cluster.run("sbatch", "-o", "/dev/null", IMAGE, "--container-mounts=:", stdin="#!/bin/sh\n").rc == 1, "it was not refused")
+            time.sleep(0.5)
+            equal(len(begun()), 2, f"how often it was started: {begun()}")
+        cluster.run("sbatch", "-o", "/dev/null", IMAGE, stdin="#!/bin/sh\n").good()
+        equal(len(begun()), 2, "how often it was started, with the key gone")
+    finally:
+        os.unlink(program)
+        os.unlink(told)
 
 
 # --- what is known afterwards ----------------------------------------------------------------------------------------

@@ -178,6 +178,25 @@ TEST_CASE("a node that is gone is no source any more, unless it has the image") 
   CHECK(place->sources[0].index == 0);
 }
 
+TEST_CASE("srun sends each node so many others, and listens where it may") {
+  Meeting meeting;
+  const auto any = Listener::open({});
+  REQUIRE(any);
+  CHECK(!Meeting().open({any->port, any->port}));
+  const auto address = meeting.open({any->port, static_cast<std::uint16_t>(any->port + 20)}, 3);
+  REQUIRE(address);
+  CHECK(address->port > any->port);
+  CHECK(address->port <= any->port + 20);
+  meeting.start(8, "app:1", nullptr);
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (std::uint32_t id = 0; id < 5; ++id) {
+    nodes.push_back(std::make_unique<Node>(*address, "node"));
+    const auto place = nodes.back()->join(id);
+    REQUIRE(place);
+    if (id > 0) CHECK((place->sources[0].index == 0) == (id <= 3));
+  }
+}
+
 TEST_CASE("who finds a source dead is sent elsewhere, and in the end to the registry") {
   Srun srun;
   std::vector<std::unique_ptr<Node>> nodes;
@@ -298,12 +317,17 @@ TEST_CASE("in the end there is one line of what came from where") {
   ::usleep(100'000);
   CHECK(srun.statistics.empty());
   srun.meeting.stop();
-  REQUIRE(srun.statistics.size() == 1);
+  REQUIRE(srun.statistics.size() == 2);
   const std::string& line = srun.statistics.front();
   INFO(line);
   CHECK(line.starts_with("app:1 came to 2 of 3 nodes in 0."));
   CHECK(line.find(" s (first 0.") != std::string::npos);
   CHECK(line.ends_with("): registry 0.60 x, nodes 1.10 x, shared store 0.40 x, 1 node failed"));
+  const std::string& json = srun.statistics.back();
+  INFO(json);
+  CHECK(json.starts_with("{\"event\": \"step_pull\", \"image\": \"app:1\", \"nodes\": 3, \"ready\": 2, \"failed\": 1, \"pulled_bytes\": 1000000, "
+                         "\"registry_bytes\": 600000, \"mirror_bytes\": 0, \"node_bytes\": 1100000, \"shared_bytes\": 400000, \"first_s\": 0."));
+  CHECK(json.ends_with("}"));
 }
 
 TEST_CASE("where two nodes reach nobody the next ones are not sent to anybody, unless bytes come") {

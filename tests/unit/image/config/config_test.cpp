@@ -368,6 +368,7 @@ TEST_CASE("srun reads plain TOML as the configuration is read") {
                        "[ registries . \"Node:1\" ]\nblocked = true\nca = \"/a#b\"\n[registries.other]\nblocked = false\n"}));
   CHECK(is_read_alike({"features_off = [\"container-save\"]\n[registries.a]\nblocked = true\n[registries.b]\nblocked = true\n",
                        "features_off = []\n[registries.a]\nblocked = false\n"}));
+  CHECK(is_read_alike({"[peers]\nsrun_ports = \"61000-61099\"\nfanout = 3\nports = '5000-5001'\n[shared]\npull_at_submit = \"/x\"", "[peers]\nfanout = 4"}));
   CHECK(plain({}).known == SubmitRules::Known::none);
   CHECK(plain({""}).known == SubmitRules::Known::all);
 }
@@ -379,7 +380,7 @@ TEST_CASE("what is more than plain TOML is left to scontainer") {
         "features_off = [\"container\\u002dsave\"]", "features_off = \"container-save\"", "features_off = [true]",
         "features_off = [\"a\" \"b\"]", "features_off = [\"container-save\"", "check_at_submit = \"yes\"", "check_at_submit = 1", "pull = \"sometimes\"", "pull = true",
         "importer = /opt/x", "importer = \"/opt", "[registries.\"a b\"]\nblocked = true", "[[registries]]", "[registries.\"a\"",
-        "[registries.\"a\"]\nblocked = 1", "writable", "writable =", "= true", "writable = true false", "a.b = 1"}) {
+        "[registries.\"a\"]\nblocked = 1", "writable", "writable =", "= true", "writable = true false", "a.b = 1", "[peers]\nfanout = 0x2", "[peers]\nfanout = \"2\"", "[peers]\nsrun_ports = 5000", "[shared]\npull_at_submit = 1", "[peers]\nsrun_ports = \"5000\""}) {
     INFO(text);
     CHECK(plain({text}).known == SubmitRules::Known::some);
     CHECK(plain({"", text, ""}).known == SubmitRules::Known::some);

@@ -42,14 +42,6 @@ TEST_CASE("no node is asked on the loopback of another, nor where only the link 
   CHECK(alone.may_ask(at("127.0.0.1", 40000), {}));
 }
 
-TEST_CASE("a listener takes a port of its range, and says which") {
-  const auto any = PeerListener::open("");
-  REQUIRE(any);
-  CHECK(any->port >= 1024);
-  const std::string range = std::to_string(any->port) + "-" + std::to_string(any->port);
-  CHECK(!PeerListener::open(range));  // it is taken
-}
-
 TEST_CASE("an address becomes a URL") {
   CHECK(url_of(at("192.0.2.9", 40000)) == "http://192.0.2.9:40000");
   CHECK(url_of(at("fd00::1", 40000)) == "http://[fd00::1]:40000");

@@ -135,6 +135,7 @@ TEST_CASE("the line about a start is one line whatever the texts are") {
         "fuse=0 pulled=1 import_ms=1.2 sources_ms=0.0 layers_ms=0.0 overlay_ms=0.0 pivot_ms=0.0 root_ms=0.9 start_ms=5.7");
   CHECK(failure_record("a b\n", ErrorKind::not_found, job) ==
         "failed job=12 step=0 node=n\\n1 image=\"a b\\n\" kind=not_found");
+  CHECK(pull_record("a\nb\"", "digest=x\nforged", job) == "pull job=12 step=0 node=n\\n1 image=\"a\\nb\\\"\" digest=x\\nforged");
 }
 
 TEST_CASE("a task knows the image that it runs in and no other") {

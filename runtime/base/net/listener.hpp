@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+
+namespace spc {
+
+/// Ports from `first` to `last`; both 0: any that is free.
+struct PortRange {
+  std::uint16_t first = 0, last = 0;
+
+  /// FIRST-LAST, from 1024 on; an empty text: any.
+  static std::optional<PortRange> parse(std::string_view text);
+  bool operator==(const PortRange&) const = default;
+};
+
+/// A socket that listens for TCP: IPv6 and IPv4, or where there is no IPv6 for IPv4 only. Non-blocking, close-on-exec.
+struct Listener {
+  UniqueFd socket;
+  std::uint16_t port = 0;
+
+  /// At some port of the range that nobody else has.
+  static Result<Listener> open(const PortRange& ports);
+};
+
+}  // namespace spc

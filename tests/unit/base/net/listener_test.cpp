@@ -1,0 +1,24 @@
+#include "base/net/listener.hpp"
+
+#include "unit/test.hpp"
+
+using namespace spc;
+
+TEST_CASE("a range of ports is two numbers that need no privilege") {
+  CHECK(PortRange::parse("") == PortRange());
+  CHECK(PortRange::parse("1024-65535") == PortRange{1024, 65535});
+  CHECK(PortRange::parse("7000-7000") == PortRange{7000, 7000});
+  for (const char* text : {"-", "7000", "7000-", "-7000", "7001-7000", "1023-7000", "7000-65536", "7000-7001 ", "+7000-7001", "0-0"}) {
+    INFO(text);
+    CHECK(!PortRange::parse(text));
+  }
+}
+
+TEST_CASE("a listener takes a port of its range, and says which") {
+  const auto any = Listener::open({});
+  REQUIRE(any);
+  CHECK(any->port >= 1024);
+  const auto taken = Listener::open({any->port, any->port});
+  REQUIRE(!taken);
+  CHECK(taken.error().message() == "listen for other nodes: no port of " + std::to_string(any->port) + "-" + std::to_string(any->port) + " is free");
+}
