@@ -1,6 +1,8 @@
-"""One image on eight nodes at once, from a registry behind a slow link: alone, and with a store that all nodes see. Many nodes: simulated."""
+"""One image on eight nodes at once, from a registry behind a slow link: alone, and with a store that all nodes see; beside it `sbcast` of the same
+bytes. Many nodes: real endpoints in network namespaces, and simulated ones."""
 
 import json
+import os
 from pathlib import Path
 
 from endpoints import add_measured
@@ -10,12 +12,14 @@ from report import Report
 from simulated import add_simulated
 
 NODES = 8
-RATE = 10  # MB/s of the registry's link: slower than two processors convert for all nodes
+RATE = 5  # MB/s of the registry's link: slower than two processors convert for all nodes
 ARRAY = 32
 SHARED = "/home/shared/spank-container"
 CONFIG = "/etc/spank-container/config.d/90-bench.toml"
 STORE = "/var/lib/spank-container"
 ALL = [f"node{number:02}" for number in range(1, NODES + 1)]
+# What srun says of the tag counts for no node: each asks, as before srun did.
+UNTOLD = "--export=ALL,SLURM_SCONTAINER_DIGEST=nothing"
 
 
 def measure(work, build, quick):
@@ -25,12 +29,18 @@ def measure(work, build, quick):
     layout = test_image("python")
     with cluster(work, build, NODES) as made:
         bench = Scale(made, report, made.push(layout, "bench/python:1"), size_of(layout))
-        for _ in range(1 if quick else 3):
+        for round_ in range(1 if quick else 3):
             bench.add("one", nodes=1)
+            bench.add("peers", nodes=NODES)
             bench.add("shared", nodes=NODES, shared=True)
-            bench.add_array(shared=True)
-            if not quick:
-                bench.add("alone", nodes=NODES)
+            if not quick and round_ == 0:  # minutes each
+                bench.add("apart", nodes=NODES, keys="[peers]\nenabled = false\n")
+                bench.add_sbcast("sbcast", NODES)
+                bench.add_sbcast("sbcast.fanout-2", NODES, "--fanout=2")
+        for keep in ("blobs", "layers"):
+            bench.add_array(keep)
+        bench.add_warm(3 if quick else 11)
+        bench.add_ratio()
     return report
 
 
@@ -45,33 +55,83 @@ class Scale:
     def __init__(self, made, report, image, size):
         self.cluster, self.report, self.image, self.size = made, report, image, size
         made.call("exec", "head", "tc", "qdisc", "add", "dev", "br0", "root", "tbf", "rate", f"{RATE * 8}mbit", "burst", "256kb", "latency", "400ms")
-        self.report.note(f"the image has {size / 1e6:.0f} MB")
+        report.note(f"the image has {size / 1e6:.0f} MB")
 
-    def add(self, way, nodes, shared=False):
-        say(f"{nodes} node{'s' if nodes > 1 else ''}{' with a shared store' if shared else ''}")
+    def rows(self, name, unit, what, of=None):
+        return self.report.samples(f"scale.{name}", unit, what, of=of)
+
+    def add(self, way, nodes, shared=False, keys=""):
+        say(f"{nodes} node{'s' if nodes > 1 else ''}: {way}")
         step = ["srun", f"-N{nodes}", f"-n{nodes}", f"--container-image={self.image}", "true"]
-        seconds, sent = self.sample(step, shared)
+        self.empty(("blobs" if shared else None), keys)
+        seconds, sent, asked = self.sample(step)
         of = ("one", "scale.ready.one") if way != "one" else None
-        self.report.samples(f"scale.ready.{way}", "s", "until the task of the last node has ended", of=of).add(seconds)
-        self.report.samples(f"scale.registry_bytes.{way}", "x image", "sent by the registry's machine").add(sent)
+        self.rows(f"ready.{way}", "s", "until the task of the last node has ended", of=of).add(seconds)
+        self.rows(f"registry_bytes.{way}", "x image", "sent by the registry's machine").add(sent)
+        self.rows(f"registry_requests.{way}", "GET", f"for manifests and blobs; HEAD: {asked.count('HEAD')}").add(asked.count("GET"))
 
-    def add_array(self, shared):
-        say(f"an array of {ARRAY} jobs")
+    def add_sbcast(self, name, nodes, *options):
+        """The same number of bytes from the registry's machine to each node's disk, and nothing else."""
+        say(name)
+        file, there = Path(self.cluster.directory) / "home/shared/bytes", "/var/tmp/bytes"
+        file.write_bytes(os.urandom(self.size))
+        step = ["salloc", "-Q", f"-N{nodes}", "sbcast", "--force", *options, "/home/shared/bytes", there]
+        seconds, sent, _ = self.sample(step)
+        self.everywhere("rm", "-f", there)
+        file.unlink()
+        self.rows(name, "s", f"Slurm's own {' '.join(('sbcast', *options))} of as many bytes to {nodes} nodes: nothing is converted, checked or started",
+                  of=("one", "scale.ready.one")).add(seconds)
+        self.rows(f"{name}_bytes", "x image", "sent by its machine").add(sent)
+
+    def add_array(self, keep):
+        say(f"an array of {ARRAY} jobs, shared store with {keep}")
         job = ["sbatch", "--wait", "-Q", "-N1", "-n1", f"--array=1-{ARRAY}", "-o/dev/null", f"--container-image={self.image}", "--wrap=true"]
-        seconds, sent = self.sample(job, shared)
-        self.report.samples("scale.array", "s", f"{ARRAY} jobs of one node each").add(seconds)
-        self.report.samples("scale.registry_bytes.array", "x image", "sent by the registry's machine").add(sent)
+        self.empty(keep)
+        before = self.conversions()
+        seconds, sent, asked = self.sample(job)
+        self.rows(f"array.{keep}", "s", f"{ARRAY} jobs of one node each").add(seconds)
+        self.rows(f"registry_bytes.array.{keep}", "x image", "sent by the registry's machine").add(sent)
+        self.rows(f"registry_requests.array.{keep}", "GET", "for manifests and blobs").add(asked.count("GET"))
+        self.rows(f"conversions.array.{keep}", "x image", f"converted by the {NODES} nodes").add(self.conversions() - before)
 
-    def sample(self, command, shared):
-        """Seconds, and how often the image was sent. No node, and no shared store, has anything of it."""
+    def add_warm(self, rounds):
+        """All nodes have the image: what is left is to know what the tag stands for. Each is a job, since a later step does not ask."""
+        say("known tags")
+        self.empty(None)
+        step = ["srun", f"-N{NODES}", f"-n{NODES}", f"--container-image={self.image}"]
+        self.cluster.turns("alice", None, {"pull": [*step, "true"]}, 1)
+        counted = {}
+        for way, options in (("told", []), ("untold", [UNTOLD])):
+            before = self.requests()
+            self.cluster.turns("alice", None, {way: [*step, *options, "true"]}, 1)
+            counted[way] = len(self.requests()) - len(before)
+        for turn in self.cluster.turns("alice", None, {"told": [*step, "true"], "untold": [*step, UNTOLD, "true"]}, rounds):
+            for way in turn:
+                self.rows(f"warm.{way}", "s", f"{NODES} nodes have the image; " + ("srun asks what the tag stands for" if way == "told" else "each node asks"),
+                          of=("untold", "scale.warm.untold") if way == "told" else None).add(turn[way].ms / 1000)
+        for way, count in counted.items():
+            self.rows(f"registry_requests.warm.{way}", "requests", f"of a start on {NODES} nodes that have the image").add(count)
+
+    def add_ratio(self):
+        """Under the names of all sizes."""
+        median = lambda name: self.report.rows[f"scale.{name}"].median
+        self.rows(f"ready_ratio.{NODES}", "x one node", f"measured: {NODES} slurmd, medians of ready.peers and ready.one").values.append(median("ready.peers") / median("ready.one"))
+        self.rows("warm_ratio", "x untold", "measured: medians of warm.told and warm.untold").values.append(median("warm.told") / median("warm.untold"))
+
+    def empty(self, shared, keys=""):
+        """No node, and no shared store, has anything of the image."""
         self.everywhere("sh", "-c", f"cd {STORE} && find layers/sha256 records names grants images -type f -delete")
         self.cluster.call("exec", "head", "rm", "-rf", SHARED, CONFIG)
         if shared:
             self.cluster.call("exec", "node01", "install", "-d", "-o", "spank-container", "-g", "spank-container", "-m", "0700", SHARED)
-            self.cluster.call("exec", "node01", "sh", "-c", f"mkdir -p $(dirname {CONFIG}) && printf '[shared]\\ndirectory = \"{SHARED}\"\\n' >{CONFIG}")
-        before = self.sent()
+            keys += f'[shared]\ndirectory = "{SHARED}"\nkeep = "{shared}"\n'
+        self.cluster.call("exec", "node01", "sh", "-c", f"mkdir -p $(dirname {CONFIG}) && printf %s '{keys}' >{CONFIG}")
+
+    def sample(self, command):
+        """Seconds, how often the image was sent, and the methods of the requests."""
+        before, asked = self.sent(), len(self.requests())
         (turn,) = self.cluster.turns("alice", None, {"way": command}, 1)
-        return turn["way"].ms / 1000, (self.sent() - before) / self.size
+        return turn["way"].ms / 1000, (self.sent() - before) / self.size, self.requests()[asked:]
 
     def everywhere(self, *command):
         for node in ALL:
@@ -79,3 +139,18 @@ class Scale:
 
     def sent(self):
         return int(self.cluster.call("exec", "head", "cat", "/sys/class/net/br0/statistics/tx_bytes"))
+
+    def requests(self):
+        """Methods of those for the image, from the registry's own log."""
+        log = self.cluster.call("exec", "head", "sh", "-c", "cat /var/log/registry-5000.log")
+        return [line.partition('"')[2].split()[0] for line in log.splitlines() if " /v2/bench/python/" in line and line.partition('"')[2][:4] in ("GET ", "HEAD")]
+
+    def conversions(self):
+        """How often the image was, by all nodes so far, as their logs say."""
+        converted = layers = 0
+        for node in ALL:
+            for line in self.cluster.call("logs", node).splitlines():
+                if " image=\"registry:5000/bench/python:1\" " in line and "spank-container: pull job=" in line:
+                    words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+                    converted, layers = converted + int(words["converted"]), int(words["layers"])
+        return converted / layers if layers else 0

@@ -19,7 +19,9 @@ TESTS = Path(__file__).resolve().parents[2] / "tests/registry"
 NODES = 96
 MEGABYTES = 16
 SOURCE = 0.5  # MB/s of the registry to one node: so slow that two processors can play all the nodes
-LINK = "100mbit"
+SHAPE = "tbf rate 100mbit burst 64kb latency 100ms"
+SLOW = "tbf rate 1mbit burst 16kb latency 400ms"
+FAST_NODES, FAST_MEGABYTES, FAST_SOURCE = 8, 64, 12  # as fast as those links are, for what a relay costs
 HEAD = "10.77.0.1"
 
 
@@ -31,8 +33,12 @@ def add_measured(report, build, quick):
     say(f"{NODES} nodes on one bridge")
     lines = call("unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
                  sys.executable, __file__, build, NODES)
+    report.endpoints = {}
     for line in map(json.loads, lines.splitlines()):
-        report.samples(line["name"], line["unit"], line["what"]).values.append(line["value"])
+        if "waits" in line:
+            report.endpoints[line["run"]] = line["waits"]
+        else:
+            report.samples(line["name"], line["unit"], line["what"]).values.append(line["value"])
 
 
 # --- inside: namespaces that end with this process ---
@@ -52,9 +58,8 @@ def make_network(nodes):
     batch("ip", lines)
     for node in range(nodes):
         batch("ip", ["link set lo up", f"addr add 10.77.{1 + node // 250}.{1 + node % 250}/16 dev eth0", "link set eth0 up"], "-n", f"n{node}")
-        shape = f"root tbf rate {LINK} burst 64kb latency 100ms"
-        run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", *shape.split())
-        run("tc", "qdisc", "add", "dev", f"v{node}", *shape.split())
+        run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", "root", *SHAPE.split())
+        run("tc", "qdisc", "add", "dev", f"v{node}", "root", *SHAPE.split())
 
 
 def batch(program, lines, *options):
@@ -67,6 +72,7 @@ class Order:
     def __init__(self, build):
         self.process = subprocess.Popen([build / "benchmarks/bench-peers", "--order"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.joined, self.step = 0, None
+        self.sources = {}  # by index
 
     def tell(self, *words):
         print(*words, file=self.process.stdin, flush=True)
@@ -77,7 +83,8 @@ class Order:
             self.tell("join", index)
         else:
             self.tell(*self.step.question)
-        return [int(word) for word in self.process.stdout.readline().split()[1:]]
+        self.sources[index] = [int(word) for word in self.process.stdout.readline().split()[1:]]
+        return self.sources[index]
 
 
 class OneOfStep:
@@ -106,6 +113,7 @@ class Bench:
         self.layer = self.image.layers[0]
         self.config = scene.config("[peers]\nenabled = true", self.registry)
         self.sent = 0
+        self.source = SOURCE
         self.round = 0
 
     def serve(self, handler, _, name):
@@ -127,7 +135,7 @@ class Bench:
                 handler.wfile.write(piece)
                 at += len(piece)
                 self.sent += len(piece)
-                time.sleep(max(0, began + (at - first) / (SOURCE * 1e6) - time.monotonic()))
+                time.sleep(max(0, began + (at - first) / (self.source * 1e6) - time.monotonic()))
         handler.close_connection = True
         return True
 
@@ -172,6 +180,7 @@ class Bench:
             shutil.rmtree(each.store.path)
         if failed:
             print(f"{len(failed)} of {nodes} nodes: {failed[0]}", file=sys.stderr)
+        self.requests = [method for method, path, _ in self.registry.seen(f"/v2/{name}/")]
         return sorted(took), self.sent / len(self.layer.blob)
 
     def end_relays(self):
@@ -203,6 +212,22 @@ def cut_leader_off(runs, order):
     return {0}
 
 
+def slow_down(runs, order):
+    """Of the nodes that take from the leader one that serves others: both ways, and for good."""
+    sources = order.sources
+    relay = min(index for index, given in sources.items() if given[:1] == [0] and any(other[:1] == [index] for other in sources.values()))
+    node, _ = runs[relay]
+    for of, interface in ((["-n", f"n{node}"], "eth0"), ([], f"v{node}")):
+        run("tc", *of, "qdisc", "change", "dev", interface, "root", *SLOW.split())
+    return {relay}  # it has to be slow itself
+
+
+def most_sent(nodes, before=None):
+    """Bytes that each node has sent; with what was before: the most of one since."""
+    now = [int(Path(f"/sys/class/net/v{node}/statistics/rx_bytes").read_text()) for node in range(nodes)]
+    return now if before is None else max(after - then for after, then in zip(now, before))
+
+
 def row(name, value, unit, what):
     print(json.dumps({"name": f"scale.{name}", "value": value, "unit": unit, "what": what}), flush=True)
 
@@ -213,20 +238,49 @@ def main(build, nodes):
     sys.path[:0] = [str(TESTS)]
     make_network(nodes)
     bench = Bench(build)
+    measure_cost(bench)
     (one,), _ = bench.pull(1)
     bench.end_relays()
     of = f"{nodes} nodes in network namespaces of one machine"
     row("endpoint_s.1", one, "s", f"measured: {MEGABYTES} MB, registry {SOURCE} MB/s, links of 100 Mb/s; one node alone")
+    before = most_sent(nodes)
     sound, sent = bench.pull(nodes)
+    requests = bench.requests
+    waits("nothing fails", sound)
     row(f"ready_ratio.{nodes}", sound[-1] / one, "x one node", f"measured: {of}, real import and relay")
     row(f"p99_minus_p50.{nodes}", sound[len(sound) * 99 // 100] - sound[len(sound) // 2], "s", "measured: the same")
     row(f"registry_bytes.{nodes}", sent, "x image", "measured: the same; layers")
-    row("relay_cpu", bench.end_relays() / ((nodes - 1) * len(bench.layer.blob) / 1e9), "core-s/GB", "measured: the same, all relays")
+    row(f"registry_requests.{nodes}", requests.count("GET"), "GET", f"measured: the same; and {requests.count('HEAD')} HEAD, by which nodes ask for rights")
+    row(f"egress_max.{nodes}", most_sent(nodes, before) / len(bench.layer.blob), "x image", "measured: the same; sent by the busiest node")
+    row(f"relay_cpu.{nodes}", bench.end_relays() / ((nodes - 1) * len(bench.layer.blob) / 1e9), "core-s/GB",
+        f"measured: the same, all relays; at {SOURCE} MB/s, a wake-up for each few KB")
     for name, harm, what in (("leader_kill_s", kill_leader, "the leader's import is killed"), ("node_loss_s", cut_leader_off, "the leader's link is cut")):
         took, sent = bench.pull(nodes, harm, one / 2)
         bench.end_relays()
+        waits(what, took)
         row(f"{name}.{nodes}", took[-1] - sound[-1], "s more", f"measured: {of}; {what} in the middle")
         row(f"{name.removesuffix('_s')}_registry_bytes.{nodes}", sent, "x image", "measured: the same")
+    took, sent = bench.pull(nodes, slow_down, one / 4)
+    bench.end_relays()
+    waits("a relay is slow", took)
+    row(f"slow_relay_ratio.{nodes}", took[-1] / one, "x one node", f"measured: {of}; a relay beside the leader has {SLOW.split()[2]} from a quarter on; the others")
+    row(f"slow_relay_registry_bytes.{nodes}", sent, "x image", "measured: the same")
+
+
+def waits(run, took):
+    print(json.dumps({"run": run, "waits": [round(one, 2) for one in took]}), flush=True)
+
+
+def measure_cost(bench):
+    """What relays take of the processors at the pace of their links: at a slow one there is a wake-up for each few bytes."""
+    import scene
+    image, layer, source = bench.image, bench.layer, bench.source
+    bench.image = scene.big_image(FAST_MEGABYTES)
+    bench.layer, bench.source = bench.image.layers[0], FAST_SOURCE
+    bench.pull(FAST_NODES)
+    sent = (FAST_NODES - 1) * len(bench.layer.blob) / 1e9
+    row("relay_cpu", bench.end_relays() / sent, "core-s/GB", f"measured: all relays of {FAST_NODES} nodes, {FAST_MEGABYTES} MB, as fast as links of 100 Mb/s are")
+    bench.image, bench.layer, bench.source = image, layer, source
 
 
 if __name__ == "__main__":
