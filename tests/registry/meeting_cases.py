@@ -5,12 +5,14 @@ import ctypes
 import hashlib
 import json
 import os
+import signal
 import socket
 import struct
+import threading
 import time
 
 import agent
-from peer_cases import Liar, ask, big_and_slow, no_relay_left
+from peer_cases import Liar, ask, big_and_slow, new_relay, no_relay_left, relays
 from scene import big_image, config, new_store, registry, succeeds
 from shared_cases import fetched, slowly, wait_for
 from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD, Node
@@ -101,6 +103,54 @@ def test_the_node_that_pulls_is_killed_and_seven_go_on():
                 succeeds(run.wait(), image)
         assert time.monotonic() - died < 8
     assert len(seen) == 2 and seen[1].startswith("bytes="), seen
+
+
+class Wire:
+    """Between a node and srun, until it is cut: then nothing comes through any more, and nobody is told."""
+
+    def __init__(self, port):
+        self.there, self.cut = ("127.0.0.1", port), threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                ends = self.listener.accept()[0], socket.create_connection(self.there)
+                for one, other in (ends, ends[::-1]):
+                    threading.Thread(target=self.passes, args=(one, other), daemon=True).start()
+
+    def passes(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(4096):
+                if not self.cut.is_set():
+                    other.sendall(data)
+            other.close()
+
+
+def test_a_node_that_is_cut_off_from_srun_and_all_others_goes_on_at_the_registry():
+    image = big_image(10)
+    hook, seen = big_and_slow(image, after=1)
+    registry.repository("meeting/partition", image, hook)
+    with no_relay_left(), Srun(2) as srun:
+        before = set(relays())
+        first = srun.start(0, "meeting/partition")
+        relay = new_relay(before)
+        wait_for(lambda: seen)
+        wire = Wire(int(srun.variable.partition(":")[0]))
+        cut_off = srun.start(1, "meeting/partition", variables={"SLURM_SCONTAINER_MEETING": f"{wire.port}:{srun.variable.partition(':')[2]}"})
+        wait_for(lambda: len(set(relays()) - before) == 2)
+        time.sleep(0.5)  # it gets bytes
+        assert len(seen) == 1 and cut_off.process.poll() is None
+        wire.cut.set()
+        os.kill(relay, signal.SIGSTOP)
+        began = time.monotonic()
+        succeeds(cut_off.wait(), image)
+        assert time.monotonic() - began < 6, "2 s for the dead node, 1 s for srun, and the rest of the image"
+        assert len(seen) == 2 and int(seen[1].removeprefix("bytes=").rstrip("-")) > 100_000, seen
+        os.kill(relay, signal.SIGKILL)
+        succeeds(first.wait(), image)
 
 
 def has_port(pid, port):

@@ -211,6 +211,23 @@ def test_who_loses_its_node_goes_on_at_another_one():
     assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
 
 
+def test_a_layer_that_another_job_brings_to_a_node_others_get_elsewhere():
+    image, step = big_image(3), Step()
+    hook, seen = big_and_slow(image, 2)
+    registry.repository("peers/locked", image, hook)
+    store = new_store()
+    other = agent.Import(store, f"{registry.name}/peers/locked:1", config=config())
+    wait_for(lambda: seen)
+    first = start(step, "peers/locked", store=store)
+    wait_for(lambda: step.nodes)
+    second = start(step, "peers/locked")
+    succeeds(second.wait(), image)
+    assert len(seen) == 2 and seen[1] == "", seen  # nothing of it was to be had at the first
+    result = succeeds(first.wait(), image)
+    assert result.done == image.digest[7:] and other.wait().done == image.digest[7:]
+    assert len(seen) == 2, seen
+
+
 class Throttle:
     """Stands before a relay, and passes on so many bytes a second of all that it answers; questions whether it lives cost nothing."""
 
