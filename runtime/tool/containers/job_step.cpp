@@ -16,15 +16,19 @@ bool is_decimal(std::string_view text) {
   return !text.empty() && text.size() < 10 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// The latest of those that a user started; without one, what Slurm runs: the batch script, or the shell of salloc.
+/// The latest of those that a user started, but for those that only joined another: they end at any time. Without one, what Slurm
+/// runs: the batch script, or the shell of salloc.
 Result<std::string> step_of(const std::string& job) {
   if (job.find('.') != std::string::npos) return job;
   const RunEnd listed =
-      SPC_TRY(ask_slurm({"squeue", "--steps", "--noheader", "--format=%i", "--jobs=" + job}));  // JOB.STEP, one a line
+      SPC_TRY(ask_slurm({"squeue", "--steps", "--noheader", "--format=%i %j", "--jobs=" + job}));  // JOB.STEP NAME, one a line
   long latest = -1;
   std::string other;
   for (const std::string_view line : split(listed.output, '\n')) {
-    const std::string_view step = line.substr(std::min(line.find('.') + 1, line.size()));
+    const std::size_t space = std::min(line.find(' '), line.size());
+    if (line.substr(space) == std::string(" ") + kStepName) continue;
+    const std::string_view id = line.substr(0, space);
+    const std::string_view step = id.substr(std::min(id.find('.') + 1, id.size()));
     if (is_decimal(step)) latest = std::max(latest, std::atol(std::string(step).c_str()));
     if (step == "batch" || step == "interactive") other = step;
   }

@@ -123,7 +123,8 @@ std::vector<std::string> environment_of_step() {
     const std::string_view one = *variable;
     constexpr std::array<std::string_view, 7> kOfJobs{"SLURM_", "SLURMD_", "_SLURM", "SPANK_", "PMI", "PYXIS_", "SCONTAINER_"};
     const bool ours = std::ranges::any_of(kOfJobs, [&](std::string_view prefix) { return one.starts_with(prefix); });
-    if (!ours || one.starts_with("SLURM_CONF=")) kept.emplace_back(one);
+    const bool wanted = one.starts_with("SLURM_CONF=") || one.starts_with("SLURM_UNBUFFEREDIO=");
+    if (!ours || wanted) kept.emplace_back(one);
   }
   return kept;
 }
@@ -155,7 +156,7 @@ bool our_job_has(const std::string& node) {
 
 Program program_of(const StepOrder& order) {
   Program program;
-  program.arguments = {"srun", "--nodes=1", "--ntasks=1", "--job-name=scontainer"};
+  program.arguments = {"srun", "--nodes=1", "--ntasks=1", std::string("--job-name=") + kStepName};
   if (!order.node.empty()) program.arguments.push_back("--nodelist=" + order.node);
   const std::string job = order.job.empty() && our_job_has(order.node) ? own_variable("SLURM_JOB_ID") : order.job;
   if (!job.empty()) program.arguments.insert(program.arguments.end(), {"--jobid=" + job, "--overlap"});

@@ -37,6 +37,9 @@ std::string this_node();
 /// What a command of Slurm's says within ten seconds.
 Result<RunEnd> ask_slurm(const std::vector<std::string>& command);
 
+/// The name of such a step, see below.
+inline constexpr char kStepName[] = "scontainer";
+
 /// What runs on a node for the user, by srun: in the caller's job if that has the node, in `job` if it is given, else in a job of its own.
 struct StepOrder {
   std::string node;

@@ -18,6 +18,12 @@ def a_command_joins_the_container_of_a_step(cluster):
         for name in (job, f"{job}.0"):
             cluster.run("scontainer", "exec", name, "sh", "-c", "cat /tmp/mark; echo $SLURM_JOB_ID").good(f"here\n{job}")
         equal(cluster.run("scontainer", "exec", job, "sh", "-c", "exit 9").rc, 9, "exit status")
+        other = cluster.start("scontainer", "exec", job, "sh", "-c", "echo first; sleep 1")  # a later step than the job's own
+        other.await_text("first")
+        equal(cluster.run("scontainer", "exec", job, "sh", "-c", "sleep 1.5; cat /tmp/mark").good(), "here", "while another one ends")
+        other.end()
+        early = cluster.start("scontainer", "exec", job, "sh", "-c", "printf early; sleep 30", env=["SLURM_UNBUFFEREDIO=1"])
+        early.await_text("early")
         done = cluster.run("scontainer", "attach", job, stdin="cat /tmp/mark; echo at $debian_chroot\n")
         expect("here" in done.out and f"at {job}" in done.out, "no shell in the container", done)
         done = cluster.run("scontainer", "exec", job, "true", user="bob")
@@ -25,6 +31,7 @@ def a_command_joins_the_container_of_a_step(cluster):
     finally:
         cluster.run("scancel", job)
         step.end(15)
+    early.end(15)
     done = cluster.run("scontainer", "exec", job, "true")
     expect(done.rc == 125 and f"job {job} has no running step" in done.err, "a job that has ended", done)
 

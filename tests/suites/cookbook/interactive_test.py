@@ -1,0 +1,193 @@
+"""packaging/examples/cookbook/interactive.md: ssh, what VS Code does over it, and Jupyter, in a job's container."""
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+
+from cluster import BUILD_IMAGE
+from command import OPEN, await_true
+from cookbook_test import COOKBOOK, recipes
+from harness import equal, expect, test
+
+SECONDS = 60
+CONFIG = """Host job job-*
+    ProxyCommand ~/bin/job-ssh %n
+    StrictHostKeyChecking no
+    UserKnownHostsFile /dev/null
+    LogLevel ERROR
+"""
+
+
+@functools.cache
+def layout():
+    built = subprocess.run([BUILD_IMAGE, "interactive"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return built.split()[-1]
+
+
+def image_of(cluster):
+    cluster.program("push", layout(), "suites/interactive:1").good()
+    return "registry:5000/suites/interactive:1"
+
+
+@contextlib.contextmanager
+def ssh_set_up(cluster):
+    """What interactive.md says that a user does once, on the login node, and the recipes beside it."""
+    home = os.path.join(cluster.home, "alice")
+    with recipes(cluster, "ssh.sbatch", "jupyter.sbatch") as (here, there):
+        os.makedirs(f"{home}/bin", exist_ok=True)
+        shutil.copy(os.path.join(COOKBOOK, "job-ssh"), f"{home}/bin/job-ssh")
+        cluster.run("sh", "-euc", "mkdir -m 700 .ssh; ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519; cat >.ssh/config", stdin=CONFIG).good()
+        try:
+            yield here, there
+        finally:
+            shutil.rmtree(f"{home}/.ssh")
+            shutil.rmtree(f"{home}/bin")
+
+
+@contextlib.contextmanager
+def job_of(cluster, there, recipe, image, **variables):
+    words = [f"{name}={value}" for name, value in variables.items()]
+    job = cluster.run("env", "-C", there, f"IMAGE={image}", *words, "sbatch", "--parsable", recipe).good()
+    try:
+        cluster.await_state(job, "RUNNING")
+        await_true(lambda: f"{job}.0" in cluster.run("squeue", "-s", "-h", "-o", "%i").out.split(), 20, "the job has no step")
+        yield job
+    finally:
+        cluster.run("scancel", job)
+        cluster.await_job(job)
+
+
+def steps(cluster, job):
+    return sorted(step for step in cluster.run("squeue", "-s", "-h", "-o", "%i").out.split() if step.startswith(f"{job}.") and step.split(".")[1].isdigit())
+
+
+# VS Code sends a script to a shell: it starts a server that stays, on a port of its own, and says which. The port is reached by -D.
+SERVER = """
+mkdir -p ~/.vscode-server && cd ~/.vscode-server && echo served by $IMAGE_SAYS >file
+python3 -u -c '
+import functools, http.server
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+print(server.server_port)
+server.serve_forever()' >log 2>err </dev/null &
+while ! grep -q . log; do sleep 0.1; done
+echo "listeningOn==$(cat log)=="
+"""
+
+# A client of SOCKS 5, as VS Code's: python3 -c SOCKS PORT-OF-SSH PORT-OF-SERVER
+SOCKS = """
+import socket, sys
+line = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 10)
+line.sendall(b"\\5\\1\\0")
+assert line.recv(2) == b"\\5\\0"
+line.sendall(b"\\5\\1\\0\\1\\x7f\\0\\0\\1" + int(sys.argv[2]).to_bytes(2, "big"))
+assert line.recv(10)[1] == 0
+line.sendall(b"GET /file HTTP/1.0\\r\\n\\r\\n")
+text = b""
+while part := line.recv(4096): text += part
+print(text.decode())
+"""
+
+
+@test
+def ssh_gets_into_the_container_of_a_job(cluster):
+    image = image_of(cluster)
+    with ssh_set_up(cluster) as (here, there), job_of(cluster, there, "ssh.sbatch", image) as job:
+        shell_commands(cluster, job)
+        files_go_to_and_fro(cluster, here)
+        nobody_else_comes_in(cluster, job)
+        as_vs_code_does(cluster, job)
+        await_true(lambda: steps(cluster, job) == [f"{job}.0"], 15, "a step of ssh's is left")
+
+
+def shell_commands(cluster, job):
+    ask = "id -un; hostname; echo $IMAGE_SAYS; echo $SLURM_JOB_ID; pwd; test -x /usr/bin/jupyter-server && echo inside"
+    for name in ("job", f"job-{job}", "job-ssh"):
+        cluster.run("ssh", name, ask).good(f"alice\n{cluster.nodes[0]}\nof the image\n{job}\n/home/alice\ninside")
+    equal(cluster.run("ssh", "job", "exit 7").rc, 7, "exit status")
+    cluster.run("ssh", "job", 'echo "$ODD"', env=['ODD=a "b\\c $HOME #']).good('a "b\\c $HOME #')
+    done = cluster.run("ssh", "-tt", "job", "tty; stty size; exit")
+    expect(done.rc == 0 and "/dev/pts/" in done.out, "no terminal", done)
+
+
+def files_go_to_and_fro(cluster, here):
+    data = os.urandom(3 << 20)  # every byte there is, and more than a pipe holds
+    with open(f"{here}/data", "wb") as file:
+        file.write(data)
+    cluster.run("scp", "-q", "/home/shared/cookbook/data", "job:/tmp/data").good()
+    cluster.run("scp", "-q", "job:/tmp/data", "/home/shared/cookbook/back").good()
+    expect(open(f"{here}/back", "rb").read() == data, "scp has changed a file")
+    done = cluster.run("sftp", "-q", "-b", "-", "job", stdin="ls -1 /tmp/data\n")
+    expect("\n/tmp/data" in done.good(), "sftp does not list it", done)
+    expect(not os.path.exists("/tmp/data"), "the file is not in the container")
+
+
+def nobody_else_comes_in(cluster, job):
+    cluster.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/home/shared/cookbook/other").good()
+    done = cluster.run("ssh", "-o", "IdentitiesOnly=yes", "-o", "IdentityFile=/home/shared/cookbook/other", "-o", "BatchMode=yes", "-F", "/dev/null",
+                       "-o", f"ProxyCommand=/home/alice/bin/job-ssh job-{job}", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "job", "id")
+    expect(done.rc == 255 and "Permission denied (publickey)" in done.err, "a strange key comes in", done)
+    done = cluster.run("ssh", f"job-{job + '0'}", "id")
+    expect(done.rc == 255 and "has no running step" in done.err, "a job that is none", done)
+
+
+def as_vs_code_does(cluster, job):
+    """One connection, which more sessions share; a script by standard input; a server that outlives it; ports forwarded."""
+    there = "/home/shared/cookbook"
+    master = cluster.start("ssh", "-M", "-S", f"{there}/master", "-T", "-D", "20801", "-L", "20802:127.0.0.1:20803", "job", "sh", stdin=OPEN)
+    try:
+        master.process.stdin.write(SERVER.encode())
+        master.process.stdin.flush()
+        master.await_text("==\n", SECONDS)
+        port = re.search("listeningOn==([0-9]+)==", master.said())[1]
+        done = cluster.run("python3", "-c", SOCKS, "20801", port)
+        expect("served by of the image" in done.good(), "nothing comes over SOCKS", done)
+        before = steps(cluster, job)
+        equal(cluster.run("ssh", "-S", f"{there}/master", "job", "cat ~/.vscode-server/log").good(), port, "in a shared connection")
+        equal(steps(cluster, job), before, "steps with a shared connection")
+        listen = "import socket; s = socket.create_server(('127.0.0.1', 20803)); c = s.accept()[0]; c.sendall(b'by -L')"
+        other = cluster.start("ssh", "-S", f"{there}/master", "job", f'python3 -c "{listen}"')
+        ask = "import socket, time\nfor i in range(100):\n  s = socket.create_connection(('127.0.0.1', 20802)); t = s.recv(9)\n  if t: break\n  time.sleep(0.1)\nprint(t.decode())"
+        cluster.run("python3", "-c", ask).good("by -L")
+        other.end(10).good()
+    finally:
+        cluster.run("ssh", "-S", f"{there}/master", "-O", "exit", "job")
+        master.end(15)
+
+
+@test
+def an_image_without_sshd_is_said(cluster):
+    with ssh_set_up(cluster) as (_, there), job_of(cluster, there, "ssh.sbatch", "registry:5000/suites/base:1"):
+        done = cluster.run("ssh", "job", "id")
+        expect(done.rc == 255 and "the image has no sshd (hint: install openssh-server into it" in done.err, "it is not said", done)
+    with ssh_set_up(cluster):
+        done = cluster.run("ssh", "job", "id")
+        expect(done.rc == 255 and "no running job (hint: squeue --me)" in done.err, "it is not said", done)
+
+
+@test
+def jupyter_is_reached_by_a_tunnel(cluster):
+    image = image_of(cluster)
+    with ssh_set_up(cluster) as (here, there), job_of(cluster, there, "jupyter.sbatch", image, JUPYTER="server") as job:
+        output = f"{here}/jupyter-{job}.out"
+        await_true(lambda: re.search(r"http://127.0.0.1:\d+/\S*\?token=\w+", open(output).read()), 40, "Jupyter does not say where it is")
+        text = open(output).read()
+        equal(os.stat(output).st_mode & 0o777, 0o600, "mode of the file with the token")
+        port, token = re.search(r"http://127.0.0.1:(\d+)/\S*\?token=(\w+)", text).groups()
+        command = re.search(r"ssh -N -L (\S+) job-(\d+)", text)
+        tunnel = cluster.start("ssh", "-N", "-L", command[1], f"job-{command[2]}")
+        try:
+            def get(path):
+                script = f"import urllib.request as u, urllib.error as e\ntry: print(u.urlopen('http://127.0.0.1:{port}/{path}', timeout=9).read().decode())\n" \
+                         "except e.HTTPError as error: print(error.code)\nexcept (e.URLError, OSError): print('none')"
+                return cluster.run("python3", "-c", script).good()
+            await_true(lambda: get("api") != "none", 20, "no tunnel")
+            expect("version" in json.loads(get("api")), "it is not Jupyter")
+            equal(get("api/contents"), "403", "without the token")
+            names = [one["name"] for one in json.loads(get(f"api/contents?token={token}"))["content"]]
+            expect("jupyter.sbatch" in names, f"the work directory is another: {names}")
+        finally:
+            tunnel.send(15)
+            tunnel.end(10)
