@@ -247,7 +247,7 @@ inline constexpr char kCdiHelp[] =
     "  scontainer run --device=amd.com/gpu=all rocm/dev-ubuntu rocminfo\n";
 
 inline constexpr char kCompletionHelp[] =
-    "SHELL is bash, fish or zsh.\n\n"
+    "SHELL is bash, fish or zsh. The container options of srun, sbatch and salloc are completed as well, beside Slurm's own.\n\n"
     "examples:\n"
     "  source <(scontainer completion bash)\n"
     "  scontainer completion zsh > ~/.zfunc/_scontainer\n"

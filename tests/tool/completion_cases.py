@@ -1,5 +1,6 @@
 """Completion as each shell does it."""
 
+import contextlib
 import os
 import pty
 import select
@@ -24,7 +25,8 @@ def test_bash_completes():
     user("completion", "tcsh").fails(1, "bash")
 
 
-def test_fish_completes():
+def fish():
+    """A function: what fish offers for a line."""
     script = user("completion", "fish").succeeds().out
     machine.write(os.path.join(machine.home, "it.fish"), script)
     user("pull", "-q", base()).succeeds()
@@ -33,36 +35,85 @@ def test_fish_completes():
         done = machine.run(machine.as_user(["fish", "--no-config", "-c", f"source it.fish; complete -C '{line}'"]), "", machine.environment(), machine.home)
         return [one.split("\t")[0] for one in done.succeeds().out.splitlines()]
 
+    return completes
+
+
+def test_fish_completes():
+    completes = fish()
     assert completes("scontainer att") == ["attach"], completes("scontainer att")
     assert "--remap-root" in completes("scontainer run --rem"), completes("scontainer run --rem")
     assert base() in completes("scontainer run 127"), completes("scontainer run 127")
 
 
-def test_zsh_completes():
-    machine.write(os.path.join(machine.home, "it.zsh"), user("completion", "zsh").succeeds().out)
+@contextlib.contextmanager
+def shell_with_keys(before, *argv):
+    """An interactive shell on a terminal, which has run `before`. Yields a function: types something and a tabulator, and waits until
+    the shell says what it adds."""
     shell, theirs = pty.openpty()
-    process = subprocess.Popen(machine.as_user(["zsh", "-f", "-i"]), stdin=theirs, stdout=theirs, stderr=theirs, cwd=machine.home,
+    process = subprocess.Popen(machine.as_user(list(argv)), stdin=theirs, stdout=theirs, stderr=theirs, cwd=machine.home,
                                env=machine.environment(TERM="dumb"), start_new_session=True)
     os.close(theirs)
-    said = ""
 
     def hears(text, typed, seconds=15):
-        nonlocal said
         said = ""
         os.write(shell, typed.encode())
         end = time.monotonic() + seconds
         while text not in said and time.monotonic() < end:
             if select.select([shell], [], [], 0.2)[0]:
                 said += os.read(shell, 4096).decode(errors="replace")
-        assert text in said, said
-        time.sleep(1)  # until it edits a line again: before, the terminal itself would take the keys
+        assert text in said, (typed, said)
+
+    def completes(typed, completed):
+        hears(completed, typed + "\t")
+        os.write(shell, b"\x15")
 
     try:
-        hears("ready-it-is", "autoload -U compinit; compinit -u -D; source it.zsh; echo ready-it-$(echo is)\n")
-        for typed, completed in (("att", "ach"), ("run --rem", "ap-root"), ("login --no", "-check")):
-            hears(completed, f"scontainer {typed}\t")
-            os.write(shell, b"\x15")
+        hears("ready-it-is", f"PS1='> '; {before}; echo ready-it-$(echo is)\n")
+        time.sleep(1)  # until it edits a line again: before, the terminal itself would take the keys
+        yield completes
     finally:
         process.kill()
         process.wait()
         os.close(shell)
+
+
+# What is typed, and what the shell adds to it: Slurm's option, ours, and values of ours.
+OF_SRUN = (("srun --container-im", "age="), ("sbatch --container-remap-r", "oot"), ("salloc --no-container-mount-h", "ome"),
+           ("srun --container-pull=mis", "sing"), ("srun --container-mpi=ho", "st"))
+
+
+def test_bash_completes_options_of_srun_beside_slurms_own():
+    machine.write(os.path.join(machine.home, "it.bash"), user("completion", "bash").succeeds().out)
+    user("pull", "-q", base()).succeeds()
+    with shell_with_keys(". /usr/share/bash-completion/bash_completion; source it.bash", "bash", "--norc", "-i") as completes:
+        completes("squeue --noh", "eader")
+        completes("srun --nodel", "ist=")
+        for typed, completed in OF_SRUN:
+            completes(typed, completed)
+        completes(f"srun --container-image={base()[:-2]}", base()[-2:])
+        completes("srun --container-image it.b", "ash")
+        completes("srun --open-mode=app", "end")
+
+
+def test_bash_completes_options_of_srun_without_bash_completion():
+    machine.write(os.path.join(machine.home, "it.bash"), user("completion", "bash").succeeds().out)
+    with shell_with_keys("source it.bash", "bash", "--norc", "-i") as completes:
+        for typed, completed in (*OF_SRUN, ("srun cat it.b", "ash")):
+            completes(typed, completed)
+
+
+def test_fish_completes_options_of_srun():
+    completes = fish()
+    for typed, completed in OF_SRUN:
+        last = typed.split()[-1]
+        wanted = last.partition("=")[0] + "=" + completes(typed)[0].partition("=")[2] if "=" in last else last + completed
+        assert wanted in completes(typed), completes(typed)
+    assert base() in [one.partition("=")[2] for one in completes("srun --container-image=127")], completes("srun --container-image=127")
+
+
+def test_zsh_completes():
+    machine.write(os.path.join(machine.home, "it.zsh"), user("completion", "zsh").succeeds().out)
+    with shell_with_keys("autoload -U compinit; compinit -u -D; source it.zsh", "zsh", "-f", "-i") as completes:
+        for typed, completed in (("scontainer att", "ach"), ("scontainer run --rem", "ap-root"), ("scontainer login --no", "-check"), *OF_SRUN,
+                                 ("srun cat it.z", "sh")):
+            completes(typed, completed)

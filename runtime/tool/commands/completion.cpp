@@ -4,8 +4,17 @@
 
 #include "base/format.hpp"
 #include "tool/command.hpp"
+#include "tool/commands/completion_text.hpp"
+#include "tool/commands/slurm_completion.hpp"
 
 namespace spc::tool {
+
+std::string in_single_quotes(std::string_view text, std::string_view for_quote) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string(for_quote) : std::string(1, c);
+  return quoted + "'";
+}
+
 namespace {
 
 /// Long options of a command, `=` behind those that take a value.
@@ -62,18 +71,8 @@ _scontainer() {
     esac
 }
 complete -F _scontainer scontainer
-)sh";
+)sh" + slurm_completion_for_bash();
 }
-
-/// In single quotes, as fish and zsh read it.
-std::string in_single_quotes(std::string_view text, std::string_view for_quote) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string(for_quote) : std::string(1, c);
-  return quoted + "'";
-}
-
-constexpr char kListImages[] = "scontainer images 2>/dev/null | awk 'NR > 1 { print $1 }'";
-constexpr char kListContainers[] = "scontainer containers 2>/dev/null | awk 'NR > 1 { print $1 }'";
 
 bool takes_image(std::string_view command) {
   return command == "inspect" || command == "rm" || command == "run" || command == "shell" || command == "export";
@@ -112,7 +111,8 @@ std::string fish_script() {
   }
   return text +
          "complete -c scontainer -n '__fish_seen_subcommand_from import export doctor' -F\n"
-         "complete -c scontainer -n '__fish_seen_subcommand_from completion' -a 'bash fish zsh'\n";
+         "complete -c scontainer -n '__fish_seen_subcommand_from completion' -a 'bash fish zsh'\n" +
+         slurm_completion_for_fish();
 }
 
 /// What stands in brackets and behind colons has a meaning of its own.
@@ -162,7 +162,8 @@ _scontainer() {{
 }}
 compdef _scontainer scontainer
 )sh",
-                   kListImages, kListContainers, names, cases);
+                   kListImages, kListContainers, names, cases) +
+         slurm_completion_for_zsh();
 }
 
 }  // namespace
