@@ -211,11 +211,25 @@ std::vector<std::string> shortcomings(const FoundAdapters& found, const StepSize
   return all;
 }
 
+/// Intel MPI brings a libfabric of its own with providers beside it, which do not fit into the node's: it has variables to say so.
+void choose_for_intel_mpi(const HookContext& context, Edits& edits) {
+  const bool is_given = std::ranges::find(edits.libraries, "libfabric.so.1", &LibraryEdit::soname) != edits.libraries.end();
+  if (!is_given || context.of_image("I_MPI_ROOT") == nullptr) return;
+  edits.environment.defaults["I_MPI_OFI_LIBRARY_INTERNAL"] = "0";
+  edits.notes.emplace_back("Intel MPI uses the node's libfabric: I_MPI_OFI_LIBRARY_INTERNAL=0");
+  const std::string* of_image = context.of_image("FI_PROVIDER_PATH");
+  const std::string* of_job = context.of_job("FI_PROVIDER_PATH");
+  if (of_image == nullptr || (of_job != nullptr && *of_job != *of_image)) return;
+  edits.environment.unset.emplace("FI_PROVIDER_PATH");
+  edits.notes.emplace_back("FI_PROVIDER_PATH of the image is unset: its providers are of another libfabric");
+}
+
 Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   const auto* found = edits.found_as<FoundAdapters>();
   const StepSize step = StepSize::of(context);
   if (found == nullptr) return {};
   const auto problems = give_fabric_libraries(context, found->libraries, edits);
+  choose_for_intel_mpi(context, edits);
   const bool is_ordinary = found->usable.empty() && found->faults.empty() && problems.empty();
   if (is_ordinary && step.tasks < kLargeStep) return {};
   const LibrariesInside libraries(context, edits);

@@ -218,7 +218,8 @@ bool LibrariesInside::can_talk() const {
 }
 
 bool LibrariesInside::uses_nccl() const {
-  return context_.of_image("NCCL_VERSION") != nullptr || context_.of_image("PYTORCH_VERSION") != nullptr || image_has("libnccl.so.2");
+  return context_.of_image("NCCL_VERSION") != nullptr || context_.of_image("PYTORCH_VERSION") != nullptr || image_has("libnccl.so.2") ||
+         image_has("librccl.so.1");
 }
 
 }  // namespace spc

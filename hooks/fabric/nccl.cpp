@@ -18,7 +18,8 @@
 namespace spc {
 namespace {
 
-constexpr char kConf[] = "/etc/nccl.conf";
+/// NCCL's and RCCL's (rccl, src/misc/param.cc). Of both, the first line that sets a variable counts.
+constexpr std::array<const char*, 2> kConfs{"/etc/nccl.conf", "/etc/rccl.conf"};
 constexpr char kOfJob[] = "job ";  ///< before a file that the job names
 constexpr char kTopologies[] = "/var/run/nvidia-topologyd";
 
@@ -27,9 +28,11 @@ constexpr std::array<std::string_view, 9> kNamingFiles{"NCCL_TOPO_FILE",  "NCCL_
                                                        "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
                                                        "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
 
-/// What NCCL loads of the node, and what is given beside it.
-struct NamedPlugins : HostFindings {
+/// The node's settings, what NCCL loads of the node, and what is given beside it.
+struct NodeSettings : HostFindings {
+  std::map<std::string, std::string> confs;  ///< text, by path
   std::vector<HostLibrary> plugins;
+  std::string named_in;  ///< the first file that names one
   std::vector<HostLibrary> beside;
 };
 
@@ -87,21 +90,19 @@ void files_of_job(const HookContext& context, Edits& edits) {
 }
 
 /// The plugins that are libraries, and what the site gives every container beside them. NCCL itself says what is wrong with others.
-[[gnu::cold]] std::shared_ptr<const HostFindings> read_plugins(const HookContext& context, const std::vector<std::string>& paths) {
-  auto found = std::make_shared<NamedPlugins>();
+[[gnu::cold]] void read_plugins(const HookContext& context, const std::vector<std::string>& paths, NodeSettings& found) {
   const auto read = [&](const std::string& path, std::vector<HostLibrary>& libraries, bool fallback) {
     if (auto library = read_fabric_library(context, path, fallback)) libraries.push_back(*std::move(library));
   };
-  for (const std::string& path : paths) read(path, found->plugins, false);
-  if (found->plugins.empty()) return nullptr;
-  for (const std::string& path : context.settings_of("fabric_libraries")) read(path, found->beside, false);
-  if (found->beside.empty()) return found;
-  for (const std::string& path : context.settings_of("fallback_libraries")) read(path, found->beside, true);
-  return found;
+  for (const std::string& path : paths) read(path, found.plugins, false);
+  if (found.plugins.empty()) return;
+  for (const std::string& path : context.settings_of("fabric_libraries")) read(path, found.beside, false);
+  if (found.beside.empty()) return;
+  for (const std::string& path : context.settings_of("fallback_libraries")) read(path, found.beside, true);
 }
 
 /// A plugin whose needs the image does not meet is passed over by NCCL, which then talks over TCP.
-[[gnu::cold]] void check_plugins(const HookContext& context, const NamedPlugins& found, Edits& edits) {
+[[gnu::cold]] void check_plugins(const HookContext& context, const NodeSettings& found, Edits& edits) {
   constexpr char kList[] = "fabric_libraries";
   const bool elsewhere = context.has_bind_mounts || !context.settings_of("mounts").empty();
   const LibraryFit::Choice given = LibraryFit(context, kList, elsewhere, true).choose(found.beside);
@@ -114,11 +115,35 @@ void files_of_job(const HookContext& context, Edits& edits) {
   const bool is_for_all = StepSize::of(context).is_several() && LibrariesInside(context, edits).uses_nccl();
   for (const auto& [library, misfit] : choice.left_out) {
     if (library >= libraries.data() + found.plugins.size()) continue;  // 99-fabric says it
-    const std::string text = formatted("NCCL goes on without {}, which {} names: {}", in_quotes(library->source), kConf, printable(misfit.text));
+    const std::string text = formatted("NCCL goes on without {}, which {} names: {}", in_quotes(library->source), found.named_in, printable(misfit.text));
     edits.notes.push_back(text);
     // 99-fabric gives a fallback to its own libraries only.
     const char* hint = misfit.kind == Misfit::Kind::missing ? " (hint: the site can add it to fabric_libraries)" : hint_for(misfit);
     if (is_for_all) edits.warnings.push_back(text + hint);
+  }
+}
+
+/// The node's file, with all that it names.
+void settings_in(const char* conf, const HookContext& context, Edits& edits, NodeSettings& found) {
+  const UniqueFd file(::open((context.host_root + conf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const auto text = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
+  if (!file || !text || text->empty()) return;
+  edits.mounts.push_back(at_the_same_place(conf));
+  edits.notes.push_back(formatted("the node's {} is mounted", conf));
+  std::vector<std::string> spaced;
+  const auto files = files_named_in(*text, spaced);
+  for (const std::string& name : spaced)
+    edits.notes.push_back(formatted("{} has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in {})", name, conf));
+  found.confs[conf] = *text;
+  if (found.plugins.empty()) found.named_in = conf;
+  read_plugins(context, files.plugins, found);
+  for (const std::string& named : files.all) {
+    if (::access((context.host_root + named).c_str(), R_OK) == 0) {
+      edits.mounts.push_back(at_the_same_place(named));
+      edits.notes.push_back(formatted("also {}, which it names", named));
+    } else {
+      edits.notes.push_back(named + ", which it names, cannot be read on this node");
+    }
   }
 }
 
@@ -129,25 +154,22 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
     edits.notes.push_back(formatted("the node's {} is mounted", kTopologies));
   }
   files_of_job(context, edits);
-  const UniqueFd file(::open((context.host_root + kConf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  const auto conf = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
-  if (!file || !conf || conf->empty()) return edits;
-  edits.mounts.push_back(at_the_same_place(kConf));
-  edits.notes.push_back(formatted("the node's {} is mounted", kConf));
-  std::vector<std::string> spaced;
-  const auto files = files_named_in(*conf, spaced);
-  for (const std::string& name : spaced)
-    edits.notes.push_back(formatted("{} has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in {})", name, kConf));
-  edits.found = read_plugins(context, files.plugins);
-  for (const std::string& named : files.all) {
-    if (::access((context.host_root + named).c_str(), R_OK) == 0) {
-      edits.mounts.push_back(at_the_same_place(named));
-      edits.notes.push_back(formatted("also {}, which it names", named));
-    } else {
-      edits.notes.push_back(named + ", which it names, cannot be read on this node");
-    }
-  }
+  auto found = std::make_shared<NodeSettings>();
+  for (const char* conf : kConfs) settings_in(conf, context, edits, *found);
+  if (!found->confs.empty()) edits.found = std::move(found);
   return edits;
+}
+
+/// An image with settings of its own keeps those that the node leaves open: one file with both, the node's first.
+void add_settings_of_image(const HookContext& context, const NodeSettings& found, Edits& edits) {
+  for (MountEdit& mount : edits.mounts) {
+    const auto of_node = found.confs.find(mount.target);
+    const auto of_image = of_node == found.confs.end() ? std::nullopt : context.image_file(mount.target.c_str(), 1 << 16);
+    if (!of_image || of_image->empty()) continue;
+    edits.files.push_back({mount.target, formatted("{}\n# Of the image. What is above counts more.\n{}", of_node->second, *of_image)});
+    edits.notes.push_back(formatted("the image's {} is added to it: where both set a variable, the node's counts", mount.target));
+    mount.target.clear();
+  }
 }
 
 Result<void> say_what_is_covered(const HookContext& context, Edits& edits) {
@@ -157,10 +179,10 @@ Result<void> say_what_is_covered(const HookContext& context, Edits& edits) {
     edits.notes.push_back(formatted("{}, which the job names, is {}", mount.target, of_image ? "the image's" : "mounted"));
     if (of_image) mount.target.clear();
   }
-  const bool has_mount = std::ranges::any_of(edits.mounts, [](const MountEdit& mount) { return mount.target == kConf; });
-  const auto of_image = has_mount ? context.image_file(kConf) : std::nullopt;
-  if (of_image && !of_image->empty()) edits.notes.push_back("the image's is hidden: the node's is used");
-  if (const auto* found = edits.found_as<NamedPlugins>()) check_plugins(context, *found, edits);
+  const auto* found = edits.found_as<NodeSettings>();
+  if (found == nullptr) return {};
+  add_settings_of_image(context, *found, edits);
+  if (!found->plugins.empty()) check_plugins(context, *found, edits);
   return {};
 }
 

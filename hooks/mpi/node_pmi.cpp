@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/format.hpp"
+#include "hooks/libraries/image_libraries.hpp"
 #include "hooks/libraries/library_fit.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/image_loader.hpp"
@@ -19,11 +20,19 @@ constexpr char kInside[] = "/usr/lib/spank-container/pmi/libpmi2.so.0";
 constexpr char kRememberedPmi[] = "libpmi2";
 constexpr char kVariable[] = "I_MPI_PMI_LIBRARY";
 
+/// MVAPICH2 --with-pm=slurm --with-pmi=pmi2, or MPICH: without it, the image's programs do not even start.
+[[gnu::cold]] bool is_linked_with_pmi2(const HookContext& context) {
+  ImageLibraries libraries(context);
+  const ElfFile* mpi = libraries.library("libmpi.so.12", own_machine());
+  return mpi != nullptr && std::ranges::find(mpi->needed, kLibrary) != mpi->needed.end();
+}
+
 /// Whose libpmi2.so.0 is missing in the image; empty: nobody's.
 std::string mpi_without_pmi2(const HookContext& context) {
   if (image_has_library(context, kLibrary)) return {};
   if (ImageMpi::has_intel(context)) return "Intel MPI";
   const ImageMpi mpi = ImageMpi::of(context);
+  if (mpi.mpich && is_linked_with_pmi2(context)) return "MVAPICH2 or MPICH";
   return mpi.open_mpi && !mpi.open_mpi_5 && ImageMpi::open_mpi_has_pmi2(context) ? "Open MPI" : "";
 }
 

@@ -190,12 +190,17 @@ def little_shared_memory_is_told_once(cluster):
 def the_nodes_settings_of_nccl_are_inside(cluster):
     image = Image("suites/nccl-conf", [[("etc/nccl.conf", b"NCCL_DEBUG=INFO\n")]], {"Env": ["PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
     conf = "NCCL_TOPO_FILE=/etc/site-topology.xml\nNCCL_NET_PLUGIN=none\n"
-    with Files(cluster, {"nccl.conf": conf, "site-topology.xml": "<system/>\n"}):
-        for name in ("base", image):
-            cluster.bash("cat /etc/nccl.conf /etc/site-topology.xml; env | grep ^NCCL || true", image=name).good(conf + "<system/>")
+    amd = "NCCL_NET_PLUGIN=/etc/librccl-net-site.so\n"
+    behind = "\n# Of the image. What is above counts more.\nNCCL_DEBUG=INFO\n"
+    show = "cat /etc/nccl.conf /etc/site-topology.xml /etc/rccl.conf /etc/librccl-net-site.so; env | grep ^NCCL || true"
+    with Files(cluster, {"nccl.conf": conf, "rccl.conf": amd, "site-topology.xml": "<system/>\n", "librccl-net-site.so": "fake\n"}):
+        cluster.bash(show).good(conf + "<system/>\n" + amd + "fake")
+        for options in ((), ("--container-readonly",)):
+            cluster.bash(show, *options, image=image).good(conf + behind + "<system/>\n" + amd + "fake")
         done = cluster.srun("--container-explain", "true", image=image)
         equal(notes(done, "50-nccl"), ["the node's /etc/nccl.conf is mounted", "also /etc/site-topology.xml, which it names",
-                                       "the image's is hidden: the node's is used"], "notes", done)
+                                       "the node's /etc/rccl.conf is mounted", "also /etc/librccl-net-site.so, which it names",
+                                       "the image's /etc/nccl.conf is added to it: where both set a variable, the node's counts"], "notes", done)
         with rules(cluster, 'hooks_off = ["50-nccl"]\n'):
             cluster.bash("cat /etc/nccl.conf", image=image).good("NCCL_DEBUG=INFO")
     cluster.bash("cat /etc/nccl.conf", image=image).good("NCCL_DEBUG=INFO")

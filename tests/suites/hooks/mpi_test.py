@@ -177,6 +177,40 @@ def open_mpi_4_with_pmi2_finds_slurm_by_the_nodes_library(cluster):
     expect(done.rc == 2 and "the image has Open MPI without PMI-2: --mpi=pmi2 is not supported" in done.err, "it is not said", done)
 
 
+# An MPI that is linked with Slurm's library, as MVAPICH2 is that was built --with-pm=slurm --with-pmi=pmi2.
+FAKE_MVAPICH2 = r"""
+int PMI2_Init(int *, int *, int *, int *);
+int PMI2_Finalize(void);
+int MPI_Init(int *rank, int *size) { int spawned, application; return PMI2_Init(&spawned, size, rank, &application); }
+int MPI_Finalize(void) { return PMI2_Finalize(); }
+"""
+FAKE_PROGRAM = r"""
+#include <stdio.h>
+int MPI_Init(int *, int *);
+int MPI_Finalize(void);
+int main(void) {
+  int rank = -1, size = -1;
+  if (MPI_Init(&rank, &size) != 0) return 3;
+  printf("rank %d of %d\n", rank, size);
+  return MPI_Finalize();
+}
+"""
+
+
+@test
+def a_fake_mvapich2_that_is_linked_with_libpmi2_is_given_the_nodes(cluster):
+    directory = os.path.join(cluster.shared, "mpi")
+    os.makedirs(directory, exist_ok=True)
+    library = subprocess.run("ldconfig -p | sed -n 's/.*libpmi2.so.0 .*=> //p' | head -n 1", shell=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+    for name, text, words in (("libmpi.so.12", FAKE_MVAPICH2, ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.12", library]),
+                              ("fake-mvapich2", FAKE_PROGRAM, [f"{directory}/libmpi.so.12", "-Wl,--allow-shlib-undefined"])):
+        subprocess.run(["cc", "-x", "c", "-", "-x", "none", *words, "-o", f"{directory}/{name}"], input=text, text=True, check=True)
+    image = Image("suites/fake-mvapich2", [[("usr/lib/libmpi.so.12", open(f"{directory}/libmpi.so.12", "rb").read())]], below=cluster.base_layout)
+    done = cluster.srun("--mpi=pmi2", "-N2", "-n4", PROGRAMS, "/mpi/fake-mvapich2", image=image)
+    equal(sorted(done.good().splitlines()), [f"rank {rank} of 4" for rank in range(4)], "ranks", done)
+    must_be_quiet(done)
+
+
 HYBRID = ("scontainer", "run", "-q", "--mounts=/home/shared/mpi:/mpi:ro")
 
 

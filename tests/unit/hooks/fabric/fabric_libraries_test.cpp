@@ -208,6 +208,22 @@ TEST_CASE("the site says which fake adapters are for steps") {
   CHECK(has(node.start(fabric_hook).notes, "TCP: fabric_devices of the site names none of the node's adapters"));
 }
 
+TEST_CASE("a fake Intel MPI is told of the node's libfabric, and its own providers are out of the way") {
+  LibraryNode node;
+  node.offer_cxi();
+  node.context.image["FI_PROVIDER_PATH"] = "/opt/intel/oneapi/mpi/latest/libfabric/lib/prov";
+  node.context.image["I_MPI_ROOT"] = "/opt/intel/oneapi/mpi/latest";
+  const auto told = [&] { return node.start(fabric_hook).environment; };
+  CHECK(told() == Edits::Environment());
+  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});
+  CHECK(told().defaults.at("I_MPI_OFI_LIBRARY_INTERNAL") == "0");
+  CHECK(told().unset == std::set<std::string>{"FI_PROVIDER_PATH"});
+  node.context.job["FI_PROVIDER_PATH"] = "/opt/mine";
+  CHECK(told().unset.empty());
+  node.context.image.erase("I_MPI_ROOT");
+  CHECK(told() == Edits::Environment());
+}
+
 TEST_CASE("nccl.conf as NCCL reads it: lists of plugins, and no blanks") {
   FabricNode node;
   node.write("/etc/nccl.conf", "NCCL_NET_PLUGIN=/opt/a/libnccl-net.so,ofi,/opt/b/libnccl-net.so\nNCCL_RMA_PLUGIN=/opt/rma.so\nNCCL_ALGO = Ring\n");

@@ -305,9 +305,26 @@ TEST_CASE("settings of NCCL come in with the files they name") {
   CHECK(targets == std::vector<std::string>{"/var/run/nvidia-topologyd", "/etc/nccl.conf", "/opt/topo.xml"});
   CHECK(edits.environment == Edits::Environment());
   CHECK(has(edits.notes, "/opt/missing.conf, which it names, cannot be read on this node"));
-  CHECK_FALSE(has(edits.notes, "the image's is hidden"));
+  CHECK(edits.files.empty());
+}
+
+TEST_CASE("settings of NCCL and RCCL in an image come behind the node's") {
+  FabricNode node;
   node.write_image("/etc/nccl.conf", "NCCL_DEBUG=WARN\n");
-  CHECK(has(node.start(nccl_hook).notes, "the image's is hidden: the node's is used"));
+  node.write_image("/etc/rccl.conf", "");
+  CHECK(node.start(nccl_hook) == Edits());
+  node.write("/etc/nccl.conf", "NCCL_ALGO=Ring");
+  node.write("/etc/rccl.conf", "NCCL_TOPO_FILE=/opt/topo.xml\nNCCL_NET_PLUGIN=/opt/librccl-net.so\n");
+  node.write("/opt/topo.xml");
+  node.write("/opt/librccl-net.so");
+  const auto edits = node.start(nccl_hook);
+  std::vector<std::string> targets;
+  for (const MountEdit& mount : edits.mounts) targets.push_back(mount.target);
+  CHECK(targets == std::vector<std::string>{"", "/etc/rccl.conf", "/opt/topo.xml", "/opt/librccl-net.so"});
+  REQUIRE(edits.files.size() == 1);
+  CHECK(edits.files[0].path == "/etc/nccl.conf");
+  CHECK(edits.files[0].content == "NCCL_ALGO=Ring\n# Of the image. What is above counts more.\nNCCL_DEBUG=WARN\n");
+  CHECK(has(edits.notes, "the image's /etc/nccl.conf is added to it: where both set a variable, the node's counts"));
 }
 
 TEST_CASE("SHARP's variables are set for jobs that ask for it") {

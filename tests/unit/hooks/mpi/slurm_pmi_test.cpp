@@ -365,6 +365,29 @@ TEST_CASE("an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of t
   CHECK(start().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
 }
 
+TEST_CASE("an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, is given that of the node") {
+  Node node;
+  Node image;
+  node.context.job["SLURM_MPI_TYPE"] = "pmi2";
+  node.write("usr/lib64/libpmi2.so.0", MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}}.bytes());
+  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6"}.bytes());
+  const auto start = [&] {
+    Edits edits = node.prepare();
+    node.look_into(image);
+    REQUIRE(slurm_pmi_hook.create(node.context, edits));
+    return edits;
+  };
+  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libc.so.6"}}.bytes());
+  CHECK(start().libraries.empty());
+  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libpmi2.so.0", "libc.so.6"}}.bytes());
+  const Edits edits = start();
+  REQUIRE(edits.libraries.size() == 1);
+  CHECK(edits.libraries[0].soname == "libpmi2.so.0");
+  CHECK(edits.notes == Names{"the node's /usr/lib64/libpmi2.so.0 is added for MVAPICH2 or MPICH"});
+  image.write("usr/lib/libpmi2.so.0", "");  // its own
+  CHECK(start().libraries.empty());
+}
+
 TEST_CASE("slurm.conf with what it includes") {
   Node node;
   node.write("etc/slurm/slurm.conf", "ClusterName=a\nInclude mpi-default.conf\ninclude /etc/site/more.conf\n");
