@@ -123,6 +123,27 @@ def mpi_of_the_node_has_a_table_of_bandwidths(cluster):
 
 
 @test
+def bodies_keep_their_energy_whatever_the_number_of_ranks(cluster):
+    image = mpi_test.prepare(cluster)
+    with recipes(cluster, "nbody.sbatch", "nbody.c") as (here, there):
+        subprocess.run(["mpicc.openmpi", "-O2", "-o", f"{here}/nbody", f"{here}/nbody.c", "-lm"], check=True)
+        energies = []
+        for options in ((), ("-N1", "--ntasks-per-node=1")):
+            output = submit(cluster, there, "nbody.sbatch", *options, IMAGE=image, BODIES=400, STEPS=20)
+            rate, energy, change = re.search(r": ([0-9.]+) GFLOP/s\nenergy (-[0-9.]+), changed by (\S+)", output).groups()
+            expect(float(rate) > 0 and float(change) < 1e-3, f"no simulation: {output}")
+            energies.append(energy)
+        equal(energies[0][:9], energies[1][:9], "energy by four ranks and by one")
+
+
+@test
+def python_computes_pi_by_mpi(cluster):
+    with recipes(cluster, "pi-mpi.sbatch", "pi-mpi.py") as (_, there):
+        output = submit(cluster, there, "pi-mpi.sbatch", IMAGE=mpi_test.prepare(cluster), SLICES=20000)
+        expect("4 ranks on 2 nodes: pi is 3.14159265" in output, f"no pi: {output}")
+
+
+@test
 def a_job_that_is_told_of_its_end_saves_its_state_and_the_next_goes_on(cluster):
     program = "trap 'echo $count >new && mv new state; exit 99' USR1\ncount=$(cat state 2>/dev/null || echo 0)\n" \
               "while [ $count -lt 60 ]; do count=$((count + 1)); echo $count >>counted; [ $count != 20 ] || touch told; sleep 0.05; done\n"
