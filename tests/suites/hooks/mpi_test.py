@@ -6,6 +6,7 @@ import subprocess
 from cluster import BUILD_IMAGE
 from harness import equal, expect, test
 from images import Image, with_probe
+from site_files import rules
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RING = os.path.join(HERE, "../../mpi/ring.c")
@@ -206,6 +207,9 @@ def a_fake_mvapich2_that_is_linked_with_libpmi2_is_given_the_nodes(cluster):
                               ("fake-mvapich2", FAKE_PROGRAM, [f"{directory}/libmpi.so.12", "-Wl,--allow-shlib-undefined"])):
         subprocess.run(["cc", "-x", "c", "-", "-x", "none", *words, "-o", f"{directory}/{name}"], input=text, text=True, check=True)
     image = Image("suites/fake-mvapich2", [[("usr/lib/libmpi.so.12", open(f"{directory}/libmpi.so.12", "rb").read())]], below=cluster.base_layout)
+    with rules(cluster, 'hooks_off = ["50-slurm-pmi"]\n'):
+        done = cluster.srun("--mpi=pmi2", PROGRAMS, "/mpi/fake-mvapich2", image=image)
+        expect(done.rc == 127 and "libpmi2.so.0" in done.err, "it starts without", done)
     done = cluster.srun("--mpi=pmi2", "-N2", "-n4", PROGRAMS, "/mpi/fake-mvapich2", image=image)
     equal(sorted(done.good().splitlines()), [f"rank {rank} of 4" for rank in range(4)], "ranks", done)
     must_be_quiet(done)
