@@ -144,6 +144,43 @@ def python_computes_pi_by_mpi(cluster):
         expect("4 ranks on 2 nodes: pi is 3.14159265" in output, f"no pi: {output}")
 
 
+# Meets as jax.distributed.initialize() does by Slurm's variables (jax, _src/distributed.py and _src/clusters/slurm_cluster.py).
+FAKE_JAX = """
+import os, socket, time
+
+process_index = lambda: int(os.environ["SLURM_PROCID"])
+process_count = lambda: int(os.environ["SLURM_NTASKS"])
+local_devices = lambda: ["fake:" + os.environ["SLURM_LOCALID"]]
+
+class distributed:
+    def initialize():
+        host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
+        if process_index() == 0:
+            server = socket.create_server(("", int(port)))
+            for peer in [server.accept()[0] for _ in range(process_count() - 1)]:
+                peer.sendall(b"go")
+            return
+        end = time.monotonic() + 30
+        while True:
+            try:
+                line = socket.create_connection((host, int(port)), 30)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        assert line.recv(2) == b"go"
+"""
+
+
+@test
+def a_fake_jax_starts_without_pmix(cluster):
+    with recipes(cluster, "jax.sbatch") as (here, there):
+        with open(f"{here}/jax.py", "w") as file:
+            file.write(FAKE_JAX)
+        output = submit(cluster, there, "jax.sbatch", IMAGE=python_image(cluster))
+        equal(sorted(line for line in output.splitlines() if "pulling" not in line), [f"{rank} of 4 ['fake:{rank % 2}']" for rank in range(4)], "ranks")
+
+
 @test
 def a_job_that_is_told_of_its_end_saves_its_state_and_the_next_goes_on(cluster):
     program = "trap 'echo $count >new && mv new state; exit 99' USR1\ncount=$(cat state 2>/dev/null || echo 0)\n" \
