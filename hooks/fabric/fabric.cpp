@@ -151,10 +151,10 @@ Result<Edits> adapters_of_the_node(const HookContext& context) {
 /// NCCL reaches adapters that have no InfiniBand or Ethernet link layer by a plugin for libfabric only.
 std::string lacking_for_nccl(const LibrariesInside& libraries) {
   if (!libraries.uses_nccl()) return {};
-  for (const char* plugin : {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so"}) {
+  for (const char* plugin : {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so", "librccl-net.so"}) {
     if (libraries.have(plugin)) return {};
   }
-  return "the image has NCCL, but not its plugin for libfabric, libnccl-net.so"
+  return "the image has NCCL, but not its plugin for libfabric, libnccl-net.so (for RCCL, librccl-net.so)"
          " (hint: use an image with aws-ofi-nccl, or the site can add it to fabric_libraries)";
 }
 

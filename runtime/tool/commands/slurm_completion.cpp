@@ -57,7 +57,7 @@ std::string slurm_completion_for_bash() {
   }
   return R"sh(
 # srun, sbatch and salloc: container options beside those that Slurm's own completion knows
-declare -A _scontainer_beside
+declare -gA _scontainer_beside
 # Slurm's is one file for all its commands, so it is loaded before ours takes their places.
 _scontainer_take_over() {
     local command found

@@ -158,13 +158,18 @@ def as_vs_code_does(cluster, job):
 
 
 @test
-def an_image_without_sshd_is_said(cluster):
-    with ssh_set_up(cluster) as (_, there), job_of(cluster, there, "ssh.sbatch", "registry:5000/suites/base:1"):
-        done = cluster.run("ssh", "job", "id")
-        expect(done.rc == 255 and "the image has no sshd (hint: install openssh-server into it" in done.err, "it is not said", done)
-    with ssh_set_up(cluster):
-        done = cluster.run("ssh", "job", "id")
-        expect(done.rc == 255 and "no running job (hint: squeue --me)" in done.err, "it is not said", done)
+def why_ssh_does_not_get_in_is_said(cluster):
+    image = image_of(cluster)
+    with ssh_set_up(cluster) as (_, there):
+        def refused(why):
+            done = cluster.run("ssh", "job", "id")
+            expect(done.rc == 255 and why in done.err, "it is not said", done)
+
+        refused("no running job (hint: squeue --me)")
+        with job_of(cluster, there, "ssh.sbatch", "registry:5000/suites/base:1"):
+            refused("the image has no sshd (hint: install openssh-server into it")
+        with job_of(cluster, there, "ssh.sbatch", image, SCONTAINER_REMAP_ROOT="yes"):
+            refused("as root inside, sshd cannot start (hint: drop --container-remap-root)")
 
 
 @test

@@ -213,6 +213,17 @@ TEST_CASE("fake Slingshot needs libfabric and libcxi") {
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
 }
 
+TEST_CASE("a fake RCCL needs a plugin of its own name on Slingshot, or NCCL's") {
+  FabricNode node;
+  node.of_two_nodes();
+  node.write("/sys/class/cxi/cxi0/properties");
+  node.write("/dev/cxi0");
+  for (const char* name : {"libfabric.so.1", "libcxi.so.1", "librccl.so.1"}) node.write_image(std::string("/usr/lib/") + name);
+  CHECK(has(node.start(fabric_hook).warnings, "libnccl-net.so (for RCCL, librccl-net.so)"));
+  node.write_image("/usr/lib/librccl-net.so");
+  CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
+}
+
 TEST_CASE("fake EFA is used by libfabric, whatever verbs the image has") {
   FabricNode node;
   node.of_two_nodes();
