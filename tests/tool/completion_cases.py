@@ -116,3 +116,11 @@ def test_zsh_completes():
         for typed, completed in (("scontainer att", "ach"), ("scontainer run --rem", "ap-root"), ("scontainer login --no", "-check"), *OF_SRUN,
                                  ("srun cat it.z", "sh")):
             completes(typed, completed)
+
+
+def test_zsh_completes_by_a_file_of_its_path():
+    os.makedirs(os.path.join(machine.home, "functions"), exist_ok=True)
+    machine.write(os.path.join(machine.home, "functions/_scontainer"), user("completion", "zsh").succeeds().out)
+    for typed, completed in (("scontainer att", "ach"), ("srun --container-im", "age=")):
+        with shell_with_keys("fpath=(~/functions $fpath); autoload -U compinit; compinit -u -D", "zsh", "-f", "-i") as completes:
+            completes(typed, completed)

@@ -142,7 +142,7 @@ std::string zsh_script() {
                                                         : "_files";
     cases += formatted(" \\\n            '*:word:{}' ;;\n", words);
   }
-  return formatted(R"sh(#compdef scontainer
+  return formatted(R"sh(#compdef scontainer srun sbatch salloc
 # zsh completion for scontainer: source <(scontainer completion zsh), or as _scontainer in a directory of $fpath
 _scontainer_images() {{ compadd -- ${{(f)"$({})"}} }}
 _scontainer_containers() {{ compadd -- ${{(f)"$({})"}} }}

@@ -154,10 +154,14 @@ _scontainer_slurm() {
     if [[ -n $beside ]]; then $beside "$@"; elif [[ $PREFIX != -* ]]; then _default; fi
 }
 for _scontainer_command in srun sbatch salloc; do
-    [[ ${_comps[$_scontainer_command]-} == (|_scontainer_slurm) ]] || _scontainer_beside[$_scontainer_command]=${_comps[$_scontainer_command]}
+    [[ ${_comps[$_scontainer_command]-} == (|_scontainer|_scontainer_slurm) ]] || _scontainer_beside[$_scontainer_command]=${_comps[$_scontainer_command]}
     compdef _scontainer_slurm $_scontainer_command
 done
 unset _scontainer_command
+# As a file of $fpath, this is the function that is wanted.
+if [[ ${funcstack[1]-} == _scontainer ]]; then
+    if [[ $service == scontainer ]]; then _scontainer "$@"; else _scontainer_slurm "$@"; fi
+fi
 )sh";
 }
 
