@@ -88,11 +88,11 @@ def an_array_of_32_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluste
 
 def converted_by_an_array(cluster, repository, *keys):
     """Of the two nodes, so many; what the registry is asked for is one pull in any case."""
-    name, _ = publish(cluster, repository, b"array\n")
+    name, _ = publish(cluster, repository, f"{repository}\n".encode())
     with shared_store(cluster, *keys) as path:
         asked = Asked(cluster, repository)
         # Both nodes begin at the same time.
-        cluster.run("sbatch", "--wait", "-Q", "-n1", "--array=1-32", "-o/dev/null", f"--container-image={name}", "--container-batch=steps",
+        cluster.run("sbatch", "--wait", "-Q", "-n1", "--exclusive", "--array=1-32", "-o/dev/null", f"--container-image={name}", "--container-batch=steps",
                     "--wrap=srun /probe /content", timeout=180).good()
         gets = {what: count for what, count in asked.all().items() if what.startswith("GET")}
         expect(len(gets) == 3 and set(gets.values()) == {1}, f"not one pull: {gets}")
