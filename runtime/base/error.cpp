@@ -25,7 +25,7 @@ ErrorKind kind_of(int err) {
 const char* advice_for(int err) {
   switch (err) {
     case ENOSPC: return "free space there or ask the administrator to";
-    case EDQUOT: return "disk quota exceeded";
+    case EDQUOT: return "remove what you no longer need there, such as containers with a name";
     case EROFS: return "the file system is mounted read-only";
     case EMFILE:
     case ENFILE: return "too many open files on this node";
