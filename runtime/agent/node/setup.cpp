@@ -12,11 +12,10 @@
 namespace spc::agent {
 namespace {
 
-/// A directory with exactly this owner and mode. An existing one must be a real directory of root or of that owner.
+/// A directory with exactly this owner and mode. An existing one, or what root's link leads to, must be root's or of that owner.
 Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mode_t mode) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + quoted(path));
-  constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const auto directory = SPC_TRY(own(::open(path.c_str(), kHow), "open directory " + quoted(path)));
+  const auto directory = SPC_TRY(own(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), "open directory " + quoted(path)));
   struct stat status {};
   SPC_TRY(check(::fstat(directory.get(), &status), "stat " + quoted(path)));
   if (status.st_uid != 0 && status.st_uid != uid)

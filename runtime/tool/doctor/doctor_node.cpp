@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -15,6 +16,7 @@
 #include "base/format.hpp"
 #include "base/process/own_program.hpp"
 #include "base/text.hpp"
+#include "base/trusted_file.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/reference.hpp"
 #include "image/registry/http.hpp"
@@ -147,7 +149,7 @@ Finding examine_node_store() {
   for (const StorePart& wanted : kWanted) {
     const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
     struct stat status {};
-    if (::lstat(path.c_str(), &status) != 0) {
+    if ((path == SPC_STORE_DIR ? ::stat : ::lstat)(path.c_str(), &status) != 0) {  // the site may have moved it by a link
       return {kWhat, Verdict::warning, formatted("{}: {}", path, std::strerror(errno)),
               "for Slurm jobs: start slurmd, which creates the store"};
     }
@@ -156,7 +158,13 @@ Finding examine_node_store() {
       return {kWhat, Verdict::failed, path + " has a wrong owner or mode", "restart slurmd, which corrects them"};
     }
   }
-  return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR), ""};
+  const auto trusted = open_trusted_directory(SPC_STORE_DIR, "store");
+  if (!trusted) {
+    return {kWhat, Verdict::failed, trusted.error().message(), "let only root write to the directories that lead to the store"};
+  }
+  const std::unique_ptr<char, decltype(&::free)> real(::realpath(SPC_STORE_DIR, nullptr), ::free);
+  const bool is_moved = real && real.get() != std::string_view(SPC_STORE_DIR);
+  return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR) + (is_moved ? formatted(", in {}", real.get()) : ""), ""};
 }
 
 Finding examine_shared_store() {

@@ -47,7 +47,7 @@ std::optional<std::uint64_t> count_containers(int store) {
 }  // namespace
 
 Result<StoreState> state_of_store(const std::string& path) {
-  const UniqueFd store(::open(path.c_str(), kPlainDirectory));
+  const UniqueFd store(::open(path.c_str(), kPlainDirectory & ~O_NOFOLLOW));  // the site may have moved it
   if (!store) return Error::from_errno(errno, "open the image store " + in_quotes(path));
   struct statvfs system {};
   if (::fstatvfs(store.get(), &system) != 0) return Error::from_errno(errno, "get the free space of " + in_quotes(path));
