@@ -1,7 +1,9 @@
 """What must hold on a node with systemd and pure cgroup v2, whatever its kernel."""
+import ctypes
 import os
 import re
 import stat
+import struct
 import time
 
 import site_files
@@ -205,6 +207,72 @@ def helpers_can_be_killed_when_memory_is_short(guest):
     expect(any(name == "sleep" for name, _, _ in found.values()), f"the task was not found: {found}")
     immune = [f"{name} (uid {uid}): {score}" for name, uid, score in found.values() if uid != 0 and score <= -1000]
     expect(not immune, f"oom_score_adj of {', '.join(immune)}")
+
+
+# --- isolation ---------------------------------------------------------------------------------------------------------
+
+@test
+def a_cgroup_namespace_begins_at_the_tasks_own_cgroup(guest):
+    script = "cat /proc/self/cgroup; cat /sys/fs/cgroup/memory.max; find /sys/fs/cgroup -name '*slurm*' -o -name 'job_*' | wc -l; ls -d /sys/fs/cgroup/task_*"
+    for options in ([], ["--container-remap-root"], ["--container-contain"]):
+        guest.bash(script, "--mem=100M", "--container-unshare=cgroup", *options).good(f"0::/\n{100 << 20}\n0\n/sys/fs/cgroup/task_0")
+
+
+PROFILE = """
+profile jobs flags=(attach_disconnected,mediate_deleted) {
+  file,
+  capability,
+  network,
+  signal,
+  ptrace,
+  unix,
+  deny /denied/** w,
+}
+"""
+
+
+@test
+def tasks_run_under_the_sites_profile_of_apparmor(guest):
+    script = "cat /proc/self/attr/current; mkdir /denied /open; touch /open/file; ! touch /denied/file"
+    with site_files.rules(guest, 'apparmor_profile = "jobs"\nselinux_label = "system_u:system_r:container_t:s0"\n'):
+        done = guest.bash(script)
+        expect(done.rc == 1 and 'set the AppArmor label "jobs": ' in done.err and "the profile is not loaded" in done.err, "it is not refused", done)
+        with open("/root/jobs", "w") as file:
+            file.write(PROFILE)
+        guest.root(NODE, "apparmor_parser", "--replace", "/root/jobs").good()
+        for options in ([], ["--container-remap-root"], ["--container-unshare=pid"], ["--container-private"]):
+            done = guest.bash(script, *options)
+            expect(done.good() == "jobs (enforce)" and "Permission denied" in done.err, f"the profile does not hold with {options}", done)
+        guest.run("srun", "cat", "/proc/self/attr/current").good("unconfined")
+    guest.bash("cat /proc/self/attr/current").good("unconfined")
+
+
+QUOTACTL_FD, SETQUOTA, OF_USERS, LIMITS = 443, 0x800008, 0, 1
+
+
+def limit_kilobytes(path, user, most):
+    """As setquota(8) does: struct if_dqblk, whose first member is the hard limit."""
+    limits = struct.pack("8QI4x", most, most, 0, 0, 0, 0, 0, 0, LIMITS)
+    directory = os.open(path, os.O_RDONLY)
+    done = ctypes.CDLL(None, use_errno=True).syscall(QUOTACTL_FD, directory, (SETQUOTA << 8) | OF_USERS, user, limits)
+    os.close(directory)
+    expect(done == 0, f"quotactl_fd: {os.strerror(ctypes.get_errno())}")
+
+
+@test
+def quotas_of_the_file_system_limit_what_is_in_a_users_containers(guest):
+    guest.root(NODE, "sh", "-euc", "truncate -s 300M /var/disk; mkfs.ext4 -q -O quota -E quotatype=usrquota /var/disk; mkdir -p /var/disks; "
+               "mount -o loop,usrquota /var/disk /var/disks; rmdir /var/disks/lost+found; mount --bind /var/disks /var/lib/spank-container; "
+               f"{PROGRAMS}agent setup $(id -u spank-container) $(id -g spank-container)").good()
+    try:
+        limit_kilobytes("/var/disks", 2001, 8 << 10)
+        done = guest.bash("! head -c 20000000 /dev/zero >/big; expr $(stat -c %s /big) / 1000000", "--container-name=limited")
+        expect(done.good() in ("7", "8") and "Disk quota exceeded" in done.err, "the quota does not hold", done)
+        done = guest.bash("true", "--container-name=limited-too")
+        expect(done.rc == 1 and "disk quota exceeded (hint: remove what" in done.err, "it does not hold for all containers together", done)
+        guest.bash("head -c 20000000 /dev/zero >/big").good()  # in memory
+    finally:
+        guest.root(NODE, "sh", "-c", "umount -l /var/lib/spank-container; umount -l /var/disks; rm /var/disk").good()
 
 
 # --- how long it takes: the guests are compared ----------------------------------------------------------------------------

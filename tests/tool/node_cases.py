@@ -80,6 +80,13 @@ def test_a_node_that_can_start_no_container_is_told():
             assert "spank_container_node_status 2" in root("metrics").succeeds().out
         finally:
             machine.write(CONFIG, machine.settings)
+        machine.write(CONFIG, 'apparmor_profile = "jobs"\n' + machine.settings)
+        try:
+            root("run", "-q", machine.base(), "echo", "ran").succeeds("ran")
+            wrong(3, "security labels: this kernel has neither AppArmor nor SELinux")
+        finally:
+            machine.write(CONFIG, machine.settings)
+            root("run", "-q", machine.base(), "true").succeeds()
         machine.mount("-t", "tmpfs", "-o", "mode=755", "empty", STORE)
         try:
             wrong(1, "node store: /var/lib/spank-container/layers: ")
@@ -95,6 +102,34 @@ def test_a_node_that_can_start_no_container_is_told():
             wrong(1, "node's state: /run/spank-container/steps has a wrong owner or mode")
         finally:
             os.chmod("/run/spank-container/steps", 0o700)
+
+
+@contextlib.contextmanager
+def moved_store(directory):
+    """It lies elsewhere, and a link leads to it."""
+    os.makedirs(directory)
+    machine.mount("--move", STORE, directory)
+    os.rmdir(STORE)
+    os.symlink(directory, STORE)
+    try:
+        yield
+    finally:
+        os.unlink(STORE)
+        os.mkdir(STORE)
+        machine.mount("--move", directory, STORE)
+
+
+def test_a_store_that_was_moved_is_used_and_told():
+    with node(), moved_store("/var/lib/other-disk/store"):
+        ids = [str(number) for number in (machine.SERVICE_UID, machine.SERVICE_UID)]
+        machine.run(["/usr/libexec/spank-container/agent", "setup", *ids], "", machine.environment(), "/").succeeds()
+        digest = root("pull", image("moved", [{"etc/hello": b"hello\n"}])).succeeds().out.strip()
+        assert os.path.exists(f"/var/lib/other-disk/store/records/{digest[7:]}")
+        root("run", "-q", machine.base(), "cat", "/etc/os-release").succeeds("Debian")
+        wrong(0)
+        root("doctor", "--node").succeeds("ok      node store: /var/lib/spank-container", "in /var/lib/other-disk/store")
+        os.chmod("/var/lib/other-disk", 0o777)
+        wrong(1, "node store: ")
 
 
 def test_a_store_that_other_data_fills_is_told():

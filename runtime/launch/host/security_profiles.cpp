@@ -6,6 +6,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "task/exec_label.hpp"
 #include "task/seccomp_profile.hpp"
 
 namespace spc {
@@ -48,6 +49,8 @@ Result<TaskSecurity> read_security(const LaunchRequest& request, const SitePolic
     security.programs.push_back(SPC_TRY_DURING("--container-security", program_of(asked, subject)));
   }
   security.asked = asked;
+  if (has_security_module(SecurityModule::apparmor)) security.apparmor = site.apparmor_profile;
+  if (has_security_module(SecurityModule::selinux)) security.selinux = site.selinux_label;
   return security;
 }
 

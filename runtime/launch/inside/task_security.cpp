@@ -6,6 +6,7 @@
 
 #include "base/format.hpp"
 #include "base/records.hpp"
+#include "task/exec_label.hpp"
 #include "task/seccomp_profile.hpp"
 
 namespace spc {
@@ -41,12 +42,16 @@ std::string TaskSecurity::serialize() const {
   std::string records;
   add_record(records, "seccomp", asked);
   for (const std::string& program : programs) add_record(records, "seccomp-program", in_digits(program));
+  if (!apparmor.empty()) add_record(records, "apparmor", apparmor);
+  if (!selinux.empty()) add_record(records, "selinux", selinux);
   return records;
 }
 
 TaskSecurity TaskSecurity::parse(std::string_view records) {
   TaskSecurity security;
   for (Records record(records); record.next();) {
+    if (record.key() == "apparmor") security.apparmor = record.value();
+    if (record.key() == "selinux") security.selinux = record.value();
     if (record.key() == "seccomp") security.asked = record.value();
     if (record.key() == "seccomp-program") security.programs.push_back(from_digits(record.value()));
   }
@@ -62,6 +67,8 @@ Result<void> TaskSecurity::check(const LaunchRequest& request) const {
 }
 
 Result<void> TaskSecurity::apply() const {
+  if (!apparmor.empty()) SPC_TRY_DURING("apparmor_profile of the site", set_exec_label(SecurityModule::apparmor, apparmor));
+  if (!selinux.empty()) SPC_TRY_DURING("selinux_label of the site", set_exec_label(SecurityModule::selinux, selinux));
   for (const std::string& program : programs) SPC_TRY(load_seccomp_program(program));
   return {};
 }

@@ -28,6 +28,8 @@ bool is_absolute_or_none(const std::string& text) { return text.empty() || is_ab
 
 bool is_seccomp(const std::string& text) { return text == "off" || text == "default" || is_absolute(text); }
 
+bool is_label_or_none(const std::string& text) { return text.empty() || (is_line(text) && text.find(' ') == std::string::npos); }
+
 bool is_image_rule(const std::string& text) { return is_line(text) && ImageRule::parse(text); }
 
 bool is_mount(const std::string& text) {

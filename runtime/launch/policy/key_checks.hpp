@@ -12,6 +12,8 @@ bool is_absolute(const std::string& text);
 bool is_absolute_or_none(const std::string& text);
 /// off, default, or an absolute path.
 bool is_seccomp(const std::string& text);
+/// Empty, which means none, or printable without blanks: what the kernel knows a security module's profile by.
+bool is_label_or_none(const std::string& text);
 /// An ImageRule.
 bool is_image_rule(const std::string& text);
 /// SRC[:DST[:FLAGS]] with an absolute path. The form alone: the flags are known to launch/request/mount_spec, where

@@ -21,7 +21,8 @@ struct SitePolicy {
   bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{}, cuda_compat{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{};
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
-  std::string entrypoint, batch, container_scope, messages, seccomp, max_tmpfs_size, importer, signature_policy;
+  std::string entrypoint, batch, container_scope, messages, seccomp, apparmor_profile, selinux_label;
+  std::string max_tmpfs_size, importer, signature_policy;
   std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
   std::vector<std::string> mounts, env, keep_env, unshare, allowed_paths, allowed_images, features_off, mounts_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries, fabric_devices, fallback_libraries;
@@ -101,12 +102,18 @@ inline constexpr KeyRow<SitePolicy> kSiteKeys[] = {
      &SitePolicy::keep_env, key::is_name_or_pattern,
      "expected NAME, or a pattern with * and ?"},
     {"unshare", "list of namespaces", "",
-     "namespaces that no container shares with the host: net, ipc, uts, pid",
+     "namespaces that no container shares with the host: net, ipc, uts, pid, cgroup",
      &SitePolicy::unshare, nullptr, nullptr,
-     []() -> std::vector<std::string_view> { return {"net", "ipc", "uts", "pid"}; }},
+     []() -> std::vector<std::string_view> { return {"net", "ipc", "uts", "pid", "cgroup"}; }},
     {"seccomp", "off, default or file", "off",
      "seccomp profile of every container, as for `--container-security=seccomp`",
      &SitePolicy::seccomp, key::is_seccomp, "expected off, default, or the absolute path of a profile"},
+    {"apparmor_profile", "profile", "",
+     "AppArmor profile of every container, on nodes with AppArmor",
+     &SitePolicy::apparmor_profile, key::is_label_or_none, "expected the name of a profile"},
+    {"selinux_label", "context", "",
+     "SELinux context of every container, on nodes with SELinux",
+     &SitePolicy::selinux_label, key::is_label_or_none, "expected USER:ROLE:TYPE:LEVEL"},
     {"allowed_paths", "list of directories", "",
      "where image files and directories may be; empty: anywhere",
      &SitePolicy::allowed_paths, key::is_absolute, "expected an absolute path"},

@@ -10,7 +10,9 @@
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "image/config/config.hpp"
+#include "launch/policy/site_policy.hpp"
 #include "protocol/policy.hpp"
+#include "task/exec_label.hpp"
 #include "tool/doctor/bounded.hpp"
 #include "tool/doctor/doctor.hpp"
 #include "tool/doctor/store_state.hpp"
@@ -75,6 +77,29 @@ Finding examine_space() {
   return {kSpace, Finding::Verdict::ok, has, ""};
 }
 
+/// The profile's name, a blank and its mode in parentheses make a line of what the kernel has loaded. Empty: root alone may see.
+bool has_apparmor_profile(const std::string& name) {
+  const UniqueFd file(::open("/sys/kernel/security/apparmor/profiles", O_RDONLY | O_CLOEXEC));
+  const auto loaded = file ? read_file(file.get(), 4 << 20) : Result<std::string>(std::string());
+  return !loaded || loaded->empty() || ("\n" + *loaded).find("\n" + name + " (") != std::string::npos;
+}
+
+Finding examine_labels() {
+  constexpr char kWhat[] = "security labels";
+  const auto site = SitePolicy::read();
+  if (site.apparmor_profile.empty() && site.selinux_label.empty()) return {kWhat, Finding::Verdict::ok, "none", ""};
+  const bool has_apparmor = has_security_module(SecurityModule::apparmor);
+  if (!site.apparmor_profile.empty() && has_apparmor && !has_apparmor_profile(site.apparmor_profile)) {
+    return {kWhat, Finding::Verdict::failed, formatted("AppArmor has no profile {}", in_quotes(site.apparmor_profile)),
+            "load it: apparmor_parser --replace FILE"};
+  }
+  const bool counts = (!site.apparmor_profile.empty() && has_apparmor) ||
+                      (!site.selinux_label.empty() && has_security_module(SecurityModule::selinux));
+  if (counts) return {kWhat, Finding::Verdict::ok, site.apparmor_profile + " " + site.selinux_label, ""};
+  return {kWhat, Finding::Verdict::warning, "this kernel has neither AppArmor nor SELinux by which containers are to be confined",
+          "boot with security=apparmor or security=selinux, or remove the keys from config.toml"};
+}
+
 /// What only jobs need is needed on a node that runs them.
 std::vector<Finding> needed(Finding finding) {
   if (finding.verdict == Finding::Verdict::warning) finding.verdict = Finding::Verdict::failed;
@@ -91,6 +116,7 @@ constexpr NodeCheck kNodeChecks[] = {
     {"shared store", [] { return std::vector{examine_shared_store()}; }},
     {"node's state", [] { return std::vector{examine_run()}; }},
     {"config.toml", [] { return std::vector{examine_config(SPC_CONFIG_FILE)}; }},
+    {"security labels", [] { return std::vector{examine_labels()}; }},
     {"Slurm plugin", [] { return std::vector{examine_plugin()}; }},
 };
 

@@ -57,6 +57,25 @@ def what_cannot_be_kept_is_refused(cluster):
 
 
 @test
+def labels_of_the_site_are_set_or_the_step_is_refused_on_a_fake_node_with_apparmor(cluster):
+    # This kernel has neither module: the keys do nothing. Then the node says that it has AppArmor, which does not know the profile.
+    labels = 'apparmor_profile = "jobs"\nselinux_label = "system_u:system_r:container_t:s0"\n'
+    with Files(cluster, {"spank-container/config.d/50-test.toml": labels}):
+        cluster.bash("echo unconfined", *ON).good("unconfined")
+        script = "mount -t tmpfs fake /sys/module && mkdir -p /sys/module/apparmor/parameters && echo Y >/sys/module/apparmor/parameters/enabled"
+        cluster.root("node01", "sh", "-c", script).good()
+        try:
+            for options in ([], ["--container-unshare=pid"], ["--container-remap-root"]):
+                done = cluster.bash("echo ran", *ON, *options)
+                expect(done.rc == 1 and "ran" not in done.out and 'apparmor_profile of the site: set the AppArmor label "jobs": ' in done.err,
+                       f"the step is not refused with {options}", done)
+            done = cluster.bash("echo ran", *ON, "--container-mounts=umount:/proc")
+            expect(done.rc == 1 and "the container has no /proc by which to set it" in done.err, "it is not refused without /proc", done)
+        finally:
+            cluster.root("node01", "umount", "/sys/module").good()
+
+
+@test
 def a_profile_that_kills_ends_the_step_and_harms_no_node(cluster):
     text = json.dumps({"defaultAction": "SCMP_ACT_KILL_PROCESS", "syscalls": []})
     done = cluster.srun(*ON, profile(cluster, "kills.json", text), "true")
