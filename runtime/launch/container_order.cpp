@@ -178,6 +178,7 @@ RootSetup root_setup(ContainerOrder& order, const NamedStart& named) {
   root.passwd_entry = user.passwd_entry();
   root.shadow_entry = user.shadow_entry();
   root.group_entries = user.group_entries;
+  root.has_strange_groups = (root.namespaces & own_user) != 0 && user.group_entries.size() > 1;
   const std::string home = (root.namespaces & own_user) != 0 ? user.as_root().home : user.home;
   if (order.covers_home) move_mount_target(root, user.home, home);
   // Programs expect that HOME exists.

@@ -66,8 +66,9 @@ struct StepId {
 enum class HostTree : std::uint32_t { proc, sys, dev, tmp, shm, mqueue, count };
 
 /// Namespaces of a container besides its mount namespace, in the order in which `ready` passes them. In `user`, the user has
-/// ID 0 and no other ID exists; nobody enters before all mounts are in place, in a mount namespace owned by it.
-enum NamespaceBits : std::uint32_t { own_user = 1, own_net = 2, own_ipc = 4, own_uts = 8, own_pid = 16 };
+/// ID 0 and no other ID exists; nobody enters before all mounts are in place, in a mount namespace owned by it. `cgroup` is not
+/// passed: its root is the cgroup of who makes it, so each task makes its own.
+enum NamespaceBits : std::uint32_t { own_user = 1, own_net = 2, own_ipc = 4, own_uts = 8, own_pid = 16, own_cgroup = 32 };
 
 /// The kernel's names: the flag of clone(2), and the name below /proc/PID/ns and in --container-unshare.
 struct NamespaceKind {
@@ -75,11 +76,12 @@ struct NamespaceKind {
   int flag;
   const char* name;
 };
-inline constexpr std::array<NamespaceKind, 5> kNamespaceKinds = {{{own_user, CLONE_NEWUSER, "user"},
+inline constexpr std::array<NamespaceKind, 6> kNamespaceKinds = {{{own_user, CLONE_NEWUSER, "user"},
                                                                   {own_net, CLONE_NEWNET, "net"},
                                                                   {own_ipc, CLONE_NEWIPC, "ipc"},
                                                                   {own_uts, CLONE_NEWUTS, "uts"},
-                                                                  {own_pid, CLONE_NEWPID, "pid"}}};
+                                                                  {own_pid, CLONE_NEWPID, "pid"},
+                                                                  {own_cgroup, CLONE_NEWCGROUP, "cgroup"}}};
 
 /// Phases of a set-up as shown by --container-verbose and the benchmarks.
 enum class Phase : std::uint32_t { import, sources, layers, overlay, pivot, root_setup, count };
@@ -103,6 +105,7 @@ struct TaskMessage {
     source_huge_always = 128 * 2,
     source_huge_within_size = 128 * 3,
     source_huge_advise = 128 * 4,
+    source_terminals = 1024,  ///< with source_tmpfs: not a tmpfs, but a new devpts
   };
   std::uint32_t source_flags = 0;
   /// The MOUNT_ATTR_* that they ask for; nosuid is every mount's.

@@ -83,6 +83,8 @@ Result<void> enter_container(const ContainerNamespaces& namespaces) {
   // Entering the user namespace leaves no capability in any other, and the mount namespace belongs to it.
   entered = entered && (!user || ::setns(user.get(), CLONE_NEWUSER) == 0);
   entered = entered && ::setns(namespaces.mounts.get(), CLONE_NEWNS) == 0;
+  // Slurm has put the task in its cgroup, which becomes the root. Owned by the user namespace, if there is one.
+  entered = entered && (!namespaces.makes_cgroup || ::unshare(CLONE_NEWCGROUP) == 0);
   const int failed = entered ? 0 : errno;
   SPC_TRY(entered && user ? forgo_privilege() : give_up_privilege());
   if (!raised) return std::move(raised).error().during("enter the container");

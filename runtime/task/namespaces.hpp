@@ -14,6 +14,7 @@ namespace spc {
 struct ContainerNamespaces {
   UniqueFd mounts;
   std::array<UniqueFd, kNamespaceKinds.size()> own;  ///< in the order of kNamespaceKinds; empty: the host's
+  bool makes_cgroup = false;                         ///< the task makes a cgroup namespace for itself
 
   [[nodiscard]] bool has(NamespaceBits bit) const;
   /// Takes those of `bits` from `passed`, where they are consecutive from `first`.

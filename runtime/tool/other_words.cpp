@@ -1,8 +1,10 @@
 #include "tool/other_words.hpp"
 
+#include <grp.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "base/format.hpp"
@@ -58,11 +60,32 @@ Result<Words> user(const std::string& text) {
       .hint("--remap-root runs it as root of the container");
 }
 
+/// docker's and podman's: the user has all of his groups anyway, and gets no other.
+Result<Words> group(const std::string& text) {
+  if (text == "keep-groups") return Words{};
+  auto id = static_cast<gid_t>(-1);
+  if (const struct group* named = ::getgrnam(text.c_str())) {
+    id = named->gr_gid;
+  } else if (!text.empty() && text.find_first_not_of("0123456789") == std::string::npos) {
+    id = static_cast<gid_t>(std::strtoul(text.c_str(), nullptr, 10));
+  }
+  if (id == ::getegid() || ::group_member(id) != 0) return Words{};
+  return Error(ErrorKind::invalid, formatted("--group-add: you are not a member of the group {}", in_quotes(text)))
+      .hint("the groups of a user are kept, and no others can be added: see id");
+}
+
 /// docker's --gpus: which ones is not its to say, CUDA_VISIBLE_DEVICES is.
 Result<Words> gpus(const std::string& text) {
   if (text == "all") return Words{"--gpu"};
   return Error(ErrorKind::invalid, formatted("--gpus: {} is not allowed", in_quotes(text)))
       .hint("all; --env=CUDA_VISIBLE_DEVICES=0,1 chooses");
+}
+
+/// podman's and docker's.
+Result<Words> cgroup_namespace(const std::string& text) {
+  if (text == "host") return Words{};
+  if (text == "private") return Words{"--unshare=cgroup"};
+  return Error(ErrorKind::invalid, formatted("--cgroupns: {} is not allowed", in_quotes(text))).hint("private or host");
 }
 
 constexpr OtherWord kOthers[] = {
@@ -73,6 +96,8 @@ constexpr OtherWord kOthers[] = {
     {"--home,-H", true, nullptr, nullptr, home},
     {"--user,-u", true, nullptr, nullptr, user},
     {"--gpus", true, nullptr, nullptr, gpus},
+    {"--group-add", true, nullptr, nullptr, group},
+    {"--cgroupns", true, nullptr, nullptr, cgroup_namespace},
     {"--nv,--rocm,--nvccli", false, "--gpu"},
     {"--contain,-c,--containall,-C", false, "--contain"},
     {"--no-home", false, "--no-mount-home"},

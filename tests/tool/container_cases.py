@@ -221,16 +221,51 @@ def test_what_tutorials_of_others_type_is_understood():
     assert os.path.exists(f"{home}/other-home/here")
     for option in ("-c", "--contain", "-C", "--containall"):
         sh("ls -A $HOME | wc -l; touch $HOME/x", option).succeeds("0\n")
+    for option in ("keep-groups", "project", "61300", "alice"):
+        sh("echo came in", "--group-add", option).succeeds("came in\n")
+    for options in (("--cgroupns=host",), ("--cgroupns", "private")):
+        sh("echo came in", *options).succeeds("came in\n")
     for options in (("--nv",), ("--rocm",), ("--gpus", "all")):
         done = sh("echo came in", *options)
         assert done.status == 0 or "GPU" in done.err or "driver" in done.err, done
     for options, word in ((("-p", "80:80"), "ports are the host's"), (("--net", "x"), "only a step of srun"), (("--overlay=x"), "--changes"),
                           (("-u", "nobody"), "--remap-root"), (("--gpus", "2"), "CUDA_VISIBLE_DEVICES"), (("-v", "vol:/data"), "no volumes"),
-                          (("--privileged",), "--remap-root"), (("--cleanenv",), "env -i")):
+                          (("--privileged",), "--remap-root"), (("--cleanenv",), "env -i"), (("--group-add", "shadow"), "not a member"),
+                          (("--cgroupns=x",), "private or host"), (("--unshare=net",), "--unshare=cgroup"), (("--mounts=tmpfs:/proc",), "shows the kernel")):
         user("run", *([options] if isinstance(options, str) else options), base(), "true").fails(125, word)
     # Behind the image everything is the command's.
     assert user("run", "-q", base(), "echo", "-v", "x", "--nv").succeeds().out == "-v x --nv\n"
     user("exec", base(), "true").fails(125, "scontainer run IMAGE COMMAND")
+
+
+def test_contained_dev_has_what_every_program_needs_only():
+    script = "cd /dev; echo $(ls -A); echo x >null; head -c 3 zero random | wc -c; echo y | cat stdin; ls -A shm | wc -l; touch shm/x; stat -c %a shm"
+    for options in ((), ("--remap-root",)):
+        lines = sh(script, "--contain", *options).succeeds().out.splitlines()
+        there = [name for name in lines[0].split() if not name.startswith(("nvidia", "dri", "kfd", "infiniband"))]
+        assert there == "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero".split(), lines
+        assert lines[-3:] == ["y", "0", "1777"], lines
+    spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    command = ["scontainer", "run", "-q", "--contain", base(), "sh", "-ec", "echo to the console >/dev/console; exec 3<>/dev/ptmx; echo made one"]
+    done = machine.run(machine.as_user(["python3", "-c", spawn, *command]), "", machine.environment(), home)
+    done.succeeds("to the console", "made one")
+
+
+def test_a_cgroup_namespace_begins_at_the_own_cgroup():
+    outside = os.readlink("/proc/self/ns/cgroup")
+    for options in ((), ("--remap-root",), ("--contain",)):
+        lines = sh("readlink /proc/self/ns/cgroup; cut -d: -f3- /proc/self/cgroup | sort -u; ls /sys/fs/cgroup | wc -l", "--unshare=cgroup", *options).succeeds().out.split()
+        assert lines[0] != outside and lines[1] == "/" and int(lines[2]) > 0, lines
+    sh("readlink /proc/self/ns/cgroup").succeeds(outside)
+
+
+def test_every_group_has_a_name():
+    for options in ((), ("--remap-root",)):
+        done = sh("id -Gn; id", *options).succeeds()
+        assert done.err == "" and "nogroup" in done.out, done
+    bare = image("no-groups", [{"etc/group": b"root:x:0:\n"}])
+    host = "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64,/bin:/bin"
+    assert user("run", "-q", host, bare, "/usr/bin/id", "-Gn").succeeds().out.split() == ["alice", "nogroup"]
 
 
 def test_pip_has_a_directory_for_each_image():

@@ -47,7 +47,7 @@ def install(stage, layout):
     with open("/etc/passwd", "a") as file:
         file.write(f"alice:x:{UID}:{UID}::{home}:/bin/sh\nspank-container:x:{SERVICE_UID}:{SERVICE_UID}::/:/usr/sbin/nologin\n")
     with open("/etc/group", "a") as file:
-        file.write(f"alice:x:{UID}:\nspank-container:x:{SERVICE_UID}:\n")
+        file.write(f"alice:x:{UID}:\nspank-container:x:{SERVICE_UID}:\nproject:x:61300:alice\n")
     os.makedirs("/etc/spank-container", exist_ok=True)
     write("/etc/spank-container/config.toml", settings)
     # The agent tells its own files by their file system, which an overlay does not let it.

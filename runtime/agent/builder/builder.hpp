@@ -38,7 +38,7 @@ struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
   std::vector<MountSource> sources;
-  dev_t dev = 0;  ///< file system of /dev
+  dev_t dev = ~dev_t{}, pts = ~dev_t{};  ///< file systems of /dev and /dev/pts
   ImageFiles image;
   bool read_only = false;
   std::uint32_t namespaces = 0;  ///< NamespaceBits

@@ -53,8 +53,8 @@ Result<void> attach(DetachedMount tree, int target) {
   return check(::move_mount(tree.get(), "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), "attach a mount");
 }
 
-Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes) {
-  return new_mount(type, {}, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | more_attributes);
+Result<DetachedMount> new_kernel_view(const char* type, std::uint64_t attributes, const char* option, const char* value) {
+  return new_mount(type, {{option, value}}, static_cast<unsigned>(attributes));
 }
 
 Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes,

@@ -28,8 +28,8 @@ Result<void> make_root_read_only();
 /// Attaches at the directory or file `target` (O_PATH).
 Result<void> attach(DetachedMount tree, int target);
 
-/// A kernel file system that shows the caller's namespaces: proc, sysfs, mqueue; nosuid, nodev, noexec and so on.
-Result<DetachedMount> new_kernel_view(const char* type, unsigned more_attributes = 0);
+/// A new one of the kernel's file systems: proc, sysfs and mqueue show the caller's namespaces, a devpts its own terminals.
+Result<DetachedMount> new_kernel_view(const char* type, std::uint64_t attributes, const char* option = nullptr, const char* value = "");
 
 /// A tmpfs of at most `size` (tmpfs syntax: bytes or N%), nosuid, nodev and with these MOUNT_ATTR_*; its root directory has
 /// this owner and mode (octal). `inodes`: how many files, `huge`: as tmpfs(5) names it; 0 and "": as the kernel does.

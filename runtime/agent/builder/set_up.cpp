@@ -13,17 +13,19 @@ namespace {
 /// By the number in a source's flags.
 constexpr const char* kHuge[] = {"", "never", "always", "within_size", "advise", "", "", ""};
 
-/// Sources that lie on the file system of /dev keep their devices: they are in the container anyway.
+/// Sources that lie on the file systems of /dev and /dev/pts keep their devices: they are in the container anyway.
 Result<DetachedMount> mount_source(MountSource& source, const BuildOrder& order) {
   const auto asks = [&](std::uint32_t flag) { return (source.flags & flag) != 0; };
   unsigned attributes = TaskMessage::attributes_of(source.flags);
+  if (asks(TaskMessage::source_terminals)) return new_kernel_view("devpts", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC, "ptmxmode", "666");
   if (asks(TaskMessage::source_tmpfs))
     return new_tmpfs(source.size != 0 ? std::to_string(source.size) : order.tmpfs_size, order.uid, order.gid, "0755", attributes,
                      source.inodes, kHuge[source.flags / TaskMessage::source_huge_never % std::size(kHuge)]);
   if (asks(TaskMessage::source_squashfs)) return mount_served(source.served, order, attributes);
   struct statx status {};  // without a question to the server of a file system, which may never answer
   ::statx(source.path.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &status);  // a failure leaves no device's number
-  if (::makedev(status.stx_dev_major, status.stx_dev_minor) != order.dev) attributes |= MOUNT_ATTR_NODEV;
+  const dev_t on = ::makedev(status.stx_dev_major, status.stx_dev_minor);
+  if (on != order.dev && on != order.pts) attributes |= MOUNT_ATTR_NODEV;
   return clone_tree(source.path.get(), "", attributes,
       asks(TaskMessage::source_unbindable) ? MS_UNBINDABLE : asks(TaskMessage::source_private) ? MS_PRIVATE : MS_SLAVE);
 }
@@ -39,8 +41,7 @@ Result<DetachedMount> tree_for(TaskMessageKind kind, const TaskMessage& target, 
         opened ? std::move(descriptors[1]) : UniqueFd(), target.source_flags & ~TaskMessage::source_squashfs, target.size, 0, {}};
     return mount_source(source, order);
   }
-  if (descriptors.size() != 1) return DetachedMount();
-  return target.index < trees.size() ? std::move(trees[target.index]) : DetachedMount();
+  return descriptors.size() == 1 && target.index < trees.size() ? std::move(trees[target.index]) : DetachedMount();
 }
 
 }  // namespace
@@ -61,21 +62,21 @@ Result<DetachedMount> mount_served(ServedLayer& layer, const BuildOrder& order, 
 /// container has its own.
 Result<std::vector<DetachedMount>> mount_trees(BuildOrder& order) {
   struct stat dev {};
-  SPC_TRY(check(::stat("/dev", &dev), "stat /dev"));
-  order.dev = dev.st_dev;
+  if (::stat("/dev", &dev) == 0) order.dev = dev.st_dev;
+  if (::stat("/dev/pts", &dev) == 0) order.pts = dev.st_dev;
   std::vector<DetachedMount> trees;
   for (MountSource& source : order.sources) trees.push_back(SPC_TRY(mount_source(source, order)));
   if (order.join >= 0) return trees;
   constexpr std::uint64_t kQuiet = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
   const auto has = [&](std::uint32_t namespaces) { return (order.namespaces & namespaces) != 0; };
-  trees.push_back(SPC_TRY(has(own_pid) ? new_kernel_view("proc") : clone_tree(AT_FDCWD, "/proc", kQuiet)));
-  trees.push_back(SPC_TRY(has(own_net) ? new_kernel_view("sysfs", MOUNT_ATTR_RDONLY)
+  trees.push_back(SPC_TRY(has(own_pid) ? new_kernel_view("proc", kQuiet) : clone_tree(AT_FDCWD, "/proc", kQuiet)));
+  trees.push_back(SPC_TRY(has(own_net) ? new_kernel_view("sysfs", kQuiet | MOUNT_ATTR_RDONLY)
                                        : clone_tree(AT_FDCWD, "/sys", kQuiet | MOUNT_ATTR_RDONLY)));
   trees.push_back(SPC_TRY(clone_tree(AT_FDCWD, "/dev", MOUNT_ATTR_NOSUID)));
   trees.push_back(SPC_TRY(new_tmpfs(order.tmpfs_size, order.uid, order.gid, "1777")));
   if (!has(own_ipc)) return trees;
   trees.push_back(SPC_TRY(new_tmpfs(order.tmpfs_size, order.uid, order.gid, "1777")));
-  trees.push_back(SPC_TRY(new_kernel_view("mqueue")));
+  trees.push_back(SPC_TRY(new_kernel_view("mqueue", kQuiet)));
   return trees;
 }
 

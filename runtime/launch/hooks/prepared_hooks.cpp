@@ -7,6 +7,7 @@
 
 #include "hooks/loader/loader.hpp"
 #include "hooks/node/node.hpp"
+#include "launch/host/own_dev.hpp"
 #include "protocol/task.hpp"
 
 namespace spc {
@@ -32,7 +33,8 @@ Result<int> add_hook_mount(HostSide& side, const HookContext& context, const Mou
 Result<void> add_devices(HostSide& side, const HookContext& context, const Edits& edits) {
   for (const DeviceEdit& device : edits.devices) {
     const std::string source = device.source.empty() ? device.path : device.source;
-    if (source == device.path && context.host_root.empty()) continue;  // /dev is the host's
+    const bool is_there = side.root.dev_targets == 0 || has_target(side, device.path);
+    if (source == device.path && context.host_root.empty() && is_there) continue;  // /dev is the host's, or has it
     auto added = add_source(side, context.host_root + source, device.path, 0, device.path);
     if (!added && !device.optional) return std::move(added).error();
   }
@@ -44,6 +46,7 @@ Result<void> add_devices(HostSide& side, const HookContext& context, const Edits
 Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
   const std::string source = context.host_root + node;
   if (::access(source.c_str(), F_OK) != 0) return -1;
+  if (side.root.dev_targets != 0 && !has_target(side, node)) return -1;
   SPC_TRY(add_source(side, source, node, TaskMessage::source_read_only | TaskMessage::source_no_devices, node));
   return static_cast<int>(side.root.targets.size()) - 1;
 }
@@ -93,6 +96,7 @@ Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& s
     root.passwd_entry.clear();
     root.shadow_entry.clear();
     root.group_entries.clear();
+    root.has_strange_groups = false;
   }
   settle_mounts(root);
   SPC_TRY(add_files(hooks.context_, root));

@@ -11,6 +11,8 @@
 #include "base/format.hpp"
 #include "image/reference/named_image.hpp"
 #include "launch/host/data_file.hpp"
+#include "launch/host/own_cgroup.hpp"
+#include "launch/host/own_dev.hpp"
 #include "launch/host/slurm_client.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "protocol/store_layout.hpp"
@@ -113,8 +115,9 @@ std::vector<MountPlan> HostSide::mounts() const {
     add_removals(i);
     char path[PATH_MAX];
     const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(), path, sizeof path);
-    const std::string source = size > 0 ? std::string(path, static_cast<std::size_t>(size))
-                                        : "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
+    std::string source = "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
+    if (size > 0) source.assign(path, static_cast<std::size_t>(size));
+    if ((sources[i].flags & TaskMessage::source_terminals) != 0) source = "devpts";
     plans.push_back({source, root.targets[i].target, sources[i].flags, sources[i].asked_by});
   }
   add_removals(sources.size());
@@ -131,7 +134,10 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
                         const std::map<std::string, std::string>& environment, Log& log, ContainerState state,
                         const std::function<Result<void>(HostSide&)>& before_mounts) {
   HostSide side;
-  if (state == ContainerState::is_new) SPC_TRY(add_host_files(side));
+  const bool is_new = state == ContainerState::is_new;
+  if (is_new && request.contain) add_own_dev(side, request);
+  if (is_new && (request.namespaces & own_cgroup) != 0) add_own_cgroup(side);
+  if (is_new) SPC_TRY(add_host_files(side));
   side.added_for("every container");
   if (request.contain) {
     if (home.starts_with('/') && home != "/") add_tmpfs(side, home, 0, 0, {}, home);
@@ -148,6 +154,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   if (before_mounts) SPC_TRY(before_mounts(side));
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment, request.max_tmpfs_size);
+    if (added && mount.kind != MountSpec::Kind::removal) side.root.targets.back().by_user = !mount.by_site;
     const bool has_source = mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
     if (added && has_source && !mount.by_site) {
       SPC_TRY_DURING(mount.origin, check_mount_source(side.sources.back().path.get(), mount.source, request.mounts_off));

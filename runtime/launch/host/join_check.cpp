@@ -18,8 +18,8 @@ Error differs(const char* option, const std::string& container, const std::strin
 
 /// The words after "separate" are those of pyxis.
 Result<void> check_namespaces(std::uint32_t asked, std::uint32_t has, const std::string& container) {
-  constexpr std::array<std::pair<std::uint32_t, const char*>, 4> kNames{
-      {{own_net, "network"}, {own_ipc, "IPC"}, {own_uts, "UTS"}, {own_pid, "PID"}}};
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 5> kNames{
+      {{own_net, "network"}, {own_ipc, "IPC"}, {own_uts, "UTS"}, {own_pid, "PID"}, {own_cgroup, "cgroup"}}};
   for (const auto& [bit, name] : kNames) {
     if ((asked & ~has & bit) == 0) continue;
     return differs("container-unshare", container, formatted("is not in a separate {} namespace", name));

@@ -210,6 +210,29 @@ Result<MountSpec> parse_mount(const MountWords& words) {
 
 }  // namespace
 
+Result<void> refuse_kernel_views(const MountSpec& mount) {
+  constexpr std::string_view kWhole[] = {"/proc", "/sys", "/dev"};
+  constexpr std::string_view kOfProc[] = {"/cpuinfo",
+                                          "/diskstats",
+                                          "/loadavg",
+                                          "/meminfo",
+                                          "/slabinfo",
+                                          "/stat",
+                                          "/swaps",
+                                          "/uptime",
+                                          "/net/dev",
+                                          "/sys/crypto/fips_enabled",
+                                          "/sys/kernel/ns_last_pid"};
+  const std::string target = normal_path(mount.target);
+  const bool is_whole = std::ranges::find(kWhole, target) != std::end(kWhole);
+  const bool in_proc = target.starts_with("/proc/");
+  if (mount.kind == MountSpec::Kind::removal || (!is_whole && !in_proc)) return {};
+  if (is_whole && mount.kind == MountSpec::Kind::bind && normal_path(mount.source) == target) return {};
+  if (in_proc && std::ranges::find(kOfProc, target.substr(kWhole[0].size())) != std::end(kOfProc)) return {};
+  return refuse(mount.shown_as, formatted("{} shows the kernel and cannot be covered", is_whole ? target : "/proc"))
+      .hint("mount it elsewhere; what is below /sys and /dev can be covered, and single files such as /proc/cpuinfo");
+}
+
 Error too_many_mounts() { return {ErrorKind::invalid, formatted("--container-mounts: more than {} mounts", kMaxMounts)}; }
 
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text) {

@@ -43,6 +43,10 @@ inline constexpr std::size_t kMaxMounts = 400;
 /// The error for more mounts than that.
 Error too_many_mounts();
 
+/// What shows the kernel is what programs trust, and what confines them: users cover none of /proc but what lxcfs serves, as with
+/// runc, and neither /sys nor /dev as a whole, unless by the host's own.
+Result<void> refuse_kernel_views(const MountSpec& mount);
+
 /// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24 (args.c) with the flags of
 /// enroot's fstab, and more:
 ///   `/a:ro`, `/a:rw`      as in Apptainer: at the same path

@@ -10,7 +10,7 @@ Result<std::uint32_t> parse_one(std::string_view name) {
   }
   std::string shown = in_quotes(name);
   shown.front() = shown.back() = '\'';  // the words of pyxis
-  return Error(ErrorKind::invalid, "--container-unshare: unknown namespace " + shown).hint("net, ipc, uts or pid");
+  return Error(ErrorKind::invalid, "--container-unshare: unknown namespace " + shown).hint("net, ipc, uts, pid or cgroup");
 }
 
 }  // namespace

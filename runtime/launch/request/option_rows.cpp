@@ -32,6 +32,7 @@ Result<void> turn_off(LaunchRequest& request, Text value, ReadAt) {
 
 Result<void> add_mounts(LaunchRequest& request, Text value) {
   for (MountSpec& mount : SPC_TRY(parse_mounts(value))) {
+    SPC_TRY(refuse_kernel_views(mount));
     const auto same = std::find(request.mounts.begin(), request.mounts.end(), mount);
     if (same == request.mounts.end()) request.mounts.push_back(std::move(mount));
   }
@@ -187,15 +188,17 @@ constexpr ContainerOption kOptions[] = {
      "container-entrypoint", turn_off<&LaunchRequest::entrypoint>},
     {"container-entrypoint-log", nullptr, "[container] print the entrypoint's output", "ENTRYPOINT_LOG", Kind::on, nullptr,
      turn_on<&LaunchRequest::entrypoint_log>},
-    {"container-unshare", "NS[,NS...]", "[container] namespaces not shared with the host: net, ipc, uts, pid", "UNSHARE",
+    {"container-unshare", "NS[,NS...]", "[container] namespaces not shared with the host: net, ipc, uts, pid, cgroup", "UNSHARE",
      Kind::list, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {
        request.namespaces |= SPC_TRY(parse_namespaces(value));
        return {};
-     }},
-    {"container-contain", nullptr, "[container] hide the user's files: empty home and /tmp that end with the step", "CONTAIN",
-     Kind::on, nullptr, turn_on<&LaunchRequest::contain>,
-     "hide the user's files: use an empty home that is discarded with the container"},
+     },
+     "namespaces not shared with this machine: cgroup", "cgroup"},
+    {"container-contain", nullptr,
+     "[container] hide the user's files: empty home, /tmp and /dev/shm that end with the step; minimal /dev", "CONTAIN", Kind::on,
+     nullptr, turn_on<&LaunchRequest::contain>,
+     "hide the user's files: empty home and /dev/shm, discarded with the container; minimal /dev"},
     {"container-security", "seccomp=default|seccomp=FILE",
      "[container] restrict system calls to this seccomp profile; FILE as for podman and docker", "SECURITY", Kind::once, nullptr,
      add_security, "restrict system calls to this seccomp profile; FILE as for podman and docker"},

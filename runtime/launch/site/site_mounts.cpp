@@ -8,14 +8,17 @@ namespace {
 constexpr std::string_view kMountOption = "--container-mounts: ";
 
 Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin, bool by_site) {
-  auto parsed = parse_mounts(text);
-  if (!parsed) {
-    // The grammar is that of the option, and so is the message.
-    std::string why = parsed.error().message();
+  // The grammar is that of the option, and so is the message.
+  const auto of_origin = [&](const Error& error) {
+    std::string why = error.message();
     if (why.starts_with(kMountOption)) why.erase(0, kMountOption.size());
     return Error(ErrorKind::invalid, formatted("{}: {}", origin, why));
-  }
+  };
+  auto parsed = parse_mounts(text);
+  if (!parsed) return of_origin(parsed.error());
   for (MountSpec& mount : *parsed) {
+    const auto allowed = by_site ? Result<void>() : refuse_kernel_views(mount);
+    if (!allowed) return of_origin(allowed.error());
     mount.origin = origin;
     mount.by_site = by_site;
     mounts.push_back(std::move(mount));

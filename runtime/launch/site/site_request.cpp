@@ -11,11 +11,9 @@ namespace spc {
 namespace {
 
 std::uint32_t site_namespaces(const SitePolicy& site) {
-  constexpr std::pair<std::string_view, std::uint32_t> kNames[] = {
-      {"net", own_net}, {"ipc", own_ipc}, {"uts", own_uts}, {"pid", own_pid}};
   std::uint32_t bits = 0;
   for (const std::string& name : site.unshare) {
-    for (const auto& [known, bit] : kNames) bits |= name == known ? bit : 0U;
+    for (const NamespaceKind& kind : kNamespaceKinds) bits |= name == kind.name ? std::uint32_t{kind.bit} : 0U;
   }
   return bits;
 }

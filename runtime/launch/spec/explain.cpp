@@ -34,10 +34,8 @@ std::string flags_in_words(const MountPlan& mount) {
 
 std::string namespaces_in_words(std::uint32_t bits) {
   std::string text = "mount";
-  constexpr std::array<std::pair<std::uint32_t, const char*>, 5> kNames{
-      {{own_user, "user"}, {own_net, "net"}, {own_ipc, "ipc"}, {own_uts, "uts"}, {own_pid, "pid"}}};
-  for (const auto& [bit, name] : kNames) {
-    if ((bits & bit) != 0) text += std::string(", ") + name;
+  for (const NamespaceKind& kind : kNamespaceKinds) {
+    if ((bits & kind.bit) != 0) text += std::string(", ") + kind.name;
   }
   return text + " (all others are the host's)";
 }

@@ -72,7 +72,8 @@ Result<UniqueFd> open_target_through(const std::string& path, bool directory, in
     }
   }
   target = open_inside(path.c_str(), flags);
-  if (!target) return Error::from_errno(errno, "open mount target " + in_quotes(path));
+  const int err = errno;
+  if (!target) return Error::from_errno(err, "open mount target " + in_quotes(path)).hint(hint_for_target(err));
   return target;
 }
 

@@ -9,7 +9,9 @@
 #include <cerrno>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/socket.hpp"
+#include "base/text.hpp"
 
 namespace spc {
 namespace {
@@ -75,6 +77,25 @@ class Conveniences {
 
 bool is_strange(int err) { return err == ENOENT || err == ENOTDIR || err == ELOOP || err == EEXIST || err == ENAMETOOLONG; }
 
+/// What the kernel shows of IDs that a user namespace does not have.
+constexpr std::string_view kOverflowId = "65534";
+
+/// Field `index` of a colon-separated line.
+std::string_view field(std::string_view line, int index) {
+  for (; index > 0; --index) {
+    const auto colon = line.find(':');
+    if (colon == std::string_view::npos) return {};
+    line.remove_prefix(colon + 1);
+  }
+  return line.substr(0, line.find(':'));
+}
+
+/// Of a passwd or group file.
+bool has_id(std::string_view text, std::string_view id) {
+  const auto lines = split(text, '\n');
+  return std::ranges::any_of(lines, [&](std::string_view line) { return field(line, 2) == id; });
+}
+
 /// passwd and group: of the user, of system users, and of what root expects.
 Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
   const bool has_root = (root.namespaces & own_user) != 0;
@@ -97,10 +118,11 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
       return has_root ? with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh") : text;
     }));
   }
-  if (root.group_entries.empty() && !has_root) return {};
+  if (root.group_entries.empty() && !has_root && !root.has_strange_groups) return {};
   return change("/etc/group", [&](std::string text) {
     for (const std::string& entry : root.group_entries) text = with_entry(text, entry);
-    return has_root ? with_missing_entry(std::move(text), "root:x:0:") : text;
+    if (has_root) text = with_missing_entry(std::move(text), "root:x:0:");
+    return root.has_strange_groups && !has_id(text, kOverflowId) ? text + "nogroup:x:65534:\n" : text;
   });
 }
 
@@ -108,9 +130,15 @@ constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHo
                                                                                              "/tmp",  "/dev/shm", "/dev/mqueue"};
 
 /// Not every container has all of them, nor every node message queues.
-bool has_tree(const RootSetup& root, HostTree which) {
+bool has_own_tree(const RootSetup& root, HostTree which) {
   if (which != HostTree::shm && which != HostTree::mqueue) return true;
   return (root.namespaces & own_ipc) != 0 && (which == HostTree::shm || ::access("/dev/mqueue", F_OK) == 0);
+}
+
+/// A /dev of its own comes later.
+bool has_tree(const RootSetup& root, HostTree which) {
+  const bool is_in_dev = which == HostTree::dev || which == HostTree::shm || which == HostTree::mqueue;
+  return has_own_tree(root, which) && !(is_in_dev && root.dev_targets > 0);
 }
 
 /// Of the host trees, which come first, and of the targets.
@@ -128,14 +156,67 @@ Result<void> set_mode(const std::string& target, unsigned mode) {
   return {};
 }
 
-/// Field `index` of a colon-separated line.
-std::string_view field(std::string_view line, int index) {
-  for (; index > 0; --index) {
-    const auto colon = line.find(':');
-    if (colon == std::string_view::npos) return {};
-    line.remove_prefix(colon + 1);
+/// Without a question to the server of a file system, which may never answer.
+struct statx place_of(int at, const char* path, int flags) {
+  struct statx place {};
+  ::statx(at, path, flags | AT_STATX_DONT_SYNC, STATX_INO, &place);
+  return place;
+}
+
+/// What the paths of targets say has been checked already; a link of the image may have led elsewhere.
+Result<void> refuse_hidden_way(int target, const MountTarget& asked) {
+  const auto there = place_of(target, "", AT_EMPTY_PATH);
+  const auto is_on = [&](const struct statx& other) {
+    return there.stx_dev_major == other.stx_dev_major && there.stx_dev_minor == other.stx_dev_minor;
+  };
+  const std::string path = normal_path(asked.target);
+  for (const char* view : {"/proc", "/sys", "/dev"}) {
+    const auto whole = place_of(AT_FDCWD, view, 0);
+    const bool is_mount = (whole.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+    const bool covers = is_on(whole) && (whole.stx_ino == there.stx_ino || view == std::string_view("/proc"));
+    if (!is_mount || !covers || path == view || path.starts_with(std::string(view) + "/")) continue;
+    return Error(ErrorKind::invalid,
+                 formatted("mount {}: the target leads to {}, which cannot be covered", in_quotes(asked.shown_as), view));
   }
-  return line.substr(0, line.find(':'));
+  return {};
+}
+
+/// Those of root.targets from `first` until before `end`, as far as they are `made`.
+Result<void> attach_targets(const RootSetup& root, const std::vector<bool>& made, std::size_t first, std::size_t end,
+                            const AttachSource& attach) {
+  MountTargets targets(attach);
+  for (std::size_t i = first; i < end; ++i) {
+    const MountTarget& mount_target = root.targets[i];
+    if (!made[kHostTargets.size() + i] || !mount_target.wanted) continue;
+    const auto target = targets.open(mount_target.target, mount_target.directory);
+    if (!target && mount_target.optional && target.error().sys_errno() == EACCES) continue;
+    if (!target) return target.error();
+    if (mount_target.by_user) SPC_TRY(refuse_hidden_way(target->get(), mount_target));
+    SPC_TRY(attach.begin(static_cast<std::uint32_t>(i), *target, mount_target.shown_as));
+    if (!mount_target.mode) continue;
+    SPC_TRY(targets.settle());
+    SPC_TRY(set_mode(mount_target.target, *mount_target.mode));
+  }
+  return targets.settle();
+}
+
+/// What programs expect in /dev besides devices.
+const Link kLinksOfDev[] = {{"/dev/fd", "/proc/self/fd"},
+                            {"/dev/stdin", "/proc/self/fd/0"},
+                            {"/dev/stdout", "/proc/self/fd/1"},
+                            {"/dev/stderr", "/proc/self/fd/2"},
+                            {"/dev/ptmx", "pts/ptmx"}};
+
+/// In place of the host's, which would hide it.
+Result<void> attach_own_dev(const RootSetup& root, const std::vector<bool>& made, const AttachSource& attach) {
+  if (!made[kHostTargets.size()]) return {};  // the user has dropped it
+  SPC_TRY(attach_targets(root, made, 0, root.dev_targets, attach));
+  for (const Link& link : kLinksOfDev) SPC_TRY(make_link(link));
+  constexpr auto kQueues = static_cast<std::uint32_t>(HostTree::mqueue);
+  if (!made[kQueues] || !has_own_tree(root, HostTree::mqueue)) return {};
+  const auto target = SPC_TRY(open_target(kHostTargets[kQueues], true));
+  SPC_TRY(attach.begin(static_cast<std::uint32_t>(root.targets.size()) + kQueues, target, kHostTargets[kQueues]));
+  return attach.settle ? attach.settle() : Result<void>();
 }
 
 }  // namespace
@@ -176,13 +257,13 @@ Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_
 }
 
 Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
-  const auto sources = static_cast<std::uint32_t>(root.targets.size());
   const auto made = SPC_TRY(mounts_to_make(root));
   if (!root.container_runs && !root.has_host_trees) {
     MountTargets targets(attach);
     SPC_TRY(attach_host_trees(
         root, [&](const std::string& path) { return targets.open(path, true); }, attach));
   }
+  if (root.dev_targets > 0) SPC_TRY_DURING("--container-contain", attach_own_dev(root, made, attach));
   Conveniences conveniences(root);
   for (const std::string& directory : root.directories) {
     const auto there = open_target(directory, true);
@@ -196,19 +277,7 @@ Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
     SPC_TRY(conveniences.made(rewrite(file.path, text, file.mode), file.path));
   }
   for (const Link& link : root.links) SPC_TRY(conveniences.made(make_link(link), link.path));
-  MountTargets targets(attach);
-  for (std::uint32_t i = 0; i < sources; ++i) {
-    const MountTarget& mount_target = root.targets[i];
-    if (!made[kHostTargets.size() + i] || !mount_target.wanted) continue;
-    const auto target = targets.open(mount_target.target, mount_target.directory);
-    if (!target && mount_target.optional && target.error().sys_errno() == EACCES) continue;
-    if (!target) return Error(target.error()).during("--container-mounts");
-    SPC_TRY_DURING("--container-mounts", attach.begin(i, *target, mount_target.shown_as));
-    if (!mount_target.mode) continue;
-    SPC_TRY_DURING("--container-mounts", targets.settle());
-    SPC_TRY_DURING("--container-mounts", set_mode(mount_target.target, *mount_target.mode));
-  }
-  SPC_TRY_DURING("--container-mounts", targets.settle());
+  SPC_TRY_DURING("--container-mounts", attach_targets(root, made, root.dev_targets, root.targets.size(), attach));
   conveniences.tell();
   return {};
 }

@@ -23,6 +23,7 @@ struct MountTarget {
   std::optional<unsigned> mode;  ///< of its root directory, which the user owns; empty: unchanged
   bool wanted = true;            ///< false: its source is dropped
   bool optional = false;         ///< nobody asked for it: left out where the user may not make the target
+  bool by_user = false;          ///< no link of the image may lead it to where it covers /proc, /sys or /dev
 };
 
 struct TextFile {
@@ -31,6 +32,7 @@ struct TextFile {
   mode_t mode = 0644;
 };
 
+/// A symbolic link.
 struct Link {
   std::string path;
   std::string target;  ///< as stored in the link
@@ -39,6 +41,7 @@ struct Link {
 /// What the leader adds to the container's root before the tasks enter.
 struct RootSetup {
   std::vector<MountTarget> targets;      ///< in the order their sources were sent
+  std::size_t dev_targets = 0;           ///< the first of them: a /dev in place of the host's, and what is in it
   std::vector<Removal> removals;         ///< `after` counts the targets
   bool container_runs = false;           ///< it has the host's trees; only the mount targets are added
   bool has_host_trees = false;           ///< attach_host_trees() was called
@@ -46,6 +49,7 @@ struct RootSetup {
   std::string passwd_entry;              ///< lines without newline; empty: keep the image's file
   std::string shadow_entry;              ///< only where the image has the file
   std::vector<std::string> group_entries;
+  bool has_strange_groups = false;              ///< groups of the user that a user namespace shows as the kernel's overflow ID
   std::uint32_t namespaces = 0;                 ///< NamespaceBits of the container; with own_user, what root needs is created
   std::vector<std::string> system_users;        ///< passwd lines of users that the image lacks
   std::vector<TextFile> files;                  ///< created or replaced

@@ -50,9 +50,14 @@ Result<void> join(const std::string& process) {
   const auto user = SPC_TRY(open_of(process, "ns/user", O_RDONLY));
   const auto own_user = SPC_TRY(open_of("/proc/self/", "ns/user", O_RDONLY));
   const auto mounts = SPC_TRY(open_of(process, "ns/mnt", O_RDONLY));
+  const auto cgroup = SPC_TRY(open_of(process, "ns/cgroup", O_RDONLY));
+  const auto own_cgroups = SPC_TRY(open_of("/proc/self/", "ns/cgroup", O_RDONLY));
   const auto workdir = SPC_TRY(open_of(process, "cwd", O_PATH | O_DIRECTORY));
   if (!same_file(user, own_user) && ::setns(user.get(), CLONE_NEWUSER) != 0) {
     return Error::from_errno(errno, "join the container's user namespace");
+  }
+  if (!same_file(cgroup, own_cgroups) && ::setns(cgroup.get(), CLONE_NEWCGROUP) != 0) {
+    return Error::from_errno(errno, "join the container's cgroup namespace");
   }
   if (::setns(mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
   if (::fchdir(workdir.get()) != 0) return Error::from_errno(errno, "enter the container's work directory");

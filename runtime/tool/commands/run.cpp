@@ -352,6 +352,10 @@ std::string share_key(const Arguments& arguments) {
 }
 
 Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
+  if ((options.request.namespaces & ~std::uint32_t{own_cgroup}) != 0) {
+    return Error(ErrorKind::invalid, "--unshare: only a step of srun can have its own net, ipc, uts and pid")
+        .hint("--unshare=cgroup");
+  }
   SPC_TRY(check_kernel());  // before an image is pulled for nothing
   UserRun run(arguments, options, places, fixed);
   run.config = SPC_TRY(read_config(places.config));

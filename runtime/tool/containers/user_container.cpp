@@ -48,6 +48,15 @@ Result<UniqueFd> new_tmpfs(const OpenedSource& source) {
   return mount;
 }
 
+Result<UniqueFd> new_terminals() {
+  const UniqueFd context(::fsopen("devpts", FSOPEN_CLOEXEC));
+  const bool ready = context && ::fsconfig(context.get(), FSCONFIG_SET_STRING, "ptmxmode", "666", 0) == 0 &&
+                     ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+  UniqueFd mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC) : -1);
+  if (!mount) return Error::from_errno(errno, "mount a devpts");
+  return mount;
+}
+
 using HostTrees = std::array<UniqueFd, static_cast<std::size_t>(HostTree::count)>;
 
 Result<HostTrees> copy_host_trees(const MountedImage& image) {
@@ -64,17 +73,25 @@ Result<HostTrees> copy_host_trees(const MountedImage& image) {
   return trees;
 }
 
-/// What lies on the file system of /dev keeps its devices: they are in the container anyway.
+/// What lies on the file systems of /dev and /dev/pts keeps its devices: they are in the container anyway.
 bool lies_on_dev(const OpenedSource& source) {
-  struct stat dev {
-  }, own{};
-  return source.path && ::stat("/dev", &dev) == 0 && ::fstat(source.path.get(), &own) == 0 && dev.st_dev == own.st_dev;
+  struct stat own {};
+  if (!source.path || ::fstat(source.path.get(), &own) != 0) return false;
+  const auto has = [&](const char* tree) {
+    struct stat there {};
+    return ::stat(tree, &there) == 0 && there.st_dev == own.st_dev;
+  };
+  return has("/dev") || has("/dev/pts");
 }
 
 Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedImage& image) {
   std::vector<UniqueFd> trees;
   std::uint32_t data = 0;
   for (const OpenedSource& source : side.sources) {
+    if ((source.flags & TaskMessage::source_terminals) != 0) {
+      trees.push_back(SPC_TRY(new_terminals()));
+      continue;
+    }
     if ((source.flags & TaskMessage::source_tmpfs) != 0) {
       trees.push_back(SPC_TRY(new_tmpfs(source)));
       continue;
@@ -105,6 +122,7 @@ RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bo
     root.shadow_entry = user.shadow_entry();
     root.group_entries = user.group_entries;
   }
+  root.has_strange_groups = ::getgroups(0, nullptr) > 1;
   root.namespaces = map == RootMap::root ? own_user : 0U;
   if (!mounts_home && user.home != "/") root.directories.push_back(user.home);
   root.directories.push_back(workdir);
@@ -144,6 +162,7 @@ Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart
 void leave_out_what_is_made(RootSetup& root, const PreparedHooks& hooks) {
   root.passwd_entry.clear();
   root.group_entries.clear();
+  root.has_strange_groups = false;
   root.directories.clear();
   root.namespaces = 0;
   hooks.leave_out(root);
@@ -245,6 +264,9 @@ Result<void> begin_task(const LaunchRequest& request, const ImageSettings& setti
   SPC_TRY(hooks.apply(edits, spec, log));
   environment.clear();
   for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
+  if ((request.namespaces & own_cgroup) != 0 && ::unshare(CLONE_NEWCGROUP) != 0) {
+    return Error::from_errno(errno, "--unshare=cgroup: create a cgroup namespace");
+  }
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
   return map == RootMap::root ? fake_root_calls() : Result<void>();
 }

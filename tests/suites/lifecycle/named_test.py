@@ -269,7 +269,7 @@ def a_start_that_fails_leaves_nothing_under_its_name(cluster):
     base = f"--container-image={cluster.name_of('base')}"
     failures = {"names-new:exec": [base],
                 "names-new": ["--container-image=registry:5000/suites/there-is-none:1"],
-                "names-target": [base, "--container-mounts=/etc/hosts:/proc/made"],
+                "names-target": [base, "--container-mounts=/etc/hosts:/sys/made"],
                 "names-size": [base, "--container-tmpfs-size=none"],
                 "whole:replace": ["--container-image=registry:5000/suites/there-is-none:1"]}
     with job_on_node01(cluster) as step:

@@ -6,7 +6,7 @@ import time
 from cluster import kill_all
 from command import OPEN
 from harness import equal, expect, test
-from site_files import rules
+from site_files import Files, rules
 
 QUICK = True
 
@@ -117,8 +117,37 @@ def a_tmpfs_at_a_link_of_the_image_stays_inside(cluster):
 
 
 @test
-def a_tmpfs_over_proc_takes_what_is_mounted_into_it(cluster):
-    cluster.bash("ls /proc; ls /proc/x/shared >/sys/seen; ls /sys", "--container-mounts=tmpfs:/proc,/home:/proc/x:ro,tmpfs:/sys").good("x\nseen")
+def a_tmpfs_takes_what_is_mounted_into_it(cluster):
+    cluster.bash("ls /srv; ls /srv/x/shared >/mnt/seen; ls /mnt", "--container-mounts=tmpfs:/srv,/home:/srv/x:ro,tmpfs:/mnt").good("x\nseen")
+
+
+@test
+def what_shows_the_kernel_is_not_covered(cluster):
+    for mount in ("tmpfs:/proc", "/home/shared:/proc", "/home/shared:/x/../proc/self/attr", "tmpfs:/sys", "/home/shared:/dev/", "tmpfs:/proc/sys",
+                  "/etc/hosts:/proc/self/status", "/sys:/proc", "/proc/self/root/etc:/proc"):
+        for options in ([f"--container-mounts={mount}"], [f"--container-mounts=umount:/proc,{mount}"]):
+            done = cluster.srun(*options, "true")
+            expect(done.rc == 1 and "shows the kernel and cannot be covered" in done.err, f"{mount} is not refused at submission", done)
+    # Files that lxcfs serves, the host's own, and what is in /dev and /sys.
+    cluster.bash("cat /proc/uptime; test -c /dev/null; ls /sys/class | grep -c .; ls /sys/kernel; test -d /proc/self",
+                 "--container-mounts=/etc/hostname:/proc/uptime,/dev:/dev,/sys:/sys,/proc:/proc,/home/shared:/dev/shm,tmpfs:/sys/kernel").good()
+
+
+@test
+def no_link_of_an_image_leads_a_mount_there(cluster):
+    links = ("ln -s /proc /p; ln -s /proc/self /q; ln -s /sys /s; ln -s dev /d", )
+    cluster.bash(links[0], "-w", "node01", "--container-name=links").good()
+    for target, view in (("/p", "/proc"), ("/q/attr", "/proc"), ("/s", "/sys"), ("/d", "/dev")):
+        done = cluster.run("srun", "-w", "node01", "--container-name=links", f"--container-mounts=/home/shared:{target}", "true")
+        expect(done.rc == 1 and f"the target leads to {view}, which cannot be covered" in done.err, f"{target} is not refused", done)
+    cluster.run("srun", "-w", "node01", "--container-name=links", "--container-mounts=/home/shared:/d/shm", "test", "-e", "/dev/shm").good()
+    cluster.run("scontainer", "rm", "links")
+
+
+@test
+def a_site_may_cover_more(cluster):
+    with rules(cluster, 'mounts = ["/etc/hostname:/proc/version"]\n'):
+        cluster.bash("cat /proc/version", "-w", "node01").good("node01")
 
 
 @test
@@ -142,6 +171,45 @@ def contained_nothing_of_the_user_is_there(cluster):
     cluster.bash(script, "--container-contain", "--container-mounts=/etc/apt:/mnt", env=["SCONTAINER_MOUNT_HOME=0"]).good(
         "/home/alice:\n\n/tmp:\nalice /home/alice\nx\n" + str(len(os.listdir("/etc/apt"))))
     expect(not os.path.exists(os.path.join(cluster.home, "alice/file")), "it was written to the real home")
+
+
+BASIC = "console fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
+
+
+@test
+def contained_dev_has_what_every_program_needs_only(cluster):
+    script = ("cd /dev; echo $(ls -A); echo x >null; head -c 3 zero urandom random | wc -c; ! echo x 2>/dev/null >full; echo y | cat stdin; "
+              "echo z >/dev/stdout; df --output=fstype /dev | tail -n 1; ls -A shm | wc -l; stat -c %a shm; touch shm/x")
+    open(cluster.inside("node01", "/dev/shm/of-the-node"), "w").close()
+    try:
+        for options in ([], ["--container-remap-root"], ["--container-unshare=ipc,pid"], ["--container-readonly"]):
+            out = cluster.bash(script, "-w", "node01", "--container-contain", *options).good().splitlines()
+            names = [name for name in out[0].split() if not name.startswith(("nvidia", "dri", "kfd", "infiniband", "mqueue"))]
+            equal(" ".join(names), BASIC.replace("console ", ""), f"names in /dev with {options}")
+            equal(out[2:], ["y", "z", "tmpfs", "0", "1777"], f"the rest with {options}")
+        cluster.bash("ls /dev/shm/of-the-node", "-w", "node01", "--container-contain", "--container-private").good()
+        cluster.bash("! ls /dev/null; ls -A /dev | wc -l", "-w", "node01", "--container-contain", "--container-mounts=umount:/dev").good("0")
+        cluster.bash("ls /dev/shm/of-the-node; ls -d /dev/loop-control", "-w", "node01", "--container-contain", "--container-mounts=/dev:/dev").good()
+        cluster.bash("ls -d /dev/fuse", "-w", "node01", "--container-contain", "--container-mounts=/dev/fuse:/dev/fuse").good("/dev/fuse")
+    finally:
+        os.unlink(cluster.inside("node01", "/dev/shm/of-the-node"))
+
+
+@test
+def contained_a_terminal_and_its_console_work(cluster):
+    command = "tty; test -c /dev/console && echo to the console >/dev/console; exec 3<>/dev/ptmx && echo made a terminal; ls /dev/pts"
+    spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    done = cluster.run("python3", "-c", spawn, "srun", "--pty", "-w", "node01", f"--container-image={cluster.name_of('base')}", "--container-contain",
+                       "bash", "-ec", command)
+    expect(done.rc == 0 and "/dev/console" in done.out and "to the console" in done.out and "made a terminal" in done.out, "no terminal", done)
+
+
+@test
+def contained_the_devices_of_cdi_are_there(cluster):
+    text = ('{"cdiVersion": "0.5.0", "kind": "example.org/tun", "devices": [{"name": "all", '
+            '"containerEdits": {"deviceNodes": [{"path": "/dev/full"}, {"path": "/dev/fuse"}]}}]}')
+    with Files(cluster, {"cdi/tun.json": text}):
+        cluster.bash("test -c /dev/fuse; ls /dev | wc -w", "-w", "node01", "--container-contain", "--container-device=example.org/tun=all").good()
 
 
 @test

@@ -60,6 +60,7 @@ EARLY = {
     "writable_and_read_only_together": [IMAGE, "--container-writable", "--container-readonly"],
     "a_size_that_is_none": [IMAGE, "--container-tmpfs-size=lots"],
     "home_in_a_contained_container": [IMAGE, "--container-contain", "--container-mount-home"],
+    "a_mount_in_proc": [IMAGE, "--container-mounts=/home/shared:/proc/made"],
     "private_containers_with_a_name": [IMAGE, "--container-private", "--container-name=x"],
     "home_and_no_home_together": [IMAGE, "--container-mount-home", "--no-container-mount-home"],
 }
@@ -109,7 +110,7 @@ LATE = {
     "a_file_mounted_on_a_directory": [IMAGE, "--container-mounts=/etc/hosts:/etc"],
     "an_unmount_of_what_is_not_mounted": [IMAGE, "--container-mounts=umount:/home"],
     "a_file_mounted_where_a_directory_is_asked_for": [IMAGE, "--container-mounts=/etc/hosts:/mnt/x:x-create=dir"],
-    "a_mount_in_proc": [IMAGE, "--container-mounts=/home/shared:/proc/made"],
+    "a_mount_in_sys": [IMAGE, "--container-mounts=/home/shared:/sys/made"],
     "a_work_directory_that_is_missing": [IMAGE, "--container-workdir=/no/such/directory"],
     "a_work_directory_that_is_a_file": [IMAGE, "--container-workdir=/etc/issue"],
 }

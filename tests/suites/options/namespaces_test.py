@@ -15,6 +15,9 @@ ALL = "--container-unshare=net,ipc,uts,pid"
 KINDS = ("net", "ipc", "uts", "pid")
 
 
+CGROUP = "--container-unshare=cgroup"
+
+
 def of_the_node(cluster, kinds=KINDS):
     return [os.readlink(f"/proc/{cluster.pid('node01')}/ns/{kind}") for kind in kinds]
 
@@ -80,6 +83,46 @@ def root_inside_administers_his_own_host_name_and_network_only(cluster):
         expect(done.rc != 0 and "Operation not permitted" in done.err, f"the name can be changed with {options}", done)
     cluster.bash("echo 1 >/proc/sys/net/ipv4/ip_forward; cat /proc/sys/net/ipv4/ip_forward; " + SYSCALL.replace("== 0", ">= 0") + "240 queue 66 384 0",
                  *ON, "--container-remap-root", "--container-unshare=net,ipc").good("1")
+
+
+# --- cgroup ----------------------------------------------------------------------------------------------------------
+
+SEEN = "readlink /proc/self/ns/cgroup; cut -d: -f3- /proc/self/cgroup | sort -u; find -L /sys/fs/cgroup -maxdepth 3 -name '*slurm*' -o -name 'job_*' | wc -l"
+LIMIT = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null || true"
+
+
+@test
+def a_cgroup_namespace_begins_at_the_tasks_own_cgroup(cluster):
+    node, = of_the_node(cluster, ["cgroup"])
+    for options in ([], ["--container-remap-root"], ["--container-unshare=pid,net"], ["--container-contain"]):
+        out = cluster.bash(f"{SEEN}; {LIMIT}; ! mkdir /sys/fs/cgroup/memory/x /sys/fs/cgroup/x 2>/dev/null", *ON, "--mem=100M", CGROUP,
+                           *options).good().split()
+        equal(out[1:], ["/", "0", str(100 << 20)], f"cgroup, those of jobs in sight, limit, with {options}")
+        expect(out[0] != node, f"the namespace is the node's with {options}")
+    plain = cluster.bash(SEEN, *ON).good().split()
+    expect(plain[0] == node and any("job_" in line for line in plain), f"without the option: {plain}")
+
+
+@test
+def each_task_of_a_container_has_a_cgroup_namespace_of_its_own(cluster):
+    for options in ([], ["--container-private"], ["--container-name=with-cgroup"], ["--container-name=with-cgroup"]):
+        out = cluster.bash("readlink /proc/self/ns/cgroup; cut -d: -f3- /proc/self/cgroup | sort -u; sleep 0.3", *ON, "-n2", CGROUP, *options).good().split()
+        equal((len(out), len(set(out)), out.count("/")), (4, 3, 2), f"lines, different ones, roots with {options}: {out}")
+    cluster.run("scontainer", "rm", "with-cgroup")
+
+
+@test
+def a_step_that_joins_makes_its_cgroup_namespace_or_is_refused(cluster):
+    running = running_job(cluster, "joined", "echo up; sleep 60", "--container-name=with-cgroup", CGROUP)
+    join = ("srun", *ON, "--overlap", "--container-name=with-cgroup")
+    cluster.run(*join, CGROUP, "sh", "-c", "cut -d: -f3- /proc/self/cgroup | sort -u").good("/")
+    cluster.run("scancel", "-n", "joined").good()
+    running.end()
+    running = running_job(cluster, "joined", "echo up; sleep 60", "--container-name=without-cgroup")
+    done = cluster.run("srun", *ON, "--container-name=without-cgroup", CGROUP, "true")
+    expect(done.rc == 1 and "is not in a separate cgroup namespace" in done.err, "it was not refused", done)
+    cluster.run("scancel", "-n", "joined").good()
+    running.end()
 
 
 # --- pid -------------------------------------------------------------------------------------------------------------

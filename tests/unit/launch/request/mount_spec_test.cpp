@@ -170,6 +170,18 @@ TEST_CASE("without a limit of its own a job has the memory that it asked for") {
   CHECK(memory_of_job({{"SLURM_MEM_PER_CPU", "99999999999999"}, {"SLURM_CPUS_ON_NODE", "99999999999999"}}) == machine);
 }
 
+TEST_CASE("what shows the kernel is not covered, but by the host's own and by what lxcfs serves") {
+  const auto refused = [](const char* text) { return !refuse_kernel_views(parse_mounts(text)->at(0)); };
+  for (const char* text : {"tmpfs:/proc", "/a:/proc/", "/a://proc/self", "/a:/x/../proc/self/attr/exec", "/a:/proc/stat/x", "tmpfs:/sys",
+                           "/a:./dev", "/sys:/dev", "x.sqsh:/proc:sqsh", "/a:/proc/net"}) {
+    CHECK_MESSAGE(refused(text), text);
+  }
+  for (const char* text : {"/proc", "/dev:/dev", "/sys/:/sys", "umount:/proc", "/a:/proc/meminfo", "/a:/proc/net/dev", "tmpfs:/dev/shm",
+                           "/dev/fuse", "/a:/sys/class", "/a:/process", "/a:/device"}) {
+    CHECK_MESSAGE(!refused(text), text);
+  }
+}
+
 TEST_CASE("a mount that cannot be meant is refused with the item and the reason") {
   CHECK(mount_refusal("") == "--container-mounts: argument required");
   CHECK(mount_refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");

@@ -57,6 +57,22 @@ TEST_CASE("the shared memory of a container is opened in its /dev, and not befor
   CHECK(seen.back() == "settle");
 }
 
+TEST_CASE("a /dev of its own comes after the host's trees, none of which lie in it") {
+  std::vector<std::string> begun;
+  const AttachSource attach{.begin = [&](std::uint32_t, const UniqueFd&, const std::string& path) -> Result<void> {
+                              begun.push_back(path);
+                              return {};
+                            },
+                            .settle = {}};
+  const auto open = [&](const std::string&) -> Result<UniqueFd> { return UniqueFd(); };
+  RootSetup root;
+  root.namespaces = own_ipc;
+  root.targets.resize(2);
+  root.dev_targets = 2;
+  REQUIRE(attach_host_trees(root, open, attach));
+  CHECK(begun == std::vector<std::string>{"/proc", "/sys", "/tmp"});
+}
+
 TEST_CASE("a target that is absent is made with its parents") {
   const Scratch scratch;
   CHECK(open_target((scratch.path / "a/b/c").string(), true));
