@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include "base/socket.hpp"
+#include "image/reference/location.hpp"
 #include "launch/hooks/shell_hooks.hpp"
 #include "launch/inside/image_files.hpp"
 #include "launch/inside/start_record.hpp"
+#include "launch/request/save_path.hpp"
 #include "task/enter.hpp"
 #include "task/visit.hpp"
 
@@ -88,6 +91,7 @@ Result<Led> Leader::remove_named() {
 Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   Ordered container;
   auto order = SPC_TRY(plan_container({task_, terms, named_, hooks, importer_}));
+  if (saver_ && saves_layer(*task_.save_path())) container.image_below = SPC_TRY(image_below(terms, order.spec));
   std::uint32_t flags = 0;
   if (terms.request.only_pull) flags |= TaskMessage::start_pull;
   if (terms.request.private_layer) flags |= TaskMessage::start_private;
@@ -110,6 +114,19 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   return container;
 }
 
+/// The image whose changes can be saved as a layer: one of a registry, in a container that nobody has changed yet.
+Result<std::string> Leader::image_below(const Terms& terms, const ContainerSpec& spec) const {
+  const auto refuse = [](const std::string& why) {
+    return Error(ErrorKind::refused, "save the changes as a layer: " + why)
+        .hint("save the whole container: --container-save=FILE.sqsh");
+  };
+  if (terms.request.name && !named_.is_new()) return refuse("the container has changes of earlier steps");
+  const auto location = ImageLocation::parse(spec.image);
+  if (spec.from != ContainerSpec::From::store || !location || location->kind != ImageLocation::Kind::registry)
+    return refuse("the image is not one of a registry");
+  return location->name.canonical();
+}
+
 /// From the order to the root that is set up.
 Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
   auto message = SPC_TRY(line_.await({TaskMessageKind::hooks, TaskMessageKind::set_up}));
@@ -126,7 +143,8 @@ Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
     const auto root = SPC_TRY(line_.await({TaskMessageKind::to_save}));
     if (root.descriptors.size() != 1) return Error(ErrorKind::internal, "no root to save");
     const int record = message.descriptors[1].get();
-    SPC_TRY(saver_.give(root.descriptors.front().get(), record, container.spec.settings));
+    SPC_TRY(saver_.give(root.descriptors.front().get(), record, container.spec.settings, container.image_below));
+    SPC_TRY(send_struct(line_.socket(), TaskMessage{.kind = TaskMessageKind::to_save}));
   }
   if (!terms.request.explain) return Led::set_up;
   SPC_TRY(explain_instead(terms, hooks, container.spec, *std::move(edits)));

@@ -33,6 +33,7 @@ class Leader {
     TaskSecurity security;
     RootSetup root;
     std::optional<PreparedHooks> hooks;  ///< none: the container runs already
+    std::string image_below;             ///< of which only the changes are saved; empty: all is, or nothing
   };
 
   [[nodiscard]] bool runs_stop_hooks(const Terms& terms, const TaskHooks& hooks) const;
@@ -42,6 +43,7 @@ class Leader {
   Result<Led> remove_named();
   Result<Ordered> order(const Terms& terms, TaskHooks& hooks);
   Result<Led> build(Terms& terms, TaskHooks& hooks, Ordered& container);
+  Result<std::string> image_below(const Terms& terms, const ContainerSpec& spec) const;
   Result<void> run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Ordered& container);
   Result<TaskEdits> set_up(const AgentMessage& message, const Terms& terms, TaskHooks& hooks, Ordered& container);
   Result<TaskEdits> set_up_inside(const Terms& terms, TaskHooks& hooks, Ordered& container, const Digest& manifest);

@@ -18,8 +18,9 @@ namespace spc {
 /// On the socket between the leader and the saver:
 ///
 ///   save ── opened or failed ──►            leader       whether the file can be written, before the step starts
-///   leader ── tree (root, record) ──►       save         the container's root, the image's settings
-enum class SaveMessageKind : std::uint32_t { started = 1, entered, save, progress, done, failed, opened, tree };
+///   leader ── tree (root, record) ──►       save         the container's root, the image's settings; its name, if a layer is saved
+///   save ── known or failed ──►             leader       only if a layer is saved: what is in the root before the tasks change it
+enum class SaveMessageKind : std::uint32_t { started = 1, entered, save, progress, done, failed, opened, tree, known };
 
 struct SaveMessage {
   SaveMessageKind kind{};

@@ -32,6 +32,7 @@ namespace spc {
 ///   builder ── attached (errno) ──►        lead
 ///   lead   ── set_up_done (notes) ──►      builder
 ///   builder ── to_save (the root) ──►      lead         only if it asked for it
+///   lead   ── to_save or failed ──►        builder      the saver has it, and has seen what it has to
 ///   agent  ── ready (namespace, record) or failed ──►  every task
 enum class TaskMessageKind : std::uint32_t {
   join = 1,

@@ -151,10 +151,11 @@ inline constexpr OptionRow kExportOptions[] = {
 };
 inline constexpr char kExportHelp[] =
     "IMAGE is an image of the user's store, or a path. FILE is a squashfs for --container-image, scontainer run and enroot;\n"
-    "with the prefix oci-archive: an OCI archive with one layer, for skopeo, podman and docker. FILE appears when it is "
-    "complete.\n\n"
+    "with the prefix oci-archive: or the ending .tar an OCI archive with one layer, for skopeo, podman and docker; with the ending .sif\n"
+    "a SIF for Apptainer. FILE appears when it is complete.\n\n"
     "examples:\n"
     "  scontainer export debian:12 debian.sqsh\n"
+    "  scontainer export debian:12 debian.sif\n"
     "  scontainer export debian:12 oci-archive:debian.tar\n";
 
 inline constexpr OptionRow kPushOptions[] = {

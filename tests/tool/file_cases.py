@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import struct
 import subprocess
 import tarfile
 
@@ -86,7 +87,7 @@ def test_the_same_image_gives_the_same_bytes():
     name = image("same/bytes", [{f"dir{n % 7}/file{n}": bytes([n % 251]) * (n * 37) for n in range(300)}, {"dir1/.wh.file1": b"", "etc/x": b"x"}])
     for one in (name, base()):
         user("pull", one).succeeds()
-        for ending in ("sqsh", "tar"):
+        for ending in ("sqsh", "tar", "sif"):
             for number in (1, 2):
                 user("export", "--force", one, f"same{number}.{ending}").succeeds()
             subprocess.run(["cmp", path(f"same1.{ending}"), path(f"same2.{ending}")], check=True)
@@ -121,3 +122,49 @@ def test_a_directory_is_run_as_it_is_and_not_imported():
     assert sorted(os.listdir(tree)) == ["file"]
     user("import", "./tree", "localhost/tree:1").fails(1, "directory")
     user("import", "./no-such-file", "localhost/x:1").fails(1, "no-such-file")
+
+
+def sif_parts(file):
+    """What is in a SIF file, by the format's own description: name, type, offset, size and what is said of a partition."""
+    with open(file, "rb") as opened:
+        data = opened.read()
+    magic, version, arch, number, made, changed, free, total, table, table_bytes, begin, size = struct.unpack_from("<32x10s3s3s16sqqqqqqqq", data)
+    assert data.startswith(b"#!/usr/bin/env run-singularity\n\0") and (magic, version, arch) == (b"SIF_MAGIC\0", b"01\0", b"02\0"), data[:128]
+    assert (total, table, table_bytes) == (48, 4096, 48 * 585) and begin >= table + table_bytes and begin + size == len(data)
+    parts = []
+    for at in range(table, table + table_bytes, 585):
+        kind, used, entry, group, link, offset, length, padded, since, until, uid, gid, name = struct.unpack_from("<i?IIIqqqqqqq128s", data, at)
+        if used:
+            parts.append((name.rstrip(b"\0").decode(), kind, offset, length, struct.unpack_from("<ii3s", data, at + 201)))
+    assert len(parts) == total - free and number != bytes(16) and made == changed
+    return {name: (kind, data[offset:offset + length], offset, extra) for name, kind, offset, length, extra in parts}
+
+
+def test_a_sif_file_has_what_apptainer_needs_and_runs_again():
+    user("pull", base()).succeeds()
+    user("export", base(), "base.sif").succeeds()
+    parts = sif_parts(path("base.sif"))
+    kind, root, offset, extra = parts["squashfs.img"]
+    assert (kind, offset % 4096, extra) == (0x4004, 0, (1, 2, b"02\0")), parts["squashfs.img"][2:]
+    assert json.loads(parts["oci-config.json"][1])["config"]["WorkingDir"] == "/workspace"
+    write_bytes("root.sqsh", root)
+    names = listing(path("root.sqsh"))
+    assert "squashfs-root/.singularity.d/runscript" in names and "squashfs-root/etc/rc\n" not in names, names
+    for name in ("runscript", "env/10-docker2singularity.sh"):
+        text = subprocess.run(["unsquashfs", "-cat", path("root.sqsh"), ".singularity.d/" + name], stdout=subprocess.PIPE, check=True).stdout
+        subprocess.run(["sh", "-n"], input=text, check=True)
+    user("run", "-q", "./base.sif", "sh", "-c", "echo $GREETER").succeeds("base\n")
+    assert user("run", "-q", "./base.sif").succeeds().out == user("run", "-q", base()).succeeds().out
+    user("import", "./base.sif", "localhost/sif:1").succeeds()
+    user("export", "localhost/sif:1", "again.sif").succeeds()
+    assert listing_of_sif("again.sif") == listing_of_sif("base.sif")
+
+
+def write_bytes(name, data):
+    with open(path(name), "wb") as file:
+        file.write(data)
+
+
+def listing_of_sif(name):
+    write_bytes("part.sqsh", sif_parts(path(name))["squashfs.img"][1])
+    return [line.split()[-1] for line in listing(path("part.sqsh")).splitlines()]

@@ -35,16 +35,17 @@ Result<void> pivot_into(int root) {
 }
 
 /// For the user to read when the tasks have ended: the root without what is mounted in it. It is attached, in a namespace
-/// that nobody else is in: from a detached mount a user could make one without nosuid and nodev.
+/// that nobody else is in: from a detached mount a user could make one without nosuid and nodev. No task enters before the lead
+/// answers: what it compares the root with later is as it is now.
 Result<void> give_bare_root(int lead) {
-  auto bare = SPC_TRY(clone_tree(AT_FDCWD, "/", 0, MS_SLAVE, AT_EMPTY_PATH));
+  const auto bare = SPC_TRY(clone_tree(AT_FDCWD, "/", 0, MS_SLAVE, AT_EMPTY_PATH));
   SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
-  const auto place = SPC_TRY(open_path(AT_FDCWD, "/proc"));
-  SPC_TRY(attach(std::move(bare), place.get()));
-  const auto root = SPC_TRY(open_path(AT_FDCWD, "/proc"));
-  const TaskMessage message{.kind = TaskMessageKind::to_save};
-  const int passed[] = {root.get()};
-  return send_struct(lead, message, passed);
+  SPC_TRY(check(::move_mount(bare.get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH), "attach a mount"));
+  TaskMessage message{.kind = TaskMessageKind::to_save};
+  const int passed[] = {bare.get()};
+  SPC_TRY(send_struct(lead, message, passed));
+  SPC_TRY_DURING("saving the container", receive_struct(lead, message));
+  return message.kind == TaskMessageKind::failed ? Result<void>(message.failure.unread()) : Result<void>();
 }
 
 /// The sources are copied where they were opened, and attached where the container is.

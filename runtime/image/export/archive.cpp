@@ -152,15 +152,6 @@ Result<void> write_regular(Writer& writer, const TreeEntry& found, archive_entry
 /// By both numbers: overlayfs shows a device for each layer, and files of different layers have the same inode number.
 using Linked = std::map<std::pair<dev_t, ino_t>, std::string>;
 
-/// $SOURCE_DATE_EPOCH in seconds since 1970: reproducible-builds.org has what it means.
-std::int64_t latest_time() {
-  const char* const text = std::getenv("SOURCE_DATE_EPOCH");
-  std::int64_t seconds = 0;
-  const char* const end = text == nullptr ? nullptr : text + std::strlen(text);
-  if (end == nullptr || std::from_chars(text, end, seconds).ptr != end || end == text) return INT64_MAX;
-  return seconds;
-}
-
 Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked, std::int64_t time) {
   const struct stat& status = found.status;
   const auto entry = new_entry(found.path, status.st_mode, time);
@@ -186,23 +177,52 @@ Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked, s
 
 }  // namespace
 
+std::optional<std::int64_t> latest_time() {
+  const char* const text = std::getenv("SOURCE_DATE_EPOCH");
+  std::int64_t seconds = 0;
+  const char* const end = text == nullptr ? nullptr : text + std::strlen(text);
+  if (end == nullptr || std::from_chars(text, end, seconds).ptr != end || end == text) return std::nullopt;
+  return seconds;
+}
+
 Result<void> write_tree(int root, const std::vector<AddedFile>& added, const ByteSink& sink) {
   Writer writer(sink);
   std::set<std::string> replaced;
   for (const auto& file : added) replaced.insert(file.path);
   Linked linked;
-  bool has_etc = false;
-  const std::int64_t latest = latest_time();
+  std::set<std::string> missing;
+  for (const auto& file : added) {
+    for (auto end = file.path.find('/'); end != std::string::npos; end = file.path.find('/', end + 1)) {
+      missing.insert(file.path.substr(0, end));
+    }
+  }
+  const std::int64_t latest = latest_time().value_or(INT64_MAX);
   std::int64_t youngest = std::min<std::int64_t>(latest, 0);
   SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
-    has_etc = has_etc || entry.path == "etc";
+    missing.erase(entry.path);
     if (replaced.contains(entry.path)) return {};
     const std::int64_t time = std::min<std::int64_t>(entry.status.st_mtim.tv_sec, latest);
     youngest = std::max(youngest, time);
     return write_one(writer, entry, linked, time);
   }));
-  if (!has_etc && !added.empty()) SPC_TRY(writer.begin(new_entry("etc", S_IFDIR | 0755, youngest).get()));
+  for (const auto& directory : missing) SPC_TRY(writer.begin(new_entry(directory, S_IFDIR | 0755, youngest).get()));
   for (const auto& file : added) SPC_TRY(write_text(writer, file, youngest));
+  return writer.finish();
+}
+
+Result<void> write_changes(int root, const KnownTree& known, const ByteSink& sink) {
+  Writer writer(sink);
+  Linked linked;
+  KnownTree::Met met;
+  const std::int64_t latest = latest_time().value_or(INT64_MAX);
+  SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
+    if (known.is_unchanged(entry, met)) return {};
+    return write_one(writer, entry, linked, std::min<std::int64_t>(entry.status.st_mtim.tv_sec, latest));
+  }));
+  for (const std::string& path : known.gone(met)) {
+    const auto name = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
+    SPC_TRY(write_text(writer, {.path = path.substr(0, name) + ".wh." + path.substr(name), .text = {}, .mode = 0}, 0));
+  }
   return writer.finish();
 }
 

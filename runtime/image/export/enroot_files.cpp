@@ -1,23 +1,12 @@
 #include "image/export/enroot_files.hpp"
 
 #include "base/format.hpp"
+#include "image/export/shell_words.hpp"
 #include "image/registry/json.hpp"
 #include "image/store/record.hpp"
 
 namespace spc {
 namespace {
-
-std::string shell_word(const std::string& word) {
-  std::string out = "'";
-  for (const char c : word) c == '\'' ? out.append("'\\''") : out.append(1, c);
-  return out + "'";
-}
-
-std::string shell_words(const std::vector<std::string>& words) {
-  std::string out;
-  for (const auto& word : words) out += " " + shell_word(word);
-  return out;
-}
 
 std::string rc_of(const std::string& settings) {
   std::string workdir = "/";

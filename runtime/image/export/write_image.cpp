@@ -11,14 +11,17 @@
 #include "image/export/tar_member.hpp"
 #include "image/export/zstd_sink.hpp"
 #include "image/layer/worker/layer_process.hpp"
+#include "image/reference/reference.hpp"
 #include "image/reference/request.hpp"
 #include "image/registry/json.hpp"
+#include "image/registry/manifest.hpp"
 #include "image/store/record.hpp"
 
 namespace spc {
 namespace {
 
 constexpr std::string_view kOciArchive = "oci-archive:";
+constexpr std::string_view kOciLayer = "oci-layer:";
 
 Json descriptor(const char* type, const Digest& digest, std::uint64_t size) {
   return {{"mediaType", type}, {"digest", digest.str()}, {"size", size}};
@@ -57,8 +60,11 @@ struct WrittenLayer {
   const char* type = "application/vnd.oci.image.layer.v1.tar";
 };
 
+/// Writes a tree in order.
+using TreeWriter = std::function<Result<void>(const ByteSink&)>;
+
 /// The tree as one layer, from where `file` stands.
-Result<WrittenLayer> write_layer(int root, bool compressed, int file, const WriteProgress& progress) {
+Result<WrittenLayer> write_layer(const TreeWriter& tree, bool compressed, int file, const WriteProgress& progress) {
   WrittenLayer layer;
   Sha256 content;
   Sha256 blob;
@@ -71,7 +77,7 @@ Result<WrittenLayer> write_layer(int root, bool compressed, int file, const Writ
   };
   std::optional<ZstdSink> smaller;
   if (compressed) smaller.emplace(to_file);
-  SPC_TRY(write_tree(root, {}, [&](const void* bytes, std::size_t count) {
+  SPC_TRY(tree([&](const void* bytes, std::size_t count) {
     content.update(std::span(static_cast<const std::byte*>(bytes), count));
     if (progress) progress(read += count);
     return smaller ? smaller->write(bytes, count) : to_file(bytes, count);
@@ -83,11 +89,81 @@ Result<WrittenLayer> write_layer(int root, bool compressed, int file, const Writ
   return layer;
 }
 
+/// The layer goes where it will stay, and its header, which has the digest, is written when that is known.
+Result<WrittenLayer> begin_archive(const TreeWriter& tree, bool compressed, int file, const WriteProgress& progress) {
+  if (::lseek(file, static_cast<off_t>(kTarHeaderBytes), SEEK_SET) < 0) return Error::from_errno(errno, "write the archive");
+  const WrittenLayer layer = SPC_TRY(write_layer(tree, compressed, file, progress));
+  SPC_TRY(write_all(file, tar_padding(layer.size)));
+  const std::string header = tar_header(blob_path(layer.digest), layer.size);
+  if (::pwrite(file, header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) {
+    return Error::from_errno(errno, "write the archive");
+  }
+  return layer;
+}
+
+/// What follows the layer. `manifest` lacks the configuration.
+Result<void> finish_archive(Json manifest, const std::string& config, const std::string& name, int file) {
+  constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
+  const Digest config_digest = Sha256::of(config);
+  manifest["schemaVersion"] = 2;
+  manifest["mediaType"] = kManifest;
+  manifest["config"] = descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size());
+  const std::string manifest_text = manifest.str();
+  Json entry = descriptor(kManifest, Sha256::of(manifest_text), manifest_text.size());
+  entry["annotations"] = Json{{"org.opencontainers.image.ref.name", name}};
+  const Json index{{"schemaVersion", 2}, {"manifests", Json::array({entry})}};
+  const std::pair<std::string, std::string> members[] = {{blob_path(config_digest), config},
+                                                         {blob_path(Sha256::of(manifest_text)), manifest_text},
+                                                         {"index.json", index.str()},
+                                                         {"oci-layout", R"({"imageLayoutVersion":"1.0.0"})"}};
+  for (const auto& [path, text] : members) {
+    SPC_TRY(write_all(file, tar_header(path, text.size()) + text + tar_padding(text.size())));
+  }
+  return write_all(file, std::string(2 * kTarHeaderBytes, '\0'));
+}
+
+/// Docker's name of the same bytes, in OCI's words.
+std::string layer_type_of_oci(const std::string& type) {
+  if (type.find("docker") == std::string::npos) return type;
+  const bool gzip = type.ends_with("gzip");
+  const bool zstd = type.ends_with("zstd");
+  return std::string("application/vnd.oci.image.layer.v1.tar") + (gzip ? "+gzip" : zstd ? "+zstd" : "");
+}
+
+/// The layers of the image, and one more.
+Result<Json> layers_with(const std::string& manifest, const WrittenLayer& layer) {
+  const auto parsed = SPC_TRY(parse_manifest(manifest, "", "manifest of the image"));
+  const auto* image = std::get_if<Manifest>(&parsed);
+  if (image == nullptr) return Error(ErrorKind::corrupt, "the image's manifest is a list");
+  Json layers = Json::array();
+  for (const Descriptor& one : image->layers) layers.push_back(descriptor(layer_type_of_oci(one.media_type).c_str(), one.digest, one.size));
+  layers.push_back(descriptor(layer.type, layer.digest, layer.size));
+  return layers;
+}
+
+/// The image's configuration with one more layer.
+Result<Json> config_with(const std::string& text, const Digest& diff_id) {
+  Json config = SPC_TRY(parse_json_object(text, "the image's configuration"));
+  const auto known = SPC_TRY(parse_image_config(text, "the image's configuration"));
+  Json diff_ids = Json::array();
+  for (const Digest& one : known.diff_ids) diff_ids.push_back(one.str());
+  diff_ids.push_back(diff_id.str());
+  config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", std::move(diff_ids)}};
+  if (const Json* history = config.find("history"); history != nullptr && history->is_array()) {
+    Json longer = *history;
+    longer.push_back(Json{{"created_by", "spank-container"}, {"comment", "changes of a container"}});
+    config["history"] = std::move(longer);
+  }
+  return config;
+}
+
 }  // namespace
 
 ImageTarget parse_image_target(const std::string& text) {
-  if (text.starts_with(kOciArchive)) return {.path = text.substr(kOciArchive.size()), .oci = true};
-  return {.path = text, .oci = text.ends_with(".tar")};
+  if (text.starts_with(kOciArchive)) return {.path = text.substr(kOciArchive.size()), .form = ImageForm::oci_archive};
+  if (text.starts_with(kOciLayer)) return {.path = text.substr(kOciLayer.size()), .form = ImageForm::oci_layer};
+  if (text.ends_with(".tar")) return {.path = text, .form = ImageForm::oci_archive};
+  return {.path = text, .form = text.ends_with(".sif") ? ImageForm::sif : ImageForm::squashfs};
 }
 
 Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int file, unsigned workers,
@@ -106,34 +182,22 @@ Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int f
 }
 
 Result<void> write_oci_archive(int root, const OciImage& image, int file, const WriteProgress& progress) {
-  // The layer goes where it will stay, and its header, which has the digest, is written when that is known.
-  if (::lseek(file, static_cast<off_t>(kTarHeaderBytes), SEEK_SET) < 0) return Error::from_errno(errno, "write the archive");
-  const WrittenLayer layer = SPC_TRY(write_layer(root, image.compressed, file, progress));
-  SPC_TRY(write_all(file, tar_padding(layer.size)));
-  const std::string header = tar_header(blob_path(layer.digest), layer.size);
-  if (::pwrite(file, header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) {
-    return Error::from_errno(errno, "write the archive");
-  }
-
+  const auto tree = [&](const ByteSink& sink) { return write_tree(root, {}, sink); };
+  const WrittenLayer layer = SPC_TRY(begin_archive(tree, image.compressed, file, progress));
   const std::string config = config_for(image.config, image.settings, layer.diff_id).str();
-  const Digest config_digest = Sha256::of(config);
-  constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
-  const Json manifest{{"schemaVersion", 2},
-                      {"mediaType", kManifest},
-                      {"config", descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size())},
-                      {"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}};
-  const std::string manifest_text = manifest.str();
-  Json entry = descriptor(kManifest, Sha256::of(manifest_text), manifest_text.size());
-  entry["annotations"] = Json{{"org.opencontainers.image.ref.name", image.name}};
-  const Json index{{"schemaVersion", 2}, {"manifests", Json::array({entry})}};
-  const std::pair<std::string, std::string> members[] = {{blob_path(config_digest), config},
-                                                         {blob_path(Sha256::of(manifest_text)), manifest_text},
-                                                         {"index.json", index.str()},
-                                                         {"oci-layout", R"({"imageLayoutVersion":"1.0.0"})"}};
-  for (const auto& [path, text] : members) {
-    SPC_TRY(write_all(file, tar_header(path, text.size()) + text + tar_padding(text.size())));
-  }
-  return write_all(file, std::string(2 * kTarHeaderBytes, '\0'));
+  return finish_archive(Json{{"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}}, config, image.name, file);
+}
+
+Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImage& image, int file, const WriteProgress& progress) {
+  const auto reference = SPC_TRY(ImageReference::parse(image.name));
+  const auto tree = [&](const ByteSink& sink) { return write_changes(root, known, sink); };
+  const WrittenLayer layer = SPC_TRY(begin_archive(tree, true, file, progress));
+  const std::string digest = Sha256::of(image.manifest).str();
+  Json manifest{{"layers", SPC_TRY(layers_with(image.manifest, layer))}};
+  manifest["annotations"] = Json{{"org.opencontainers.image.base.name", reference.canonical()},
+                                 {"org.opencontainers.image.base.digest", digest},
+                                 {kLayersOf, reference.registry + "/" + reference.repository + "@" + digest}};
+  return finish_archive(std::move(manifest), SPC_TRY(config_with(image.config, layer.diff_id)).str(), "saved", file);
 }
 
 }  // namespace spc

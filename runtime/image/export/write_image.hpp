@@ -13,12 +13,15 @@ namespace spc {
 /// Reports progress: bytes of the tree read so far.
 using WriteProgress = std::function<void(std::uint64_t bytes)>;
 
+/// What an image is written as: a squashfs, the same in a SIF file, an OCI archive, or one with a single layer that belongs on another image.
+enum class ImageForm { squashfs, sif, oci_archive, oci_layer };
+
 /// The target file of an image, and its format by name.
 struct ImageTarget {
   std::string path;
-  bool oci = false;  ///< an OCI archive; else a squashfs
+  ImageForm form = ImageForm::squashfs;
 };
-/// `oci-archive:FILE`, or a FILE that ends in .tar: an OCI archive; otherwise a squashfs.
+/// `oci-archive:FILE`, or a FILE that ends in .tar: an OCI archive; `oci-layer:FILE`; one that ends in .sif; otherwise a squashfs.
 ImageTarget parse_image_target(const std::string& text);
 
 /// The tree below `root` as a squashfs, written by layer-writer with `workers` compressing threads (0: its own
@@ -38,5 +41,17 @@ struct OciImage {
 /// The same tree as an OCI image layout with one layer, in a tar archive: for skopeo, podman, docker load and others.
 /// The same tree gives the same bytes.
 Result<void> write_oci_archive(int root, const OciImage& image, int file, const WriteProgress& progress = {});
+
+/// An image of a registry that has been changed.
+struct ChangedImage {
+  std::string manifest;
+  std::string config;
+  std::string name;  ///< REGISTRY/REPOSITORY, whatever follows
+};
+
+/// What differs from `known` as one more layer on that image, in an OCI archive without the image's own layers, which says where
+/// they are: kLayersOf (image/registry/manifest.hpp).
+Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImage& image, int file,
+                             const WriteProgress& progress = {});
 
 }  // namespace spc

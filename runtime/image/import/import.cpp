@@ -300,6 +300,35 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   return import_by(import, name, as_given, user);
 }
 
+/// An image that was saved as one layer on another has no other: those below come from where that image is, which this user
+/// must have access to. They then count as if the user had brought them.
+Result<void> bring_layers_below(const Import& import, const ResolvedImage& image, const std::string& place, UserSourceLink& user) {
+  LayerRights rights(import.store, place);
+  auto all = SPC_TRY(layers_of(image));
+  if (!all.empty()) all.pop_back();
+  if (SPC_TRY(sort_layers(all, import.store, rights)).missing.empty()) return {};
+  const auto below = SPC_TRY(ImageReference::parse(image.manifest.layers_of));
+  if (!below.digest) return Error(ErrorKind::corrupt, "does not say by digest which image lies below");
+  SPC_TRY(import.config.submit_rules().registries.check(below.registry));
+  ImportRequest request = import.request;
+  request.resolved = below.digest;  // nobody has asked for a name of it
+  request.manifest.reset();
+  request.registry_user.clear();
+  request.meet = 0;
+  ByDigest by{.digest = below.digest};
+  Import other{.request = request,
+               .config = import.config,
+               .store = import.store,
+               .agent = import.agent,
+               .http = import.http,
+               .timing = import.timing,
+               .user = import.user};
+  const Digest brought = SPC_TRY_DURING("the image below: " + below.canonical(), import_by(other, below, by, user));
+  const auto record = SPC_TRY(import.store.image(brought));
+  for (const Digest& layer : record ? record->layers : std::vector<Digest>()) SPC_TRY(rights.delivered(layer));
+  return {};
+}
+
 /// The user's process says at each start which image it is; what is in the store already its digest tells.
 Result<Digest> import_from_user(const Import& import, const std::string& name, UserSourceLink& user) {
   LocalSource source(user, name);
@@ -308,6 +337,7 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
   if (import.request.only_digest) return image.digest;
+  if (!image.manifest.layers_of.empty()) SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
   const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
   const StoredImage stored(import.store, wanted, import.config);
   SPC_TRY(about_store(stored.keep(image, Access::not_known, held), import.store));

@@ -60,6 +60,22 @@ class RegistrySource final : public PushSource {
   RegistrySession& session_;
 };
 
+/// One layer, and those below it at a registry.
+class LayeredSource final : public PushSource {
+ public:
+  LayeredSource(std::unique_ptr<PushSource> image, RegistrySession& session)
+      : PushSource(image->manifest()), image_(std::move(image)), below_(session, manifest()) {}
+  Result<FilePart> blob(const Descriptor& wanted) override {
+    auto own = image_->blob(wanted);
+    return own || own.error().kind() != ErrorKind::not_found ? std::move(own) : below_.blob(wanted);
+  }
+  [[nodiscard]] std::string repository_at(const std::string& registry) const override { return below_.repository_at(registry); }
+
+ private:
+  std::unique_ptr<PushSource> image_;
+  RegistrySource below_;
+};
+
 }  // namespace
 
 Result<PushedManifest> PushedManifest::parse(std::string text, const std::string& media_type, const std::string& what) {
@@ -92,6 +108,10 @@ Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<LocalImage> imag
   }
   auto manifest = SPC_TRY(PushedManifest::parse(std::move(text), part.media_type, what));
   return std::unique_ptr<PushSource>(std::make_unique<LocalSource>(std::move(image), std::move(manifest)));
+}
+
+std::unique_ptr<PushSource> with_layers_of(std::unique_ptr<PushSource> image, RegistrySession& session) {
+  return std::make_unique<LayeredSource>(std::move(image), session);
 }
 
 Result<std::unique_ptr<PushSource>> source_from(RegistrySession& session, std::string manifest, const Digest& digest) {

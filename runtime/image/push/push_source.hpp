@@ -41,6 +41,8 @@ class PushSource {
 /// An image of the user: an archive, a layout, one of podman's or docker's. Of several platforms, the one for `platform`.
 Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<user_source::LocalImage> image, const Platform& platform,
                                                 const std::string& name);
+/// The same image, which lacks the layers of another one: they come from there. `session` is borrowed.
+std::unique_ptr<PushSource> with_layers_of(std::unique_ptr<PushSource> image, RegistrySession& session);
 
 /// An image of a registry, fetched blob by blob into nameless files and checked: only those that are asked for. `manifest`: as it is
 /// known from a store; empty text: fetched as `digest`. `session` is borrowed.

@@ -87,6 +87,9 @@ Result<Manifest> manifest_of(const Json& document) {
     SPC_TRY(check_layer_type(descriptor.media_type));
     manifest.layers.push_back(descriptor);
   }
+  if (const Json* notes = document.find("annotations"); notes != nullptr && notes->is_object()) {
+    if (const auto below = notes->text(kLayersOf)) manifest.layers_of = below->value_or("");
+  }
   return manifest;
 }
 

@@ -23,7 +23,12 @@ struct Descriptor {
 struct Manifest {
   Descriptor config;
   std::vector<Descriptor> layers;  ///< bottom layer first
+  /// kLayersOf, as it is written: REGISTRY/REPOSITORY@DIGEST of the image whose layers lie below the last one; empty: none.
+  std::string layers_of;
 };
+
+/// The annotation of an image that was saved as one layer on another: its file has no other layer.
+inline constexpr char kLayersOf[] = "io.spank-container.layers-of";
 
 /// An OCI index or a Docker manifest list.
 struct Index {

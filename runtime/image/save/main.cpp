@@ -63,6 +63,13 @@ struct Ending {
   bool terminated = false;  ///< SIGTERM came meanwhile
 };
 
+/// The tasks wait for that.
+void tell_what_is_known(int first_task, const Result<SavedTree>& tree) {
+  SaveMessage known{.kind = tree ? SaveMessageKind::known : SaveMessageKind::failed};
+  if (!tree) known.error = WireError(tree.error());
+  [[maybe_unused]] const auto sent = send_struct(first_task, known, {}, WhenFull::fail);
+}
+
 /// Nothing when slurmstepd is gone.
 std::optional<Ending> wait_for_the_end(int signals) {
   Ending ending;
@@ -78,11 +85,13 @@ std::optional<Ending> wait_for_the_end(int signals) {
     }
     if (events[1].revents != 0) {
       auto passed = receive_struct(first_task.get(), message, 3);
-      first_task.reset();
       if (passed && message.kind == SaveMessageKind::tree && passed->size() >= 2) {
-        auto tree = read_saved_tree(std::move((*passed)[0]), (*passed)[1].get(), passed->size() > 2 ? (*passed)[2].get() : -1);
+        auto tree = read_saved_tree(std::move((*passed)[0]), (*passed)[1].get(), passed->size() > 2 ? (*passed)[2].get() : -1,
+                                    std::string(message.text.view()));
+        if (!message.text.view().empty()) tell_what_is_known(first_task.get(), tree);
         if (tree) ending.tree = *std::move(tree);
       }
+      first_task.reset();
     }
     if (events[0].revents == 0) continue;
     if (!receive_struct(kSaveSocket, message)) return std::nullopt;
@@ -145,7 +154,7 @@ void watch(Save& save, const std::string& path, int signals) {
 }
 
 Result<void> save_container(Save& save, const SavedTree& tree, const std::string& path, unsigned cpus, int signals) {
-  SPC_TRY(save.prepare());
+  SPC_TRY(save.prepare(tree));
   std::thread([&save, path, signals] { watch(save, path, signals); }).detach();
   auto done = save.run(tree, cpus);
   // The converter gets the same signals and may be gone before the watching thread has noticed.

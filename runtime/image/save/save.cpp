@@ -12,8 +12,10 @@
 #include "base/format.hpp"
 #include "base/process/processors.hpp"
 #include "base/process/user_namespace.hpp"
+#include "image/export/apptainer_files.hpp"
 #include "image/export/enroot_files.hpp"
 #include "image/export/image_tree.hpp"
+#include "image/export/sif_file.hpp"
 #include "image/store/record.hpp"
 
 namespace spc {
@@ -31,9 +33,10 @@ unsigned use_all_cpus() {
   return usable_processors();
 }
 
-/// What enroot wants to find. The variables that were set in the container's /etc/environment stay, unless the image has them.
-std::vector<AddedFile> files_for(const SavedTree& tree) {
-  if (tree.in_files) return {};
+/// What enroot or Apptainer want to find. The variables that were set in the container's /etc/environment stay, unless the image has them.
+std::vector<AddedFile> files_for(const SavedTree& tree, ImageForm form) {
+  if (form == ImageForm::sif && !open_in_image(tree.root.get(), ".singularity.d")) return apptainer_files(tree.settings, tree.config);
+  if (tree.in_files || form == ImageForm::sif) return {};
   auto files = enroot_files(tree.settings, tree.config);
   for (AddedFile& file : files) {
     if (file.path != "etc/environment") continue;
@@ -46,28 +49,37 @@ std::vector<AddedFile> files_for(const SavedTree& tree) {
 
 }  // namespace
 
-Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings) {
+Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings, const std::string& image) {
   const auto bytes = SPC_TRY(read_file(record, kMostOfRecord));
   const auto parsed = SPC_TRY(parse_image_record(bytes));
   SavedTree tree{.root = std::move(root), .settings = parsed.settings, .config = parsed.config, .in_files = settings >= 0};
   if (tree.in_files) tree.settings = SPC_TRY(read_file(settings, kMostOfRecord));
+  if (image.empty()) return tree;
+  tree.manifest = parsed.manifest;
+  tree.image = image;
+  enter_saver_namespace();
+  tree.known = SPC_TRY(KnownTree::read(tree.root.get()));
   return tree;
 }
 
-Result<void> Save::prepare() {
-  SPC_TRY(file_.make());
-  // As root of a user namespace, so that files are read that not even their owner may read, such as /etc/shadow of some
-  // images: all of them are the user's. Where there are no user namespaces, such a file is an error with its name.
+void enter_saver_namespace() {
   // The maps in /proc/self are root's as long as the process cannot be dumped, and one of a program that nobody can read cannot.
   ::prctl(PR_SET_DUMPABLE, 1);
   [[maybe_unused]] const auto entered = enter_user_namespace(RootMap::self);
   ::prctl(PR_SET_DUMPABLE, 0);
+}
+
+Result<void> Save::prepare(const SavedTree& tree) {
+  SPC_TRY(file_.make());
+  if (tree.image.empty()) enter_saver_namespace();
   return {};
 }
 
 Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
   std::uint64_t total = 0;
+  KnownTree::Met met;
   SPC_TRY(walk_image(tree.root.get(), [&](const TreeEntry& entry) -> Result<void> {
+    if (!tree.image.empty() && tree.known.is_unchanged(entry, met)) return {};
     total += 1024;
     if (S_ISREG(entry.status.st_mode)) total += static_cast<std::uint64_t>(entry.status.st_size);
     return {};
@@ -77,9 +89,14 @@ Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
   const unsigned allowed = use_all_cpus();
   const auto write = [&]() -> Result<void> {
     const OciImage content{.config = tree.config, .settings = tree.settings, .name = "saved"};
-    if (target_.oci) return write_oci_archive(tree.root.get(), content, file_.file(), progress);
+    if (target_.form == ImageForm::oci_layer) {
+      const ChangedImage image{.manifest = tree.manifest, .config = tree.config, .name = tree.image};
+      return write_oci_layer(tree.root.get(), tree.known, image, file_.file(), progress);
+    }
+    if (target_.form == ImageForm::oci_archive) return write_oci_archive(tree.root.get(), content, file_.file(), progress);
     const unsigned workers = cpus == 0 ? allowed : std::min(cpus, allowed);
-    return write_squashfs(tree.root.get(), files_for(tree), file_.file(), workers, {}, progress);
+    SPC_TRY(write_squashfs(tree.root.get(), files_for(tree, target_.form), file_.file(), workers, {}, progress));
+    return target_.form == ImageForm::sif ? make_sif(file_.file(), tree.config) : Result<void>();
   };
   if (const auto written = write(); !written) return file_.about(written.error());
   struct stat status {};

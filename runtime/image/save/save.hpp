@@ -7,6 +7,7 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "image/export/known_tree.hpp"
 #include "image/export/new_file.hpp"
 #include "image/export/write_image.hpp"
 
@@ -18,9 +19,17 @@ struct SavedTree {
   std::string settings;   ///< records `key=value\0`: env, workdir, entrypoint, cmd
   std::string config;     ///< the image configuration; empty: none
   bool in_files = false;  ///< the image has its settings in files
+  std::string manifest;   ///< of the image; empty: none
+  std::string image;      ///< its name, if its changes are saved
+  KnownTree known;        ///< what it was like, if its changes are saved
 };
-/// `record`: the image's; `settings`: of an image with files instead, or -1.
-Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings);
+/// `record`: the image's; `settings`: of an image with files instead, or -1. `image`: its name, if its changes are to be saved.
+Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings, const std::string& image);
+
+/// As root of a user namespace, so that files are read that not even their owner may read, such as /etc/shadow of some
+/// images: all of them are the user's. Where there are no user namespaces, such a file is an error with its name. The process
+/// must have one thread.
+void enter_saver_namespace();
 
 /// Writes one container to one file. Another thread may query its progress, and may end the process at any moment: the
 /// file is then unchanged.
@@ -29,8 +38,8 @@ class Save {
   /// `file` is planned and not made.
   Save(ImageTarget target, NewFile file) : target_(std::move(target)), file_(std::move(file)) {}
 
-  /// The unnamed file, and a process that can read the whole container; it must have one thread.
-  Result<void> prepare();
+  /// The unnamed file, and a process that can read the whole container.
+  Result<void> prepare(const SavedTree& tree);
   /// Scans the whole tree first: unreadable files are reported before anything is written. `cpus`: maximum number of
   /// compressing threads; 0: as many as the step has CPUs.
   Result<void> run(const SavedTree& tree, unsigned cpus);

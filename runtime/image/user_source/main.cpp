@@ -12,6 +12,7 @@
 #include "base/socket.hpp"
 #include "image/credentials/credentials.hpp"
 #include "image/reference/location.hpp"
+#include "image/registry/manifest.hpp"
 #include "image/user_source/local_image.hpp"
 #include "image/user_source/srun_line.hpp"
 #include "protocol/user_source.hpp"
@@ -20,6 +21,8 @@ using namespace spc;
 using namespace spc::user_source;
 
 namespace {
+
+constexpr std::size_t kMaxDocument = 4 << 20;
 
 /// Lines for the user who waits, by way of `import`.
 class ProgressLog final : public Log {
@@ -75,8 +78,10 @@ class UserSource {
         return part ? answer_part(*part) : answer_failure(part.error());
       }
       case UserSourceKind::credentials:
-        if (location_.kind != ImageLocation::Kind::registry) return answer_part(std::nullopt);
-        return answer_credentials(kUserSourceSocket, question, location_.name, log_);
+        if (location_.kind == ImageLocation::Kind::registry)
+          return answer_credentials(kUserSourceSocket, question, location_.name, log_);
+        if (const auto below = image_below()) return answer_credentials(kUserSourceSocket, question, *below, log_);
+        return answer_part(std::nullopt);
       case UserSourceKind::meet: {
         auto place = srun_.ask(question.meeting);
         return place ? answer_place(*place) : answer_failure(place.error());
@@ -91,6 +96,15 @@ class UserSource {
     if (!image_) image_ = SPC_TRY(LocalImage::open(location_, log_));
     if (question.kind == UserSourceKind::blob) return image_->blob(question.digest);
     return std::optional(image_->document());
+  }
+
+  /// Where the layers are that an image of the user lacks.
+  std::optional<ImageReference> image_below() {
+    const auto text = image_ ? read_part(image_->document(), kMaxDocument, "manifest") : Error(ErrorKind::not_found, "no image");
+    const auto manifest = text ? parse_manifest(*text, "", "manifest") : text.error();
+    const auto* image = manifest ? std::get_if<Manifest>(&*manifest) : nullptr;
+    const auto below = ImageReference::parse(image != nullptr ? image->layers_of : "");
+    return below ? std::optional(*below) : std::nullopt;
   }
 
   ImageLocation location_;

@@ -88,14 +88,19 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
 }
 
 /// If the saver has ended: an Error only if nobody else tells it.
-Result<void> Saver::give(int root, int record, const ImageSettings& image) {
+Result<void> Saver::give(int root, int record, const ImageSettings& settings, const std::string& image) {
   const UniqueFd line = std::move(line_);
   UniqueFd in_files;
-  if (image.in_files) in_files = SPC_TRY(settings_file(image));
+  if (settings.in_files) in_files = SPC_TRY(settings_file(settings));
   SaveMessage message;
   message.kind = SaveMessageKind::tree;
+  message.text.set(image);
   const int passed[] = {root, record, in_files.get()};
-  if (send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)) || !take_back(step_)) return {};
+  SaveMessage known{.kind = SaveMessageKind::known};
+  const bool is_given = send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)).has_value();
+  const bool is_known = is_given && (image.empty() || receive_struct(line.get(), known));
+  if (known.kind == SaveMessageKind::failed) return known.error.error();
+  if (is_known || !take_back(step_)) return {};
   return Error(ErrorKind::unavailable, "the saver exited unexpectedly");
 }
 

@@ -23,8 +23,9 @@ class Saver {
                              const std::map<std::string, std::string>& job);
 
   explicit operator bool() const { return static_cast<bool>(line_); }
-  /// Passes on the container's root and the image record, and closes the socket.
-  Result<void> give(int root, int record, const ImageSettings& image);
+  /// Passes on the container's root and the image record, and closes the socket. `image`: its name if only its changes are written;
+  /// then it waits until the saver has seen what is there.
+  Result<void> give(int root, int record, const ImageSettings& settings, const std::string& image);
 
  private:
   UniqueFd line_;

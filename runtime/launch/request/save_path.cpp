@@ -47,9 +47,11 @@ bool is_number(const std::string& text) { return !text.empty() && text.find_firs
 
 }  // namespace
 
+bool saves_layer(const std::string& path) { return path.starts_with(kSaveLayer); }
+
 Result<void> check_save_path(const std::string& path) {
   const std::string last = path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
-  if (last.empty() || last == "." || last == ".." || last == "oci-archive:") {
+  if (last.empty() || last == "." || last == ".." || last == "oci-archive:" || last == kSaveLayer) {
     return Error(ErrorKind::invalid, in_quotes(path) + ": target is a directory").hint("name a file in it");
   }
   return {};

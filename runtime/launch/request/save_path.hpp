@@ -8,6 +8,10 @@
 
 namespace spc {
 
+/// `oci-layer:FILE`: only what the tasks have changed is written.
+inline constexpr char kSaveLayer[] = "oci-layer:";
+bool saves_layer(const std::string& path);
+
 /// Refuses what cannot be a file, by its form alone.
 Result<void> check_save_path(const std::string& path);
 

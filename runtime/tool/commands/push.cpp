@@ -76,7 +76,13 @@ class Push {
       if (local.kind != LocalImage::Kind::archive) return flattened();
     }
     auto image = SPC_TRY(user_source::LocalImage::open(location, *log_));
-    return source_from(std::move(image), SPC_TRY(platform()), image_);
+    const Platform wanted = SPC_TRY(platform());
+    auto source = SPC_TRY(source_from(std::move(image), wanted, image_));
+    const std::string& below = source->manifest().parsed.layers_of;
+    if (below.empty()) return source;
+    const auto origin = SPC_TRY(ImageReference::parse(below));
+    origin_ = std::make_unique<RegistrySession>(SPC_TRY(session_for(origin)));
+    return with_layers_of(std::move(source), *origin_);
   }
 
   Result<Platform> platform() const {

@@ -1,7 +1,10 @@
 """--container-save: what a step leaves in its container becomes an image file, once, whole or not at all."""
+import io
+import json
 import os
 import signal
 import subprocess
+import tarfile
 
 from cluster import NODES, kill_all
 from command import OPEN, await_true
@@ -336,3 +339,57 @@ def a_container_with_a_name_is_saved_under_it_when_it_is_made_and_when_it_is_use
     saved(cluster.bash("cat /third", *ON, *name, "--overlap"), there)
     running.end().good()
     expect("squashfs-root/third" in listing(here), "what the running step has written is not there")
+
+
+def layers_in(archive):
+    """Names in the layer of an OCI archive that has one layer, and the names of its blobs."""
+    with tarfile.open(archive) as files:
+        index = json.load(files.extractfile("index.json"))
+        blob = lambda digest: files.extractfile("blobs/" + digest.replace(":", "/")).read()
+        manifest = json.loads(blob(index["manifests"][0]["digest"]))
+        layer = subprocess.run(["zstd", "-dc"], input=blob(manifest["layers"][-1]["digest"]), check=True, stdout=subprocess.PIPE).stdout
+        have = [name for name in files.getnames() if name.startswith("blobs/")]
+    with tarfile.open(fileobj=io.BytesIO(layer)) as files:
+        return sorted(files.getnames()), have
+
+
+@test
+def changes_are_saved_as_one_layer_that_runs_and_is_pushed(cluster):
+    here, there = place(cluster, "layer.tar")
+    saved(cluster.bash(CHANGES, *ON, f"--container-save=oci-layer:{there}", image=below(cluster), timeout=60), there)
+    names, blobs = layers_in(here)
+    equal(len(blobs), 3, "blobs in the archive: layer, configuration, manifest")
+    expect({"data/.wh.deleted", "data/.wh.tree", "data/gone/.wh.x", "data/gone/new", "data/renamed/leaf", "data/hard", "etc/environment"} <= set(names),
+           f"the layer lacks something: {names}")
+    expect(not {"data/kept", "data/upper", "etc/passwd", "usr", "data/tree"} & set(names), f"the layer has what nobody changed: {names}")
+    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "").replace("0\\n0", "600\\n0")
+    # The node that has the image, one that has not, and another registry's name.
+    for where in (ON, ("-w", "node02")):
+        cluster.bash("chmod 600 /data/shut; " + checks, *where, image=there, timeout=60).good(CONTENT)
+    name = "registry:5000/suites/pushed-layer:1"
+    done = cluster.run("scontainer", "push", there, name)
+    done.good()
+    expect("sent, 2 blobs;" in done.err, "layers of the image were sent", done)
+    cluster.bash("chmod 600 /data/shut; " + checks, "-w", "node02", image=name, timeout=60).good(CONTENT)
+
+
+@test
+def no_task_changes_anything_before_the_saver_has_seen_it(cluster):
+    here, there = place(cluster, "early.tar")
+    script = 'set -- "" /data/kept /data/upper /data/changed; [ $SLURM_PROCID = 0 ] && echo one >/made || rm $(eval echo \\$$((SLURM_PROCID + 1)))'
+    saved(cluster.bash(script, *ON, "-n4", "--overcommit", f"--container-save=oci-layer:{there}", image=below(cluster)), there)
+    equal(layers_in(here)[0], ["data/.wh.changed", "data/.wh.kept", "data/.wh.upper", "made"], "what is in the layer")
+
+
+@test
+def a_layer_is_refused_where_it_would_lack_something(cluster):
+    import local_files
+    _, there = place(cluster, "refused.tar")
+    layer = f"--container-save=oci-layer:{there}"
+    done = cluster.bash("true", *ON, layer, image=local_files.squashfs(cluster))
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    same_as_golden("save_layer_on_a_file", done.errors()[0] + "\n", done)
+    cluster.bash("rm /etc/os-release", *ON, "--container-name=save-layer").good()
+    done = cluster.bash("true", *ON, "--container-name=save-layer", layer)
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
+    same_as_golden("save_layer_of_a_changed_container", done.errors()[0] + "\n", done)

@@ -51,11 +51,11 @@ TEST_CASE("patterns in a save path are those of Slurm's file names") {
 }
 
 TEST_CASE("an OCI archive is asked for by prefix or by suffix") {
-  CHECK(parse_image_target("oci-archive:x").oci);
+  CHECK(parse_image_target("oci-archive:x").form == ImageForm::oci_archive);
   CHECK(parse_image_target("oci-archive:x").path == "x");
-  CHECK(parse_image_target("x.tar").oci);
-  CHECK_FALSE(parse_image_target("x.sqsh").oci);
-  CHECK_FALSE(parse_image_target("tar").oci);
+  CHECK(parse_image_target("x.tar").form == ImageForm::oci_archive);
+  CHECK(parse_image_target("x.sqsh").form == ImageForm::squashfs);
+  CHECK(parse_image_target("tar").form == ImageForm::squashfs);
 }
 
 TEST_CASE("a tar header says the size of a file of any size") {
