@@ -234,6 +234,39 @@ def erofs():
             "blocks beyond the end": whole[:1060] + word(1 << 31) + whole[1064:], "a size of 2^62": whole.replace(struct.pack("<Q", 8200), struct.pack("<Q", 1 << 62))}
 
 
+def ext():
+    """Small file systems, in the forms in which they have content: blocks, extents, in the inode; and with damage."""
+    with tempfile.TemporaryDirectory(prefix="spc-fuzz-") as directory:
+        tree = Path(directory, "tree")
+        (tree / "d").mkdir(parents=True)
+        (tree / "d/small").write_bytes(b"small")
+        (tree / "big").write_bytes(b"".join(b"%d " % i for i in range(2000)) + bytes(5000))
+        (tree / "link").symlink_to("d/small")
+        (tree / "long").symlink_to("d/" + "x" * 100)
+        os.link(tree / "big", tree / "d/hard")
+        os.mkfifo(tree / "fifo")
+        with open(tree / "sparse", "wb") as file:
+            file.truncate(40000)
+            file.seek(30000)
+            file.write(b"end")
+        os.setxattr(tree / "big", "user.one", b"1")
+        images = {}
+        for name, features in (("blocks", "none,filetype,ext_attr"), ("extents", "none,filetype,ext_attr,extent"), ("inline", "none,filetype,extent,inline_data,ext_attr"),
+                               ("checked", "none,filetype,ext_attr,extent,metadata_csum,64bit"), ("no types", "none,ext_attr")):
+            image = Path(directory, name)
+            with open(image, "wb") as file:
+                file.truncate(64 << 10)
+            subprocess.run(["mke2fs", "-q", "-F", "-b", "1024", "-I", "256", "-N", "24", "-m", "0", "-O", features, "-U", "clear", "-d", tree, image],
+                           check=True, stdout=subprocess.DEVNULL, env={**os.environ, "E2FSPROGS_FAKE_TIME": "1"})
+            images[name] = image.read_bytes()
+        whole = images["extents"]
+        images["cut"] = whole[:-2000]
+        images["a journal to be read"] = whole[:1120] + bytes([whole[1120] | 4]) + whole[1121:]
+        images["blocks of 2^31 bytes"] = whole[:1048] + struct.pack("<I", 21) + whole[1052:]
+        images["no inodes"] = whole[:1024] + struct.pack("<I", 0) + whole[1028:]
+        return images
+
+
 def archive():
     """What `docker save` wrote before version 25 and after, and root file systems."""
     layer = Tar().file(b"f").end()
@@ -384,7 +417,7 @@ def shared_files():
 
 def longest(target):
     """No input is longer: what takes long teaches little."""
-    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "erofs": 30000, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
+    return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "erofs": 30000, "ext": 65536, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
 
 
 def hook_edits():

@@ -9,9 +9,9 @@ namespace {
 std::uint64_t mark_of(const struct stat& status) {
   const bool is_directory = S_ISDIR(status.st_mode);
   const auto number = [](auto value) { return static_cast<std::uint64_t>(value); };
-  const std::uint64_t told[] = {number(status.st_mode),          number(status.st_dev),          number(status.st_ino),
-                                number(status.st_size),          number(status.st_rdev),         number(status.st_mtim.tv_sec),
-                                number(status.st_mtim.tv_nsec),  number(status.st_ctim.tv_sec),  number(status.st_ctim.tv_nsec)};
+  const std::uint64_t told[] = {number(status.st_mode),         number(status.st_dev),         number(status.st_ino),
+                                number(status.st_size),         number(status.st_rdev),        number(status.st_mtim.tv_sec),
+                                number(status.st_mtim.tv_nsec), number(status.st_ctim.tv_sec), number(status.st_ctim.tv_nsec)};
   const std::size_t counted = is_directory ? sizeof told[0] : sizeof told;
   return std::hash<std::string_view>()({reinterpret_cast<const char*>(told), counted});
 }

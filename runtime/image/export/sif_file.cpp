@@ -58,12 +58,8 @@ class Packed {
 };
 
 std::string architecture_code() {
-  constexpr std::array<std::pair<const char*, const char*>, 6> kCodes{{{"386", "01"},
-                                                                      {"amd64", "02"},
-                                                                      {"arm", "03"},
-                                                                      {"arm64", "04"},
-                                                                      {"ppc64le", "06"},
-                                                                      {"s390x", "10"}}};
+  constexpr std::array<std::pair<const char*, const char*>, 6> kCodes{
+      {{"386", "01"}, {"amd64", "02"}, {"arm", "03"}, {"arm64", "04"}, {"ppc64le", "06"}, {"s390x", "10"}}};
   const std::string ours = Platform::host().architecture;
   const auto found = std::find_if(kCodes.begin(), kCodes.end(), [&](const auto& one) { return ours == one.first; });
   return found == kCodes.end() ? "00" : found->second;
@@ -92,11 +88,15 @@ std::string number_of(const Digest& content) {
   return number;
 }
 
-std::string header_of(const Digest& content, std::uint64_t used, std::uint64_t data_bytes, std::uint64_t data_at, std::int64_t date) {
+std::string header_of(const Digest& content, std::uint64_t used, std::uint64_t data_bytes, std::uint64_t data_at,
+                      std::int64_t date) {
   Packed header;
   header.add("#!/usr/bin/env run-singularity\n", 32).add("SIF_MAGIC", 10).add("01", 3).add(architecture_code(), 3);
   header.add(number_of(content), 16).add(date).add(date);
-  header.add(std::uint64_t{kEntries} - used).add(std::uint64_t{kEntries}).add(kTableAt).add(std::uint64_t{kEntries * kEntryBytes});
+  header.add(std::uint64_t{kEntries} - used)
+      .add(std::uint64_t{kEntries})
+      .add(kTableAt)
+      .add(std::uint64_t{kEntries * kEntryBytes});
   header.add(data_at).add(data_bytes);
   return header.filled_up_to(kHeaderBytes);
 }

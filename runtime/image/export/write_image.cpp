@@ -136,7 +136,8 @@ Result<Json> layers_with(const std::string& manifest, const WrittenLayer& layer)
   const auto* image = std::get_if<Manifest>(&parsed);
   if (image == nullptr) return Error(ErrorKind::corrupt, "the image's manifest is a list");
   Json layers = Json::array();
-  for (const Descriptor& one : image->layers) layers.push_back(descriptor(layer_type_of_oci(one.media_type).c_str(), one.digest, one.size));
+  for (const Descriptor& one : image->layers)
+    layers.push_back(descriptor(layer_type_of_oci(one.media_type).c_str(), one.digest, one.size));
   layers.push_back(descriptor(layer.type, layer.digest, layer.size));
   return layers;
 }
@@ -185,10 +186,12 @@ Result<void> write_oci_archive(int root, const OciImage& image, int file, const 
   const auto tree = [&](const ByteSink& sink) { return write_tree(root, {}, sink); };
   const WrittenLayer layer = SPC_TRY(begin_archive(tree, image.compressed, file, progress));
   const std::string config = config_for(image.config, image.settings, layer.diff_id).str();
-  return finish_archive(Json{{"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}}, config, image.name, file);
+  return finish_archive(Json{{"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}}, config, image.name,
+                        file);
 }
 
-Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImage& image, int file, const WriteProgress& progress) {
+Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImage& image, int file,
+                             const WriteProgress& progress) {
   const auto reference = SPC_TRY(ImageReference::parse(image.name));
   const auto tree = [&](const ByteSink& sink) { return write_changes(root, known, sink); };
   const WrittenLayer layer = SPC_TRY(begin_archive(tree, true, file, progress));

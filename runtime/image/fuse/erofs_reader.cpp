@@ -23,7 +23,7 @@ constexpr std::uint32_t kChunksOfUnits = 5;  // 2^5 blocks each, and their place
 constexpr std::uint32_t kHole = ~0U;
 
 // Inodes.
-constexpr std::size_t kInodeBytes = 64;
+constexpr std::size_t kInodeBytes = 64, kCompactInodeBytes = 32;
 constexpr std::size_t kXattrHeaderBytes = 12;
 constexpr std::uint16_t kExtendedInode = 1;
 enum ErofsLayout : std::uint16_t { kFlatPlain = 0, kCompressedFull = 1, kFlatInline = 2, kChunkBased = 4 };
@@ -44,11 +44,13 @@ std::span<const std::byte> bytes_of(const Piece& piece) { return {piece.block->b
 
 std::string_view as_text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-const char* xattr_prefix(std::uint8_t index) {
+const char* xattr_prefix(std::uint8_t index, bool of_users) {
   switch (index) {
     case 1: return "user.";
     case 4: return "trusted.";
     case 6: return "security.";
+    case 2: return of_users ? "system.posix_acl_access" : nullptr;  // the whole name
+    case 3: return of_users ? "system.posix_acl_default" : nullptr;
     default: return nullptr;
   }
 }
@@ -59,7 +61,8 @@ bool looks_like_erofs(std::span<const std::byte> head) {
   return head.size() >= kErofsHeadBytes && number_at<std::uint32_t>(head, kErofsSuperAt) == kErofsMagic;
 }
 
-Result<std::unique_ptr<ImageReader>> ErofsReader::open(const ImageFile& image, Unpacker unpacker, const CacheLimits& limits) {
+Result<std::unique_ptr<ImageReader>> ErofsReader::open(const ImageFile& image, Unpacker unpacker, const CacheLimits& limits,
+                                                       ErofsForm form) {
   std::array<std::byte, kErofsSuperBytes> super;
   SPC_TRY(image.read(kErofsSuperAt, super));
   const auto features = number_at<std::uint32_t>(super, 80);
@@ -68,9 +71,16 @@ Result<std::unique_ptr<ImageReader>> ErofsReader::open(const ImageFile& image, U
   const bool is_known = (features == kErofsChunks || features == (kErofsChunks | kErofsCompressed)) &&
                         compressors == (is_compressed ? kErofsOnlyLz4 : 0) && (!is_compressed || unpacker.knows(kLz4Compressor));
   constexpr std::uint8_t kBlockBits = 12;
-  if (!is_known || number_at<std::uint8_t>(super, 12) != kBlockBits || number_at<std::uint32_t>(super, 40) != 0 ||
-      number_at<std::uint32_t>(super, 44) != 0) {
-    return Error(ErrorKind::invalid, "the EROFS image has another form than layers of the store");
+  const auto inodes_at = number_at<std::uint32_t>(super, 40) * kErofsBlock;
+  const auto shared_at = number_at<std::uint32_t>(super, 44) * kErofsBlock;
+  const bool of_users = form == ErofsForm::of_users;
+  if (of_users && !is_known && (compressors != 0 || (features & ~(kErofsChunks | kErofsCompressed)) != 0)) {
+    return Error(ErrorKind::invalid, "the EROFS image is compressed, or has a feature that is not supported")
+        .hint("make it without -z, -E and --chunksize, or as a squashfs");
+  }
+  if ((!is_known && !of_users) || number_at<std::uint8_t>(super, 12) != kBlockBits || (!of_users && inodes_at + shared_at != 0)) {
+    return Error(ErrorKind::invalid, of_users ? "the EROFS image has no blocks of 4096 bytes"
+                                              : "the EROFS image has another form than layers of the store");
   }
   const std::uint64_t bytes = number_at<std::uint32_t>(super, 36) * kErofsBlock;
   if (bytes > image.size()) return damaged("the EROFS image is corrupt: it ends beyond the end of the file");
@@ -79,7 +89,9 @@ Result<std::unique_ptr<ImageReader>> ErofsReader::open(const ImageFile& image, U
                              .inodes = number_at<std::uint64_t>(super, 16),
                              .block_size = kUnitBytes,
                              .has_xattrs = true};
-  return std::unique_ptr<ImageReader>(new ErofsReader(image.first(bytes), summary, unpacker, limits));
+  const Super more{
+      .inodes_at = inodes_at, .shared_at = shared_at, .date = number_at<std::uint64_t>(super, 24), .of_users = of_users};
+  return std::unique_ptr<ImageReader>(new ErofsReader(image.first(bytes), summary, more, unpacker, limits));
 }
 
 Result<SharedBlock> ErofsReader::metadata_block(std::uint64_t number) {
@@ -104,10 +116,13 @@ Result<void> ErofsReader::read_metadata(std::uint64_t position, std::span<std::b
 
 Result<std::optional<Inode>> ErofsReader::inode(std::uint64_t reference) {
   if (reference > image_.size() / kNidBytes) return damaged("an inode beyond the end of the image");
-  std::array<std::byte, kInodeBytes> fields;
-  SPC_TRY(read_metadata(reference * kNidBytes, fields));
+  const std::uint64_t position = super_.inodes_at + reference * kNidBytes;
+  std::array<std::byte, kInodeBytes> fields{};
+  SPC_TRY(read_metadata(position, std::span(fields).first(kCompactInodeBytes)));
   const auto format = number_at<std::uint16_t>(fields, 0);
-  if ((format & kExtendedInode) == 0 || format >> 4U != 0) return damaged("an inode of unknown form");
+  const bool is_compact = (format & kExtendedInode) == 0;
+  if ((is_compact && !super_.of_users) || format >> 4U != 0) return damaged("an inode of unknown form");
+  if (!is_compact) SPC_TRY(read_metadata(position, fields));
 
   Inode inode;
   inode.reference = inode.number = reference;
@@ -117,20 +132,20 @@ Result<std::optional<Inode>> ErofsReader::inode(std::uint64_t reference) {
     return damaged("an inode of unknown type");
   }
   inode.mode = type | (mode & kKeptMode);
-  inode.size = number_at<std::uint64_t>(fields, 8);
+  inode.size = is_compact ? number_at<std::uint32_t>(fields, 8) : number_at<std::uint64_t>(fields, 8);
   if (inode.size > kMaxFileBytes) return damaged("an invalid file size");
   if (S_ISLNK(type) && (inode.size == 0 || inode.size > kMaxTarget)) return damaged("an invalid link target size");
-  const auto mtime = number_at<std::uint64_t>(fields, 32);
+  const auto mtime = is_compact ? super_.date : number_at<std::uint64_t>(fields, 32);
   if (mtime > std::numeric_limits<std::uint32_t>::max()) return damaged("an invalid date");
   inode.mtime = static_cast<std::uint32_t>(mtime);
-  inode.links = number_at<std::uint32_t>(fields, 44);
+  inode.links = is_compact ? number_at<std::uint16_t>(fields, 6) : number_at<std::uint32_t>(fields, 44);
   const auto start = number_at<std::uint32_t>(fields, 16);
   if (is_device(type)) inode.device = start;
   if (S_ISBLK(type) || (S_ISCHR(type) && inode.device != 0)) return std::optional<Inode>();
 
   const std::uint32_t xattr_words = number_at<std::uint16_t>(fields, 2);
   inode.has_xattrs = xattr_words != 0;
-  const std::uint64_t attributes = reference * kNidBytes + kInodeBytes;
+  const std::uint64_t attributes = position + (is_compact ? kCompactInodeBytes : kInodeBytes);
   const std::uint64_t xattr_bytes = xattr_words == 0 ? 0 : kXattrHeaderBytes + 4 * (xattr_words - 1);
   inode.place = ErofsPlace{.attributes = attributes,
                            .behind = attributes + xattr_bytes,
@@ -141,13 +156,15 @@ Result<std::optional<Inode>> ErofsReader::inode(std::uint64_t reference) {
 
 Result<Piece> ErofsReader::content(const Inode& inode, std::uint64_t block) {
   const auto& place = std::get<ErofsPlace>(inode.place);
-  if (place.layout == kFlatInline) {
-    const std::size_t offset = place.behind % kErofsBlock;
-    if (inode.size > kErofsBlock - offset) return damaged("content that does not fit into its block");
-    return Piece{SPC_TRY(metadata_block(place.behind / kErofsBlock)), offset, static_cast<std::size_t>(inode.size)};
-  }
-  if (place.layout != kFlatPlain) return damaged("a content of unknown layout");
+  if (place.layout != kFlatPlain && place.layout != kFlatInline) return damaged("a content of unknown layout");
   const std::uint64_t rest = inode.size - block * kErofsBlock;
+  if (place.layout == kFlatInline && !super_.of_users && block == 0 && rest > kErofsBlock)
+    return damaged("content that does not fit into its block");
+  if (place.layout == kFlatInline && rest < kErofsBlock + (super_.of_users ? 0 : 1)) {
+    const std::size_t offset = place.behind % kErofsBlock;
+    if (rest > kErofsBlock - offset) return damaged("content that does not fit into its block");
+    return Piece{SPC_TRY(metadata_block(place.behind / kErofsBlock)), offset, static_cast<std::size_t>(rest)};
+  }
   return Piece{SPC_TRY(metadata_block(place.start + block)), 0, static_cast<std::size_t>(std::min(rest, kErofsBlock))};
 }
 
@@ -182,7 +199,8 @@ Result<void> ErofsReader::add_entries(std::span<const std::byte> block, const In
     const auto type = number_at<std::uint8_t>(block, at + 10);
     if (type == 0 || type >= kDirentModes.size()) return damaged("an invalid directory entry");
     const auto nid = number_at<std::uint64_t>(block, at);
-    if (S_ISDIR(kDirentModes[type]) && nid <= inode.reference) return damaged("a directory in front of the one that it is in");
+    if (S_ISDIR(kDirentModes[type]) && nid <= inode.reference && !super_.of_users)
+      return damaged("a directory in front of the one that it is in");
     if (is_device(kDirentModes[type]) && !SPC_TRY(this->inode(nid))) continue;
     directory.entries.push_back({.reference = nid,
                                  .number = nid,
@@ -254,6 +272,7 @@ Result<SharedBlock> ErofsReader::compressed_unit(const ErofsPlace& place, std::u
 
 Result<SharedBlock> ErofsReader::unit(const ErofsPlace& place, std::uint64_t index, std::size_t size) {
   switch (place.layout) {
+    case kFlatInline:
     case kFlatPlain: return stored(place.start + index * kUnitBlocks, size);
     case kCompressedFull: return compressed_unit(place, index, size);
     case kChunkBased: {
@@ -273,47 +292,69 @@ Result<std::vector<Piece>> ErofsReader::read(const Inode& file, std::uint64_t st
   if (start >= file.size || size == 0) return pieces;
   const std::uint64_t end = start + std::min<std::uint64_t>(size, file.size - start);
   const auto& place = std::get<ErofsPlace>(file.place);
-  if (place.layout == kFlatInline) {
-    auto piece = SPC_TRY(content(file, 0));
-    piece.offset += start;
-    piece.size = end - start;
-    pieces.push_back(std::move(piece));
-    return pieces;
-  }
-  for (std::uint64_t index = start / kUnitBytes; index * kUnitBytes < end; ++index) {
+  // What is not behind the inode.
+  const std::uint64_t body = place.layout != kFlatInline ? file.size
+                             : super_.of_users           ? file.size / kErofsBlock * kErofsBlock
+                                                         : 0;
+  const std::uint64_t body_end = std::min(end, body);
+  for (std::uint64_t index = start / kUnitBytes; index * kUnitBytes < body_end && start < body; ++index) {
     const std::uint64_t first = index * kUnitBytes;
     const std::uint64_t begin = std::max(start, first);
-    Piece piece{.block = SPC_TRY(unit(place, index, static_cast<std::size_t>(std::min(kUnitBytes, file.size - first)))),
+    Piece piece{.block = SPC_TRY(unit(place, index, static_cast<std::size_t>(std::min(kUnitBytes, body - first)))),
                 .offset = static_cast<std::size_t>(begin - first),
-                .size = static_cast<std::size_t>(std::min(end, first + kUnitBytes) - begin)};
+                .size = static_cast<std::size_t>(std::min(body_end, first + kUnitBytes) - begin)};
     // Another file may have made of the same blocks something shorter.
     if (piece.block && (piece.offset > piece.block->size || piece.size > piece.block->size - piece.offset)) {
       return damaged("a block that is too short for its file");
     }
     pieces.push_back(std::move(piece));
   }
+  if (end > body) {
+    auto piece = SPC_TRY(content(file, body / kErofsBlock));
+    const std::uint64_t begin = std::max(start, body);
+    piece.offset += begin - body;
+    piece.size = end - begin;
+    pieces.push_back(std::move(piece));
+  }
   return pieces;
+}
+
+/// One that begins at `position`, which then is that of the next.
+Result<std::pair<std::string, std::string>> ErofsReader::attribute(std::uint64_t& position, std::uint64_t end) {
+  std::array<std::byte, 4> head;
+  SPC_TRY(read_metadata(position, head));
+  const std::size_t name_bytes = number_at<std::uint8_t>(head, 0);
+  const char* const prefix = xattr_prefix(number_at<std::uint8_t>(head, 1), super_.of_users);
+  const std::size_t value_bytes = number_at<std::uint16_t>(head, 2);
+  position += head.size();
+  if (prefix == nullptr || (name_bytes == 0 && !super_.of_users) || position > end || name_bytes + value_bytes > end - position) {
+    return damaged("an invalid extended attribute");
+  }
+  std::vector<std::byte> bytes(name_bytes + value_bytes);
+  SPC_TRY(read_metadata(position, bytes));
+  position = rounded_up(position + bytes.size(), 4);
+  const std::string_view entry = as_text(bytes);
+  return std::pair(std::string(prefix).append(entry.substr(0, name_bytes)), std::string(entry.substr(name_bytes)));
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> ErofsReader::xattrs(const Inode& inode) {
   std::vector<std::pair<std::string, std::string>> found;
   if (!inode.has_xattrs) return found;
   const auto& place = std::get<ErofsPlace>(inode.place);
-  std::vector<std::byte> all(static_cast<std::size_t>(place.behind - place.attributes));  // at most 256 KiB
-  SPC_TRY(read_metadata(place.attributes, all));
-  const std::span<const std::byte> bytes(all);
-  if (number_at<std::uint8_t>(bytes, 4) != 0) return damaged("extended attributes of several files");
-  for (std::size_t at = kXattrHeaderBytes; at < bytes.size();) {
-    const std::size_t name_bytes = number_at<std::uint8_t>(bytes, at);
-    const char* const prefix = xattr_prefix(number_at<std::uint8_t>(bytes, at + 1));
-    const std::size_t value_bytes = number_at<std::uint16_t>(bytes, at + 2);
-    at += 4;
-    if (prefix == nullptr || name_bytes == 0 || name_bytes + value_bytes > bytes.size() - at || found.size() == kMaxXattrs) {
-      return damaged("an invalid extended attribute");
-    }
-    const std::string_view entry = as_text(bytes.subspan(at, name_bytes + value_bytes));
-    found.emplace_back(std::string(prefix).append(entry.substr(0, name_bytes)), entry.substr(name_bytes));
-    at = rounded_up(at + name_bytes + value_bytes, 4);
+  std::array<std::byte, kXattrHeaderBytes> header;
+  SPC_TRY(read_metadata(place.attributes, header));
+  const std::size_t shared = number_at<std::uint8_t>(header, 4);
+  if (shared != 0 && !super_.of_users) return damaged("extended attributes of several files");
+  std::uint64_t position = place.attributes + kXattrHeaderBytes;
+  for (std::size_t i = 0; i < shared; ++i, position += 4) {
+    std::uint32_t number = 0;
+    SPC_TRY(read_metadata(position, std::as_writable_bytes(std::span(&number, 1))));
+    std::uint64_t there = super_.shared_at + std::uint64_t{number} * 4;
+    found.push_back(SPC_TRY(attribute(there, image_.size())));
+  }
+  while (position < place.behind) {
+    if (found.size() == kMaxXattrs) return damaged("an invalid extended attribute");
+    found.push_back(SPC_TRY(attribute(position, place.behind)));
   }
   return found;
 }

@@ -11,12 +11,14 @@ inline constexpr std::size_t kErofsHeadBytes = 1024 + 128;
 bool looks_like_erofs(std::span<const std::byte> head);
 
 /// Reads EROFS images as the layer writer makes them: blocks of 4 KiB, extended inodes, contents in units of 128 KiB that are
-/// plain, holes or compressed with lz4. Other images of this format are refused, at once or where they differ.
+/// plain, holes or compressed with lz4. Of users' images, also those of mkfs.erofs without compression: compact inodes, the end of a
+/// file behind its inode, attributes that files share. Others are refused, at once or where they differ.
 ///
 /// References and numbers of inodes are their nids.
 class ErofsReader final : public ImageReader {
  public:
-  static Result<std::unique_ptr<ImageReader>> open(const ImageFile& image, Unpacker unpacker, const CacheLimits& limits);
+  static Result<std::unique_ptr<ImageReader>> open(const ImageFile& image, Unpacker unpacker, const CacheLimits& limits,
+                                                   ErofsForm form);
 
   Result<std::optional<Inode>> inode(std::uint64_t reference) override;
   Result<std::shared_ptr<const Directory>> directory(const Inode& inode) override;
@@ -25,9 +27,19 @@ class ErofsReader final : public ImageReader {
   Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) override;
 
  private:
-  ErofsReader(const ImageFile& image, const ImageSummary& summary, Unpacker unpacker, const CacheLimits& limits)
+  /// What the super block says beside the summary.
+  struct Super {
+    std::uint64_t inodes_at = 0;  ///< position that nids count from
+    std::uint64_t shared_at = 0;  ///< of the attributes that files share
+    std::uint64_t date = 0;       ///< of compact inodes
+    bool of_users = false;
+  };
+
+  ErofsReader(const ImageFile& image, const ImageSummary& summary, const Super& super, Unpacker unpacker,
+              const CacheLimits& limits)
       : ImageReader(summary),
         image_(image),
+        super_(super),
         unpacker_(unpacker),
         metadata_(limits.blocks / 3),
         data_(limits.blocks - limits.blocks / 3),
@@ -37,6 +49,7 @@ class ErofsReader final : public ImageReader {
   Result<void> read_metadata(std::uint64_t position, std::span<std::byte> into);
   /// A block of a directory, or all of another inode's content that lies in one block.
   Result<Piece> content(const Inode& inode, std::uint64_t block);
+  Result<std::pair<std::string, std::string>> attribute(std::uint64_t& position, std::uint64_t end);
   Result<Directory> load_directory(const Inode& inode);
   Result<void> add_entries(std::span<const std::byte> block, const Inode& inode, Directory& directory);
   /// The bytes of a file's unit, of which there are `size`; empty: zeros.
@@ -46,6 +59,7 @@ class ErofsReader final : public ImageReader {
   Result<SharedBlock> unpacked(std::uint64_t first_block, std::size_t blocks, std::size_t size);
 
   const ImageFile image_;
+  const Super super_;
   const Unpacker unpacker_;
   Cache<Block> metadata_;  // by number of the block
   Cache<Block> data_;      // by position of the first block, and how many are compressed

@@ -28,13 +28,13 @@ bool is_entry_name(std::string_view name) {
 }
 
 Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset, std::uint64_t size, Unpacker unpacker,
-                                                const CacheLimits& limits) {
+                                                const CacheLimits& limits, ErofsForm form) {
   if (offset > size) return Error(ErrorKind::corrupt, "the squashfs starts beyond the end of the file");
   const ImageFile image(file, offset, size - offset);
   std::array<std::byte, kErofsHeadBytes> head{};
   const auto there = std::span(head).first(static_cast<std::size_t>(std::min<std::uint64_t>(image.size(), head.size())));
   SPC_TRY(image.read(0, there));
-  if (!looks_like_squashfs(there) && looks_like_erofs(there)) return ErofsReader::open(image, unpacker, limits);
+  if (!looks_like_squashfs(there) && looks_like_erofs(there)) return ErofsReader::open(image, unpacker, limits, form);
   auto bytes = SPC_TRY(ImageBytes::open(image, unpacker, limits.blocks));
   return std::unique_ptr<ImageReader>(std::make_unique<SquashfsReader>(std::move(bytes), limits.directories));
 }

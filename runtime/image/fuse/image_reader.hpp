@@ -117,11 +117,14 @@ class ImageReader {
   const ImageSummary summary_;
 };
 
-/// The image that starts at `offset` of a file of this `size`: an EROFS image as the layer writer makes them, or a squashfs. The
-/// caller owns the descriptor.
+/// Whose EROFS images are read: as the layer writer makes them, or what mkfs.erofs makes without compression as well. Of users'
+/// images nothing says in which order directories lie: one may be in itself.
+enum class ErofsForm { of_the_store, of_users };
+
+/// The image that starts at `offset` of a file of this `size`: an EROFS image or a squashfs. The caller owns the descriptor.
 Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset, std::uint64_t size, Unpacker unpacker,
-                                                const CacheLimits& limits);
-/// The same, however it is compressed: for `fuse`.
+                                                const CacheLimits& limits, ErofsForm form = ErofsForm::of_the_store);
+/// The same, or an ext2, ext3 or ext4 file system, whoever made it and however it is compressed: for `fuse`.
 Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset);
 
 // What readers of all formats keep to.

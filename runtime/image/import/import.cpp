@@ -302,7 +302,8 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
 
 /// An image that was saved as one layer on another has no other: those below come from where that image is, which this user
 /// must have access to. They then count as if the user had brought them.
-Result<void> bring_layers_below(const Import& import, const ResolvedImage& image, const std::string& place, UserSourceLink& user) {
+Result<void> bring_layers_below(const Import& import, const ResolvedImage& image, const std::string& place,
+                                UserSourceLink& user) {
   LayerRights rights(import.store, place);
   auto all = SPC_TRY(layers_of(image));
   if (!all.empty()) all.pop_back();

@@ -35,7 +35,8 @@ unsigned use_all_cpus() {
 
 /// What enroot or Apptainer want to find. The variables that were set in the container's /etc/environment stay, unless the image has them.
 std::vector<AddedFile> files_for(const SavedTree& tree, ImageForm form) {
-  if (form == ImageForm::sif && !open_in_image(tree.root.get(), ".singularity.d")) return apptainer_files(tree.settings, tree.config);
+  if (form == ImageForm::sif && !open_in_image(tree.root.get(), ".singularity.d"))
+    return apptainer_files(tree.settings, tree.config);
   if (tree.in_files || form == ImageForm::sif) return {};
   auto files = enroot_files(tree.settings, tree.config);
   for (AddedFile& file : files) {

@@ -48,6 +48,9 @@ bool looks_like_tar(Bytes head) {
   return std::strtoul(digits, &end, 8) == sum && end != digits && head[0] != std::byte{0};
 }
 
+/// Of ext2, ext3, ext4 or EROFS: by their super blocks.
+bool looks_like_file_system(Bytes head) { return has_at(head, 1080, "\x53\xef") || has_at(head, 1024, "\xe2\xe1\xf5\xe0"); }
+
 bool looks_like_archive(Bytes head) {
   constexpr std::array<std::string_view, 4> kCompressed{"\x1f\x8b", "\x28\xb5\x2f\xfd",
                                                         "\xfd"
@@ -67,13 +70,12 @@ const char* name_of_content(Bytes head) {
   if (has_at(head, 0, "version https://git-lfs")) return "a Git LFS pointer, not the file itself";
   if (has_at(head, 0, "#!")) return "a script";
   if (has_at(head, 0, "PK\3\4")) return "a zip archive";
-  if (has_at(head, 1080, "\x53\xef")) return "an ext2, ext3 or ext4 file system";
   return "something else";
 }
 
 Error not_an_image(const std::string& path, const std::string& what) {
   return Error(ErrorKind::invalid, formatted("open image {}: it is {}", in_quotes(path), what))
-      .hint("an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory");
+      .hint("an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory");
 }
 
 Result<std::string> read_at(int file, std::uint64_t offset, std::size_t size, const std::string& path) {
@@ -111,6 +113,8 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
   const auto recognised = [&]() -> Result<void> {
     if (looks_like_squashfs(head)) {
       SPC_TRY(check_squashfs(image.file.get(), 0, size, path));
+    } else if (looks_like_file_system(head)) {
+      return {};  // the process that serves it has its reader
     } else if (looks_like_sif(head)) {
       image.offset = SPC_TRY(squashfs_in_sif(image.file.get(), head, size, path));
     } else {

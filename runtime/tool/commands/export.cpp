@@ -31,7 +31,8 @@ Result<int> run_export(const Arguments& arguments) {
   const std::string& name = arguments.words[0];
   const ImageTarget target = parse_image_target(arguments.words[1]);
   if (target.form == ImageForm::oci_layer)
-    return Error(ErrorKind::invalid, "export " + in_quotes(name) + ": one layer is what --container-save writes, of a job's container")
+    return Error(ErrorKind::invalid,
+                 "export " + in_quotes(name) + ": one layer is what --container-save writes, of a job's container")
         .hint("name a FILE.tar, FILE.sif or FILE.sqsh");
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));

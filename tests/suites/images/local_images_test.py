@@ -42,6 +42,38 @@ for each, how in COMPRESSORS.items():
     start_test_of(each, how)
 
 
+FILE_SYSTEMS = {"ext4": local_files.mke2fs("-t", "ext4"), "ext4_inline": local_files.mke2fs("-t", "ext4", "-O", "inline_data,^metadata_csum"),
+                "ext3": local_files.mke2fs("-t", "ext3"), "erofs": local_files.mkfs_erofs()}
+
+
+@test
+def file_systems_are_read_like_the_tree_that_they_were_made_of(cluster):
+    # Without what the start itself makes or mounts.
+    script = ("cd /; find . -xdev -path ./etc -prune -o -path ./lost+found -prune -o -type f -print0 -o -type l -print0 | sort -z | "
+              "xargs -0 sh -c 'for f; do [ -L \"$f\" ] && readlink \"$f\"; done; cat \"$@\"' sh | sha256sum; "
+              "find usr bin lib data -printf '%y %m %s %p %l\\n' | grep -v ^d | sort | sha256sum; cat /data/sub/three")
+    wanted = cluster.bash(script, *ON, image=local_files.squashfs(cluster), timeout=120).good()
+    for name, make in FILE_SYSTEMS.items():
+        image = local_files.file_system(cluster, f"base.{name}.img", make)
+        equal(cluster.bash(script, *ON, image=image, timeout=120).good(), wanted, f"what is in the {name}")
+    cluster.bash("echo more >>/data/one; cat /data/one; rm -r /data/sub; test ! -e /data/sub; stat -c %u:%a /data/setuid", *ON, image=image).good("one\nmore\n2001:755")
+    cluster.must_be_quiet()
+
+
+@test
+def a_file_system_that_cannot_be_read_is_refused_by_why(cluster):
+    local_files.file_system(cluster, "base.ext4.img", FILE_SYSTEMS["ext4"])
+    with open(local_files.shared(cluster, "base.ext4.img")[0], "rb") as file:
+        good = bytearray(file.read(1 << 20))
+    journal = good[:1024 + 96] + bytes([good[1024 + 96] | 4]) + good[1024 + 97:]
+    for name, data, reason in (("cut.img", good, "the file system is truncated: it ends beyond the end of the file"),
+                               ("journal.img", journal, "the file system was not unmounted, its journal has changes (hint: e2fsck -fy FILE applies them)")):
+        path = file_of(cluster, name, bytes(data))
+        done = cluster.srun(*ON, "true", image=path)
+        expect(done.rc != 0 and len(done.errors()) == 1 and done.errors()[0].endswith(reason), "it is not told", done)
+        cluster.must_be_quiet()
+
+
 @test
 def a_squashfs_is_the_users_own_and_can_be_changed_everywhere(cluster):
     out = cluster.bash("""
@@ -216,7 +248,7 @@ def an_oci_layout_named_as_a_path_is_pointed_out(cluster):
 
 @test
 def files_that_are_no_images_are_refused_by_what_they_are(cluster):
-    hint = "(hint: an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory)"
+    hint = "(hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)"
     good = open(local_files.shared(cluster, "base.sqsh")[0], "rb").read() if local_files.squashfs(cluster) else b""
     for name, data, reason in (
             ("empty.sqsh", b"", f"it is an empty file {hint}"), ("text.sqsh", b"hello\n", f"it is something else {hint}"),
@@ -230,7 +262,7 @@ def files_that_are_no_images_are_refused_by_what_they_are(cluster):
 
 @test
 def a_fifo_a_device_and_standard_input_are_refused_without_waiting(cluster):
-    hint = "(hint: an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory)"
+    hint = "(hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)"
     here, fifo = local_files.shared(cluster, "fifo.sqsh")
     os.path.exists(here) or os.mkfifo(here, 0o666)
     os.chmod(here, 0o666)

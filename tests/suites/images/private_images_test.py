@@ -123,3 +123,19 @@ def the_password_is_in_no_process_and_no_log(cluster):
             if file.endswith(".log") and os.path.isfile(path):
                 text = open(path, errors="replace").read()
                 expect(PASSWORD not in text and AUTH not in text, f"the password is in {path}")
+
+
+@test
+def a_layer_saved_on_a_private_image_takes_the_login_of_whoever_uses_it(cluster):
+    # The base image is public elsewhere, and so are its layers: this one has a layer that is nowhere else.
+    first, there, private = "/home/shared/private-first.tar", "/home/shared/private-layer.tar", "registry:5001/suites/private-layer:1"
+    use = ("-w", "node02", "cat", "/secret", "/made")
+    with in_home(cluster, ".docker/config.json", DOCKER):
+        cluster.bash("date +%N >/secret", "-w", "node01", f"--container-save=oci-layer:{first}", image=PRIVATE).good()
+        cluster.run("scontainer", "push", first, private).good()
+        secret = cluster.bash("cat /secret; echo of alice >/made", "-w", "node01", f"--container-save=oci-layer:{there}", image=private).good().splitlines()[0]
+        os.chmod(os.path.join(cluster.shared, "private-layer.tar"), 0o644)
+        for _ in ("before alice", "after alice"):
+            done = cluster.srun(*use, image=there, user="bob")
+            expect(done.rc == 1 and len(done.errors()) == 1 and "scontainer login registry:5001" in done.err, "bob was not refused with one line", done)
+            cluster.srun(*use, image=there).good(f"{secret}\nof alice")

@@ -63,6 +63,26 @@ def squashfs(cluster, name="base.sqsh", *options):
     return there
 
 
+def file_system(cluster, name, make):
+    """The base image as what `make TREE FILE` writes; made once a name. Returns the path for users."""
+    here, there = shared(cluster, name)
+    if not os.path.exists(here):
+        make(tree(cluster), here)
+        os.chmod(here, 0o644)
+    return there
+
+
+def mke2fs(*options):
+    def make(root, path):
+        subprocess.run(["truncate", "-s", "700M", path], check=True)
+        subprocess.run(["mke2fs", "-q", "-F", "-d", root, *options, path], check=True, stdout=subprocess.DEVNULL)
+    return make
+
+
+def mkfs_erofs(*options):
+    return lambda root, path: subprocess.run(["mkfs.erofs", *options, path, root], check=True, stdout=subprocess.DEVNULL)
+
+
 def sif_bytes(partition, file_system=SQUASHFS, part=2, architecture=b"02"):
     """A SIF file as Apptainer lays it out: header, table of 48 entries, a definition file, the partition."""
     start = 4096 + 48 * ENTRY

@@ -87,16 +87,15 @@ TEST_CASE("a local image is told apart by what is in it, not by its name") {
 
 TEST_CASE("what is no image is refused by what it is") {
   const Directory here;
-  constexpr char kHint[] = " (hint: an image is a squashfs (.sqsh), a SIF file, a tar archive or a directory)";
-  const std::pair<const char*, std::string> files[] = {
-      {"an empty file", ""},
-      {"a program",
-       "\x7f"
-       "ELF..."},
-      {"a script", "#!/bin/sh\n"},
-      {"a zip archive", "PK\3\4..."},
-      {"an ext2, ext3 or ext4 file system", std::string(1080, '\0') + "\x53\xef"},
-      {"something else", "hello\n"}};
+  constexpr char kHint[] =
+      " (hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)";
+  const std::pair<const char*, std::string> files[] = {{"an empty file", ""},
+                                                       {"a program",
+                                                        "\x7f"
+                                                        "ELF..."},
+                                                       {"a script", "#!/bin/sh\n"},
+                                                       {"a zip archive", "PK\3\4..."},
+                                                       {"something else", "hello\n"}};
   for (const auto& [what, text] : files) {
     write("file", text);
     CHECK(image_refusal("./file") == std::string("open image \"./file\": it is ") + what + kHint);
