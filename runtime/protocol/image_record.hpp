@@ -24,7 +24,8 @@ struct ImageRecordHeader {
   std::uint32_t layer_count = 0;
   std::uint32_t layer_format = 0;  ///< of its layers: image/store/store.hpp
   std::int64_t unused = 0;
-  /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep their order).
+  /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep their
+  /// order), and what `import` found in its files: fact and labels (image/facts/facts.hpp); older records have none.
   Section settings;
   Section manifest;  ///< the bytes whose digest is the file's name
   Section config;    ///< the image configuration as served by the registry

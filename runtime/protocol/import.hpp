@@ -29,6 +29,7 @@ enum class ImportMessageKind : std::uint32_t {
   record = 9,     ///< digest of a manifest + the descriptor of a file from new_layer: this is now the image's record; without: none is
   name = 10,      ///< digest: the key of a public name (image/reference/named_image.hpp); + such a file: what it means
   grant = 11,     ///< the same for the user in `done` alone
+  config = 12,    ///< a sealed memory file with the image's configuration; only if the request asks for no more (only_digest)
 
   // agent -> import
   layer_file = 16,  ///< reply to new_layer, with one descriptor open for reading and writing

@@ -50,6 +50,10 @@ struct LayersBelowAnswer {
 };
 inline constexpr std::size_t kMaxLayersBelow = 500;
 
+/// `layer-writer facts`: gets the layers of a whole image over kLayerBelow, unasked, and writes its fact sheet to kLayerReport, as
+/// records of image/facts/facts.hpp.
+inline constexpr char kLayerFacts[] = "facts";
+
 /// The only output of the sandbox apart from the image file. Fixed size: nothing to parse.
 struct LayerReport {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '3', '\0'};

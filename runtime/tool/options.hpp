@@ -53,7 +53,7 @@ inline constexpr OptionRow kInspectOptions[] = {
 inline constexpr char kInspectHelp[] =
     "IMAGE is a name, the prefix of a digest, or the path of a .sqsh or .sif file or a directory. Shows the configuration, labels,\n"
     "layers, and versions found in the image's files: operating system, libc, CUDA and the driver it needs, MPI, PMIx, UCX, NCCL,\n"
-    "Python, frameworks. Nothing in the image is executed.\n\n"
+    "ROCm, Python, frameworks. Nothing in the image is executed. Of an image that is not pulled, what its configuration says.\n\n"
     "examples:\n"
     "  scontainer inspect nvcr.io/nvidia/pytorch:24.03-py3\n"
     "  scontainer inspect --json debian:12 | jq .facts.os\n";

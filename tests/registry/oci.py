@@ -49,7 +49,10 @@ def tar_of(files):
             tar.addfile(info)
         for name, content in files.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mode, info.mtime = len(content), 0o644, 1
+            info.mode, info.mtime = 0o644, 1
+            if isinstance(content, str):  # the target of a link
+                info.type, info.linkname, content = tarfile.SYMTYPE, content, b""
+            info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     return out.getvalue()
 

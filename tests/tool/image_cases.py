@@ -60,7 +60,7 @@ def test_unknown_images_and_wrong_usage_are_said_in_one_line():
     user("pull").fails(2, "usage: scontainer pull")
     user("pull", "--nonsense", base()).fails(2, "--nonsense")
     user("nonsense").fails(2, "nonsense", "--help")
-    user("inspect", f"{registry.name}/nope:1").fails(1, "no image")
+    user("inspect", f"{registry.name}/nope:1").fails(1, 'repository "nope" does not exist')
 
 
 def test_inspect_says_what_is_in_an_image():
@@ -75,10 +75,43 @@ def test_inspect_says_what_is_in_an_image():
     user("pull", name).succeeds()
     found = user("inspect", "--json", name).json()
     assert found["facts"] == {"os": "Toy Linux 7", "libc": "glibc 2.36", "cuda": "12.4.99", "cudnn": None, "mpi": "Open MPI 4.1.4",
-                              "pmix": "4.2.2", "srun": "--mpi=pmix", "ucx": "1.15.0", "nccl": "2.19.3", "python": "3.11",
+                              "pmix": "4.2.2", "srun": "--mpi=pmix", "ucx": "1.15.0", "nccl": "2.19.3", "rocm": None, "python": "3.11",
                               "frameworks": "JAX 0.4.26, PyTorch 2.3.0+cu121", "driver": "525.60.13 or newer"}, found["facts"]
     assert found["config"]["config"]["WorkingDir"] == "/srv" and len(found["layers"]) == 2
     user("inspect", found["digest"][7:15]).succeeds("Toy Linux 7", "12.4.99", "/srv")
+
+
+def test_the_fact_sheet_is_kept_since_the_import():
+    lib = "usr/lib/x86_64-linux-gnu/"
+    name = image("sheet", [{"usr/lib/os-release": b"PRETTY_NAME=Below\n", lib + "libnccl.so.2.19.3": b"x", lib + "libcudart.so.12.4.99": b"x"},
+                           {"etc/os-release": "../usr/lib/os-release", "usr/lib/os-release": b"PRETTY_NAME='Above 1'\n",
+                            lib + ".wh.libnccl.so.2.19.3": b""}])
+    user("pull", name).succeeds()
+    found = user("inspect", "--json", name).json()
+    facts = {what: value for what, value in found["facts"].items() if value}
+    assert facts == {"os": "Above 1", "cuda": "12.4.99", "driver": "525.60.13 or newer"}, facts
+    # Nothing is read but the record; one of an earlier version has no sheet, and then the layers are.
+    record = store("records", found["digest"].removeprefix("sha256:"))
+    content = open(record, "rb").read()
+    layers = [store("layers/sha256", layer.removeprefix("sha256:") + ".sqsh") for layer in found["layers"]]
+    away = [shutil.move(layer, layer + ".away") for layer in layers]
+    assert user("inspect", "--json", name).json()["facts"] == found["facts"]
+    os.unlink(record)
+    with open(record, "wb") as file:
+        file.write(content.replace(b"\0fact=", b"\0fakt="))
+    done = user("inspect", "--json", name)
+    assert done.json()["facts"] == {} and "warning: inspect the image" in done.err, done
+    for layer in away:
+        shutil.move(layer, layer.removesuffix(".away"))
+    assert user("inspect", "--json", name).json()["facts"] == found["facts"]
+
+
+def test_inspect_shows_what_the_configuration_says_of_an_image_that_is_not_pulled():
+    name = image("unpulled", [{"etc/hello": b"x"}], env=["CUDA_VERSION=12.4.1", "NCCL_VERSION=2.21.5", "OPENMPI_VERSION=4.1.7"])
+    before = stored("layers/sha256")
+    user("inspect", name).succeeds("cuda         12.4.1\n", "nccl         2.21.5\n", "srun         --mpi=pmix\n",
+                                   "driver       525.60.13 or newer\n", "not pulled: versions are what the configuration says\n")
+    assert stored("layers/sha256") == before, "something was pulled"
 
 
 def test_the_sites_catalogue_is_listed():

@@ -245,6 +245,11 @@ std::optional<SharedStore> shared_store(const Import& import) {
   return std::nullopt;
 }
 
+Result<Digest> describe(const Import& import, const ResolvedImage& image) {
+  SPC_TRY(import.agent.describe(image.config_bytes));
+  return image.digest;
+}
+
 /// `name`: as the user gave it.
 Result<Digest> import_by(const Import& import, const ImageReference& name, ByDigest& by, UserSourceLink& user) {
   const ImageReference reference = reference_for(name, by);
@@ -254,7 +259,10 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   Repository repository(import.http, import.agent, asked, import.config,
                         [&] { return user.credentials(reference.registry, whose); });
   if (by.is_resolved) repository.show_as(name.canonical());
-  if (import.request.only_digest) return SPC_TRY(repository.resolve(import.request.platform)).digest;
+  if (import.request.only_digest) {
+    const ResolvedImage described = SPC_TRY(repository.resolve(import.request.platform));
+    return describe(import, described);
+  }
   auto admission = SPC_TRY(Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
   const RequestedImage wanted = wanted_image(import.request, name, by);
   StoredImage stored(import.store, wanted, import.config);
@@ -337,7 +345,7 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   wanted.origin.user = import.request.uid;
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
-  if (import.request.only_digest) return image.digest;
+  if (import.request.only_digest) return describe(import, image);
   if (!image.manifest.layers_of.empty()) SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
   const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
   const StoredImage stored(import.store, wanted, import.config);

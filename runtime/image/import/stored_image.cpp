@@ -5,8 +5,9 @@
 #include <ctime>
 
 #include "base/format.hpp"
-#include "base/records.hpp"
 #include "base/sha256.hpp"
+#include "image/facts/facts.hpp"
+#include "image/layer/worker/layer_process.hpp"
 #include "image/reference/reference.hpp"
 
 namespace spc {
@@ -14,18 +15,15 @@ namespace {
 
 std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
-/// What the task will be given of the configuration.
-std::string settings_of(const ImageConfig& config) {
-  std::string out;
-  const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
-  for (const auto& entry : config.env) add("env", entry);
-  if (!config.workdir.empty()) add("workdir", config.workdir);
-  for (const auto& argument : config.entrypoint) add("entrypoint", argument);
-  for (const auto& argument : config.cmd) add("cmd", argument);
-  if (!config.user.empty()) add("user", config.user);
-  for (const auto& volume : config.volumes) add("volume", volume);
-  for (const auto& port : config.ports) add("port", port);
-  return out;
+/// What the image's files reveal, for who inspects it. Nothing that a start needs: an image without is as good.
+std::string facts_in_layers(const std::vector<HeldLayer>& layers) {
+  std::vector<int> files;
+  for (const HeldLayer& layer : layers) {
+    if (layer.file) files.push_back(layer.file.get());
+  }
+  const auto records = files.size() == layers.size() ? facts_of_image(files) : Result<std::string>(std::string());
+  const auto sheet = records ? facts_in(*records) : std::nullopt;
+  return sheet ? fact_records(*sheet) : std::string();
 }
 
 /// How the same image is called by its digest, as a name in the store.
@@ -260,7 +258,7 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
   ImageRecord record;
   record.layer_format = kLayerFormat;
   for (const HeldLayer& layer : layers) record.layers.push_back(layer.name);
-  record.settings = settings_of(image.config);
+  record.settings = settings_of(image.config) + facts_in_layers(layers);
   record.manifest = image.manifest_bytes;
   record.config = image.config_bytes;
   // Without its origins a record is nobody's; the other way round a public record could be left without a place.

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/format.hpp"
-#include "base/socket.hpp"
+#include "image/layer/below/receive_layers.hpp"
 #include "image/layer/fit.hpp"
 #include "image/layer/archive/decompress.hpp"
 #include "image/layer/erofs_tables.hpp"
@@ -154,13 +154,7 @@ class LayerConverter::Work {
 
   Result<std::vector<UniqueFd>> ask_for_layers_below() {
     SPC_TRY(send_struct(below_, LayersBelowQuestion{.entries = layer_.entries}));
-    std::vector<UniqueFd> layers;
-    LayersBelowAnswer answer{.more = 1};
-    while (answer.more != 0) {
-      auto some = SPC_TRY(receive_struct(below_, answer, kMaxDescriptorsPerMessage));
-      for (UniqueFd& layer : some) layers.push_back(std::move(layer));
-    }
-    return layers;
+    return receive_layers(below_);
   }
 
   Result<void> add(TarReader& reader, TarEntry& entry) {

@@ -1,5 +1,6 @@
 // `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT`: converts one layer in a sandbox; `import` starts it with the
-// descriptors of layer_report.hpp.
+// descriptors of protocol/layer.hpp.
+// `layer-writer facts`: writes what the files of an image reveal, in the same sandbox.
 
 #include <malloc.h>
 #include <sys/stat.h>
@@ -13,7 +14,9 @@
 
 #include "base/file.hpp"
 #include "base/process/processors.hpp"
+#include "image/layer/below/receive_layers.hpp"
 #include "image/layer/converter.hpp"
+#include "image/layer/layer_facts.hpp"
 #include "image/layer/sandbox.hpp"
 
 namespace spc {
@@ -57,17 +60,33 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
   }
 }
 
+/// The layers come over kLayerBelow, the records go to kLayerReport. None: there is nothing to say.
+int write_facts() {
+  const auto written = []() -> Result<void> {
+    SPC_TRY(enter_layer_sandbox(0));
+    auto layers = SPC_TRY(receive_layers(kLayerBelow));
+    const std::string records = SPC_TRY(facts_of_layers(std::move(layers)));
+    return write_all(kLayerReport, records);
+  };
+  try {
+    return written() ? 0 : 1;
+  } catch (const std::exception&) {
+    return 1;
+  }
+}
+
 }  // namespace
 }  // namespace spc
 
 int main(int argc, char** argv) {
+  ::mallopt(M_ARENA_MAX, 1);  // an arena for each thread would keep what was freed
+  if (argc == 2 && std::string_view(argv[1]) == spc::kLayerFacts) ::_exit(spc::write_facts());
   struct stat output {};
   if (argc != 7 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
     constexpr char kUsage[] = "layer-writer is started by import, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }
-  ::mallopt(M_ARENA_MAX, 1);  // an arena for each thread would keep what was freed
   const spc::LayerLimits limits{.tar_bytes = std::strtoull(argv[1], nullptr, 10),
                                 .image_bytes = std::strtoull(argv[2], nullptr, 10),
                                 .entries = std::strtoull(argv[3], nullptr, 10),

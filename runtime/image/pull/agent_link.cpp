@@ -155,6 +155,12 @@ Result<void> AgentLink::receive() {
   }
 }
 
+Result<void> AgentLink::describe(std::string_view config) {
+  const auto file = SPC_TRY(sealed_memory_file("image configuration", config));
+  const int passed[] = {file.get()};
+  return send_struct(socket_, message_of(ImportMessageKind::config), passed);
+}
+
 Result<void> AgentLink::done(const Digest& manifest) {
   ImportMessage message = message_of(ImportMessageKind::done);
   message.digest = manifest;

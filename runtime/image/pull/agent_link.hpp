@@ -48,6 +48,9 @@ class AgentLink final : public Log, public StoreKeeper {
   /// Reads pending answers without waiting. Error: the agent is gone.
   Result<void> receive();
 
+  /// What the image says of itself, for who asked for no more than that.
+  Result<void> describe(std::string_view config);
+
   /// The last message is one of these.
   Result<void> done(const Digest& manifest);
   Result<void> failed(const Error& error);

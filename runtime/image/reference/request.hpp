@@ -76,7 +76,7 @@ struct ImportRequest {
   std::string registry_user;             ///< whose credentials to use; empty: none unless needed
   bool user_store = false;               ///< the store is the user's own: the user's proxies apply
   bool meter = false;                    ///< report progress every few bytes (ImportMessageKind::meter)
-  bool only_digest = false;              ///< only resolve the image; nothing is stored
+  bool only_digest = false;              ///< only resolve the image, and send its configuration; nothing is stored
   bool only_shared = false;              ///< only fill the shared store: there is no other one
 
   std::uint32_t meet = 0;  ///< nodes of the step, which may find each other at srun (protocol/meeting.hpp); 0: nobody listens

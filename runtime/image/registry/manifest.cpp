@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/format.hpp"
+#include "base/records.hpp"
 #include "image/registry/json.hpp"
 #include "protocol/image_record.hpp"
 
@@ -275,6 +276,19 @@ Result<Index::Entry> choose_platform(const Index& index, const Platform& platfor
 Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what) {
   const Json document = SPC_TRY(parse_json_object(bytes, what));
   return SPC_TRY_DURING(what, config_of(document));
+}
+
+std::string settings_of(const ImageConfig& config) {
+  std::string out;
+  const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
+  for (const auto& entry : config.env) add("env", entry);
+  if (!config.workdir.empty()) add("workdir", config.workdir);
+  for (const auto& argument : config.entrypoint) add("entrypoint", argument);
+  for (const auto& argument : config.cmd) add("cmd", argument);
+  if (!config.user.empty()) add("user", config.user);
+  for (const auto& volume : config.volumes) add("volume", volume);
+  for (const auto& port : config.ports) add("port", port);
+  return out;
 }
 
 }  // namespace spc

@@ -63,6 +63,9 @@ struct ImageConfig {
 };
 Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view what);
 
+/// What a task is given of it, as records `key=value\0`: protocol/image_record.hpp.
+std::string settings_of(const ImageConfig& config);
+
 /// The Accept header for manifests.
 extern const char* const kManifestAccept;
 

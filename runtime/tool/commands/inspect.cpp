@@ -9,11 +9,11 @@
 #include "base/text.hpp"
 #include "image/config/config.hpp"
 #include "image/export/image_tree.hpp"
+#include "image/facts/facts.hpp"
 #include "image/reference/location.hpp"
 #include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
 #include "tool/command.hpp"
-#include "tool/facts.hpp"
 #include "tool/images/image_archive.hpp"
 #include "tool/images/local_image.hpp"
 #include "tool/images/obtain.hpp"
@@ -24,7 +24,21 @@
 namespace spc::tool {
 namespace {
 
-constexpr std::size_t kMaxLabels = 1 << 20;
+/// A mounted image.
+class MountedFiles final : public SeenFiles {
+ public:
+  explicit MountedFiles(int root) : root_(root) {}
+  Result<void> walk(const std::function<void(const std::string&, bool)>& visit) override {
+    return walk_image(root_, [&](const TreeEntry& entry) -> Result<void> {
+      visit(entry.path, S_ISDIR(entry.status.st_mode));
+      return {};
+    });
+  }
+  std::string text(const std::string& path, std::size_t limit) override { return text_in_image(root_, path, limit); }
+
+ private:
+  int root_;
+};
 
 Json layers_of(const ListedImage& image) {
   Json layers = Json::array();
@@ -38,7 +52,7 @@ Json config_of(const ListedImage& image) {
   return config ? *std::move(config) : Json(image.record->config);
 }
 
-/// What is found in the image's files.
+/// What is known of the image's files.
 struct Found {
   std::vector<Fact> facts;
   std::map<std::string, std::string> labels;
@@ -55,6 +69,11 @@ void add_labels(std::map<std::string, std::string>& labels, std::string_view tex
   for (const auto& [name, value] : found->members()) labels[name] = value.as_text();
 }
 
+void note(Found& found, FactSheet sheet) {
+  add_labels(found.labels, sheet.labels, false);
+  found.facts = std::move(sheet.facts);
+}
+
 /// What cannot be found out here (no user namespaces, no FUSE) is a warning, not a failure.
 Found found_or_warning(const Places& places, Result<OpenedImage> opened, const std::string& config) {
   Found found;
@@ -64,12 +83,22 @@ Found found_or_warning(const Places& places, Result<OpenedImage> opened, const s
     SPC_TRY(make_directories(places.workspace()));
     SPC_TRY(enter_user_namespace(RootMap::self));
     const auto mounted = SPC_TRY(mount_image(std::move(opened->files), places.workspace(), {.wanted = false}));
-    add_labels(found.labels, text_in_image(mounted.root.get(), ".singularity.d/labels.json", kMaxLabels), false);
     found.settings = SPC_TRY(settings_of(*opened, mounted.root.get()));
-    found.facts = SPC_TRY(facts_of(mounted.root.get()));
+    MountedFiles files(mounted.root.get());
+    note(found, SPC_TRY(facts_of(files)));
     return {};
   }();
   if (!looked) report_error("warning: inspect the image: " + looked.error().message());
+  return found;
+}
+
+/// Its record has the fact sheet since the import, unless an earlier version wrote it.
+Found found_in_store(const Places& places, int store, const ListedImage& image) {
+  Found found;
+  auto sheet = facts_in(image.record->settings);
+  if (!sheet) return found_or_warning(places, open_stored_image(store, image), image.record->config);
+  add_labels(found.labels, image.record->config, true);
+  note(found, *std::move(sheet));
   return found;
 }
 
@@ -92,7 +121,9 @@ void print_description(const ListedImage& image, const Found& seen, const std::v
   if (image.digest != Digest()) print_line("digest", image.digest.str());
   print_line("platform", image.platform());
   for (const auto& key : keys) print_line("signed by", key);
-  print_line("size", formatted("{} in {} layers", human_bytes(image.bytes), image.record->layers.size()));
+  print_line("size", image.record->layers.empty() && image.bytes == 0
+                         ? "not pulled: versions are what the configuration says"
+                         : formatted("{} in {} layers", human_bytes(image.bytes), image.record->layers.size()));
   for (const Fact& fact : seen.facts) print_line(fact.what.c_str(), fact.value);
   const std::string& settings = seen.settings.empty() ? image.record->settings : seen.settings;
   print_line("entrypoint", joined(setting_values(settings, "entrypoint"), " "));
@@ -120,6 +151,23 @@ Result<ListedImage> image_of_path(const OpenedImage& opened, const std::string& 
   return image;
 }
 
+/// An image that is only where it comes from: its configuration, and what that says of its files.
+Result<ListedImage> image_of_source(const Places& places, const Config& config, const std::string& name) {
+  const auto source = SPC_TRY(image_at_source(places, config, {.image = name, .platform = {}, .pull = {}, .quiet = true}));
+  const auto parsed = SPC_TRY(parse_image_config(source.config, "image configuration of " + in_quotes(name)));
+  ListedImage image;
+  image.digest = source.digest;
+  image.names.push_back({.name = SPC_TRY(ImageLocation::parse(name, config.default_registry)).canonical(), .manifest = source.digest});
+  ImageRecord record;
+  record.config = source.config;
+  record.settings = settings_of(parsed) + fact_records({.facts = facts_of_variables(parsed.env), .labels = {}});
+  image.record = std::move(record);
+  ImageOrigin origin;
+  origin.platform = parsed.platform.str();
+  image.origins.add(std::move(origin));
+  return image;
+}
+
 Result<int> print_image(const Arguments& arguments, const ListedImage& image, const Found& seen,
                         const std::vector<std::string>& keys) {
   if (arguments.has("json")) {
@@ -141,13 +189,18 @@ Result<int> run_inspect(const Arguments& arguments) {
     const auto image = SPC_TRY(image_of_path(opened, arguments.words[0]));
     return print_image(arguments, image, found_or_warning(places, std::move(opened), {}), {});
   }
-  const auto store = SPC_TRY(open_store(places.store));
-  const auto image = SPC_TRY(find_image(store.get(), arguments.words[0], config.default_registry));
+  auto store = open_store(places.store);
+  auto found = store ? find_image(store->get(), arguments.words[0], config.default_registry) : Result<ListedImage>(store.error());
+  if (!found && found.error().kind() == ErrorKind::not_found && places.own_store && location) {
+    found = image_of_source(places, config, arguments.words[0]);
+    store = make_own_store(places);
+  }
+  if (!store) return store.error();
+  const ListedImage image = SPC_TRY(std::move(found));
   if (!image.record)
     return Error(ErrorKind::refused, formatted("inspect {}: permission denied for its record", in_quotes(arguments.words[0])));
-  const auto keys = signed_by(store.get(), image.digest);  // first: what follows enters a user namespace
-  auto opened = open_stored_image(store.get(), image);
-  return print_image(arguments, image, found_or_warning(places, std::move(opened), image.record->config), keys);
+  const auto keys = signed_by(store->get(), image.digest);  // first: what follows can enter a user namespace
+  return print_image(arguments, image, found_in_store(places, store->get(), image), keys);
 }
 
 }  // namespace spc::tool

@@ -121,7 +121,7 @@ Result<int> run_pull(const Arguments& arguments) {
     if (!places.own_store) {
       return Error(ErrorKind::refused, "--digest is not available to root: the node's service user pulls root's images");
     }
-    digest = SPC_TRY(digest_at_source(places, config, wanted));
+    digest = SPC_TRY(image_at_source(places, config, wanted)).digest;
   } else {
     digest = places.own_store ? SPC_TRY(obtain(places, config, wanted)).image.digest
                               : SPC_TRY(pull_into_node_store(places, config, wanted));

@@ -34,6 +34,7 @@ class ImportRun {
 
   Result<void> start(const ImportRequest& request);
   Result<Digest> serve();
+  [[nodiscard]] const std::string& config() const { return image_config_; }
 
  private:
   /// A layer that is being read once more before it gets its name.
@@ -56,6 +57,7 @@ class ImportRun {
   int store_;
   OwnStoreKeeper keeper_;
   std::string image_;
+  std::string image_config_;
   PullDisplay& display_;
   UniqueFd layers_;
   UniqueFd socket_;
@@ -121,6 +123,9 @@ Result<void> ImportRun::on_message() {
     case ImportMessageKind::progress: display_.write(LogLevel::info, message.text.view()); return {};
     case ImportMessageKind::warning: display_.write(LogLevel::warning, message.text.view()); return {};
     case ImportMessageKind::meter: display_.meter(message.done, message.total); return {};
+    case ImportMessageKind::config:
+      if (!descriptors->empty()) image_config_ = SPC_TRY(read_file(descriptors->front().get(), ImageRecordHeader::kMaxBytes));
+      return {};
     case ImportMessageKind::new_layer: return make_layer();
     case ImportMessageKind::publish:
       if (descriptors->size() != 1) return Error(ErrorKind::internal, "publish a layer: no file");
@@ -217,6 +222,13 @@ Result<Digest> import_into_own_store(int store, const ImportRequest& request, Pu
   ImportRun run(store, request.image, display);
   SPC_TRY(run.start(request));
   return run.serve();
+}
+
+Result<SourceImage> look_at_source(int store, const ImportRequest& request, PullDisplay& display) {
+  ImportRun run(store, request.image, display);
+  SPC_TRY(run.start(request));
+  const Digest digest = SPC_TRY(run.serve());
+  return SourceImage{digest, run.config()};
 }
 
 Result<Digest> import_into_shared_store(const ImportRequest& request, PullDisplay& display) {

@@ -9,7 +9,6 @@
 #include "image/reference/location.hpp"
 #include "image/reference/reference.hpp"
 #include "image/store/store.hpp"
-#include "tool/images/import_run.hpp"
 #include "tool/images/remote_image.hpp"
 
 namespace spc::tool {
@@ -43,14 +42,14 @@ ImportRequest request_for(const Places& places, const Wanted& wanted, const Imag
 
 }  // namespace
 
-Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted) {
+Result<SourceImage> image_at_source(const Places& places, const Config& config, const Wanted& wanted) {
   const auto store = SPC_TRY(make_own_store(places));
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
   ImportRequest request = request_for(places, wanted, image);
   request.only_digest = true;
   PullDisplay display(image.canonical(), wanted.quiet);
-  auto digest = import_into_own_store(store.get(), request, display);
-  return digest ? std::move(digest) : Result<Digest>(advised(digest.error(), wanted.image));
+  auto found = look_at_source(store.get(), request, display);
+  return found ? std::move(found) : Result<SourceImage>(advised(found.error(), wanted.image));
 }
 
 Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted) {

@@ -6,6 +6,7 @@
 #include "base/result.hpp"
 #include "image/config/config.hpp"
 #include "image/reference/request.hpp"
+#include "tool/images/import_run.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/arguments.hpp"
 #include "tool/surroundings/places.hpp"
@@ -36,7 +37,7 @@ inline bool is_other_user(std::string_view user) {
   return !user.empty() && !user.starts_with("root") && user != "0" && !user.starts_with("0:");
 }
 
-/// The digest the image has at its origin; nothing is stored.
-Result<Digest> digest_at_source(const Places& places, const Config& config, const Wanted& wanted);
+/// Digest and configuration of the image at its origin; nothing is stored.
+Result<SourceImage> image_at_source(const Places& places, const Config& config, const Wanted& wanted);
 
 }  // namespace spc::tool

@@ -25,7 +25,7 @@ Result<void> ask_registry(const Config& config, const ImageLocation& image, cons
   places->config = SPC_CONFIG_FILE;
   if (!make_own_store(*places)) return {};
   ::alarm(kSubmitSeconds);  // ends this program, and with it the one that asks
-  const auto digest = digest_at_source(*places, config, wanted);
+  const auto digest = image_at_source(*places, config, wanted);
   if (!digest && is_refusal(digest.error())) return digest.error();
   return {};
 }

@@ -95,6 +95,15 @@ Result<std::optional<Node>> LayersBelow::Listing::find(std::string_view name) co
   return std::optional(std::move(node));
 }
 
+std::map<std::string_view, mode_t> LayersBelow::Listing::types() const {
+  std::map<std::string_view, mode_t> types;
+  for (const Part& part : parts_) {
+    for (const auto& entry : part.entries->entries) types.emplace(part.entries->name(entry), entry.type);
+  }
+  std::erase_if(types, [](const auto& one) { return S_ISCHR(one.second); });  // whiteouts
+  return types;
+}
+
 Result<std::string> LayersBelow::target(const Node& link) {
   return layers_[link.parts.front().layer].reader->link_target(link.top());
 }

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,8 @@ class LayersBelow {
    public:
     /// What the name shows; empty if nothing.
     Result<std::optional<Node>> find(std::string_view name) const;
+    /// The types of everything shown, by name.
+    [[nodiscard]] std::map<std::string_view, mode_t> types() const;
 
    private:
     friend class LayersBelow;

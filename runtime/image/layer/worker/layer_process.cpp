@@ -1,11 +1,13 @@
 #include "image/layer/worker/layer_process.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 
@@ -18,6 +20,8 @@ namespace spc {
 namespace {
 
 constexpr int kPipeBytes = 1 << 20;
+constexpr std::size_t kMostFacts = 64 << 10;
+constexpr std::chrono::seconds kFactsPatience{20};
 
 struct Pipe {
   UniqueFd read_end, write_end;
@@ -27,6 +31,16 @@ Result<Pipe> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+/// The bottom layer first.
+Result<void> send_layers(int socket, std::span<const int> layers) {
+  do {
+    const auto some = layers.first(std::min(layers.size(), kMaxDescriptorsPerMessage));
+    layers = layers.subspan(some.size());
+    SPC_TRY(send_struct(socket, LayersBelowAnswer{.more = layers.empty() ? 0U : 1U}, some));
+  } while (!layers.empty());
+  return {};
 }
 
 Error died(const ExitStatus& status) {
@@ -73,12 +87,7 @@ Result<void> LayerProcess::give_below(std::span<const int> layers) {
   const UniqueFd below = std::move(below_);
   LayersBelowQuestion question;
   SPC_TRY(receive_struct(below.get(), question));
-  do {
-    const auto some = layers.first(std::min(layers.size(), kMaxDescriptorsPerMessage));
-    layers = layers.subspan(some.size());
-    SPC_TRY(send_struct(below.get(), LayersBelowAnswer{.more = layers.empty() ? 0U : 1U}, some));
-  } while (!layers.empty());
-  return {};
+  return send_layers(below.get(), layers);
 }
 
 Result<ConvertedLayer> LayerProcess::finish() {
@@ -100,6 +109,33 @@ Result<ConvertedLayer> LayerProcess::finish() {
   if (report.error.is_set()) return report.error.error();
   if (!status.success()) return died(status);
   return report.layer;
+}
+
+Result<std::string> facts_of_image(std::span<const int> layers) {
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  auto report = SPC_TRY(make_pipe());
+  auto child = SPC_TRY(Child::start({.path = own_program("layer-writer"),
+                                     .arguments = {"layer-writer", kLayerFacts},
+                                     .environment = std::vector<std::string>(),
+                                     .descriptors = {{theirs.get(), kLayerBelow}, {report.write_end.get(), kLayerReport}}}));
+  theirs.reset();
+  report.write_end.reset();
+  SPC_TRY(send_layers(ours.get(), layers));
+  std::string records;
+  const auto until = std::chrono::steady_clock::now() + kFactsPatience;
+  for (std::array<char, 4096> some{};;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    pollfd one{.fd = report.read_end.get(), .events = POLLIN};
+    if (left.count() <= 0 || ::poll(&one, 1, static_cast<int>(left.count())) == 0)
+      return Error(ErrorKind::unavailable, "layer-writer takes too long");
+    const ssize_t count = ::read(report.read_end.get(), some.data(), some.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    records.append(some.data(), static_cast<std::size_t>(count));
+    if (records.size() > kMostFacts) return Error(ErrorKind::internal, "layer-writer sent an invalid report");
+  }
+  const ExitStatus status = child.wait();
+  return status.success() ? Result<std::string>(std::move(records)) : died(status);
 }
 
 }  // namespace spc

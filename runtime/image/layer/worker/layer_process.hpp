@@ -49,4 +49,8 @@ class LayerProcess {
   UniqueFd below_;
 };
 
+/// The fact sheet of an image of these layers, the bottom layer first, as `layer-writer` finds it in their files, in its sandbox:
+/// records of image/facts/facts.hpp. (SIGPIPE must be ignored.)
+Result<std::string> facts_of_image(std::span<const int> layers);
+
 }  // namespace spc

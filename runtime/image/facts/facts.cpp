@@ -1,11 +1,13 @@
-#include "tool/facts.hpp"
+#include "image/facts/facts.hpp"
 
 #include <algorithm>
 #include <map>
 
-#include "image/export/image_tree.hpp"
+#include "base/format.hpp"
+#include "base/records.hpp"
+#include "base/text.hpp"
 
-namespace spc::tool {
+namespace spc {
 namespace {
 
 constexpr std::size_t kMaxText = 64 << 20;
@@ -42,7 +44,7 @@ std::string version_after(const std::string& text, std::string_view mark) {
 }
 
 /// Versions of the packages that dpkg knows, and of those that Alpine's apk knows.
-std::map<std::string, std::string> packages_of(int root) {
+std::map<std::string, std::string> packages_of(SeenFiles& files) {
   std::map<std::string, std::string> packages;
   const auto read = [&](const std::string& text, std::string_view name_key, std::string_view version_key) {
     std::string name;
@@ -54,8 +56,8 @@ std::map<std::string, std::string> packages_of(int root) {
       at = end + 1;
     }
   };
-  read(text_in_image(root, "var/lib/dpkg/status", kMaxText), "Package: ", "Version: ");
-  read(text_in_image(root, "lib/apk/db/installed", kMaxText), "P:", "V:");
+  read(files.text("var/lib/dpkg/status", kMaxText), "Package: ", "Version: ");
+  read(files.text("lib/apk/db/installed", kMaxText), "P:", "V:");
   return packages;
 }
 
@@ -102,21 +104,21 @@ std::string first_package(const std::map<std::string, std::string>& packages, st
   return {};
 }
 
-std::string libc_of(int root, const Libraries& libraries, const std::string& musl) {
+std::string libc_of(SeenFiles& files, const Libraries& libraries, const std::string& musl) {
   if (!musl.empty()) return "musl";
   const std::string path = libraries.path("libc");
   if (path.empty()) return {};
-  const std::string version = version_after(text_in_image(root, path, kMaxText), "release version ");
+  const std::string version = version_after(files.text(path, kMaxText), "release version ");
   return version.empty() ? "glibc" : "glibc " + version;
 }
 
-std::string mpi_of(int root, const Libraries& libraries, const std::map<std::string, std::string>& packages) {
+std::string mpi_of(SeenFiles& files, const Libraries& libraries, const std::map<std::string, std::string>& packages) {
   const std::string path = libraries.path("libmpi");
   if (const auto version = first_package(packages, {"libopenmpi3", "openmpi-bin", "openmpi"}); !version.empty()) {
     return "Open MPI " + version;
   }
   if (path.empty()) return libraries.path("libmpich").empty() ? "" : "MPICH " + first_package(packages, {"libmpich12", "mpich"});
-  const std::string text = text_in_image(root, path, kMaxText);
+  const std::string text = files.text(path, kMaxText);
   if (const auto version = version_after(text, "Open MPI v"); !version.empty()) return "Open MPI " + version;
   if (const auto version = version_after(text, "Intel(R) MPI Library "); !version.empty()) return "Intel MPI " + version;
   if (text.find("MPICH") != std::string::npos) return "MPICH " + version_after(text, "MPICH Version:\t");
@@ -130,9 +132,9 @@ std::string srun_option_for(const std::string& mpi, bool has_pmix) {
   return {};
 }
 
-std::string ucx_of(int root, const Libraries& libraries, const std::string& pkgconfig) {
+std::string ucx_of(SeenFiles& files, const Libraries& libraries, const std::string& pkgconfig) {
   if (libraries.path("libucp").empty()) return {};
-  const std::string text = pkgconfig.empty() ? "" : text_in_image(root, pkgconfig, 1 << 20);
+  const std::string text = pkgconfig.empty() ? "" : files.text(pkgconfig, 1 << 20);
   const std::string version = version_after(text, "Version: ");
   return version.empty() ? libraries.version("libucp") : version;
 }
@@ -171,52 +173,113 @@ std::string driver_for(const std::string& cuda) {
   return {};
 }
 
+constexpr std::size_t kMostOfAFact = 300;
+constexpr std::size_t kMostLabels = 16 << 10;
+
+/// In this order everywhere.
+constexpr std::string_view kNames[] = {"os",  "libc", "cuda", "cudnn",  "mpi",        "pmix",  "srun",
+                                       "ucx", "nccl", "rocm", "python", "frameworks", "driver"};
+
 }  // namespace
 
-Result<std::vector<Fact>> facts_of(int root) {
+std::vector<Fact> facts_from(std::map<std::string, std::string> known) {
+  std::vector<Fact> facts;
+  for (const std::string_view name : kNames) facts.push_back({std::string(name), known[std::string(name)]});
+  return facts;
+}
+
+Result<FactSheet> facts_of(SeenFiles& files) {
   Libraries libraries;
-  std::string musl;
-  std::string ucx_pkgconfig;
-  std::string python;
+  std::string musl, ucx_pkgconfig, python;
   std::map<std::string, std::string> frameworks;
-  SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
-    const std::string_view name = entry.name;
-    if (S_ISDIR(entry.status.st_mode)) {
+  SPC_TRY(files.walk([&](const std::string& path, bool is_directory) {
+    const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
+    if (is_directory) {
       note_framework(frameworks, name);
-      return {};
+      return;
     }
-    libraries.note(entry.path);
-    if (name.starts_with("ld-musl-")) musl = entry.path;
-    if (name == "ucx.pc") ucx_pkgconfig = entry.path;
-    if (name.starts_with("python3.") && entry.path.find("bin/") != std::string::npos && name.size() <= 10 &&
+    libraries.note(path);
+    if (name.starts_with("ld-musl-")) musl = path;
+    if (name == "ucx.pc") ucx_pkgconfig = path;
+    if (name.starts_with("python3.") && path.find("bin/") != std::string::npos && name.size() <= 10 &&
         name.find_first_not_of("python3.0123456789") == std::string_view::npos) {
       python = std::max(python, std::string(name.substr(6)));
     }
-    return {};
   }));
-  const auto packages = packages_of(root);
+  const auto packages = packages_of(files);
   const auto either = [&](const std::string& package, const char* library) {
     return package.empty() ? libraries.version(library) : package;
   };
-  std::string release = text_in_image(root, "etc/os-release", 64 << 10);
-  if (release.empty()) release = text_in_image(root, "usr/lib/os-release", 64 << 10);
-  const std::string mpi = mpi_of(root, libraries, packages);
+  std::string release = files.text("etc/os-release", 64 << 10);
+  if (release.empty()) release = files.text("usr/lib/os-release", 64 << 10);
+  const std::string mpi = mpi_of(files, libraries, packages);
   const std::string pmix = either(first_package(packages, {"libpmix2", "libpmix"}), "libpmix");
-  return std::vector<Fact>{
+  FactSheet sheet;
+  sheet.facts = facts_from({
       {"os", line_value(release, "PRETTY_NAME")},
-      {"libc", libc_of(root, libraries, musl)},
+      {"libc", libc_of(files, libraries, musl)},
       {"cuda", libraries.version("libcudart")},
       {"cudnn", libraries.version("libcudnn")},
       {"mpi", mpi},
       {"pmix", pmix},
       {"srun", srun_option_for(mpi, !pmix.empty())},
       {"ucx", ucx_pkgconfig.empty() ? either(first_package(packages, {"libucx0", "ucx"}), "libucp")
-                                    : ucx_of(root, libraries, ucx_pkgconfig)},
+                                    : ucx_of(files, libraries, ucx_pkgconfig)},
       {"nccl", either(first_package(packages, {"libnccl2"}), "libnccl")},
+      {"rocm", std::string(trimmed(files.text("opt/rocm/.info/version", 100)))},
       {"python", python},
       {"frameworks", listed(frameworks)},
       {"driver", driver_for(libraries.version("libcudart"))},
-  };
+  });
+  sheet.labels = files.text(".singularity.d/labels.json", kMostLabels);
+  return sheet;
 }
 
-}  // namespace spc::tool
+std::vector<Fact> facts_of_variables(const std::vector<std::string>& variables) {
+  const auto value = [&](std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      for (const std::string& one : variables) {
+        if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=') return one.substr(name.size() + 1);
+      }
+    }
+    return std::string();
+  };
+  const auto named = [](const char* what, const std::string& version) { return version.empty() ? version : what + version; };
+  const std::string cuda = value({"CUDA_VERSION"});
+  const std::string mpi = named("Open MPI ", value({"OPENMPI_VERSION", "OMPI_VERSION"}));
+  return facts_from({{"cuda", cuda},
+                     {"cudnn", value({"CUDNN_VERSION", "NV_CUDNN_VERSION"})},
+                     {"nccl", value({"NCCL_VERSION", "NV_LIBNCCL_PACKAGE_VERSION"})},
+                     {"mpi", mpi},
+                     {"srun", srun_option_for(mpi, false)},
+                     {"ucx", value({"OPENUCX_VERSION", "UCX_VERSION"})},
+                     {"rocm", value({"ROCM_VERSION"})},
+                     {"python", value({"PYTHON_VERSION"})},
+                     {"frameworks", named("PyTorch ", value({"PYTORCH_VERSION", "PYTORCH_BUILD_VERSION"}))},
+                     {"driver", driver_for(cuda)}});
+}
+
+std::string fact_records(const FactSheet& sheet) {
+  std::string records;
+  for (const Fact& fact : sheet.facts) add_record(records, "fact", fact.what + "=" + fact.value.substr(0, kMostOfAFact));
+  if (!sheet.labels.empty()) add_record(records, "labels", sheet.labels.substr(0, sheet.labels.find('\0')));
+  return records;
+}
+
+std::optional<FactSheet> facts_in(std::string_view records) {
+  std::map<std::string, std::string> known;
+  FactSheet sheet;
+  for (Records one(records); one.next();) {
+    if (one.key() == "labels") sheet.labels = one.value().substr(0, kMostLabels);
+    if (one.key() != "fact") continue;
+    const std::string_view text = one.value();
+    const std::size_t equals = text.find('=');
+    if (equals != std::string_view::npos)
+      known[std::string(text.substr(0, equals))] = printable(text.substr(equals + 1, kMostOfAFact));
+  }
+  if (known.empty()) return std::nullopt;
+  sheet.facts = facts_from(std::move(known));
+  return sheet;
+}
+
+}  // namespace spc
