@@ -11,6 +11,7 @@
 #include "across_nodes.hpp"
 #include "given.hpp"
 #include "oci_hint.hpp"
+#include "submission.hpp"
 #include "task_prolog.hpp"
 
 namespace spank_container {
@@ -23,6 +24,7 @@ struct Request {
   spc_options options{};           ///< borrows them
   spc_summary summary{};
   std::string refused;
+  std::string partitions, constraint;
 
   Request(spc_runtime* runtime, std::span<const GivenOption> all, const char* const* variables, const char* batch_script,
           const char* const* command) {
@@ -102,6 +104,28 @@ void first_has_got_in() {
   if (state.told != nullptr && state.is_first) state.told->compare_exchange_strong(before, first_is_in);
 }
 
+/// What is doubtful about a request: a line for the user, and it is submitted.
+void tell_warning(int level, const char* line, void*) {
+  if (level == SPC_LOG_WARNING) slurm_info("%swarning: %s", state.prefix, line);
+}
+
+/// Where the job is to run. In a job, a step runs where that does.
+void add_destination(Request& request) {
+  const char* const of_job = spank_context() == S_CTX_LOCAL ? ::getenv("SLURM_JOB_PARTITION") : nullptr;
+  request.partitions = option_of_slurm("partition");
+  if (request.partitions.empty() && of_job != nullptr) request.partitions = of_job;
+  request.constraint = option_of_slurm("constraint");
+  request.options.partitions = request.partitions.c_str();
+  request.options.constraint = request.constraint.c_str();
+}
+
+/// For the site's Prolog and Epilog, and for slurmctld's job_submit plugins, which see them with SPANK_ before.
+void set_job_variables(spank_t spank, const spc_runtime* runtime, const spc_summary& summary) {
+  spank_job_control_setenv(spank, "SCONTAINER_IMAGE", summary.image, 1);
+  const char* const digest = spc_image_digest(runtime);
+  if (*digest != '\0') spank_job_control_setenv(spank, "SCONTAINER_DIGEST", digest, 1);
+}
+
 /// Ends srun, sbatch or salloc with the status that it would have. Nothing is submitted yet, and it does nothing but to exit when a
 /// failure is returned to it, after two lines about the plugin stack.
 [[noreturn]] void end_refused() {
@@ -153,7 +177,7 @@ bool has_options_in_allocator() { return read_settings(state.settings).in_alloca
 
 int refuse_early(spank_t spank) {
   spc_runtime* runtime = nullptr;
-  if (spc_open(nullptr, nullptr, &runtime) != SPC_OK) return -1;
+  if (spc_open(tell_warning, nullptr, &runtime) != SPC_OK) return -1;
   const std::string unusable = configure(runtime);
   const auto handed_over = given_to_this_component();
   const auto given = without_beaten(handed_over, from_process, nullptr);
@@ -169,12 +193,12 @@ int refuse_early(spank_t spank) {
     if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
   } else if (refused.empty()) {
     refused = unusable;
+    add_destination(request);
     if (refused.empty() &&
         (spc_check(runtime, &request.options) != SPC_OK || spc_check_site(runtime, &request.options) != SPC_OK)) {
       refused = spc_error_message(runtime);
     }
-    // For the site's Prolog and Epilog, which see it as SPANK_SCONTAINER_IMAGE.
-    if (refused.empty()) spank_job_control_setenv(spank, "SCONTAINER_IMAGE", request.summary.image, 1);
+    if (refused.empty()) set_job_variables(spank, runtime, request.summary);
     if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
     if (refused.empty()) send_beside(given, handed_over);  // the last: `environ` may move
   }

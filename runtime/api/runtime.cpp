@@ -30,7 +30,7 @@ using namespace spc;
 struct spc_runtime {
   spc_log_fn log = nullptr;
   void* log_arg = nullptr;
-  std::string error;
+  std::string error, image_digest;
   StepChannel channel;
   StepAgent agent;
   std::vector<std::string> settings;  ///< that plugstack.conf overrides
@@ -187,8 +187,19 @@ int spc_check(spc_runtime* rt, const spc_options* options) {
 }
 
 int spc_check_site(spc_runtime* rt, const spc_options* options) {
-  return guard(rt, [&]() -> Result<void> { return check_at_submission(SPC_TRY(parse_options(options, ReadAt::submission))); });
+  return guard(rt, [&]() -> Result<void> {
+    const auto adopted = SPC_TRY(adopt(options, spc_options{}));
+    const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
+    const Destination destination{.partitions = text(adopted.partitions), .constraint = text(adopted.constraint)};
+    const auto request = SPC_TRY(parse_options(options, ReadAt::submission));
+    auto answer = SPC_TRY(check_at_submission(request, destination));
+    for (const auto& warning : answer.warnings) CallbackLog(*rt).write(LogLevel::warning, warning);
+    rt->image_digest = std::move(answer.digest);
+    return {};
+  });
 }
+
+const char* spc_image_digest(const spc_runtime* rt) { return rt == nullptr ? "" : rt->image_digest.c_str(); }
 
 struct spc_tags : TagQuestions {};
 

@@ -2,10 +2,13 @@
 
 namespace spc {
 
-/// `scontainer submit-check IMAGE PULL PLATFORM FEATURE...`: started by srun, sbatch and salloc where what they can read by
-/// themselves does not do (launch/site/submit_check.hpp).
-/// Prints one line if the request is refused, and nothing otherwise.
+/// `scontainer submit-check IMAGE PULL PLATFORM PARTITIONS CONSTRAINT FEATURE...`: started by srun, sbatch and salloc where what they
+/// can read by themselves does not do (launch/site/submit_check.hpp). PARTITIONS and CONSTRAINT are what Slurm was asked for.
+/// Prints lines that begin with one of these words: why the request is refused; what is doubtful; the digest of the image now.
 inline constexpr char kSubmitCheck[] = "submit-check";
+inline constexpr char kSubmitRefused[] = "refused: ";
+inline constexpr char kSubmitWarning[] = "warning: ";
+inline constexpr char kSubmitDigest[] = "digest: ";
 /// Time limit of the registry query.
 inline constexpr unsigned kSubmitSeconds = 10;
 

@@ -11,7 +11,7 @@
 #include "protocol/submit.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/supervise.hpp"
-#include "tool/images/submit_check.hpp"
+#include "tool/submission/submit_check.hpp"
 #include "tool/options.hpp"
 #include "tool/run_options.hpp"
 #include "tool/surroundings/terminal.hpp"

@@ -13,7 +13,7 @@ OPTIONS = "runtime/launch/request/option_rows.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 SETTINGS = {
     "kSiteKeys": "runtime/launch/policy/site_policy.hpp",
-    **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kSharedKeys", "kPeersKeys", "kRegistryKeys"), "runtime/image/config/config.hpp"),
+    **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kSharedKeys", "kPeersKeys", "kNodesKeys", "kRegistryKeys"), "runtime/image/config/config.hpp"),
 }
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"

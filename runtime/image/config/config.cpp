@@ -71,17 +71,36 @@ Result<void> read_table(auto& into, const auto& rows, const std::string& name, c
   return reader.read_all(rows, into);
 }
 
+/// Tables with names of the site's choice.
+Result<void> read_nodes(std::map<std::string, NodesConfig, std::less<>>& into, const std::string& what, const toml::value& root,
+                        const std::string& file) {
+  const auto found = root.as_table().find(what);
+  if (found == root.as_table().end()) return {};
+  if (!found->second.is_table())
+    return config_error(file, found->second, formatted("{}: expected tables [{}.\"NAME\"]", what, what));
+  for (const auto& [name, value] : found->second.as_table()) {
+    if (!value.is_table()) return config_error(file, value, formatted("{}.{}: expected to be a table", what, printable(name)));
+    const TableReader reader(file, value, what + "." + in_quotes(name) + ".");
+    SPC_TRY(reader.check_keys(names_of(kNodesKeys)));
+    SPC_TRY(reader.read_all(kNodesKeys, into[name]));
+  }
+  return {};
+}
+
 /// What a file says takes the place of what is there.
 Result<void> add_to(Config& config, const toml::value& root, const std::string& file) {
   const TableReader reader(file, root, "");
   auto known = names_of(kConfigKeys);
   for (const std::string_view name : names_of(kSiteKeys)) known.push_back(name);
-  known.insert(known.end(), {"registries", "store", "shared", "peers"});
+  known.insert(known.end(), {"registries", "store", "shared", "peers", "nodes", "partitions", "features"});
   SPC_TRY(reader.check_keys(known));
   SPC_TRY(reader.read_all(kConfigKeys, config));
   SPC_TRY(read_store(config.store, root, file));
   SPC_TRY(read_table(config.shared, kSharedKeys, "shared", root, file));
   SPC_TRY(read_table(config.peers, kPeersKeys, "peers", root, file));
+  SPC_TRY(read_table(config.nodes, kNodesKeys, "nodes", root, file));
+  SPC_TRY(read_nodes(config.partitions, "partitions", root, file));
+  SPC_TRY(read_nodes(config.features, "features", root, file));
   SPC_TRY(reader.read_all(kSiteKeys, config.site));
   return read_registries(config, root, file);
 }
@@ -100,6 +119,7 @@ std::string not_valid(std::string_view what) {
 
 Config::Config() { set_defaults<Config>(kConfigKeys, *this); }
 StoreConfig::StoreConfig() { set_defaults<StoreConfig>(kStoreKeys, *this); }
+NodesConfig::NodesConfig() { set_defaults<NodesConfig>(kNodesKeys, *this); }
 PeersConfig::PeersConfig() { set_defaults<PeersConfig>(kPeersKeys, *this); }
 SharedConfig::SharedConfig() { set_defaults<SharedConfig>(kSharedKeys, *this); }
 

@@ -140,6 +140,37 @@ inline constexpr KeyRow<PeersConfig> kPeersKeys[] = {
      "expected FIRST-LAST, from 1024 to 65535"},
 };
 
+/// What nodes have, for the check of an image before its job is submitted: `[nodes]` says so of all nodes, `[partitions."NAME"]`
+/// and `[features."NAME"]` of some. Empty: not known.
+struct NodesConfig {
+  std::string arch, gpu, driver, glibc;
+  std::vector<std::string> pmi;
+
+  NodesConfig();
+};
+
+inline constexpr KeyRow<NodesConfig> kNodesKeys[] = {
+    {"arch", "architecture", "",
+     "architecture of the nodes as images name it: amd64, arm64; other images are refused",
+     &NodesConfig::arch, key::is_architecture_or_none,
+     "expected an architecture such as amd64 or arm64"},
+    {"gpu", "nvidia, amd, intel, none", "",
+     "vendor of their GPUs: images for another vendor's are refused",
+     &NodesConfig::gpu},
+    {"driver", "version", "",
+     "version of the NVIDIA driver: images whose NVIDIA_REQUIRE_* it does not satisfy are refused",
+     &NodesConfig::driver, key::is_version_or_none,
+     "expected a version such as 550.54.15"},
+    {"glibc", "version", "",
+     "oldest glibc that works with what the nodes add to containers: images with an older one are refused",
+     &NodesConfig::glibc, key::is_version_or_none,
+     "expected a version such as 2.28"},
+    {"pmi", "list of names", "",
+     "types that `srun --mpi` takes there: a warning for images whose MPI speaks none of them",
+     &NodesConfig::pmi, key::is_mpi_type,
+     "expected a type as srun --mpi=list prints them"},
+};
+
 /// config.toml, checked. Each key is a member and a row of a table; those of SitePolicy are keys, too.
 struct Config {
   std::string default_registry;
@@ -161,6 +192,8 @@ struct Config {
   StoreConfig store;
   SharedConfig shared;
   PeersConfig peers;
+  NodesConfig nodes;  ///< all of them
+  std::map<std::string, NodesConfig, std::less<>> partitions, features;
   SitePolicy site;  ///< for the user's side of a start
   std::map<std::string, RegistryConfig, std::less<>> registries;
 

@@ -64,6 +64,20 @@ bool is_network(const std::string& text) {
          (*bits <= 128 && ::inet_pton(AF_INET6, address.c_str(), bytes.data()) == 1);
 }
 
+bool is_architecture_or_none(const std::string& text) {
+  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '/' || c == '_'; };
+  return text.empty() || (std::ranges::all_of(text, fits) && Platform::parse("linux/" + text));
+}
+
+bool is_version_or_none(const std::string& text) {
+  return text.find_first_not_of("0123456789.") == std::string::npos && !text.starts_with('.') && !text.ends_with('.');
+}
+
+bool is_mpi_type(const std::string& text) {
+  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
+  return !text.empty() && std::ranges::all_of(text, fits);
+}
+
 bool is_port_range_or_none(const std::string& text) {
   return PortRange::parse(text).has_value();
 }

@@ -22,6 +22,12 @@ bool is_mirror(const std::string& text);
 bool is_proxy_or_none(const std::string& text);
 /// ADDRESS/BITS, of IPv4 or IPv6.
 bool is_network(const std::string& text);
+/// ARCHITECTURE[/VARIANT], as in image indexes. Empty means not known, as for the next.
+bool is_architecture_or_none(const std::string& text);
+/// Numbers with dots between them.
+bool is_version_or_none(const std::string& text);
+/// A word of srun's --mpi.
+bool is_mpi_type(const std::string& text);
 /// FIRST-LAST, ports that need no privilege. Empty means none.
 bool is_port_range_or_none(const std::string& text);
 

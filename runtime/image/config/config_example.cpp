@@ -44,6 +44,8 @@ std::string config_example() {
   for (const auto& row : kSharedKeys) add(text, row);
   text += "\n# How the nodes of a step take an image from each other.\n#[peers]\n";
   for (const auto& row : kPeersKeys) add(text, row);
+  text += "\n# What all nodes have, for check_at_submit; as well [partitions.\"NAME\"] and [features.\"NAME\"].\n#[nodes]\n";
+  for (const auto& row : kNodesKeys) add(text, row);
   text += "\n# One registry.\n#[registries.\"registry.example.org:5000\"]\n";
   for (const auto& row : kRegistryKeys) add(text, row);
   return text;

@@ -83,6 +83,8 @@ struct spc_options {
   const char *resolved;         /* what spc_tags_known said in srun, or NULL */
   const char *meeting;          /* the variable that spc_meeting_open made in srun, or NULL */
   int begins_job;               /* 1: in sbatch and salloc, and in an srun that is not in a job: it is submitted now */
+  const char *partitions;       /* for spc_check_site: what srun --partition says, or NULL */
+  const char *constraint;       /* the same of --constraint */
 };
 
 /* Summary of the options, before their values are checked. */
@@ -131,9 +133,11 @@ SPC_API int spc_summarize(spc_runtime *rt, const struct spc_options *options, st
 /* Checks the syntax of the options, without side effects. */
 SPC_API int spc_check(spc_runtime *rt, const struct spc_options *options);
 /* In srun, sbatch and salloc, as the user, for options that spc_check accepts: refuses what this machine's configuration
- * does not allow and, with `check_at_submit`, an image that its registry does not have. With `pull_at_submit` it then starts the
- * site's program for the image of a job that begins. */
+ * does not allow and, with `check_at_submit`, an image that its registry does not have or that does not fit the nodes. What is
+ * only doubtful is a warning in the log. With `pull_at_submit` it then starts the site's program for the image of a job that begins. */
 SPC_API int spc_check_site(spc_runtime *rt, const struct spc_options *options);
+/* The image's digest, if spc_check_site has asked for it; "": it has not. Valid until the next call on this handle. */
+SPC_API const char *spc_image_digest(const spc_runtime *rt);
 
 /* What the tags of a step's images stand for. */
 typedef struct spc_tags spc_tags;

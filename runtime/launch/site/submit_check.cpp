@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/process/supervised.hpp"
+#include "base/text.hpp"
 #include "image/reference/location.hpp"
 #include "launch/policy/submit_rules.hpp"
 #include "protocol/submit.hpp"
@@ -14,25 +15,37 @@ namespace spc {
 namespace {
 
 constexpr std::chrono::seconds kPatience{12};  // the program itself asks registries for kSubmitSeconds
-constexpr std::size_t kMostAnswer = 2000;
+constexpr std::size_t kMostAnswer = 6000;
 
-std::vector<std::string> words_for(const LaunchRequest& request) {
+std::vector<std::string> words_for(const LaunchRequest& request, const Destination& destination) {
   std::vector<std::string> words{SPC_TOOL, kSubmitCheck, request.image};
   words.emplace_back(request.pull ? name_of(*request.pull) : "");
   words.emplace_back(request.platform ? request.platform->str() : "");
+  words.push_back(destination.partitions);
+  words.push_back(destination.constraint);
   words.insert(words.end(), request.features.begin(), request.features.end());
   return words;
 }
 
 /// `scontainer submit-check`, which reads all of TOML, and can ask a registry.
-Result<void> ask_tool(const LaunchRequest& request) {
-  if (::access(SPC_TOOL, X_OK) != 0) return {};
-  const auto ran = run_supervised({.path = SPC_TOOL, .arguments = words_for(request), .descriptors = {}}, "",
+Result<SubmitAnswer> ask_tool(const LaunchRequest& request, const Destination& destination) {
+  SubmitAnswer answer;
+  if (::access(SPC_TOOL, X_OK) != 0) return answer;
+  const auto ran = run_supervised({.path = SPC_TOOL, .arguments = words_for(request, destination), .descriptors = {}}, "",
                                   {.time = kPatience, .output = kMostAnswer}, [](std::string_view) {});
-  std::string answer = ran ? ran->output : "";
-  if (answer.empty() || !answer.ends_with('\n')) return {};
-  answer.pop_back();
-  return Error(ErrorKind::refused, printable(answer));
+  auto lines = split(ran ? std::string_view(ran->output) : "", '\n');
+  lines.pop_back();  // what no line end follows is none
+  for (std::string_view line : lines) {
+    const auto takes = [&](std::string_view word) {
+      if (!line.starts_with(word)) return false;
+      line.remove_prefix(word.size());
+      return true;
+    };
+    if (takes(kSubmitRefused)) return Error(ErrorKind::refused, printable(line));
+    if (takes(kSubmitWarning)) answer.warnings.push_back(printable(line));
+    if (takes(kSubmitDigest)) answer.digest = printable(line);
+  }
+  return answer;
 }
 
 /// In a session of its own, for which nobody waits: its parent ends at once.
@@ -60,14 +73,15 @@ void pull_at_submission(const LaunchRequest& request, const SubmitRules& rules) 
 
 }  // namespace
 
-Result<void> check_at_submission(const LaunchRequest& request) {
+Result<SubmitAnswer> check_at_submission(const LaunchRequest& request, const Destination& destination) {
   const auto rules = SubmitRules::read(SPC_CONFIG_FILE, ::geteuid());
-  if (rules.known == SubmitRules::Known::none) return {};
-  if (rules.known == SubmitRules::Known::some) return ask_tool(request);
+  if (rules.known == SubmitRules::Known::none) return SubmitAnswer();
+  if (rules.known == SubmitRules::Known::some) return ask_tool(request, destination);
   SPC_TRY(rules.check(request.features, request.image));
-  if (rules.check_at_submit) SPC_TRY(ask_tool(request));
+  SubmitAnswer answer;
+  if (rules.check_at_submit) answer = SPC_TRY(ask_tool(request, destination));
   pull_at_submission(request, rules);
-  return {};
+  return answer;
 }
 
 }  // namespace spc

@@ -57,6 +57,7 @@ class Image:
     config: dict = field(default_factory=dict)
     tag: str = "1"
     below: str = ""               # an OCI layout whose layers come first
+    architecture: str = "amd64"
 
     def parts(self):
         """(manifest, {digest: blob}) with every layer made anew."""
@@ -69,7 +70,7 @@ class Image:
             blobs[digest_of(blob)] = blob
             descriptors.append({"mediaType": LAYER, "digest": digest_of(blob), "size": len(blob)})
             diff_ids.append(digest_of(archive))
-        document = json.dumps({"architecture": "amd64", "os": "linux", "config": {**config, **self.config},
+        document = json.dumps({"architecture": self.architecture, "os": "linux", "config": {**config, **self.config},
                                "rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
         blobs[digest_of(document)] = document
         manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "layers": descriptors, "config": {

@@ -1,0 +1,176 @@
+"""What is known of an image before its job waits, and what Slurm's accounting knows of it."""
+import contextlib
+import json
+import os
+import re
+import shutil
+
+from command import await_true
+from errors_test import answered
+from harness import equal, expect, test
+from images import INDEX, MANIFEST, digest_of, with_probe
+from site_files import rules
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXAMPLE = os.path.join(HERE, "../../../packaging/examples/job_submit.lua")
+SITE = """check_at_submit = true
+[nodes]
+arch = "amd64"
+[partitions.arm]
+arch = "arm64"
+[partitions."cuda"]
+gpu = "nvidia"
+driver = "470.57.02"
+pmi = ["pmi2"]
+[features.new]
+driver = "550.54.15"
+[partitions.rocm]
+gpu = "amd"
+"""
+
+
+def cancel_all(cluster):
+    cluster.root("head", "scancel", "-u", "alice").good()
+    await_true(lambda: not cluster.inquirer.ask("squeue -h"), 5, "a job does not end")
+
+
+@contextlib.contextmanager
+def partitions(cluster):
+    """Three more, of the same nodes; node02 has a feature."""
+    names = ("arm", "cuda", "rocm")
+    for name in names:
+        cluster.root("head", "scontrol", "create", f"PartitionName={name}", "Nodes=ALL").good()
+    cluster.root("head", "scontrol", "update", "NodeName=node02", "AvailableFeatures=new", "ActiveFeatures=new").good()
+    try:
+        yield
+    finally:
+        cancel_all(cluster)
+        cluster.root("head", "scontrol", "update", "NodeName=node02", "AvailableFeatures=", "ActiveFeatures=").good()
+        for name in names:
+            cluster.root("head", "scontrol", "delete", f"PartitionName={name}").good()
+
+
+def publish(cluster, name, *variables, architectures=("amd64",)):
+    """An image for each of the architectures under one name."""
+    entries = []
+    for architecture in architectures:
+        image = with_probe(f"queue-{name}", [("of", architecture.encode())], Env=list(variables))
+        image.architecture = architecture
+        manifest, _ = image.parts()
+        cluster.faulty.publish(image)
+        entries.append({"mediaType": MANIFEST, "digest": digest_of(manifest), "size": len(manifest),
+                        "platform": {"os": "linux", "architecture": architecture}})
+    if len(architectures) > 1:
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}
+        cluster.faulty.manifests[f"suites/queue-{name}:1"] = json.dumps(index).encode()
+    return f"--container-image={cluster.faulty.host}/suites/queue-{name}:1", [entry["digest"] for entry in entries]
+
+
+def submitted(cluster):
+    """The number of the next job tells whether there was one."""
+    return int(cluster.run("sh", "-c", "sbatch --parsable -o /dev/null --wrap=true").good())
+
+
+@test
+def an_image_of_another_architecture_is_refused_before_its_job_waits(cluster):
+    arm, _ = publish(cluster, "arm", architectures=["arm64"])
+    both, _ = publish(cluster, "both", architectures=["amd64", "arm64"])
+    with rules(cluster, SITE), partitions(cluster):
+        before = submitted(cluster)
+        answered("an_image_of_another_architecture", cluster.run("srun", arm, "/probe"))
+        answered("an_image_of_another_architecture_in_a_partition", cluster.run("srun", "-p", "rocm", arm, "/probe"))
+        script = f"#!/bin/sh\n#SBATCH -p rocm\n#SBATCH {arm}\n"
+        done = cluster.run("sbatch", "-o", "/dev/null", stdin=script)
+        expect(done.rc == 1 and 'for partition "rocm"' in done.err and len(done.errors()) == 1, "sbatch does not refuse it", done)
+        equal(submitted(cluster), before + 1, "the number of the next job")
+        # Where one partition of two will do, and for which image of two, the nodes decide.
+        for partition in ("arm", "rocm,arm"):
+            cluster.run("sbatch", "-H", "-o", "/dev/null", "-p", partition, arm, stdin="#!/bin/sh\n").good()
+        for partition in ("main", "arm"):
+            cluster.run("sbatch", "-H", "-o", "/dev/null", "-p", partition, both, stdin="#!/bin/sh\n").good()
+        done = cluster.run("srun", "-p", "rocm", both, "/probe", "/of")
+        expect(done.rc == 0 and "amd64" in done.out, "not the image for the node", done)
+
+
+@test
+def an_image_that_the_gpus_of_a_partition_do_not_fit_is_refused_before_its_job_waits(cluster):
+    cuda, _ = publish(cluster, "cuda", "CUDA_VERSION=12.4.1", "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471 driver>=525")
+    newest, _ = publish(cluster, "newest", "NVIDIA_REQUIRE_CUDA=cuda>=12.4")
+    with rules(cluster, SITE), partitions(cluster):
+        answered("an_image_for_gpus_of_another_vendor", cluster.run("srun", "-p", "rocm", cuda, "/probe"))
+        answered("an_image_that_needs_a_newer_driver", cluster.run("srun", "-p", "cuda", newest, "/probe"))
+        # As on the node: one alternative of three is enough, and who knows better says so.
+        hold = ("sbatch", "-H", "-o", "/dev/null", "-p", "cuda")
+        cluster.run(*hold, cuda, stdin="#!/bin/sh\n").good()
+        cluster.run(*hold, newest, stdin="#!/bin/sh\n", env=["NVIDIA_DISABLE_REQUIRE=1"]).good()
+        cluster.run(*hold, "-C", "new", newest, stdin="#!/bin/sh\n").good()
+        cluster.run("sbatch", "-H", "-o", "/dev/null", newest, stdin="#!/bin/sh\n").good()
+        done = cluster.run(*hold, "-C", "new|old", newest, stdin="#!/bin/sh\n")
+        expect(done.rc == 1, "the feature counts though not all nodes have it", done)
+
+
+@test
+def an_mpi_that_a_partition_cannot_start_is_a_warning_before_the_job_waits(cluster):
+    mpi, _ = publish(cluster, "mpi", "OPENMPI_VERSION=4.1.7")
+    with rules(cluster, SITE), partitions(cluster):
+        done = cluster.run("sbatch", "-H", "-o", "/dev/null", "-p", "cuda", mpi, stdin="#!/bin/sh\n")
+        warning = ('warning: check image "registry:5050/suites/queue-mpi:1" for partition "cuda": its Open MPI 4.1.7 needs srun --mpi=pmix,'
+                   ' there is pmi2 (hint: ranks will not find each other by srun)')
+        expect(done.rc == 0 and done.err.count(warning) == 1, "it is not warned of, or refused", done)
+        done = cluster.run("sbatch", "-H", "-o", "/dev/null", mpi, stdin="#!/bin/sh\n")
+        expect(done.rc == 0 and done.err == "", "it is warned of where nothing is known", done)
+
+
+@test
+def what_the_user_has_pulled_is_known_by_its_files(cluster):
+    base = cluster.name_of("base")
+    hold = ("sbatch", "-H", "-o", "/dev/null", f"--container-image={base}")
+    with rules(cluster, 'check_at_submit = true\n[nodes]\nglibc = "9.0"\n'):
+        cluster.run(*hold, stdin="#!/bin/sh\n").good()
+        cluster.run("scontainer", "pull", "-q", base).good()
+        try:
+            answered("an_image_with_an_old_glibc", cluster.run("srun", f"--container-image={base}", "true"))
+        finally:
+            cluster.run("scontainer", "rm", base).good()
+            cancel_all(cluster)
+
+
+@contextlib.contextmanager
+def job_submit(cluster):
+    """slurmctld with the example of a job_submit plugin."""
+    conf = os.path.join(cluster.etc, "slurm/slurm.conf")
+    before = open(conf).read()
+    shutil.copy(EXAMPLE, os.path.join(cluster.etc, "slurm/job_submit.lua"))
+    try:
+        with open(conf, "w") as file:
+            file.write(before + "JobSubmitPlugins=lua\n")
+        cluster.root("head", "scontrol", "reconfigure").good()
+        yield
+    finally:
+        cancel_all(cluster)
+        with open(conf, "w") as file:
+            file.write(before)
+        cluster.root("head", "scontrol", "reconfigure").good()
+        os.unlink(os.path.join(cluster.etc, "slurm/job_submit.lua"))
+
+
+def comment_of(cluster, job):
+    found = re.search(r"AdminComment=(.*)", cluster.run("scontrol", "show", "job", str(job)).good())
+    return found.group(1).strip() if found else None
+
+
+@test
+def accounting_has_the_image_and_its_digest(cluster):
+    image, digests = publish(cluster, "accounted")
+    name = image.split("=")[1]
+    hold = ("sbatch", "-H", "--parsable", "-o", "/dev/null")
+    with job_submit(cluster):
+        job = cluster.run(*hold, image, stdin="#!/bin/sh\n").good()
+        equal(comment_of(cluster, job), f"container={name}", "of a job whose registry nobody has asked")
+        job = cluster.run(*hold, stdin="#!/bin/sh\n").good()
+        equal(comment_of(cluster, job), None, "of a job without a container")
+        with rules(cluster, "check_at_submit = true\n"):
+            job = cluster.run(*hold, image, stdin="#!/bin/sh\n").good()
+            equal(comment_of(cluster, job), f"container={name} digest={digests[0]}", "of a batch job")
+            cluster.run("srun", image, "/probe").good()
+            equal(comment_of(cluster, int(job) + 1), f"container={name} digest={digests[0]}", "of srun's job")
