@@ -6,7 +6,7 @@ from report import ROOT, data_lines, relative, sources, text_files
 
 MOST_ROOT_LINES = 2779
 MOST_LINES_OF_A_FILE = 450
-LONGER_BY_NATURE = {"LICENSE", "tests/catalogue", "packaging/man/spank-container.7"}
+LONGER_BY_NATURE = {"LICENSE", "tests/catalogue", "packaging/man/spank-container.7", "packaging/man/spank-container.conf.5"}
 
 # What nobody may call, and what the agent may not: it sees numbers, digests and descriptors only.
 BANNED_EVERYWHERE = {

@@ -61,6 +61,7 @@ def test_unknown_images_and_wrong_usage_are_said_in_one_line():
     user("pull", "--nonsense", base()).fails(2, "--nonsense")
     user("nonsense").fails(2, "nonsense", "--help")
     user("inspect", f"{registry.name}/nope:1").fails(1, 'repository "nope" does not exist')
+    user("inspect", "0123456789abcdef").fails(1, "no image")
 
 
 def test_inspect_says_what_is_in_an_image():

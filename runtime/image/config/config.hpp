@@ -141,7 +141,7 @@ inline constexpr KeyRow<PeersConfig> kPeersKeys[] = {
 };
 
 /// What nodes have, for the check of an image before its job is submitted: `[nodes]` says so of all nodes, `[partitions."NAME"]`
-/// and `[features."NAME"]` of some. Empty: not known.
+/// and `[features."NAME"]` of some. Empty, or any: not known.
 struct NodesConfig {
   std::string arch, gpu, driver, glibc;
   std::vector<std::string> pmi;
@@ -154,7 +154,7 @@ inline constexpr KeyRow<NodesConfig> kNodesKeys[] = {
      "architecture of the nodes as images name it: amd64, arm64; other images are refused",
      &NodesConfig::arch, key::is_architecture_or_none,
      "expected an architecture such as amd64 or arm64"},
-    {"gpu", "nvidia, amd, intel, none", "",
+    {"gpu", "any, nvidia, amd, intel, none", "any",
      "vendor of their GPUs: images for another vendor's are refused",
      &NodesConfig::gpu},
     {"driver", "version", "",

@@ -191,7 +191,8 @@ Result<int> run_inspect(const Arguments& arguments) {
   }
   auto store = open_store(places.store);
   auto found = store ? find_image(store->get(), arguments.words[0], config.default_registry) : Result<ListedImage>(store.error());
-  if (!found && found.error().kind() == ErrorKind::not_found && places.own_store && location) {
+  const bool is_digest = arguments.words[0].find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!found && found.error().kind() == ErrorKind::not_found && places.own_store && location && !is_digest) {
     found = image_of_source(places, config, arguments.words[0]);
     store = make_own_store(places);
   }

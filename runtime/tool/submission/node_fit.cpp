@@ -18,9 +18,10 @@ namespace {
 void add_to(NodesConfig& nodes, const std::map<std::string, NodesConfig, std::less<>>& named, std::string_view name) {
   const auto found = named.find(name);
   if (found == named.end()) return;
-  for (const auto member : {&NodesConfig::arch, &NodesConfig::gpu, &NodesConfig::driver, &NodesConfig::glibc}) {
+  for (const auto member : {&NodesConfig::arch, &NodesConfig::driver, &NodesConfig::glibc}) {
     if (!(found->second.*member).empty()) nodes.*member = found->second.*member;
   }
+  if (found->second.gpu != NodesConfig().gpu) nodes.gpu = found->second.gpu;
   if (!found->second.pmi.empty()) nodes.pmi = found->second.pmi;
 }
 
@@ -97,7 +98,7 @@ class Check {
   Result<void> vendor() const {
     const bool is_nvidia = !fact(image_, "cuda").empty() || context_.image.contains("NVIDIA_REQUIRE_CUDA");
     const bool is_amd = !fact(image_, "rocm").empty();
-    if (nodes_.gpu.empty() || is_nvidia == is_amd || nodes_.gpu == (is_nvidia ? "nvidia" : "amd")) return {};
+    if (nodes_.gpu == NodesConfig().gpu || is_nvidia == is_amd || nodes_.gpu == (is_nvidia ? "nvidia" : "amd")) return {};
     const std::string they_have = nodes_.gpu == "none" ? "have none" : "have others (" + nodes_.gpu + ")";
     return refused(formatted("it is made for {} GPUs, the nodes {}", is_nvidia ? "NVIDIA" : "AMD", they_have),
                    "choose another image or partition");

@@ -108,6 +108,21 @@ require_digest = true
   CHECK_FALSE(config.registry("other").insecure);
 }
 
+TEST_CASE("what nodes have is read for all, by partition and by feature") {
+  const auto config = parse_config("[nodes]\narch = \"amd64\"\n[partitions.\"gh-200\"]\narch = \"arm64\"\ngpu = \"nvidia\"\n"
+                                   "driver = \"550.54.15\"\nglibc = \"2.28\"\npmi = [\"pmix\", \"pmi2\"]\n[features.a100]\n", "c").value();
+  CHECK(config.nodes.arch == "amd64");
+  CHECK(config.nodes.gpu == "any");
+  const NodesConfig& some = config.partitions.at("gh-200");
+  CHECK((some.arch == "arm64" && some.gpu == "nvidia" && some.driver == "550.54.15" && some.glibc == "2.28" && some.pmi.size() == 2));
+  CHECK(config.features.contains("a100"));
+  for (const std::string wrong : {"[partitions.a]\narch = \"x86 64\"\n", "[nodes]\ndriver = \"550.x\"\n", "[nodes]\ngpu = \"cuda\"\n",
+                                  "[features]\na = 1\n", "[partitions.a]\npmi = [\"\"]\n", "[partitions.a]\nunknown = 1\n", "[[nodes]]\n"}) {
+    INFO(wrong);
+    CHECK(!parse_config(wrong, "c"));
+  }
+}
+
 TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(config_refused("\nwritabel = true", "line 2: writabel: unknown key (hint: did you mean \"writable\"?)"));
   CHECK(config_refused("completely_different = 1", "unknown key (hint: the keys"));
@@ -319,6 +334,7 @@ TEST_CASE("every row has a meaning, and a default that it allows") {
   check(kStoreKeys);
   check(kSharedKeys);
   check(kPeersKeys);
+  check(kNodesKeys);
   check(kRegistryKeys);
 }
 
@@ -330,7 +346,8 @@ TEST_CASE("the example that is installed has every key with its default") {
     text.erase(sign + 1, 1);
     keys += text[sign + 1] != '[';
   }
-  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) + std::size(kSharedKeys) + std::size(kPeersKeys) + std::size(kRegistryKeys));
+  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) + std::size(kSharedKeys) + std::size(kPeersKeys) + std::size(kNodesKeys) +
+                    std::size(kRegistryKeys));
   const auto config = parse_config(text, "config.toml.example").value();
   CHECK(config.registries.size() == 1);
   CHECK(config.site == SitePolicy());
