@@ -62,6 +62,13 @@ inline std::string for_shell(std::string_view text) {
   return word + "'";
 }
 
+/// Each of them so, behind a blank.
+inline std::string words_for_shell(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += " " + for_shell(word);
+  return text;
+}
+
 /// A path without empty parts, "." and "name/..", and without a slash at its end, from its text alone: links are not followed.
 inline std::string normal_path(std::string_view path) {
   const bool is_absolute = path.starts_with('/');

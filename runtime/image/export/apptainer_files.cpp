@@ -1,7 +1,7 @@
 #include "image/export/apptainer_files.hpp"
 
 #include "base/format.hpp"
-#include "image/export/shell_words.hpp"
+#include "base/text.hpp"
 #include "image/registry/json.hpp"
 #include "image/store/record.hpp"
 
@@ -13,7 +13,7 @@ std::string environment_script(const std::string& settings) {
   for (const auto& variable : setting_values(settings, "env")) {
     const auto end = variable.find('=');
     if (end == std::string::npos || variable.find('\n') != std::string::npos) continue;
-    text += formatted("export {}={}\n", variable.substr(0, end), shell_word(variable.substr(end + 1)));
+    text += formatted("export {}={}\n", variable.substr(0, end), for_shell(variable.substr(end + 1)));
   }
   return text;
 }
@@ -22,11 +22,11 @@ std::string runscript_of(const std::string& settings) {
   const auto entrypoint = setting_values(settings, "entrypoint");
   const auto command = setting_values(settings, "cmd");
   std::string enter;
-  for (const auto& directory : setting_values(settings, "workdir")) enter = formatted("cd {} || exit 1\n", shell_word(directory));
+  for (const auto& directory : setting_values(settings, "workdir")) enter = formatted("cd {} || exit 1\n", for_shell(directory));
   const bool runs_something = !entrypoint.empty() || !command.empty();
   return formatted("#!/bin/sh\n{0}if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n", enter,
-                   shell_words(entrypoint),
-                   runs_something ? shell_words(entrypoint) + shell_words(command) : std::string(" /bin/sh"));
+                   words_for_shell(entrypoint),
+                   runs_something ? words_for_shell(entrypoint) + words_for_shell(command) : std::string(" /bin/sh"));
 }
 
 std::string labels_of(const std::string& config) {

@@ -1,7 +1,7 @@
 #include "image/export/enroot_files.hpp"
 
 #include "base/format.hpp"
-#include "image/export/shell_words.hpp"
+#include "base/text.hpp"
 #include "image/registry/json.hpp"
 #include "image/store/record.hpp"
 
@@ -18,8 +18,8 @@ std::string rc_of(const std::string& settings) {
       "mkdir -p {0} 2> /dev/null\ncd {0} && unset OLDPWD || exit 1\n\n"
       "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
       "if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n",
-      shell_word(workdir), shell_words(entrypoint),
-      runs_something ? shell_words(entrypoint) + shell_words(command) : std::string(" /bin/sh"));
+      for_shell(workdir), words_for_shell(entrypoint),
+      runs_something ? words_for_shell(entrypoint) + words_for_shell(command) : std::string(" /bin/sh"));
 }
 
 std::string environment_of(const std::string& settings) {
