@@ -135,6 +135,12 @@ def what_the_user_has_pulled_is_known_by_its_files(cluster):
             cancel_all(cluster)
 
 
+def reconfigure(cluster):
+    """From 23.11 on slurmctld starts anew, and asks its nodes first."""
+    cluster.root("head", "scontrol", "reconfigure").good()
+    await_true(lambda: cluster.inquirer.ask("sinfo -h -N -o %T") == ["idle"] * len(cluster.nodes), 15, "the nodes do not become idle")
+
+
 @contextlib.contextmanager
 def job_submit(cluster):
     """slurmctld with the example of a job_submit plugin."""
@@ -144,13 +150,13 @@ def job_submit(cluster):
     try:
         with open(conf, "w") as file:
             file.write(before + "JobSubmitPlugins=lua\n")
-        cluster.root("head", "scontrol", "reconfigure").good()
+        reconfigure(cluster)
         yield
     finally:
         cancel_all(cluster)
         with open(conf, "w") as file:
             file.write(before)
-        cluster.root("head", "scontrol", "reconfigure").good()
+        reconfigure(cluster)
         os.unlink(os.path.join(cluster.etc, "slurm/job_submit.lua"))
 
 
