@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from endpoints import add_measured
-from machine import say, test_image
+from machine import BenchmarkError, say, test_image
 from on_cluster import cluster
 from report import Report
 from simulated import add_simulated
@@ -26,6 +26,15 @@ def measure(work, build, quick):
     report = Report(f"scale: an image that no node has, on up to {NODES} nodes; the registry's link has {RATE} MB/s", "warm")
     add_simulated(report, build, quick)
     add_measured(report, build, quick)
+    try:
+        add_cluster(report, work, build, quick)
+    except BenchmarkError as error:  # what was measured before took minutes
+        say(str(error))
+        report.note(f"the cluster of {NODES} nodes: not all was measured: {str(error).splitlines()[0]}")
+    return report
+
+
+def add_cluster(report, work, build, quick):
     layout = test_image("python")
     with cluster(work, build, NODES) as made:
         bench = Scale(made, report, made.push(layout, "bench/python:1"), size_of(layout))
@@ -41,7 +50,6 @@ def measure(work, build, quick):
             bench.add_array(keep)
         bench.add_warm(3 if quick else 11)
         bench.add_ratio()
-    return report
 
 
 def size_of(layout):
@@ -75,11 +83,12 @@ class Scale:
         say(name)
         file, there = Path(self.cluster.directory) / "home/shared/bytes", "/var/tmp/bytes"
         file.write_bytes(os.urandom(self.size))
-        step = ["salloc", "-Q", f"-N{nodes}", "sbcast", "--force", *options, "/home/shared/bytes", there]
+        # Blocks of 8 MiB, its default, to eight nodes at once take longer than slurmd waits for a message over such a link.
+        step = ["salloc", "-Q", f"-N{nodes}", "sbcast", "--force", "--size=1m", *options, "/home/shared/bytes", there]
         seconds, sent, _ = self.sample(step)
         self.everywhere("rm", "-f", there)
         file.unlink()
-        self.rows(name, "s", f"Slurm's own {' '.join(('sbcast', *options))} of as many bytes to {nodes} nodes: nothing is converted, checked or started",
+        self.rows(name, "s", f"Slurm's own {' '.join(('sbcast', '--size=1m', *options))} of as many bytes to {nodes} nodes: nothing is converted, checked or started",
                   of=("one", "scale.ready.one")).add(seconds)
         self.rows(f"{name}_bytes", "x image", "sent by its machine").add(sent)
 
