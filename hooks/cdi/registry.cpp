@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "base/trusted_file.hpp"
+#include "hooks/sort_few.hpp"
 
 namespace spc {
 namespace {
@@ -182,8 +183,7 @@ CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices) {
     if (files.insert(entry.file).second) edits.append(entry.file->spec.edits);
     edits.append(entry.device->edits);
   }
-  std::stable_sort(edits.mounts.begin(), edits.mounts.end(),
-                   [](const CdiMount& a, const CdiMount& b) { return depth(a) < depth(b); });
+  sort_few(edits.mounts, [](const CdiMount& a, const CdiMount& b) { return depth(a) < depth(b); });
   return edits;
 }
 

@@ -9,6 +9,7 @@
 #include "base/format.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/node/node_files.hpp"
+#include "hooks/sort_few.hpp"
 #include "hooks/step/gpu_allocation.hpp"
 #include "hooks/text.hpp"
 
@@ -51,7 +52,7 @@ void sort_like_rocm(const NodeFiles& node, std::vector<DriGpu>& gpus) {
   }
   const auto is_listed = [&](const DriGpu& gpu) { return places.contains(gpu.render_node); };
   if (!std::ranges::all_of(gpus, is_listed)) return;
-  std::ranges::stable_sort(gpus, {}, [&](const DriGpu& gpu) { return places.at(gpu.render_node); });
+  sort_few(gpus, [&](const DriGpu& a, const DriGpu& b) { return places.at(a.render_node) < places.at(b.render_node); });
 }
 
 bool granted_render_node(const HookContext& context) {
@@ -285,7 +286,7 @@ std::vector<DriGpu> dri_gpus(const HookContext& context, std::string_view vendor
     if (!cards.empty()) gpu.card_node = "/dev/dri/" + cards.front();
     gpus.push_back(std::move(gpu));
   }
-  std::ranges::stable_sort(gpus, {}, &DriGpu::pci_address);
+  sort_few(gpus, [](const DriGpu& a, const DriGpu& b) { return a.pci_address < b.pci_address; });
   if (vendor == kAmd) sort_like_rocm(node, gpus);
   return gpus;
 }

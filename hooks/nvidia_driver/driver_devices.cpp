@@ -6,6 +6,7 @@
 #include "hooks/loader/elf.hpp"
 #include "hooks/node/node_files.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/sort_few.hpp"
 #include "hooks/text.hpp"
 
 namespace spc {
@@ -83,7 +84,7 @@ std::vector<NvidiaGpu> gpus_in_proc(const NodeFiles& node) {
     gpus.push_back(std::move(gpu));
   }
   // Addresses have one width and lower case: sorted as text they are in the order of the bus.
-  std::ranges::stable_sort(gpus, {}, &NvidiaGpu::pci_address);
+  sort_few(gpus, [](const NvidiaGpu& a, const NvidiaGpu& b) { return a.pci_address < b.pci_address; });
   return gpus;
 }
 

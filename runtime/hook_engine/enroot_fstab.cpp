@@ -48,7 +48,9 @@ Result<std::vector<std::string>> complete(std::vector<std::string> fields, std::
   if (fields.size() >= 3 && is_options(fields[2])) {
     fields.insert(fields.begin() + 2, fields[0] == "tmpfs" ? "tmpfs" : "none");
   }
-  if (fields.size() < 3 || fields[1].empty()) return Error(ErrorKind::invalid, "invalid fstab entry: " + in_quotes(line));
+  const auto has_nul = [](const std::string& field) { return field.find('\0') != std::string::npos; };  // the kernel would stop there
+  if (fields.size() < 3 || fields[1].empty() || std::ranges::any_of(fields, has_nul))
+    return Error(ErrorKind::invalid, "invalid fstab entry: " + in_quotes(line));
   fields.resize(6);
   return fields;
 }

@@ -11,6 +11,7 @@
 #include "hook_engine/program_hook.hpp"
 #include "hook_engine/site_program.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/sort_few.hpp"
 
 namespace spc {
 namespace {
@@ -111,8 +112,8 @@ StepHooks StepHooks::inside(const HookContext& context, Log& log, const std::vec
 
 void StepHooks::sort() {
   const auto by_name = [](const auto& a, const auto& b) { return a->name() < b->name(); };
-  std::stable_sort(hooks_.begin(), hooks_.end(), by_name);
-  std::stable_sort(origins_.begin(), origins_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  sort_few(hooks_, by_name);
+  sort_few(origins_, [](const auto& a, const auto& b) { return a.first < b.first; });
 }
 
 void StepHooks::add_builtins(const HookContext& context, const std::vector<HookFile>& files, const Replaced& replaced) {

@@ -196,7 +196,8 @@ Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImag
   const auto tree = [&](const ByteSink& sink) { return write_changes(root, known, sink); };
   const WrittenLayer layer = SPC_TRY(begin_archive(tree, true, file, progress));
   const std::string digest = Sha256::of(image.manifest).str();
-  Json manifest{{"layers", SPC_TRY(layers_with(image.manifest, layer))}};
+  Json layers = SPC_TRY(layers_with(image.manifest, layer));
+  Json manifest{{"layers", std::move(layers)}};
   manifest["annotations"] = Json{{"org.opencontainers.image.base.name", reference.canonical()},
                                  {"org.opencontainers.image.base.digest", digest},
                                  {kLayersOf, reference.registry + "/" + reference.repository + "@" + digest}};

@@ -1,0 +1,19 @@
+#include "hooks/sort_few.hpp"
+
+#include <string>
+#include <vector>
+
+#include "unit/test.hpp"
+
+using namespace spc;
+
+TEST_CASE("a few are sorted, and equal ones stay in order") {
+  using Few = std::vector<std::pair<int, std::string>>;
+  const auto sorted = [](Few few) {
+    sort_few(few, [](const auto& a, const auto& b) { return a.first < b.first; });
+    return few;
+  };
+  CHECK(sorted({}).empty());
+  CHECK(sorted({{2, "a"}, {1, "b"}, {2, "c"}, {1, "d"}, {0, "e"}, {3, "f"}}) ==
+        Few{{0, "e"}, {1, "b"}, {1, "d"}, {2, "a"}, {2, "c"}, {3, "f"}});
+}
