@@ -56,10 +56,16 @@ TEST_CASE("a directory that somebody else made first is refused by name") {
                                   "\": owned by user 4711 (hint: remove it or chown it to root)");
 }
 
-TEST_CASE("a link in place of a directory is not followed") {
+TEST_CASE("a link in place of the store leads to a directory of root's, and to nobody else's") {
   start_empty();
   fs::create_directories("/var/lib/elsewhere");
   fs::create_directory_symlink("/var/lib/elsewhere", SPC_STORE_DIR);
-  CHECK_FALSE(set_up_node(kService, kService));
+  REQUIRE(::chown("/var/lib/elsewhere", 4711, 4711) == 0);
+  const auto refused = set_up_node(kService, kService);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message().find("owned by user 4711") != std::string::npos);
   CHECK(fs::is_empty("/var/lib/elsewhere"));
+  REQUIRE(::chown("/var/lib/elsewhere", 0, 0) == 0);
+  REQUIRE(set_up_node(kService, kService));
+  CHECK(status_of("/var/lib/elsewhere/images").st_uid == kService);
 }

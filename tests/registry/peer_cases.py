@@ -282,6 +282,30 @@ def test_who_takes_from_a_slow_node_goes_on_at_another_one_at_the_same_byte():
     assert all(sum("is slow: going on elsewhere" in line for line in result.progress) == (number > 1) for number, result in enumerate(results))
 
 
+class LateAnswers(Throttle):
+    """The link of the node that asks is full: bytes come with gaps, and answers that it lives come too late."""
+
+    def passes(self, source, sink, is_slow):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if is_slow:
+                    time.sleep(0.6 if len(data) > 1000 else 0.9)
+                sink.sendall(data)
+
+
+def test_a_node_that_sends_is_not_taken_for_dead_where_its_answers_come_late():
+    image, step = big_image(1), Step()
+    hook, seen = big_and_slow(image, 8)
+    registry.repository("peers/late", image, hook)
+    first = start(step, "peers/late")
+    wait_for(lambda: step.nodes)
+    LateAnswers(step.nodes[0], 0)
+    second = start(step, "peers/late")
+    for run in (first, second):
+        succeeds(run.wait(), image)
+    assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, second.result.progress)
+
+
 def test_a_slow_registry_sends_nobody_elsewhere():
     image, step = big_image(6), Step()
     hook, seen = big_and_slow(image, 1)

@@ -76,6 +76,7 @@ void PeerStream::fetch_from(Peers::Source& source) {
 /// Into the spool first: neither other nodes nor this one's sources wait for our converter, unless there is no spool.
 HttpHandler::Take PeerStream::take(std::span<const std::byte> bytes) {
   last_byte_ = Clock::now();
+  if (source_ != nullptr) source_->last_byte = last_byte_;
   const auto known = static_cast<std::size_t>(std::min<std::uint64_t>(skip_, bytes.size()));
   const auto fresh = bytes.subspan(known);
   const bool is_kept = slot_ && peers_.write(*slot_, came_, fresh);
@@ -156,7 +157,7 @@ void PeerStream::settle() {
   go_on();
 }
 
-/// Asked while it sends nothing; not while we take nothing.
+/// Asked while it sends nothing; not while we take nothing. Answers that our own link holds up say nothing of a node that sends.
 void PeerStream::look_after_source() {
   const auto now = Clock::now();
   if (alive_ && alive_->answer() == AliveQuestion::Answer::alive) {
@@ -168,8 +169,10 @@ void PeerStream::look_after_source() {
     ++misses_;
     alive_.reset();
   }
+  const auto sent = std::max(last_byte_, source_->last_byte);  // of this blob or another one
+  if (sent > asked_) misses_ = 0;
   if (!source_->is_dead && leave_if_slow()) return;
-  if (is_paused_ || source_->is_dead || now - last_byte_ < kSilence) {
+  if (is_paused_ || source_->is_dead || now - sent < kSilence) {
     if (!source_->is_dead) return;
     misses_ = kMostMisses;  // another blob's stream has seen it
   }
@@ -178,7 +181,7 @@ void PeerStream::look_after_source() {
     useless_.insert(source_->index);
     return go_on();
   }
-  if (now - std::max(last_byte_, last_growth_) > kPatience) {
+  if (now - std::max(sent, last_growth_) > kPatience) {
     useless_.insert(source_->index);
     return go_on();
   }

@@ -56,6 +56,7 @@ class Peers {
     bool is_dead = false;    ///< does not answer, or has ended
     bool is_barred = false;  ///< has sent wrong bytes
     bool is_slow = false;    ///< against what can be had: the last that is asked
+    std::chrono::steady_clock::time_point last_byte{};  ///< of any blob
   };
   /// The first that answers and is not in `tried`; null: none.
   Source* next(const std::set<std::uint32_t>& tried);
