@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 
+#include "base/file.hpp"
 #include "base/json/json_object.hpp"
 #include "hooks/json/edits_object.hpp"
 
@@ -82,13 +82,8 @@ Result<void> read_container(JsonObject& call, HookContext& context) {
 UniqueFd open_below(const std::string& root, const char* path, int flags) {
   const UniqueFd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return {};
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(
-      flags | O_CLOEXEC |
-      ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));  // the kernel takes no more beside O_PATH
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(
-      static_cast<int>(::syscall(SYS_openat2, directory.get(), path, &how, sizeof how)));
+  const int more = (flags & O_PATH) != 0 ? 0 : O_NONBLOCK;  // the kernel takes no more beside O_PATH
+  return open_resolved(directory.get(), path, flags | more, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }
 
 }  // namespace

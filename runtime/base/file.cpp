@@ -1,7 +1,9 @@
 #include "base/file.hpp"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -43,6 +45,17 @@ Result<UniqueFd> sealed_memory_file(const char* name, std::string_view bytes) {
     return Error::from_errno(errno, "seal a memory file");
   }
   return fd;
+}
+
+UniqueFd open_resolved(int directory, const char* path, int flags, std::uint64_t resolve) {
+  constexpr int kMostTimes = 100;
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
+  how.resolve = resolve;
+  long file = -1;
+  for (int times = 0; file < 0 && times < kMostTimes && (times == 0 || errno == EAGAIN); ++times)
+    file = ::syscall(SYS_openat2, directory, path, &how, sizeof how);
+  return UniqueFd(static_cast<int>(file));
 }
 
 }  // namespace spc

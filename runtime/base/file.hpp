@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,5 +20,9 @@ Result<std::string> read_file(int fd, std::size_t limit);
 
 /// An anonymous, sealed memory file holding `bytes`: readable with its descriptor, and immutable.
 Result<UniqueFd> sealed_memory_file(const char* name, std::string_view bytes);
+
+/// openat2(2) with O_CLOEXEC; `resolve`: RESOLVE_*. Where a path goes up the kernel says EAGAIN if anything on the machine was renamed or
+/// mounted meanwhile, and is asked again. Empty: errno says why.
+UniqueFd open_resolved(int directory, const char* path, int flags, std::uint64_t resolve);
 
 }  // namespace spc

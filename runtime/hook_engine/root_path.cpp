@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,16 +11,14 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/file.hpp"
 #include "base/format.hpp"
 
 namespace spc {
 namespace {
 
 UniqueFd open_below(int root, const std::string& path, int flags) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_PATH | O_CLOEXEC);
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, root, path.empty() ? "." : path.c_str(), &how, sizeof how)));
+  return open_resolved(root, path.empty() ? "." : path.c_str(), flags | O_PATH, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }
 
 /// As it is written: links may go up as they like, and stay inside.

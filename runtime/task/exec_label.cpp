@@ -4,7 +4,6 @@
 #include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -23,10 +22,7 @@ const char* name_of(SecurityModule module) { return module == SecurityModule::ap
 
 /// Nothing that was mounted in /proc counts: an order given to another file would be obeyed by nobody.
 UniqueFd open_beneath(int directory, const char* path, int flags) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, directory, path, &how, sizeof how)));
+  return open_resolved(directory, path, flags, RESOLVE_BENEATH | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS);
 }
 
 Result<UniqueFd> open_self() {

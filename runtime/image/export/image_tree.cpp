@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,10 +48,7 @@ Result<void> walk(UniqueFd directory, const std::string& path, int depth,
 }  // namespace
 
 Result<UniqueFd> open_in_image(int root, const std::string& path) {
-  open_how how{};
-  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  UniqueFd file(static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how)));
+  UniqueFd file = open_resolved(root, path.c_str(), O_RDONLY | O_NONBLOCK, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
   if (!file) return Error::from_errno(errno, formatted("open {} in the image", in_quotes(path)));
   return file;
 }

@@ -2,10 +2,11 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "base/file.hpp"
 
 namespace spc::user_source {
 
@@ -22,10 +23,8 @@ Result<std::unique_ptr<DirectoryFiles>> DirectoryFiles::open(const std::string& 
 }
 
 Result<std::optional<FilePart>> DirectoryFiles::find(const std::string& name) const {
-  open_how how{};
-  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  UniqueFd file(static_cast<int>(::syscall(SYS_openat2, directory_.get(), name.c_str(), &how, sizeof how)));
+  UniqueFd file =
+      open_resolved(directory_.get(), name.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS);
   if (!file) {
     const int err = errno;
     if (err == ENOENT) return std::optional<FilePart>();

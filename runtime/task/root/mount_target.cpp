@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <deque>
 #include <memory>
 
+#include "base/file.hpp"
 #include "base/socket.hpp"
 #include "base/text.hpp"
 #include "protocol/task.hpp"
@@ -43,10 +43,7 @@ Result<void> make_directories(const std::string& path) {
 }
 
 UniqueFd open_as(const char* path, int flags, std::uint64_t resolve) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
-  how.resolve = resolve;
-  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how)));
+  return open_resolved(AT_FDCWD, path, flags, resolve);
 }
 
 Result<UniqueFd> open_target_through(const std::string& path, bool directory, int links_left) {

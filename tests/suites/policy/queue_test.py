@@ -124,6 +124,7 @@ def an_mpi_that_a_partition_cannot_start_is_a_warning_before_the_job_waits(clust
 @test
 def what_the_user_has_pulled_is_known_by_its_files(cluster):
     base = cluster.name_of("base")
+    cluster.run("scontainer", "rm", base)  # another suite may have pulled it
     hold = ("sbatch", "-H", "-o", "/dev/null", f"--container-image={base}")
     with rules(cluster, 'check_at_submit = true\n[nodes]\nglibc = "9.0"\n'):
         cluster.run(*hold, stdin="#!/bin/sh\n").good()
