@@ -72,7 +72,8 @@ Result<EnrootFstabLine> parse_fstab_line(std::string_view text, const ExpandFiel
   for (const std::string_view option : split(fields[3], ',')) {
     if (option.empty()) continue;
     line.options.emplace_back(option);
-    if (!line.add(option)) line.data.append(line.data.empty() ? "" : ",").append(option);
+    const bool is_for_programs = option.starts_with("x-");  // mount(8): nothing for the kernel
+    if (!line.add(option) && !is_for_programs) line.data.append(line.data.empty() ? "" : ",").append(option);
   }
   line.pass = number_in(fields[5]);
   if (line.pass == 0) line.pass = number_in(fields[4]);

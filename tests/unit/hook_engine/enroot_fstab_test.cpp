@@ -96,6 +96,7 @@ TEST_CASE("missing fields are guessed as enroot does") {
   CHECK(only("/a /b ro,bind").type == "none");
   CHECK(only("tmpfs /t").type == "tmpfs");
   CHECK(only("tmpfs /t size=1m,mode=711,noexec").data == "size=1m,mode=711");
+  CHECK(only("tmpfs /t size=1m,x-create,x-systemd.automount").data == "size=1m");
   CHECK(only("tmpfs /t tmpfs rw,size=1m").flags == 0);
   CHECK(only("tmpfs /t tmpfs rw,size=1m").mounts());
   CHECK_FALSE(only("none / none rslave").mounts());
