@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,14 @@ inline std::size_t utf8_bytes(std::string_view text) {
     if (is_short || character > 0x10ffff || (character >= 0xd800 && character < 0xe000)) return at;
     at += more + 1;
   }
+}
+
+/// What a shell's variable may have in its name, and may be called: it hands on no other.
+inline bool is_shell_name_character(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+}
+inline bool is_shell_name(std::string_view text) {
+  return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_shell_name_character);
 }
 
 /// As one word of a POSIX shell.

@@ -331,7 +331,8 @@ Result<void> bring_layers_below(const Import& import, const ResolvedImage& image
                .agent = import.agent,
                .http = import.http,
                .timing = import.timing,
-               .user = import.user};
+               .user = import.user,
+               .began = import.began};
   const Digest brought = SPC_TRY_DURING("the image below: " + below.canonical(), import_by(other, below, by, user));
   const auto record = SPC_TRY(import.store.image(brought));
   for (const Digest& layer : record ? record->layers : std::vector<Digest>()) SPC_TRY(rights.delivered(layer));

@@ -14,6 +14,7 @@
 #include "base/file.hpp"
 #include "base/process/own_program.hpp"
 #include "base/records.hpp"
+#include "base/text.hpp"
 #include "launch/inside/entrypoint_process.hpp"
 #include "launch/inside/task_notes.hpp"
 
@@ -33,13 +34,6 @@ constexpr std::array<std::string_view, 8> kOfOneTask{"SLURM_PROCID", "SLURM_LOCA
 template <typename List>
 bool is_in(const List& list, std::string_view text) {
   return std::find(list.begin(), list.end(), text) != list.end();
-}
-
-/// A shell does not hand on variables with other names.
-bool is_shell_name(std::string_view name) {
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
 }
 
 /// Without one whose writer has not come to its end.

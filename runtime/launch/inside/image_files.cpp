@@ -50,14 +50,6 @@ std::optional<std::vector<std::string>> apptainer_scripts() {
   return names;
 }
 
-bool is_variable_character(char c) {
-  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-bool is_variable_name(std::string_view text) {
-  return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_variable_character);
-}
-
 /// Lines one after the other; an empty last one does not count.
 class Lines {
  public:
@@ -131,10 +123,10 @@ class ShellWord {
     const bool braces = rest_.starts_with('{');
     if (braces) rest_.remove_prefix(1);
     const auto size =
-        std::min(static_cast<std::size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_variable_character) - rest_.begin()),
+        std::min(static_cast<std::size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_shell_name_character) - rest_.begin()),
                  rest_.size());
     const std::string name(rest_.substr(0, size));
-    if (!is_variable_name(name)) return false;
+    if (!is_shell_name(name)) return false;
     rest_.remove_prefix(size);
     const std::string* known = find(name);
     if (!braces) {
@@ -177,9 +169,9 @@ bool assign(std::string_view line, const std::map<std::string, std::string>& kno
     exports = true;
   }
   while (!line.empty() && line[0] != '#') {
-    const auto size = static_cast<std::size_t>(std::find_if_not(line.begin(), line.end(), is_variable_character) - line.begin());
+    const auto size = static_cast<std::size_t>(std::find_if_not(line.begin(), line.end(), is_shell_name_character) - line.begin());
     const std::string name(line.substr(0, size));
-    if (!is_variable_name(name)) return false;
+    if (!is_shell_name(name)) return false;
     line.remove_prefix(size);
     if (line.starts_with('=')) {
       ShellWord word(line.substr(1), variables, known);
@@ -205,7 +197,7 @@ bool assign(std::string_view line, const std::map<std::string, std::string>& kno
 /// How much deeper the next line is in conditions, loops and functions.
 int change_of_depth(std::string_view line) {
   const auto begins = [&](std::string_view word) {
-    return line.starts_with(word) && (line.size() == word.size() || !is_variable_character(line[word.size()]));
+    return line.starts_with(word) && (line.size() == word.size() || !is_shell_name_character(line[word.size()]));
   };
   int change = 0;
   for (const std::string_view word : {"if", "case", "for", "while", "until"}) change += begins(word);

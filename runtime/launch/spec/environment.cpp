@@ -31,9 +31,7 @@ std::vector<std::string> ImageSettings::after_scripts(std::vector<std::string> p
   std::string text;
   for (const std::string& script : environment_scripts) text += ". " + for_shell(script) + "; ";
   for (const auto& [name, value] : kept) {
-    // What a shell would stumble over, no script has changed.
-    const bool is_name = name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == name.npos;
-    if (is_name && !name.empty() && (name[0] < '0' || name[0] > '9')) text += "export " + name + "=" + for_shell(value) + "; ";
+    if (is_shell_name(name)) text += "export " + name + "=" + for_shell(value) + "; ";  // no script has changed others
   }
   text += "exec \"$@\"";
   program.insert(program.begin(), {"/bin/sh", "-c", text, "sh"});

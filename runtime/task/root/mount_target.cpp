@@ -42,10 +42,6 @@ Result<void> make_directories(const std::string& path) {
   }
 }
 
-UniqueFd open_as(const char* path, int flags, std::uint64_t resolve) {
-  return open_resolved(AT_FDCWD, path, flags, resolve);
-}
-
 Result<UniqueFd> open_target_through(const std::string& path, bool directory, int links_left) {
   const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
   UniqueFd target = open_inside(path.c_str(), flags);
@@ -121,7 +117,7 @@ bool lies_in(const std::string& path, const std::string& directory) {
 
 Result<void> make_directories_above(const std::string& path) { return make_directories(parent_of(path)); }
 
-UniqueFd open_inside(const char* path, int flags) { return open_as(path, flags, RESOLVE_NO_MAGICLINKS); }
+UniqueFd open_inside(const char* path, int flags) { return open_resolved(AT_FDCWD, path, flags, RESOLVE_NO_MAGICLINKS); }
 
 Result<UniqueFd> open_target(const std::string& path, bool directory) { return open_target_through(path, directory, 40); }
 
@@ -135,7 +131,7 @@ AttachSource attach_by(int builder) {
 Result<UniqueFd> MountTargets::open(const std::string& path, bool directory) {
   const bool apart = std::ranges::none_of(begun_, [&](const std::string& other) { return lies_in(path, other); });
   if (apart && says_where(path)) {
-    UniqueFd target = open_as(path.c_str(), O_PATH | (directory ? O_DIRECTORY : 0), RESOLVE_NO_SYMLINKS);
+    UniqueFd target = open_resolved(AT_FDCWD, path.c_str(), O_PATH | (directory ? O_DIRECTORY : 0), RESOLVE_NO_SYMLINKS);
     if (target) {
       begun_.push_back(path == "/" ? "" : path);
       return target;

@@ -2,6 +2,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import tarfile
@@ -366,6 +367,8 @@ def changes_are_saved_as_one_layer_that_runs_and_is_pushed(cluster):
     # The node that has the image, one that has not, and another registry's name.
     for where in (ON, ("-w", "node02")):
         cluster.bash("chmod 600 /data/shut; " + checks, *where, image=there, timeout=60).good(CONTENT)
+    pulled = re.findall(r"spank-container: pull job=.* image=\"\S*layer\.tar\" .* pull_ms=([0-9.]+)", cluster.program("logs", "node02").good())
+    expect(len(pulled) == 1 and float(pulled[0]) < 60_000, f"slurmd's log says of pulling the image below: {pulled}")
     name = "registry:5000/suites/pushed-layer:1"
     done = cluster.run("scontainer", "push", there, name)
     done.good()
