@@ -5,12 +5,11 @@ from pathlib import Path
 import gpu
 import on_cluster
 from compare import Comparison
-from machine import say, test_image
-from on_cluster import SHARED
+from machine import say
 
 
 def measure(work, build, quick):
-    program = build / "benchmarks/bench-nccl"
+    program = gpu.program_of(build, "bench-nccl")
     library = Path("/usr") if gpu.REHEARSAL else gpu.find_nccl()
     gpu.must_be_there([program, "--library", library, "--bytes", "8", "--iterations", "1"])
     ranks = max(1, gpu.count())
@@ -18,13 +17,13 @@ def measure(work, build, quick):
     if ranks == 1:
         comparison.note("one rank: bus bandwidth means nothing, the algorithm's is shown")
     with on_cluster.cluster(work, build, 1) as cluster:
-        image = cluster.push(test_image("base"), "bench/base:1")
+        image = cluster.image("base")
         (shared,) = cluster.share(program)
         sizes = (8, 1 << 20) if gpu.REHEARSAL else (8, 1 << 20, 1 << 30)
-        command = [shared, *(["--cpu", "2"] if gpu.REHEARSAL else ["--library", str(library), "--meeting", SHARED])]
+        command = [shared, *(["--cpu", "2"] if gpu.REHEARSAL else ["--library", str(library), "--meeting", cluster.shared])]
         for size_ in sizes:
             command += ["--bytes", str(size_)]
-        ways = gpu.ways(image, command, mounts=[] if gpu.REHEARSAL else [str(library.parent)])
+        ways = gpu.ways(cluster, image, command, mounts=[] if gpu.REHEARSAL else [str(library.parent)])
         say("running the collectives")
         allocation = [f"-n{ranks}", "--overcommit"]
         cluster.turns("alice", allocation, ways, 1)

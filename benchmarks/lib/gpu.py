@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 from machine import BenchmarkError, Skipped
-from on_cluster import SHARED
 
 SKIPPED = 77  # the programs' exit status without a GPU
 # Whether the benchmark itself works can be tried without a GPU. What comes out is labelled, and no measurement.
@@ -31,10 +30,16 @@ def must_be_there(program):
         raise BenchmarkError(f"{program[0]} failed: {done.stderr.strip()[-1000:]}")
 
 
-def ways(image, program, options=(), mounts=()):
+def program_of(build, name):
+    """A program of benchmarks/, in a build directory or where it was carried to."""
+    built = build / "benchmarks" / name
+    return built if built.exists() else build / name
+
+
+def ways(cluster, image, program, options=(), mounts=()):
     """The same program by srun, without container and in one."""
     srun = ["srun", *options]
-    mounted = ",".join(f"{path}:{path}" for path in (SHARED, *mounts))
+    mounted = ",".join(f"{path}:{path}" for path in (cluster.shared, *mounts))
     return {"bare": [*srun, *program], "container": [*srun, f"--container-image={image}", *([] if REHEARSAL else ["--container-gpu"]),
                                                      f"--container-mounts={mounted}", *program]}
 

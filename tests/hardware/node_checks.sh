@@ -18,7 +18,7 @@ check_found() {
     local kind list missing=yes
     say_found() { [[ -z $2 ]] || { missing=no; notes "found: $1: $(tr '\n' ' ' <<<"$2")"; }; }
     say_found NVIDIA "$(names_in /dev 'nvidia[0-9]*')"
-    say_found MIG "$(names_in /dev/nvidia-caps 'nvidia-cap[0-9]*')"
+    say_found MIG "$(names_in /dev/nvidia-caps 'nvidia-cap[0-9]*' | grep -vx 'nvidia-cap[12]')" # those two configure and watch
     [[ ! -e $node/dev/kfd ]] || say_found AMD "$(names_in /dev/dri 'renderD*')"
     say_found InfiniBand "$(adapters verbs)"
     say_found EFA "$(adapters efa)"

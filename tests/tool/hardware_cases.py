@@ -73,3 +73,10 @@ def test_a_step_of_a_fake_slurm_sees_no_more_in_a_container_than_outside():
 def test_an_unknown_check_is_named():
     done = subprocess.run([os.path.join(ROOT, "tests/hardware/run"), "--look", "10a"], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2 and 'there is no "10a"' in done.stderr, done.stderr
+
+
+def test_a_benchmark_in_a_slurm_that_is_there_needs_its_programs():
+    for words, said in ((["cuda", "--here", "image"], "--here and --programs need each other"),
+                        (["mpi", "--here", "image", "--programs", "/"], "with --here there are cuda and nccl")):
+        done = subprocess.run([os.path.join(ROOT, "benchmarks/run"), *words], stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
