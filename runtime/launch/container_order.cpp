@@ -42,12 +42,10 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   const LaunchRequest& request = terms.request;
   const std::string& registry = terms.policy.default_registry;
   if (!request.image.empty()) order.location = SPC_TRY(ImageLocation::parse(request.image, registry));
-  if (!request.image.empty() && order.location.kind == ImageLocation::Kind::registry) {
-    SPC_TRY(check_image(order.location.name, terms.site, task.job));
-  }
+  if (!request.image.empty()) SPC_TRY(check_image(order.location, terms.site, task.job));
   if (request.name) SPC_TRY(named.decide(wanted_image(request, order.location, terms.policy)));
   if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
-  order.image = SPC_TRY(order_image(request, terms.policy, terms.site, order.location, terms.earlier, named, importer, task.log));
+  order.image = SPC_TRY(order_image({request, terms.policy, terms.site, task.job, terms.earlier, named, importer, task.log}, order.location));
   order.joins = (order.image.flags & TaskMessage::start_join) != 0;
   const bool asks_for_stored = request.image.empty() && order.image.user_source;  // it wants to know for which image
   if (asks_for_stored) order.location = SPC_TRY(ImageLocation::parse(named.notes().image, registry));

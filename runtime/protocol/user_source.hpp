@@ -46,4 +46,15 @@ struct UserSourceMessage {
   MeetingRecord meeting;
 };
 
+/// `user-source fetch IMAGE PULL SINCE CACHE`, started by the leader for a file of a server: brings it into the user's cache (CACHE is
+/// ~/.cache; image/remote/kept_files.hpp). IMAGE: as typed. PULL: a PullPolicy. SINCE: TagAge's, or empty. It prints a FetchAnswer, and
+/// on 2 lines for the user. The leader trusts the path no more than one that the user types.
+inline constexpr char kFetch[] = "fetch";
+inline constexpr char kFetchWarning[] = "warning: ";
+
+struct FetchAnswer {
+  WireError error;  ///< not set: it is there
+  Text<4096> path;
+};
+
 }  // namespace spc

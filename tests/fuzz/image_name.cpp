@@ -36,7 +36,7 @@ void check_location(const ImageLocation& location) {
   must(again->kind == location.kind && again->path == location.path && again->reference == location.reference,
        "a canonical location means the same image");
   const bool has_path = location.kind != ImageLocation::Kind::registry && location.kind != ImageLocation::Kind::docker_daemon &&
-                        location.kind != ImageLocation::Kind::podman;
+                        location.kind != ImageLocation::Kind::podman && location.kind != ImageLocation::Kind::remote_file;
   must(has_path == !location.path.empty() && location.path.find('\0') == std::string::npos, "what lies in a file has a path");
   must(!location.reference.starts_with('-'), "a name is no option of a program");
   if (location.kind == ImageLocation::Kind::registry) check_reference(location.name);

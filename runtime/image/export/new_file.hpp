@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
@@ -24,6 +25,8 @@ class NewFile {
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();
 
+  /// Another name in the same directory, known only now.
+  void will_be(std::string name) { name_ = std::move(name); }
   /// Open for reading and writing.
   [[nodiscard]] int file() const { return file_.get(); }
   /// The error of what filled it: a full file system is this file's.

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/format.hpp"
+#include "image/reference/file_url.hpp"
 
 namespace spc {
 namespace {
@@ -24,8 +25,9 @@ constexpr std::array<Scheme, 5> kSchemes = {{{"oci:", Kind::oci_layout, "oci:DIR
                                              {"dockerd://", Kind::docker_daemon, "dockerd://NAME"},
                                              {"podman://", Kind::podman, "podman://NAME"}}};
 constexpr char kAllForms[] =
-    "[docker://]NAME, oci:DIR, oci-archive:FILE, docker-archive:FILE, dockerd://NAME, podman://NAME, or a path that begins with "
-    "./ or /";
+    "[docker://]NAME, oci:DIR, oci-archive:FILE, docker-archive:FILE, dockerd://NAME, podman://NAME, oras://NAME, https://HOST/FILE, or "
+    "a path that begins with ./ or /";
+constexpr std::string_view kOras = "oras://";
 
 /// What skopeo and others call what we call otherwise or do not know.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kForeign = {
@@ -83,10 +85,9 @@ Result<void> refuse_other_forms(std::string_view text) {
   const std::string_view behind = text.substr(scheme.size());
   if (is_word && (behind.starts_with("://") || scheme == "file")) {
     auto error = Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
-    if (scheme == "http" || scheme == "https") {
-      return std::move(error).hint("for an image in a registry use docker://REGISTRY/NAME:TAG; for a file, scontainer pull --output=FILE URL");
+    if (scheme == "http") {
+      return std::move(error).hint("for an image in a registry use docker://REGISTRY/NAME:TAG; for a file, https://HOST/FILE");
     }
-    if (scheme == "oras") return std::move(error).hint("fetch the file: scontainer pull --output=FILE oras://NAME, then use ./FILE");
     if (scheme == "file") return std::move(error).hint("use the path alone, for example /DIR/FILE");
     return std::move(error).hint(kAllForms);
   }
@@ -132,6 +133,22 @@ Result<ImageLocation> parse_scheme(std::string_view text, const Scheme& scheme) 
   return location;
 }
 
+/// A file at a server: what rules for images look at is its name there.
+Result<ImageLocation> parse_remote_file(std::string_view text, std::string_view default_registry) {
+  ImageLocation location{.kind = Kind::remote_file};
+  if (text.starts_with(kOras)) {
+    location.name = SPC_TRY(ImageReference::parse(text.substr(kOras.size()), default_registry));
+    location.reference = std::string(kOras) + location.name.canonical();
+    return location;
+  }
+  const auto file = SPC_TRY(FileUrl::parse(text));
+  location.name.registry = SPC_TRY(parse_registry(file.host));
+  location.name.repository = file.path;
+  location.name.digest = file.digest;
+  location.reference = text;
+  return location;
+}
+
 }  // namespace
 
 Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_view default_registry) {
@@ -148,6 +165,7 @@ Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_vi
   for (const Scheme& scheme : kSchemes) {
     if (text.starts_with(scheme.prefix)) return parse_scheme(text, scheme);
   }
+  if (text.starts_with(kOras) || text.starts_with(FileUrl::kScheme)) return parse_remote_file(text, default_registry);
   if (!text.starts_with("docker://")) SPC_TRY(refuse_other_forms(text));
   ImageLocation location;
   location.name = SPC_TRY(ImageReference::parse(text, default_registry));
@@ -157,6 +175,7 @@ Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_vi
 std::string ImageLocation::canonical() const {
   if (kind == Kind::registry) return name.canonical();
   if (kind == Kind::path) return path;
+  if (kind == Kind::remote_file) return reference;
   const auto* scheme = std::find_if(kSchemes.begin(), kSchemes.end(), [&](const Scheme& one) { return one.kind == kind; });
   std::string text(scheme->prefix);
   if (path.empty()) return text + reference;

@@ -258,7 +258,7 @@ void Fetch::fail(Error error) {
 }
 
 Error Fetch::about(Error error) const {
-  std::string from = (sends() ? " to registry " : " from registry ") + in_quotes(session_.registry);
+  std::string from = (sends() ? " to registry " : session_.is_web_server ? " from " : " from registry ") + in_quotes(session_.registry);
   if (endpoint().is_mirror) from += ", mirror " + in_quotes(endpoint().name);
   if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(endpoint().base_url)) {
     from += ", redirected to " + in_quotes(origin);

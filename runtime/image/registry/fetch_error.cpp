@@ -1,5 +1,7 @@
 #include "image/registry/fetch_error.hpp"
 
+#include <optional>
+
 #include "base/format.hpp"
 #include "image/registry/json.hpp"
 
@@ -32,7 +34,20 @@ std::string described(const RegistrySecret& secret) {
   return formatted("of user {} {}", in_quotes(secret.username), place);
 }
 
+namespace {
+
+std::optional<Error> explain_status_of_web_server(const HttpHead& head) {
+  if (head.status == 404) {
+    return Error(ErrorKind::not_found, "no such file").hint("check the URL; an image in a registry is docker://REGISTRY/NAME:TAG");
+  }
+  if (head.status != 401 && head.status != 403) return std::nullopt;
+  return Error(ErrorKind::refused, "access is forbidden").hint("no credentials are used for a URL: download the file, and use ./FILE");
+}
+
+}  // namespace
+
 Error explain_status(const RegistrySession& session, const std::string& what, const HttpHead& head, std::string_view body) {
+  if (auto of_web_server = session.is_web_server ? explain_status_of_web_server(head) : std::nullopt) return *std::move(of_web_server);
   const RegistryReason reason = reason_in(body);
   const std::string said = reason.message.empty() ? "" : formatted(" (it says: {})", printable(reason.message).substr(0, 120));
   const std::string repository = "repository " + in_quotes(session.repository);

@@ -48,6 +48,7 @@ struct RegistrySession {
   Log& log;                                 ///< reports retries
   std::string registry;                     ///< HOST[:PORT] as given by the user
   std::string repository;                   ///< empty: login only
+  bool is_web_server = false;               ///< no registry: it has a file, and gets no credentials
   std::vector<RegistryEndpoint> endpoints;  ///< tried in this order; the last is the registry itself
   std::vector<std::string> scopes;          ///< what tokens are asked for; empty: what the registry names, or to pull
   std::vector<std::string> login_servers;   ///< HOST[:PORT] that may receive this registry's credentials

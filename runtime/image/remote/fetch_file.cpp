@@ -23,7 +23,7 @@ class FileSink final : public FetchSink {
     return HttpHandler::Take::taken;
   }
   [[nodiscard]] const std::optional<Error>& failed() const { return failed_; }
-  FetchedFile finish() { return {.digest = hash_.finish(), .size = size_, .media_type = {}}; }
+  FetchedFile finish() { return {.digest = hash_.finish(), .size = size_, .media_type = {}, .validator = {}}; }
 
  private:
   int file_;
@@ -48,6 +48,9 @@ Result<FetchedFile> fetch_file(RegistrySession& session, const FetchRequest& req
   const auto head = SPC_TRY(fetch.result());
   FetchedFile fetched = sink.finish();
   fetched.media_type = std::string(head.header("content-type"));
+  for (const char* name : {"last-modified", "etag"}) {
+    if (const auto value = head.header(name); !value.empty()) fetched.validator = Sha256::of(value);
+  }
   return fetched;
 }
 

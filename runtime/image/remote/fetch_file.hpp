@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/digest.hpp"
@@ -14,6 +15,7 @@ struct FetchedFile {
   Digest digest;
   std::uint64_t size = 0;
   std::string media_type;  ///< as the server says; empty: it does not
+  std::optional<Digest> validator;  ///< made of its ETag, or else of when it last changed; nothing: the server says neither
 };
 
 /// Fetches an object into an empty file, to its end. Whoever knows the digest compares it. `meter`: bytes so far; may be empty.

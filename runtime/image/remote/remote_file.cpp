@@ -2,11 +2,10 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
-
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/json/json.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/registry/json.hpp"
 #include "image/registry/registry_session.hpp"
 
@@ -14,8 +13,7 @@ namespace spc {
 namespace {
 
 constexpr std::string_view kOras = "oras://";
-constexpr std::string_view kHttps = "https://";
-constexpr std::string_view kDigestMark = "#sha256=";
+constexpr std::string_view kHttps = FileUrl::kScheme;
 constexpr char kManifestType[] = "application/vnd.oci.image.manifest.v1+json";
 constexpr char kSifLayer[] = "application/vnd.sylabs.sif.layer.v1.sif";
 constexpr std::size_t kMaxManifest = 4 << 20;
@@ -50,7 +48,7 @@ Result<Artifact> artifact_in(const std::string& manifest, const std::string& wha
   return artifact;
 }
 
-Result<FetchedFile> fetch_artifact(RegistrySession& session, const RemoteAccess& access, const ImageReference& image, int file) {
+Result<Artifact> ask_artifact(RegistrySession& session, const ImageReference& image) {
   const std::string what = "manifest " + in_quotes(image.canonical());
   const UniqueFd document(::memfd_create("spank-container manifest", MFD_CLOEXEC));
   const auto manifest = SPC_TRY(fetch_file(session,
@@ -61,8 +59,18 @@ Result<FetchedFile> fetch_artifact(RegistrySession& session, const RemoteAccess&
                                             .upload = {}},
                                            document.get()));
   if (image.digest && manifest.digest != *image.digest) return Error(ErrorKind::corrupt, what + ": does not match its digest");
-  const std::string text = SPC_TRY(read_file(document.get(), kMaxManifest));
-  const Artifact artifact = SPC_TRY(artifact_in(text, what));
+  return artifact_in(SPC_TRY(read_file(document.get(), kMaxManifest)), what);
+}
+
+Result<void> check_size(std::uint64_t size, std::uint64_t limit) {
+  if (limit == 0 || size <= limit) return {};
+  return Error(ErrorKind::refused, formatted("the file has {} bytes; this site allows {}", size, limit))
+      .hint("max_image_bytes in config.toml");
+}
+
+Result<FetchedFile> fetch_artifact(RegistrySession& session, const RemoteAccess& access, const ImageReference& image, int file) {
+  const Artifact artifact = SPC_TRY(ask_artifact(session, image));
+  SPC_TRY(check_size(artifact.size, access.config.max_image_bytes));
   const std::string name = "file " + artifact.digest.str();
   const auto fetched = SPC_TRY(fetch_file(
       session, {.path = "blobs/" + artifact.digest.str(), .what = name, .accept = {}, .exact_size = artifact.size, .upload = {}},
@@ -73,33 +81,7 @@ Result<FetchedFile> fetch_artifact(RegistrySession& session, const RemoteAccess&
   return fetched;
 }
 
-}  // namespace
-
-bool RemoteFile::is_meant(std::string_view text) { return text.starts_with(kOras) || text.starts_with(kHttps); }
-
-Result<RemoteFile> RemoteFile::parse(std::string_view text, std::string_view default_registry) {
-  RemoteFile file{.text = std::string(text), .image = {}, .url = {}, .digest = {}};
-  if (text.starts_with(kOras)) {
-    file.image = SPC_TRY(ImageReference::parse(text.substr(kOras.size()), default_registry));
-    return file;
-  }
-  const auto mark = text.find('#');
-  file.url = std::string(text.substr(0, mark));
-  const auto is_plain = [](char c) { return c > 0x20 && c < 0x7f && c != '"' && c != '\\'; };
-  const std::string_view rest = std::string_view(file.url).substr(kHttps.size());
-  const auto slash = rest.find('/');
-  if (origin_of(file.url).empty() || !std::all_of(rest.begin(), rest.end(), is_plain) || slash == std::string_view::npos ||
-      rest.substr(0, slash).find('@') != std::string_view::npos) {
-    return Error(ErrorKind::invalid, "image: is not a URL of a file").hint("https://HOST/PATH");
-  }
-  if (mark == std::string_view::npos) return file;
-  if (!text.substr(mark).starts_with(kDigestMark))
-    return Error(ErrorKind::invalid, "image: a URL ends in #sha256=HEX, or has no #");
-  file.digest = SPC_TRY_DURING("image", Digest::parse("sha256:" + std::string(text.substr(mark + kDigestMark.size()))));
-  return file;
-}
-
-Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFile& wanted, int file) {
+RegistrySession session_for(const RemoteAccess& access, const RemoteFile& wanted) {
   RegistrySession session{.http = access.http, .log = access.log, .registry = {}, .repository = {}, .endpoints = {}};
   if (wanted.image) {
     session.registry = wanted.image->registry;
@@ -108,27 +90,75 @@ Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFi
     session.login_servers = access.config.registry(session.registry).login_servers;
     session.ask_user = access.ask_user;
     session.user_first = !wanted.image->user.empty();
-    return fetch_artifact(session, access, *wanted.image, file);
+    return session;
   }
-  const std::string host = wanted.url.substr(kHttps.size(), wanted.url.find('/', kHttps.size()) - kHttps.size());
-  const RegistryConfig& server = access.config.registry(host);
-  session.registry = host;
+  const RegistryConfig& server = access.config.registry(wanted.host);
+  session.registry = wanted.host;
   session.repository = "file";
+  session.is_web_server = true;
   session.asked = true;
   RegistryEndpoint endpoint;
-  endpoint.name = host;
-  endpoint.base_url = (server.insecure ? "http://" : "https://") + host;
+  endpoint.name = wanted.host;
+  endpoint.base_url = (server.insecure ? "http://" : "https://") + wanted.host;
   endpoint.ca = server.ca;
   session.endpoints.push_back(std::move(endpoint));
-  const std::string url = session.endpoints.back().base_url + wanted.url.substr(kHttps.size() + host.size());
-  const std::string name = "file " + in_quotes(wanted.url.substr(wanted.url.rfind('/') + 1));
-  const auto fetched =
-      SPC_TRY(fetch_file(session, {.path = {}, .what = name, .accept = {}, .max_size = kMaxFile, .upload = {}, .url = url}, file,
-                         [&](std::uint64_t done) { access.meter(done, 0); }));
+  return session;
+}
+
+/// Without its query, in which there may be a key.
+std::string shown(const RemoteFile& wanted) {
+  const std::string bare = wanted.url.substr(0, wanted.url.find('?'));
+  return "file " + in_quotes(bare.ends_with('/') ? bare : bare.substr(bare.rfind('/') + 1));
+}
+
+FetchRequest request_for(const RegistrySession& session, const RemoteFile& wanted) {
+  const std::string url = session.endpoints.back().base_url + wanted.url.substr(kHttps.size() + wanted.host.size());
+  return {.path = {}, .what = shown(wanted), .accept = {}, .max_size = kMaxFile, .upload = {}, .url = url};
+}
+
+}  // namespace
+
+bool RemoteFile::is_meant(std::string_view text) { return text.starts_with(kOras) || text.starts_with(kHttps); }
+
+Result<RemoteFile> RemoteFile::parse(std::string_view text, std::string_view default_registry) {
+  RemoteFile file{.text = std::string(text), .image = {}, .url = {}, .host = {}, .digest = {}};
+  if (text.starts_with(kOras)) {
+    file.image = SPC_TRY(ImageReference::parse(text.substr(kOras.size()), default_registry));
+    return file;
+  }
+  auto at_server = SPC_TRY(FileUrl::parse(text));
+  if (origin_of(at_server.url).empty()) return Error(ErrorKind::invalid, "image: is not a URL of a file").hint("https://HOST/PATH");
+  file.url = std::move(at_server.url);
+  file.host = std::move(at_server.host);
+  file.digest = at_server.digest;
+  return file;
+}
+
+Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFile& wanted, int file) {
+  RegistrySession session = session_for(access, wanted);
+  if (wanted.image) return fetch_artifact(session, access, *wanted.image, file);
+  FetchRequest request = request_for(session, wanted);
+  if (access.config.max_image_bytes != 0) request.max_size = access.config.max_image_bytes;
+  const auto fetched = SPC_TRY(fetch_file(session, request, file, [&](std::uint64_t done) { access.meter(done, 0); }));
   if (wanted.digest && fetched.digest != *wanted.digest) {
-    return Error(ErrorKind::corrupt, formatted("{}: has digest {}, not the one in the URL", name, fetched.digest.str()));
+    return Error(ErrorKind::corrupt, formatted("{}: has digest {}, not the one in the URL", request.what, fetched.digest.str()));
   }
   return fetched;
+}
+
+Result<RemoteVersion> ask_version(const RemoteAccess& access, const RemoteFile& wanted) {
+  RegistrySession session = session_for(access, wanted);
+  RemoteVersion version{.digest = wanted.digest, .validator = {}};
+  if (wanted.image) {
+    version.digest = SPC_TRY(ask_artifact(session, *wanted.image)).digest;
+    return version;
+  }
+  FetchRequest request = request_for(session, wanted);
+  request.head = true;
+  request.once = true;  // who gets no answer fetches it
+  const UniqueFd nothing(::memfd_create("spank-container file", MFD_CLOEXEC));
+  version.validator = SPC_TRY(fetch_file(session, request, nothing.get())).validator;
+  return version;
 }
 
 }  // namespace spc

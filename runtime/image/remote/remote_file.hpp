@@ -26,6 +26,7 @@ struct RemoteFile {
   std::string text;                     ///< as given
   std::optional<ImageReference> image;  ///< oras
   std::string url;                      ///< https
+  std::string host;                     ///< of the URL: HOST[:PORT]
   std::optional<Digest> digest;         ///< of the file, where it is known from the start
 };
 
@@ -36,6 +37,13 @@ struct RemoteAccess {
   std::function<Result<std::optional<RegistrySecret>>()> ask_user;     ///< for a registry
   std::function<void(std::uint64_t done, std::uint64_t total)> meter;  ///< total: 0 if it is not known
 };
+
+/// What is there now: of https, only whether it is the same as before.
+struct RemoteVersion {
+  std::optional<Digest> digest;
+  std::optional<Digest> validator;  ///< as FetchedFile has it
+};
+Result<RemoteVersion> ask_version(const RemoteAccess& access, const RemoteFile& wanted);
 
 /// Fetches it into an empty file. A connection that breaks is resumed where the server gives ranges. What does not match its digest is
 /// an error.

@@ -77,9 +77,11 @@ Result<std::unique_ptr<LocalImage>> LocalImage::open(const ImageLocation& locati
       auto file = SPC_TRY(export_from_docker(location.reference, log));
       return open_archive(std::move(file), "", location.canonical(), log);
     }
-    case Kind::registry: break;
+    case Kind::registry:
+    case Kind::remote_file: break;
   }
-  return Error(ErrorKind::internal, "open an image: it is not one of the user's");
+  return Error(ErrorKind::invalid, formatted("image {}: is not an image of the user's own", in_quotes(location.canonical())))
+      .hint("fetch a file first: scontainer pull --output=FILE URL");
 }
 
 Result<std::unique_ptr<LocalImage>> DescribedImage::create(const std::string& config, std::vector<Layer> layers) {

@@ -1,5 +1,6 @@
 // The program `user-source LOCATION`, started by the first task as the job's user: answers what `import` asks about what
 // only the user may read, and speaks with srun for it (see protocol/user_source.hpp). It opens the image when it is first asked for.
+// `user-source fetch ...` fetches a file of a server instead.
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -7,12 +8,14 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <span>
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "image/credentials/credentials.hpp"
 #include "image/reference/location.hpp"
 #include "image/registry/manifest.hpp"
+#include "image/user_source/answer_fetch.hpp"
 #include "image/user_source/local_image.hpp"
 #include "image/user_source/srun_line.hpp"
 #include "protocol/user_source.hpp"
@@ -130,8 +133,10 @@ int main(int argc, char** argv) {
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
   std::signal(SIGPIPE, SIG_IGN);
-  if (argc != 2) return 2;
   try {
+    const std::span words(argv, static_cast<std::size_t>(argc));
+    if (argc > 2 && words[1] == std::string_view(kFetch)) return answer_fetch(words.subspan(2));
+    if (argc != 2) return 2;
     const auto served = serve(argv[1]);
     if (!served) static_cast<void>(answer_failure(served.error()));
     return served ? 0 : 1;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/socket.hpp"
 #include "image/reference/named_image.hpp"
 #include "image/reference/request.hpp"
@@ -10,6 +11,7 @@
 #include "launch/host/host_side.hpp"
 #include "launch/host/local_image.hpp"
 #include "launch/site/policy_rules.hpp"
+#include "launch/site/remote_file.hpp"
 #include "launch/site/trust_rules.hpp"
 #include "protocol/task.hpp"
 
@@ -123,6 +125,28 @@ Result<ImageOrder> order_for_stored(const LaunchRequest& request, const PolicyRe
   return order_for_store(request, policy, site, image, earlier, manifest);
 }
 
+/// For a file of a server: in the user's cache it is a file of the user, and neither an archive nor a directory.
+Result<ImageOrder> order_for_remote_file(const ImageOrderRequest& with, ImageLocation image, bool reuses) {
+  const std::string typed = reuses ? image.canonical() : with.request.image;
+  const PullPolicy pull = reuses ? PullPolicy::missing : with.request.pull.value_or(pull_of(with.policy));
+  image.path = SPC_TRY(bring_remote_file(typed, pull, with.request, with.job, with.log));
+  auto order = SPC_TRY_DURING("pull image " + in_quotes(typed),
+                              order_for_path(with.request, with.policy, with.site, image, with.earlier, with.log));
+  if (order.from != ContainerSpec::From::file) {
+    return Error(ErrorKind::invalid, formatted("pull image {}: it is neither a SIF file nor a file system", in_quotes(typed)))
+        .hint("download it, and use oci-archive:FILE, docker-archive:FILE or ./FILE");
+  }
+  order.file_digest = image.path.substr(image.path.rfind('/') + 1);
+  return order;
+}
+
+Result<ImageOrder> order_for(const ImageOrderRequest& with, const ImageLocation& image, const SitePolicy& site, bool reuses) {
+  using Kind = ImageLocation::Kind;
+  if (image.kind == Kind::remote_file) return order_for_remote_file(with, image, reuses);
+  if (image.kind == Kind::path) return order_for_path(with.request, with.policy, site, image, with.earlier, with.log);
+  return order_for_store(with.request, with.policy, site, image, with.earlier);
+}
+
 }  // namespace
 
 WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy) {
@@ -140,30 +164,28 @@ WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& imag
   return wanted;
 }
 
-Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
-                               ImageLocation image, const Digest& earlier, NamedStart& named, SiteImporter& site_importer,
-                               Log& log) {
+Result<ImageOrder> order_image(const ImageOrderRequest& with, ImageLocation image) {
+  const auto& [request, policy, site, job, earlier, named, importer, log] = with;
   if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
   if (named.plan() == NamePlan::reuse && !named.needs_file()) return order_for_stored(request, policy, site, named.notes(), earlier);
   const bool reuses = named.plan() == NamePlan::reuse;
   if (reuses) image = SPC_TRY(ImageLocation::parse(named.notes().image, policy.default_registry));
   const std::string known = known_as(image, home_for(image));
-  const bool brought = site_importer.brings(image);
+  const bool brought = importer.brings(image);
   if (brought) {
     SPC_TRY(check_importer(site));
-    image.path = SPC_TRY(site_importer.get(reuses ? known : request.image, log));
+    image.path = SPC_TRY(importer.get(reuses ? known : request.image, log));
     image.kind = ImageLocation::Kind::path;
   } else {
     SPC_TRY(check_place(image, site));
     SPC_TRY(check_trust(image, site));
   }
   const SitePolicy no_rules;  // what the site's own program has brought lies where that program wants it
-  auto order = SPC_TRY(image.kind == ImageLocation::Kind::path
-                           ? order_for_path(request, policy, brought ? no_rules : site, image, earlier, log)
-                           : order_for_store(request, policy, site, image, earlier));
+  auto order = SPC_TRY(order_for(with, image, brought ? no_rules : site, reuses));
   if (!request.name) return order;
   const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
-  const std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
+  std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
+  if (!order.file_digest.empty()) file = "fetched:" + order.file_digest;
   if (reuses) {
     SPC_TRY(named.must_be_the_same(file));
   } else {

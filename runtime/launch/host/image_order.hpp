@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "base/digest.hpp"
 #include "base/log.hpp"
@@ -25,6 +27,7 @@ struct ImageOrder {
   std::uint64_t offset = 0;
   UniqueFd first;
   UniqueFd second;
+  std::string file_digest;  ///< of a file of a server, without its algorithm
   UniqueFd user_source;  ///< on which `import` sends its requests to the user's side
 };
 
@@ -32,9 +35,16 @@ struct ImageOrder {
 WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy);
 
 /// From an image, which a named container then keeps, or from the stored container of that name.
-/// `earlier`: the image of another task of the step, if any.
-Result<ImageOrder> order_image(const LaunchRequest& request, const PolicyRecord& policy, const SitePolicy& site,
-                               ImageLocation image, const Digest& earlier, NamedStart& named, SiteImporter& site_importer,
-                               Log& log);
+struct ImageOrderRequest {
+  const LaunchRequest& request;
+  const PolicyRecord& policy;
+  const SitePolicy& site;
+  const std::map<std::string, std::string>& job;  ///< its environment
+  const Digest& earlier;  ///< the image of another task of the step, if any
+  NamedStart& named;
+  SiteImporter& importer;
+  Log& log;
+};
+Result<ImageOrder> order_image(const ImageOrderRequest& with, ImageLocation image);
 
 }  // namespace spc

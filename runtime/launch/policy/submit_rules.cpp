@@ -111,8 +111,9 @@ Result<void> SubmitRules::check(const std::vector<std::string>& features, const 
   SPC_TRY(check_features(features, features_off));
   if (image.empty()) return {};  // a container by its name
   const auto location = SPC_TRY(ImageLocation::parse(image, default_registry));
+  const bool at_registry = location.kind == ImageLocation::Kind::registry;
   // The site's importer knows registries of its own.
-  if (!importer.empty() || location.kind != ImageLocation::Kind::registry) return {};
+  if (at_registry ? !importer.empty() : location.kind != ImageLocation::Kind::remote_file) return {};
   SPC_TRY_DURING("pull image " + in_quotes(location.canonical()), registries.check(location.name.registry));
   return {};
 }

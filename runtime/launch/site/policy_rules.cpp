@@ -53,12 +53,13 @@ std::vector<std::string> names_of(const std::vector<std::string>& group_entries)
 
 }  // namespace
 
-Result<void> check_image(const ImageReference& image, const SitePolicy& site, const std::map<std::string, std::string>& job) {
-  if (site.allowed_images.empty()) return {};
+Result<void> check_image(const ImageLocation& image, const SitePolicy& site, const std::map<std::string, std::string>& job) {
+  const bool is_named = image.kind == ImageLocation::Kind::registry || image.kind == ImageLocation::Kind::remote_file;
+  if (site.allowed_images.empty() || !is_named) return {};
   const auto user = UserIdentity::of_this_process();
   const auto groups = names_of(user.group_entries);
   const auto partition = job.find("SLURM_JOB_PARTITION");
-  const std::string repository = image.registry + "/" + image.repository;
+  const std::string repository = image.name.registry + "/" + image.name.repository;
   for (const std::string& text : site.allowed_images) {
     const auto rule = SPC_TRY_DURING("allowed_images in config.toml", ImageRule::parse(text));
     if (rule.fits(repository) && is_meant(rule.users, {user.name, std::to_string(user.uid)}) && is_meant(rule.groups, groups) &&
@@ -88,7 +89,7 @@ Result<void> check_place(ImageLocation& image, const SitePolicy& site) {
   using Kind = ImageLocation::Kind;
   const auto& allowed = site.allowed_paths;
   if (image.kind == Kind::registry || (allowed.empty() && site.signature_policy.empty())) return {};
-  if (image.kind == Kind::docker_daemon || image.kind == Kind::podman) {
+  if (image.kind == Kind::docker_daemon || image.kind == Kind::podman || image.kind == Kind::remote_file) {
     return allowed.empty() ? Result<void>() : outside(image.canonical(), "", allowed);
   }
   const std::string path =

@@ -23,8 +23,8 @@ Result<void> check_place(ImageLocation& image, const SitePolicy& site);
 /// The same for an open file, by descriptor. `typed` is for the message.
 Result<void> check_opened_place(int file, const std::string& typed, const SitePolicy& site);
 
-/// `allowed_images`: refuses an image of a registry that no rule allows to the calling process's user in this job.
-Result<void> check_image(const ImageReference& image, const SitePolicy& site, const std::map<std::string, std::string>& job);
+/// `allowed_images`: refuses an image of a registry, or a file of a server, that no rule allows to the calling process's user in this job.
+Result<void> check_image(const ImageLocation& image, const SitePolicy& site, const std::map<std::string, std::string>& job);
 
 /// Of what the descriptor stands for, as the kernel knows it. `typed` is for messages.
 Result<std::string> real_path(int file, const std::string& typed);

@@ -42,6 +42,7 @@ Result<void> check_trust(const ImageLocation& image, const SitePolicy& site) {
     case Kind::docker_daemon: return ask("docker-daemon", "", site, "");
     case Kind::podman: return ask("containers-storage", "", site, "");
     case Kind::registry:
+    case Kind::remote_file:
     case Kind::path: break;
   }
   return {};

@@ -44,8 +44,11 @@ Result<int> pull_into_shared_store(const Arguments& arguments) {
   SPC_TRY(open_shared_store());  // as whom it belongs to
   for (const std::string& image : arguments.words) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, image));
+    const auto location = SPC_TRY(ImageLocation::parse(image, config.default_registry));
+    if (location.kind == ImageLocation::Kind::remote_file)
+      return Error(ErrorKind::invalid, formatted("pull --shared: {}: is a file, not an image of layers", in_quotes(image)));
     ImportRequest request;
-    request.image = SPC_TRY(ImageLocation::parse(image, config.default_registry)).canonical();
+    request.image = location.canonical();
     request.only_shared = true;
     request.uid = ::geteuid();
     request.meter = !wanted.quiet && draws_progress();

@@ -45,6 +45,9 @@ ImportRequest request_for(const Places& places, const Wanted& wanted, const Imag
 Result<SourceImage> image_at_source(const Places& places, const Config& config, const Wanted& wanted) {
   const auto store = SPC_TRY(make_own_store(places));
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
+  if (image.kind == ImageLocation::Kind::remote_file) {
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(wanted.image))).hint("scontainer pull");
+  }
   ImportRequest request = request_for(places, wanted, image);
   request.only_digest = true;
   PullDisplay display(image.canonical(), wanted.quiet);
@@ -57,7 +60,8 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   const PullPolicy pull = wanted.pull.value_or(config.pull);
   auto there = usable(store.get(), wanted.image, wanted.platform, config.default_registry);
   const auto location = ImageLocation::parse(wanted.image, config.default_registry);
-  if (location && location->kind != ImageLocation::Kind::registry) there.reset();  // what lies there now decides
+  const bool has_name = !location || location->kind == ImageLocation::Kind::registry || location->kind == ImageLocation::Kind::remote_file;
+  if (!has_name) there.reset();  // what lies there now decides
   const auto reference = ImageReference::parse(wanted.image, config.default_registry);
   // An image from a file, or one that was named by its digest, is what it is: there is nobody to ask.
   const bool cannot_change = there && (is_local(*there) || !reference || reference->digest);

@@ -16,7 +16,7 @@ using Kind = ImageLocation::Kind;
 std::string parts(const std::string& text) {
   const auto location = ImageLocation::parse(text);
   if (!location) return "refused: " + location.error().message();
-  static const char* const kNames[] = {"registry", "oci", "oci-archive", "docker-archive", "dockerd", "podman", "path"};
+  static const char* const kNames[] = {"registry", "oci", "oci-archive", "docker-archive", "dockerd", "podman", "path", "remote_file"};
   const std::string second = location->kind == Kind::registry ? location->name.canonical() : location->path;
   return std::string(kNames[static_cast<int>(location->kind)]) + "|" + second + "|" + location->reference;
 }
@@ -147,11 +147,27 @@ TEST_CASE("row 9: a name of 1 MiB is refused") {
 TEST_CASE("row 10: other schemes are refused by name, with those there are") {
   CHECK(location_refused("file:///x", "unknown scheme \"file:\""));
   CHECK(location_refused("http://registry/x", "use docker://"));
-  CHECK(location_refused("https://registry/x", "use docker://"));
+  CHECK(location_refused("https://registry", "is not a URL of a file"));
   CHECK(location_refused("shub://a/b", "unknown scheme \"shub:\" (hint: [docker://]NAME, oci:DIR"));
   CHECK(location_refused("docker-daemon:x:1", "use dockerd://NAME"));
   CHECK(location_refused("containers-storage:x", "use podman://NAME"));
   CHECK(location_refused("dir:/x", "unknown scheme \"dir:\""));
+}
+
+TEST_CASE("a file of a server has a name for the site's rules") {
+  CHECK(parts("oras://alice@registry:5000/x") == "remote_file||oras://registry:5000/x:latest");
+  CHECK(parts("https://Registry/a/b.sif?k=1") == "remote_file||https://Registry/a/b.sif?k=1");
+  const std::string hex(64, 'a');
+  const auto file = ImageLocation::parse("https://Registry:5000/a/b.sif#sha256=" + hex);
+  REQUIRE(file);
+  CHECK(file->name.registry == "registry:5000");
+  CHECK(file->name.repository == "a/b.sif");
+  CHECK(file->name.digest->hex() == hex);
+  for (const char* text : {"https://", "https:///x", "https://registry/", "https://alice:secret@registry/x", "https://r/x#md5=1", "https://r/a b"}) {
+    const auto refused = ImageLocation::parse(text);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().message().find("secret") == std::string::npos);
+  }
 }
 
 TEST_CASE("row 11: Docker Hub has one name in the store") {

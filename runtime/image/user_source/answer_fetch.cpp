@@ -1,0 +1,55 @@
+#include "image/user_source/answer_fetch.hpp"
+
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/file.hpp"
+#include "image/config/config.hpp"
+#include "image/credentials/credentials.hpp"
+#include "image/remote/bring_file.hpp"
+#include "protocol/user_source.hpp"
+
+namespace spc::user_source {
+namespace {
+
+/// Lines for the user who waits, by way of the leader.
+class LineLog final : public Log {
+ public:
+  void write(LogLevel level, std::string_view line) noexcept override {
+    if (level == LogLevel::debug) return;
+    try {
+      static_cast<void>(write_all(STDERR_FILENO, (level == LogLevel::warning ? kFetchWarning : "") + printable(line) + "\n"));
+    } catch (const std::exception&) {
+      // A line is lost.
+    }
+  }
+};
+
+Result<std::string> fetch(std::span<char*> words) {
+  const std::string since = words[2];
+  const BroughtFile wanted{
+      .image = words[0], .pull = parse_pull_policy(words[1]), .since = TagAge::parse_time(since), .cache = words[3]};
+  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
+  LineLog log;
+  return bring_file(wanted, config, log, [&](const ImageReference& image) {
+    return find_credentials(CredentialPlaces::of_user(), image, image.user, log);
+  });
+}
+
+}  // namespace
+
+int answer_fetch(std::span<char*> words) {
+  if (words.size() != 4) return 2;
+  FetchAnswer answer;
+  const auto path = fetch(words);
+  if (path) {
+    answer.path.set(*path);
+  } else {
+    answer.error = WireError(path.error());
+  }
+  const std::string_view bytes(reinterpret_cast<const char*>(&answer), sizeof answer);
+  return write_all(STDOUT_FILENO, bytes) && path ? 0 : 1;
+}
+
+}  // namespace spc::user_source

@@ -1,0 +1,210 @@
+"""Images of jobs that are files at servers: --container-image=oras://NAME and https://HOST/FILE."""
+import contextlib
+import json
+import os
+import shutil
+
+import local_files
+from command import await_true
+from file_server import FileServer
+from harness import equal, expect, test
+from images import MANIFEST, digest_of, probe
+from site_files import rules
+from tags_test import in_job
+
+BOTH = ("-N2", "-n2")
+SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
+
+
+def squashfs_with(cluster, content):
+    """A small image with this in /content."""
+    root, path = os.path.join(cluster.images, "remote-tree"), os.path.join(cluster.images, "remote.sqsh")
+    local_files.put(f"{root}/probe", probe(), 0o755)
+    local_files.put(f"{root}/content", content + "\n")
+    local_files.mksquashfs(root, path)
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def serve_artifact(cluster, repository, data):
+    """As `apptainer push` stores a file."""
+    config = b"{}"
+
+    def descriptor(media_type, blob):
+        return {"mediaType": media_type, "digest": digest_of(blob), "size": len(blob)}
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor("application/vnd.sylabs.sif.config.v1+json", config),
+                           "layers": [descriptor(SIF_LAYER, data)]}).encode()
+    cluster.faulty.manifests[f"{repository}:1"] = manifest
+    cluster.faulty.manifests[f"{repository}@{digest_of(manifest)}"] = manifest
+    cluster.faulty.blobs[digest_of(data)] = data
+    return f"oras://{cluster.faulty.host}/{repository}:1", digest_of(manifest)
+
+
+def cached(cluster):
+    return os.path.join(cluster.home, "alice/.cache/spank-container/files")
+
+
+@contextlib.contextmanager
+def web(cluster, text=""):
+    """A web server that the site's nodes trust; `text`: more of the site's rules."""
+    shutil.rmtree(cached(cluster), ignore_errors=True)
+    with FileServer(cluster) as server, rules(cluster, text + server.config):
+        yield server
+
+
+def seen(done):
+    return sorted(line for line in done.good().splitlines() if not line.startswith(("uid", "/content")))
+
+
+@test
+def a_sif_file_of_a_registry_starts_on_all_nodes_and_is_fetched_once(cluster):
+    shutil.rmtree(cached(cluster), ignore_errors=True)
+    data = local_files.sif_bytes(squashfs_with(cluster, "cow"))
+    name, manifest = serve_artifact(cluster, "files/cow", data)
+    blob, tag = f"/v2/files/cow/blobs/{digest_of(data)}", "/v2/files/cow/manifests/1"
+    equal(seen(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["cow"] * 2, "content")
+    equal(cluster.faulty.requests[blob], 1, "how often the nodes with one home have fetched it")
+    kept = os.path.join(cached(cluster), digest_of(data)[7:])
+    expect(os.stat(kept).st_uid == 2001 and os.stat(cached(cluster)).st_mode & 0o777 == 0o700, "it is not the user's alone")
+    step = f"srun --container-image={name} /probe /content"
+    in_job(cluster, step).good()
+    asked = cluster.faulty.requests[tag]
+    in_job(cluster, *[step] * 3).good()
+    expect(cluster.faulty.requests[tag] - asked <= 2 and cluster.faulty.requests[blob] == 1, "a job's later steps ask again")
+    asked = cluster.faulty.requests[tag]
+    cluster.srun("--container-pull=missing", "-w", "node01", "/probe", image=name).good()
+    equal(seen(cluster.srun("-w", "node01", "/probe", "/content", image=f"oras://{cluster.faulty.host}/files/cow@{manifest}")), ["cow"], "by its digest")
+    equal(cluster.faulty.requests[tag], asked, "how often the tag was asked for")
+    cluster.must_be_quiet()
+
+
+@test
+def a_file_that_has_changed_at_its_server_is_fetched_again(cluster):
+    with web(cluster) as server:
+        name = f"https://{server.host}/images/x.sqsh?key=secret"
+        for content in ("one", "two"):
+            server.files["/images/x.sqsh"] = squashfs_with(cluster, content)
+            for _ in range(2):
+                equal(seen(cluster.srun(*BOTH, "--container-pull=always", "/probe", "/content", image=name)), [content] * 2, "content")
+        equal(server.requests["GET /images/x.sqsh"], 2, "how often it was fetched")
+        server.heads = False  # then nobody can tell whether it has changed
+        cluster.srun("-w", "node01", "/probe", image=name).good()
+        equal(server.requests["GET /images/x.sqsh"], 3, "how often it was fetched")
+        server.down = True
+        done = cluster.srun("-w", "node01", "/probe", "/content", image=name)
+        equal(seen(done), ["two"], "content while the server fails")
+        expect("using the file that was fetched before" in done.err, "it is not told", done)
+        digest = digest_of(server.files["/images/x.sqsh"])[7:]
+        cluster.srun("-w", "node01", "/probe", image=f"https://{server.host}/elsewhere#sha256={digest}").good()
+        done = cluster.srun("-w", "node01", "--container-pull=never", "/probe", image=f"https://{server.host}/elsewhere")
+        expect(done.rc != 0 and "it is not among the fetched files" in done.err, "it is not told", done)
+    cluster.must_be_quiet()
+
+
+@test
+def a_named_container_of_a_remote_file_stays_and_needs_no_server(cluster):
+    with web(cluster) as server:
+        server.files["/x.sqsh"] = squashfs_with(cluster, "named")
+        name = f"https://{server.host}/x.sqsh"
+        cluster.srun("-w", "node01", "--container-name=remote", "/probe", image=name).good()
+        server.down = True
+        done = cluster.run("srun", "-w", "node01", "--container-name=remote", "/probe", "/content")
+        equal(seen(done), ["named"], "content", done)
+        server.down = False
+        server.files["/x.sqsh"] = squashfs_with(cluster, "other")
+        shutil.rmtree(cached(cluster))
+        done = cluster.run("srun", "-w", "node01", "--container-name=remote", "/probe")
+        expect(done.rc != 0 and "has changed" in done.err, "another file takes its place", done)
+        cluster.run("srun", "-w", "node01", "--container-name=remote:remove", "true").good()
+    _, manifest = serve_artifact(cluster, "files/named", squashfs_with(cluster, "artifact"))
+    cluster.faulty.manifests["files/named:latest"] = cluster.faulty.manifests[f"files/named@{manifest}"]
+    cluster.srun("-w", "node01", "--container-name=remote", "/probe", image=f"oras://{cluster.faulty.host}/files/named").good()
+    asked = sum(cluster.faulty.requests.values())
+    equal(seen(cluster.run("srun", "-w", "node01", "--container-name=remote", "/probe", "/content")), ["artifact"], "content")
+    equal(sum(cluster.faulty.requests.values()), asked, "how often the registry was asked")
+    cluster.run("srun", "-w", "node01", "--container-name=remote:remove", "true").good()
+    cluster.must_be_quiet()
+
+
+def refused(cluster, image, *reasons, options=()):
+    """One line, whoever says it."""
+    done = cluster.run("srun", "-w", "node01", *options, f"--container-image={image}", "true")
+    expect(done.rc != 0 and len(done.errors()) == 1, "not one line", done)
+    for reason in reasons:
+        expect(reason in done.errors()[0], f"it does not say {reason!r}", done)
+
+
+@test
+def a_file_of_a_server_that_is_no_image_is_refused_in_one_line(cluster):
+    with web(cluster) as server:
+        base = f"https://{server.host}"
+        server.files["/page"] = b"<html>no image</html>"
+        server.files["/x.tar.gz"] = b"\x1f\x8b" + bytes(600)
+        refused(cluster, f"{base}/none.sif", f'pull image "{base}/none.sif": fetch file "none.sif" from "{server.host}": no such file (hint: check the URL')
+        refused(cluster, f"{base}/page", f'pull image "{base}/page"', "it is something else")
+        refused(cluster, f"{base}/x.tar.gz", "it is neither a SIF file nor a file system")
+        refused(cluster, f"{base}/page#sha256={'0' * 64}", "not the one in the URL")
+        refused(cluster, f"{base}/page#md5=0", "a URL ends in #sha256=HEX")
+        refused(cluster, base, "is not a URL of a file")
+        refused(cluster, "https://alice:wonder@registry/x.sif", "is not a URL of a file")
+        refused(cluster, "https://registry:5443/v2/", 'pull image "https://registry:5443/v2/"', "it is something else")
+        refused(cluster, f"oras://{cluster.faulty.host}/files/none:1", "files/none")
+    refused(cluster, "oras://registry:5000/suites/base:1", "is not an artifact of one file (hint: for a container image use docker://)")
+    cluster.must_be_quiet()
+
+
+@test
+def the_sites_rules_hold_for_files_of_servers(cluster):
+    data = squashfs_with(cluster, "rules")
+    name, manifest = serve_artifact(cluster, "files/rules", data)
+    asked = sum(cluster.faulty.requests.values())
+    for text, reason in (('allowed_registries = ["registry:5000"]\n', "this site does not allow registry"),
+                         ('allowed_images = ["registry:5000/*", "registry:5050/other/*"]\n', "this site does not allow it to you"),
+                         ('allowed_paths = ["/home/shared"]\n', "this site allows image files only in")):
+        with rules(cluster, text):
+            refused(cluster, name, reason)
+            refused(cluster, f"https://{cluster.faulty.host}/x.sif", reason)
+            # srun cannot see what only the task's environment has.
+            done = cluster.run("srun", "-w", "node01", f"--export=ALL,SCONTAINER_IMAGE={name}", "true")
+            expect(done.rc != 0 and reason in done.err, "the task gets around it", done)
+    with rules(cluster, '[registries."registry:5050"]\ninsecure = true\nrequire_digest = true\n'):
+        refused(cluster, name, "by digest only")
+        equal(sum(cluster.faulty.requests.values()), asked, "how many requests a refused image has caused")
+        equal(seen(cluster.srun("-w", "node01", "/probe", "/content", image=f"oras://{cluster.faulty.host}/files/rules@{manifest}")), ["rules"], "content")
+    with rules(cluster, f"max_image_bytes = {len(data) - 1}\n"):
+        shutil.rmtree(cached(cluster))
+        refused(cluster, name, f"this site allows {len(data) - 1}")
+    with rules(cluster, 'allowed_images = ["registry:5050/files/*"]\nallowed_registries = ["registry:5050"]\n'):
+        cluster.srun("-w", "node01", "/probe", image=name).good()
+    cluster.must_be_quiet()
+
+
+@test
+def a_step_that_is_cancelled_while_it_fetches_leaves_nothing_and_holds_nobody_up(cluster):
+    shutil.rmtree(cached(cluster), ignore_errors=True)
+    data = squashfs_with(cluster, "cancelled")
+    name, _ = serve_artifact(cluster, "files/cancelled", data)
+    gate = cluster.faulty.hold(digest_of(data))
+    step = cluster.start_srun("-w", "node01", "/probe", image=name)
+    await_true(lambda: cluster.faulty.requests[f"/v2/files/cancelled/blobs/{digest_of(data)}"] == 1, 20, "nothing is fetched")
+    expect(cluster.processes("node01", "user-source"), "no process of the user fetches it")
+    cluster.run("scancel", "-u", "alice").good()
+    expect(step.end(20).rc != 0, "the step goes on")
+    gate.set()
+    cluster.must_be_quiet()
+    equal(os.listdir(cached(cluster)), ["names"], "what is left of it")
+    equal(seen(cluster.srun("-w", "node01", "/probe", "/content", image=name)), ["cancelled"], "content")
+
+
+@test
+def where_the_users_cache_is_full_or_missing_one_line_says_so(cluster):
+    name, _ = serve_artifact(cluster, "files/full", squashfs_with(cluster, "full") + bytes(3 << 20))
+    cluster.root("node01", "sh", "-c", "mkdir -p /tmp/full && mount -t tmpfs -o size=1m,mode=1777 tmpfs /tmp/full").good()
+    try:
+        for cache, reason in (("/tmp/full/cache", 'its file system is full (1 MB in all)'), ("/root/cache", "XDG_CACHE_HOME"), ("/proc/none", "XDG_CACHE_HOME")):
+            done = cluster.run("srun", "-w", "node01", f"--container-image={name}", "true", env=[f"XDG_CACHE_HOME={cache}"])
+            expect(done.rc != 0 and len(done.errors()) == 1 and reason in done.errors()[0], "it is not told in one line", done)
+        equal(cluster.root("node01", "sh", "-c", "ls -A /tmp/full/cache/spank-container/files").good().split(), ["names"], "what is left of it")
+    finally:
+        cluster.root("node01", "sh", "-c", "umount /tmp/full; rmdir /tmp/full").good()
+    cluster.must_be_quiet()
