@@ -107,6 +107,43 @@ def test_the_fact_sheet_is_kept_since_the_import():
     assert user("inspect", "--json", name).json()["facts"] == found["facts"]
 
 
+def pull_by_fakes(name, **scripts):
+    """As `scontainer pull` does it with these shell scripts in place of helpers, which are then called fake-true-NAME."""
+    programs = os.path.join(machine.work, "fake-programs")
+    shutil.rmtree(programs, ignore_errors=True)
+    os.makedirs(programs)
+    os.chown(programs, machine.UID, machine.UID)
+    helpers = "/usr/libexec/spank-container/"
+    for program in ["/usr/bin/scontainer"] + [helpers + one for one in ("import", "user-source", "layer-writer", "layer-verifier")]:
+        shutil.copy(program, programs)
+    for helper, script in scripts.items():
+        program = os.path.join(programs, helper.replace("_", "-"))
+        true = os.path.join(programs, "fake-true-" + helper)
+        os.rename(program, true)
+        machine.write(program, f"#!/bin/sh\ncd {programs}\n" + script.replace("TRUE", true))
+    for program in os.listdir(programs):
+        os.chmod(os.path.join(programs, program), 0o755)
+    return machine.run(machine.as_user([programs + "/scontainer", "pull", name]), "", machine.environment(), machine.home)
+
+
+def test_no_start_waits_for_the_fact_sheet():
+    files = {"etc/os-release": b"PRETTY_NAME=Beside\n"}
+    # It is found while the last layer is verified.
+    pull_by_fakes(image("sheet-beside", [files, {"a": b"b"}]),
+                  layer_writer='[ "$1" = facts ] || exec TRUE "$@"\nTRUE "$@"\n: >found\n',
+                  layer_verifier='n=0\nuntil [ -e found ]; do n=$((n + 1)); [ $n -lt 100 ] || exit 3; /bin/sleep 0.1; done\n'
+                                 'exec TRUE "$@"\n').succeeds()
+    assert user("inspect", "--json", f"{registry.name}/sheet-beside:1").json()["facts"]["os"] == "Beside"
+    # If that takes too long, the image has none; its layers are read when somebody asks.
+    began = time.monotonic()
+    name = image("sheet-slow", [files, {"c": b"d"}])
+    pull_by_fakes(name, layer_writer='[ "$1" = facts ] && exec /bin/sleep 60\nexec TRUE "$@"\n').succeeds()
+    assert time.monotonic() - began < 10
+    found = user("inspect", "--json", name).json()
+    assert found["facts"]["os"] == "Beside"
+    assert b"\0fact=" not in open(store("records", found["digest"].removeprefix("sha256:")), "rb").read()
+
+
 def test_inspect_shows_what_the_configuration_says_of_an_image_that_is_not_pulled():
     name = image("unpulled", [{"etc/hello": b"x"}], env=["CUDA_VERSION=12.4.1", "NCCL_VERSION=2.21.5", "OPENMPI_VERSION=4.1.7"])
     before = stored("layers/sha256")

@@ -74,7 +74,10 @@ def test_an_image_file_belongs_to_root_in_a_step_of_root():
 
 def test_inspect_export_and_rm_as_root_work_on_the_nodes_store():
     root("pull", base()).succeeds()
-    assert "Debian" in root("inspect", "--json", base()).json()["facts"]["os"]
+    found = root("inspect", "--json", base()).json()
+    assert "Debian" in found["facts"]["os"]
+    with open("/var/lib/spank-container/records/" + found["digest"].removeprefix("sha256:"), "rb") as record:
+        assert b"\0fact=os=Debian" in record.read()
     target = os.path.join(machine.work, "root.sqsh")
     root("export", base(), target).succeeds()
     assert os.path.getsize(target) > 1_000_000

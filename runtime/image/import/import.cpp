@@ -155,9 +155,9 @@ void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector
 
 /// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
 /// away before the record names them.
-Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
-                                            const ResolvedImage& image, Peers* peers = nullptr,
-                                            const SharedStore* shared = nullptr) {
+Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
+                                          const ResolvedImage& image, Peers* peers = nullptr,
+                                          const SharedStore* shared = nullptr) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
@@ -185,6 +185,7 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
   }
   const auto converted = layers.missing;
   if (peers != nullptr) promise(*peers, all, layers.missing, import.store, needed);
+  ImageFacts facts;
   const PullContext context{.http = import.http,
                             .source = source,
                             .store = import.store,
@@ -196,10 +197,12 @@ Result<std::vector<HeldLayer>> bring_layers(const Import& import, ImageSource& s
                             .limits = limits,
                             .meter = import.request.meter,
                             .peers = peers,
+                            .facts = facts,
                             .timing = import.timing};
   auto held = SPC_TRY(about_store(pull_layers(context, std::move(layers)), import.store));
   if (sharing) sharing->give(converted, held);
-  return held;
+  const TimedPhase phase(import.timing.publish);
+  return StoredImage::Brought{std::move(held), facts.records()};
 }
 
 /// An image of a registry by one of the digests that it may have been given.
@@ -286,8 +289,8 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
-  const auto held = SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
-  SPC_TRY(about_store(stored.keep(image, access, held), import.store));
+  const auto brought = SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
+  SPC_TRY(about_store(stored.keep(image, access, brought), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   if (peers != nullptr) peers->tell_done();
   repository.take_from(nullptr);
@@ -348,9 +351,9 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
   if (import.request.only_digest) return describe(import, image);
   if (!image.manifest.layers_of.empty()) SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
-  const auto held = SPC_TRY(bring_layers(import, source, wanted, image));
+  const auto brought = SPC_TRY(bring_layers(import, source, wanted, image));
   const StoredImage stored(import.store, wanted, import.config);
-  SPC_TRY(about_store(stored.keep(image, Access::not_known, held), import.store));
+  SPC_TRY(about_store(stored.keep(image, Access::not_known, brought), import.store));
   return image.digest;
 }
 

@@ -7,7 +7,6 @@
 #include "base/format.hpp"
 #include "base/sha256.hpp"
 #include "image/facts/facts.hpp"
-#include "image/layer/worker/layer_process.hpp"
 #include "image/reference/reference.hpp"
 
 namespace spc {
@@ -15,14 +14,9 @@ namespace {
 
 std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
-/// What the image's files reveal, for who inspects it. Nothing that a start needs: an image without is as good.
-std::string facts_in_layers(const std::vector<HeldLayer>& layers) {
-  std::vector<int> files;
-  for (const HeldLayer& layer : layers) {
-    if (layer.file) files.push_back(layer.file.get());
-  }
-  const auto records = files.size() == layers.size() ? facts_of_image(files) : Result<std::string>(std::string());
-  const auto sheet = records ? facts_in(*records) : std::nullopt;
+/// Whatever the sandbox has said, in their order, cut and printable.
+std::string checked_facts(const std::string& records) {
+  const auto sheet = facts_in(records);
   return sheet ? fact_records(*sheet) : std::string();
 }
 
@@ -246,7 +240,7 @@ Result<void> StoredImage::note_tag(NamedImage image) const {
   return store_.write_grant(wanted_.uid, image);
 }
 
-Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const std::vector<HeldLayer>& layers) const {
+Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const Brought& brought) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
   origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str() : wanted_.name;  // scontainer finds images by it
@@ -257,8 +251,8 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
 
   ImageRecord record;
   record.layer_format = kLayerFormat;
-  for (const HeldLayer& layer : layers) record.layers.push_back(layer.name);
-  record.settings = settings_of(image.config) + facts_in_layers(layers);
+  for (const HeldLayer& layer : brought.layers) record.layers.push_back(layer.name);
+  record.settings = settings_of(image.config) + checked_facts(brought.facts);
   record.manifest = image.manifest_bytes;
   record.config = image.config_bytes;
   // Without its origins a record is nobody's; the other way round a public record could be left without a place.

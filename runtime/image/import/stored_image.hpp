@@ -48,8 +48,13 @@ class StoredImage {
   /// other tasks conclude that they may start the image without `import`.
   Result<std::optional<Digest>> usable(PullPolicy pull, Repository& repository, const Admit& admit, Log& log);
 
-  /// Writes what the store has to know of an image whose layers are all there, each delivered by this origin or public.
-  Result<void> keep(const ResolvedImage& image, Access access, const std::vector<HeldLayer>& layers) const;
+  /// An image whose layers are all there, each delivered by this origin or public.
+  struct Brought {
+    std::vector<HeldLayer> layers;
+    std::string facts;  ///< records of image/facts/facts.hpp, or nothing
+  };
+  /// Writes what the store has to know of it.
+  Result<void> keep(const ResolvedImage& image, Access access, const Brought& brought) const;
 
  private:
   struct Known {

@@ -137,6 +137,7 @@ Result<bool> LayerPull::advance() {
     return false;
   }
   SPC_TRY(check_archive());
+  written_.reset(::open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_RDONLY | O_CLOEXEC));
   sync_.emplace(file_.get());
   return false;
 }

@@ -32,6 +32,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   [[nodiscard]] Digest name() const override { return name_; }
   [[nodiscard]] bool wants_below() const override { return wants_below_; }
   Result<void> give_below(std::span<const int> layers) override;
+  [[nodiscard]] int written() const override { return written_.get(); }
   [[nodiscard]] bool waits_for_node() const override { return blob_->waits_for_node(); }
   bool blames_nodes() override { return blob_->blames_nodes(); }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
@@ -61,6 +62,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   bool converter_left_ = false;  // it stopped reading: finish() has the reason
   bool input_closed_ = false;
   bool wants_below_ = false;
+  UniqueFd written_;
   std::optional<FileSync> sync_;  // the last step before publish()
   bool asked_for_name_ = false;
 };

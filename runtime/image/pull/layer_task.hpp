@@ -51,6 +51,8 @@ class LayerTask {
   /// It needs the layers below it, which can be given when all are complete: the bottom layer first.
   [[nodiscard]] virtual bool wants_below() const { return false; }
   virtual Result<void> give_below(std::span<const int>) { return {}; }
+  /// The layer's file, for reading, as it will be published; -1: it is not written yet.
+  [[nodiscard]] virtual int written() const { return -1; }
   /// Another node is bringing the blob into the shared store.
   [[nodiscard]] virtual bool waits_for_node() const = 0;
   /// Whether it is worth another try after an error: other nodes had sent some of its bytes, and are not asked for it again.

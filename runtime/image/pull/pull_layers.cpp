@@ -120,6 +120,7 @@ class Pulling {
   Result<std::vector<HeldLayer>> run() {
     for (;;) {
       SPC_TRY(start_some());
+      find_facts();
       if (queue_.empty() && underway_.empty()) break;
       SPC_TRY(wait());
       SPC_TRY(advance());
@@ -251,6 +252,15 @@ class Pulling {
       SPC_TRY(one.task->give_below(below));
     }
     return {};
+  }
+
+  void find_facts() {
+    if (!queue_.empty() || context_.facts.is_read()) return;
+    context_.facts.prepare();
+    std::vector<int> layers(held_.size(), -1);
+    for (std::size_t place = 0; place < held_.size(); ++place) layers[place] = held_[place] ? held_[place]->file.get() : -1;
+    for (const auto& one : underway_) layers[one.layer.place] = one.task->written();
+    if (std::ranges::count(layers, -1) == 0) context_.facts.read(layers);
   }
 
   void finish(const ImageLayer& layer, const Digest& name) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "image/layer/worker/image_facts.hpp"
 #include "image/peers/peers.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/layer_pull.hpp"
@@ -25,6 +26,7 @@ struct PullContext {
   LayerLimits limits;
   bool meter = false;  ///< progress as numbers instead of lines
   Peers* peers = nullptr;  ///< hear of progress; null: there are none
+  ImageFacts& facts;       ///< is given the layers as soon as all are written
   ImportTiming& timing;
 };
 

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int kPipeBytes = 1 << 20;
 constexpr std::size_t kMostFacts = 64 << 10;
-constexpr std::chrono::seconds kFactsPatience{20};
 
 struct Pipe {
   UniqueFd read_end, write_end;
@@ -111,30 +110,33 @@ Result<ConvertedLayer> LayerProcess::finish() {
   return report.layer;
 }
 
-Result<std::string> facts_of_image(std::span<const int> layers) {
+Result<FactsProcess> FactsProcess::start() {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto report = SPC_TRY(make_pipe());
   auto child = SPC_TRY(Child::start({.path = own_program("layer-writer"),
                                      .arguments = {"layer-writer", kLayerFacts},
                                      .environment = std::vector<std::string>(),
                                      .descriptors = {{theirs.get(), kLayerBelow}, {report.write_end.get(), kLayerReport}}}));
-  theirs.reset();
-  report.write_end.reset();
-  SPC_TRY(send_layers(ours.get(), layers));
+  return FactsProcess(std::move(child), std::move(ours), std::move(report.read_end));
+}
+
+Result<void> FactsProcess::give(std::span<const int> layers) { return send_layers(layers_.get(), layers); }
+
+Result<std::string> FactsProcess::finish(std::chrono::milliseconds patience) {
   std::string records;
-  const auto until = std::chrono::steady_clock::now() + kFactsPatience;
+  const auto until = std::chrono::steady_clock::now() + patience;
   for (std::array<char, 4096> some{};;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    pollfd one{.fd = report.read_end.get(), .events = POLLIN};
+    pollfd one{.fd = report_.get(), .events = POLLIN};
     if (left.count() <= 0 || ::poll(&one, 1, static_cast<int>(left.count())) == 0)
       return Error(ErrorKind::unavailable, "layer-writer takes too long");
-    const ssize_t count = ::read(report.read_end.get(), some.data(), some.size());
+    const ssize_t count = ::read(report_.get(), some.data(), some.size());
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
     records.append(some.data(), static_cast<std::size_t>(count));
     if (records.size() > kMostFacts) return Error(ErrorKind::internal, "layer-writer sent an invalid report");
   }
-  const ExitStatus status = child.wait();
+  const ExitStatus status = child_.wait();
   return status.success() ? Result<std::string>(std::move(records)) : died(status);
 }
 

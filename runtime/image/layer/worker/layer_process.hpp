@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,8 +50,23 @@ class LayerProcess {
   UniqueFd below_;
 };
 
-/// The fact sheet of an image of these layers, the bottom layer first, as `layer-writer` finds it in their files, in its sandbox:
-/// records of image/facts/facts.hpp. (SIGPIPE must be ignored.)
-Result<std::string> facts_of_image(std::span<const int> layers);
+/// A `layer-writer` that finds an image's fact sheet in the files of its layers, in its sandbox. (SIGPIPE must be ignored.)
+class FactsProcess {
+ public:
+  /// It waits for the layers.
+  static Result<FactsProcess> start();
+  /// All of the image, the bottom layer first, once; the caller keeps its descriptors.
+  Result<void> give(std::span<const int> layers);
+  /// Records of image/facts/facts.hpp, if they come in this time.
+  Result<std::string> finish(std::chrono::milliseconds patience);
+
+ private:
+  FactsProcess(Child child, UniqueFd layers, UniqueFd report)
+      : child_(std::move(child)), layers_(std::move(layers)), report_(std::move(report)) {}
+
+  Child child_;
+  UniqueFd layers_;
+  UniqueFd report_;
+};
 
 }  // namespace spc
