@@ -1,6 +1,7 @@
 """Real imports and relays that take one image from each other: each in a network namespace with a link of its own, on one bridge.
 
-Run by itself, with the directory of the programs and a number of nodes, it prints a JSON object a line."""
+Run by itself in namespaces of its own (add_measured() shows how), with the directory of the programs, a number of nodes and perhaps some
+of CASES, it prints a JSON object a line. With SPC_KEEP_LOGS=DIRECTORY it leaves there what each import said."""
 
 import contextlib
 import json
@@ -176,12 +177,21 @@ class Bench:
             if result.done is None or result.warnings:
                 failed.append(str(result)[:300])
         order.process.terminate()
+        if logs := os.environ.get("SPC_KEEP_LOGS"):
+            self.keep_logs(Path(logs) / str(self.round), runs)
         for _, each in runs:
             shutil.rmtree(each.store.path)
         if failed:
             print(f"{len(failed)} of {nodes} nodes: {failed[0]}", file=sys.stderr)
         self.requests = [method for method, path, _ in self.registry.seen(f"/v2/{name}/")]
         return sorted(took), self.sent / len(self.layer.blob)
+
+    def keep_logs(self, directory, runs):
+        directory.mkdir(parents=True, exist_ok=True)
+        for node, (one, each) in enumerate(runs):
+            came = one.step.came.get(one.index)
+            (directory / f"{1000 + node if one.index is None else one.index:04}").write_text(f"node {node}, bytes from {came}\n{each.result}\n{each.result.seconds}")
+        (directory / "step").write_text("\n".join(map(str, [runs[0][0].step.asked_for_more, runs[0][0].step.asked_for_faster])) + "\n")
 
     def end_relays(self):
         """Their CPU seconds."""
@@ -232,41 +242,82 @@ def row(name, value, unit, what):
     print(json.dumps({"name": f"scale.{name}", "value": value, "unit": unit, "what": what}), flush=True)
 
 
-def main(build, nodes):
+class Cases:
+    """Each is a pull by all nodes; what it is compared with is pulled first."""
+
+    def __init__(self, bench, nodes):
+        self.bench, self.nodes, self.of = bench, nodes, f"{nodes} nodes in network namespaces of one machine"
+        self.one = self.sound_s = None
+
+    def alone(self):
+        if self.one is None:
+            (self.one,), _ = self.bench.pull(1)
+            self.bench.end_relays()
+            row("endpoint_s.1", self.one, "s", f"measured: {MEGABYTES} MB, registry {SOURCE} MB/s, links of 100 Mb/s; one node alone")
+        return self.one
+
+    def cost(self):
+        measure_cost(self.bench)
+
+    def sound(self):
+        bench, nodes, one = self.bench, self.nodes, self.alone()
+        if self.sound_s is not None:
+            return self.sound_s
+        before = most_sent(nodes)
+        took, sent = bench.pull(nodes)
+        self.sound_s = took[-1]
+        waits("nothing fails", took)
+        row(f"ready_ratio.{nodes}", took[-1] / one, "x one node", f"measured: {self.of}, real import and relay")
+        row(f"p99_minus_p50.{nodes}", took[len(took) * 99 // 100] - took[len(took) // 2], "s", "measured: the same")
+        row(f"registry_bytes.{nodes}", sent, "x image", "measured: the same; layers")
+        row(f"registry_requests.{nodes}", bench.requests.count("GET"), "GET",
+            f"measured: the same; and {bench.requests.count('HEAD')} HEAD, by which nodes ask for rights")
+        row(f"egress_max.{nodes}", most_sent(nodes, before) / len(bench.layer.blob), "x image", "measured: the same; sent by the busiest node")
+        row(f"relay_cpu.{nodes}", bench.end_relays() / ((nodes - 1) * len(bench.layer.blob) / 1e9), "core-s/GB",
+            f"measured: the same, all relays; at {SOURCE} MB/s, a wake-up for each few KB")
+        return self.sound_s
+
+    def leader(self):
+        self.more("leader_kill", kill_leader, "the leader's import is killed")
+
+    def loss(self):
+        self.more("node_loss", cut_leader_off, "the leader's link is cut")
+
+    def more(self, name, harm, what):
+        sound, nodes = self.sound(), self.nodes
+        took, sent = self.harmed(harm, self.one / 2, what)
+        row(f"{name}_s.{nodes}", took[-1] - sound, "s more", f"measured: {self.of}; {what} in the middle")
+        row(f"{name}_registry_bytes.{nodes}", sent, "x image", "measured: the same")
+
+    def slow(self):
+        self.times("slow_relay", slow_down, 1 / 4, f"a relay beside the leader sends at {SLOW.split()[2]} from a quarter on")
+
+    def times(self, name, harm, after, what):
+        one, nodes = self.alone(), self.nodes
+        took, sent = self.harmed(harm, one * after, what)
+        row(f"{name}_ratio.{nodes}", took[-1] / one, "x one node", f"measured: {self.of}; {what}")
+        row(f"{name}_registry_bytes.{nodes}", sent, "x image", "measured: the same")
+
+    def harmed(self, harm, after, what):
+        took, sent = self.bench.pull(self.nodes, harm, after)
+        self.bench.end_relays()
+        for node in range(self.nodes):
+            run("ip", "link", "set", f"v{node}", "up")
+        waits(what, took)
+        return took, sent
+
+
+CASES = ("cost", "sound", "leader", "loss", "slow")
+
+
+def main(build, nodes, *cases):
     build = Path(build).resolve()
     os.environ["SPC_IMPORT"] = str(build / "libexec/import")
     sys.path[:0] = [str(TESTS)]
     make_network(nodes)
-    bench = Bench(build)
-    measure_cost(bench)
-    (one,), _ = bench.pull(1)
-    bench.end_relays()
-    of = f"{nodes} nodes in network namespaces of one machine"
-    row("endpoint_s.1", one, "s", f"measured: {MEGABYTES} MB, registry {SOURCE} MB/s, links of 100 Mb/s; one node alone")
-    before = most_sent(nodes)
-    sound, sent = bench.pull(nodes)
-    requests = bench.requests
-    waits("nothing fails", sound)
-    row(f"ready_ratio.{nodes}", sound[-1] / one, "x one node", f"measured: {of}, real import and relay")
-    row(f"p99_minus_p50.{nodes}", sound[len(sound) * 99 // 100] - sound[len(sound) // 2], "s", "measured: the same")
-    row(f"registry_bytes.{nodes}", sent, "x image", "measured: the same; layers")
-    row(f"registry_requests.{nodes}", requests.count("GET"), "GET", f"measured: the same; and {requests.count('HEAD')} HEAD, by which nodes ask for rights")
-    row(f"egress_max.{nodes}", most_sent(nodes, before) / len(bench.layer.blob), "x image", "measured: the same; sent by the busiest node")
-    row(f"relay_cpu.{nodes}", bench.end_relays() / ((nodes - 1) * len(bench.layer.blob) / 1e9), "core-s/GB",
-        f"measured: the same, all relays; at {SOURCE} MB/s, a wake-up for each few KB")
-    for name, harm, what in (("leader_kill_s", kill_leader, "the leader's import is killed"), ("node_loss_s", cut_leader_off, "the leader's link is cut")):
-        took, sent = bench.pull(nodes, harm, one / 2)
-        bench.end_relays()
-        for node in range(nodes):
-            run("ip", "link", "set", f"v{node}", "up")
-        waits(what, took)
-        row(f"{name}.{nodes}", took[-1] - sound[-1], "s more", f"measured: {of}; {what} in the middle")
-        row(f"{name.removesuffix('_s')}_registry_bytes.{nodes}", sent, "x image", "measured: the same")
-    took, sent = bench.pull(nodes, slow_down, one / 4)
-    bench.end_relays()
-    waits("a relay is slow", took)
-    row(f"slow_relay_ratio.{nodes}", took[-1] / one, "x one node", f"measured: {of}; a relay beside the leader sends at {SLOW.split()[2]} from a quarter on")
-    row(f"slow_relay_registry_bytes.{nodes}", sent, "x image", "measured: the same")
+    measured = Cases(Bench(build), nodes)
+    for case in cases or CASES:
+        getattr(measured, case)()
 
 
 def waits(run, took):
@@ -286,4 +337,4 @@ def measure_cost(bench):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
