@@ -290,7 +290,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
   const auto brought = SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
-  SPC_TRY(about_store(stored.keep(image, access, brought), import.store));
+  SPC_TRY(about_store(stored.keep(image, access, brought, repository.asked_by_others_at()), import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   if (peers != nullptr) peers->tell_done();
   repository.take_from(nullptr);

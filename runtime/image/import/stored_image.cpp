@@ -240,12 +240,13 @@ Result<void> StoredImage::note_tag(NamedImage image) const {
   return store_.write_grant(wanted_.uid, image);
 }
 
-Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const Brought& brought) const {
+Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const Brought& brought,
+                               std::optional<std::int64_t> asked_at) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
   origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str() : wanted_.name;  // scontainer finds images by it
   const ImageOrigin* known = origins.find(origin.place());
-  if (access == Access::anonymous) origin.public_until = now() + config_.public_ttl;
+  if (access == Access::anonymous) origin.public_until = asked_at.value_or(now()) + config_.public_ttl;
   if (access == Access::not_known && known != nullptr) origin.public_until = known->public_until;
   origins.add(origin);
 

@@ -53,8 +53,9 @@ class StoredImage {
     std::vector<HeldLayer> layers;
     std::string facts;  ///< records of image/facts/facts.hpp, or nothing
   };
-  /// Writes what the store has to know of it.
-  Result<void> keep(const ResolvedImage& image, Access access, const Brought& brought) const;
+  /// Writes what the store has to know of it. `asked_at`: when the registry was asked; nothing: just now.
+  Result<void> keep(const ResolvedImage& image, Access access, const Brought& brought,
+                    std::optional<std::int64_t> asked_at = {}) const;
 
  private:
   struct Known {

@@ -82,6 +82,10 @@ class Peers {
 
   // What this node has for others.
   void put_document(const Digest& digest, std::string_view bytes);
+  /// There will be none of that name.
+  void will_not_put(const Digest& digest) {
+    if (const auto slot = slot_of(digest, 0)) drop(*slot);
+  }
   /// These blobs will be fetched, and no others; so many bytes of the image are here already.
   void will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs, std::uint64_t here);
   std::optional<Spool::Slot> slot_of(const Digest& blob, std::uint64_t size);

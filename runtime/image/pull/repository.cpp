@@ -7,11 +7,14 @@
 #include "base/nearest.hpp"
 #include "base/sha256.hpp"
 #include "image/peers/peer_stream.hpp"
+#include "image/peers/public_statement.hpp"
 #include "image/pull/shared_blob.hpp"
 #include "image/registry/json.hpp"
 
 namespace spc {
 namespace {
+
+constexpr std::uint64_t kMaxStatement = 4096;
 
 /// Keeps what comes in memory; Fetch bounds it.
 class TextSink final : public FetchSink {
@@ -77,6 +80,15 @@ Result<HttpHead> Repository::run(Fetch& fetch) {
   return fetch.result();
 }
 
+Result<bool> Repository::run(BlobStream& stream) {
+  stream.start();
+  while (!stream.finished()) {
+    SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
+    stream.advance();
+  }
+  return stream.outcome().has_value();
+}
+
 Result<Digest> Repository::ask_digest(const std::string& tag_or_digest) {
   TextSink sink;
   Fetch fetch(session_,
@@ -117,6 +129,37 @@ Result<void> Repository::ask_for_rights(const Digest& wanted) {
   if (has_answered_) return {};
   const auto answer = ask_digest(wanted.str());
   return answer || has_answered_ ? Result<void>() : answer.error();
+}
+
+/// Which nodes are let have it without credentials need not ask one by one. Who came with the user's asks, since that is another question.
+Result<void> Repository::hear_that_it_is_public(const Digest& top) {
+  if (has_answered_ || session_.user_first) return {};
+  const Digest name = PublicStatement{.place = place(), .top = top}.name();
+  TextSink sink;
+  PeerStream stream(*peers_,
+                    {.digest = name, .path = "blobs/" + name.str(), .what = "who may have it", .size = {}, .limit = kMaxStatement, .otherwise = {}},
+                    sink);
+  if (!SPC_TRY(run(stream))) return {};
+  const auto statement = read_statement(place(), top, sink.text);
+  if (!statement) {
+    session_.log.write(LogLevel::info, "what another node says of who may have the image does not count: " + statement.error().message());
+    return {};
+  }
+  has_answered_ = true;
+  asked_by_others_at_ = statement->asked_at;
+  statement_ = std::move(sink.text);
+  return {};
+}
+
+/// Once, for the first document: before that, so that nobody who waits for this gets the document first.
+void Repository::tell_that_it_is_public(const Digest& top) {
+  if (std::exchange(has_told_, true)) return;
+  const PublicStatement statement{.place = place(), .top = top, .asked_at = std::time(nullptr)};
+  if (statement_.empty() && has_answered_ && session_.access == Access::anonymous && !session_.user_first && peers_->is_serving()) {
+    if (auto text = sign(statement)) statement_ = *std::move(text);
+  }
+  if (statement_.empty()) return peers_->will_not_put(statement.name());
+  peers_->put_document(statement.name(), statement_);
 }
 
 /// Whose bytes they are is one question, who may have them another: that the registry is asked, once, without fetching anything.
@@ -160,6 +203,7 @@ Result<std::optional<ImageSource::Document>> Repository::find_at_peers(const std
                                                                        std::size_t limit) {
   std::optional<Document> none;
   if (!peers_->has_sources()) return none;
+  SPC_TRY(hear_that_it_is_public(wanted));
   SPC_TRY(ask_for_rights(wanted));
   while (!peers_->were_wrong_twice(wanted)) {
     TextSink sink;
@@ -167,12 +211,7 @@ Result<std::optional<ImageSource::Document>> Repository::find_at_peers(const std
         *peers_,
         {.digest = wanted, .path = path + wanted.str(), .what = path + wanted.str(), .size = {}, .limit = limit, .otherwise = {}},
         sink);
-    stream.start();
-    while (!stream.finished()) {
-      SPC_TRY(session_.http.wait(std::chrono::milliseconds(100)));
-      stream.advance();
-    }
-    if (!stream.outcome()) return none;
+    if (!SPC_TRY(run(stream))) return none;
     if (Sha256::of(sink.text) == wanted)
       return std::optional(Document{.bytes = std::move(sink.text), .media_type = {}, .digest = wanted});
     if (!stream.blames_nodes()) return none;
@@ -186,6 +225,7 @@ Result<ImageSource::Document> Repository::peers_or(const std::string& path, cons
   peers_->meet(wanted);
   auto found = SPC_TRY(find_at_peers(path, wanted, limit));
   if (!found) found = SPC_TRY(otherwise());
+  tell_that_it_is_public(wanted);
   peers_->put_document(wanted, found->bytes);
   return *std::move(found);
 }
@@ -196,6 +236,7 @@ Result<ImageSource::Document> Repository::get_document(const std::string& tag_or
     auto document = fetch();
     if (document && peers_ != nullptr) {
       peers_->meet(document->digest);
+      tell_that_it_is_public(document->digest);
       peers_->put_document(document->digest, document->bytes);
     }
     return document;

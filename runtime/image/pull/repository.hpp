@@ -44,6 +44,8 @@ class Repository final : public ImageSource {
   Result<std::string> get_small(const Digest& blob, std::uint64_t size, const std::string& what);
   /// Who may have what was fetched so far.
   [[nodiscard]] Access access() const { return session_.access; }
+  /// When the registry was asked, if another node did that for this one.
+  [[nodiscard]] std::optional<std::int64_t> asked_by_others_at() const { return asked_by_others_at_; }
   /// Registry and repository: what the shared store calls a place.
   [[nodiscard]] std::string place() const { return reference_.registry + "/" + reference_.repository; }
   [[nodiscard]] std::string tag_or_digest() const { return reference_.tag_or_digest(); }
@@ -65,12 +67,17 @@ class Repository final : public ImageSource {
                             const std::function<Result<Document>()>& otherwise);
   /// The registry has said, at least once, that this user may have it.
   Result<void> ask_for_rights(const Digest& wanted);
+  /// Another node has said so for it.
+  Result<void> hear_that_it_is_public(const Digest& top);
+  void tell_that_it_is_public(const Digest& top);
   std::unique_ptr<BlobStream> open_elsewhere(const Descriptor& layer, FetchSink& sink, std::uint64_t from);
   Result<Document> shared_or(const Digest& wanted, std::size_t limit, const std::function<Result<Document>()>& fetch);
   Result<std::optional<std::string>> find(FetchRequest request);
   /// What the registry says of other tags, if it has not `tag`: a better error than that it is not there.
   Error missing(const std::string& tag, Error error);
   Result<HttpHead> run(Fetch& fetch);
+  /// Whether all of it came.
+  Result<bool> run(BlobStream& stream);
 
   [[nodiscard]] std::string name_of_manifest(const std::string& tag_or_digest) const;
 
@@ -78,6 +85,9 @@ class Repository final : public ImageSource {
   std::string shown_;
   bool mirrors_know_tags_;
   bool has_answered_ = false;  ///< the registry, for the top document
+  std::optional<std::int64_t> asked_by_others_at_;
+  std::string statement_;        ///< of another node, that everybody may have it
+  bool has_told_ = false;        ///< other nodes, whether it is public
   const SharedStore* shared_ = nullptr;
   Peers* peers_ = nullptr;
   std::optional<Lease> lease_;  ///< of the document that is being fetched

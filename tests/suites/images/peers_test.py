@@ -2,14 +2,19 @@
 
 On the two nodes of all suites, or more: `tests/suites/run --nodes 8 peers`."""
 import contextlib
+import http.server
 import json
 import os
+import socket
+import socketserver
+import struct
 import time
 
 from cluster import kill_all
 from command import await_true
+from faulty_registry import serve_in_network
 from harness import equal, expect, test
-from images import Image, probe
+from images import Image, digest_of, probe
 from private_images_test import DOCKER, PRIVATE, in_home
 from site_files import rules
 from tags_test import Asked, publish, shown
@@ -65,7 +70,7 @@ def is_one_pull(cluster, repository, layers, as_digest=False):
     found = gets(asked)
     equal(set(found.values()), {1}, f"how often each was fetched: {found}")
     expect(len(found) == layers + 2, f"fetched: {found}")
-    return asked.all()
+    return {what: count for what, count in asked.all().items() if what.startswith("HEAD")}
 
 
 def node_of(address):
@@ -76,13 +81,13 @@ def node_of(address):
 
 @test
 def all_nodes_at_once_are_one_pull(cluster):
-    equal(is_one_pull(cluster, "peers-once", 3).get("HEAD manifests/1"), 1, "requests for the tag")
+    equal(is_one_pull(cluster, "peers-once", 3), {"HEAD manifests/1": 1}, "questions: srun's, and none of the nodes'")
     cluster.must_be_quiet()
 
 
 @test
 def an_image_by_digest_is_one_pull_too(cluster):
-    is_one_pull(cluster, "peers-digest", 3, as_digest=True)
+    equal(is_one_pull(cluster, "peers-digest", 3, as_digest=True), {}, "questions")
 
 
 @test
@@ -199,6 +204,86 @@ def a_private_image_is_for_its_user_on_every_node(cluster):
     for node in cluster.nodes:
         done = cluster.srun("-w", node, "true", image=PRIVATE, user="bob")
         expect(done.rc == 1 and "scontainer login registry:5001" in done.err, f"bob has got alice's image on {node}", done)
+
+
+@test
+def nobody_but_a_service_user_is_believed_that_an_image_is_public(cluster):
+    image = Image("suites/peers-forged", [[("probe", probe()), ("content", b"same\n")]])
+    manifest, blobs = image.parts()
+    digest = digest_of(manifest)
+    place = f"{cluster.faulty.host}/suites/peers-forged@{digest}"
+    for path in (f"manifests/{digest}", *(f"blobs/{blob}" for blob in blobs)):
+        cluster.faulty.answers[f"/v2/suites/peers-forged/{path}"] = (403, {"code": "DENIED", "message": "not for you"})
+    said = f"spank-container: public {place}"
+    as_service_user = ("setpriv", "--reuid=spank-container", "--regid=spank-container", "--clear-groups")
+    signed = {"alice": cluster.run("munge", "-s", f"{said} {int(time.time())}").good(),
+              "another image's": cluster.root("node01", *as_service_user, "munge", "-s", f"{said[:-1]}{'0' if said[-1] != '0' else '1'} {int(time.time())}").good(),
+              "no credential": said,
+              "the service user": cluster.root("node01", *as_service_user, "munge", "-s", f"{said} {int(time.time())}").good()}
+    for who, statement in signed.items():
+        has = {digest_of(said.encode()): statement.strip().encode(), digest: manifest, **blobs}
+        # The user's port is the only one where srun may listen: so it does not say where it does.
+        with UsersOwnSrun(cluster, has) as srun, rules(cluster, '[peers]\nsrun_ports = "61000-61000"\n'):
+            done = cluster.run("srun", "-N2", "-n2", f"--container-image={place}", f"--export=ALL,{VARIABLE}={srun.where}", "/probe", "/content", timeout=60)
+        expect(srun.asked, f"nobody has asked the relay: {who}", done)
+        if who == "the service user":
+            equal(shown(done), ["same", "same"], "content")
+        else:
+            expect(done.rc == 1 and "same" not in done.out and "is forbidden" in done.err, f"signed by {who}", done)
+
+
+class UsersOwnSrun:
+    """What a user may write in place of srun, and a relay of his own, to which it sends all nodes."""
+    RECORD = struct.Struct("IIII32sQQ48s384s48s32sQQQQ")
+    JOIN, PLACE = 1, 16
+
+    def __init__(self, cluster, has):
+        self.has, self.asked, self.token = has, [], os.urandom(16)
+        pid = cluster.pid("head")
+        self.relay = serve_in_network(pid, lambda: http.server.ThreadingHTTPServer(("10.77.0.1", 0), self.relay_handler()))
+        self.srun = serve_in_network(pid, lambda: socketserver.ThreadingTCPServer(("10.77.0.1", 0), self.srun_handler()))
+        self.where = f"{self.srun.server_address[1]}:{self.token.hex()}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for server in (self.relay, self.srun):
+            server.shutdown()
+            server.server_close()
+
+    def srun_handler(self):
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                self.rfile.read(8 + 16 + 64)
+                while record := self.rfile.read(outer.RECORD.size):
+                    kind, _, _, _, image, *_ = outer.RECORD.unpack(record)
+                    if kind == outer.JOIN:
+                        address = bytes(10) + b"\xff\xff" + socket.inet_aton("10.77.0.1")
+                        source = struct.pack("II16sH6x", 0, 0, address, outer.relay.server_address[1])
+                        self.wfile.write(outer.RECORD.pack(outer.PLACE, 1, 0, 1, image, 0, 0, b"", source, b"", bytes(32), 0, 0, 0, 0))
+
+        return Handler
+
+    def relay_handler(self):
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def do_GET(self):
+                name = self.path.partition("?")[0].rpartition("/")[2]
+                outer.asked.append(name)
+                body = b"1 1 0" if name == "alive" else outer.has.get(name)
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+        return Handler
 
 
 @test

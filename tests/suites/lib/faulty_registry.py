@@ -13,6 +13,29 @@ from images import INDEX, MANIFEST, digest_of
 CLONE_NEWNET = 0x40000000
 
 
+def serve_in_network(pid, make):
+    """The server that `make` makes, in a thread, in the network of this process."""
+    made, ready = [], threading.Event()
+
+    def serve():
+        space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(space, CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "join the network of the head")
+        os.close(space)
+        server = make()
+        server.daemon_threads = True
+        server.handle_error = lambda *_: None  # a client that has gone
+        made.append(server)
+        ready.set()
+        server.serve_forever()
+
+    threading.Thread(target=serve, daemon=True).start()
+    if not ready.wait(5):
+        raise RuntimeError("a server of the tests does not start")
+    return made[0]
+
+
 class FaultyRegistry:
     host = "registry:5050"
 
@@ -27,26 +50,7 @@ class FaultyRegistry:
         self.clients = defaultdict(list)  # path -> addresses that have asked for it
         self.silent = {}             # path -> threading.Event: HEADs are answered after it
         self.moves = {}              # path -> what happens as soon as it was answered
-        self._listen(pid_of_head)
-
-    def _listen(self, pid):
-        ready = threading.Event()
-
-        def serve():
-            space = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(space, CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), "join the network of the head")
-            os.close(space)
-            self.server = http.server.ThreadingHTTPServer(("10.77.0.1", 5050), handler_for(self))
-            self.server.daemon_threads = True
-            self.server.handle_error = lambda *_: None  # a client that has gone
-            ready.set()
-            self.server.serve_forever()
-
-        threading.Thread(target=serve, daemon=True).start()
-        if not ready.wait(5):
-            raise RuntimeError("the faulty registry does not start")
+        self.server = serve_in_network(pid_of_head, lambda: http.server.ThreadingHTTPServer(("10.77.0.1", 5050), handler_for(self)))
 
     def stop(self):
         for gate in (*self.slow.values(), *self.silent.values()):
