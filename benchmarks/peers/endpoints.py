@@ -222,11 +222,23 @@ def cut_leader_off(runs, order):
     return {0}
 
 
-def slow_down(runs, order):
-    """Of the nodes that take from the leader one that serves others, for good: what it sends, not what it gets."""
+def relay_beside_leader(order):
+    """Of the nodes that take from the leader one that serves others."""
     sources = order.sources
-    relay = min(index for index, given in sources.items() if given[:1] == [0] and any(other[:1] == [index] for other in sources.values()))
-    node, _ = runs[relay]
+    return min(index for index, given in sources.items() if given[:1] == [0] and any(other[:1] == [index] for other in sources.values()))
+
+
+def cut_relay_off(runs, order):
+    relay = relay_beside_leader(order)
+    node, one = runs[relay]
+    run("ip", "link", "set", f"v{node}", "down")
+    threading.Timer(20, one.process.kill).start()
+    return {relay}
+
+
+def slow_down(runs, order):
+    """For good: what it sends, not what it gets."""
+    node, _ = runs[relay_beside_leader(order)]
     run("tc", "-n", f"n{node}", "qdisc", "change", "dev", "eth0", "root", *SLOW.split())
     return set()
 
@@ -292,6 +304,9 @@ class Cases:
     def slow(self):
         self.times("slow_relay", slow_down, 1 / 4, f"a relay beside the leader sends at {SLOW.split()[2]} from a quarter on")
 
+    def relay(self):
+        self.times("relays_lost", cut_relay_off, 1 / 4, f"a relay beside the leader, {1 / self.nodes:.0%} of the nodes, is cut off after a quarter")
+
     def times(self, name, harm, after, what):
         one, nodes = self.alone(), self.nodes
         took, sent = self.harmed(harm, one * after, what)
@@ -307,7 +322,7 @@ class Cases:
         return took, sent
 
 
-CASES = ("cost", "sound", "leader", "loss", "slow")
+CASES = ("cost", "sound", "leader", "loss", "relay", "slow")
 
 
 def main(build, nodes, *cases):

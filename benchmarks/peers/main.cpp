@@ -40,7 +40,7 @@ struct Way {
   Fault fault;
   const char* what;
   double stragglers = 0;
-  bool quick_questions = false, leaves_slow = true, spools = true;
+  bool doubts = true, leaves_slow = true, spools = true;
 };
 
 constexpr std::array kWays = {
@@ -48,13 +48,13 @@ constexpr std::array kWays = {
     Way{"leader_lost", Fault::leader_lost, "the leader's node loses power"},
     Way{"relays_killed", Fault::relays_killed, "1 % of the nodes, relays, are killed"},
     Way{"relays_lost", Fault::relays_lost, "1 % of the nodes, relays, lose power"},
-    Way{"relays_lost_quick", Fault::relays_lost, "the same, and a source is dead after 0.4 s of silence instead of 1.8 s", 0,
-        true},
+    Way{"relays_lost_sure", Fault::relays_lost, "the same, if nodes stayed with a silent source until it is known to be dead", 0,
+        false},
     Way{"slow_relay", Fault::slow_relay, "a relay next to the leader has a tenth of the link; the others"},
-    Way{"slow_relay_kept", Fault::slow_relay, "the same, if nodes stayed with slow sources", 0, false, false},
+    Way{"slow_relay_kept", Fault::slow_relay, "the same, if nodes stayed with slow sources", 0, true, false},
     Way{"partition", Fault::partition, "half of the nodes is cut off from the other half and from srun"},
     Way{"stragglers", Fault::none, "1 % of the nodes convert at a tenth of the rate; the others", 0.01},
-    Way{"stragglers_unspooled", Fault::none, "the same, if nodes took bytes only as fast as they convert", 0.01, false, true,
+    Way{"stragglers_unspooled", Fault::none, "the same, if nodes took bytes only as fast as they convert", 0.01, true, true,
         false},
 };
 
@@ -165,7 +165,7 @@ void print_rows(std::uint32_t nodes) {
     for (const auto& way : kWays) {
       auto one = scenario(nodes, kNormalLink, rate);
       one.fault = way.fault, one.stragglers = way.stragglers, one.leaves_slow = way.leaves_slow, one.spools = way.spools;
-      if (way.quick_questions) one.silence = one.answer = 0.1;
+      if (!way.doubts) one.doubt = one.image;
       runs.add(way.name + suffix(kNormalLink, rate), one);
     }
   }

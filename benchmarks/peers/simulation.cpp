@@ -31,7 +31,7 @@ constexpr double kNoConnect = 0.3;  // until a connection is given up
 constexpr double kNoServer = 1;     // until srun is given up
 constexpr int kQuestions = 3;
 
-enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, look, fault, reset };
+enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, look, doubt, fault, reset };
 
 struct Event {
   double at;
@@ -87,7 +87,7 @@ struct Node {
   int questions = 0;
   bool member = false, dead = false, silent = false, busy = false, left_out = false, cut_off = false;
   Index source = kNobody;
-  std::vector<Index> sources, barred;
+  std::vector<Index> sources, barred, doubted;
   std::size_t tried = 0;  // of sources
   std::vector<Child> children;
   std::size_t turn = 0;
@@ -113,6 +113,7 @@ class Simulation {
   void sent(const Event& event);
   void look(Index index);
   void falls_silent(Index node);
+  void doubts(Index node);
   void check_speed(Index node);
   void source_died(Index node);
   void leave_source(Index node);
@@ -205,6 +206,9 @@ void Simulation::handle(const Event& event) {
     case What::reset:
       if (current) source_died(event.node);
       return;
+    case What::doubt:
+      if (current) doubts(event.node);
+      return;
     case What::fault: return fault(event.node);
   }
 }
@@ -235,8 +239,9 @@ void Simulation::try_next(Index index) {
     return std::find(node.barred.begin(), node.barred.end(), other) != node.barred.end();
   };
   while (node.tried < node.sources.size() && is_barred(node.sources[node.tried])) ++node.tried;
-  if (node.tried == node.sources.size()) return ask_for_more(index);
-  const Index source = node.sources[node.tried++];
+  if (node.tried == node.sources.size() && node.doubted.empty()) return ask_for_more(index);
+  const Index source = node.tried == node.sources.size() ? node.doubted.back() : node.sources[node.tried++];
+  if (!node.doubted.empty() && node.doubted.back() == source) node.doubted.pop_back();
   const bool no_answer = (nodes_[source].dead && nodes_[source].silent) || !reachable(index, source);
   later(no_answer ? kNoConnect : nodes_[source].dead ? 2 * scenario_.latency : scenario_.connect, What::connected, index, source);
 }
@@ -332,7 +337,19 @@ void Simulation::look(Index index) {
 
 /// A source says nothing any more.
 void Simulation::falls_silent(Index node) {
-  later(std::max(0.0, nodes_[node].last_byte + scenario_.silence - now_) + kMissing * scenario_.answer, What::reset, node);
+  const double asked = std::max(0.0, nodes_[node].last_byte + scenario_.silence - now_);
+  later(asked + scenario_.doubt, What::doubt, node);
+  later(asked + kMissing * scenario_.answer, What::reset, node);
+}
+
+/// Nor does it answer yet: another source will do, once for each.
+void Simulation::doubts(Index index) {
+  Node& node = nodes_[index];
+  const auto is_of_use = [&](Index other) { return std::find(node.barred.begin(), node.barred.end(), other) == node.barred.end(); };
+  if (std::none_of(node.sources.begin() + static_cast<std::ptrdiff_t>(node.tried), node.sources.end(), is_of_use)) return;
+  node.doubted.push_back(node.source);
+  leave_source(index);
+  try_next(index);
 }
 
 void Simulation::check_speed(Index index) {

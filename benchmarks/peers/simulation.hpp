@@ -30,7 +30,8 @@ struct Scenario {
   double jitter = 0.05;         ///< of the converters' rate, evenly to both sides
   double stragglers = 0;        ///< share of the nodes that convert at a tenth of the rate
   double connect = 10e-3;       ///< seconds to a relay: TCP and munge; the same to srun and back
-  double silence = 0.3;         ///< seconds without a byte until a source is asked whether it lives
+  double silence = 0.25;        ///< seconds without a byte until a source is asked whether it lives
+  double doubt = 0.2;           ///< seconds until who has another source goes on there; it may come back
   double answer = 0.5;          ///< seconds until a question has no answer; three of them: it is dead
   bool leaves_slow = true;      ///< nodes look for another source if theirs is slow, as `import` does
   double registry_begin = 0.3;  ///< seconds: token and GET

@@ -211,6 +211,25 @@ def test_who_loses_its_node_goes_on_at_another_one():
     assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
 
 
+def test_who_has_another_source_does_not_wait_until_a_silent_one_is_known_to_be_dead():
+    image, step = big_image(12), Step(place=lambda index: [[], [0], [1, 0]][index])
+    hook, seen = big_and_slow(image)
+    registry.repository("peers/doubt", image, hook)
+    runs, found = [], []
+    for number in range(3):
+        before = set(relays())
+        runs.append(start(step, "peers/doubt", 3))
+        wait_for(lambda joined=number: len(step.nodes) > joined)
+        found.append(new_relay(before))
+    wait_for(lambda: any(index == 2 and done > 300_000 for _, index, done, _ in step.told))
+    os.kill(found[1], signal.SIGSTOP)
+    result = succeeds(runs[2].wait(), image)
+    os.kill(found[1], signal.SIGKILL)
+    for run in runs:
+        succeeds(run.wait(), image)
+    assert len(seen) == 1 and not step.asked_for_more and not any("does not answer" in line for line in result.progress), (step.asked_for_more, result)
+
+
 def test_a_layer_that_another_job_brings_to_a_node_others_get_elsewhere():
     image, step = big_image(3), Step()
     hook, seen = big_and_slow(image, 2)

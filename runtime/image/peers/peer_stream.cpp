@@ -10,8 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A node that has died is noticed within two seconds, and one that is only slow is not taken for dead.
-constexpr milliseconds kSilence{300}, kAnswer{500};
+// A node that has died is noticed within two seconds, and one that is only slow is not taken for dead. Who has another source need not be
+// sure to go on there.
+constexpr milliseconds kSilence{250}, kDoubt{200}, kAnswer{500};
 constexpr int kMostMisses = 3;
 constexpr std::size_t kPiece = std::size_t{256} << 10;
 constexpr int kPiecesATurn = 32;  // then the other layers get theirs
@@ -33,6 +34,10 @@ void PeerStream::go_on() {
   source_ = nullptr;
   if (!peers_.were_wrong_twice(blob_.digest)) {
     Peers::Source* next = peers_.next(tried_);
+    if (next == nullptr && !doubted_.empty()) {  // better than the registry: this time until it is known to be dead
+      for (const std::uint32_t source : std::exchange(doubted_, {})) tried_.erase(source);
+      next = peers_.next(tried_);
+    }
     // Who just lacks it has it already: others may as well.
     if (next == nullptr && !useless_.empty() && peers_.ask_for_more(useless_)) next = peers_.next(tried_);
     if (next != nullptr) {
@@ -185,9 +190,19 @@ void PeerStream::look_after_source() {
     useless_.insert(source_->index);
     return go_on();
   }
+  if (alive_ && now - asked_ > kDoubt && leave_in_doubt()) return;
   if (alive_ || now - asked_ < kSilence) return;
   asked_ = now;
   alive_.emplace(peers_.http(), source_->session.endpoints.front());
+}
+
+/// It sends nothing and has not answered yet. Two moves that were not needed cost less than one that comes a second late.
+bool PeerStream::leave_in_doubt() {
+  const Peers::Source* const other = peers_.next(tried_);
+  if (other == nullptr || other->is_slow || !left_.insert(source_->index).second) return false;
+  doubted_.insert(source_->index);
+  go_on();
+  return true;
 }
 
 /// At the byte where it is. What is slow is still better than the registry, and may be come back to; but it is not left twice.

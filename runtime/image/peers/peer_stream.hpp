@@ -59,6 +59,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   void settle();
   void look_after_source();
   bool leave_if_slow();
+  bool leave_in_doubt();
 
   Peers& peers_;
   PeerBlob blob_;
@@ -78,7 +79,8 @@ class PeerStream final : public BlobStream, private FetchSink {
   std::unique_ptr<Fetch> fetch_;
   std::set<std::uint32_t> tried_;    // sources
   std::set<std::uint32_t> useless_;  // of these, those that do not just lack it
-  std::set<std::uint32_t> left_;     // of these, those that were left because they are slow
+  std::set<std::uint32_t> left_;     // of these, those that were left because they are slow, or in doubt
+  std::set<std::uint32_t> doubted_;  // of these, those that are come back to before anything else than a node is asked
   std::set<std::uint32_t> used_;     // of these, those whose bytes the sink has
   bool is_second_try_ = false;
   std::uint64_t began_at_ = 0;
