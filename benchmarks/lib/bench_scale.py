@@ -42,9 +42,10 @@ def add_cluster(report, work, build, quick):
             bench.add("one", nodes=1)
             bench.add("peers", nodes=NODES)
             bench.add("shared", nodes=NODES, shared=True)
-            if not quick and round_ == 0:  # minutes each
-                bench.add("apart", nodes=NODES, keys="[peers]\nenabled = false\n")
+            if round_ == 0:  # minutes each
                 bench.add_sbcast("sbcast", NODES)
+            if not quick and round_ == 0:
+                bench.add("apart", nodes=NODES, keys="[peers]\nenabled = false\n")
                 bench.add_sbcast("sbcast.fanout-2", NODES, "--fanout=2")
         for keep in ("blobs", "layers"):
             bench.add_array(keep)

@@ -352,7 +352,11 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   impl_->transfers.push_back(std::move(transfer));
 
   bool ok = true;
-  const auto set = [&](CURLoption option, auto value) { ok = ok && curl_easy_setopt(handle, option, value) == CURLE_OK; };
+  std::string why = "out of memory";
+  const auto set = [&](CURLoption option, auto value) {
+    const CURLcode code = ok ? curl_easy_setopt(handle, option, value) : CURLE_OK;
+    if (code != CURLE_OK) ok = false, why = formatted("option {}: {}", static_cast<int>(option), curl_easy_strerror(code));
+  };
   const auto add = [&](const std::string& line) { ok = self->add(line) && ok; };
   set(CURLOPT_URL, request.url.c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
@@ -396,11 +400,13 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   if (!request.authorization.empty()) add("Authorization: " + request.authorization);
   if (request.range_from > 0) add(formatted("Range: bytes={}-", request.range_from));
   if (self->headers != nullptr) set(CURLOPT_HTTPHEADER, self->headers);
-  if (ok && curl_multi_add_handle(impl_->multi, handle) == CURLM_OK) return {};
+  const CURLMcode added = ok ? curl_multi_add_handle(impl_->multi, handle) : CURLM_OK;
+  if (ok && added == CURLM_OK) return {};
+  if (ok) why = curl_multi_strerror(added);
   curl_easy_reset(handle);
   impl_->idle.push_back(handle);
   impl_->transfers.pop_back();
-  return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it", in_quotes(request.url)));
+  return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it: {}", in_quotes(request.url), why));
 }
 
 void HttpClient::cancel(HttpHandler& handler) {
