@@ -63,6 +63,11 @@ def test_mirrors_that_do_not_have_it_or_do_not_work_are_passed_over():
     assert sum("trying the next one" in line for line in result.progress) == 2, result
 
 
+def test_a_mirror_whose_name_is_not_known_is_passed_over():
+    registry.repository("unknown", small)
+    succeeds(pull("unknown", settings=site(mirrors=["mirror.invalid"])), small)
+
+
 def test_a_blob_that_breaks_at_a_mirror_goes_on_at_the_registry():
     image = big_image(4)
     mirror = Server()

@@ -252,6 +252,14 @@ struct HttpClient::Impl {
     if (multi != nullptr) curl_multi_cleanup(multi);
   }
 
+  /// After a failed request libcurl may keep its buffer, and then does not let its size be set any more (7.88, where a handle that was used
+  /// before could not connect).
+  void put_away(CURL* handle, bool is_sound) {
+    if (!is_sound) return curl_easy_cleanup(handle);
+    curl_easy_reset(handle);
+    idle.push_back(handle);
+  }
+
   std::unique_ptr<Transfer> take(CURL* handle) {
     const auto found = std::find_if(transfers.begin(), transfers.end(), [&](const auto& t) { return t->handle == handle; });
     if (found == transfers.end()) return nullptr;
@@ -290,8 +298,7 @@ struct HttpClient::Impl {
       if (!transfer) continue;
       HttpEnd end = end_of(*transfer, code);
       HttpHandler& handler = *transfer->handler;
-      curl_easy_reset(transfer->handle);
-      idle.push_back(transfer->handle);
+      put_away(transfer->handle, code == CURLE_OK);
       handler.ended(transfer->head, std::move(end));
     }
   }
@@ -403,8 +410,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   const CURLMcode added = ok ? curl_multi_add_handle(impl_->multi, handle) : CURLM_OK;
   if (ok && added == CURLM_OK) return {};
   if (ok) why = curl_multi_strerror(added);
-  curl_easy_reset(handle);
-  impl_->idle.push_back(handle);
+  impl_->put_away(handle, false);
   impl_->transfers.pop_back();
   return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it: {}", in_quotes(request.url), why));
 }
