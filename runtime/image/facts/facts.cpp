@@ -29,6 +29,14 @@ std::string line_value(const std::string& text, const std::string& key) {
   return {};
 }
 
+/// Whether one of the directories that `path` lies in holds no facts.
+bool is_passed_over(std::string_view path) {
+  for (std::size_t begin = 0, end = 0; (end = path.find('/', begin)) != std::string_view::npos; begin = end + 1) {
+    if (holds_no_facts(path.substr(begin, end - begin))) return true;
+  }
+  return false;
+}
+
 bool is_version_part(char c) { return (c >= '0' && c <= '9') || c == '.'; }
 
 /// The version that follows `mark` in a program: digits and dots.
@@ -148,10 +156,11 @@ constexpr Framework kFrameworks[] = {{"torch", "PyTorch"},       {"tensorflow", 
                                      {"jaxlib", "jaxlib"},       {"horovod", "Horovod"},       {"deepspeed", "DeepSpeed"},
                                      {"lightning", "Lightning"}, {"mpi4py", "mpi4py"}};
 
+bool is_metadata(std::string_view directory) { return directory.ends_with(".dist-info") || directory.ends_with(".egg-info"); }
+
 void note_framework(std::map<std::string, std::string>& found, std::string_view directory) {
   const std::size_t dash = directory.find('-');
-  const bool is_metadata = directory.ends_with(".dist-info") || directory.ends_with(".egg-info");
-  if (dash == std::string_view::npos || !is_metadata) return;
+  if (dash == std::string_view::npos || !is_metadata(directory)) return;
   const std::string_view version = directory.substr(dash + 1, directory.rfind('.') - dash - 1);
   for (const Framework& framework : kFrameworks) {
     if (directory.substr(0, dash) == framework.package)
@@ -188,11 +197,17 @@ std::vector<Fact> facts_from(std::map<std::string, std::string> known) {
   return facts;
 }
 
+bool holds_no_facts(std::string_view directory) {
+  constexpr std::string_view kNone[] = {"include", "share", "doc", "man", "locale", "__pycache__", "tests", "test", "node_modules", "proc", "sys", "dev"};
+  return is_metadata(directory) || std::ranges::find(kNone, directory) != std::end(kNone);
+}
+
 Result<FactSheet> facts_of(SeenFiles& files) {
   Libraries libraries;
   std::string musl, ucx_pkgconfig, python;
   std::map<std::string, std::string> frameworks;
   SPC_TRY(files.walk([&](const std::string& path, bool is_directory) {
+    if (is_passed_over(path)) return;
     const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
     if (is_directory) {
       note_framework(frameworks, name);

@@ -25,11 +25,15 @@ struct FactSheet {
   std::string labels;       ///< JSON, as Apptainer keeps labels in a file; empty: there is none
 };
 
+/// Whether a directory of this name holds nothing of interest, however large it is: documentation, headers, tests, caches, what a
+/// Python package says of itself.
+bool holds_no_facts(std::string_view directory);
+
 /// The files of an image, however they are read. Links never lead out of it.
 class SeenFiles {
  public:
   virtual ~SeenFiles() = default;
-  /// Calls `visit` for everything in it; `path` is without leading '/'.
+  /// Calls `visit` for everything in it, at least outside the directories that hold no facts; `path` is without leading '/'.
   virtual Result<void> walk(const std::function<void(const std::string& path, bool is_directory)>& visit) = 0;
   /// The text of a file, at most `limit` bytes; empty if there is none.
   virtual std::string text(const std::string& path, std::size_t limit) = 0;

@@ -50,7 +50,7 @@ class LayeredFiles final : public SeenFiles {
       if (++entries_ > kMostEntries) return Error(ErrorKind::refused, "the image has too many files");
       const std::string here = path + std::string(name);
       visit(here, S_ISDIR(type));
-      if (!S_ISDIR(type)) continue;
+      if (!S_ISDIR(type) || holds_no_facts(name)) continue;
       const auto found = SPC_TRY(listing.find(name));
       if (found) SPC_TRY(walk(*found, here + "/", depth + 1, visit));
     }

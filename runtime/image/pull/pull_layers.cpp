@@ -122,6 +122,7 @@ class Pulling {
       SPC_TRY(start_some());
       find_facts();
       if (queue_.empty() && underway_.empty()) break;
+      const TimedPhase phase(phase_of(underway_, context_.timing));
       SPC_TRY(wait());
       SPC_TRY(advance());
       SPC_TRY(give_below());
@@ -203,7 +204,6 @@ class Pulling {
 
   Result<void> wait() {
     beat();
-    const TimedPhase phase(phase_of(underway_, context_.timing));
     std::uint64_t received = 0;
     std::size_t by_nodes = 0;
     std::vector<pollfd> watched{context_.agent.watch()};
