@@ -143,12 +143,28 @@ class FakeDriver:
             where = f"/proc/driver/nvidia/gpus/0000:{bus:02x}:00.0"
             script += f"mkdir -p {where}; printf '{INFORMATION.format(minor, bus, self.model)}' >{where}/information; "
         script += " ".join(f"mknod -m 666 /dev/{name} c {major} {minor};" for name, (major, minor) in self.nodes.items())
+        script += capabilities(CONTROL)
         self.stack.callback(self.cluster.root, node, "sh", "-c",
-                            "umount /proc/driver; rm -f " + " ".join("/dev/" + name for name in NODES))
+                            "umount /proc/driver; rm -rf /dev/nvidia-caps " + " ".join("/dev/" + name for name in NODES))
         self.cluster.root(node, "sh", "-euc", script).good()
 
     def __exit__(self, *_):
         self.stack.close()
+
+
+# An H100 without instances has these two, and an empty directory for them.
+CONTROL = {"mig/config": (1, 0o400), "mig/monitor": (2, 0o444)}
+
+
+def capabilities(files):
+    """The script that makes what the driver says of capabilities, and their nodes with the modes that it says."""
+    script = "mkdir -p /dev/nvidia-caps /proc/driver/nvidia/capabilities/gpu0/mig; "
+    for name, (number, mode) in files.items():
+        path = "/proc/driver/nvidia/capabilities/" + name
+        script += f"mkdir -p {os.path.dirname(path)}; "
+        script += f"printf 'DeviceFileMinor: {number}\\nDeviceFileMode: {mode}\\nDeviceFileModify: 1\\n' >{path}; "
+        script += f"mknod -m {mode:o} /dev/nvidia-caps/nvidia-cap{number} c 242 {number}; "
+    return script
 
 
 SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps/control")
@@ -170,21 +186,16 @@ def daemons(cluster, node="node01"):
 def parts_of_gpu0(cluster, node="node01"):
     """GPU 0 has two instances of MIG, whose nodes are 12, 13 and 21, 22. While a FakeDriver is there. Nodes have the modes that the
     driver says and nvidia-modprobe gives them: 0444, and 0400 for config."""
-    script = "mkdir -p /dev/nvidia-caps; "
-    files = {"mig/config": (1, 0o400), "mig/monitor": (2, 0o444)}
+    files, nodes = {}, []
     for instance, number in ((1, 12), (2, 21)):
         files[f"gpu0/mig/gi{instance}/access"] = (number, 0o444)
         files[f"gpu0/mig/gi{instance}/ci0/access"] = (number + 1, 0o444)
-    for name, (number, mode) in files.items():
-        path = "/proc/driver/nvidia/capabilities/" + name
-        script += f"mkdir -p {os.path.dirname(path)}; "
-        script += f"printf 'DeviceFileMinor: {number}\\nDeviceFileMode: {mode}\\nDeviceFileModify: 1\\n' >{path}; "
-        script += f"mknod -m {mode:o} /dev/nvidia-caps/nvidia-cap{number} c 242 {number}; "
+        nodes += [f"/dev/nvidia-caps/nvidia-cap{number}", f"/dev/nvidia-caps/nvidia-cap{number + 1}"]
     try:
-        cluster.root(node, "sh", "-euc", script).good()
+        cluster.root(node, "sh", "-euc", capabilities(files)).good()
         yield
     finally:
-        cluster.root(node, "rm", "-rf", "/dev/nvidia-caps", "/proc/driver/nvidia/capabilities")
+        cluster.root(node, "rm", "-rf", *nodes, "/proc/driver/nvidia/capabilities/gpu0/mig/gi1", "/proc/driver/nvidia/capabilities/gpu0/mig/gi2")
 
 
 # Render nodes of AMD GPUs as KFD lists them: minor, PCI address or device of a partition. The minors are not in the order of the bus.
