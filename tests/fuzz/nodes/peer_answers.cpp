@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <functional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,19 +31,37 @@ std::string whole_blob() {
   return text;
 }
 
-/// All other nodes: answers a connection with the next part of the input, whatever is asked, and closes it.
+constexpr std::string_view kAlive = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n0 0 0\n";
+
+/// All other nodes: answers a connection with the next part of the input, whatever is asked, and closes it. While nodes meet it says that
+/// they are alive: one that is not is asked for nothing.
 class Nodes {
  public:
   Nodes(std::string_view answers, const std::string& ports, const Network& on)
       : left_(answers), listener_(Listener::open(PortRange::parse(ports).value()).value()), at_{.ip = on.address, .port = listener_.port} {}
   [[nodiscard]] const PeerAddress& at() const { return at_; }
+  /// Answers while `meet` waits, which it does in this process.
+  void answer_while(const std::function<void()>& meet) {
+    is_meeting_ = true;
+    {
+      const std::jthread answering([this](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          work();
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+      });
+      meet();
+    }
+    is_meeting_ = false;
+    open_.clear();
+  }
   void work() {
     while (UniqueFd accepted{::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)})
       open_.push_back(std::move(accepted));
     std::erase_if(open_, [this](const UniqueFd& one) {
       std::array<char, 4096> asked;
       if (::recv(one.get(), asked.data(), asked.size(), 0) < 0) return false;
-      const auto part = next_part(left_);
+      const auto part = is_meeting_ ? kAlive : next_part(left_);
       [[maybe_unused]] const ssize_t sent = ::send(one.get(), part.data(), part.size(), MSG_NOSIGNAL);
       return true;
     });
@@ -50,6 +72,7 @@ class Nodes {
   Listener listener_;
   PeerAddress at_;
   std::vector<UniqueFd> open_;
+  bool is_meeting_ = false;
 };
 
 /// Takes all, or says now and then that it has no room.
@@ -141,7 +164,7 @@ FUZZ_TARGET(peer_answers) {
   Nodes others(text_of(data + 1, size - 1), PeersConfig().ports, here.own.front());
   Node node(how, others);
   const std::string all = whole_blob();
-  node.peers.meet(Sha256::of("image"));
+  others.answer_while([&] { node.peers.meet(Sha256::of("image")); });
   Sink sink((how & 1) != 0);
   PeerBlob blob{.digest = Sha256::of(all), .path = "blobs/x", .what = "layer", .size = kWhole, .limit = kWhole};
   blob.otherwise_at_begin = (how & 4) != 0;
