@@ -241,23 +241,13 @@ struct HttpClient::Impl {
   HttpSettings settings;
   std::optional<bool> hashed_certificates;  // asked when the first https request needs it
   std::list<std::unique_ptr<Transfer>> transfers;
-  std::vector<CURL*> idle;  // handles to use again
 
   ~Impl() {
     for (auto& transfer : transfers) {
       curl_multi_remove_handle(multi, transfer->handle);
       curl_easy_cleanup(transfer->handle);
     }
-    for (CURL* handle : idle) curl_easy_cleanup(handle);
     if (multi != nullptr) curl_multi_cleanup(multi);
-  }
-
-  /// After a failed request libcurl may keep its buffer, and then does not let its size be set any more (7.88, where a handle that was used
-  /// before could not connect).
-  void put_away(CURL* handle, bool is_sound) {
-    if (!is_sound) return curl_easy_cleanup(handle);
-    curl_easy_reset(handle);
-    idle.push_back(handle);
   }
 
   std::unique_ptr<Transfer> take(CURL* handle) {
@@ -298,7 +288,7 @@ struct HttpClient::Impl {
       if (!transfer) continue;
       HttpEnd end = end_of(*transfer, code);
       HttpHandler& handler = *transfer->handler;
-      put_away(transfer->handle, code == CURLE_OK);
+      curl_easy_cleanup(transfer->handle);
       handler.ended(transfer->head, std::move(end));
     }
   }
@@ -347,14 +337,10 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   }
   transfer->handler = &handler;
   transfer->allow_loopback = request.allow_loopback;
-  if (impl_->idle.empty()) {
-    transfer->handle = curl_easy_init();
-    if (transfer->handle == nullptr) return Error(ErrorKind::no_space, "start a request: out of memory");
-  } else {
-    transfer->handle = impl_->idle.back();
-    impl_->idle.pop_back();
-  }
-  CURL* handle = transfer->handle;
+  // Each request has a handle of its own; connections are the multi handle's. One that is used again carries too much along: the last
+  // header's address, which a folded first line of the next answer follows (curl#11103, up to 8.1), and a buffer after a failure.
+  CURL* const handle = transfer->handle = curl_easy_init();
+  if (handle == nullptr) return Error(ErrorKind::no_space, "start a request: out of memory");
   Transfer* self = transfer.get();
   impl_->transfers.push_back(std::move(transfer));
 
@@ -410,7 +396,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   const CURLMcode added = ok ? curl_multi_add_handle(impl_->multi, handle) : CURLM_OK;
   if (ok && added == CURLM_OK) return {};
   if (ok) why = curl_multi_strerror(added);
-  impl_->put_away(handle, false);
+  curl_easy_cleanup(handle);
   impl_->transfers.pop_back();
   return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it: {}", in_quotes(request.url), why));
 }
