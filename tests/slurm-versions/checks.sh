@@ -121,6 +121,7 @@ agent_lives_as_long_as_the_step() {
 }
 
 no_agent() { ! cluster exec node01 pgrep -x agent; }
+no_step() { no_agent && ! cluster exec node01 pgrep -x slurmstepd && ! cluster exec node02 pgrep -x slurmstepd; }
 
 scancel_ends_a_running_step() {
     alice rm -f up
@@ -192,7 +193,7 @@ run_checks() {
     start_silent_registry
     check options_are_in_the_help options_are_in_the_help
     check runs_as_the_user_on_two_nodes runs_as_the_user_on_two_nodes
-    within 3 no_agent || true
+    within 10 no_step || true # of what ends after its step nothing may be in the picture of before
     traces >"$scratch/before"
     check tasks_share_a_namespace tasks_share_a_namespace
     check runs_a_batch_script runs_a_batch_script

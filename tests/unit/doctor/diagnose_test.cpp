@@ -36,7 +36,7 @@ const std::vector<Line>& lines() {
       {"RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", {"cuda-unknown"}},
       {"E0000 cuda_driver.cc:271] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error", {"cuda-unknown"}},
       {"cuInit(0) returned 999", {"cuda-unknown"}},
-      {"cudaGetDeviceCount returned 999\n-> unknown error", {"cuda-unknown"}},
+      {"cudaGetDeviceCount returned 999", {"cuda-unknown"}},
       {"no GPU to measure: unknown error (999)", {"cuda-unknown"}},
       {"./a.out: error while loading shared libraries: libcuda.so.1: cannot open shared object file: No such file or directory",
        {"libcuda-missing"}},
