@@ -59,8 +59,8 @@ bool arrange_descriptors(Plan& plan) {
   return true;
 }
 
-/// In the child: only system calls, and what `prepare` does. Returns only if the program is not executed, with the errno. What a sanitizer
-/// marks on a stack that nobody returns to stays marked, in our memory.
+/// In the child: only system calls, and what `prepare` does. Returns only if the program is not executed, with the errno. A sanitizer's
+/// marks on a stack that nobody returns to would stay in our memory.
 [[gnu::no_sanitize_address]] int become(Plan& plan) noexcept {
   const Program& program = plan.program;
   if (program.death_signal != 0) {

@@ -198,7 +198,7 @@ std::vector<Fact> facts_from(std::map<std::string, std::string> known) {
 }
 
 bool holds_no_facts(std::string_view directory) {
-  constexpr std::string_view kNone[] = {"include", "share", "doc", "man", "locale", "__pycache__", "tests", "test", "node_modules", "proc", "sys", "dev"};
+  constexpr std::string_view kNone[] = {"include", "share", "doc", "man", "locale", "__pycache__", "tests", "test", "node_modules"};
   return is_metadata(directory) || std::ranges::find(kNone, directory) != std::end(kNone);
 }
 

@@ -8,8 +8,8 @@
 
 namespace spc {
 
-/// The fact sheet of an image that is being pulled. It is found while the last layers are written back and verified, so that no
-/// start waits for it. No start needs it either: an image without is as good, and whatever fails here is no error.
+/// The fact sheet of an image that is being pulled. It is found while the last layers are written back and verified; a start
+/// waits a second more for it at most. No start needs it: an image without is as good, and whatever fails here is no error.
 class ImageFacts {
  public:
   /// The last layer has been begun: the process is ready when its layers are.
