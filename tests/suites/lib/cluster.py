@@ -198,12 +198,7 @@ class Cluster:
 
     def step_agents(self, node):
         """Not that of a job's epilog, which may still be there when the next job begins."""
-        found = []
-        for pid in self.processes(node, "agent"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-                if b"/agent\0step\0" in file.read():
-                    found.append(pid)
-        return found
+        return [pid for pid in self.processes(node, "agent") if agent_command(pid) == "step"]
 
     def everybody(self, name=None):
         """Host numbers of the cluster's processes, or of those with this name, in whatever pid namespace."""
@@ -220,8 +215,10 @@ class Cluster:
         return sorted(filter(None, map(name_of, self.processes(node))))
 
     def strangers(self, node):
-        """Processes that are not the node's own; slurmstepd counts as its own, and so does what a test has said to be scenery."""
-        return [pid for pid in self.processes(node) if pid not in self.scenery and name_of(pid) not in ("machine", "munged", "slurmd", "slurmstepd", None)]
+        """Processes that are not the node's own; slurmstepd counts as its own, and so do a job's epilog (who killed it would keep what
+        the job held) and what a test has said to be scenery."""
+        return [pid for pid in self.processes(node) if pid not in self.scenery and agent_command(pid) != "epilog"
+                and name_of(pid) not in ("machine", "munged", "slurmd", "slurmstepd", None)]
 
     def mounts(self, node):
         return open(f"/proc/{self.pid(node)}/mountinfo").read()
@@ -341,6 +338,15 @@ def name_of(pid):
         return open(f"/proc/{pid}/comm", errors="replace").read().strip()
     except OSError:
         return None
+
+
+def agent_command(pid):
+    """What an agent was started for, "step" or "epilog"; None for other processes."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+        if len(words) > 1 and words[0].endswith(b"/agent"):
+            return words[1].decode(errors="replace")
+    return None
 
 
 def kill_all(pids, number=signal.SIGKILL):
