@@ -108,6 +108,7 @@ PropagateResourceLimitsExcept=MEMLOCK
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
+MessageTimeout=$(message_timeout)
 UnkillableStepTimeout=$(unkillable_step_timeout)
 MaxStepCount=100000
 GresTypes=gpu
@@ -119,6 +120,12 @@ END
 # The year in Slurm's version.
 slurm_year() {
     in_root slurmd -V | grep -oE '[0-9]+' | head -n 1
+}
+
+# slurmd 22.05 gives a job's prolog up, and drains the node, when others have ended twice as many times as this has seconds
+# (_wait_for_request_launch_prolog counts what wakes it, not seconds). A node starts up to 64 jobs at once.
+message_timeout() {
+    if [[ $(slurm_year) -ge 24 ]]; then echo 10; else echo 35; fi
 }
 
 # Slurm 24.11 and later want five times MessageTimeout.
