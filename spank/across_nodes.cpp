@@ -14,6 +14,7 @@ namespace {
 /// others.
 constexpr char kTagsVariable[] = "SLURM_SCONTAINER_DIGEST";
 constexpr unsigned kTagPatience = 5000;  // milliseconds; mostly the answer is there before the step is made
+constexpr unsigned kTagPatienceOfOne = 2000;  // a node by itself could ask as well, only later
 
 constexpr size_t kTagsRoom = 4096;
 
@@ -136,9 +137,7 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
   return {};
 }
 
-/// In a job of one node only that node would ask, once in a while (job_tag_ttl).
 void ask_for_tag(spc_runtime* runtime, const spc_options& options) {
-  if (is_job_of_one_node()) return;
   spc_tags_ask(runtime, &options, &asked_tags);
   reserve_variable();
 }
@@ -162,7 +161,7 @@ int gather_errors(spank_t spank) {
   uint32_t nodes = 0;
   // Of a heterogeneous step this would be the number of one component's nodes.
   if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
-  tell_tags(nodes == 1 ? 0 : kTagPatience);  // one node would wait for no other
+  tell_tags(nodes == 1 ? kTagPatienceOfOne : kTagPatience);
   gathering().start(nodes, print_gathered);
   // Who looks for lines of pyxis finds no others.
   const bool is_ours = state.prefix == std::string_view(kPrefix);

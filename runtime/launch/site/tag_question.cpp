@@ -72,7 +72,7 @@ bool TagQuestion::start() {
 std::string TagQuestion::answer(std::chrono::milliseconds patience) {
   if (Clock::now() - began_ > kStale) {  // the job was in the queue
     *this = TagQuestion(image_, pull_);
-    if (patience.count() == 0 || !start()) return "";
+    if (!start()) return "";
   }
   if (!child_.running()) return known_;
   const auto limit = began_ + std::chrono::seconds(kResolveSeconds);
@@ -81,7 +81,7 @@ std::string TagQuestion::answer(std::chrono::milliseconds patience) {
   const auto tag = understood();
   if (!tag.answer.empty()) {
     remember_tag(image_, tag, static_cast<unsigned>(std::clamp<std::int64_t>(std::max(tag.tag_ttl, tag.job_ttl), 0, kLongest)));
-  } else if (!is_over && Clock::now() >= limit) {
+  } else if (!is_over) {
     remember_tag(image_, tag, kForgotten);
   }
   return tag.answer;

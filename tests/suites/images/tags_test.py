@@ -76,6 +76,18 @@ def a_known_tag_on_two_nodes_is_one_request(cluster):
 
 
 @test
+def a_job_of_one_node_is_told_by_srun_too(cluster):
+    name, (_, second) = publish(cluster, "tags-one", b"first\n", b"second\n")
+    step = f"srun --container-image={name} /probe /content"
+    with own_words(cluster) as say:
+        say(f"0 0 {name}@{second}\n")
+        equal(shown(in_job(cluster, step, nodes=1)), ["second"], "what the node runs")
+    asked = Asked(cluster, "tags-one")
+    equal(shown(in_job(cluster, step, step, nodes=1)), ["first"] * 2, "what the node runs")
+    equal(asked.all().get("HEAD manifests/1"), 1, "requests of a job")
+
+
+@test
 def an_unknown_tag_on_two_nodes_is_resolved_once_and_pulled_by_digest(cluster):
     name, (digest, ) = publish(cluster, "tags-cold", b"cold\n")
     asked = Asked(cluster, "tags-cold")
@@ -211,6 +223,20 @@ def a_registry_that_does_not_answer_holds_up_one_step(cluster):
     asked = Asked(cluster, repository)
     cluster.srun(*BOTH, "/probe", image=name).good()
     equal(asked.all(), {"HEAD manifests/1": 2}, "requests, which are the nodes' own")
+
+
+@test
+def a_registry_that_does_not_answer_holds_up_a_step_on_one_node_for_less(cluster):
+    repository = f"tags-silent-{os.urandom(4).hex()}"
+    name, _ = publish(cluster, repository, b"silent\n")
+    with silence(cluster, repository):
+        began = time.monotonic()
+        equal(shown(cluster.srun("/probe", "/content", image=name)), ["silent"], "content")
+        took = time.monotonic() - began
+    expect(1.8 < took < 4.5, f"it took {took:.1f} s")
+    clients = cluster.faulty.clients[f"/v2/suites/{repository}/manifests/1"]
+    cluster.srun("/probe", image=name).good()
+    expect(clients[-1] != clients[0], f"srun has asked again: {clients}")
 
 
 @test

@@ -231,7 +231,7 @@ class Cluster:
 
     def store_entries(self, node):
         """A name is there as the image that it is of. A second one, of its tag without the digest, is no trace: it is written when the
-        node asks what the tag stands for, which it does in a job of one node, and for a single srun that did not hear of it in time."""
+        node asks what the tag stands for, which it does when srun did not hear of it in time."""
         store, images = self.store(node), set()
         names = os.path.join(store, "names")
         for name in os.listdir(names):
