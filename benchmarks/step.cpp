@@ -175,27 +175,19 @@ spc_runtime* start_step(const Arguments& arguments, TaskTimes* log_slot) {
 }
 
 void print(const Arguments& arguments, std::span<const TaskTimes> times, std::int64_t user_init, std::int64_t forking,
-           std::int64_t released, std::int64_t ended, double cpu_ms) {
+           std::int64_t released, std::int64_t ended, const rusage& used) {
   const auto ms = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; };
+  const auto cpu = [](const timeval& time) { return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3; };
   std::int64_t last = 0;
   for (const auto& task : times) last = std::max(last, task.entered);
   std::printf(
       "{\"user_init\": %.4f, \"forked\": %.4f, \"entered\": %.4f, \"ran\": %.4f, \"whole\": %.4f, \"cpu\": %.3f, "
-      "\"tasks\": %d, \"timing\": \"%s\", \"task_init\": [",
-      ms(user_init), ms(released - forking), ms(last - released), ms(ended - last), ms(user_init + ended - forking), cpu_ms,
-      arguments.tasks, times[0].timing);
+      "\"faults\": %ld, \"switches\": %ld, \"tasks\": %d, \"timing\": \"%s\", \"task_init\": [",
+      ms(user_init), ms(released - forking), ms(last - released), ms(ended - last), ms(user_init + ended - forking),
+      cpu(used.ru_utime) + cpu(used.ru_stime), used.ru_minflt + used.ru_majflt, used.ru_nvcsw + used.ru_nivcsw, arguments.tasks, times[0].timing);
   for (const auto& task : times) std::printf("%s%.4f", &task == times.data() ? "" : ", ", ms(task.entered - task.begin));
   std::puts("]}");
   std::fflush(stdout);
-}
-
-double children_cpu_ms() {
-  rusage usage{};
-  ::getrusage(RUSAGE_CHILDREN, &usage);
-  const auto ms = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3;
-  };
-  return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
 }  // namespace
@@ -235,7 +227,7 @@ int main(int argc, char** argv) {
       if (::waitpid(children[0], &status, WNOHANG) != 0) return 1;
       ::usleep(1000);
     }
-    print(arguments, times, user_init, forking, released, now_ns(), 0);
+    print(arguments, times, user_init, forking, released, now_ns(), rusage{});
   }
   int failed = 0;
   for (const pid_t child : children) {
@@ -244,12 +236,13 @@ int main(int argc, char** argv) {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failed;
   }
   const std::int64_t ended = now_ns();
-  const double cpu_ms = children_cpu_ms();
-  spc_close(runtime);
+  spc_close(runtime);  // the agent is a child that has ended now, too
+  rusage used{};
+  ::getrusage(RUSAGE_CHILDREN, &used);
   if (failed > 0) {
     std::fprintf(stderr, "bench-step: %d of %d tasks of \"%s\" failed\n", failed, arguments.tasks, arguments.program[0]);
     return 1;
   }
-  if (!arguments.hold) print(arguments, times, user_init, forking, released, ended, cpu_ms);
+  if (!arguments.hold) print(arguments, times, user_init, forking, released, ended, used);
   return 0;
 }

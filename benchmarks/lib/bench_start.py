@@ -22,7 +22,7 @@ class StartBenchmark:
         self.work = work
         self.quick = quick
         self.steps = Steps(build)
-        self.report = Report("start: a task in its container, ms", "warm, except start.cold-*: dropped before each sample")
+        self.report = Report("start: a task in its container", "warm, except start.cold-*: dropped before each sample")
         self.tree = work / "base"
         self.squashfs = work / "base.sqsh"
 
@@ -66,6 +66,7 @@ class StartBenchmark:
     def sample_host(self):
         times = self.steps.run("/bin/true")
         self.add(FLOOR, times["whole"], "fork, exec and end of /bin/true on the host")
+        self.add_used(FLOOR, times)
 
     def sample_mounted(self):
         for name, image in (("", "pytorch"), (".3-layers", "base")):
@@ -73,12 +74,15 @@ class StartBenchmark:
             self.add(f"start.mounted{name}", times["entered"], f"task_init, image {image}, nothing mounted")
             self.phases = times["timing"]
             self.add(f"start.mounted{name}.whole", times["whole"], "user_init until /bin/true has ended")
+            if not name:
+                self.add_used("start.mounted", times)
 
     def sample_shared(self):
         with self.steps.hold(self.image["pytorch"]):
             times = self.steps.run("/bin/true", image=self.image["pytorch"])
         self.add("start.shared", times["entered"], "task_init, another step has the same layers mounted")
         self.add("start.shared.whole", times["whole"], "user_init until /bin/true has ended")
+        self.add_used("start.shared", times)
 
     def sample_peers(self):
         for name, command in list(self.peers.items()):
@@ -89,6 +93,8 @@ class StartBenchmark:
                 del self.peers[name]
             else:
                 self.add(f"start.peer.{name}", times["whole"], " ".join(str(word).removeprefix(f"{self.work}/") for word in command))
+                if name == "bwrap":
+                    self.add_used("start.peer.bwrap", times)
         if has("unsquashfs") and not self.quick:
             target = self.work / "unpacked"
             self.add("start.peer.unsquashfs", timed(lambda: call("unsquashfs", "-q", "-n", "-d", target, self.squashfs)),
@@ -123,6 +129,12 @@ class StartBenchmark:
                 times = self.steps.run_unshared("/bin/true", image=self.image[image])
                 self.add(f"start.{name}", times["entered"], f"task_init, image of {len(node.layers_of(self.image[image]))} layer(s), after drop_caches")
                 self.add(f"start.{name}.whole", times["whole"], "user_init until /bin/true has ended")
+
+    def add_used(self, name, times):
+        """What the processes of a start took: the same on a busy machine, or nearly."""
+        for what, unit, text in (("cpu", "ms", "processor time of all processes"), ("switches", "", "context switches"), ("faults", "", "page faults")):
+            reference = (None if name == FLOOR else ("fork-exec", f"{FLOOR}.{what}"))
+            self.report.samples(f"{name}.{what}", unit, text, of=reference).add(times[what])
 
     def add(self, name, value, what):
         self.report.samples(name, "ms", what, of=("fork-exec", FLOOR) if name != FLOOR else None).add(value)
