@@ -101,6 +101,7 @@ Result<void> decide_all(ContainerSpec& spec, const Decision& by, const TaskConte
   decide(spec, by.request, by.site, task.job);
   tell_image(task.asked.image, spec);
   tell_name(task.asked.name, spec);
+  tell_prompt(spec);
   SPC_TRY(by.hooks.apply(by.edits, spec, task.log));
   return enter_workdir(spec, by.request);
 }

@@ -1,6 +1,11 @@
 #include "launch/inside/start_record.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
+#include <cstring>
 
 #include "base/error.hpp"
 #include "base/format.hpp"
@@ -58,6 +63,16 @@ void tell_image(const std::string& image, ContainerSpec& spec) {
 void tell_name(const std::optional<ContainerName>& name, ContainerSpec& spec) {
   spec.environment.erase("SCONTAINER_CONTAINER_NAME");
   if (name && !name->step_key()) spec.environment["SCONTAINER_CONTAINER_NAME"] = {name->text, Origin::container};
+}
+
+void tell_prompt(ContainerSpec& spec) {
+  if (::isatty(STDIN_FILENO) == 0) return;
+  const auto name = spec.environment.find("SCONTAINER_CONTAINER_NAME");
+  const std::string short_name = spec.image.substr(0, spec.image.find('@'));
+  std::string where = name != spec.environment.end() ? name->second.value : short_name.substr(short_name.rfind('/') + 1);
+  std::replace_if(where.begin(), where.end(), [](unsigned char c) { return std::isalnum(c) == 0 && std::strchr("._:+-", c) == nullptr; }, '_');
+  spec.environment.try_emplace("debian_chroot", Variable{where, Origin::container});
+  spec.environment.try_emplace("PS1", Variable{where + ":\\w\\$ ", Origin::container});
 }
 
 std::string start_record(const std::string& image, const UserIdentity& user, const ContainerSpec& spec, const TaskMessage& ready,

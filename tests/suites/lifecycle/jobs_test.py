@@ -96,6 +96,20 @@ def a_terminal_has_name_size_and_job_control(cluster):
 
 
 @test
+def the_prompt_says_which_container_it_is_in(cluster):
+    for options, command, name in (([], ["bash", "--norc"], "base:1"), (["--container-name=mine"], ["bash", "--norc"], "mine"), ([], ["sh"], "base:1")):
+        with terminal(cluster, "srun", "--pty", "-w", "node01", IMAGE, *options, *command) as shell:
+            shell.await_text(rf"{name}:")
+            shell.type("echo in $debian_chroot; exit\n")
+            shell.await_text(rf"in {name}\r\n")
+    with terminal(cluster, "srun", "--pty", IMAGE, "--container-env=PS1", "bash", "--norc", env=["PS1=of the job>"]) as shell:
+        shell.await_text("of the job>")
+        shell.type("exit\n")
+    cluster.srun("-n1", "sh", "-c", "env | grep -c -e ^PS1= -e ^debian_chroot= || true").good("0")
+    cluster.run("srun", "-w", "node01", "--container-name=mine:remove", "true").good()
+
+
+@test
 def the_shell_of_salloc_is_in_the_container(cluster):
     """With use_interactive_step; salloc itself reads that."""
     conf = os.path.join(cluster.etc, "slurm/interactive.conf")
