@@ -272,8 +272,9 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     const auto environment = SPC_TRY(adopt(given, spc_environment{}));
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     CallbackLog log(*rt);
-    const auto read = [&]() -> Result<Asked> {
-      auto request = SPC_TRY(parse_options(options, ReadAt::node));
+    const auto texts = SPC_TRY(adopt(options, spc_options{}));
+    const auto read = [&](ReadAt where) -> Result<Asked> {
+      auto request = SPC_TRY(parse_options(options, where));
       Asked asked{std::move(request), as_map(environment.variables)};
       asked.request.style = &rt->style;
       asked.request.overrides = rt->settings;
@@ -284,6 +285,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     std::function<void()> before;
     if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
     const auto entry = SPC_TRY(launch({.read = read,
+                                       .names_file = names_file(texts.given, texts.variables),
                                        .variables = environment.variables,
                                        .step = rt->channel,
                                        .agent_group = rt->agent.group(),

@@ -38,11 +38,17 @@ Result<ContainerSpec> read_spec(const AgentMessage& ready, const TaskNotes& note
   return spec;
 }
 
-/// On the host, without privilege: writes the site's settings, and what its hooks say for this task, into `answer`.
+/// On the host, without privilege: writes the site's settings, what its hooks say for this task, and the variables of the user's
+/// file into `answer`.
 Result<void> answer_for_host(const AgentMessage& ready, int notes_file, const TaskCall& call, int answer) {
   SPC_TRY(give_up_privilege());
-  Asked asked = SPC_TRY(call.read());
+  Asked asked = SPC_TRY(call.read(ReadAt::node));
   auto notes = SPC_TRY(TaskNotes::read(notes_file));
+  notes.wishes = asked.request.environment;
+  if (!ready.asks_host) {
+    notes.edits = {};
+    return notes.write(answer);
+  }
   if (notes.step != TaskNotes::step_of(asked.job)) notes.site = SPC_TRY(own_site(asked));
   const auto spec = SPC_TRY(read_spec(ready, notes));
   auto context = context_of(asked, notes.site, ready, notes);
@@ -61,7 +67,7 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
   if (!ready.has_notes) return Error(ErrorKind::internal, "the container has no notes");
   UniqueFd notes_file = std::move(ready.descriptors[kFixed]);
   UniqueFd answer;
-  if (ready.asks_host) {
+  if (ready.asks_host || call.names_file) {
     answer = SPC_TRY(TaskNotes::make_file());
     const auto ask = [&] { return answer_for_host(ready, notes_file.get(), call, answer.get()); };
     SPC_TRY(run_apart(ask, "ask the host's hooks"));
@@ -69,10 +75,11 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
   const auto namespaces = SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed + ready.has_notes));
   SPC_TRY(enter_container(namespaces));
 
-  Asked asked = SPC_TRY(call.read());
+  Asked asked = SPC_TRY(call.read(ReadAt::container));
   auto notes = SPC_TRY(TaskNotes::read(notes_file.get()));
   TaskNotes of_host;
   if (answer) of_host = SPC_TRY(TaskNotes::read(answer.get()));
+  if (answer) asked.request.environment = std::move(of_host.wishes);
   SitePolicy site = answer ? std::move(of_host.site) : std::move(notes.site);
   *asked.request.style = message_style(site);
   SPC_TRY(notes.security.check(asked.request));

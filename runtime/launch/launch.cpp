@@ -54,7 +54,7 @@ Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint, En
 /// What a task says that can still see the user's files. The error may have a hint of its own, which then comes first.
 Result<TaskEntry> without_container(Error error, const TaskCall& call) {
   if (!give_up_privilege()) return error;
-  const auto asked = call.read();
+  const auto asked = call.read(ReadAt::container);
   if (!asked) return error;
   if (removes(asked->request) && error.what() == kRemoved) return TaskEntry{.explained = true, .environment = {}, .timing = {}};
   const std::string& image = asked->request.image;

@@ -8,6 +8,7 @@
 #include "base/result.hpp"
 #include "launch/request/launch_request.hpp"
 #include "launch/request/messages.hpp"
+#include "launch/request/options.hpp"
 #include "launch/spec/environment.hpp"
 #include "task/step_agent.hpp"
 
@@ -21,7 +22,8 @@ struct Asked {
 
 /// A task that wants to enter. Its texts are read by those who have no privilege: the leader, and the task once it is inside.
 struct TaskCall {
-  std::function<Result<Asked>()> read;
+  std::function<Result<Asked>(ReadAt)> read;
+  bool names_file = false;       ///< names_file(): a part of `read` is for the host
   const char* const* variables;  ///< the job's environment, as it is
   const StepChannel& step;
   pid_t agent_group;          ///< which slurmstepd waits for at the end of the step (StepAgent::group)

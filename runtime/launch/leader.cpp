@@ -189,7 +189,8 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
                   .writable = spec.writable,
                   .site = terms.site,
                   .edits = {},
-                  .security = std::move(container.security)};
+                  .security = std::move(container.security),
+                  .wishes = {}};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
   SPC_TRY(notes.write(notes_));
   container.root.not_ours = [this](const std::string& paths) { task_.log.write(LogLevel::warning, not_ours(paths)); };

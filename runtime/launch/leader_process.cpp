@@ -55,7 +55,7 @@ class FirstLog final : public Log {
 
 Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent) {
   SPC_TRY(keep_only_chroot());
-  const Asked asked = SPC_TRY(call.read());
+  const Asked asked = SPC_TRY(call.read(ReadAt::node));
   FirstLog log(call.log, parent == ChildOf::us);
   const auto tell = [&] { log.tell(); };
   const TaskContext task{asked.request, asked.job, call.step, log};

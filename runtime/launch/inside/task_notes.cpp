@@ -16,8 +16,7 @@ namespace {
 constexpr std::size_t kMostTaskNotes = 16 << 20;
 
 /// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, image, from, writable, site
-/// (KEY=VALUE), and what TaskEdits and
-/// TaskSecurity know.
+/// (KEY=VALUE), keep (NAME), value (NAME=VALUE), and what TaskEdits and TaskSecurity know.
 struct Parts {
   std::string notes;
   std::string behind;
@@ -56,6 +55,8 @@ Result<void> TaskNotes::write(int file) const {
   add_record(records, "from", std::to_string(static_cast<int>(from)));
   add_record(records, "writable", writable ? "1" : "0");
   for (const auto& [key, value] : site.records()) add_record(records, "site", key + "=" + value);
+  for (const auto& name : wishes.keep) add_record(records, "keep", name);
+  for (const auto& [name, value] : wishes.values) add_record(records, "value", name + "=" + value);
   records += edits.serialize();
   records += security.serialize();
   const std::uint64_t length = records.size();
@@ -74,7 +75,11 @@ Result<TaskNotes> TaskNotes::read(int file) {
     if (key == "image") notes.image = value;
     if (key == "from") std::from_chars(value.data(), value.data() + value.size(), from);
     if (key == "writable") notes.writable = value == "1";
+    if (key == "keep") notes.wishes.keep.emplace_back(value);
     const auto equals = value.find('=');
+    if (key == "value" && equals != std::string_view::npos) {
+      notes.wishes.values[std::string(value.substr(0, equals))] = value.substr(equals + 1);
+    }
     if (key == "site" && equals != std::string_view::npos) notes.site.set(value.substr(0, equals), value.substr(equals + 1));
   }
   notes.from = static_cast<ContainerSpec::From>(from);

@@ -10,6 +10,7 @@
 #include "launch/inside/task_edits.hpp"
 #include "launch/inside/task_security.hpp"
 #include "launch/policy/site_policy.hpp"
+#include "launch/request/environment_wishes.hpp"
 #include "launch/spec/container_spec.hpp"
 
 namespace spc {
@@ -24,6 +25,7 @@ struct TaskNotes {
   SitePolicy site;  ///< of that step, including enroot's files
   TaskEdits edits;  ///< of the hooks
   TaskSecurity security;
+  EnvironmentWishes wishes;  ///< of one task, which has asked the host
 
   /// JOB.STEP from this environment.
   static std::string step_of(const std::map<std::string, std::string>& job_environment);

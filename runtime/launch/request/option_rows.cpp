@@ -64,9 +64,9 @@ Result<void> add_env_line(EnvironmentWishes& wishes, const EnvironmentWishes& as
   return {};
 }
 
-/// Opened by the user, on the node alone: the machine of a submission may not have the file.
+/// Opened by the user, on the node alone: the machine of a submission may not have the file, and the container has others.
 Result<void> add_env_file(LaunchRequest& request, Text path, ReadAt where) {
-  if (where == ReadAt::submission) return {};
+  if (where != ReadAt::node) return {};
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file) {
     return Error::from_errno(errno, "open " + in_quotes(path))

@@ -11,8 +11,8 @@
 
 namespace spc {
 
-/// Where options are read: at submission nothing on the node is checked.
-enum class ReadAt { submission, node };
+/// Where options are read: at submission nothing on the node is checked, in a container no file of the host's is there.
+enum class ReadAt { submission, node, container };
 
 /// One option of a container. srun, sbatch, salloc and `scontainer run` register it, the task reads
 /// it, and a site disables it, all from this row.
@@ -44,6 +44,10 @@ struct ContainerOption {
 std::span<const ContainerOption> container_options();
 /// nullptr: unknown option
 const ContainerOption* find_option(std::string_view name);
+
+/// Whether an option NAME=VALUE or a variable names a file that is read on the node (--container-env-file). For a task that still has
+/// its privilege: nothing else is looked at.
+bool names_file(const char* const* options, const char* const* variables);
 
 /// The options, by name, that a site can disable with `features_off`.
 std::vector<std::string_view> feature_names();

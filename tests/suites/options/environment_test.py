@@ -1,4 +1,6 @@
 """The environment of a task, and who the user is inside."""
+import os
+
 from images import Image
 from harness import equal, expect, test
 
@@ -48,6 +50,28 @@ def container_env_sets_variables(cluster):
     done = cluster.bash("echo $GREETER $LIST $ESCAPED $HOME", option, "--container-env=GREETER", env=["GREETER=job"])
     done.good("mine 1,2 1,2 /elsewhere")
     equal(variable(cluster, "GREETER", env=["SCONTAINER_ENV=GREETER=twin"]), "twin", "GREETER of the twin")
+
+
+@test
+def a_file_of_variables_is_read_on_the_host(cluster):
+    """By each task, wherever its container is: the file is not in there."""
+    with open(os.path.join(cluster.shared, "some.env"), "w") as file:
+        file.write("# a comment\nFROM_FILE=two  words \nGREETER\nBOTH=of the file\nPATH=/bin:/usr/bin\n")
+    show = ("sh", "-c", 'echo "$FROM_FILE|$GREETER|$BOTH"')
+    said, how = "two  words |job|of the option", {"env": ["GREETER=job"]}
+    file = ("-w", "node01", "--container-env-file=/home/shared/some.env", "--container-env=BOTH=of the option")
+    for options in ((), ("--container-remap-root",), ("--container-private",), ("--container-unshare=pid",)):
+        cluster.srun(*file, "-n2", *options, *show, **how).good(f"{said}\n{said}")
+    cluster.srun("--chdir=/home/shared", "--container-env-file=some.env", *show, **how).good("two  words |job|of the file")
+    cluster.run("srun", f"--container-image={cluster.name_of('base')}", *show, env=["SCONTAINER_ENV_FILE=/home/shared/some.env", "GREETER=job"]).good("two  words |job|of the file")
+    running = cluster.start_srun("-w", "node01", "--container-name=with-file", "sh", "-c", "echo up; until test -e /end; do sleep 0.1; done")
+    running.await_text("up")
+    cluster.srun(*file, "--container-name=with-file", *show, **how).good(said)
+    cluster.srun("-w", "node01", "--container-name=with-file", "sh", "-c", "echo ${FROM_FILE-unset}; touch /end").good("unset")
+    running.end().good()
+    cluster.run("srun", "-w", "node01", "--container-name=with-file:remove", "true").good()
+    done = cluster.srun("--container-env-file=/home/shared/none.env", "true")
+    expect(done.rc == 1 and 'open "/home/shared/none.env": no such file' in done.err, "a missing file is not told of", done)
 
 
 @test

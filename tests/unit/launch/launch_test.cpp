@@ -32,7 +32,7 @@ Error heard_by_task(const Error& failure, const std::string& image) {
   request.style = &style;
   NoLog log;
   const char* const no_variables[] = {nullptr};
-  const TaskCall call{.read = [&]() -> Result<Asked> { return Asked{request, {}}; },
+  const TaskCall call{.read = [&](ReadAt) -> Result<Asked> { return Asked{request, {}}; },
                       .variables = no_variables,
                       .step = step,
                       .style = style,

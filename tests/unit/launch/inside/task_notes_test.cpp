@@ -21,6 +21,7 @@ TaskNotes some_notes() {
   edits.environment.defaults = {{"RANK", "0"}};
   edits.limits = {{"memlock", UINT64_MAX}, {"nofile", 4096}};
   edits.notes = {"why = not"};
+  notes.wishes = {.keep = {"A*"}, .values = {{"B", "c=d\ne"}, {"EMPTY", ""}}};
   notes.edits.off = {"10-aptfix"};
   notes.edits.of_hooks = {{"50-nccl", edits}, {"98-nvidia", {}}};
   return notes;
@@ -35,6 +36,8 @@ TEST_CASE("the first task's notes arrive as they were written") {
   const auto read = *TaskNotes::read(file.get());
   REQUIRE(read.step == "12.3");
   REQUIRE(read.site.records() == written.site.records());
+  REQUIRE(read.wishes.keep == written.wishes.keep);
+  REQUIRE(read.wishes.values == written.wishes.values);
   REQUIRE(read.edits.off == written.edits.off);
   REQUIRE(read.edits.of_hooks == written.edits.of_hooks);
   REQUIRE(read_behind_notes(file.get())->empty());
