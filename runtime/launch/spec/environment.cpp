@@ -19,6 +19,7 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     if (key == "cmd") settings.command.emplace_back(value);
     if (key == "user") settings.user = value;
     if (key == "manifest") settings.manifest = value;
+    if (key == "fact" && !value.ends_with('=')) settings.facts.emplace_back(value);
     if (key == "volume") settings.volumes.emplace_back(value);
     if (key == "port") settings.ports.emplace_back(value);
   }

@@ -28,6 +28,7 @@ struct ImageSettings {
   std::vector<std::string> command;  ///< Cmd: shown, never run, like the rest
   std::string user;
   std::string manifest;  ///< its digest; scontainer run adds it
+  std::vector<std::string> facts;  ///< NAME=VALUE, what its files were found to have; shown
   std::vector<std::string> volumes;
   std::vector<std::string> ports;
 

@@ -40,6 +40,16 @@ std::string namespaces_in_words(std::uint32_t bits) {
   return text + " (all others are the host's)";
 }
 
+/// `os Debian GNU/Linux 12 (bookworm); python 3.11`
+std::string facts_in_words(const std::vector<std::string>& facts) {
+  std::string text;
+  for (const std::string& fact : facts) {
+    const std::size_t equals = std::min(fact.find('='), fact.size());
+    text += (text.empty() ? "" : "; ") + printable(fact.substr(0, equals) + " " + fact.substr(std::min(equals + 1, fact.size())));
+  }
+  return text;
+}
+
 std::string file_system_of(const ContainerSpec& spec) {
   std::string text;
   switch (spec.from) {
@@ -97,6 +107,7 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
   page.line_unless_empty("env scripts", words(spec.settings.environment_scripts));
   page.line_unless_empty("entrypoint", entrypoint_line(spec));
   page.line_unless_empty("image's cmd", words(spec.settings.command));
+  page.line_unless_empty("found in it", facts_in_words(spec.settings.facts));
   page.line_unless_empty("volumes", words(spec.settings.volumes));
   page.line_unless_empty("ports", words(spec.settings.ports));
   for (const auto& [hook, origin] : spec.hook_origins)

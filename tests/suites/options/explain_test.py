@@ -48,6 +48,14 @@ def it_tells_the_image_and_what_the_image_says(cluster):
 
 
 @test
+def it_tells_what_the_images_files_have(cluster):
+    found = said(explain(cluster), "found in it")
+    equal(len(found), 1, "fact sheets")
+    expect(re.search(r"(^|; )os Debian GNU/Linux 12", found[0]) and re.search(r"; libc glibc 2\.36(;|$)", found[0]), f"not what is in it: {found}")
+    expect("cuda" not in found[0], f"what is not in it: {found}")
+
+
+@test
 def it_tells_mounts_and_who_asked_for_them(cluster):
     done = explain(cluster, "--container-mounts=/home/shared:/shown:ro", "--container-mount-home")
     mounts = said(done, "mount")
