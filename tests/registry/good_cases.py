@@ -1,5 +1,6 @@
 """What works, and what heals by itself."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from email.utils import formatdate
 import agent
 import oci
 from server import Server
-from scene import Skipped, big_image, config, elsewhere, new_store, of_a_job, once, pull, registry, small, succeeds
+from scene import Skipped, big_image, config, elsewhere, new_store, noise, of_a_job, once, pull, registry, small, succeeds
 
 # --- what works ---
 
@@ -292,6 +293,41 @@ def test_an_import_and_what_it_starts_use_the_processors_of_the_setting():
     result.store = store
     succeeds(result, small)
     assert started and seen == {str(first)}, (started, seen)
+
+
+def memory_of(pid):
+    """Its anonymous memory in bytes, and that of what it has started."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+        pids = [str(pid), *children.read().split()]
+    total = 0
+    for one in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{one}/status", encoding="ascii") as status:
+            total += sum(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
+    return total
+
+
+def test_an_import_with_little_memory_converts_fewer_layers_at_a_time():
+    image = oci.Image([oci.Layer({f"data{i}": noise.randbytes(3 << 20)}) for i in range(5)])
+    for memory, most in (("64M", 1), ("96M", 2), ("160M", 4)):
+        at_once, underway, used = [], set(), []
+
+        def look(handler, kind, name):
+            if kind != "blobs" or name not in {layer.digest for layer in image.layers}:
+                return False
+            underway.add(name)
+            time.sleep(0.4)  # so that all come that are to come
+            at_once.append(len(underway))
+            used.append(memory_of(run.process.pid))
+            underway.discard(name)
+            return False
+        registry.repository(f"memory{most}", image, look)
+        store = new_store()
+        run = agent.Import(store, f"{registry.name}/memory{most}:1", config=config(f'import_memory = "{memory}"\nmax_parallel_layers = 4'))
+        result = run.wait()
+        result.store = store
+        succeeds(result, image)
+        assert max(at_once) == most, (memory, at_once)
+        assert max(used) < int(memory[:-1]) << 20, (memory, used)
 
 
 def test_a_slow_blob_is_not_a_stall():

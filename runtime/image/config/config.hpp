@@ -181,6 +181,7 @@ struct Config {
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
   std::uint32_t import_cpus{};
+  std::uint64_t import_memory{};
   std::string layer_compression;  ///< of layers that are still to be converted
   std::string layer_format;
   std::uint64_t max_image_bytes{};
@@ -245,6 +246,10 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
     {"import_cpus", "number", "0",
      "processors that an image's import may use on a node; 0: those of the job",
      &Config::import_cpus, nullptr, nullptr, nullptr, 1024},
+    {"import_memory", "size", "0",
+     "memory that an import should do with: bytes with K, M, G, T; fewer layers are converted in parallel where it is little; 0: that of the job",
+     &Config::import_memory, key::is_byte_size,
+     "expected a number of bytes with K, M, G or T behind it"},
     {"layer_compression", "auto, lz4, zstd, none", "auto",
      "how new layers are compressed: lz4 is read faster, zstd takes least room; auto: lz4 if the kernel reads it, else zstd",
      &Config::layer_compression},

@@ -87,9 +87,14 @@ const char* hint_for_room(const ImportRequest& request) {
                             : "what is in use stays: the administrator can make room there";
 }
 
+/// What an import takes without layers, and what each layer that is fetched and converted takes.
+constexpr std::uint64_t kImportMemory = 32 << 20, kLayerMemory = 32 << 20;
+
 std::size_t parallel_layers(const Config& config) {
-  if (config.max_parallel_layers > 0) return config.max_parallel_layers;
-  return std::min(usable_processors(), 4U);
+  const std::size_t most = config.max_parallel_layers > 0 ? config.max_parallel_layers : std::min(usable_processors(), 4U);
+  if (config.import_memory == 0) return most;
+  const std::uint64_t fit = (std::max(config.import_memory, kImportMemory) - kImportMemory) / kLayerMemory;
+  return std::clamp<std::uint64_t>(fit, 1, most);
 }
 
 /// What every way to an image needs.

@@ -7,6 +7,7 @@ from cluster import NODES, kill_all
 from command import await_true
 from images import with_probe
 import site_files
+from attacks_test import place_of
 from harness import equal, expect, test
 
 ON = ("-w", "node01")
@@ -42,6 +43,29 @@ def running_step(cluster, title, *options):
 
 def cancel(cluster, title):
     cluster.run("scancel", "-n", title).good()
+
+
+def limit_of_its_memory(pid):
+    """The narrowest limit of the cgroups that the process is in, in bytes."""
+    place, limits = place_of(pid, "memory"), []
+    while place != "/sys/fs/cgroup/memory":
+        with open(f"{place}/memory.limit_in_bytes") as file:
+            limits.append(int(file.read()))
+        place = os.path.dirname(place)
+    return min(limits)
+
+
+@test
+def a_pull_takes_its_memory_from_the_jobs(cluster):
+    """So an import needs no limit of its own to harm no other job, and sites with a tight one for jobs set import_memory."""
+    with site_files.rules(cluster, 'import_memory = "64M"\n'):
+        pull = Pull(cluster, "memory", "--mem=300M")
+        helpers = {name: cluster.processes("node01", name) for name in ("import", "layer-writer")}
+        for name, pids in helpers.items():
+            expect(pids, f"no {name} runs, the test is void")
+            equal([limit_of_its_memory(pid) for pid in pids], [300 << 20] * len(pids), f"limits of {name}")
+        pull.go()
+        pull.step.end(20).good()
 
 
 # --- the pull --------------------------------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ pull = "missing"
 public_ttl = 5
 tag_ttl = 6
 max_parallel_layers = 7
+import_memory = "200M"
 max_image_bytes = 8
 stall_timeout = 9
 https_proxy = "http://proxy:3128"
@@ -85,6 +86,7 @@ require_digest = true
   CHECK(config.public_ttl == 5);
   CHECK(config.tag_ttl == 6);
   CHECK(config.max_parallel_layers == 7);
+  CHECK(config.import_memory == 200ULL << 20U);
   CHECK(config.max_image_bytes == 8);
   CHECK(config.stall_timeout == 9);
   CHECK(config.https_proxy == "http://proxy:3128");
