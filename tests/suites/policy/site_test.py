@@ -5,6 +5,7 @@ import os
 import site_files
 from command import await_true
 from container_test import WORKS
+from images import with_probe
 from harness import Failed, equal, expect, test
 from tags_test import Asked, publish, shown
 
@@ -83,6 +84,51 @@ def linuxproc_tracking_goes_with_containers(cluster):
         cluster.run("scancel", "-n", "linuxproc").good()
         running.end(15)
         cluster.must_be_quiet(within=8)
+
+
+STORE, THERE = "/var/lib/spank-container", "/run/nvme/containers"
+ELSEWHERE = {
+    # /var/lib of a node cannot be changed: another one has the same in it, but for the store.
+    "link": (f"mkdir /run/lib; for one in $(ls /var/lib); do test -d /var/lib/$one || continue; mkdir /run/lib/$one; mount --rbind /var/lib/$one /run/lib/$one; done; "
+             f"umount -l /run/lib/spank-container; rmdir /run/lib/spank-container; ln -s {THERE} /run/lib/spank-container; mount --rbind /run/lib /var/lib",
+             "umount -l /var/lib; for one in $(ls /run/lib); do ! mountpoint -q /run/lib/$one || umount -l /run/lib/$one; done; rm -r --one-file-system /run/lib"),
+    "mount": (f"mount --bind {THERE} {STORE}", f"umount {STORE}"),
+}
+
+
+@contextlib.contextmanager
+def store_elsewhere(cluster, way):
+    """On another file system of node01, as spank-container-operation(7) says."""
+    there, back = ELSEWHERE[way]
+    cluster.await_idle()
+    cluster.root("node01", "bash", "-euc", f"mkdir /run/nvme; mount -t tmpfs -o mode=755 nvme /run/nvme; mkdir -m 755 {THERE}; {there}").good()
+    try:
+        cluster.program("restart", "node01").good()
+        cluster.await_idle()
+        yield cluster.inside("node01", THERE)
+    finally:
+        cluster.await_idle()
+        done = cluster.root("node01", "bash", "-euc", f"{back}; umount /run/nvme; rmdir /run/nvme")
+        cluster.program("restart", "node01").good()
+        cluster.await_idle()
+    done.good()  # nothing of it was in use any more
+
+
+@test
+def the_store_lies_behind_a_link_or_a_mount(cluster):
+    name, _ = cluster.faulty.publish(with_probe("elsewhere", [("data", b"elsewhere\n")]))
+    for way in ELSEWHERE:
+        with store_elsewhere(cluster, way) as there:
+            one = f"srun --container-image={name} /probe /data"
+            expect("elsewhere" in cluster.run("salloc", "-Q", "-w", "node01", "sh", "-c", f"{one} && {one}").good(), "the image does not run")
+            equal(len(os.listdir(f"{there}/layers/sha256")), 1, f"layers there with a {way}")
+            base = f"--container-image={cluster.name_of('base')}"
+            cluster.run("srun", "-w", "node01", base, "--container-name=elsewhere", "touch", "/kept").good()
+            cluster.run("srun", "-w", "node01", "--container-name=elsewhere", "test", "-e", "/kept").good()
+            expect(os.listdir(f"{there}/containers/2001"), f"the container with a name is not there, with a {way}")
+            cluster.run("srun", "-w", "node01", "--container-name=elsewhere:remove", "true").good()
+            done = cluster.root("node01", "scontainer", "doctor", "--node")
+            expect(done.rc == 0 and (way == "mount" or f"in {THERE}" in done.out), "what doctor says of it", done)
 
 
 @test
