@@ -81,6 +81,16 @@ def an_image_is_made_on_top_of_another(cluster):
 
 
 @test
+def pip_installs_into_an_image_that_is_saved(cluster):
+    """Without --user, and only what was changed: a layer of the image."""
+    with recipes(cluster, "extend.sbatch") as (here, there):
+        install = "pip install --no-index --find-links /packages --break-system-packages salute"
+        output = submit(cluster, there, "extend.sbatch", IMAGE=python_image(cluster), INSTALL=install, PROGRAM="salute", FORMAT="oci-layer:", SAVED="with.tar")
+        equal(output.splitlines()[-1], "hello", "what the package says")
+        expect(os.path.getsize(f"{here}/with.tar") < 1 << 20, "the file has more than what was changed")
+
+
+@test
 def a_private_image_is_used_after_a_login(cluster):
     with recipes(cluster, "private.sbatch") as (_, there), in_home(cluster, ".docker/config.json", DOCKER):
         output = submit(cluster, there, "private.sbatch", IMAGE=PRIVATE, PROGRAM="echo inside")
