@@ -188,6 +188,18 @@ task_prolog_runs_on_the_host() {
         same outside "$(contained -w node01 sh -c 'echo $PROLOG')"
 }
 
+# Open MPI 4.1 with the PMIx 4 of the image, whatever PMIx this Slurm has: the recipe of the cookbook as it is.
+open_mpi_of_another_pmix_runs() {
+    local layout output recipes=$top/packaging/examples/cookbook
+    layout=$("$top/tests/images/build" mpi | tail -n 1) && cluster push "$layout" suites/mpi:1 &&
+        mpicc.openmpi -O2 -o "$scratch/pingpong" "$recipes/pingpong.c" || return
+    alice sh -c 'cat >pingpong; chmod 755 pingpong' <"$scratch/pingpong"
+    alice sh -c 'cat >mpi-hybrid.sbatch' <"$recipes/mpi-hybrid.sbatch"
+    alice env IMAGE=registry:5000/suites/mpi:1 sbatch --wait mpi-hybrid.sbatch || true
+    output=$(alice sh -c 'cat mpi-hybrid-*.out')
+    grep -qE '^ +2097152 +[0-9.]+ +[0-9.]+$' <<<"$output" || { echo "no table of bandwidths: $output"; return 1; }
+}
+
 # run_checks VERSION SITE
 run_checks() {
     start_silent_registry
@@ -211,5 +223,6 @@ run_checks() {
         check own_tmp_is_still_private own_tmp_is_still_private
     fi
     check leaves_nothing leaves_nothing
+    [[ $1 != 2[24].* ]] || check open_mpi_of_another_pmix_runs open_mpi_of_another_pmix_runs
     check task_prolog_runs_on_the_host task_prolog_runs_on_the_host
 }

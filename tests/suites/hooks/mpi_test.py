@@ -215,6 +215,39 @@ def a_fake_mvapich2_that_is_linked_with_libpmi2_is_given_the_nodes(cluster):
     must_be_quiet(done)
 
 
+# Intel MPI loads the library that the variable names (Intel MPI Library Developer Reference, I_MPI_PMI_LIBRARY).
+FAKE_INTEL_MPI = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+  int spawned, size = -1, rank = -1, application;
+  const char *name = getenv("I_MPI_PMI_LIBRARY");
+  void *library = name == NULL ? NULL : dlopen(name, RTLD_NOW);
+  if (library == NULL) return fprintf(stderr, "fake: no PMI library: %s\n", name == NULL ? "I_MPI_PMI_LIBRARY is not set" : dlerror()), 3;
+  int (*init)(int *, int *, int *, int *) = dlsym(library, "PMI2_Init");
+  if (init(&spawned, &size, &rank, &application) != 0) return 4;
+  printf("rank %d of %d\n", rank, size);
+  return ((int (*)(void))dlsym(library, "PMI2_Finalize"))();
+}
+"""
+
+
+@test
+def a_fake_intel_mpi_finds_slurm_by_the_nodes_library(cluster):
+    directory = os.path.join(cluster.shared, "mpi")
+    os.makedirs(directory, exist_ok=True)
+    subprocess.run(["cc", "-x", "c", "-", "-o", f"{directory}/fake-intel"], input=FAKE_INTEL_MPI, text=True, check=True)
+    image = Image("suites/fake-intel", [[("opt/intel/mpi/lib/release/libmpi.so.12", b"fake")]], {"Env": ["I_MPI_ROOT=/opt/intel/mpi", "PATH=/usr/bin:/bin"]},
+                  below=cluster.base_layout)
+    with rules(cluster, 'hooks_off = ["50-slurm-pmi"]\n'):
+        done = cluster.srun("--mpi=pmi2", PROGRAMS, "/mpi/fake-intel", image=image)
+        expect(done.rc == 3 and "I_MPI_PMI_LIBRARY is not set" in done.err, "it starts without", done)
+    done = cluster.srun("--mpi=pmi2", "-N2", "-n4", PROGRAMS, "/mpi/fake-intel", image=image, env=["I_MPI_PMI_LIBRARY=/usr/lib64/of-the-login-node.so"])
+    equal(sorted(done.good().splitlines()), [f"rank {rank} of 4" for rank in range(4)], "ranks", done)
+    must_be_quiet(done)
+
+
 HYBRID = ("scontainer", "run", "-q", "--mounts=/home/shared/mpi:/mpi:ro")
 
 
