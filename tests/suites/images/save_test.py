@@ -95,6 +95,16 @@ def an_oci_archive_can_be_imported_again(cluster):
 
 
 @test
+def a_sif_for_apptainer_starts_again(cluster):
+    here, there = place(cluster, "save.sif")
+    saved(cluster.bash(CHANGES, *ON, f"--container-save={there}", image=below(cluster), timeout=60), there)
+    with open(here, "rb") as file:
+        equal(file.read(42)[-10:], b"SIF_MAGIC\0", "what the file begins with")
+    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "").replace('test "$PWD" = "/data/work dir"; ', "")  # Apptainer has neither
+    cluster.bash("chmod 600 /data/shut; " + checks.replace("0\\n0", "600\\n0"), *ON, image=there, timeout=60).good(CONTENT)
+
+
+@test
 def a_file_is_replaced_at_once_and_its_reader_keeps_the_old_one(cluster):
     here, there = place(cluster, "replaced.sqsh")
     with open(here, "w") as file:

@@ -41,3 +41,7 @@ def a_healthy_node_is_silent_and_counts_its_starts(cluster):
     done = cluster.run("srun", "-w", "node01", "-n2", "--container-image=registry:5000/suites/nothing:1", "true")
     expect(done.rc != 0, "an image that does not exist was started", done)
     equal(risen(again, counters(cluster)), {'failures_total{kind="not_found"}': 1}, "counters of a failure")
+    told = [json.loads(line) for line in cluster.root("node01", "scontainer", "audit", LOG).good().splitlines()][-4:]
+    equal([(one["event"], one["image"]) for one in told],
+          [("pull", NAME), ("start", NAME), ("start", NAME), ("failed", "registry:5000/suites/nothing:1")], "the log as JSON")
+    equal([(one["user"], one["pulled"], one["digest"] == told[0]["digest"]) for one in told[1:3]], [("alice", True, True), ("alice", False, True)], "starts in it")

@@ -1,4 +1,4 @@
-"""The commands of packaging/migration, as somebody who comes from Apptainer or pyxis would type them."""
+"""The commands of packaging/migration, as somebody who comes from another system would type them."""
 import os
 
 from harness import equal, expect, test
@@ -45,3 +45,40 @@ def an_image_is_changed_as_root_and_saved_instead_of_built(cluster):
 @test
 def enroots_words_for_registry_and_mounts(cluster):
     cluster.run("srun", "--container-image=docker://registry:5000#suites/base:1", "--container-mounts=/etc/hosts:/h:ro+bind", "cat", "/workspace/replaced").good("upper")
+
+
+@test
+def shifters_script_on_the_host_volumes_and_read_only_root(cluster):
+    script = ("#!/bin/sh\n#SBATCH --container-image=" + BASE + "\n#SBATCH --container-batch=steps\n"
+              "test ! -e /workspace/replaced && echo host; touch /tmp/of-the-node\n"
+              "srun --container-readonly --container-mounts=/tmp,/home/shared:/data sh -c 'cat /workspace/replaced; ls /tmp/of-the-node; ls -d /data; touch /x 2>/dev/null || echo read-only'\n"
+              "rm /tmp/of-the-node\n")
+    cluster.batch(script, "-w", "node01").good("host\nupper\n/tmp/of-the-node\n/data\nread-only")
+
+
+@test
+def saruss_mounts_and_variables(cluster):
+    os.makedirs(os.path.join(cluster.shared, "sarus"), exist_ok=True)
+    done = cluster.run("srun", "--container-image=" + BASE, "--container-mounts=/home/shared/sarus:/b:ro", "--container-env=A=1", "--container-workdir=/b",
+                       "sh", "-c", "echo $A; pwd; touch x 2>/dev/null || echo read-only")
+    done.good("1\n/b\nread-only")
+
+
+@test
+def cscss_environment_file_as_variables_of_a_script(cluster):
+    """What its keys say is set once, for all steps of a script that stays outside."""
+    with open(os.path.join(cluster.shared, "cscs.env"), "w") as file:
+        file.write("A=of the file\n")
+    script = ("#!/bin/sh\nexport SCONTAINER_IMAGE=" + BASE.replace("/", "#", 1) + " SCONTAINER_MOUNTS=/home/shared:/b SCONTAINER_WORKDIR=/b\n"
+              "export SCONTAINER_READONLY=1 SCONTAINER_ENTRYPOINT=0 SCONTAINER_ENV_FILE=/home/shared/cscs.env\n"
+              "for step in 1 2; do srun sh -c 'echo $A; pwd; cat /workspace/replaced; touch /x 2>/dev/null || echo read-only'; done\n")
+    cluster.batch(script, "-w", "node01").good("\n".join(2 * ["of the file", "/b", "upper", "read-only"]))
+
+
+@test
+def podman_hpcs_shared_run_is_one_container_with_the_nodes_network(cluster):
+    show = "echo $(readlink /proc/self/ns/mnt /proc/self/ns/net; id -u)"
+    lines = cluster.run("srun", "-w", "node01", "-n2", "--container-image=" + BASE, "--container-mounts=/home/shared:/b", "sh", "-c", show).good().splitlines()
+    outside = cluster.run("srun", "-w", "node01", "readlink", "/proc/self/ns/net").good().strip()
+    expect(len(lines) == 2 and lines[0] == lines[1] and lines[0].endswith(f" {outside} 2001"), f"two containers, or another network: {lines}")
+    cluster.run("srun", "-w", "node01", "--container-image=" + BASE, "--container-remap-root", "id", "-u").good("0")
