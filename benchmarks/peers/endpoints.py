@@ -54,15 +54,30 @@ def run(*command):
 def make_network(nodes):
     run("mount", "-t", "tmpfs", "-o", "size=8g,mode=755", "tmpfs", "/run")
     tempfile.tempdir = "/run"
-    lines = ["link set lo up", "link add br0 type bridge", f"addr add {HEAD}/16 dev br0", "link set br0 up"]
+    lines = ["link set lo up", f"link add br0 address {hardware(-1)} type bridge", f"addr add {HEAD}/16 dev br0", "link set br0 up"]
     for node in range(nodes):
         run("ip", "netns", "add", f"n{node}")
-        lines += [f"link add v{node} type veth peer name eth0 netns n{node}", f"link set v{node} master br0 up"]
-    batch("ip", lines)
+        lines += [f"link add v{node} type veth peer name eth0 address {hardware(node)} netns n{node}", f"link set v{node} master br0 up"]
+    batch("ip", lines + neighbours(range(nodes), "br0"))
     for node in range(nodes):
-        batch("ip", ["link set lo up", f"addr add 10.77.{1 + node // 250}.{1 + node % 250}/16 dev eth0", "link set eth0 up"], "-n", f"n{node}")
+        others = [other for other in range(-1, nodes) if other != node]
+        batch("ip", ["link set lo up", f"addr add {address(node)}/16 dev eth0", "link set eth0 up", *neighbours(others, "eth0")], "-n", f"n{node}")
         run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", "root", *SHAPE.split())
         run("tc", "qdisc", "add", "dev", f"v{node}", "root", *SHAPE.split())
+
+
+def address(node):
+    return HEAD if node < 0 else f"10.77.{1 + node // 250}.{1 + node % 250}"
+
+
+def hardware(node):
+    return f"02:00:00:00:{(node + 1) >> 8:02x}:{(node + 1) & 255:02x}"
+
+
+def neighbours(nodes, device):
+    """All network namespaces of a machine share one table of neighbours, for 1,024 by default: who finds it full cannot connect. Those that
+    are entered for good do not count."""
+    return [f"neigh add {address(node)} lladdr {hardware(node)} dev {device} nud permanent" for node in nodes]
 
 
 def batch(program, lines, *options):

@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSilence{250}, kDoubt{200}, kAnswer{500};
 constexpr int kMostMisses = 3;
 constexpr std::size_t kPiece = std::size_t{256} << 10;
+constexpr int kMostReturns = 3;
 constexpr int kPiecesATurn = 32;  // then the other layers get theirs
 // One that lives but has no byte of anything: its own source is slow, or its user has a registry that is so on purpose.
 constexpr std::chrono::seconds kPatience{60};
@@ -55,9 +56,27 @@ void PeerStream::go_on() {
 
 void PeerStream::go_elsewhere() {
   peers_.note_no_source();
+  came_back_ = peers_.came_back();
   skip_ = blob_.otherwise_at_begin ? came_ : 0;
   other_ = blob_.otherwise(*this, came_);
   other_->start();
+}
+
+/// From the registry, or a mirror, to a node that answers again, at the byte where it is. What comes from the shared store it would have
+/// put there as well, so that goes on.
+bool PeerStream::go_back() {
+  if (blob_.otherwise_at_begin || is_paused_ || returns_ == kMostReturns || other_->finished()) return false;
+  peers_.look_again();
+  if (came_back_ == peers_.came_back()) return false;
+  came_back_ = peers_.came_back();
+  for (const std::uint32_t source : std::exchange(useless_, {})) tried_.erase(source);
+  Peers::Source* const next = peers_.next(tried_);
+  if (next == nullptr) return false;
+  ++returns_;
+  other_.reset();
+  is_second_try_ = false;
+  fetch_from(*next);
+  return true;
 }
 
 void PeerStream::fetch_from(Peers::Source& source) {
@@ -136,7 +155,7 @@ void PeerStream::watch(std::vector<pollfd>& descriptors) const {
 void PeerStream::advance() {
   if (slot_ && !peers_.is_serving()) without_spool();
   feed();
-  if (other_) return other_->advance();
+  if (other_ && !go_back()) return other_->advance();
   if (is_done_ || !fetch_) return;
   fetch_->advance();
   if (fetch_->finished()) {

@@ -27,7 +27,7 @@ struct PeerBlob {
 };
 
 /// A blob from other nodes of the step, while they fetch it themselves. A node that breaks off, or says nothing any more, is left, and
-/// the next one goes on at that byte; if there is none, shared store, mirrors and registry do. Keeps what comes for those who take
+/// the next one goes on at that byte; if there is none, shared store, mirrors and registry do, until one answers again. Keeps what comes for those who take
 /// this node for theirs, and for a converter that is slower than they are.
 class PeerStream final : public BlobStream, private FetchSink {
  public:
@@ -53,6 +53,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   void fetch_from(Peers::Source& source);
   void go_on();
   void go_elsewhere();
+  bool go_back();
   HttpHandler::Take pass(std::span<const std::byte> bytes);
   void feed();
   void without_spool();
@@ -91,6 +92,8 @@ class PeerStream final : public BlobStream, private FetchSink {
   int misses_ = 0;
 
   std::unique_ptr<BlobStream> other_;
+  unsigned came_back_ = 0;  // nodes, when that began
+  int returns_ = 0;
 };
 
 }  // namespace spc

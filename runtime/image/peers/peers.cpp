@@ -14,6 +14,7 @@ namespace {
 constexpr int kMostQuestions = 3;  // for more
 constexpr int kMostWrong = 2;
 constexpr std::chrono::milliseconds kPaceLook{250}, kPaceStale{1000}, kReachable{1800};
+constexpr std::chrono::milliseconds kFirstLook{1000}, kLongestLook{4000};  // at nodes that were left
 constexpr std::size_t kMostAtOnce = 4;
 
 std::string hex_of(const PeerKey& key) {
@@ -38,13 +39,14 @@ Peers::Peers(PeersContext context) : context_(std::move(context)), networks_(Nod
   for (const std::string& text : context_.config.networks) wanted_.push_back(Network::parse(text));
 }
 
-/// Who has the same digest lacks the same bytes: an index stands for other ones on another platform.
-void Peers::meet(const Digest& top) {
+/// Who has the same digest lacks the same bytes: an index stands for other ones on another platform. Who has the bytes is of no use to
+/// those that lack them, so those who lack rights meet by themselves.
+void Peers::meet(const Digest& top, Lack lack) {
   if (std::exchange(has_met_, true)) return;
   const auto own = networks_.in(wanted_);
   auto listener = Listener::open(PortRange::parse(context_.config.ports).value_or(PortRange()));
   if (own.empty() || !listener) return;
-  order_ = Sha256::of(top.str() + " " + context_.platform.str());
+  order_ = Sha256::of(top.str() + " " + (lack == Lack::bytes ? context_.platform.str() : "who may have it"));
   MeetingRecord join{.kind = MeetingKind::join, .image = order_};
   join.addresses[0] = {.ip = own.front().address, .port = listener->port};
   join.addresses[1].port = listener->port;  // where srun sees this node
@@ -142,8 +144,10 @@ Peers::Source* Peers::next(const std::set<std::uint32_t>& tried) {
   return slow;
 }
 
-bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
-  if (is_alone_ || are_unreachable() || asked_for_more_ == kMostQuestions) return false;
+bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) { return !are_unreachable() && ask_srun_for_others(useless); }
+
+bool Peers::ask_srun_for_others(const std::set<std::uint32_t>& useless) {
+  if (is_alone_ || asked_for_more_ == kMostQuestions) return false;
   ++asked_for_more_;
   MeetingRecord more{.kind = MeetingKind::more, .index = index_, .image = order_};
   for (const Source& source : sources_) {
@@ -227,6 +231,33 @@ void Peers::leave(Source& source, const Error& why) {
   ++unreachable_;
   context_.log.write(LogLevel::info, formatted("node {} of the step, {}: {}: going on elsewhere", source.index,
                                                in_quotes(source.session.registry), why.message()));
+}
+
+/// Each time after a longer pause. A node that has less than this one would only be waited for. Where srun has named nobody, since others
+/// had reached nobody, it is asked once more.
+void Peers::look_again() {
+  if (index_ == 0) return;
+  for (auto& [source, question] : again_) {
+    std::uint64_t there = 0;
+    if (question.answer() != AliveQuestion::Answer::alive || !(std::istringstream(question.said()) >> there) || there < here_) continue;
+    if (!std::exchange(source->is_dead, false)) continue;
+    ++came_back_;
+    unreachable_ = 0;
+    context_.log.write(LogLevel::info, formatted("node {} of the step, {}: answers again: going on there", source->index,
+                                                 in_quotes(source->session.registry)));
+  }
+  again_.remove_if([](const auto& one) { return one.second.answer() != AliveQuestion::Answer::none; });
+  const auto now = Clock::now();
+  if (look_pause_ == look_pause_.zero()) next_look_ = now + (look_pause_ = kFirstLook);
+  if (now < next_look_) return;
+  next_look_ = now + (look_pause_ = std::min(2 * look_pause_, kLongestLook));
+  again_.clear();
+  if (sources_.empty() && ask_srun_for_others({})) ++came_back_;
+  for (Source& source : sources_) {
+    if (source.is_dead && !source.is_barred && again_.size() < kMostAtOnce)
+      again_.emplace_back(std::piecewise_construct, std::tuple(&source),
+                          std::tie(context_.http, source.session.endpoints.front()));
+  }
 }
 
 void Peers::bar(const std::set<std::uint32_t>& sources, const Digest& blob) {

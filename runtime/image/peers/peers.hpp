@@ -46,14 +46,16 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Joins the nodes that lack the image that `top` names, a manifest or an index, for this platform; does so once.
-  void meet(const Digest& top);
+  enum class Lack { bytes, rights };
+  /// Joins the nodes that lack the image that `top` names, a manifest or an index, for this platform; or that have it, and may not use it
+  /// until the registry has said that it is still public. Does so once.
+  void meet(const Digest& top, Lack lack = Lack::bytes);
 
   /// Another node.
   struct Source {
     std::uint32_t index;
     RegistrySession session;
-    bool is_dead = false;    ///< does not answer, or has ended
+    bool is_dead = false;    ///< does not answer, or has ended: it may come back
     bool is_barred = false;  ///< has sent wrong bytes
     bool is_slow = false;    ///< against what can be had: the last that is asked
     std::chrono::steady_clock::time_point last_byte{};  ///< of any blob
@@ -70,8 +72,12 @@ class Peers {
   void note_here(std::uint64_t bytes);
   /// They come from elsewhere: who takes from this node sees what it gets as what can be had.
   void note_no_source() { leader_ = 0; }
-  /// It is not asked again for anything.
+  /// It is not asked for anything, until it answers look_again().
   void leave(Source& source, const Error& why);
+  /// Asks those that were left, now and then: a node may just have had too much to do. For those that take from elsewhere meanwhile.
+  void look_again();
+  /// How often one of them has answered, and had what this node has.
+  [[nodiscard]] unsigned came_back() const { return came_back_; }
   void bar(const std::set<std::uint32_t>& sources, const Digest& blob);
   /// So often that it has to come from the registry.
   [[nodiscard]] bool were_wrong_twice(const Digest& blob) const;
@@ -115,6 +121,7 @@ class Peers {
   void take_place(const MeetingRecord& place);
   void find_reachable();
   void look_for_faster(Source& source);
+  bool ask_srun_for_others(const std::set<std::uint32_t>& useless);
   void start_relay(Listener listener, const PeerKey& key);
   void tell(MeetingRecord record, MeetingKind kind);
   /// A firewall, perhaps: each node more would cost a time-out.
@@ -134,6 +141,10 @@ class Peers {
   static constexpr int kMostUnreachable = 3;
   bool has_helped_ = false;
   int unreachable_ = 0;
+  std::list<std::pair<Source*, AliveQuestion>> again_;
+  Clock::time_point next_look_{};
+  std::chrono::milliseconds look_pause_{};
+  unsigned came_back_ = 0;
   std::optional<Spool> spool_;
   Clock::time_point next_word_{};
 
