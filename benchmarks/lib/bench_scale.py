@@ -18,8 +18,8 @@ SHARED = "/home/shared/spank-container"
 CONFIG = "/etc/spank-container/config.d/90-bench.toml"
 STORE = "/var/lib/spank-container"
 ALL = [f"node{number:02}" for number in range(1, NODES + 1)]
-# What srun says of the tag counts for no node: each asks, as before srun did.
-UNTOLD = "--export=ALL,SLURM_SCONTAINER_DIGEST=nothing"
+# srun, which obeys the user's proxy, cannot ask what the tag stands for, and knows that at once: each node asks, as before srun did.
+UNTOLD = ("env", "http_proxy=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1")
 
 
 def measure(work, build, quick):
@@ -47,10 +47,11 @@ def add_cluster(report, work, build, quick):
             if not quick and round_ == 0:
                 bench.add("apart", nodes=NODES, keys="[peers]\nenabled = false\n")
                 bench.add_sbcast("sbcast.fanout-2", NODES, "--fanout=2")
+        bench.add_ratio(f"ready_ratio.{NODES}", "x one node", f"{NODES} slurmd", "ready.peers", "ready.one")
         for keep in ("blobs", "layers"):
             bench.add_array(keep)
         bench.add_warm(3 if quick else 11)
-        bench.add_ratio()
+        bench.add_ratio("warm_ratio", "x untold", f"{NODES} slurmd", "warm.told", "warm.untold")
 
 
 def size_of(layout):
@@ -110,23 +111,23 @@ class Scale:
         self.empty(None)
         step = ["srun", f"-N{NODES}", f"-n{NODES}", f"--container-image={self.image}"]
         self.cluster.turns("alice", None, {"pull": [*step, "true"]}, 1)
-        counted = {}
-        for way, options in (("told", []), ("untold", [UNTOLD])):
-            before = self.requests()
-            self.cluster.turns("alice", None, {way: [*step, *options, "true"]}, 1)
-            counted[way] = len(self.requests()) - len(before)
-        for turn in self.cluster.turns("alice", None, {"told": [*step, "true"], "untold": [*step, UNTOLD, "true"]}, rounds):
+        ways = {"told": [*step, "true"], "untold": [*UNTOLD, *step, "true"]}
+        for way, expected in (("told", 1), ("untold", NODES)):
+            before = len(self.requests())
+            self.cluster.turns("alice", None, {way: ways[way]}, 1)
+            asked = self.requests()[before:]
+            self.rows(f"registry_requests.warm.{way}", "HEAD", f"of a start on {NODES} nodes that have the image; GET: {asked.count('GET')}").add(asked.count("HEAD"))
+            if len(asked) != expected:
+                raise BenchmarkError(f"known tags, {way}: {len(asked)} requests, not {expected}: nothing to compare")
+        for turn in self.cluster.turns("alice", None, ways, rounds):
             for way in turn:
                 self.rows(f"warm.{way}", "s", f"{NODES} nodes have the image; " + ("srun asks what the tag stands for" if way == "told" else "each node asks"),
                           of=("untold", "scale.warm.untold") if way == "told" else None).add(turn[way].ms / 1000)
-        for way, count in counted.items():
-            self.rows(f"registry_requests.warm.{way}", "requests", f"of a start on {NODES} nodes that have the image").add(count)
 
-    def add_ratio(self):
+    def add_ratio(self, name, unit, where, one, other):
         """Under the names of all sizes."""
-        median = lambda name: self.report.rows[f"scale.{name}"].median
-        self.rows(f"ready_ratio.{NODES}", "x one node", f"measured: {NODES} slurmd, medians of ready.peers and ready.one").values.append(median("ready.peers") / median("ready.one"))
-        self.rows("warm_ratio", "x untold", "measured: medians of warm.told and warm.untold").values.append(median("warm.told") / median("warm.untold"))
+        median = lambda of: self.report.rows[f"scale.{of}"].median
+        self.rows(name, unit, f"measured: {where}, medians of {one} and {other}").values.append(median(one) / median(other))
 
     def empty(self, shared, keys=""):
         """No node, and no shared store, has anything of the image."""

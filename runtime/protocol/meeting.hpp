@@ -45,7 +45,7 @@ using PeerKey = std::array<std::uint8_t, 32>;
 
 enum class MeetingKind : std::uint32_t {
   // node -> srun
-  join = 1,      ///< this node lacks bytes of `image` and has a relay at `addresses`
+  join = 1,      ///< this node lacks bytes of `image`, or the right to them, and has a relay at `addresses`
   more = 2,      ///< the sources in `indices` are dead, or have nothing: name others
   progress = 3,  ///< done, total: bytes, and `from`, for one line of srun's; no answer
   done = 4,      ///< this node has the image, its relay goes on; `from`; no answer

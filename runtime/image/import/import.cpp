@@ -274,6 +274,9 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   auto admission = SPC_TRY(Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
   const RequestedImage wanted = wanted_image(import.request, name, by);
   StoredImage stored(import.store, wanted, import.config);
+  StepNodes nodes;
+  look_for_peers(nodes, import);
+  repository.take_from(nodes.peers ? &*nodes.peers : nullptr);
 
   const PullPolicy pull = import.request.pull.value_or(import.config.pull);
   const auto admit = [&](const std::string& manifest, const std::vector<Digest>& indexes) {
@@ -286,8 +289,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
 
   const auto shared = shared_store(import);
   repository.look_first_in(shared ? &*shared : nullptr);
-  StepNodes nodes;
-  look_for_peers(nodes, import);
+  look_for_peers(nodes, import);  // once more: those met until now have the image
   Peers* const peers = nodes.peers ? &*nodes.peers : nullptr;
   repository.take_from(peers);
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));

@@ -117,7 +117,10 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
 
   // A tag may have moved; of what the user wants as it is, only access to it is in question.
   const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
-  const auto answer = repository.ask_digest(as_it_is ? known->named.manifest.str() : repository.tag_or_digest());
+  const Digest manifest = known->named.manifest;
+  const bool is_for_all = wanted_.digest && known->origin.public_until > 0;  // if anything is
+  const auto answer = is_for_all ? repository.ask_for_all(*wanted_.digest, manifest)
+                                 : repository.ask_digest(as_it_is ? manifest.str() : repository.tag_or_digest());
   const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository, admit))
                             : SPC_TRY(without_answer(*known, answer.error(), as_it_is, admit, log));
   if (image) touch(*image);
@@ -160,7 +163,7 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
   if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
   if (repository.access() == Access::anonymous) {
     SPC_TRY(admit(known.record.manifest, indexes));
-    SPC_TRY(unless_read_only(renew(std::move(known))));
+    SPC_TRY(unless_read_only(renew(std::move(known), repository.asked_by_others_at().value_or(now()))));
     return std::optional(manifest);
   }
   if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
@@ -195,15 +198,15 @@ NamedImage StoredImage::named(const Digest& manifest, const std::vector<Digest>&
   return image;
 }
 
-/// The registry has just confirmed both tag and access to everybody. Files are written only when that matters.
-Result<void> StoredImage::renew(Known known) const {
+/// The registry has confirmed both tag and access to everybody. Files are written only when that matters.
+Result<void> StoredImage::renew(Known known, std::int64_t asked_at) const {
   const Digest manifest = known.named.manifest;
   const bool counts = config_.tag_ttl > 0 || (config_.job_tag_ttl > 0 && wanted_.since);
   const bool is_tag_of_time = counts && !wanted_.digest;
   const bool was_private = known.origin.public_until == 0;
   if (is_tag_of_time || was_private || is_unnamed()) SPC_TRY(name_it(named(manifest, known.named.indexes)));
-  if (known.origin.public_until - now() > config_.public_ttl / 2) return {};
-  known.origin.public_until = now() + config_.public_ttl;
+  if (known.origin.public_until - asked_at > config_.public_ttl / 2) return {};
+  known.origin.public_until = asked_at + config_.public_ttl;
   known.origins.add(known.origin);
   SPC_TRY(store_.write_origins(manifest, known.origins));
   return store_.set_public_until(manifest, known.origins.public_until());

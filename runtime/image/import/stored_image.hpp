@@ -75,7 +75,7 @@ class StoredImage {
   Result<std::optional<Digest>> with_answer(Known known, const Digest& answer, Repository& repository, const Admit& admit) const;
   Result<std::optional<Digest>> without_answer(const Known& known, const Error& why, bool asked_for_itself, const Admit& admit,
                                                Log& log) const;
-  Result<void> renew(Known known) const;
+  Result<void> renew(Known known, std::int64_t asked_at) const;
   Result<void> turn_private(Known known) const;
   Result<void> grant(NamedImage named) const;
   [[nodiscard]] NamedImage named(const Digest& manifest, const std::vector<Digest>& indexes) const;

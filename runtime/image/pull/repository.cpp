@@ -162,6 +162,16 @@ void Repository::tell_that_it_is_public(const Digest& top) {
   peers_->put_document(statement.name(), statement_);
 }
 
+Result<Digest> Repository::ask_for_all(const Digest& top, const Digest& manifest) {
+  if (peers_ == nullptr || session_.user_first) return ask_digest(manifest.str());
+  peers_->meet(top, Peers::Lack::rights);
+  if (peers_->has_sources()) SPC_TRY(hear_that_it_is_public(top));
+  auto answer = has_answered_ ? Result<Digest>(manifest) : ask_digest(top.str());
+  tell_that_it_is_public(top);
+  peers_->tell_done();
+  return answer;
+}
+
 /// Whose bytes they are is one question, who may have them another: that the registry is asked, once, without fetching anything.
 Result<std::optional<ImageSource::Document>> Repository::find_shared(const Digest& wanted, std::size_t limit) {
   std::optional<Document> none;

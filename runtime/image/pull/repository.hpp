@@ -27,13 +27,17 @@ class Repository final : public ImageSource {
   void look_first_in(const SharedStore* shared) { shared_ = shared; }
 
   /// Blobs and manifests are asked for from other nodes of the step first. Borrowed; null: there are none.
-  void take_from(Peers* peers) { peers_ = peers; }
+  void take_from(Peers* peers) { peers_ = peers, has_told_ = false; }
 
   /// For messages, where the user gave it another name.
   void show_as(std::string name) { shown_ = std::move(name); }
 
   /// What a tag resolves to now, by one HEAD request: the digest of a manifest or an index.
   Result<Digest> ask_digest(const std::string& tag_or_digest);
+
+  /// As ask_digest, whether it serves the manifest of an image that is here: by what `top` names, and one request for all nodes of the step
+  /// that ask this, as long as everybody may have it.
+  Result<Digest> ask_for_all(const Digest& top, const Digest& manifest);
 
   /// Whether the registry serves exactly this manifest.
   Result<void> confirm(const Digest& manifest);

@@ -8,6 +8,7 @@ import os
 import socket
 import socketserver
 import struct
+import threading
 import time
 
 from cluster import kill_all
@@ -46,9 +47,8 @@ def half_way(cluster, repository, layers=2, as_digest=False):
     """A step on all nodes whose last layer stops in the middle at the registry until all are at it: a node that comes when the tasks of
     others have ended finds nobody. Yields the step, the node that has asked for it, and the event that lets it go on."""
     name, digests = publish_large(cluster, repository, layers)
-    manifest = next(reference for reference in cluster.faulty.manifests if reference.startswith(f"suites/{repository}@")).partition("@")[2]
     if as_digest:
-        name = name.replace(":1", f"@{manifest}")
+        name = name.replace(":1", f"@{manifest_of(cluster, repository)}")
     gate = cluster.faulty.hold(digests[-1])
     path = f"/v2/suites/{repository}/blobs/{digests[-1]}"
     running = cluster.start_srun(*everywhere(cluster), "/probe", "/content", image=name)
@@ -88,6 +88,43 @@ def all_nodes_at_once_are_one_pull(cluster):
 @test
 def an_image_by_digest_is_one_pull_too(cluster):
     equal(is_one_pull(cluster, "peers-digest", 3, as_digest=True), {}, "questions")
+
+
+def manifest_of(cluster, repository):
+    return next(reference for reference in cluster.faulty.manifests if reference.startswith(f"suites/{repository}@")).partition("@")[2]
+
+
+def confirmed(cluster, repository, name):
+    """A step on nodes that have the image, and no longer know that it is public: what it did, when all of them were at it at once, and the
+    questions."""
+    asked, nodes = Asked(cluster, repository), len(cluster.nodes)
+    path = f"/v2/suites/{repository}/manifests/{manifest_of(cluster, repository)}"
+    gate = cluster.faulty.silent[path] = threading.Event()
+    running = cluster.start_srun(*everywhere(cluster), "/probe", "/content", image=name)
+    try:
+        await_true(lambda: cluster.faulty.heads[path] and len(nodes_with(cluster, "relay")) == nodes, 15, "not all nodes have met")
+        time.sleep(0.5)  # those that ask the registry, too, have done so
+    finally:
+        del cluster.faulty.silent[path]
+        gate.set()
+    done = running.end(30)
+    return done, {what.replace(path.rpartition("/")[2], "DIGEST"): count for what, count in asked.all().items()}
+
+
+@test
+def nodes_that_have_the_image_ask_once_whether_it_is_still_public(cluster):
+    name, _ = publish_large(cluster, "peers-confirm", layers=1)
+    with rules(cluster, "public_ttl = 1\n"):
+        cluster.srun(*everywhere(cluster), "/probe", image=name).good()
+        time.sleep(2)
+        done, questions = confirmed(cluster, "peers-confirm", name)
+        equal(shown(done), ["same"] * len(cluster.nodes), "content")
+        equal(questions, {"HEAD manifests/1": 1, "HEAD manifests/DIGEST": 1}, "questions: srun's, and one of the nodes'")
+        cluster.must_be_quiet()
+        time.sleep(2)
+        cluster.faulty.answers[f"/v2/suites/peers-confirm/manifests/{manifest_of(cluster, 'peers-confirm')}"] = (403, {"code": "DENIED", "message": "not any more"})
+        done, _ = confirmed(cluster, "peers-confirm", name)
+        expect(done.rc == 1 and "same" not in done.out and "is forbidden" in done.err, "it is not public any more", done)
 
 
 @test
