@@ -3,23 +3,34 @@ import hashlib
 import json
 import os
 import re
+import stat
+import time
 import urllib.error
 import urllib.request
 
 from cluster import Cluster, name_of
 from command import Inquirer, Running, await_true
+from faulty_registry import FaultyRegistry
 from harness import expect, indent, say
-from report import tell_fact
+from report import POWER_GOES, tell_fact
 
 NODE = "node01"
 PACKAGE = "/opt/spank-container/spank-container.deb"
+MEMORY = "/var/lib/guest-memory.json"
+STORE_DISK = "/dev/vdc"  # for a store that does not lie on the root file system
 LAYOUTS = "/opt/spank-container/images"
 REGISTRY = "http://registry:5000/v2"
 CGROUPS = "/sys/fs/cgroup"
+LOCAL_MAJOR = 240  # of devices without a driver: opening one fails with ENXIO, or with EPERM if the job has it not
 SLURMCTLD_LOG = "/var/log/slurm/slurmctld.log"
 SLURMD_LOG = "/var/log/slurm/slurmd.log"
 AS_ALICE = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "env", "-i", "-C", "/home/alice", "HOME=/home/alice",
             "USER=alice", "LOGNAME=alice", "SHELL=/bin/bash", "PATH=/usr/local/bin:/usr/bin:/bin")
+
+
+def is_too_old():
+    """Whether this kernel has not what a container needs."""
+    return tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12)
 
 
 def read(path):
@@ -37,25 +48,74 @@ class Guest(Cluster):
     def __init__(self):
         self.nodes, self.home, self.etc, self.is_ours = (NODE,), "/home", "/etc", False
         self.kernel = tuple(map(int, os.uname().release.split(".")[:2]))
+        self.memory = json.loads(read(MEMORY) or "{}")  # what is known when the power comes back
+        self.is_back = bool(self.memory)
 
     def __enter__(self):
-        with open("/etc/os-release", "a") as file:
-            file.write("VARIANT_ID=guest\n")
+        if not self.is_back:
+            with open("/etc/os-release", "a") as file:
+                file.write("VARIANT_ID=guest\n")
+        if os.path.exists(STORE_DISK):
+            self.mount_store()
+        for number in range(2):
+            os.mknod(f"/dev/card{number}", stat.S_IFCHR | 0o666, os.makedev(LOCAL_MAJOR, number))
         self.root(NODE, "ip", "address", "add", "10.77.0.1/32", "dev", "lo").good()  # getaddrinfo() wants one that is not 127.0.0.1
+        if not self.is_back:
+            self.install()
+        self.root(NODE, "systemctl", "start", "dbus.socket", "munge", "docker-registry", "slurmctld", "slurmd").good()
+        self.inquirer, self.faulty = Inquirer(*AS_ALICE, "sh"), FaultyRegistry(self.pid(NODE))
+        if self.is_back:
+            self.resume()
+            return self
+        self.await_idle(120)
+        await_true(lambda: answers(REGISTRY + "/suites/base/tags/list"), 30, "the registry does not answer")
+        self.push_layout("base")
+        if is_too_old():
+            self.quiet = {NODE: self.traces(NODE)}
+        else:
+            self._warm_up()
+        self.tell_facts()
+        return self
+
+    def mount_store(self):
+        """On a file system of its own."""
+        if not self.is_back:
+            self.root(NODE, "mkfs.xfs", "-q", STORE_DISK).good()
+        os.makedirs(self.store(NODE), exist_ok=True)
+        self.root(NODE, "mount", STORE_DISK, self.store(NODE)).good()
+
+    def install(self):
         self.dpkg("--install", PACKAGE)
         with open("/etc/slurm/plugstack.conf", "a") as file:
             file.write("required spank_container.so\n")
         self.root(NODE, "useradd", "--uid", "2001", "--create-home", "--shell", "/bin/bash", "alice").good()
         for directory in ("/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd", "/var/log/slurm"):
             self.root(NODE, "install", "-d", "-o", "slurm", directory).good()
-        self.root(NODE, "systemctl", "start", "dbus.socket", "munge", "docker-registry", "slurmctld", "slurmd").good()
-        self.inquirer = Inquirer(*AS_ALICE, "sh")
-        self.await_idle(120)
-        await_true(lambda: answers(REGISTRY + "/suites/base/tags/list"), 30, "the registry does not answer")
-        self.push_layout("base")
+
+    # --- the power -------------------------------------------------------------------------------------------------
+
+    def lose_power(self):
+        """Does not return. The host waits for this line; and nobody writes to a disk between it and the end."""
+        with open(MEMORY, "w") as file:
+            json.dump(self.memory, file)
+            file.flush()
+            os.fsync(file.fileno())
+        say(POWER_GOES)
+        time.sleep(600)
+
+    def resume(self):
+        """Slurm keeps a node that has started again unexpectedly out of service until root says otherwise."""
+        def is_idle():
+            self.root(NODE, "scontrol", "update", f"nodename={NODE}", "state=resume")
+            return all(state.endswith(" idle") for state in self.states())
+
+        await_true(is_idle, 120, "the node does not come back")
+
+    def settle(self):
+        """What a first use leaves on purpose is there."""
         self._warm_up()
-        self.tell_facts()
-        return self
+
+    # --- commands --------------------------------------------------------------------------------------------------
 
     def enter(self, machine, user, *argv, stdin=None):
         return Running([*(AS_ALICE if user == "alice" else ()), *argv], None, stdin)
@@ -106,9 +166,18 @@ class Guest(Cluster):
     def tell_facts(self):
         tell_fact("kernel", os.uname().release)
         tell_fact("cgroup", "v2" if os.path.exists(f"{CGROUPS}/cgroup.controllers") else "v1")
+        tell_fact("store", "xfs" if os.path.ismount(self.store(NODE)) else "ext4")
         tell_fact("Slurm", self.root(NODE, "slurmd", "-V").good().split()[-1])
+        tell_fact("layers served by", "none: has no mount_setattr" if is_too_old() else self.who_serves())
+
+    def who_serves(self):
         layers, by_fuse = self.layers_served()
-        tell_fact("layers served by", {0: "the kernel", layers: "FUSE"}.get(by_fuse, f"the kernel, {by_fuse} of {layers} by FUSE"))
+        return {0: f"the kernel, {self.form()}", layers: "FUSE"}.get(by_fuse, f"the kernel, {by_fuse} of {layers} by FUSE")
+
+    def form(self):
+        """Of the layers in the store; all have the same."""
+        with os.scandir(os.path.join(self.store(NODE), "layers/sha256")) as layers, open(next(layers).path, "rb") as layer:
+            return "squashfs" if layer.read(4) == b"hsqs" else "erofs"
 
     def layers_served(self):
         """Of a container of alice: how many layers it has, and how many of them a server of FUSE serves."""

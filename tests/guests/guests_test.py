@@ -2,14 +2,15 @@
 import ctypes
 import os
 import re
-import stat
 import struct
 import time
 
 import site_files
 from cluster import name_of
-from guest import CGROUPS, NODE, PACKAGE, SLURMCTLD_LOG, SLURMD_LOG, read
+from command import await_true
+from guest import CGROUPS, NODE, SLURMD_LOG, read
 from harness import equal, expect, test
+from images import Image
 from report import tell_figure
 
 PROGRAMS = "/usr/libexec/spank-container/"
@@ -105,7 +106,8 @@ def a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name(guest):
     guest.run("salloc", "bash", "-euc", f"{step} --container-image=registry:5000/suites/base:1 sh -c 'echo one >/made'; {step} cat /made").good("one")
 
 
-def joins_and_outlives(guest):
+@test
+def a_step_that_joins_another_outlives_it(guest):
     done = guest.run("salloc", "-n2", "bash", "-euc", """
         cd /home/alice; rm -f up joined ended
         srun --exact -n1 --container-name=shared --container-image=registry:5000/suites/base:1 --container-mounts=/home/alice sh -c '
@@ -120,26 +122,28 @@ def joins_and_outlives(guest):
     equal((done.rc, done.out), (0, "first\n7"), "exit code and output of the step that joined", done)
 
 
-@test
-def a_step_that_joins_another_outlives_it(guest):
-    joins_and_outlives(guest)
-
-
-@test
-def a_step_that_joins_another_outlives_it_where_fuse_serves_the_layers(guest):
-    with site_files.rules(guest, 'squashfs = "fuse"'):
-        layers, by_fuse = guest.layers_served()
-        equal(by_fuse, layers, f"of {layers} layers by FUSE")
-        joins_and_outlives(guest)
-    guest.must_be_quiet(within=10)
-
-
 # --- the end -----------------------------------------------------------------------------------------------------------
 
 @test
+def scancel_ends_a_pull(guest):
+    """In the middle of a layer."""
+    image, layers = guest.faulty.publish(Image("guests/cancelled", [[("data", os.urandom(1 << 20))]]))
+    gate, store = guest.faulty.hold(layers[0]), guest.stores()
+    step = guest.start_srun("true", image=image)
+    await_true(lambda: guest.processes(NODE, "layer-writer"), 60, "the pull did not begin")
+    guest.run("scancel", "--me").good()
+    guest.must_be_quiet(within=5, store=store)
+    done = step.end(30)
+    blames = [line for line in done.errors() if "ended" in line or "exited" in line]
+    expect(done.rc != 0 and not blames, f"a step that was cancelled says {blames}", done)
+    gate.set()
+
+
+@test
 def scancel_ends_a_running_step(guest):
+    _, by_fuse = guest.layers_served()
     step = running_step(guest, "-n2")
-    expect(guest.loops("node01") or guest.kernel < (5, 19), "no loop device of the running step was found: the test is void")
+    expect(guest.loops("node01") or by_fuse, "no loop device of the running step was found: the test is void")
     expect(guest.cgroups() and guest.strangers("node01"), "no cgroup or process of the running step was found: the test is void")
     guest.run("scancel", "--me").good()
     guest.must_be_quiet(within=5)
@@ -207,6 +211,17 @@ def helpers_can_be_killed_when_memory_is_short(guest):
     expect(any(name == "sleep" for name, _, _ in found.values()), f"the task was not found: {found}")
     immune = [f"{name} (uid {uid}): {score}" for name, uid, score in found.values() if uid != 0 and score <= -1000]
     expect(not immune, f"oom_score_adj of {', '.join(immune)}")
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+@test
+def devices_that_a_job_has_not_are_refused(guest):
+    """ConstrainDevices: the job's own device opens as far as that no driver is there."""
+    script = "for number in 0 1; do cat /dev/card$number 2>&1; done | sed 's/.*: //' | sort"
+    for options in ([], ["--container-remap-root"]):
+        said = guest.bash(script, "--gres=card:1", "--container-mounts=/dev/card0,/dev/card1", *options).good()
+        equal(said, "No such device or address\nOperation not permitted", f"the two devices with {options}")
 
 
 # --- isolation ---------------------------------------------------------------------------------------------------------
@@ -349,75 +364,3 @@ def what_is_read_again_is_measured(guest):
     equal([len(numbers) for numbers in seconds.values()], [4, 4, 4], "measured", inside)
     tell_all_but_the_first(seconds)
     guest.must_be_quiet(within=10)
-
-
-# --- after all of them ---------------------------------------------------------------------------------------------------
-
-@test
-def the_node_was_never_drained(guest):
-    log = read(SLURMCTLD_LOG)
-    bad = [line for line in log.splitlines() if "drain" in line.lower() or "not responding" in line]
-    expect("node01" in log and not bad, "slurmctld's log says\n" + "\n".join(bad))
-    equal(guest.run("sinfo", "-h", "-R").good(), "", "reasons")
-
-
-@test
-def the_kernel_has_nothing_to_say_of_our_mounts(guest):
-    log = guest.root("node01", "dmesg", "--notime").good().splitlines()
-    # Known: a container with a name is mounted without CAP_DAC_READ_SEARCH, and overlayfs says each time what it does without.
-    known = ("overlayfs: upper fs does not support file handles, falling back to index=off.", "loop: module loaded")
-    bad = [line for line in log if line not in known and any(word in line.lower() for word in ("overlayfs", "squashfs error", "fuse: bad", "loop:"))]
-    expect(any("Linux version" in line for line in log), "the kernel's log is not all there: the test is void")
-    expect(not bad, f"it has {len(bad)} lines, at first\n" + "\n".join(bad[:10]))
-
-
-# --- the package: the last one removes it ----------------------------------------------------------------------------------
-
-def another_version(guest, version):
-    """The same package with another version."""
-    tree = "/root/other"
-    guest.root("node01", "dpkg-deb", "-R", PACKAGE, tree).good()
-    guest.root("node01", "sed", "-i", f"s/^Version:.*/Version: {version}/; s/(= [^)]*)/(= {version})/", f"{tree}/DEBIAN/control").good()
-    guest.root("node01", "dpkg-deb", "-Znone", "-b", tree, f"{tree}.deb").good()
-    return f"{tree}.deb"
-
-
-def mounts_of_run():
-    return [line.split()[4] for line in read("/proc/self/mountinfo").splitlines() if line.split()[4].startswith("/run/spank-container")]
-
-
-@test
-def a_running_step_outlives_an_upgrade_and_a_downgrade(guest):
-    agent = os.stat(PROGRAMS + "agent").st_ino
-    step = guest.start_srun("--container-mounts=/home/alice", "sh", "-c", """
-        echo up; until test -e /home/alice/go; do sleep 0.2; done; cat /usr/bin/* >/dev/null; cat /workspace/replaced""")
-    step.await_text("up", 60)
-    guest.dpkg("--install", another_version(guest, "99"))
-    expect(os.stat(PROGRAMS + "agent").st_ino != agent, "the agent is the same file: the test is void")
-    equal(stat.S_IMODE(os.stat(PROGRAMS + "agent").st_mode), 0o711, "mode of the agent")
-    guest.srun("cat", "/workspace/replaced").good("upper")
-    guest.dpkg("--install", PACKAGE)
-    guest.srun("cat", "/workspace/replaced").good("upper")
-    guest.run("touch", "go").good()
-    step.end(60).good("up\nupper")
-    guest.must_be_quiet(within=10)
-
-
-@test
-def nothing_is_left_when_the_package_is_removed_and_purged(guest):
-    files = guest.dpkg("--listfiles", "spank-container").split()
-    expect(mounts_of_run(), "the node holds no mount: the test is void")
-    expect("still requires the plugin" in guest.dpkg("--remove", "spank-container"), "dpkg does not warn of plugstack.conf")
-    equal(mounts_of_run(), [], "mounts")
-    expect(not os.path.exists("/run/spank-container"), "/run/spank-container is there")
-    expect(os.listdir("/var/lib/spank-container/layers"), "the images are gone")
-    equal([path for path in files if os.path.lexists(path) and not os.path.isdir(path)], [], "files")
-    guest.dpkg("--purge", "spank-container")
-    expect(not os.path.exists("/var/lib/spank-container"), "the store is there")
-    expect(guest.root("node01", "dpkg", "--status", "spank-container").rc != 0, "dpkg still knows the package")
-    with open("/etc/slurm/plugstack.conf", "r+") as file:
-        lines = [line for line in file if "spank_container" not in line]
-        file.seek(0)
-        file.truncate()
-        file.writelines(lines)
-    guest.run("srun", "hostname").good("node01")

@@ -4,11 +4,13 @@ import statistics
 
 from harness import say
 
-COLUMNS = ("kernel", "cgroup", "Slurm", "layers served by")
+COLUMNS = ("kernel", "cgroup", "Slurm", "store", "layers served by")
+POWER_GOES = "the power goes"  # a guest says so when it is to be cut off
 COUNTS = ("passed", "failed", "skipped")
 # The most that a kernel should take of the time of the newest one.
 AIMS = {"a step in a container": 2.0, "the start of a container": 2.0, "modules imported again, in a container": 1.1, "files read again, in a container": 1.1}
 LINE = re.compile(r"(?P<kind>fact|figure) (?P<name>[^:]+): (?P<value>.+)")
+BY_FUSE = re.compile(r"(ok|FAILED|skipped) by_fuse\.")
 
 
 def tell_fact(name, value):
@@ -22,19 +24,30 @@ def tell_figure(name, seconds):
 class Report:
     """That of one guest."""
 
-    def __init__(self, kernel):
-        self.kernel, self.facts, self.figures, self.minutes = kernel, {"kernel": kernel}, {}, 0.0
+    def __init__(self, system):
+        self.kernel, self.facts, self.figures, self.minutes = system.kernel, {"kernel": system.kernel, "cgroup": system.cgroup}, {}, 0.0
         self.count = (0, 1, 0)  # until it says otherwise
+        self.by_fuse = dict.fromkeys(("ok", "FAILED", "skipped"), 0)
 
     def take(self, line):
-        found = LINE.fullmatch(line)
-        if found and found["kind"] == "fact":
+        found, outcome = LINE.fullmatch(line), BY_FUSE.match(line)
+        if outcome:
+            self.by_fuse[outcome[1]] += 1
+        elif found and found["kind"] == "fact":
             self.facts[found["name"]] = found["value"]
         elif found:
             self.figures[found["name"]] = float(found["value"].split()[0])
 
-    def row(self):
-        return [*(self.facts.get(name, "?") for name in COLUMNS), *map(str, self.count), f"{self.minutes:.0f}"]
+    def rows(self):
+        """One for each way in which layers were served."""
+        def row(served, count, minutes):
+            return [*(self.facts.get(name, "?") for name in COLUMNS[:-1]), served, *map(str, count), minutes]
+
+        fuse = tuple(self.by_fuse.values())
+        others = tuple(max(0, number - part) for number, part in zip(self.count, fuse))
+        yield row(self.facts.get(COLUMNS[-1], "?"), others if any(fuse) else self.count, f"{self.minutes:.0f}")
+        if any(fuse):
+            yield row("FUSE, as the site says", fuse, "with it")
 
 
 def table(rows):
@@ -57,12 +70,13 @@ def figure_row(name, reports):
 
 
 def text(reports):
-    """A line for each guest; then the figures, the newest kernel's as the measure of the others."""
+    """A line for each guest and way of serving layers; then the figures, the newest kernel's as the measure of the others."""
     reports = sorted(reports, key=lambda report: tuple(map(int, report.kernel.split("."))))
-    lines = list(table([[*COLUMNS, *COUNTS, "minutes"], *(report.row() for report in reports)]))
-    names = list(dict.fromkeys(name for report in reports for name in report.figures))
-    if names:
-        kernels = [report.kernel for report in reports]
+    lines = list(table([[*COLUMNS, *COUNTS, "minutes"], *(row for report in reports for row in report.rows())]))
+    measured = [report for report in reports if report.figures]
+    if measured:
+        names = list(dict.fromkeys(name for report in measured for name in report.figures))
+        kernels = [report.kernel for report in measured]
         ratios = [f"{kernel} / {kernels[-1]}" for kernel in kernels[:-1]]
-        lines += ["", *table([["figure", *kernels, *ratios, *(["at most"] if ratios else [])], *(figure_row(name, reports) for name in names)])]
+        lines += ["", *table([["figure", *kernels, *ratios, *(["at most"] if ratios else [])], *(figure_row(name, measured) for name in names)])]
     return "\n".join(lines)

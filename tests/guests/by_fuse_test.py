@@ -1,0 +1,31 @@
+"""The same where FUSE serves the layers, which a site can have everywhere: with kernels that can map no owners it is so by itself."""
+import guests_test
+import site_files
+from harness import add, equal
+
+CASES = (guests_test.a_user_sees_the_system_of_the_image,
+         guests_test.two_tasks_share_a_container,
+         guests_test.files_of_the_image_can_be_changed,
+         guests_test.a_user_can_be_root_inside,
+         guests_test.a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name,
+         guests_test.a_step_that_joins_another_outlives_it,
+         guests_test.scancel_ends_a_pull,
+         guests_test.scancel_ends_a_running_step,
+         guests_test.slurmd_can_be_restarted_under_a_step)
+
+
+def fuse_serves_all_layers(guest):
+    layers, by_fuse = guest.layers_served()
+    equal(by_fuse, layers, f"of {layers} layers by FUSE")
+
+
+def by_fuse(case):
+    def run(guest):
+        with site_files.rules(guest, 'squashfs = "fuse"'):
+            case(guest)
+        guest.must_be_quiet(within=10)
+    return run
+
+
+for case in (fuse_serves_all_layers, *CASES):
+    add(__name__, case.__name__, by_fuse(case))

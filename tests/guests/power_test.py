@@ -1,0 +1,50 @@
+"""The power goes in the middle of a pull, and the machine starts again without what the kernel had not written yet."""
+import os
+import random
+
+from command import await_true
+from guest import LAYOUTS, NODE
+from harness import expect, test
+from images import Image
+
+KEPT = ("--container-name=outlives",)
+
+
+def lost(guest):
+    """The image that is being pulled then. Its layers are the same each time."""
+    chance = random.Random(14)
+    return guest.faulty.publish(Image("guests/lost", [[("first", chance.randbytes(300 << 10))], [("second", chance.randbytes(2 << 20))]],
+                                      below=os.path.join(LAYOUTS, "base")))
+
+
+def empty_files(guest):
+    return sorted(path for where, _, names in os.walk(guest.store(NODE)) for path in (os.path.join(where, name) for name in names) if os.stat(path).st_size == 0)
+
+
+def until_it_goes(guest):
+    guest.bash("echo one >/made", *KEPT).good()
+    layers = len(guest.layers(NODE))
+    guest.memory["store"] = {"entries": guest.store_entries(NODE), "empty": empty_files(guest)}
+    guest.root(NODE, "sync").good()
+    image, (*_, last) = lost(guest)
+    guest.faulty.hold(last)
+    guest.start_srun("true", image=image)
+    await_true(lambda: len(guest.layers(NODE)) > layers and guest.processes(NODE, "layer-writer"), 60, "the pull did not come to its last layer")
+    guest.lose_power()
+
+
+@test
+def a_loss_in_a_pull_costs_nothing_that_was_there(guest):
+    if not guest.is_back:
+        until_it_goes(guest)
+    before = guest.memory["store"]
+    new = set(empty_files(guest)) - set(before["empty"])
+    expect(not new, f"{sorted(new)} have no content")
+    gone = set(before["entries"]) - set(guest.store_entries(NODE))
+    expect(not gone, f"{sorted(gone)} are gone")
+    guest.settle()
+    guest.srun("--container-pull=never", "cat", "/workspace/replaced").good("upper")
+    guest.run("srun", *KEPT, "cat", "/made").good("one")
+    image, _ = lost(guest)
+    guest.bash("stat -c %s /first /second", image=image).good(f"{300 << 10}\n{2 << 20}")
+    guest.must_be_quiet(within=10)
