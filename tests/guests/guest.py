@@ -17,7 +17,7 @@ from report import POWER_GOES, tell_fact
 NODE = "node01"
 PACKAGE = "/opt/spank-container/spank-container.deb"
 MEMORY = "/var/lib/guest-memory.json"
-STORE_DISK = "/dev/vdc"  # for a store that does not lie on the root file system
+STORE_DISK = "/dev/vdc"
 LAYOUTS = "/opt/spank-container/images"
 REGISTRY = "http://registry:5000/v2"
 CGROUPS = "/sys/fs/cgroup"
@@ -31,6 +31,11 @@ AS_ALICE = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "env",
 def is_too_old():
     """Whether this kernel has not what a container needs."""
     return tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12)
+
+
+def kind_of_store():
+    """The file system, as the host has chosen."""
+    return re.search(r"guest\.store=(\w+)", read("/proc/cmdline"))[1]
 
 
 def read(path):
@@ -55,8 +60,7 @@ class Guest(Cluster):
         if not self.is_back:
             with open("/etc/os-release", "a") as file:
                 file.write("VARIANT_ID=guest\n")
-        if os.path.exists(STORE_DISK):
-            self.mount_store()
+        self.mount_store()
         for number in range(2):
             os.mknod(f"/dev/card{number}", stat.S_IFCHR | 0o666, os.makedev(LOCAL_MAJOR, number))
         self.root(NODE, "ip", "address", "add", "10.77.0.1/32", "dev", "lo").good()  # getaddrinfo() wants one that is not 127.0.0.1
@@ -78,11 +82,15 @@ class Guest(Cluster):
         return self
 
     def mount_store(self):
-        """On a file system of its own."""
-        if not self.is_back:
-            self.root(NODE, "mkfs.xfs", "-q", STORE_DISK).good()
-        os.makedirs(self.store(NODE), exist_ok=True)
-        self.root(NODE, "mount", STORE_DISK, self.store(NODE)).good()
+        """On a file system of its own, before anything of ours is there, as spank-container-operation(7) says."""
+        if kind_of_store() != "ext4":
+            os.makedirs(self.store(NODE), exist_ok=True)
+        if kind_of_store() == "tmpfs":
+            self.root(NODE, "mount", "-t", "tmpfs", "-o", "size=600M,mode=755,nr_inodes=1m", "tmpfs", self.store(NODE)).good()
+        elif kind_of_store() == "xfs":
+            if not self.is_back:
+                self.root(NODE, "mkfs.xfs", "-q", STORE_DISK).good()
+            self.root(NODE, "mount", "-o", "prjquota", STORE_DISK, self.store(NODE)).good()
 
     def install(self):
         self.dpkg("--install", PACKAGE)
@@ -166,7 +174,7 @@ class Guest(Cluster):
     def tell_facts(self):
         tell_fact("kernel", os.uname().release)
         tell_fact("cgroup", "v2" if os.path.exists(f"{CGROUPS}/cgroup.controllers") else "v1")
-        tell_fact("store", "xfs" if os.path.ismount(self.store(NODE)) else "ext4")
+        tell_fact("store", kind_of_store())
         tell_fact("Slurm", self.root(NODE, "slurmd", "-V").good().split()[-1])
         tell_fact("layers served by", "none: has no mount_setattr" if is_too_old() else self.who_serves())
 

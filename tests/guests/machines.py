@@ -6,7 +6,7 @@ import dataclasses
 class System:
     kernel: str
     cgroup: str = "v2"
-    store: str = "ext4"  # the root file system; xfs: one of its own
+    store: str = "ext4"  # the file system that it lies on: the root's; xfs: on a disk of its own; tmpfs: a node without disks
     chosen: tuple[str, ...] = ()  # the cases that run when none are named; empty: all
 
 
@@ -54,7 +54,7 @@ ARM64 = ("a_user_sees_the_system_of_the_image",
 
 MACHINES = {
     # Of 5.10, which is too old, the guest has cases of its own.
-    "amd64": Machine(systems=(System("6.1"), System("6.12", store="xfs"), System("6.1", cgroup="v1", chosen=CGROUP_V1), System("5.10")),
+    "amd64": Machine(systems=(System("6.1"), System("6.12", store="xfs"), System("6.1", cgroup="v1", store="tmpfs", chosen=CGROUP_V1), System("5.10")),
                      root="guest-{}", images="tests/images/build",
                      emulator=("qemu-system-x86_64", "-cpu", "max,-cx16"), console="ttyS0", cases=("-serial", "stdio")),
     # This machine has one serial port; and a port of virtio whose input has ended takes no output: a file has no input.
