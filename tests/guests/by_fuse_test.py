@@ -1,7 +1,9 @@
 """The same where FUSE serves the layers, which a site can have everywhere: with kernels that can map no owners it is so by itself."""
 import guests_test
 import site_files
-from harness import add, equal
+from command import await_true
+from guest import NODE
+from harness import add, equal, test
 
 CASES = (guests_test.a_user_sees_the_system_of_the_image,
          guests_test.two_tasks_share_a_container,
@@ -29,3 +31,14 @@ def by_fuse(case):
 
 for case in (fuse_serves_all_layers, *CASES):
     add(__name__, case.__name__, by_fuse(case))
+
+
+@test
+def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
+    """Without a word in the site's configuration."""
+    module = guest.form()
+    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n"}):
+        await_true(lambda: guest.root(NODE, "rmmod", module).rc == 0, 20, f"{module} is still in use")
+        fuse_serves_all_layers(guest)
+        guest.bash("cat /workspace/replaced").good("upper")
+    equal(guest.layers_served()[1], 0, "layers by FUSE afterwards")
