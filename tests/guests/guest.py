@@ -134,6 +134,17 @@ class Guest(Cluster):
     def srun(self, *argv, timeout=120, **how):
         return super().srun(*argv, timeout=timeout, **how)
 
+    def await_job(self, job, timeout=120):
+        return super().await_job(job, timeout)
+
+    def must_be_quiet(self, within=5, store=None):
+        """How busy the host is no guest can see. That an end is a matter of seconds is shown elsewhere."""
+        super().must_be_quiet(4 * within, store)
+
+    def must_be_well(self):
+        await_true(lambda: not self.inquirer.ask("squeue -h"), 60, "jobs are left")
+        super().must_be_well()
+
     def dpkg(self, *argv):
         """What it said."""
         done = self.enter(NODE, "root", "sh", "-c", 'exec dpkg "$@" 2>&1', "sh", *argv).end(300)

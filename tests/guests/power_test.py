@@ -1,6 +1,7 @@
 """The power goes in the middle of a pull, and the machine starts again without what the kernel had not written yet."""
 import os
 import random
+import time
 
 from command import await_true
 from guest import LAYOUTS, NODE
@@ -23,13 +24,14 @@ def empty_files(guest):
 
 def until_it_goes(guest):
     guest.bash("echo one >/made", *KEPT).good()
-    layers = len(guest.layers(NODE))
     guest.memory["store"] = {"entries": guest.store_entries(NODE), "empty": empty_files(guest)}
     guest.root(NODE, "sync").good()
     image, (*_, last) = lost(guest)
     guest.faulty.hold(last)
-    guest.start_srun("true", image=image)
-    await_true(lambda: len(guest.layers(NODE)) > layers and guest.processes(NODE, "layer-writer"), 60, "the pull did not come to its last layer")
+    step, path = guest.start_srun("true", image=image), f"/v2/guests/lost/blobs/{last}"
+    await_true(lambda: step.process.poll() is not None or (guest.faulty.requests[path] and guest.processes(NODE, "layer-writer")), 120, "the pull did not begin")
+    expect(step.process.poll() is None, "the step has ended", step.end() if step.process.poll() is not None else None)
+    time.sleep(5)
     guest.lose_power()
 
 
