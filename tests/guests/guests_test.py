@@ -168,7 +168,7 @@ def a_hundred_steps_of_a_job_leave_nothing(guest):
             sleep 0.2
         done
         cat left
-        exit 6""", timeout=900)
+        exit 6""", timeout=1800)
     equal(done.rc, 0, "exit code", done)
     equal(done.errors(), [], "errors", done)
     guest.must_be_quiet(store=store)
@@ -355,7 +355,7 @@ def starts_are_measured(guest):
 def what_is_read_again_is_measured(guest):
     image = guest.push_layout("python")
     outside = guest.run("srun", "--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", timeout=600)
-    inside = guest.srun("--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", "files_read", image=image, timeout=900)
+    inside = guest.srun("--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", "files_read", image=image, timeout=1800)
     seconds = {}
     for where, done in (("outside", outside), ("in a container", inside)):
         for line in done.good().splitlines():
