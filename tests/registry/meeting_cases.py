@@ -12,8 +12,8 @@ import threading
 import time
 
 import agent
-from lying_cases import Liar
 from peer_cases import ask, big_and_slow, new_relay, no_relay_left, relays
+from relay_cases import Liar
 from scene import big_image, config, new_store, registry, succeeds
 from shared_cases import fetched, slowly, wait_for
 from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD, Node

@@ -260,6 +260,18 @@ def test_who_has_another_source_does_not_wait_until_a_silent_one_is_known_to_be_
     assert len(seen) == 1 and not step.asked_for_more and not any("does not answer" in line for line in result.progress), (step.asked_for_more, result)
 
 
+def test_a_node_that_serves_as_many_as_it_should_serves_who_has_no_other():
+    image, step = big_image(3), Step()
+    hook, seen = big_and_slow(image, 2)
+    registry.repository("peers/last", image, hook)
+    first = start(step, "peers/last")
+    wait_for(lambda: step.nodes and seen)
+    others = [ask(step.nodes[0], f"/v2/any/blobs/{image.layers[0].digest}?node={number}", step.key) for number in range(10, 14)]
+    succeeds(start(step, "peers/last").wait(), image)
+    succeeds(first.wait(), image)
+    assert [one.status for one in others] == [200] * 4 and len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more)
+
+
 def test_a_layer_that_another_job_brings_to_a_node_others_get_elsewhere():
     image, step = big_image(3), Step()
     hook, seen = big_and_slow(image, 2)

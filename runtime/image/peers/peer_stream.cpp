@@ -39,6 +39,11 @@ void PeerStream::go_on() {
       for (const std::uint32_t source : std::exchange(doubted_, {})) tried_.erase(source);
       next = peers_.next(tried_);
     }
+    if (next == nullptr && !full_.empty()) {
+      for (const std::uint32_t source : std::exchange(full_, {})) tried_.erase(source), useless_.erase(source);
+      insists_ = true;
+      next = peers_.next(tried_);
+    }
     // Who just lacks it has it already: others may as well.
     if (next == nullptr && !useless_.empty() && peers_.ask_for_more(useless_)) next = peers_.next(tried_);
     if (next != nullptr) {
@@ -88,7 +93,7 @@ void PeerStream::fetch_from(Peers::Source& source) {
   said_.clear();
   FetchSink& here = *this;
   fetch_ = std::make_unique<Fetch>(source.session,
-                                   FetchRequest{.path = blob_.path + peers_.suffix(),
+                                   FetchRequest{.path = blob_.path + peers_.suffix() + (insists_ ? "&last=1" : ""),
                                                 .what = blob_.what,
                                                 .max_size = blob_.limit,
                                                 .exact_size = blob_.size,
@@ -177,6 +182,7 @@ void PeerStream::settle() {
   // It may have taken us for dead while our converter had no time.
   if (is_broken && came_ > began_at_ && !std::exchange(is_second_try_, true)) return fetch_from(*source_);
   if (is_second_try_ || outcome.error().kind() != ErrorKind::not_found) useless_.insert(source_->index);
+  if (outcome.error().kind() == ErrorKind::refused && !insists_) full_.insert(source_->index);
   if (is_broken) peers_.leave(*source_, outcome.error());
   go_on();
 }

@@ -15,6 +15,7 @@ namespace spc {
 namespace {
 
 constexpr unsigned kRefuge = 2;  // nodes beyond the fan-out: those that have lost their own source
+constexpr unsigned kLast = 4;    // and beyond these: those that would have to ask the registry
 constexpr std::size_t kBlock = std::size_t{256} << 10;
 constexpr std::size_t kRequestMemory = std::size_t{32} << 10;
 
@@ -146,9 +147,9 @@ bool Relay::has_key(MHD_Connection* connection) const {
 }
 
 /// Whether one node more can be served.
-bool Relay::admit(std::uint32_t node, Request& request) {
+bool Relay::admit(std::uint32_t node, bool has_no_other, Request& request) {
   if (request.node) return true;
-  if (!served_.contains(node) && served_.size() >= board_.fanout + kRefuge) return false;
+  if (!served_.contains(node) && served_.size() >= board_.fanout + kRefuge + (has_no_other ? kLast : 0)) return false;
   ++served_[node];
   request.node = node;
   return true;
@@ -168,7 +169,8 @@ int Relay::answer(MHD_Connection* connection, std::string_view url, Request& req
   const auto blob = Digest::parse(url.substr(std::min(url.rfind('/') + 1, url.size())));
   const auto node = node_of(MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "node"));
   if (!blob || !node) return respond(connection, 404, "");
-  if (!admit(*node, request)) return respond(connection, 503, "");
+  const bool has_no_other = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "last") != nullptr;
+  if (!admit(*node, has_no_other, request)) return respond(connection, 503, "");
   request.blob = *blob;
   const auto* const entry = board_.find(*blob);
   if (entry != nullptr) return answer_blob(connection, *entry, request);

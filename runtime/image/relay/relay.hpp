@@ -59,7 +59,7 @@ class Relay {
   int answer(MHD_Connection* connection, std::string_view url, Request& request);
   int answer_blob(MHD_Connection* connection, const RelayBoard::Entry& entry, Request& request);
   [[nodiscard]] bool has_key(MHD_Connection* connection) const;
-  bool admit(std::uint32_t node, Request& request);
+  bool admit(std::uint32_t node, bool has_no_other, Request& request);
   ssize_t read(Request& request, std::uint64_t at, char* into, std::size_t most);
   void suspend(Request& request);
   [[nodiscard]] std::string pace() const;

@@ -19,6 +19,7 @@ namespace spc::user_source {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000;
+constexpr std::uint64_t kAnswer = 3 * kSecond;  // of an srun that has a thousand nodes on a busy machine
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -84,7 +85,7 @@ Result<UniqueFd> greet_srun() {
 Result<MeetingRecord> receive_place(int socket) {
   MeetingRecord place;
   auto bytes = std::as_writable_bytes(std::span(&place, 1));
-  const std::uint64_t until = now_us() + kSecond;
+  const std::uint64_t until = now_us() + kAnswer;
   while (!bytes.empty()) {
     SPC_TRY(wait_for_srun(socket, POLLIN, until));
     const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), 0);
