@@ -11,7 +11,7 @@
 namespace spc {
 namespace {
 
-constexpr std::chrono::milliseconds kMeetingPatience{4500};  // user-source gives up after four seconds
+constexpr std::chrono::milliseconds kMeetingPatience{3500};  // user-source gives up after three seconds
 
 bool is_socket(int fd) {
   struct stat status {};

@@ -19,7 +19,7 @@ namespace spc::user_source {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000;
-constexpr std::uint64_t kAnswer = 3 * kSecond;  // of an srun that has a thousand nodes on a busy machine
+constexpr std::uint64_t kAnswer = 2 * kSecond;  // of an srun that has a thousand nodes on a busy machine
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
