@@ -1,6 +1,7 @@
 #include "launch/agent_line.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,7 @@ namespace spc {
 namespace {
 
 Error agent_has_ended() {
+  let_scancel_end_us();
   return Error(ErrorKind::unavailable, "set up the container: the agent exited").hint("try again; see slurmd's log on the node");
 }
 
@@ -47,6 +49,11 @@ Error advised(Error error) {
 }
 
 }  // namespace
+
+void let_scancel_end_us() {
+  constexpr int kMilliseconds = 500;
+  ::poll(nullptr, 0, kMilliseconds);
+}
 
 Result<UniqueFd> AgentLine::join(const StepChannel& step) {
   auto [ours, theirs] = SPC_TRY(socket_pair());

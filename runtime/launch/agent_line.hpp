@@ -20,6 +20,10 @@ struct AgentMessage : TaskMessage {
   std::vector<UniqueFd> descriptors;
 };
 
+/// When a process of the step has ended that we wait for: scancel ends them one after the other, and who is the next has nothing
+/// to say. Returns after half a second if we are not.
+void let_scancel_end_us();
+
 /// A task's line to the agent, used by the leader as long as it runs, and else by the task. The agent's end, or its word that
 /// the start has failed, ends the line: the Error of await() is then what the task ends with.
 class AgentLine {

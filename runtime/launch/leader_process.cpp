@@ -96,7 +96,10 @@ Result<Led> wait_for_leader(const TaskCall& call, AgentLine& line, int leader) {
   for (;;) {
     LeaderMessage message;
     auto passed = receive_struct(leader, message, 1);
-    if (!passed) return line.fail(Error(ErrorKind::system, "set up the container: the leader exited unexpectedly"));
+    if (!passed) {
+      let_scancel_end_us();
+      return line.fail(Error(ErrorKind::system, "set up the container: the leader exited unexpectedly"));
+    }
     if (message.kind == LeaderMessage::led) return message.how;
     if (message.kind == LeaderMessage::failed) return message.error.error();
     auto started = start_for_podman(call, message, *std::move(passed));

@@ -204,6 +204,22 @@ def an_agent_that_is_killed_during_a_pull_is_told_with_one_line(cluster):
 
 
 @test
+def a_task_that_ends_just_after_its_agent_or_leader_says_nothing(cluster):
+    """scancel ends a step's processes one after the other."""
+    for name in ("agent", "leader"):
+        pull = Pull(cluster, f"{name}-first")
+        waiting = tasks(cluster)
+        kill_all(cluster.processes("node01", name))
+        time.sleep(0.1)
+        kill_all(waiting)
+        done = pull.step.end(10)
+        expect(waiting and done.rc != 0, "no task waited: the test is void", done)
+        must_not_blame_us(done)
+        pull.must_leave_nothing()
+        pull.go()
+
+
+@test
 def slurmstepd_that_is_killed_during_a_pull_leaves_nothing(cluster):
     pull = Pull(cluster, "stepd-pull")
     kill_all(stepds(cluster))
