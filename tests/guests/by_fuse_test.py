@@ -35,9 +35,9 @@ for case in (fuse_serves_all_layers, *CASES):
 
 @test
 def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
-    """Without a word in the site's configuration."""
+    """Without a word in the site's configuration. What has been decided for a node lasts until that changes, or the next boot."""
     module = guest.form()
-    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n"}):
+    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n", "spank-container/config.d/50-test.toml": "# read again\n"}):
         await_true(lambda: guest.root(NODE, "rmmod", module).rc == 0, 20, f"{module} is still in use")
         fuse_serves_all_layers(guest)
         guest.bash("cat /workspace/replaced").good("upper")

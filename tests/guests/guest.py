@@ -112,12 +112,14 @@ class Guest(Cluster):
         time.sleep(600)
 
     def resume(self):
-        """Slurm keeps a node that has started again unexpectedly out of service until root says otherwise."""
+        """Slurm keeps a node that has started again unexpectedly out of service until root says otherwise, and its jobs."""
+        self.root(NODE, "scancel", "--user=alice")
+
         def is_idle():
             self.root(NODE, "scontrol", "update", f"nodename={NODE}", "state=resume")
             return all(state.endswith(" idle") for state in self.states())
 
-        await_true(is_idle, 120, "the node does not come back")
+        await_true(is_idle, 240, "the node does not come back")
 
     def settle(self):
         """What a first use leaves on purpose is there."""
