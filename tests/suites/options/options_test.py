@@ -1,11 +1,13 @@
 """Every option on srun, sbatch and salloc, its environment twins, and which of them wins."""
 import os
 
+from entrypoint_test import with_entrypoint
 from errors_test import Config
 from images import with_probe
 from harness import add, equal, expect, test
 from functools import partial
 from plugstack import plugstack
+from site_files import rules
 
 QUICK = True
 
@@ -224,6 +226,28 @@ def the_verbose_twin_counts_as_the_option(cluster):
 @test
 def an_option_beats_its_variable(cluster):
     cluster.srun("--container-workdir=/usr", "pwd", env=["SCONTAINER_WORKDIR=/etc", "PYXIS_CONTAINER_WORKDIR=/var"]).good("/usr")
+
+
+@test
+def the_variables_of_other_options_count_as_they_do(cluster):
+    """Those that no other test sets."""
+    def step(script, *options, image="base", **variables):
+        env = [f"SCONTAINER_IMAGE={cluster.name_of(image)}", *(f"{'PYXIS_CONTAINER' if name == 'WRITABLE' else 'SCONTAINER'}_{name}={value}" for name, value in variables.items())]
+        return cluster.run("srun", "-w", "node01", *options, "bash", "-euc", script, env=env)
+
+    step("ls -A ~ /dev/shm | grep -vc -e : -e '^$' || true", CONTAIN=1).good("0")
+    with rules(cluster, "writable = false\n"):
+        step("touch /x && echo made", WRITABLE="yes").good("made")
+    equal(len(set(step("readlink /proc/self/ns/mnt; sleep 0.3", "-n2", PRIVATE="y").good().split())), 2, "containers of two tasks")
+    step("echo $(($(stat -f -c '%b*%S' /tmp)))", TMPFS_SIZE="3M").good(str(3 << 20))
+    saved = os.path.join(cluster.shared, "by-variable.sqsh")
+    step("true", image=with_entrypoint(cluster, "variable", "echo said by it; exec \"$@\""), ENTRYPOINT=1, ENTRYPOINT_LOG=1, SAVE="/home/shared/by-variable.sqsh").good()
+    os.unlink(saved)
+    done = step("true", image=with_entrypoint(cluster, "variable", "echo said by it; exec \"$@\""), ENTRYPOINT=1, ENTRYPOINT_LOG=1)
+    equal(done.messages(), ["entrypoint: said by it"], "messages", done)
+    for name, value, why in (("PULL", "sometimes", "newer, missing, always or never"), ("MPI", "nonsense", "image or host"), ("WRITABLE", "perhaps", "is not a boolean")):
+        done = step("true", **{name: value})
+        expect(done.rc != 0 and why in done.err and f"_{name}" in done.err, f"{name}={value} is not refused", done)
 
 
 @test
