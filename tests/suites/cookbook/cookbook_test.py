@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 
+import fake_frameworks
 import mpi_test
 from command import await_true
 from cluster import HERE
@@ -37,10 +38,13 @@ def recipes(cluster, *names):
 def submit(cluster, there, recipe, *options, **variables):
     """What a user types in that directory; its output, with that of all tasks of an array."""
     words = [f"{name}={value}" for name, value in variables.items()]
-    done = cluster.run("env", "-C", there, *words, "sbatch", "--wait", *options, recipe, timeout=SECONDS)
-    number = re.search(r"\d+", done.out)
-    output = cluster.run("sh", "-c", f"cat {there}/*-{number.group() if number else ''}*.out").out
-    expect(done.rc == 0, f"{recipe} has failed: {output}", done)
+    done = cluster.run("env", "-C", there, *words, "sbatch", "--parsable", *options, recipe)
+    job = done.good().strip()
+    # sbatch --wait would look every ten seconds.
+    await_true(lambda: not cluster.inquirer.ask(f"squeue -h -j {job}"), SECONDS, f"{recipe} does not end")
+    codes = re.findall(r"ExitCode=(\S+)", " ".join(cluster.inquirer.ask(f"scontrol -o show job {job}")))
+    output = cluster.run("sh", "-c", f"cat {there}/*-{job}*.out").out
+    expect(set(codes) == {"0:0"}, f"{recipe} has failed with {codes}: {output}", done)
     return output
 
 
@@ -154,41 +158,52 @@ def python_computes_pi_by_mpi(cluster):
         expect("4 ranks on 2 nodes: pi is 3.14159265" in output, f"no pi: {output}")
 
 
-# Meets as jax.distributed.initialize() does by Slurm's variables (jax, _src/distributed.py and _src/clusters/slurm_cluster.py).
-FAKE_JAX = """
-import os, socket, time
-
-process_index = lambda: int(os.environ["SLURM_PROCID"])
-process_count = lambda: int(os.environ["SLURM_NTASKS"])
-local_devices = lambda: ["fake:" + os.environ["SLURM_LOCALID"]]
-
-class distributed:
-    def initialize():
-        host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
-        if process_index() == 0:
-            server = socket.create_server(("", int(port)))
-            for peer in [server.accept()[0] for _ in range(process_count() - 1)]:
-                peer.sendall(b"go")
-            return
-        end = time.monotonic() + 30
-        while True:
-            try:
-                line = socket.create_connection((host, int(port)), 30)
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < end
-                time.sleep(0.1)
-        assert line.recv(2) == b"go"
-"""
-
-
 @test
 def a_fake_jax_starts_without_pmix(cluster):
     with recipes(cluster, "jax.sbatch") as (here, there):
         with open(f"{here}/jax.py", "w") as file:
-            file.write(FAKE_JAX)
+            file.write(fake_frameworks.JAX)
         output = submit(cluster, there, "jax.sbatch", IMAGE=python_image(cluster))
         equal(sorted(line for line in output.splitlines() if "pulling" not in line), [f"{rank} of 4 ['fake:{rank % 2}']" for rank in range(4)], "ranks")
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def ranks(output, tail):
+    """What four ranks on two nodes say, in their order."""
+    lines = sorted(re.findall(r"rank .*", output))
+    equal(lines, [f"rank {rank} of 4, {rank % 2} on node {rank // 2}: {tail}" for rank in range(4)], "ranks")
+
+
+@test
+def a_fake_lightning_finds_its_ranks_by_slurms_variables(cluster):
+    with recipes(cluster, "lightning.sbatch") as (here, there):
+        write(f"{here}/lightning.py", fake_frameworks.LIGHTNING)
+        write(f"{here}/train.py", fake_frameworks.LIGHTNING_TRAIN)
+        ranks(submit(cluster, there, "lightning.sbatch", IMAGE=python_image(cluster)), 6)
+
+
+@test
+def a_fake_horovod_finds_its_ranks_by_mpi(cluster):
+    with recipes(cluster, "horovod.sbatch") as (here, there):
+        write(f"{here}/horovod/torch.py", fake_frameworks.HOROVOD)
+        write(f"{here}/train.py", fake_frameworks.HOROVOD_TRAIN)
+        ranks(submit(cluster, there, "horovod.sbatch", IMAGE=mpi_test.prepare(cluster)), 6)
+
+
+@test
+def a_fake_nccl_test_has_a_rank_for_each_fake_gpu(cluster):
+    image = mpi_test.prepare(cluster)
+    with recipes(cluster, "nccl-tests.sbatch") as (here, there):
+        subprocess.run(["mpicc.openmpi", "-O1", "-x", "c", "-", "-o", f"{here}/all_reduce_perf"], input=fake_frameworks.NCCL_TEST, text=True, check=True)
+        output = submit(cluster, there, "nccl-tests.sbatch", "--ntasks-per-node=2", "--gpus-per-node=2", IMAGE=image, MAXIMUM="64K", PROGRAM="./all_reduce_perf")
+        expect("fake: 4 ranks" in output, f"other ranks: {output}")
+        sizes = [int(line.split()[0]) for line in output.splitlines() if re.fullmatch(r" *\d+ +[\d.]+ +[\d.]+", line)]
+        equal(sizes, [8 << power for power in range(14)], "sizes of the table")
 
 
 @test

@@ -1,17 +1,9 @@
-"""packaging/examples/cookbook: recipes whose programs are not in Debian or want GPUs, submitted as they are with fakes in their place. The
-fakes find each other as the real ones do, and believe the same variables; what the real ones compute, they do not."""
-import os
-import re
-import subprocess
-
-import mpi_test
-from cookbook_test import recipes, submit
-from frameworks_test import python_image
-from harness import equal, expect, test
+"""Programs that are not in Debian or want GPUs, as fakes: they find each other as the real ones do, and believe the same variables; what
+the real ones compute, they do not."""
 
 # As Lightning 2's SLURMEnvironment, which finds out by these variables that Slurm has started the ranks, and checks them against what the
 # Trainer was given (lightning/fabric/plugins/environments/slurm.py).
-FAKE_LIGHTNING = r"""
+LIGHTNING = r"""
 import os, re, socket, time
 
 class Trainer:
@@ -42,6 +34,7 @@ class Trainer:
         line.sendall(bytes([self.global_rank]))
         return line.recv(1)[0]
 """
+
 LIGHTNING_TRAIN = """
 import os
 from lightning import Trainer
@@ -49,29 +42,8 @@ trainer = Trainer(num_nodes=int(os.environ["SLURM_NNODES"]), devices=int(os.envi
 print(f"rank {trainer.global_rank} of {trainer.world_size}, {trainer.local_rank} on node {trainer.node_rank}: {trainer.fit()}")
 """
 
-
-def write(path, text):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-
-
-def ranks(output, tail):
-    """What four ranks on two nodes say, in their order."""
-    lines = sorted(re.findall(r"rank .*", output))
-    equal(lines, [f"rank {rank} of 4, {rank % 2} on node {rank // 2}: {tail}" for rank in range(4)], "ranks")
-
-
-@test
-def a_fake_lightning_finds_its_ranks_by_slurms_variables(cluster):
-    with recipes(cluster, "lightning.sbatch") as (here, there):
-        write(f"{here}/lightning.py", FAKE_LIGHTNING)
-        write(f"{here}/train.py", LIGHTNING_TRAIN)
-        ranks(submit(cluster, there, "lightning.sbatch", IMAGE=python_image(cluster)), 6)
-
-
 # Horovod's own: with MPI, ranks are MPI's, and those on a node are counted by it (horovod/common/mpi/mpi_controller.cc).
-FAKE_HOROVOD = """
+HOROVOD = """
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 init = lambda: None
@@ -79,6 +51,7 @@ rank, size = world.Get_rank, world.Get_size
 local_rank = world.Split_type(MPI.COMM_TYPE_SHARED).Get_rank
 allreduce = lambda value: world.allreduce(value)
 """
+
 HOROVOD_TRAIN = """
 import os
 import horovod.torch as hvd
@@ -86,17 +59,8 @@ hvd.init()
 print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} on node {os.environ['NODE_RANK']}: {hvd.allreduce(hvd.rank())}", flush=True)
 """
 
-
-@test
-def a_fake_horovod_finds_its_ranks_by_mpi(cluster):
-    with recipes(cluster, "horovod.sbatch") as (here, there):
-        write(f"{here}/horovod/torch.py", FAKE_HOROVOD)
-        write(f"{here}/train.py", HOROVOD_TRAIN)
-        ranks(submit(cluster, there, "horovod.sbatch", IMAGE=mpi_test.prepare(cluster)), 6)
-
-
 # nccl-tests built with MPI=1: a rank for each GPU, which it takes by its number on the node (src/common.cu); the reduction is MPI's here.
-FAKE_NCCL_TEST = r"""
+NCCL_TEST = r"""
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,13 +96,29 @@ int main(int argc, char **argv) {
 }
 """
 
+# Meets as jax.distributed.initialize() does by Slurm's variables (jax, _src/distributed.py and _src/clusters/slurm_cluster.py).
+JAX = """
+import os, socket, time
 
-@test
-def a_fake_nccl_test_has_a_rank_for_each_fake_gpu(cluster):
-    image = mpi_test.prepare(cluster)
-    with recipes(cluster, "nccl-tests.sbatch") as (here, there):
-        subprocess.run(["mpicc.openmpi", "-O1", "-x", "c", "-", "-o", f"{here}/all_reduce_perf"], input=FAKE_NCCL_TEST, text=True, check=True)
-        output = submit(cluster, there, "nccl-tests.sbatch", "--ntasks-per-node=2", "--gpus-per-node=2", IMAGE=image, MAXIMUM="64K", PROGRAM="./all_reduce_perf")
-        expect("fake: 4 ranks" in output, f"other ranks: {output}")
-        sizes = [int(line.split()[0]) for line in output.splitlines() if re.fullmatch(r" *\d+ +[\d.]+ +[\d.]+", line)]
-        equal(sizes, [8 << power for power in range(14)], "sizes of the table")
+process_index = lambda: int(os.environ["SLURM_PROCID"])
+process_count = lambda: int(os.environ["SLURM_NTASKS"])
+local_devices = lambda: ["fake:" + os.environ["SLURM_LOCALID"]]
+
+class distributed:
+    def initialize():
+        host, _, port = os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")
+        if process_index() == 0:
+            server = socket.create_server(("", int(port)))
+            for peer in [server.accept()[0] for _ in range(process_count() - 1)]:
+                peer.sendall(b"go")
+            return
+        end = time.monotonic() + 30
+        while True:
+            try:
+                line = socket.create_connection((host, int(port)), 30)
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        assert line.recv(2) == b"go"
+"""
