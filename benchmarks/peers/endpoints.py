@@ -254,7 +254,7 @@ def cut_relay_off(runs, order):
 
 
 def slow_down(runs, order):
-    """For good: what it sends, not what it gets."""
+    """What it sends, not what it gets."""
     node, _ = runs[relay_beside_leader(order)]
     run("tc", "-n", f"n{node}", "qdisc", "change", "dev", "eth0", "root", *SLOW.split())
     return set()
@@ -335,6 +335,7 @@ class Cases:
         self.bench.end_relays()
         for node in range(self.nodes):
             run("ip", "link", "set", f"v{node}", "up")
+            run("tc", "-n", f"n{node}", "qdisc", "change", "dev", "eth0", "root", *SHAPE.split())
         waits(what, took)
         return took, sent
 

@@ -39,7 +39,7 @@ void PeerStream::go_on() {
       for (const std::uint32_t source : std::exchange(doubted_, {})) tried_.erase(source);
       next = peers_.next(tried_);
     }
-    if (next == nullptr && !full_.empty()) {
+    if ((next == nullptr || next->is_slow) && !full_.empty()) {  // one that is full is better than one that is slow
       for (const std::uint32_t source : std::exchange(full_, {})) tried_.erase(source), useless_.erase(source);
       insists_ = true;
       next = peers_.next(tried_);

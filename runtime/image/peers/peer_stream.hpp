@@ -83,7 +83,7 @@ class PeerStream final : public BlobStream, private FetchSink {
   std::set<std::uint32_t> left_;     // of these, those that were left because they are slow, or in doubt
   std::set<std::uint32_t> doubted_;  // of these, those that are come back to before anything else than a node is asked
   std::set<std::uint32_t> full_;     // of these, those that serve as many as they should
-  bool insists_ = false;             // there are no others
+  bool insists_ = false;             // there are no others, or they are slow
   std::set<std::uint32_t> used_;     // of these, those whose bytes the sink has
   bool is_second_try_ = false;
   std::uint64_t began_at_ = 0;
