@@ -157,7 +157,7 @@ def big_and_slow(image, megabytes_a_second=4, after=None):
 
 def dies_in_the_middle(name, die):
     """`die` gets the first of two runs and the step; the second has to go on where it was."""
-    image, step = big_image(4), Step()
+    image, step = big_image(8), Step()  # for two seconds: on a busy machine one is over before anybody has died
     hook, seen = big_and_slow(image, after=1)
     registry.repository(name, image, hook)
     before = set(relays())
