@@ -35,10 +35,11 @@ for case in (fuse_serves_all_layers, *CASES):
 
 @test
 def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
-    """Without a word in the site's configuration. What has been decided for a node lasts until that changes, or the next boot."""
+    """Without a word in the site's configuration. A node that needs erofs (before Linux 6.2) goes on with FUSE when the module is back."""
     module = guest.form()
-    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n", "spank-container/config.d/50-test.toml": "# read again\n"}):
+    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n"}):
         await_true(lambda: guest.root(NODE, "rmmod", module).rc == 0, 20, f"{module} is still in use")
         fuse_serves_all_layers(guest)
         guest.bash("cat /workspace/replaced").good("upper")
-    equal(guest.layers_served()[1], 0, "layers by FUSE afterwards")
+    if guest.kernel >= (6, 2):
+        equal(guest.layers_served()[1], 0, "layers by FUSE afterwards")
