@@ -1,10 +1,11 @@
 """A node's life: what HealthCheckProgram and Prometheus are told of it."""
 import json
+import os
 import re
 
 from harness import equal, expect, test
+from images import with_probe
 
-NAME = "registry:5000/suites/base:1"
 LOG = "/var/log/slurm/slurmd.log"
 
 
@@ -23,13 +24,10 @@ def risen(before, after):
 def a_healthy_node_is_silent_and_counts_its_starts(cluster):
     done = cluster.root("node01", "scontainer", "doctor", "--node", "--quiet")
     equal((done.rc, done.out, done.err), (0, "", ""), "what a healthy node says", done)
-    images = json.loads(cluster.root("node01", "scontainer", "images", "--json").good())
-    for image in images:
-        if any(name["name"].startswith(NAME) for name in image["names"]):
-            cluster.root("node01", "scontainer", "rm", image["digest"]).good()
+    name = cluster.push(with_probe("health", [("data", os.urandom(1000))]))  # a layer that no image in the store has
     begin = counters(cluster)
     equal(begin["spank_container_node_status"], 0, "node_status")
-    srun = ("srun", "-w", "node01", "-n2", f"--container-image={NAME}", "true")
+    srun = ("srun", "-w", "node01", "-n2", f"--container-image={name}", "/probe")
     cluster.run(*srun).good()
     pulled = counters(cluster)
     equal(risen(begin, pulled), {"starts_total": 1, "pulls_total": 1}, "counters of a start that pulls")
@@ -37,11 +35,11 @@ def a_healthy_node_is_silent_and_counts_its_starts(cluster):
     again = counters(cluster)
     equal(risen(pulled, again), {"starts_total": 1}, "counters of a start that does not")
     phase = 'spank_container_start_seconds_total{phase="%s"}'
-    expect(all(again[phase % name] > pulled[phase % name] for name in ("layers", "root", "start")), f"no time has passed: {again}")
+    expect(all(again[phase % one] > pulled[phase % one] for one in ("layers", "root", "start")), f"no time has passed: {again}")
     done = cluster.run("srun", "-w", "node01", "-n2", "--container-image=registry:5000/suites/nothing:1", "true")
     expect(done.rc != 0, "an image that does not exist was started", done)
     equal(risen(again, counters(cluster)), {'failures_total{kind="not_found"}': 1}, "counters of a failure")
     told = [json.loads(line) for line in cluster.root("node01", "scontainer", "audit", LOG).good().splitlines()][-4:]
     equal([(one["event"], one["image"]) for one in told],
-          [("pull", NAME), ("start", NAME), ("start", NAME), ("failed", "registry:5000/suites/nothing:1")], "the log as JSON")
+          [("pull", name), ("start", name), ("start", name), ("failed", "registry:5000/suites/nothing:1")], "the log as JSON")
     equal([(one["user"], one["pulled"], one["digest"] == told[0]["digest"]) for one in told[1:3]], [("alice", True, True), ("alice", False, True)], "starts in it")
