@@ -272,7 +272,8 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     const auto environment = SPC_TRY(adopt(given, spc_environment{}));
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     CallbackLog log(*rt);
-    const auto texts = SPC_TRY(adopt(options, spc_options{}));
+    const auto adopted = SPC_TRY(adopt(options, spc_options{}));
+    const bool names_file = SPC_TRY(texts_of(adopted)).has("container-env-file");
     const auto read = [&](ReadAt where) -> Result<Asked> {
       auto request = SPC_TRY(parse_options(options, where));
       Asked asked{std::move(request), as_map(environment.variables)};
@@ -285,7 +286,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     std::function<void()> before;
     if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
     const auto entry = SPC_TRY(launch({.read = read,
-                                       .names_file = names_file(texts.given, texts.variables),
+                                       .names_file = names_file,
                                        .variables = environment.variables,
                                        .step = rt->channel,
                                        .agent_group = rt->agent.group(),

@@ -23,7 +23,7 @@ struct Asked {
 /// A task that wants to enter. Its texts are read by those who have no privilege: the leader, and the task once it is inside.
 struct TaskCall {
   std::function<Result<Asked>(ReadAt)> read;
-  bool names_file = false;       ///< names_file(): a part of `read` is for the host
+  bool names_file = false;       ///< --container-env-file, which is on the host
   const char* const* variables;  ///< the job's environment, as it is
   const StepChannel& step;
   pid_t agent_group;          ///< which slurmstepd waits for at the end of the step (StepAgent::group)

@@ -247,7 +247,7 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "processors that an image's import may use on a node; 0: those of the job",
      &Config::import_cpus, nullptr, nullptr, nullptr, 1024},
     {"import_memory", "size", "0",
-     "memory that an import should do with: bytes with K, M, G, T; fewer layers are converted in parallel where it is little; 0: that of the job",
+     "memory budget of an import, bytes with K, M, G, T: with less, fewer layers are converted in parallel; 0: none",
      &Config::import_memory, key::is_byte_size,
      "expected a number of bytes with K, M, G or T behind it"},
     {"layer_compression", "auto, lz4, zstd, none", "auto",

@@ -289,7 +289,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
 
   const auto shared = shared_store(import);
   repository.look_first_in(shared ? &*shared : nullptr);
-  look_for_peers(nodes, import);  // once more: those met until now have the image
+  look_for_peers(nodes, import);  // anew: those met so far have the image
   Peers* const peers = nodes.peers ? &*nodes.peers : nullptr;
   repository.take_from(peers);
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));

@@ -27,8 +27,8 @@ struct PeerBlob {
 };
 
 /// A blob from other nodes of the step, while they fetch it themselves. A node that breaks off, or says nothing any more, is left, and
-/// the next one goes on at that byte; if there is none, shared store, mirrors and registry do, until one answers again. Keeps what comes for those who take
-/// this node for theirs, and for a converter that is slower than they are.
+/// the next one goes on at that byte; if there is none, shared store, mirrors and registry do, until a node answers again. Keeps what comes
+/// for those who take this node for theirs, and for a converter that is slower than they are.
 class PeerStream final : public BlobStream, private FetchSink {
  public:
   PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink);

@@ -62,19 +62,6 @@ const ContainerOption* find_option(std::string_view name) {
   return found == all.end() ? nullptr : &*found;
 }
 
-bool names_file(const char* const* options, const char* const* variables) {
-  const ContainerOption& file = *find_option("container-env-file");
-  const auto any = [](const char* const* texts, std::string_view prefix, std::string_view name) {
-    const auto is_it = [&](std::string_view text) {
-      return text.starts_with(prefix) && text.substr(prefix.size()).starts_with(name) && text.substr(prefix.size() + name.size()).starts_with('=');
-    };
-    while (texts != nullptr && *texts != nullptr && !is_it(*texts)) ++texts;
-    return texts != nullptr && *texts != nullptr;
-  };
-  return any(options, "", file.name) ||
-         std::ranges::any_of(OptionTexts::kTwinPrefixes, [&](auto prefix) { return any(variables, prefix, file.twin); });
-}
-
 std::vector<std::string_view> feature_names() {
   std::vector<std::string_view> names;
   for (const ContainerOption& option : container_options()) {

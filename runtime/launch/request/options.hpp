@@ -45,10 +45,6 @@ std::span<const ContainerOption> container_options();
 /// nullptr: unknown option
 const ContainerOption* find_option(std::string_view name);
 
-/// Whether an option NAME=VALUE or a variable names a file that is read on the node (--container-env-file). For a task that still has
-/// its privilege: nothing else is looked at.
-bool names_file(const char* const* options, const char* const* variables);
-
 /// The options, by name, that a site can disable with `features_off`.
 std::vector<std::string_view> feature_names();
 

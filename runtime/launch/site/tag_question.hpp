@@ -23,7 +23,7 @@ class TagQuestion {
   static std::optional<TagQuestion> ask(const LaunchRequest& request);
 
   /// `REGISTRY/NAME:TAG@DIGEST`, or an empty text if that is not known within `patience` from now, or kResolveSeconds from ask().
-  /// Asks no more.
+  /// Asks no more, and a registry that has not answered by then not for ten minutes.
   std::string answer(std::chrono::milliseconds patience);
 
  private:

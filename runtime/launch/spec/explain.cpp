@@ -43,9 +43,9 @@ std::string namespaces_in_words(std::uint32_t bits) {
 /// `os Debian GNU/Linux 12 (bookworm); python 3.11`
 std::string facts_in_words(const std::vector<std::string>& facts) {
   std::string text;
-  for (const std::string& fact : facts) {
-    const std::size_t equals = std::min(fact.find('='), fact.size());
-    text += (text.empty() ? "" : "; ") + printable(fact.substr(0, equals) + " " + fact.substr(std::min(equals + 1, fact.size())));
+  for (std::string fact : facts) {
+    if (const auto equals = fact.find('='); equals != std::string::npos) fact[equals] = ' ';
+    text += (text.empty() ? "" : "; ") + printable(fact);
   }
   return text;
 }
