@@ -182,7 +182,7 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
   if (spec.settings.in_files) read_image_files(task_.job, spec.settings, &task_.log);
   if (terms.request.workdir.empty()) container.root.directories.push_back(workdir_of(terms.request, spec.settings));
   SPC_TRY(named_.write(manifest));
-  if (named_.is_new()) note_.write(named_.notes());
+  note_.write(named_.notes(), named_.is_new());
   TaskNotes notes{.step = TaskNotes::step_of(task_.job),
                   .image = spec.image,
                   .from = spec.from,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 
@@ -137,10 +138,14 @@ def run(command, stdin, variables, cwd):
     return Done(command, process)
 
 
+started = []  # in the background
+
+
 def start(*arguments, **options):
     """In the background; as the leader of a process group."""
-    return subprocess.Popen(as_user(["scontainer", *arguments]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, env=environment(), cwd=home, start_new_session=True, **options)
+    started.append(subprocess.Popen(as_user(["scontainer", *arguments]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, env=environment(), cwd=home, start_new_session=True, **options))
+    return started[-1]
 
 
 def wait_for(what, condition, seconds=10):
@@ -187,5 +192,22 @@ def our_processes():
 
 def must_be_clean():
     """No helper survives its container or its pull, and no container is noted that does not run."""
-    wait_for("helpers are gone", lambda: not our_processes())
+    try:
+        wait_for("helpers are gone", lambda: not our_processes())
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {our_processes()}") from None
     assert stored("running") == [], stored("running")
+
+
+def clean_up():
+    """After a test that has failed: what it left would fail all that follow."""
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    for process, _ in our_processes():
+        try:
+            os.kill(int(process), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    user("containers")  # removes the notes of those that were killed

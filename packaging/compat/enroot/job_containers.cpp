@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/process/environment.hpp"
 #include "tool/containers/own_containers.hpp"
 
 namespace spc::enroot {
@@ -32,7 +33,9 @@ std::optional<JobStep> step_of_process(const std::string& process) {
   const bool is_number = !process.empty() && std::ranges::all_of(process, [](char c) { return c >= '0' && c <= '9'; });
   if (!is_number || process.size() > 9) return std::nullopt;
   std::string job, step;
-  for (const std::string& variable : environment_of_process(static_cast<pid_t>(std::stol(process)))) {
+  const auto variables = environment_of_process(static_cast<pid_t>(std::stol(process)));
+  if (!variables) return std::nullopt;
+  for (const std::string& variable : *variables) {
     if (variable.starts_with("SLURM_JOB_ID=")) job = variable.substr(variable.find('=') + 1);
     if (variable.starts_with("SLURM_STEP_ID=")) step = variable.substr(variable.find('=') + 1);
   }

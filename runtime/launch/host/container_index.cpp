@@ -67,9 +67,9 @@ ContainerNote ContainerNote::open(const ContainerName& name, bool of_job, const 
   return note;
 }
 
-void ContainerNote::write(const ContainerNotes& notes) const {
-  if (!directory_) return;
-  const int how = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+void ContainerNote::write(const ContainerNotes& notes, bool is_new) const {
+  if (!directory_ || notes.name.empty()) return;
+  const int how = O_WRONLY | O_CREAT | (is_new ? O_TRUNC : O_EXCL) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   const UniqueFd file(::openat(directory_.get(), file_.c_str(), how, 0600));
   if (file) [[maybe_unused]]
     const auto written = write_all(file.get(), notes.serialize() + place_);

@@ -11,8 +11,8 @@
 namespace spc {
 
 // Which containers with a name a user has, on which nodes: the store's directories for them are root's alone. The step that
-// makes one notes it in the user's home, from where it may be lost: nothing is decided by it. What the site removes by itself
-// stays noted until a step of the user's asks for the container.
+// makes one notes it in the user's home, from where it may be lost, until a step starts it again: nothing is decided by it. What the
+// site removes by itself stays noted until a step of the user's asks for the container.
 
 struct NotedContainer {
   ContainerNotes notes;
@@ -34,7 +34,8 @@ class ContainerNote {
   ContainerNote() = default;
   /// `environment`: the job's. Without a home it is none.
   static ContainerNote open(const ContainerName& name, bool of_job, const std::map<std::string, std::string>& environment);
-  void write(const ContainerNotes& notes) const;
+  /// Of a container that is not new: only if the note was lost.
+  void write(const ContainerNotes& notes, bool is_new) const;
   void remove() const;
 
  private:

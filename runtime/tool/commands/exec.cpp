@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/environment.hpp"
 #include "launch/spec/environment.hpp"
 #include "task/fake_root.hpp"
 #include "tool/command.hpp"
@@ -22,12 +22,10 @@ namespace spc::tool {
 namespace {
 
 /// The environment of the container's command, when it was started.
-Result<std::map<std::string, std::string>> environment_of(const std::string& process) {
-  const UniqueFd file(::open((process + "environ").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "read the container's environment");
-  const auto text = SPC_TRY(read_file(file.get(), 4 << 20));
+Result<std::map<std::string, std::string>> environment_of(pid_t process) {
+  const auto all = SPC_TRY_DURING("read the container's environment", environment_of_process(process));
   std::vector<const char*> variables;
-  for (std::size_t at = 0; at < text.size(); at = std::min(text.find('\0', at), text.size()) + 1) variables.push_back(&text[at]);
+  for (const std::string& one : all) variables.push_back(one.c_str());
   variables.push_back(nullptr);
   return as_map(variables.data());
 }
@@ -79,7 +77,7 @@ Result<int> run_exec(const Arguments& arguments) {
   }
   const auto container = SPC_TRY(std::move(found));
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
-  auto environment = SPC_TRY(environment_of(process));
+  auto environment = SPC_TRY(environment_of(container.pid));
   for (const std::string& text : arguments.values("env")) {
     const std::string name = text.substr(0, text.find('='));
     if (name.empty())

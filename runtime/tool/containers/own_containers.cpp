@@ -22,6 +22,7 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/process/child.hpp"
+#include "base/process/environment.hpp"
 #include "base/process/supervised.hpp"
 #include "launch/host/container_index.hpp"
 #include "launch/spec/environment.hpp"
@@ -40,7 +41,9 @@ std::string proc_text(const std::string& path) {
 
 TaskVariables variables_of(pid_t process) {
   TaskVariables variables;
-  for (const std::string& one : environment_of_process(process)) {
+  const auto all = environment_of_process(process);
+  if (!all) return variables;
+  for (const std::string& one : *all) {
     const auto equals = one.find('=');
     if (equals != std::string::npos) variables[one.substr(0, equals)] = one.substr(equals + 1);
   }
@@ -171,17 +174,6 @@ Program program_of(const StepOrder& order) {
 Result<RunEnd> ask_slurm(const std::vector<std::string>& command) {
   const Program program{.path = SPC_TRY(slurm_program(command[0])), .arguments = command};
   return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20}, [](std::string_view) {});
-}
-
-std::vector<std::string> environment_of_process(pid_t process) {
-  const std::string text = proc_text(formatted("/proc/{}/environ", process));
-  std::vector<std::string> variables;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\0', at), text.size());
-    variables.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return variables;
 }
 
 std::string this_node() {

@@ -28,9 +28,6 @@ struct OwnContainer {
 /// Sorted by name and node.
 std::vector<OwnContainer> own_containers();
 
-/// The environment of a process; empty if it may not be read.
-std::vector<std::string> environment_of_process(pid_t process);
-
 /// As Slurm calls it, in a job; otherwise the host's short name.
 std::string this_node();
 

@@ -26,18 +26,34 @@ def noted(cluster, user="alice"):
 
 @test
 def enroot_lists_and_removes_what_a_name_has_made(cluster):
-    run(cluster, "kept", "echo mine >/etc/issue", image="base").good()
+    run(cluster, "listed", "echo mine >/etc/issue", image="base").good()
     before = containers(cluster)
-    expect("pyxis_kept" in enroot(cluster, "list").good().split(), "it is not listed")
-    expect("pyxis_kept" not in enroot(cluster, "list", user="bob").good().split(), "bob sees it")
-    refused = enroot(cluster, "remove", "-f", "pyxis_kept", user="bob")
+    expect("pyxis_listed" in enroot(cluster, "list").good().split(), "it is not listed")
+    expect("pyxis_listed" not in enroot(cluster, "list", user="bob").good().split(), "bob sees it")
+    refused = enroot(cluster, "remove", "-f", "pyxis_listed", user="bob")
     expect(refused.rc != 0 and "No such file or directory" in refused.err, "bob removes it", refused)
-    enroot(cluster, "remove", "-f", "pyxis_kept").good("")
-    expect("pyxis_kept" not in enroot(cluster, "list").good().split(), "it is still listed")
+    enroot(cluster, "remove", "-f", "pyxis_listed").good("")
+    expect("pyxis_listed" not in enroot(cluster, "list").good().split(), "it is still listed")
     expect(len(containers(cluster)) < len(before), "it is still in the store")
-    gone = run(cluster, "kept", "true")
-    equal(gone.errors(), ['a container with name "kept" does not exist, and --container-image is not set'], "error", gone)
+    gone = run(cluster, "listed", "true")
+    equal(gone.errors(), ['a container with name "listed" does not exist, and --container-image is not set'], "error", gone)
     await_true(lambda: not in_trash(cluster), 10, "its files are still there")
+
+
+@test
+def a_container_whose_note_is_lost_is_listed_after_its_next_step(cluster):
+    run(cluster, "lost", "echo mine >/mine", image="base").good()
+    noted_at = os.path.join(cluster.home, "alice/.local/share/spank-container/named")
+    for file in os.listdir(noted_at):
+        with open(os.path.join(noted_at, file)) as note:
+            text = note.read()
+        if "name=lost\0" in text:
+            os.unlink(os.path.join(noted_at, file))
+    expect("lost" not in noted(cluster), "it is noted still")
+    run(cluster, "lost", "cat /mine").good("mine")
+    one = noted(cluster)["lost"]
+    equal((one["node"], one["image"]), ("node01", "registry:5000/suites/base:1"), "what is noted")
+    cluster.run("scontainer", "containers", "rm", "lost", timeout=60).good("")
 
 
 @test

@@ -118,9 +118,9 @@ TEST_CASE("a home has the containers noted that its user has made, and nothing t
   const std::map<std::string, std::string> job{{"XDG_DATA_HOME", home}, {"SLURMD_NODENAME", "n1"}, {"SLURM_JOB_ID", "7"}};
   const std::string notes = directory_of_container_notes(job);
   CHECK(noted_containers(notes).empty());
-  ContainerNote::open(ContainerName::parse("nobody").value(), false, {{"HOME", home}}).write({.name = "nobody"});  // no node
+  ContainerNote::open(ContainerName::parse("nobody").value(), false, {{"HOME", home}}).write({.name = "nobody"}, true);  // no node
   const auto note = ContainerNote::open(ContainerName::parse("tools").value(), true, job);
-  note.write({.name = "tools", .image = "a:1", .digest = "sha256:1", .file = {}});
+  note.write({.name = "tools", .image = "a:1", .digest = "sha256:1", .file = {}}, true);
   const auto found = noted_containers(notes);
   REQUIRE(found.size() == 1);
   CHECK(found[0].notes.name == "tools");
@@ -129,7 +129,11 @@ TEST_CASE("a home has the containers noted that its user has made, and nothing t
   std::ofstream(notes + "/junk") << "no record";
   std::filesystem::create_symlink(found[0].path, notes + "/link");
   CHECK(noted_containers(notes).size() == 1);
+  note.write({.name = "tools", .image = "b:1"}, false);
+  CHECK(noted_containers(notes)[0].notes.image == "a:1");
   note.remove();
   CHECK(noted_containers(notes).empty());
+  note.write({.name = "tools", .image = "a:1"}, false);  // it was lost
+  CHECK(noted_containers(notes).size() == 1);
   std::filesystem::remove_all(home);
 }
