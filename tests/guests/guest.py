@@ -38,6 +38,11 @@ def kind_of_store():
     return re.search(r"guest\.store=(\w+)", read("/proc/cmdline"))[1]
 
 
+def is_as_before_5_19():
+    """Whether the kernel was started without erofs."""
+    return "module_blacklist=erofs" in read("/proc/cmdline")
+
+
 def read(path):
     """Empty when it is gone."""
     try:
@@ -193,7 +198,8 @@ class Guest(Cluster):
 
     def who_serves(self):
         layers, by_fuse = self.layers_served()
-        return {0: f"the kernel, {self.form()}", layers: "FUSE"}.get(by_fuse, f"the kernel, {by_fuse} of {layers} by FUSE")
+        copies = " copies" if is_as_before_5_19() else ""
+        return {0: f"the kernel, {self.form()}{copies}", layers: "FUSE"}.get(by_fuse, f"the kernel, {by_fuse} of {layers} by FUSE")
 
     def form(self):
         """Of the layers in the store; all have the same."""

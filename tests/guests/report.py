@@ -1,4 +1,5 @@
 """What guests tell of themselves in lines of their output, and the tables that are made of these lines."""
+import contextlib
 import re
 import statistics
 
@@ -17,15 +18,30 @@ def tell_fact(name, value):
     say(f"fact {name}: {value}")
 
 
+suffix = ""
+
+
+@contextlib.contextmanager
+def figures_of(what):
+    """What is told meanwhile has this behind its name."""
+    global suffix
+    suffix = what
+    try:
+        yield
+    finally:
+        suffix = ""
+
+
 def tell_figure(name, seconds):
-    say(f"figure {name}: {statistics.median(seconds):.3f} s (median of {len(seconds)}, {min(seconds):.3f} to {max(seconds):.3f} s)")
+    say(f"figure {name}{suffix}: {statistics.median(seconds):.3f} s (median of {len(seconds)}, {min(seconds):.3f} to {max(seconds):.3f} s)")
 
 
 class Report:
     """That of one guest."""
 
     def __init__(self, system):
-        self.kernel, self.facts, self.figures, self.minutes = system.kernel, {"kernel": system.kernel, "cgroup": system.cgroup}, {}, 0.0
+        self.kernel, self.name = system.kernel, system.name
+        self.facts, self.figures, self.minutes = {"kernel": system.kernel, "cgroup": system.cgroup}, {}, 0.0
         self.count = (0, 1, 0)  # until it says otherwise
         self.by_fuse = dict.fromkeys(("ok", "FAILED", "skipped"), 0)
 
@@ -76,7 +92,7 @@ def text(reports):
     measured = [report for report in reports if report.figures]
     if measured:
         names = list(dict.fromkeys(name for report in measured for name in report.figures))
-        kernels = [report.kernel for report in measured]
+        kernels = [report.name for report in measured]
         ratios = [f"{kernel} / {kernels[-1]}" for kernel in kernels[:-1]]
         lines += ["", *table([["figure", *kernels, *ratios, *(["at most"] if ratios else [])], *(figure_row(name, measured) for name in names)])]
     return "\n".join(lines)
