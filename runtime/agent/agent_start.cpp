@@ -132,7 +132,8 @@ Result<void> Agent::on_builder(int socket) {
   }
   if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
   const int why = report.failure.unread().sys_errno();  // see new_layer
-  if ((why == EOPNOTSUPP || why == ENODEV) && tools_->policy.squashfs == PolicyRecord::automatic) {
+  const auto how = tools_->policy.squashfs;
+  if ((why == EOPNOTSUPP || why == ENODEV) && (how == PolicyRecord::automatic || how == PolicyRecord::by_copies)) {
     tools_->policy.squashfs = PolicyRecord::by_fuse;
     reap(builder_);
     servers_.clear();
@@ -146,7 +147,8 @@ Result<void> Agent::on_builder(int socket) {
   reap(builder_);  // last: its end takes longer than its answer
   // Without it the job's next step takes longer, and nothing else: slurmd's log has it.
   if (step_.job != 0 && !layers.empty())
-    held_ = hold_layers(layers, traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % 8) + "h");
+    held_ = hold_layers(layers, tools_->layer_owner(order_.uid, order_.gid),
+                        traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % 8) + "h");
   return {};
 }
 

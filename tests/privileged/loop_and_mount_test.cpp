@@ -32,6 +32,12 @@ namespace {
 
 const fs::path kWork = "/var/lib/loop-test";
 
+Result<LoopDevice> loop_device_of(int file) { return agent::loop_device_of({UniqueFd(::dup(file)), {}}, {}); }
+
+Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared) {
+  return agent::new_layer({UniqueFd(::dup(file)), {}}, {.id_map = id_map}, shared);
+}
+
 /// A squashfs file with one file of root in it.
 UniqueFd squashfs_file(const std::string& name) {
   const fs::path tree = kWork / (name + ".tree");

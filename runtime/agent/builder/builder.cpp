@@ -153,14 +153,15 @@ Result<void> set_up_held_layers() {
   return kept;
 }
 
-Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name) {
+Result<void> hold_layers(const std::vector<LayerFile>& layers, LayerOwner owner, const std::string& name) {
   const auto held = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CLOEXEC), "open " + quoted(kHeld)));
   const std::string place = kSteps + ("/" + name);
   if (::mkdir(place.c_str(), 0700) != 0) return check(-1, "make directory " + quoted(place), EEXIST);
   std::vector<DetachedMount> mounts;
   Result<void> done;
   std::uint32_t shared = 0;
-  for (const LayerFile& layer : layers) mounts.push_back(SPC_TRY(new_layer(layer.file.get(), -1, shared)));
+  owner.id_map = -1;
+  for (const LayerFile& layer : layers) mounts.push_back(SPC_TRY(new_layer(layer, owner, shared)));
   const pid_t child = SPC_TRY(run_aside(0, [&] {
     done = check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld));
     const auto target = open_path(AT_FDCWD, name);

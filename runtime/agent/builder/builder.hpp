@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/node/image_store.hpp"
+#include "agent/builder/loop_device.hpp"
 #include "protocol/task.hpp"
 
 namespace spc::agent {
@@ -25,6 +25,11 @@ struct AgentTools {
   UniqueFd id_map;  ///< user namespace to map the layers with; empty for jobs of root: the layers are owned by root anyway
   PolicyRecord policy;
   UniqueFd policy_file;  ///< with the texts after the record: for the user's side
+
+  [[nodiscard]] LayerOwner layer_owner(uid_t uid, gid_t gid) const {
+    const bool by_copies = policy.squashfs == PolicyRecord::by_copies && uid != 0;
+    return by_copies ? LayerOwner{-1, &store, uid, gid} : LayerOwner{.id_map = id_map.get()};
+  }
 };
 
 /// A task waiting for its container.
@@ -61,6 +66,6 @@ Result<void> set_up_held_layers();
 
 /// Keeps these layers mounted, for later steps to share, until the directory is removed that this makes for them, with this name,
 /// among the steps. If there is one already, it does nothing.
-Result<void> hold_layers(const std::vector<LayerFile>& layers, const std::string& name);
+Result<void> hold_layers(const std::vector<LayerFile>& layers, LayerOwner owner, const std::string& name);
 
 }  // namespace spc::agent

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.hpp"
+#include "agent/builder/loop_device.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc::agent {
@@ -36,10 +37,9 @@ Result<DetachedMount> new_kernel_view(const char* type, std::uint64_t attributes
 Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes = 0,
                                 std::uint64_t inodes = 0, const char* huge = "");
 
-/// The squashfs or erofs in a layer's file, by a loop device, read-only, nosuid, nodev; `id_map` (a user namespace) maps the owners,
-/// -1: none. Counts in `shared` a device that there was already. EOPNOTSUPP on a kernel that cannot map these owners, ENODEV on one
-/// that has no such file system.
-Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared);
+/// The squashfs or erofs in a layer's file, by a loop device, read-only, nosuid, nodev. Counts in `shared` a device that there was
+/// already. EOPNOTSUPP on a kernel that cannot make the user its owner like this, ENODEV on one that has no such file system.
+Result<DetachedMount> new_layer(const LayerFile& layer, const LayerOwner& owner, std::uint32_t& shared);
 
 /// The file system of the server at the other end of `device` (/dev/fuse), accessible by owner and mode, read-only,
 /// nosuid, nodev and with these MOUNT_ATTR_*.

@@ -71,7 +71,7 @@ Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vecto
   ready.layers_served = static_cast<std::uint32_t>(order.image.served.size());
   for (ServedLayer& layer : order.image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (const LayerFile& layer : order.image.layers)
-    lower.push_back(SPC_TRY(new_layer(layer.file.get(), tools.id_map.get(), ready.layers_shared)));
+    lower.push_back(SPC_TRY(new_layer(layer, tools.layer_owner(order.uid, order.gid), ready.layers_shared)));
   for (DetachedMount& layer : lower) {
     const std::string name = std::to_string(ready.layers++);
     const auto place = SPC_TRY(make_directory(workspace, name, 0700));

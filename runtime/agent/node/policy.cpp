@@ -36,7 +36,7 @@ std::uint64_t stamp_of_config() {
 bool plausible(const PolicyRecord& policy) {
   return std::memcmp(policy.magic, PolicyRecord::kMagic, sizeof policy.magic) == 0 &&
          policy.default_registry[sizeof policy.default_registry - 1] == '\0' && policy.upper_percent <= 100 &&
-         policy.squashfs <= PolicyRecord::by_fuse_for_users && policy.text_bytes <= PolicyRecord::kMostText;
+         policy.squashfs <= PolicyRecord::by_copies && policy.text_bytes <= PolicyRecord::kMostText;
 }
 
 /// A reader never sees half of it. Gives back the file, open for reading.

@@ -176,7 +176,7 @@ struct Config {
   std::string default_registry;
   bool writable{}, mount_home{};
   std::string upper_size;  ///< a percentage of the job's memory, or bytes with K, M, G or T, as tmpfs takes it
-  std::string squashfs;   ///< auto, kernel or fuse
+  std::string squashfs;   ///< auto, kernel, copy or fuse
   PullPolicy pull{};
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
@@ -221,8 +221,8 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
     {"upper_size", "size", "50%",
      "size limit of the writable tmpfs layer: a percentage of the job's memory, or bytes with K, M, G, T",
      &Config::upper_size, key::is_upper_size, key::kUpperSizeRule},
-    {"squashfs", "auto, kernel, fuse", "auto",
-     "how layers are read: by the kernel, by a process of the user, or by the kernel if it can",
+    {"squashfs", "auto, kernel, copy, fuse", "auto",
+     "how layers are read: by the kernel, by the kernel from copies that share their blocks, by a process of the user, or as the kernel can",
      &Config::squashfs},
     {"pull", "newer, missing, always, never", "newer",
      "when to query the registry for an image that the node has",

@@ -1,5 +1,8 @@
 #include "image/import/policy.hpp"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -39,6 +42,12 @@ void set_upper_size(PolicyRecord& policy, std::string_view text) {
   }
 }
 
+/// On file systems that can (ioctl_ficlone(2)); XFS was perhaps made without, which the first start finds out.
+bool files_share_blocks(const char* place) {
+  struct statfs status {};
+  return ::statfs(place, &status) == 0 && (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
+}
+
 std::uint32_t number_of(PullPolicy pull) {
   switch (pull) {
     case PullPolicy::newer: return PolicyRecord::newer;
@@ -58,8 +67,10 @@ PolicyRecord record_of(const Config& config) {
   policy.pull = number_of(config.pull);
   // So that not every step of an old kernel tries first. (What is decided here lasts until the next boot.)
   const bool is_erofs = form_of_layers(config, false).format == LayerFormat::erofs;
-  if (running_kernel() < (is_erofs ? kMapsErofs : kMapsSquashfs)) policy.squashfs = PolicyRecord::by_fuse_for_users;
+  if (running_kernel() < (is_erofs ? kMapsErofs : kMapsSquashfs))
+    policy.squashfs = !is_erofs && files_share_blocks(SPC_STORE_DIR) ? PolicyRecord::by_copies : PolicyRecord::by_fuse_for_users;
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
+  if (config.squashfs == "copy") policy.squashfs = PolicyRecord::by_copies;
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
   policy.most_containers = config.store.max_containers_per_user;
   policy.made_at = static_cast<std::int64_t>(std::time(nullptr));

@@ -141,7 +141,8 @@ class LayerConverter::Work {
     if (limits_.format == LayerFormat::erofs) {
       return write_erofs_tables(output_, writer_.offset(), limits_.compression, tree_.root());
     }
-    return write_squashfs_tables(output_, writer_.offset(), limits_.compression, tree_.root(), writer_.fragments());
+    const std::uint16_t owners = limits_.format == LayerFormat::owned_squashfs ? 2 : 1;
+    return write_squashfs_tables(output_, writer_.offset(), limits_.compression, owners, tree_.root(), writer_.fragments());
   }
 
   Result<void> fit_to_layers_below() {

@@ -5,7 +5,6 @@
 #include <sqfs/dir_writer.h>
 #include <sqfs/error.h>
 #include <sqfs/frag_table.h>
-#include <sqfs/id_table.h>
 #include <sqfs/inode.h>
 #include <sqfs/io.h>
 #include <sqfs/meta_writer.h>
@@ -112,9 +111,10 @@ Owned<sqfs_compressor_t> make_compressor(LayerCompression compression) {
 
 class TableWriter {
  public:
-  TableWriter(int output, std::uint64_t data_end, LayerCompression compression)
+  TableWriter(int output, std::uint64_t data_end, LayerCompression compression, std::uint16_t owners)
       : file_(output, data_end),
         compression_(compression),
+        owners_(owners),
         compressor_(make_compressor(compression)),
         inodes_(sqfs_meta_writer_create(file(), compressor_.get(), 0)),
         listings_(sqfs_meta_writer_create(file(), compressor_.get(), SQFS_META_WRITER_KEEP_IN_MEMORY)),
@@ -131,10 +131,12 @@ class TableWriter {
   Result<void> write_inode(Inode& inode);
   Result<void> write_generic(Inode& inode, sqfs_inode_generic_t& generic, std::uint16_t type);
   Result<std::uint32_t> xattr_index(const Inode& inode);
+  Result<void> write_owners(sqfs_super_t& super);
   Result<void> pad();
 
   OutputFile file_;
   LayerCompression compression_;
+  std::uint16_t owners_;
   Owned<sqfs_compressor_t> compressor_;
   Owned<sqfs_meta_writer_t> inodes_;
   Owned<sqfs_meta_writer_t> listings_;
@@ -188,7 +190,8 @@ Result<void> TableWriter::write_generic(Inode& inode, sqfs_inode_generic_t& gene
   generic.base.mode = static_cast<sqfs_u16>(type | inode.mode);
   generic.base.mod_time = inode.mtime;
   generic.base.inode_number = inode.number;
-  generic.base.uid_idx = generic.base.gid_idx = 0;
+  generic.base.uid_idx = 0;
+  generic.base.gid_idx = static_cast<sqfs_u16>(owners_ - 1);
   sqfs_u64 block = 0;
   sqfs_u32 offset = 0;
   sqfs_meta_writer_get_position(inodes_.get(), &block, &offset);
@@ -272,16 +275,13 @@ Result<void> TableWriter::write_directory(Inode& inode, std::uint32_t parent) {
 }
 
 Result<void> TableWriter::write(Inode& root, const std::vector<DataWriter::Fragment>& fragments) {
-  const Owned<sqfs_id_table_t> ids(sqfs_id_table_create(0));
   const Owned<sqfs_frag_table_t> table(sqfs_frag_table_create(0));
-  if (!compressor_ || !inodes_ || !listings_ || !directories_ || !xattrs_ || !ids || !table) {
+  if (!compressor_ || !inodes_ || !listings_ || !directories_ || !xattrs_ || !table) {
     return Error::from_errno(ENOMEM, "squashfs tables");
   }
   sqfs_super_t super{};
   SPC_TRY(check(sqfs_super_init(&super, kBlockBytes, 0, number_of(compression_)), "super block"));
   super.flags = static_cast<sqfs_u16>(super.flags | SQFS_FLAG_COMPRESSOR_OPTIONS | SQFS_FLAG_NO_DUPLICATES);
-  sqfs_u16 owner = 0;
-  SPC_TRY(check(sqfs_id_table_id_to_index(ids.get(), 0, &owner), "owners"));
   for (const auto& fragment : fragments) {
     SPC_TRY(check(sqfs_frag_table_append(table.get(), fragment.start, fragment.stored_size, nullptr), "fragments"));
   }
@@ -297,11 +297,25 @@ Result<void> TableWriter::write(Inode& root, const std::vector<DataWriter::Fragm
   SPC_TRY(check(sqfs_meta_writer_flush(listings_.get()), "directories"));
   SPC_TRY(check(sqfs_meta_write_write_to_file(listings_.get()), "directories"));
   SPC_TRY(check(sqfs_frag_table_write(table.get(), file(), &super, compressor_.get()), "fragments"));
-  SPC_TRY(check(sqfs_id_table_write(ids.get(), file(), &super, compressor_.get()), "owners"));
+  SPC_TRY(write_owners(super));
   SPC_TRY(check(sqfs_xattr_writer_flush(xattrs_.get(), file(), &super, compressor_.get()), "attributes"));
   super.bytes_used = file_.size;
   SPC_TRY(check(sqfs_super_write(&super, file()), "super block"));
   return pad();
+}
+
+/// One block that is not compressed, and its place behind it. libsquashfs's list would have the number 0 once.
+Result<void> TableWriter::write_owners(sqfs_super_t& super) {
+  constexpr std::uint16_t kNotCompressed = 0x8000;
+  const std::uint64_t place = file_.size;
+  const std::array<std::uint32_t, 2> numbers{};
+  const std::size_t size = owners_ * sizeof numbers[0];
+  const auto header = static_cast<std::uint16_t>(kNotCompressed | size);
+  SPC_TRY(check(file_.functions.write_at(file(), place, &header, sizeof header), "owners"));
+  SPC_TRY(check(file_.functions.write_at(file(), file_.size, numbers.data(), size), "owners"));
+  super.id_count = owners_;
+  super.id_table_start = file_.size;
+  return check(file_.functions.write_at(file(), file_.size, &place, sizeof place), "owners");
 }
 
 /// A loop device shows whole sectors only: an odd end would be cut off.
@@ -327,9 +341,9 @@ Result<std::uint64_t> begin_squashfs(int output, LayerCompression compression) {
   return file.size;
 }
 
-Result<void> write_squashfs_tables(int output, std::uint64_t data_end, LayerCompression compression, Inode& root,
+Result<void> write_squashfs_tables(int output, std::uint64_t data_end, LayerCompression compression, std::uint16_t owners, Inode& root,
                                    const std::vector<DataWriter::Fragment>& fragments) {
-  return TableWriter(output, data_end, compression).write(root, fragments);
+  return TableWriter(output, data_end, compression, owners).write(root, fragments);
 }
 
 }  // namespace spc

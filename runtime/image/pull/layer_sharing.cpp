@@ -21,7 +21,10 @@ std::string form_text(const LayerLimits& form) {
   const char* const compression = form.compression == LayerCompression::zstd  ? "zstd"
                                   : form.compression == LayerCompression::lz4 ? "lz4"
                                                                               : "none";
-  return formatted("{}-{}-{}", kLayerFormat, form.format == LayerFormat::erofs ? "erofs" : "squashfs", compression);
+  const char* const format = form.format == LayerFormat::erofs            ? "erofs"
+                             : form.format == LayerFormat::owned_squashfs ? "owned-squashfs"
+                                                                          : "squashfs";
+  return formatted("{}-{}-{}", kLayerFormat, format, compression);
 }
 
 }  // namespace

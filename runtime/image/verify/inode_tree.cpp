@@ -115,7 +115,7 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
   const auto place = inodes_.position();
   const auto bytes = SPC_TRY(inodes_.take<16>());
   const Common common{Fields(bytes)};
-  if (common.owner != 0 || common.group != 0) return refused("its owner is not 0");
+  if (common.owner != 0 || common.group != layout_.group) return refused("its owner is not 0");
   if ((common.mode & ~unsigned{kPermissions}) != 0) return refused("mode bits other than permissions and sticky");
   if (common.number == 0 || common.number > layout_.inode_count) return refused("its number is too large");
   Inode& inode = known_[common.number - 1];

@@ -26,8 +26,9 @@ std::span<const std::uint8_t> options_of(Codec codec) {
   return codec == Codec::zstd ? std::span<const std::uint8_t>(kZstdOptions) : kLz4Options;
 }
 
-/// The same for the table of owners: one, number 0. Its place is written behind it.
-constexpr std::array<std::uint8_t, 6> kOwners{0x04, 0x80, 0, 0, 0, 0};
+/// The same for the table of owners: number 0, once or, for user and group, twice. Its place is written behind it.
+constexpr std::array<std::uint8_t, 6> kOneOwner{0x04, 0x80, 0, 0, 0, 0};
+constexpr std::array<std::uint8_t, 10> kTwoOwners{0x08, 0x80, 0, 0, 0, 0, 0, 0, 0, 0};
 
 struct Super {
   std::uint32_t magic, inodes, date, block_size, fragments;
@@ -53,7 +54,7 @@ Result<void> check_constants(const Super& super) {
   if (super.compressor != std::uint16_t(Codec::zstd) && super.compressor != std::uint16_t(Codec::lz4)) {
     return bad_super_block("the compressor is neither zstd nor lz4");
   }
-  if (super.owners != 1) return bad_super_block("expected exactly one owner");
+  if (super.owners != 1 && super.owners != 2) return bad_super_block("expected one owner, or two");
   if (super.date != 0) return bad_super_block("unexpected date");
   if (super.export_table != kAbsent) return bad_super_block("unexpected export table");
   if (super.inodes == 0) return bad_super_block("no inodes");
@@ -144,12 +145,14 @@ Result<Layout> Layout::read(LayerBytes& layer) {
   layout.inodes = {.begin = super.inode_table, .end = super.directory_table};
   const bool ascend = layout.data.begin <= super.inode_table && super.inode_table < super.directory_table &&
                       super.directory_table <= super.owner_table && super.owner_table <= super.used;
-  if (!ascend || super.owner_table - super.directory_table < kOwners.size() || super.used - super.owner_table < 8) {
+  const auto list_of_owners = super.owners == 1 ? std::span<const std::uint8_t>(kOneOwner) : kTwoOwners;
+  if (!ascend || super.owner_table - super.directory_table < list_of_owners.size() || super.used - super.owner_table < 8) {
     return bad_super_block("wrong order of tables");
   }
 
-  const std::uint64_t owners = super.owner_table - kOwners.size();
-  SPC_TRY(expect(layer, owners, kOwners, "owners: an owner other than 0"));
+  layout.group = static_cast<std::uint16_t>(super.owners - 1);
+  const std::uint64_t owners = super.owner_table - list_of_owners.size();
+  SPC_TRY(expect(layer, owners, list_of_owners, "owners: an owner other than 0"));
   if (SPC_TRY(number_at(layer, super.owner_table)) != owners) return refused("owners: wrong position of the table");
 
   layout.directories = {.begin = super.directory_table, .end = owners};

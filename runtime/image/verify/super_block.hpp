@@ -17,6 +17,7 @@ struct Layout {
   };
   Codec codec = Codec::zstd;
   std::uint32_t inode_count = 0;
+  std::uint16_t group = 0;  ///< of all inodes: the place in the list of owners
   std::uint64_t root = 0;  ///< a reference into the inode table
   Range data;
   Range inodes;

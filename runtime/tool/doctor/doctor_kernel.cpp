@@ -62,9 +62,9 @@ Finding kernel_is_new() {
   const std::string release = std::string("Linux ") + system.release;
   if (running_kernel() >= kMapsSquashfs) return {"kernel", Finding::Verdict::ok, release, ""};
   if (check_kernel()) {
-    return {"kernel", Finding::Verdict::warning, release, "the kernel mounts layers from 6.2 on, from 5.19 on where it has erofs; FUSE serves others"};
+    return {"kernel", Finding::Verdict::warning, release, "the kernel mounts layers from 6.2 on, from 5.19 on where it has erofs, before where the store is on XFS or Btrfs; FUSE serves others"};
   }
-  return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2, or 5.19 with erofs, is fastest"};
+  return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2 is fastest"};
 }
 
 }  // namespace

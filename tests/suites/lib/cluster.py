@@ -241,13 +241,14 @@ class Cluster:
                                 for where, directories, files in os.walk(store) if where != names for name in directories + files})
 
     def loops(self, node):
-        """The loop devices behind which there is a file of this node's store."""
-        directory = os.path.join(self.store(node), "layers/sha256")
+        """The loop devices behind which there is a file of this node's store, or a user's copy of one."""
+        directory = self.inside(node, "/var/lib/spank-container/layers/sha256")  # which a test may have mounted there
         files = {(status.st_dev, status.st_ino) for status in (entry.stat() for entry in os.scandir(directory))}
-        found = []
+        file_system, found = os.stat(directory).st_dev, []
         for name in os.listdir("/sys/block"):
             if name.startswith("loop") and os.path.exists(f"/sys/block/{name}/loop"):
-                if loop_backing(self.inside(node, f"/dev/{name}")) in files:
+                device, inode, given = loop_backing(self.inside(node, f"/dev/{name}")) or (0, 0, "")
+                if (device, inode) in files or (device == file_system and re.match("[0-9]+[.][0-9]+[.][0-9a-f]+", given)):
                     found.append(name)
         return sorted(found)
 

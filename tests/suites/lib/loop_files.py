@@ -7,6 +7,7 @@ LOOP_GET_STATUS64 = 0x4C05
 
 
 def loop_backing(path):
+    """Device and inode of the file, and the name that the device was given: an agent's copy of a layer says whose it is."""
     try:
         device = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -14,7 +15,8 @@ def loop_backing(path):
     try:
         info = bytearray(232)
         fcntl.ioctl(device, LOOP_GET_STATUS64, info)
-        return struct.unpack_from("<QQ", info)  # device and inode of the file
+        name = bytes(info[56:120]).split(b"\0")[0].decode(errors="replace")
+        return *struct.unpack_from("<QQ", info), name
     except OSError:
         return None
     finally:

@@ -6,6 +6,7 @@ import site_files
 from command import await_true
 from container_test import WORKS
 from images import with_probe
+from loop_files import loop_backing
 from harness import Failed, equal, expect, test
 from tags_test import Asked, publish, shown
 
@@ -96,12 +97,19 @@ ELSEWHERE = {
 }
 
 
+FILE_SYSTEMS = {
+    "tmpfs": "mount -t tmpfs -o mode=755 nvme /run/nvme",
+    # 300 MB, the smallest that mkfs.xfs makes, with holes.
+    "xfs": "truncate -s 300M /run/nvme.img; mkfs.xfs -q /run/nvme.img; mount -o loop /run/nvme.img /run/nvme; rm /run/nvme.img",
+}
+
+
 @contextlib.contextmanager
-def store_elsewhere(cluster, way):
+def store_elsewhere(cluster, way, file_system="tmpfs"):
     """On another file system of node01, as spank-container-operation(7) says."""
     there, back = ELSEWHERE[way]
     cluster.await_idle()
-    cluster.root("node01", "bash", "-euc", f"mkdir /run/nvme; mount -t tmpfs -o mode=755 nvme /run/nvme; mkdir -m 755 {THERE}; {there}").good()
+    cluster.root("node01", "bash", "-euc", f"mkdir /run/nvme; {FILE_SYSTEMS[file_system]}; mkdir -m 755 {THERE}; {there}").good()
     try:
         cluster.program("restart", "node01").good()
         cluster.await_idle()
@@ -169,6 +177,53 @@ def layers_can_be_served_by_processes_of_the_user(cluster):
     finally:
         with open(config, "w") as file:
             file.write(text)
+    cluster.must_be_quiet(within=5)
+
+
+def copies(cluster):
+    """The loop devices of node01 that serve a user's copy of a layer: UID.GID by device."""
+    found = {name: loop_backing(cluster.inside("node01", f"/dev/{name}")) for name in cluster.loops("node01")}
+    return {name: ".".join(backing[2].split(".")[:2]) for name, backing in found.items() if backing and backing[2].count(".") == 2}
+
+
+@test
+def layers_can_be_read_from_copies_that_say_who_owns_them(cluster):
+    """As before Linux 6.2, which maps owners of a squashfs; the store lies on XFS, where files share blocks."""
+    with site_files.rules(cluster, 'squashfs = "copy"'), store_elsewhere(cluster, "mount", "xfs") as there:
+        cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
+        try:
+            steps_share_the_copies_of_their_user(cluster, there)
+        finally:
+            for user in ("alice", "bob"):
+                cluster.run("scancel", "-u", user, user=user)
+        await_true(lambda: not cluster.loops("node01"), 10, "a loop device is left")
+    cluster.must_be_quiet(within=5)
+
+
+def steps_share_the_copies_of_their_user(cluster, store):
+    step = ("srun", "-w", "node01", "--overlap", f"--container-image={cluster.name_of('base')}")
+    wait = "touch /usr/mine; stat -c %U:%G /etc; sleep 60"
+    free = os.statvfs(store).f_bfree
+    cluster.start(*step, "sh", "-c", wait).await_text("alice:alice")
+    of_alice = copies(cluster)
+    equal(set(of_alice.values()), {"2001.2001"}, "whose copies there are")
+    expect(not cluster.processes("node01", "fuse"), "the layers are served by processes")
+    cluster.run(*step, "true").good()
+    equal(copies(cluster), of_alice, "the copies, of a second step")
+    cluster.start(*step, "sh", "-c", wait, user="bob").await_text("bob:bob")
+    equal(set(copies(cluster).values()), {"2001.2001", "2002.2002"}, "whose copies there are")
+    expect(free - os.statvfs(store).f_bfree < 256, "a copy has blocks of its own")
+    cluster.start("sg", "rigteam", "-c", " ".join([*step, "sh", "-c", f"'{wait}'"])).await_text("alice:rigteam")
+
+
+@test
+def where_files_share_no_blocks_the_layers_are_served(cluster):
+    with site_files.rules(cluster, 'squashfs = "copy"'), store_elsewhere(cluster, "mount"):
+        running = cluster.start_srun("-w", "node01", "-J", "unshared", "sh", "-c", "echo up; sleep 60")
+        running.await_text("up")
+        expect(cluster.processes("node01", "fuse") and not cluster.loops("node01"), "the layers are not served by processes")
+        cluster.run("scancel", "-n", "unshared").good()
+        running.end(15)
     cluster.must_be_quiet(within=5)
 
 

@@ -7,14 +7,15 @@
 
 namespace spc::test {
 
-inline std::string converted(const Tar& tar, LayerCompression compression = LayerCompression::zstd) {
-  const auto layer = convert(tar.end(), 0, {.compression = compression});
+inline std::string converted(const Tar& tar, LayerCompression compression = LayerCompression::zstd,
+                             LayerFormat format = LayerFormat::squashfs) {
+  const auto layer = convert(tar.end(), 0, {.compression = compression, .format = format});
   if (!layer.layer) throw std::logic_error(layer.why());
   return contents(layer.file.get());
 }
 
 /// A small image with one of everything.
-inline std::string sample_image(LayerCompression compression = LayerCompression::zstd) {
+inline std::string sample_image(LayerCompression compression = LayerCompression::zstd, LayerFormat format = LayerFormat::squashfs) {
   const auto note = record("SCHILY.xattr.user.note", "longer than a reference");
   return converted(Tar()
                        .directory("d/", 01755)
@@ -35,7 +36,7 @@ inline std::string sample_image(LayerCompression compression = LayerCompression:
                        .file("note")
                        .pax(note + record("SCHILY.xattr.user.other", "1"))
                        .file("note2"),
-                   compression);
+                   compression, format);
 }
 
 }  // namespace spc::test
