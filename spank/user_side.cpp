@@ -1,6 +1,8 @@
 #include "user_side.hpp"
 
+#include <link.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -152,6 +154,15 @@ void let_signals_end_the_task() {
   }
 }
 
+/// proctrack/linuxproc takes a process named as slurmstepd for slurmstepd, and signals only the others: a scancel during the pull
+/// would end the agent and not the task.
+void be_a_task_to_linuxproc() {
+  const auto is_linuxproc = [](dl_phdr_info* library, std::size_t, void*) {
+    return std::string_view(library->dlpi_name).ends_with("/proctrack_linuxproc.so") ? 1 : 0;
+  };
+  if (::dl_iterate_phdr(is_linuxproc, nullptr) != 0) ::prctl(PR_SET_NAME, "container-task");
+}
+
 /// Slurm's copy of a batch step's script, which must be visible inside; nullptr for other steps.
 const char* batch_script_of(spank_t spank) {
   uint32_t step = 0;
@@ -220,6 +231,7 @@ void enter_or_end_task(spank_t spank) {
   state.is_first = task == 0;
   state.tells_progress = task == 0 && node == 0;
   let_signals_end_the_task();
+  be_a_task_to_linuxproc();
 
   srun = SrunThatListens::of_this_step(spank);
   const std::string tags = take_tags(spank), meeting = take_meeting(spank);

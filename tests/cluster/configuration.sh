@@ -1,5 +1,5 @@
 # What the machines of the cluster have in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, nodes,
-# slurm_lines, slurm_files, plugstack_lines.
+# configless, munge, slurm_lines, slurm_files, plugstack_lines.
 
 readonly network=10.77.0
 
@@ -20,6 +20,8 @@ write_etc() {
     write_gres_conf >"$etc/slurm/gres.conf"
     write_plugstack_conf >"$etc/slurm/plugstack.conf"
     [[ ${#slurm_files[@]} == 0 ]] || install -m 644 "${slurm_files[@]}" "$etc/slurm/"
+    mkdir "$state/etc-slurm-of-nodes"
+    [[ $munge ]] || write_slurm_key "$etc/slurm" "$state/etc-slurm-of-nodes"
 }
 
 # carol has a name on the head only, as where nodes know nobody; slurmctld has to know everyone.
@@ -69,6 +71,13 @@ write_munge_key() {
     chown munge:munge "$1/munge.key"
 }
 
+# What auth/slurm needs on every machine, also on one without a configuration.
+write_slurm_key() {
+    (umask 077 && head -c 1024 /dev/urandom >"$1/slurm.key")
+    chown slurm:slurm "$1/slurm.key"
+    cp -p "$1/slurm.key" "$2/"
+}
+
 # 64 pretended processors, so that tests can run many tasks: hence neither ConstrainCores nor task/affinity, which want real
 # ones. 1 TiB of pretended memory, so that 64 jobs fit on a node and yet `srun --mem` makes a limit.
 write_slurm_conf() {
@@ -79,7 +88,7 @@ write_slurm_conf() {
             NodeName=* | PartitionName=*) ;;
             *) lines=$(grep -iv "^${line%%=*}=" <<<"$lines") ;;
         esac
-        lines+=$'\n'$line
+        [[ $line == *= ]] || lines+=$'\n'$line
     done
     echo "$lines"
 }
@@ -105,7 +114,7 @@ DefMemPerNode=16384
 PrologFlags=Alloc,Contain
 MpiDefault=none
 PropagateResourceLimitsExcept=MEMLOCK
-SlurmdParameters=config_overrides
+SlurmdParameters=config_overrides$([[ ! $configless ]] || printf '\nSlurmctldParameters=enable_configless')
 ReturnToService=2
 KillWait=5
 MessageTimeout=$(message_timeout)

@@ -200,6 +200,67 @@ open_mpi_of_another_pmix_runs() {
     grep -qE '^ +2097152 +[0-9.]+ +[0-9.]+$' <<<"$output" || { echo "no table of bandwidths: $output"; return 1; }
 }
 
+# --- checks of settings ------------------------------------------------------------------------------------------
+
+is_of_settings() { [[ $1 == *linuxproc* || $1 == *pgid* || $1 == *no_* || $1 == *configless* || $1 == *auth_slurm* ]]; }
+
+# A row that is plain by mistake is none.
+setting_is_in_force() {
+    local config
+    config=$(alice scontrol show config | sed 's/ *= */=/') || return
+    in_config() { grep -qxE "$1" <<<"$config" || { echo "not $1, but $(grep "^${1%%=*}=" <<<"$config")"; return 1; }; }
+    [[ $1 != *linuxproc* ]] || in_config ProctrackType=proctrack/linuxproc || return
+    [[ $1 != *pgid* ]] || in_config ProctrackType=proctrack/pgid || return
+    [[ $1 != *no_contain* ]] || in_config PrologFlags=Alloc || return
+    [[ $1 != *no_prolog_flags* ]] || in_config 'PrologFlags=(\(null\))?' || return
+    [[ $1 != *configless* ]] || ! cluster exec node01 find /etc/slurm -name '*.conf' | grep . || return
+    [[ $1 != *auth_slurm* ]] || { in_config AuthType=auth/slurm && ! cluster exec node01 pgrep -x munged; }
+}
+
+# They prove who asks as this site wants it, and find the configuration where this node has it.
+slurm_commands_work_inside() {
+    # shellcheck disable=SC2016
+    same $'alice RUNNING\nnode01' "$(contained -w node01 --container-slurm sh -c '
+        squeue -h -j $SLURM_JOB_ID -o "%u %T" && srun --overlap hostname')"
+}
+
+# Of a job, as the site has not said global: the second step joins, and the end of the job takes it away.
+a_name_is_kept_between_steps() {
+    # shellcheck disable=SC2016
+    printf '#!/bin/sh\nsrun --container-image=%s --container-name=kept touch /workspace/mark\nsrun --container-name=kept ls /workspace/mark\n' "$image" |
+        alice sh -c 'cat >script; sbatch --quiet --wait -N1 -o out script'
+    same /workspace/mark "$(alice cat out)"
+}
+
+has_a_terminal() {
+    alice script -qec "srun --pty --container-image=$image sh -c 'test -e /workspace/file && tty'" /dev/null | grep /dev/pts/
+}
+
+# slurmd asks for its configuration again, or finds it, and the plugin with it.
+works_after_slurmd_restarts() {
+    cluster restart node01 && within 10 nodes_are_idle && same inside "$(contained -w node01 sh -c 'test -e /workspace/file && echo inside')"
+}
+
+# run_checks_of_settings SITE
+run_checks_of_settings() {
+    start_silent_registry
+    check setting_is_in_force setting_is_in_force "$1"
+    check options_are_in_the_help options_are_in_the_help
+    check runs_as_the_user_on_two_nodes runs_as_the_user_on_two_nodes
+    within 10 no_step || true
+    traces >"$scratch/before"
+    check tasks_share_a_namespace tasks_share_a_namespace
+    check runs_a_batch_script runs_a_batch_script
+    check a_name_is_kept_between_steps a_name_is_kept_between_steps
+    check has_a_terminal has_a_terminal
+    check slurm_commands_work_inside slurm_commands_work_inside
+    check user_error_is_one_line user_error_is_one_line
+    check scancel_ends_a_running_step scancel_ends_a_running_step
+    check scancel_ends_a_pull scancel_ends_a_pull
+    check works_after_slurmd_restarts works_after_slurmd_restarts
+    check leaves_nothing leaves_nothing
+}
+
 # run_checks VERSION SITE
 run_checks() {
     start_silent_registry

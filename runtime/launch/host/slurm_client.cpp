@@ -1,6 +1,7 @@
 #include "launch/host/slurm_client.hpp"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -100,6 +101,19 @@ std::vector<std::string> users_in(const std::string& configuration) {
   return entries;
 }
 
+/// Where Slurm's commands prove who asks: the directories of munge's socket, and of the daemons' own with auth/slurm. Not the
+/// sockets, which are new after a restart.
+std::vector<std::string> socket_directories() {
+  std::vector<std::string> directories;
+  if (is_directory("/run/munge")) directories.emplace_back("/run/munge");
+  glob_t found{};
+  if (::glob("/run/slurm*/sack.socket", GLOB_NOSORT, nullptr, &found) == 0) {
+    for (std::size_t i = 0; i < found.gl_pathc; ++i) directories.push_back(parent_of(found.gl_pathv[i]));
+  }
+  ::globfree(&found);
+  return directories;
+}
+
 /// `/usr` of `/usr/lib/x`.
 std::string top_of(const std::string& path) { return path.substr(0, path.find('/', 1)); }
 
@@ -162,8 +176,8 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   for (const std::string& top : tops) client.binds.push_back({top, kSlurmRoot + top});
   client.binds.insert(client.binds.end(), at_their_paths.begin(), at_their_paths.end());
   client.binds.push_back({mapped.plugins, mapped.plugins});
+  for (const std::string& directory : socket_directories()) client.binds.push_back({directory, directory});
   for (const std::string& directory : configuration) client.binds.push_back({directory, directory});
-  if (is_directory("/run/munge")) client.binds.push_back({"/run/munge", "/run/munge"});
   client.passwd_entries = users_in(small_file((configuration.front() + "/slurm.conf").c_str()));
   return client;
 }

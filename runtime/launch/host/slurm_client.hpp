@@ -11,7 +11,7 @@ namespace spc {
 ///
 /// Under kSlurmPlace are mounts of the host's programs and libraries, and a table of their paths. At each
 /// command's own path, for example /usr/bin/srun, is our static program container-helper, which reads the table and executes
-/// the host's command with the host's loader and libraries. Plugins, configuration and munge's socket keep their host
+/// the host's command with the host's loader and libraries. Plugins, configuration and the sockets that prove who asks keep their host
 /// paths, which are compiled in.
 struct SlurmClient {
   struct Bind {
