@@ -3,6 +3,7 @@ import contextlib
 import os
 
 import site_files
+from cleanup_test import Pull, cancel, must_not_blame_us
 from command import await_true
 from container_test import WORKS
 from images import with_probe
@@ -254,3 +255,34 @@ def layers_can_be_erofs_which_the_kernel_reads_as_the_server_does(cluster):
         forget_layers(cluster, "node01")
     cluster.srun("-w", "node01", "true").good()
     cluster.must_be_quiet(within=5)
+
+
+@test
+def scancel_ends_a_pull_at_once_under_linuxproc(cluster):
+    """Which does not signal who is named as slurmstepd."""
+    with Slurm(cluster, ["ProctrackType=proctrack/linuxproc"]):
+        pull = Pull(cluster, "linuxproc")
+        cancel(cluster, "linuxproc")
+        pull.must_leave_nothing()
+        must_not_blame_us(pull.step.end(10))
+        pull.go()
+
+
+@contextlib.contextmanager
+def configless(cluster):
+    """node01 has no configuration of Slurm, and asks the head for it."""
+    with Slurm(cluster, ["SlurmctldParameters=enable_configless"]):
+        end = "pid=$(cat /run/slurmd.pid); kill $pid; while [[ -e /proc/$pid ]]; do sleep 0.02; done; "
+        cluster.root("node01", "bash", "-euc", end + "mount -t tmpfs none /etc/slurm; slurmd --conf-server head").good()
+        try:
+            cluster.await_idle()
+            yield
+        finally:
+            cluster.root("node01", "bash", "-euc", "umount /etc/slurm; rm -r /run/slurm/conf /var/spool/slurmd/conf-cache").good()
+
+
+@test
+def a_configless_node_finds_the_plugin_and_lends_its_configuration_to_slurms_commands(cluster):
+    with configless(cluster):
+        done = cluster.bash("cat /workspace/replaced; squeue -h -o %u -j $SLURM_JOB_ID", "-w", "node01", "--container-slurm")
+    done.good("upper\nalice")
