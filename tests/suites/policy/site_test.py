@@ -278,6 +278,7 @@ def configless(cluster):
             cluster.await_idle()
             yield
         finally:
+            cluster.await_idle()  # the epilog reads it, too
             cluster.root("node01", "bash", "-euc", "umount /etc/slurm; rm -r /run/slurm/conf /var/spool/slurmd/conf-cache").good()
 
 
