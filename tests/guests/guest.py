@@ -206,9 +206,9 @@ class Guest(Cluster):
         with os.scandir(os.path.join(self.store(NODE), "layers/sha256")) as layers, open(next(layers).path, "rb") as layer:
             return "squashfs" if layer.read(4) == b"hsqs" else "erofs"
 
-    def layers_served(self):
+    def layers_served(self, *options, **how):
         """Of a container of alice: how many layers it has, and how many of them a server of FUSE serves."""
-        done = self.srun("--container-verbose", "true")
+        done = self.srun(*options, "--container-verbose", "true", **how)
         found = re.search(r"(\d+) layers \(\d+ shared, (\d+) by FUSE\)", "\n".join(done.messages()))
         expect(done.rc == 0 and found, "it is not said how the layers are served", done)
         return int(found[1]), int(found[2])
