@@ -31,7 +31,7 @@ struct PolicyRecord {
   enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2, never = 3 };
   /// How the store's layers are read: by_kernel or, if it cannot map their owners (Linux before 6.2), by_fuse. Jobs of root need no
   /// map. `automatic`: by_kernel, and where that fails by_fuse.
-  /// `by_copies`: by the kernel, from copies that share a layer's blocks and say that the user owns it; where that fails by_fuse.
+  /// `by_copies`: by the kernel, a squashfs from a copy that shares its blocks and says that the user owns it; where that fails by_fuse.
   enum Squashfs : std::uint32_t { automatic = 0, by_kernel = 1, by_fuse = 2, by_fuse_for_users = 3, by_copies = 4 };
 };
 

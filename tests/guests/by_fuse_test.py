@@ -4,6 +4,7 @@ import site_files
 from command import await_true
 from guest import NODE
 from harness import add, equal, test
+from images import Image
 
 CASES = (guests_test.a_user_sees_the_system_of_the_image,
          guests_test.two_tasks_share_a_container,
@@ -35,11 +36,17 @@ for case in (fuse_serves_all_layers, *CASES):
 
 @test
 def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
-    """Without a word in the site's configuration. A node that needs erofs (before Linux 6.2) goes on with FUSE when the module is back."""
-    module = guest.form()
-    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n"}):
+    """Without a word in the site's configuration, which is read meanwhile. Before Linux 6.2 what is pulled without erofs stays for FUSE."""
+    module, (image, _) = guest.form(), guest.faulty.publish(Image("guests/meanwhile", [[("data", b"pulled")]]))
+    with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n", "spank-container/config.d/50-test.toml": "# read again\n"}):
         await_true(lambda: guest.root(NODE, "rmmod", module).rc == 0, 20, f"{module} is still in use")
         fuse_serves_all_layers(guest)
         guest.bash("cat /workspace/replaced").good("upper")
-    if guest.kernel >= (6, 2):
-        equal(guest.layers_served()[1], 0, "layers by FUSE afterwards")
+        equal(guest.layers_served(image=image), (1, 1), "layers, and those by FUSE, of what is pulled meanwhile")
+    equal(guest.layers_served()[1], 0, "layers by FUSE afterwards")
+    stays = module == "erofs"
+    equal(guest.layers_served(image=image)[1], int(stays), "layers by FUSE of what was pulled meanwhile")
+    told = guest.root(NODE, "scontainer", "doctor", "--node", "--quiet")
+    equal((told.rc, "layers: 1 are squashfs" in told.err), (3, True) if stays else (0, False), "what scontainer doctor says of it", told)
+    guest.root(NODE, "scontainer", "rm", image).good()
+    equal(guest.layers_served(image=image)[1], 0, "layers by FUSE of what was pulled again")

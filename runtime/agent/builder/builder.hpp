@@ -28,7 +28,7 @@ struct AgentTools {
 
   [[nodiscard]] LayerOwner layer_owner(uid_t uid, gid_t gid) const {
     const bool by_copies = policy.squashfs == PolicyRecord::by_copies && uid != 0;
-    return by_copies ? LayerOwner{-1, &store, uid, gid} : LayerOwner{.id_map = id_map.get()};
+    return {id_map.get(), by_copies ? &store : nullptr, uid, gid};
   }
 };
 

@@ -16,7 +16,7 @@ struct LoopDevice {
 /// How a layer, all of which is owner 0's, becomes the user's.
 struct LayerOwner {
   int id_map = -1;                    ///< this user namespace maps the mount; -1: none does
-  const ImageStore* store = nullptr;  ///< a copy of the layer in there says these numbers (LayerFormat::owned_squashfs); nullptr: none
+  const ImageStore* store = nullptr;  ///< of a squashfs a copy in there says these numbers (LayerFormat::owned_squashfs); nullptr: none
   uid_t uid = 0;
   gid_t gid = 0;
 };

@@ -67,12 +67,13 @@ Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, c
 }
 
 Result<DetachedMount> new_layer(const LayerFile& layer, const LayerOwner& owner, std::uint32_t& shared) {
-  const auto loop = SPC_TRY(loop_device_of(layer, owner));
-  shared += loop.shared ? 1 : 0;
   std::uint32_t magic = 0;
   const bool erofs = ::pread(layer.file.get(), &magic, sizeof magic, 0) == sizeof magic && magic != SQUASHFS_MAGIC;  // as layer-verifier decides
+  const bool is_copy = owner.store != nullptr && !erofs;
+  const auto loop = SPC_TRY(loop_device_of(layer, is_copy ? owner : LayerOwner{}));
+  shared += loop.shared ? 1 : 0;
   auto mount = new_mount(erofs ? "erofs" : "squashfs", {{"source", "/dev/loop" + std::to_string(loop.number)}, {"ro", ""}}, kImage);
-  if (mount && (owner.id_map < 0 || set_attributes(mount->get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, owner.id_map) == 0)) return mount;
+  if (mount && (is_copy || owner.id_map < 0 || set_attributes(mount->get(), "", AT_EMPTY_PATH, MOUNT_ATTR_IDMAP, 0, owner.id_map) == 0)) return mount;
   const int failed = mount ? errno : mount.error().sys_errno();
   // A kernel that was built without the compression; or before Linux 6.2, which has no map, with some patches EPERM.
   return Error::from_errno(failed == EINVAL || failed == EPERM ? EOPNOTSUPP : failed, "mount a layer");

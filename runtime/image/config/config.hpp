@@ -184,6 +184,8 @@ struct Config {
   std::uint64_t import_memory{};
   std::string layer_compression;  ///< of layers that are still to be converted
   std::string layer_format;
+  /// Whatever the kernel is.
+  [[nodiscard]] bool wants_squashfs() const { return layer_compression == "zstd" || layer_format == "squashfs"; }
   std::uint64_t max_image_bytes{};
   std::int64_t stall_timeout{};  ///< seconds
   std::string https_proxy;  ///< URL; for the site's store, where users' proxies are not used

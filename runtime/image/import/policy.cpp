@@ -1,8 +1,5 @@
 #include "image/import/policy.hpp"
 
-#include <linux/magic.h>
-#include <sys/vfs.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -14,7 +11,7 @@
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "image/config/config.hpp"
-#include "image/import/layer_form.hpp"
+#include "image/layer/worker/mountable.hpp"
 #include "protocol/policy.hpp"
 
 namespace spc {
@@ -42,12 +39,6 @@ void set_upper_size(PolicyRecord& policy, std::string_view text) {
   }
 }
 
-/// On file systems that can (ioctl_ficlone(2)); XFS was perhaps made without, which the first start finds out.
-bool files_share_blocks(const char* place) {
-  struct statfs status {};
-  return ::statfs(place, &status) == 0 && (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
-}
-
 std::uint32_t number_of(PullPolicy pull) {
   switch (pull) {
     case PullPolicy::newer: return PolicyRecord::newer;
@@ -65,10 +56,14 @@ PolicyRecord record_of(const Config& config) {
   policy.writable = config.writable ? 1 : 0;
   policy.mount_home = config.mount_home ? 1 : 0;
   policy.pull = number_of(config.pull);
-  // So that not every step of an old kernel tries first. (What is decided here lasts until the next boot.)
-  const bool is_erofs = form_of_layers(config, false).format == LayerFormat::erofs;
-  if (running_kernel() < (is_erofs ? kMapsErofs : kMapsSquashfs))
-    policy.squashfs = !is_erofs && files_share_blocks(SPC_STORE_DIR) ? PolicyRecord::by_copies : PolicyRecord::by_fuse_for_users;
+  // So that not every step of an old kernel tries first. What is decided here lasts until config.toml changes, or the next boot: where
+  // the kernel can map an erofs each step tries, as its module may come later.
+  const auto kernel = running_kernel();
+  if (kernel < kMapsSquashfs && files_share_blocks(SPC_STORE_DIR)) {
+    policy.squashfs = PolicyRecord::by_copies;
+  } else if (kernel < (config.wants_squashfs() ? kMapsSquashfs : kMapsErofs)) {
+    policy.squashfs = PolicyRecord::by_fuse_for_users;
+  }
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "copy") policy.squashfs = PolicyRecord::by_copies;
   if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;

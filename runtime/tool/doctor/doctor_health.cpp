@@ -8,8 +8,10 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/kernel.hpp"
 #include "base/text.hpp"
 #include "image/config/config.hpp"
+#include "image/layer/worker/mountable.hpp"
 #include "launch/policy/site_policy.hpp"
 #include "protocol/policy.hpp"
 #include "task/exec_label.hpp"
@@ -77,6 +79,18 @@ Finding examine_space() {
   return {kSpace, Finding::Verdict::ok, has, ""};
 }
 
+/// Layers stay as they were converted: for a kernel before 6.2 without erofs perhaps, or by a version that made none to be copied.
+Finding examine_layers() {
+  constexpr char kLayers[] = "layers";
+  const auto config = read_config(SPC_CONFIG_FILE);
+  const bool wants_others = (config && !config->wants_squashfs() && maps_only_erofs()) ||
+                            (running_kernel() < kMapsSquashfs && files_share_blocks(SPC_STORE_DIR));
+  const auto number = wants_others ? squashfs_layers(SPC_STORE_DIR).value_or(0) : 0;
+  if (number == 0) return {kLayers, Finding::Verdict::ok, "", ""};
+  return {kLayers, Finding::Verdict::warning, formatted("{} are squashfs, which FUSE serves with this kernel", number),
+          "scontainer rm their images: when they are pulled again, the kernel serves them"};
+}
+
 /// The profile's name, a blank and its mode in parentheses make a line of what the kernel has loaded. Empty: root alone may see.
 bool has_apparmor_profile(const std::string& name) {
   const UniqueFd file(::open("/sys/kernel/security/apparmor/profiles", O_RDONLY | O_CLOEXEC));
@@ -113,6 +127,7 @@ constexpr NodeCheck kNodeChecks[] = {
     {"service user", [] { return needed(examine_service_user()); }},
     {"node store", [] { return needed(examine_node_store()); }},
     {"space of the store", [] { return std::vector{examine_space()}; }},
+    {"layers", [] { return std::vector{examine_layers()}; }},
     {"shared store", [] { return std::vector{examine_shared_store()}; }},
     {"node's state", [] { return std::vector{examine_run()}; }},
     {"config.toml", [] { return std::vector{examine_config(SPC_CONFIG_FILE)}; }},

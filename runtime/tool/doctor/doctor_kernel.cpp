@@ -56,15 +56,19 @@ Finding finding(const char* what, int failed, Finding::Verdict otherwise, const 
   return {what, otherwise, std::strerror(failed), cure};
 }
 
-Finding kernel_is_new() {
+std::string release() {
   utsname system{};
   ::uname(&system);
-  const std::string release = std::string("Linux ") + system.release;
-  if (running_kernel() >= kMapsSquashfs) return {"kernel", Finding::Verdict::ok, release, ""};
+  return std::string("Linux ") + system.release;
+}
+
+Finding kernel_is_new() {
+  if (running_kernel() >= kMapsSquashfs) return {"kernel", Finding::Verdict::ok, release(), ""};
   if (check_kernel()) {
-    return {"kernel", Finding::Verdict::warning, release, "the kernel mounts layers from 6.2 on, from 5.19 on where it has erofs, before where the store is on XFS or Btrfs; FUSE serves others"};
+    return {"kernel", Finding::Verdict::warning, release(),
+            "the kernel mounts layers from 6.2 on, before where it has erofs (5.19) or the store is on XFS or Btrfs; FUSE serves others"};
   }
-  return {"kernel", Finding::Verdict::failed, release, "use Linux 5.12 or newer; 6.2 is fastest"};
+  return {"kernel", Finding::Verdict::failed, release(), "use Linux 5.12 or newer; 6.2 is fastest"};
 }
 
 }  // namespace
@@ -87,9 +91,9 @@ std::vector<Finding> examine_kernel() {
 std::vector<Finding> examine_kernel_of_node() {
   constexpr auto kBad = Finding::Verdict::failed;
   // Where the kernel maps the layers' owners, only users' image files need it.
-  const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs();
+  const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs() || (check_kernel() && files_share_blocks(SPC_STORE_DIR));
   const auto without_fuse = maps ? Finding::Verdict::warning : kBad;
-  return {kernel_is_new(),
+  return {maps ? Finding{"kernel", Finding::Verdict::ok, release(), ""} : kernel_is_new(),
           finding("user namespaces", tried(own_namespaces), kBad, "sysctl user.max_user_namespaces must be above 0"),
           finding("FUSE", tried(fuse_mount), without_fuse, "modprobe fuse; /dev/fuse must have mode 0666")};
 }

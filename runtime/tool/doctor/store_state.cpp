@@ -1,6 +1,7 @@
 #include "tool/doctor/store_state.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <string_view>
 
 #include "base/directory.hpp"
+#include "image/layer/worker/mountable.hpp"
 #include "protocol/store_layout.hpp"
 
 namespace spc::tool {
@@ -69,6 +71,18 @@ Result<StoreState> state_of_store(const std::string& path) {
   });
   state.containers = count_containers(store.get());
   return state;
+}
+
+std::optional<std::uint64_t> squashfs_layers(const std::string& path) {
+  const UniqueFd store(::open(path.c_str(), kPlainDirectory & ~O_NOFOLLOW));
+  const std::uint16_t of_a_copy = files_share_blocks(path.c_str()) ? 2 : 0;
+  return count_in(store.get(), store_layout::kLayers, [&](DirectoryReader& one) {
+    const UniqueFd layer(::openat(one.descriptor(), one.c_name(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    std::uint32_t magic = 0;
+    std::uint16_t owners = 0;  // of the super block of squashfs 4.0
+    return ::pread(layer.get(), &magic, sizeof magic, 0) == sizeof magic && magic == SQUASHFS_MAGIC &&
+           ::pread(layer.get(), &owners, sizeof owners, 26) == sizeof owners && owners != of_a_copy;
+  });
 }
 
 }  // namespace spc::tool

@@ -20,4 +20,7 @@ struct StoreState {
 
 Result<StoreState> state_of_store(const std::string& path);
 
+/// How many of its layers are squashfs, not erofs, and cannot be copied for a user; nothing if the caller may not read them.
+std::optional<std::uint64_t> squashfs_layers(const std::string& path);
+
 }  // namespace spc::tool

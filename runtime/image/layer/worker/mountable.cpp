@@ -1,10 +1,16 @@
 #include "image/layer/worker/mountable.hpp"
 
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <zlib.h>
 
 #include <memory>
 #include <optional>
+
+#include "base/process/child.hpp"
 
 namespace spc {
 namespace {
@@ -38,10 +44,25 @@ bool reads_lz4(const std::string& root) {
   return false;
 }
 
-bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems) {
+void ask_for_erofs() {
+  const auto ask = [] { return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && ::fsopen("erofs", FSOPEN_CLOEXEC) >= 0 ? 0 : 1; };
+  if (auto child = Child::run(ask, "ask for erofs")) child->wait();
+}
+
+bool files_share_blocks(const char* place) {
+  struct statfs status {};
+  return ::statfs(place, &status) == 0 && (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
+}
+
+bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems, void (*ask)()) {
   if (kernel < kMapsErofs || kernel >= kMapsSquashfs) return false;
-  const auto text = gunzipped_file(filesystems);
-  return text && text->find("\terofs\n") != std::string::npos;
+  const auto is_there = [&] {
+    const auto text = gunzipped_file(filesystems);
+    return text && text->find("\terofs\n") != std::string::npos;
+  };
+  if (is_there()) return true;
+  ask();
+  return is_there();
 }
 
 }  // namespace spc

@@ -10,8 +10,16 @@ namespace spc {
 /// what its configuration says, in a file below `root`. No: or that is not known.
 bool reads_lz4(const std::string& root = "");
 
-/// Whether a kernel can map the owners of an erofs, which it has, loaded or built in, and not those of a squashfs: Linux 5.19 to 6.1.
-/// `filesystems`: the running kernel's list.
-bool maps_only_erofs(KernelVersion kernel = running_kernel(), const std::string& filesystems = "/proc/filesystems");
+/// Has the kernel load its module for erofs, as for everybody who wants to mount one.
+void ask_for_erofs();
+
+/// Whether a kernel can map the owners of an erofs, which it has, and not those of a squashfs: Linux 5.19 to 6.1. `filesystems`: the
+/// running kernel's list, where a module is once it is loaded; `ask`: loads it.
+bool maps_only_erofs(KernelVersion kernel = running_kernel(), const std::string& filesystems = "/proc/filesystems",
+                     void (*ask)() = ask_for_erofs);
+
+/// Whether the file system can let them (ioctl_ficlone(2)), so that copies of layers need no room. XFS may have been made without, which
+/// the first start finds out.
+bool files_share_blocks(const char* place);
 
 }  // namespace spc

@@ -49,12 +49,20 @@ TEST_CASE("erofs is preferred where the kernel has it and can map its owners, bu
   REQUIRE(file >= 0);
   ::close(file);
   std::ofstream(list) << "nodev\tsysfs\n\tsquashfs\n\terofs\n";
-  CHECK_FALSE(maps_only_erofs({5, 18}, list));
-  CHECK(maps_only_erofs({5, 19}, list));
-  CHECK(maps_only_erofs({6, 1}, list));
-  CHECK_FALSE(maps_only_erofs({6, 2}, list));
+  static int asked;
+  asked = 0;
+  const auto ask = [] { ++asked; };
+  CHECK_FALSE(maps_only_erofs({5, 18}, list, ask));
+  CHECK(maps_only_erofs({5, 19}, list, ask));
+  CHECK(maps_only_erofs({6, 1}, list, ask));
+  CHECK_FALSE(maps_only_erofs({6, 2}, list, ask));
+  CHECK(asked == 0);
   std::ofstream(list) << "nodev\terofsx\n\tsquashfs\n";
-  CHECK_FALSE(maps_only_erofs({6, 1}, list));
+  CHECK_FALSE(maps_only_erofs({6, 1}, list, ask));
+  CHECK(asked == 1);
+  static std::string loaded;
+  loaded = list;
+  CHECK(maps_only_erofs({6, 1}, list, [] { std::ofstream(loaded) << "\terofs\n"; }));  // its module was not loaded yet
   ::unlink(list.c_str());
-  CHECK_FALSE(maps_only_erofs({6, 1}, list));
+  CHECK_FALSE(maps_only_erofs({6, 1}, list, ask));
 }
