@@ -9,9 +9,9 @@ contained() { alice srun --container-image="$image" "$@"; }
 
 # within SECONDS COMMAND...
 within() {
-    local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
-    until "${@:2}" >/dev/null 2>&1; do
-        [[ ${EPOCHREALTIME/./} -lt $end ]] || { "${@:2}" || true; echo "not within $1 s: ${*:2}"; return 1; }
+    local end=$((${EPOCHREALTIME/./} + $1 * 1000000)) said
+    until said=$("${@:2}" 2>&1); do
+        [[ ${EPOCHREALTIME/./} -lt $end ]] || { echo "$said"; echo "not within $1 s: ${*:2}"; return 1; }
         sleep 0.05
     done
 }
