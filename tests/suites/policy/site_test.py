@@ -73,7 +73,9 @@ def a_private_tmp_of_slurm_goes_with_containers(cluster):
         step = "srun -n1 --container-image=registry:5000/suites/base:1 "
         script = f"touch /tmp/of-the-job; {step} sh -c 'test ! -e /tmp/of-the-job; touch /tmp/in; cat replaced'; {step} --container-mounts=/tmp:/mnt ls /mnt"
         done = cluster.batch(f"#!/bin/bash\n{script}\n", "-w", "node01")
-        equal(done.good().splitlines(), ["upper", "of-the-job"], "output", done)
+        # On a busy machine srun says that it asks for a step again.
+        said = [line for line in done.good().splitlines() if not line.startswith("srun: Job ")]
+        equal(said, ["upper", "of-the-job"], "output", done)
     cluster.must_be_quiet(within=5)
 
 
