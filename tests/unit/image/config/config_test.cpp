@@ -134,7 +134,7 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(config_refused("writable = true\nmpi = 'd\xe9j\xe0'", "line 2: not UTF-8"));
   CHECK(config_refused("tag_ttl = \"5\"", "expected a whole number"));
   CHECK(config_refused("max_parallel_layers = 65", "from 0 to 64"));
-  CHECK(config_refused("squashfs = \"always\"", "\"always\" is not allowed: expected auto, kernel or fuse"));
+  CHECK(config_refused("squashfs = \"always\"", "\"always\" is not allowed: expected auto, kernel, copy or fuse"));
   CHECK(config_refused("pull = \"often\"", "newer, missing, always or never"));
   CHECK(config_refused("default_registry = \"a b\"", "HOST or HOST:PORT"));
   for (const char* size : {"", "0", "0%", "101%", "5X", "5GB", "-1", "G", "9999999999999"}) {
