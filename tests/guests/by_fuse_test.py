@@ -2,7 +2,7 @@
 import guests_test
 import site_files
 from command import await_true
-from guest import NODE
+from guest import NODE, digest_of
 from harness import add, equal, test
 from images import Image
 
@@ -37,7 +37,8 @@ for case in (fuse_serves_all_layers, *CASES):
 @test
 def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
     """Without a word in the site's configuration, which is read meanwhile. Before Linux 6.2 what is pulled without erofs stays for FUSE."""
-    module, (image, _) = guest.form(), guest.faulty.publish(Image("guests/meanwhile", [[("data", b"pulled")]]))
+    module, pulled = guest.form(), Image("guests/meanwhile", [[("data", b"pulled")]])
+    image, _ = guest.faulty.publish(pulled)
     programs = "--container-mounts=/usr,/lib,/lib64"  # it has none
     with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n", "spank-container/config.d/50-test.toml": "# read again\n"}):
         await_true(lambda: guest.root(NODE, "rmmod", module).rc == 0, 20, f"{module} is still in use")
@@ -49,5 +50,5 @@ def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
     equal(guest.layers_served(programs, image=image)[1], int(stays), "layers by FUSE of what was pulled meanwhile")
     told = guest.root(NODE, "scontainer", "doctor", "--node", "--quiet")
     equal((told.rc, "layers: 1 are squashfs" in told.err), (3, True) if stays else (0, False), "what scontainer doctor says of it", told)
-    guest.root(NODE, "scontainer", "rm", image).good()
+    guest.root(NODE, "scontainer", "rm", digest_of(pulled.parts()[0])).good()
     equal(guest.layers_served(programs, image=image)[1], 0, "layers by FUSE of what was pulled again")
