@@ -35,7 +35,8 @@ TEST_CASE("a layer with two owners is as one with one, and a copy of it can say 
     const Image wanted = read_image(memory_file(one).get()), owned = read_image(copy_of(two).get());
     REQUIRE(owned.size() == wanted.size());
     for (const auto& [path, file] : owned) {
-      CAPTURE(path);
+      const std::string& name = path;
+      CAPTURE(name);
       CHECK(file.uid == kUser);
       CHECK(file.gid == kGroup);
       CHECK(file.data == wanted.at(path).data);
