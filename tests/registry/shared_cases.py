@@ -47,9 +47,15 @@ class Shared:
     def blobs(self):
         return os.listdir(os.path.join(self.path, "blobs/sha256"))
 
+    def paths(self, name):
+        return [os.path.join(self.path, name).replace(PLACES[0], place, 1) for place, _ in self.nodes]
+
+    def has(self, name):
+        return any(map(os.path.isdir, self.paths(name)))
+
     def below(self, name):
         """By a node that knows of the directory: on NFS the others may know for a while that there was none."""
-        paths = [os.path.join(self.path, name).replace(PLACES[0], place, 1) for place, _ in self.nodes]
+        paths = self.paths(name)
         return os.listdir(next((path for path in paths if os.path.isdir(path)), paths[0]))
 
     def pull(self, name, **options):
@@ -232,9 +238,14 @@ def test_nodes_that_die_at_any_moment_leave_nothing_in_the_way_of_others():
     """A lease of a blob that is complete may stay, for ten minutes: nobody looks at it."""
     image, shared = big_image(1, layers=2), Shared()
     registry.repository("shared/killed", image, slowly(0.05))
+    began, longest = time.monotonic(), 0.0
     for number in range(25):
         run = agent.Import(new_store(), f"{registry.name}/shared/killed:1", config=shared.settings)
-        time.sleep(noise.uniform(0.01, 0.25))
+        if number == 0:  # how far a node gets in what time
+            wait_for(lambda: shared.has("leases"))
+            longest = max(0.25, 2 * (time.monotonic() - began))
+        else:
+            time.sleep(noise.uniform(0.01, longest))
         run.kill()
     for lease in shared.below("leases"):  # a minute later: what was complete then gets its name
         os.utime(os.path.join(shared.path, "leases", lease), (time.time() - 90,) * 2)
