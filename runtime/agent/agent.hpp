@@ -79,6 +79,7 @@ class Agent {
   std::vector<pid_t> helpers_;  ///< servers, and the init process of a PID namespace: they exit on their own, or with us
   std::vector<pid_t> publishers_;
   std::uint64_t began_ = 0;
+  std::vector<LayerFile> layers_;  ///< of the container: a copy holds no lock on its layer
   Result<void> held_;  ///< the layers, for the job's later steps; its errno is our exit code
 
   std::optional<NamedContainer> named_;

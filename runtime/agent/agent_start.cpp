@@ -142,12 +142,12 @@ Result<void> Agent::on_builder(int socket) {
   if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.unread();
   if (!joined_) namespaces_ = *std::move(descriptors);
   if (named_) SPC_TRY(named_->settle());
-  const auto layers = std::move(order_.image.layers);
+  layers_ = std::move(order_.image.layers);
   answer_all(report);
   reap(builder_);  // last: its end takes longer than its answer
   // Without it the job's next step takes longer, and nothing else: slurmd's log has it.
-  if (step_.job != 0 && !layers.empty())
-    held_ = hold_layers(layers, tools_->layer_owner(order_.uid, order_.gid),
+  if (step_.job != 0 && !layers_.empty())
+    held_ = hold_layers(layers_, tools_->layer_owner(order_.uid, order_.gid),
                         traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % 8) + "h");
   return {};
 }

@@ -18,8 +18,8 @@ struct ConvertedLayer {
 };
 
 enum class LayerCompression : std::uint32_t { zstd, lz4, none };
-/// erofs: with lz4 or none. owned_squashfs: its list of owners has two, the user's and the group's number: where the kernel cannot map
-/// owners, a copy that shares the layer's blocks gets a list of its own (agent/node/image_store.hpp).
+/// erofs: with lz4 or none. owned_squashfs: its list of owners has two entries, for user and group. Where the kernel cannot map owners,
+/// a copy that shares the layer's blocks gets a list of its own (agent/builder/loop_device.hpp).
 enum class LayerFormat : std::uint32_t { squashfs, erofs, owned_squashfs };
 
 struct LayerLimits {

@@ -20,7 +20,7 @@
 namespace spc::agent {
 namespace {
 
-/// Attribute of a layer's file: the number of the device that served it last.
+/// Attribute of a layer's file: the number of the device that served it last; for copies, one for each owner.
 constexpr char kHint[] = "trusted.spank-container.loop";
 
 Result<UniqueFd> open_loop(int number) {
@@ -49,9 +49,8 @@ UniqueFd reuse(int number, int layer_file, const std::string& name) {
   loop_info64 info{};
   // From the open on autoclear cannot free it, so what the kernel says here stays true.
   if (::ioctl(device->get(), LOOP_GET_STATUS64, &info) != 0) return {};
-  const bool is_file = name.empty() ? info.lo_inode == file.st_ino : name == reinterpret_cast<const char*>(info.lo_file_name);
-  const bool same = is_file && info.lo_device == file.st_dev && info.lo_offset == 0 && info.lo_sizelimit == 0 &&
-                    (info.lo_flags & LO_FLAGS_READ_ONLY) != 0;
+  const bool same = (name.empty() ? info.lo_inode == file.st_ino : name == reinterpret_cast<const char*>(info.lo_file_name)) &&
+                    info.lo_device == file.st_dev && info.lo_offset == 0 && info.lo_sizelimit == 0 && (info.lo_flags & LO_FLAGS_READ_ONLY) != 0;
   return same ? std::move(*device) : UniqueFd();
 }
 
@@ -71,20 +70,20 @@ Result<LoopDevice> configure_new(int control, int file, const std::string& name)
 }  // namespace
 
 Result<LoopDevice> loop_device_of(const LayerFile& layer, const LayerOwner& owner) {
-  const int layer_file = layer.file.get();
   const std::string name = owner.store == nullptr ? "" : std::to_string(owner.uid) + "." + std::to_string(owner.gid) + "." + layer.digest.hex().substr(0, 40);
+  const std::string hint = kHint + name.substr(0, name.rfind('.'));
   const auto control = SPC_TRY(own(::open("/dev/loop-control", O_RDWR | O_CLOEXEC), "open \"/dev/loop-control\""));
   // The steps of a node one after the other, else two would not share; not for long, all layers together, as a user may have
   // stopped his.
   static int patience = 200;  // milliseconds
   for (; ::flock(control.get(), LOCK_EX | LOCK_NB) != 0 && patience > 0; --patience) ::poll(nullptr, 0, 1);
   int number = -1;
-  const bool known = ::fgetxattr(layer_file, kHint, &number, sizeof number) == sizeof number;
-  if (auto device = known ? reuse(number, layer_file, name) : UniqueFd()) return LoopDevice{std::move(device), number, true};
-  const UniqueFd copy = name.empty() ? UniqueFd() : SPC_TRY(copy_of(layer_file, owner));
-  auto fresh = SPC_TRY(configure_new(control.get(), copy ? copy.get() : layer_file, name));
+  const bool known = ::fgetxattr(layer.file.get(), hint.c_str(), &number, sizeof number) == sizeof number;
+  if (auto device = known ? reuse(number, layer.file.get(), name) : UniqueFd()) return LoopDevice{std::move(device), number, true};
+  const UniqueFd copy = name.empty() ? UniqueFd() : SPC_TRY(copy_of(layer.file.get(), owner));
+  auto fresh = SPC_TRY(configure_new(control.get(), copy ? copy.get() : layer.file.get(), name));
   // Mostly it is the same device as last time. Where it cannot be written, that only costs the sharing.
-  if (fresh.number != number) (void)::fsetxattr(layer_file, kHint, &fresh.number, sizeof fresh.number, 0);
+  if (fresh.number != number) (void)::fsetxattr(layer.file.get(), hint.c_str(), &fresh.number, sizeof fresh.number, 0);
   return fresh;
 }
 

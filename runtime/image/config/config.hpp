@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/process/kernel.hpp"
 #include "base/result.hpp"
 #include "image/config/config_checks.hpp"
 #include "image/reference/request.hpp"
@@ -184,6 +185,8 @@ struct Config {
   std::uint64_t import_memory{};
   std::string layer_compression;  ///< of layers that are still to be converted
   std::string layer_format;
+  /// Whether the kernel may read squashfs layers from copies, where the store allows it.
+  [[nodiscard]] bool wants_copies() const { return squashfs == "copy" || (squashfs == "auto" && running_kernel() < kMapsSquashfs); }
   /// Whatever the kernel is.
   [[nodiscard]] bool wants_squashfs() const { return layer_compression == "zstd" || layer_format == "squashfs"; }
   std::uint64_t max_image_bytes{};
@@ -224,7 +227,7 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
      "size limit of the writable tmpfs layer: a percentage of the job's memory, or bytes with K, M, G, T",
      &Config::upper_size, key::is_upper_size, key::kUpperSizeRule},
     {"squashfs", "auto, kernel, copy, fuse", "auto",
-     "how layers are read: by the kernel, by the kernel from copies that share their blocks, by a process of the user, or as the kernel can",
+     "who reads layers: the kernel, the kernel from a copy for each user, or a FUSE process of the user; auto: the first of them that works",
      &Config::squashfs},
     {"pull", "newer, missing, always, never", "newer",
      "when to query the registry for an image that the node has",

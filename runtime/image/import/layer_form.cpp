@@ -1,14 +1,12 @@
 #include "image/import/layer_form.hpp"
 
-#include "base/process/kernel.hpp"
 #include "image/layer/worker/mountable.hpp"
 
 namespace spc {
 
 LayerLimits form_of_layers(const Config& config, bool user_store) {
   LayerLimits form{.compression = LayerCompression::zstd};
-  const bool wants_copies = config.squashfs == "copy" || (config.squashfs == "auto" && running_kernel() < kMapsSquashfs);
-  if (wants_copies && !user_store) form.format = LayerFormat::owned_squashfs;
+  if (config.wants_copies() && !user_store) form.format = LayerFormat::owned_squashfs;
   if (config.layer_compression == "zstd") return form;
   const bool needs_erofs = config.layer_format == "auto" && !user_store && maps_only_erofs();
   if (config.layer_format == "erofs" || needs_erofs) form.format = LayerFormat::erofs;

@@ -11,8 +11,8 @@
 namespace spc {
 
 // Which containers with a name a user has, on which nodes: the store's directories for them are root's alone. The step that
-// makes one notes it in the user's home, from where it may be lost, until a step starts it again: nothing is decided by it. What the
-// site removes by itself stays noted until a step of the user's asks for the container.
+// makes one notes it in the user's home; if the note is lost, the next step that starts the container notes it again. Nothing is decided
+// by it. What the site removes by itself stays noted until a step of the user's asks for the container.
 
 struct NotedContainer {
   ContainerNotes notes;

@@ -8,7 +8,6 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "base/process/kernel.hpp"
 #include "base/text.hpp"
 #include "image/config/config.hpp"
 #include "image/layer/worker/mountable.hpp"
@@ -79,12 +78,13 @@ Finding examine_space() {
   return {kSpace, Finding::Verdict::ok, has, ""};
 }
 
-/// Layers stay as they were converted: for a kernel before 6.2 without erofs perhaps, or by a version that made none to be copied.
+/// Layers stay as they were converted: without erofs on a kernel before 6.2, or by a version whose layers cannot be copied.
 Finding examine_layers() {
   constexpr char kLayers[] = "layers";
   const auto config = read_config(SPC_CONFIG_FILE);
-  const bool wants_others = (config && !config->wants_squashfs() && maps_only_erofs()) ||
-                            (running_kernel() < kMapsSquashfs && files_share_blocks(SPC_STORE_DIR));
+  const bool can_be_mapped = config && config->squashfs == "auto" && !config->wants_squashfs() && maps_only_erofs();
+  const bool can_be_copied = config && config->wants_copies() && files_share_blocks(SPC_STORE_DIR);
+  const bool wants_others = can_be_mapped || can_be_copied;
   const auto number = wants_others ? squashfs_layers(SPC_STORE_DIR).value_or(0) : 0;
   if (number == 0) return {kLayers, Finding::Verdict::ok, "", ""};
   return {kLayers, Finding::Verdict::warning, formatted("{} are squashfs, which FUSE serves with this kernel", number),

@@ -75,13 +75,13 @@ Result<StoreState> state_of_store(const std::string& path) {
 
 std::optional<std::uint64_t> squashfs_layers(const std::string& path) {
   const UniqueFd store(::open(path.c_str(), kPlainDirectory & ~O_NOFOLLOW));
-  const std::uint16_t of_a_copy = files_share_blocks(path.c_str()) ? 2 : 0;
+  const bool copies = files_share_blocks(path.c_str());
   return count_in(store.get(), store_layout::kLayers, [&](DirectoryReader& one) {
     const UniqueFd layer(::openat(one.descriptor(), one.c_name(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     std::uint32_t magic = 0;
     std::uint16_t owners = 0;  // of the super block of squashfs 4.0
     return ::pread(layer.get(), &magic, sizeof magic, 0) == sizeof magic && magic == SQUASHFS_MAGIC &&
-           ::pread(layer.get(), &owners, sizeof owners, 26) == sizeof owners && owners != of_a_copy;
+           ::pread(layer.get(), &owners, sizeof owners, 26) == sizeof owners && !(copies && owners == 2);
   });
 }
 

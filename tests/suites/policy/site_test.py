@@ -216,6 +216,11 @@ def steps_share_the_copies_of_their_user(cluster, store):
     cluster.start(*step, "sh", "-c", wait, user="bob").await_text("bob:bob")
     equal(set(copies(cluster).values()), {"2001.2001", "2002.2002"}, "whose copies there are")
     expect(free - os.statvfs(store).f_bfree < 256, "a copy has blocks of its own")
+    again = cluster.run(*step, "--container-verbose", "true")
+    expect("3 layers (3 shared" in again.err, "a step does not share the copies of its user since another user has some", again)
+    for layer in os.listdir(f"{store}/layers/sha256"):
+        taken = cluster.root("node01", "flock", "-xn", f"{THERE}/layers/sha256/{layer}", "true")
+        expect(taken.rc != 0, f"layer {layer} can be evicted while a copy of it is mounted", taken)
     cluster.start("sg", "rigteam", "-c", " ".join([*step, "sh", "-c", f"'{wait}'"])).await_text("alice:rigteam")
 
 
