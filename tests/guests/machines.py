@@ -74,6 +74,20 @@ ARM64 = ("a_user_sees_the_system_of_the_image",
          "end.the_node_was_never_drained",
          "end.the_kernel_has_nothing_to_say_of_our_mounts")
 
+# What differs most from the namespaces that all other tests run in, in few minutes: systemd, cgroup v2, the package, a loaded kernel.
+SHORT = ("a_user_sees_the_system_of_the_image",
+         "the_kernel_serves_the_layers_where_it_can_map_their_owners",
+         "two_tasks_share_a_container",
+         "files_of_the_image_can_be_changed",
+         "devices_that_a_job_has_not_are_refused",
+         "a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name",
+         "a_step_that_joins_another_outlives_it",
+         "scancel_ends_a_running_step",
+         "slurmd_can_be_restarted_under_a_step",
+         "what_is_written_into_the_root_counts_as_memory_of_the_job",
+         "end.the_node_was_never_drained",
+         "end.the_kernel_has_nothing_to_say_of_our_mounts")
+
 MACHINES = {
     # Of 5.10, which is too old, the guest has cases of its own.
     "amd64": Machine(systems=(System("6.1"), System("6.12", store="xfs"), System("6.1", cgroup="v1", store="tmpfs", chosen=CGROUP_V1),
