@@ -10,6 +10,7 @@
 
 #include "base/net/listener.hpp"
 #include "image/reference/reference.hpp"
+#include "image/reference/request.hpp"
 #include "launch/policy/key_checks.hpp"
 
 namespace spc::key {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ext2fs/ext2fs.h>
+#undef clamp  // a macro of e2fsprogs 1.47.2; <algorithm> has a function of that name
 
 #include <mutex>
 
