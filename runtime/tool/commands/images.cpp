@@ -75,6 +75,7 @@ Json as_json(const Row& row, const Descriptions& descriptions) {
   }
   Json object{{"store", row.store}, {"digest", row.image.digest.str()}, {"names", names}};
   if (!text.empty()) object["description"] = text;
+  for (const auto& name : row.image.asked_as) object["asked_as"].push_back(name.name);
   if (row.image.record) {
     object["platform"] = row.image.platform();
     object["layers"] = row.image.record->layers.size();
@@ -99,7 +100,8 @@ void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& sh
       if (!descriptions.empty()) table.back().push_back(name == nullptr ? "" : description_in(descriptions, name->name));
     };
     for (const auto& name : row.image.names) line(&name);
-    if (!row.image.names.empty()) continue;
+    for (const auto& name : row.image.asked_as) line(&name);
+    if (!row.image.names.empty() || !row.image.asked_as.empty()) continue;
     for (const auto& origin : row.image.origins.all()) {
       const StoredName name{.name = origin.name, .manifest = row.image.digest, .asked_at = row.image.used_at};
       line(&name);

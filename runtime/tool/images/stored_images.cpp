@@ -41,10 +41,26 @@ std::string name_of_ref(std::string text) {
   return text;
 }
 
-std::optional<StoredName> read_name(int store, const std::string& file_name) {
-  const auto named = read_named_image(store, std::string(store_layout::kNames) + "/" + file_name);
+std::optional<StoredName> read_name(int store, const char* directory, const std::string& file_name) {
+  const auto named = read_named_image(store, std::string(directory) + "/" + file_name);
   if (!named) return std::nullopt;
   return StoredName{.name = name_of_ref(named->name), .manifest = named->manifest, .asked_at = named->asked_at};
+}
+
+bool has(const std::vector<StoredName>& names, const std::string& name) {
+  return std::ranges::find(names, name, &StoredName::name) != names.end();
+}
+
+/// Of those images that are known. Several users may have asked for the same.
+void add_grants(int store, std::map<Digest, ListedImage>& images) {
+  const auto grants = names_in(store, store_layout::kGrants);
+  if (!grants) return;
+  for (const auto& file_name : *grants) {
+    auto name = read_name(store, store_layout::kGrants, file_name);
+    const auto image = name ? images.find(name->manifest) : images.end();
+    if (image == images.end() || has(image->second.names, name->name) || has(image->second.asked_as, name->name)) continue;
+    image->second.asked_as.push_back(*std::move(name));
+  }
 }
 
 /// Record, size and completeness, as far as the caller may read them.
@@ -107,7 +123,7 @@ Result<bool> remove_layer(int store, const Digest& layer) {
 Result<std::vector<ListedImage>> list_images(int store) {
   std::map<Digest, ListedImage> images;
   for (const auto& file_name : SPC_TRY(names_in(store, store_layout::kNames))) {
-    auto name = read_name(store, file_name);
+    auto name = read_name(store, store_layout::kNames, file_name);
     if (name) images[name->manifest].names.push_back(*std::move(name));
   }
   // Only the service user and root may look into the node's records/.
@@ -116,6 +132,7 @@ Result<std::vector<ListedImage>> list_images(int store) {
       if (const auto digest = Digest::parse("sha256:" + hexadecimal)) images[*digest];
     }
   }
+  add_grants(store, images);
   std::vector<ListedImage> list;
   for (auto& [digest, image] : images) {
     image.digest = digest;
@@ -148,6 +165,19 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
   return Error(ErrorKind::not_found, formatted("no image {} in the store",
                                                in_quotes(canonical.empty() ? text : canonical)))
       .hint("list images with scontainer images, pull them with scontainer pull");
+}
+
+Result<ListedImage> find_image_to_remove(int store, const std::string& text, const std::string& default_registry) {
+  auto image = find_image(store, text, default_registry);
+  if (image || image.error().kind() != ErrorKind::not_found) return image;
+  const auto reference = ImageReference::parse(text, default_registry);
+  if (!reference) return image;
+  auto images = SPC_TRY(list_images(store));
+  std::erase_if(images, [&](const ListedImage& one) { return !has(one.asked_as, reference->canonical()); });
+  if (images.empty()) return image;
+  if (images.size() > 1)
+    return Error(ErrorKind::invalid, formatted("{} has stood for {} images", in_quotes(text), images.size())).hint("name it by its digest");
+  return std::move(images.front());
 }
 
 Result<ListedImage> image_of(int store, const Digest& digest) {

@@ -23,6 +23,8 @@ struct StoredName {
 struct ListedImage {
   Digest digest;
   std::vector<StoredName> names;
+  /// What else users have asked for it as, a tag above all, of which this node has seen no proof. Of the node's store, for root.
+  std::vector<StoredName> asked_as;
   std::optional<ImageRecord> record;  ///< empty: the caller may not read it
   ImageOrigins origins;               ///< a private image has names here only
   std::uint64_t bytes = 0;            ///< of its layers in the store
@@ -38,6 +40,9 @@ Result<std::vector<ListedImage>> list_images(int store);
 /// The image named by `text`: a reference as in --container-image, a name as shown by `images`, or at least 6 digits of
 /// a digest. ErrorKind::not_found if there is none.
 Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry);
+
+/// That image; if there is none, the one that users have asked for by this name.
+Result<ListedImage> find_image_to_remove(int store, const std::string& text, const std::string& default_registry);
 
 /// The one with this digest; `names` stays empty.
 Result<ListedImage> image_of(int store, const Digest& digest);

@@ -107,3 +107,15 @@ def a_named_container_does_not_take_what_the_file_system_reserves_for_root(clust
     expect("No space left on device" in done.err, "the file system did not become full, the test is void", done)
     reserved = (status.f_bfree - status.f_bavail) * status.f_frsize
     expect(reserved > 60 << 20, f"{reserved} bytes of 64 MiB are left to root", done)
+
+
+@test
+def root_finds_an_image_by_the_tag_that_a_user_has_asked_for(cluster):
+    name = cluster.name_of(Image("suites/store-tagged", [[("who", b"tagged")]], below=cluster.base_layout))
+    cluster.srun(*ON, "true", image=name).good()
+    listed = cluster.root("node01", "scontainer", "images").good()
+    expect(any(line.split()[0] == name for line in listed.splitlines()), f"{name} is not among the images:\n{listed}")
+    cluster.root("node01", "scontainer", "rm", name).good()
+    done = cluster.root("node01", "scontainer", "rm", name)
+    equal(done.rc, 1, "exit code of the second removal", done)
+    cluster.srun(*ON, "true", image=name).good()
