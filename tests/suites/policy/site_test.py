@@ -103,7 +103,8 @@ ELSEWHERE = {
 FILE_SYSTEMS = {
     "tmpfs": "mount -t tmpfs -o mode=755 nvme /run/nvme",
     # 300 MB, the smallest that mkfs.xfs makes, with holes.
-    "xfs": "truncate -s 300M /run/nvme.img; mkfs.xfs -q /run/nvme.img; mount -o loop /run/nvme.img /run/nvme; rm /run/nvme.img",
+    **{one: f"truncate -s 300M /run/nvme.img; mkfs.{one} -q /run/nvme.img; mount -o loop /run/nvme.img /run/nvme; rm /run/nvme.img"
+       for one in ("xfs", "btrfs")},
 }
 
 
@@ -191,16 +192,17 @@ def copies(cluster):
 
 @test
 def layers_can_be_read_from_copies_that_say_who_owns_them(cluster):
-    """As before Linux 6.2, which maps owners of a squashfs; the store lies on XFS, where files share blocks."""
-    with site_files.rules(cluster, 'squashfs = "copy"'), store_elsewhere(cluster, "mount", "xfs") as there:
-        cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
-        try:
-            steps_share_the_copies_of_their_user(cluster, there)
-        finally:
-            for user in ("alice", "bob"):
-                cluster.run("scancel", "-u", user, user=user)
-        await_true(lambda: not cluster.loops("node01"), 10, "a loop device is left")
-    cluster.must_be_quiet(within=5)
+    """As before Linux 6.2, which maps owners of a squashfs; the store lies where files share blocks."""
+    for file_system in ("xfs", "btrfs"):
+        with site_files.rules(cluster, 'squashfs = "copy"'), store_elsewhere(cluster, "mount", file_system) as there:
+            cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
+            try:
+                steps_share_the_copies_of_their_user(cluster, there)
+            finally:
+                for user in ("alice", "bob"):
+                    cluster.run("scancel", "-u", user, user=user)
+            await_true(lambda: not cluster.loops("node01"), 10, "a loop device is left")
+        cluster.must_be_quiet(within=5)
 
 
 def steps_share_the_copies_of_their_user(cluster, store):
