@@ -122,6 +122,7 @@ Result<void> OptionTexts::add_twins(const Variables& variables) {
       const auto found = variables.find(std::string(prefix) + option.twin);
       if (found == variables.end()) continue;
       SPC_TRY_DURING(found->first, add(option, found->second));
+      variables_[option.name] = found->first;
       break;
     }
   }
@@ -159,8 +160,11 @@ Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where, std::st
       auto applied = option.apply(request, value, where);
       if (applied) continue;
       // Some grammars name the option by themselves.
-      if (applied.error().message().starts_with("--")) return std::move(applied).error();
-      return std::move(applied).error().during(name_of(option));
+      const bool is_named = applied.error().message().starts_with("--");
+      Error error = is_named ? std::move(applied).error() : std::move(applied).error().during(name_of(option));
+      const auto variable = variables_.find(option.name);
+      if (variable != variables_.end()) return std::move(error).during(variable->second);
+      return error;
     }
   }
   return {};

@@ -77,6 +77,7 @@ class OptionTexts {
   [[nodiscard]] std::vector<std::string> features() const;
 
   std::map<std::string_view, std::vector<std::string>> values_;  // by name of the option
+  std::map<std::string_view, std::string> variables_;            // that the values are from, likewise
 };
 
 }  // namespace spc

@@ -131,7 +131,7 @@ TEST_CASE("a file of variables counts less than --container-env, and is read on 
   OptionTexts missing;
   REQUIRE(told(missing.add_twins({{"SCONTAINER_ENV_FILE", path}, {"SCONTAINER_IMAGE", "x"}})).empty());
   CHECK(missing.parse(ReadAt::submission).has_value());
-  CHECK(missing.parse(ReadAt::node).error().message().starts_with("--container-env-file: open \"" + path + "\": "));
+  CHECK(missing.parse(ReadAt::node).error().message().starts_with("SCONTAINER_ENV_FILE: --container-env-file: open \"" + path + "\": "));
 }
 
 TEST_CASE("the rows that root looks for are where it looks") {
