@@ -23,13 +23,14 @@ constexpr std::size_t kLargestCache = 16 << 20;
 constexpr std::size_t kMostSearched = 64;  ///< directories of an image's LD_LIBRARY_PATH
 
 /// Where images have libraries that their programs find by an RPATH.
-constexpr std::array<const char*, 19> kUsualPlaces{"/usr/local/lib",
+constexpr std::array<const char*, 20> kUsualPlaces{"/usr/local/lib",
                                                    "/usr/local/lib64",
                                                    "/opt/amazon/efa/lib",
                                                    "/opt/amazon/efa/lib64",
                                                    "/opt/amazon/ofi-nccl/lib",
                                                    "/opt/amazon/ofi-nccl/lib64",
                                                    "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+                                                   "/opt/amazon/ofi-nccl/lib/aarch64-linux-gnu",
                                                    "/opt/aws-ofi-nccl/lib",
                                                    "/opt/libfabric/lib",
                                                    "/opt/libfabric/lib64",

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file.hpp"
@@ -13,6 +14,22 @@
 
 /// The flags of a library for x86-64 in ld.so.cache.
 inline constexpr std::uint32_t kX86 = 0x0303;
+
+/// What this node's libraries are for, and where they are on Debian.
+#if defined(__aarch64__)
+inline constexpr std::uint16_t kOwnMachine = EM_AARCH64;
+inline constexpr char kLibraries[] = "/usr/lib/aarch64-linux-gnu";
+#else
+inline constexpr std::uint16_t kOwnMachine = EM_X86_64;
+inline constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
+#endif
+
+/// As kept pages have it, which were written on x86-64.
+inline std::string as_on_x86(std::string text) {
+  constexpr std::string_view kOther = "aarch64-linux-gnu";
+  for (auto at = text.find(kOther); at != std::string::npos; at = text.find(kOther)) text.replace(at, kOther.size(), "x86_64-linux-gnu");
+  return text;
+}
 
 /// A small library as the loader's tests and those of MPI need it: an ELF file of 64 bits that says things about itself.
 struct MadeElf {

@@ -15,13 +15,6 @@
 #include "unit/hooks/elf_maker.hpp"
 #include "hooks/hook.hpp"
 
-/// Where libraries are on a Debian node.
-#if defined(__aarch64__)
-inline constexpr char kLibraries[] = "/usr/lib/aarch64-linux-gnu";
-#else
-inline constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
-#endif
-
 /// A node that looks as if it had GPUs and NVIDIA's driver, and an image, in a directory of the test's own. Its libraries are
 /// ELF files with nothing but a soname; its device nodes are files. So what is tested with it is called fake.
 class FakeNode {
@@ -43,7 +36,7 @@ class FakeNode {
   void link(const std::string& path, const std::string& target) const { make_link(host() / path.substr(1), target); }
   void image_link(const std::string& path, const std::string& target) const { make_link(image() / path.substr(1), target); }
 
-  void library(const std::string& path, const std::string& soname, std::uint16_t machine = spc_own_machine()) const {
+  void library(const std::string& path, const std::string& soname, std::uint16_t machine = kOwnMachine) const {
     file(path, elf_library(soname, machine));
   }
 
@@ -55,7 +48,7 @@ class FakeNode {
   }
 
   /// What a real driver has for computing and looking at it, and some of what it has for pictures and video.
-  void libraries(const std::string& directory, const std::string& version, std::uint16_t machine = spc_own_machine()) const {
+  void libraries(const std::string& directory, const std::string& version, std::uint16_t machine = kOwnMachine) const {
     for (const char* stem : {"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-encode", "libnvidia-eglcore",
                              "libnvidia-opticalflow", "libnvidia-brandnew"}) {
       library(directory + "/" + stem + ".so." + version, std::string(stem) + ".so.1", machine);
@@ -121,13 +114,6 @@ class FakeNode {
   }
 
  private:
-  static std::uint16_t spc_own_machine() {
-#if defined(__aarch64__)
-    return EM_AARCH64;
-#else
-    return EM_X86_64;
-#endif
-  }
   void capability(const std::string& path, unsigned minor) const {
     file(path, "DeviceFileMinor: " + std::to_string(minor) + "\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
     file("/dev/nvidia-caps/nvidia-cap" + std::to_string(minor));

@@ -178,7 +178,7 @@ TEST_CASE("a node without GPUs gives a file without devices") {
 TEST_CASE("a generated file gives a fake node's container what the native hook gives") {
   const FakeNode node;
   node.kernel("575.57.08");
-  node.libraries("/usr/lib/x86_64-linux-gnu", "575.57.08");
+  node.libraries(kLibraries, "575.57.08");
   node.gpu(1, 0x06);
   node.gpu(0, 0x07);
   for (const char* file :

@@ -31,8 +31,8 @@ void install_nvidia(const FakeHost& host) {
   for (const char* file :
        {"/run/nvidia-persistenced/socket", "/usr/bin/nvidia-smi", "/lib/firmware/nvidia/575.57.08/gsp_ga10x.bin"})
     host.touch(file);
-  host.write(std::string(kVendorLibraries) + "libcuda.so.575.57.08", MadeElf{.soname = "libcuda.so.1"}.bytes());
-  host.write(std::string(kVendorLibraries) + "libnvidia-ml.so.575.57.08", MadeElf{.soname = "libnvidia-ml.so.1"}.bytes());
+  host.write(std::string(kVendorLibraries) + "libcuda.so.575.57.08", elf_library("libcuda.so.1", kOwnMachine));
+  host.write(std::string(kVendorLibraries) + "libnvidia-ml.so.575.57.08", elf_library("libnvidia-ml.so.1", kOwnMachine));
 }
 
 Edits prepared(const HookContext& context) {
@@ -168,10 +168,10 @@ TEST_CASE("fake devices of AMD, Intel, EFA and Slingshot come in") {
   for (const char* node :
        {"/dev/kfd", "/dev/dri/card0", "/dev/dri/card1", "/dev/dri/renderD128", "/dev/infiniband/uverbs0", "/dev/cxi0"})
     host.touch(node);
-  host.write("/opt/amazon/efa/lib/libfabric.so.1.29.0", MadeElf{.soname = "libfabric.so.1"}.bytes());
+  host.write("/opt/amazon/efa/lib/libfabric.so.1.29.0", elf_library("libfabric.so.1", kOwnMachine));
   host.write("/opt/amazon/efa/lib/notes.txt", "no library");
   host.write("/opt/amazon/efa/lib/libbad.so", "nor this");
-  host.write("/opt/cray/libfabric/lib64/libfabric.so.1", MadeElf{.soname = "libfabric.so.1"}.bytes());
+  host.write("/opt/cray/libfabric/lib64/libfabric.so.1", elf_library("libfabric.so.1", kOwnMachine));
   CHECK(paths(prepared(context_on(host, {"amd.com/gpu=0"})).devices) ==
         std::vector<std::string>{"/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD128"});
   const auto intel = prepared(context_on(host, {"intel.com/gpu=0000:03:00.0-0x56c0"}));

@@ -369,17 +369,17 @@ TEST_CASE("an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, 
   Node node;
   Node image;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
-  node.write("usr/lib64/libpmi2.so.0", MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}}.bytes());
-  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6"}.bytes());
+  node.write("usr/lib64/libpmi2.so.0", MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}, .machine = kOwnMachine}.bytes());
+  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6", .machine = kOwnMachine}.bytes());
   const auto start = [&] {
     Edits edits = node.prepare();
     node.look_into(image);
     REQUIRE(slurm_pmi_hook.create(node.context, edits));
     return edits;
   };
-  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libc.so.6"}}.bytes());
+  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libc.so.6"}, .machine = kOwnMachine}.bytes());
   CHECK(start().libraries.empty());
-  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libpmi2.so.0", "libc.so.6"}}.bytes());
+  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libpmi2.so.0", "libc.so.6"}, .machine = kOwnMachine}.bytes());
   const Edits edits = start();
   REQUIRE(edits.libraries.size() == 1);
   CHECK(edits.libraries[0].soname == "libpmi2.so.0");

@@ -44,6 +44,11 @@ MadeElf needing(const std::string& soname, const std::string& glibc, Words neede
   return {.soname = soname, .needed = needed, .version_needs = {{"libc.so.6", {"GLIBC_" + glibc}}}};
 }
 
+std::string of_this_node(MadeElf library) {
+  library.machine = kOwnMachine;
+  return library.bytes();
+}
+
 class SiteOnNode {
  public:
   explicit SiteOnNode(const std::string& name) : name_(name) {
@@ -55,17 +60,17 @@ class SiteOnNode {
   }
   ~SiteOnNode() {
     const std::string path = std::string(SPC_SITE_PAGES) + "/" + name_ + ".txt";
-    if (std::getenv("SPC_WRITE_GOLDEN") != nullptr) std::ofstream(path) << page_;
+    if (std::getenv("SPC_WRITE_GOLDEN") != nullptr) std::ofstream(path) << as_on_x86(page_);
     std::ostringstream golden;
     golden << std::ifstream(path).rdbuf();
-    CHECK(page_ == golden.str());
+    CHECK(as_on_x86(page_) == golden.str());
   }
   SiteOnNode(const SiteOnNode&) = delete;
   SiteOnNode& operator=(const SiteOnNode&) = delete;
 
   FabricNode node;
 
-  void library(const std::string& path, const MadeElf& library) const { node.write(path, library.bytes()); }
+  void library(const std::string& path, const MadeElf& library) const { node.write(path, of_this_node(library)); }
 
   void start(const std::string& title, const FakeImage& image, const FakeStep& step) {
     const ImageRoot root;
@@ -121,15 +126,16 @@ class SiteOnNode {
   }
 
   static void put(const FakeImage& image, const ImageRoot& root) {
-    root.put("/lib64/ld-linux-x86-64.so.2", MadeElf{.soname = "ld-linux-x86-64.so.2"}.bytes());
+    const std::string loader = kOwnMachine == EM_X86_64 ? "/lib64/ld-linux-x86-64.so.2" : "/lib/ld-linux-aarch64.so.1";
+    root.put(loader, elf_library(loader.substr(loader.rfind('/') + 1), kOwnMachine));
     MadeElf libc{.soname = "libc.so.6"};
     for (const std::string& release : kReleases) {
       libc.version_definitions.push_back("GLIBC_" + release);
       if (release == image.glibc) break;
     }
-    root.put("/usr/lib/x86_64-linux-gnu/libc.so.6", libc.bytes());
+    root.put(std::string(kLibraries) + "/libc.so.6", of_this_node(libc));
     root.put("/dev/shm/file", "");
-    for (const auto& [directory, library] : image.libraries) root.put(directory + "/" + library.soname, library.bytes());
+    for (const auto& [directory, library] : image.libraries) root.put(directory + "/" + library.soname, of_this_node(library));
     for (const std::string& file : image.files) root.put(file, "");
   }
 
@@ -171,20 +177,20 @@ MadeElf of_release_50(const std::string& soname) {
 /// NGC's: HPC-X, rdma-core and NCCL of Ubuntu 24.04.
 FakeImage ngc_image() {
   return {.glibc = "2.39",
-          .libraries = {{"/usr/lib/x86_64-linux-gnu", {.soname = "libnl-3.so.200"}},
-                        {"/usr/lib/x86_64-linux-gnu", {.soname = "libnl-route-3.so.200"}},
-                        {"/usr/lib/x86_64-linux-gnu", {.soname = "libhwloc.so.15"}},
-                        {"/usr/lib/x86_64-linux-gnu", {.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_1.14", "IBVERBS_PRIVATE_50"}}},
-                        {"/usr/lib/x86_64-linux-gnu", of_release_50("libmlx5.so.1")},
-                        {"/usr/lib/x86_64-linux-gnu/libibverbs", of_release_50("libmlx5-rdmav34.so")},
-                        {"/usr/lib/x86_64-linux-gnu", {.soname = "libnccl.so.2"}},
+          .libraries = {{kLibraries, {.soname = "libnl-3.so.200"}},
+                        {kLibraries, {.soname = "libnl-route-3.so.200"}},
+                        {kLibraries, {.soname = "libhwloc.so.15"}},
+                        {kLibraries, {.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_1.14", "IBVERBS_PRIVATE_50"}}},
+                        {kLibraries, of_release_50("libmlx5.so.1")},
+                        {std::string(kLibraries) + "/libibverbs", of_release_50("libmlx5-rdmav34.so")},
+                        {kLibraries, {.soname = "libnccl.so.2"}},
                         {"/opt/hpcx/ompi/lib", {.soname = "libmpi.so.40"}}},
           .files = {"/etc/libibverbs.d/mlx5.driver"},
           .environment = {"NCCL_VERSION=2.27", "PYTORCH_VERSION=2.9", "OPAL_PREFIX=/opt/hpcx/ompi", "LD_LIBRARY_PATH=/opt/hpcx/ompi/lib:/usr/local/nvidia/lib"}};
 }
 
 FakeImage old_image() {  // Debian 11 with NCCL and nothing for a fabric
-  return {.glibc = "2.31", .libraries = {{"/usr/lib/x86_64-linux-gnu", {.soname = "libnccl.so.2"}}}, .files = {}, .environment = {"NCCL_VERSION=2.18"}};
+  return {.glibc = "2.31", .libraries = {{kLibraries, {.soname = "libnccl.so.2"}}}, .files = {}, .environment = {"NCCL_VERSION=2.18"}};
 }
 
 const FakeStep kNcclStep{"eight tasks with NCCL on two nodes", "", "none", {}};
@@ -224,9 +230,9 @@ TEST_CASE("site file: Cray EX on a fake node with Slingshot") {
   site.library("/usr/lib64/libcurl.so.4", needing("libcurl.so.4", "2.38"));
 
   FakeImage mpich_image{.glibc = "2.39",
-                        .libraries = {{"/usr/lib/x86_64-linux-gnu", {.soname = "libmpich.so.12", .functions = {"MPI_Init", "MPI_Send", "MPI_Session_init"}}},
-                                      {"/usr/lib/x86_64-linux-gnu", {.soname = "libnl-3.so.200"}},
-                                      {"/usr/lib/x86_64-linux-gnu", {.soname = "libgfortran.so.5"}}},
+                        .libraries = {{kLibraries, {.soname = "libmpich.so.12", .functions = {"MPI_Init", "MPI_Send", "MPI_Session_init"}}},
+                                      {kLibraries, {.soname = "libnl-3.so.200"}},
+                                      {kLibraries, {.soname = "libgfortran.so.5"}}},
                         .files = {},
                         .environment = {}};
   site.start("MPICH on Ubuntu 24.04", mpich_image, {"--mpi=cray_shasta --container-mpi=host", "host", "cray_shasta", {{"PALS_SPOOL_DIR", "/var/spool/slurmd/mpi_cray_shasta/17.0"}}});
@@ -273,11 +279,11 @@ TEST_CASE("site file: Omni-Path on a fake node with hfi1") {
   site.library("/usr/lib64/libibverbs.so.1", needing("libibverbs.so.1", "2.34", {"libnl-3.so.200", "libnl-route-3.so.200"}));
   site.library("/usr/lib64/librdmacm.so.1", needing("librdmacm.so.1", "2.34", {"libibverbs.so.1"}));
 
-  FakeImage open_mpi{.glibc = "2.36", .libraries = {{"/usr/lib/x86_64-linux-gnu", {.soname = "libmpi.so.40"}}}, .files = {}, .environment = {}};
+  FakeImage open_mpi{.glibc = "2.36", .libraries = {{kLibraries, {.soname = "libmpi.so.40"}}}, .files = {}, .environment = {}};
   const FakeStep pmix{"--mpi=pmix", "", "pmix", {{"PMIX_NAMESPACE", "slurm.pmix.17.0"}}};
   site.start("Open MPI on Debian 12", open_mpi, pmix);
-  open_mpi.libraries.push_back({"/usr/lib/x86_64-linux-gnu", {.soname = "libnuma.so.1"}});
-  open_mpi.libraries.push_back({"/usr/lib/x86_64-linux-gnu", {.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.8"}}});
+  open_mpi.libraries.push_back({kLibraries, {.soname = "libnuma.so.1"}});
+  open_mpi.libraries.push_back({kLibraries, {.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.8"}}});
   site.start("Open MPI and libfabric on Debian 12", open_mpi, pmix);
   site.start("Debian 11 with NCCL", old_image(), pmix);
 }
