@@ -1,5 +1,6 @@
 """scontainer on the login node: into the container of a job that runs."""
 
+from command import await_true
 from harness import equal, expect, test
 
 BASE = "registry:5000/suites/base:1"
@@ -38,11 +39,10 @@ def a_command_joins_the_container_of_a_step(cluster):
 
 @test
 def a_command_joins_the_container_of_a_batch_script(cluster):
-    job = cluster.submit("#!/bin/sh\necho here > /tmp/mark\nsleep 60\n", f"--container-image={BASE}")
+    job = cluster.submit("#!/bin/sh\necho here > /tmp/mark\necho up\nsleep 60\n", f"--container-image={BASE}")
     try:
-        cluster.await_state(job, "RUNNING")
-        done = cluster.run("scontainer", "exec", f"{job}.batch", "sh", "-c", "while ! test -e /tmp/mark; do sleep 0.1; done; cat /tmp/mark")
-        done.good("here")
+        await_true(lambda: cluster.run("cat", f"/home/alice/{job}.out").out == "up\n", 30, "the script does not start")  # which RUNNING does not say
+        cluster.run("scontainer", "exec", f"{job}.batch", "cat", "/tmp/mark").good("here")
         cluster.run("scontainer", "exec", str(job), "cat", "/tmp/mark").good("here")
     finally:
         cluster.run("scancel", str(job))
