@@ -35,8 +35,8 @@ inline constexpr OptionRow kImagesOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
 inline constexpr char kImagesHelp[] =
-    "STORE is \"own\" for the user's images, \"site\" for those of the node. Of the node, private images and the\n"
-    "tags that users have asked for are listed for root only.\n"
+    "STORE is \"own\" for the user's images, \"site\" for those of the node. Only root sees the node's private images, and\n"
+    "the tags that users have asked for, which scontainer rm takes.\n"
     "For root and the service user also \"shared\": those of the shared store, by the repository they came from.\n";
 
 inline constexpr OptionRow kCatalogueOptions[] = {

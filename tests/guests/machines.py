@@ -74,7 +74,7 @@ ARM64 = ("a_user_sees_the_system_of_the_image",
          "end.the_node_was_never_drained",
          "end.the_kernel_has_nothing_to_say_of_our_mounts")
 
-# What differs most from the namespaces that all other tests run in, in few minutes: systemd, cgroup v2, the package, a loaded kernel.
+# What other tests cannot have, which run in namespaces of this machine: systemd, cgroup v2, the package, another kernel.
 SHORT = ("a_user_sees_the_system_of_the_image",
          "the_kernel_serves_the_layers_where_it_can_map_their_owners",
          "two_tasks_share_a_container",

@@ -101,12 +101,12 @@ void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& sh
     };
     for (const auto& name : row.image.names) line(&name);
     for (const auto& name : row.image.asked_as) line(&name);
-    if (!row.image.names.empty() || !row.image.asked_as.empty()) continue;
+    if (!row.image.names.empty()) continue;
     for (const auto& origin : row.image.origins.all()) {
       const StoredName name{.name = origin.name, .manifest = row.image.digest, .asked_at = row.image.used_at};
       line(&name);
     }
-    if (row.image.origins.all().empty()) line(nullptr);
+    if (row.image.origins.all().empty() && row.image.asked_as.empty()) line(nullptr);
   }
   for (const SharedImage& image : shared) {
     const std::vector<std::string> nobody{"<none>"};

@@ -97,7 +97,7 @@ Result<int> run_rm(const Arguments& arguments) {
   const auto directory = SPC_TRY(open_complete(places));
   const auto store = SPC_TRY(ImageStore::open(directory.get()));
   for (const std::string& text : arguments.words) {
-    const auto image = find_image_to_remove(directory.get(), text, config.default_registry);
+    const auto image = find_image(directory.get(), text, config.default_registry, true);
     if (!image) {
       if (image.error().kind() == ErrorKind::not_found && arguments.has("force")) continue;
       return image.error();

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/directory.hpp"
 #include "base/file.hpp"
@@ -51,6 +52,11 @@ bool has(const std::vector<StoredName>& names, const std::string& name) {
   return std::ranges::find(names, name, &StoredName::name) != names.end();
 }
 
+/// Proven: by a name that everybody may use, or by where it came from.
+bool is_called(const ListedImage& image, const std::string& name) {
+  return has(image.names, name) || std::ranges::find(image.origins.all(), name, &ImageOrigin::name) != image.origins.all().end();
+}
+
 /// Of those images that are known. Several users may have asked for the same.
 void add_grants(int store, std::map<Digest, ListedImage>& images) {
   const auto grants = names_in(store, store_layout::kGrants);
@@ -58,8 +64,7 @@ void add_grants(int store, std::map<Digest, ListedImage>& images) {
   for (const auto& file_name : *grants) {
     auto name = read_name(store, store_layout::kGrants, file_name);
     const auto image = name ? images.find(name->manifest) : images.end();
-    if (image == images.end() || has(image->second.names, name->name) || has(image->second.asked_as, name->name)) continue;
-    image->second.asked_as.push_back(*std::move(name));
+    if (image != images.end() && !has(image->second.asked_as, name->name)) image->second.asked_as.push_back(*std::move(name));
   }
 }
 
@@ -137,6 +142,7 @@ Result<std::vector<ListedImage>> list_images(int store) {
   for (auto& [digest, image] : images) {
     image.digest = digest;
     fill_in(store, image);
+    std::erase_if(image.asked_as, [&known = image](const StoredName& one) { return is_called(known, one.name); });
     list.push_back(std::move(image));
   }
   const auto by_name = [](const ListedImage& one) { return one.names.empty() ? std::string("~") : one.names.front().name; };
@@ -144,7 +150,7 @@ Result<std::vector<ListedImage>> list_images(int store) {
   return list;
 }
 
-Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry) {
+Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry, bool or_asked_as) {
   auto images = SPC_TRY(list_images(store));
   const auto reference = ImageReference::parse(text, default_registry);
   const std::string canonical = reference ? reference->canonical() : std::string();
@@ -152,32 +158,21 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
   if (prefix.starts_with("sha256:")) prefix.remove_prefix(7);
   ListedImage* found = nullptr;
   for (auto& image : images) {
-    const auto is_meant = [&](const auto& one) { return one.name == text || one.name == canonical; };
-    const bool named = std::any_of(image.names.begin(), image.names.end(), is_meant) ||
-                       std::any_of(image.origins.all().begin(), image.origins.all().end(), is_meant);
-    if (named) return std::move(image);
+    if (is_called(image, text) || is_called(image, canonical)) return std::move(image);
     if (!is_digest_prefix(prefix) || !image.digest.hex().starts_with(prefix)) continue;
     if (found != nullptr)
       return Error(ErrorKind::invalid, in_quotes(text) + ": ambiguous digest").hint("use more digits");
+    found = &image;
+  }
+  for (auto& image : or_asked_as && found == nullptr ? std::span(images) : std::span<ListedImage>()) {
+    if (!has(image.asked_as, canonical)) continue;
+    if (found != nullptr) return Error(ErrorKind::invalid, in_quotes(text) + ": several images were asked for by this tag").hint("use a digest");
     found = &image;
   }
   if (found != nullptr) return std::move(*found);
   return Error(ErrorKind::not_found, formatted("no image {} in the store",
                                                in_quotes(canonical.empty() ? text : canonical)))
       .hint("list images with scontainer images, pull them with scontainer pull");
-}
-
-Result<ListedImage> find_image_to_remove(int store, const std::string& text, const std::string& default_registry) {
-  auto image = find_image(store, text, default_registry);
-  if (image || image.error().kind() != ErrorKind::not_found) return image;
-  const auto reference = ImageReference::parse(text, default_registry);
-  if (!reference) return image;
-  auto images = SPC_TRY(list_images(store));
-  std::erase_if(images, [&](const ListedImage& one) { return !has(one.asked_as, reference->canonical()); });
-  if (images.empty()) return image;
-  if (images.size() > 1)
-    return Error(ErrorKind::invalid, formatted("{} has stood for {} images", in_quotes(text), images.size())).hint("name it by its digest");
-  return std::move(images.front());
 }
 
 Result<ListedImage> image_of(int store, const Digest& digest) {

@@ -23,7 +23,7 @@ struct StoredName {
 struct ListedImage {
   Digest digest;
   std::vector<StoredName> names;
-  /// What else users have asked for it as, a tag above all, of which this node has seen no proof. Of the node's store, for root.
+  /// What else users have asked for it by, tags above all: they say so, this node has seen no proof. Who may not read grants/ sees none.
   std::vector<StoredName> asked_as;
   std::optional<ImageRecord> record;  ///< empty: the caller may not read it
   ImageOrigins origins;               ///< a private image has names here only
@@ -38,11 +38,8 @@ struct ListedImage {
 Result<std::vector<ListedImage>> list_images(int store);
 
 /// The image named by `text`: a reference as in --container-image, a name as shown by `images`, or at least 6 digits of
-/// a digest. ErrorKind::not_found if there is none.
-Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry);
-
-/// That image; if there is none, the one that users have asked for by this name.
-Result<ListedImage> find_image_to_remove(int store, const std::string& text, const std::string& default_registry);
+/// a digest. ErrorKind::not_found if there is none. `or_asked_as`: then the one that users have asked for by it, which proves nothing.
+Result<ListedImage> find_image(int store, const std::string& text, const std::string& default_registry, bool or_asked_as = false);
 
 /// The one with this digest; `names` stays empty.
 Result<ListedImage> image_of(int store, const Digest& digest);

@@ -119,3 +119,8 @@ def root_finds_an_image_by_the_tag_that_a_user_has_asked_for(cluster):
     done = cluster.root("node01", "scontainer", "rm", name)
     equal(done.rc, 1, "exit code of the second removal", done)
     cluster.srun(*ON, "true", image=name).good()
+    cluster.pushed.discard(name)  # the tag moves
+    cluster.name_of(Image("suites/store-tagged", [[("who", b"moved")]], below=cluster.base_layout))
+    cluster.srun(*ON, "true", image=name, user="bob").good()
+    done = cluster.root("node01", "scontainer", "rm", name)
+    expect(done.rc == 1 and "several images were asked for by this tag (hint: use a digest)" in done.err, "two images of one tag", done)
