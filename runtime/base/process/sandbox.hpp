@@ -30,7 +30,8 @@ struct SandboxLimits {
 
 /// From here on, all threads of this process can only make the `allowed` calls, give memory back or protect it (it is never
 /// executable), abort and exit: what takes over the process cannot open, connect, start or signal anything, if none of
-/// `allowed` can. Any other call kills the process. Create threads before.
+/// `allowed` can. Questions of libraries about the machine and the process fail, any other call kills the process. Create threads
+/// before.
 Result<void> enter_sandbox(std::initializer_list<AllowedCall> allowed, const SandboxLimits& limits);
 
 }  // namespace spc

@@ -47,7 +47,9 @@ Error died(const ExitStatus& status) {
     const int signal = status.signal();
     std::string why = "layer-writer was killed by signal " + std::to_string(signal);
     if (const char* name = ::sigdescr_np(signal)) why += formatted(" ({})", name);
-    if (signal == SIGSYS) return Error(ErrorKind::refused, why + ": system call forbidden by its sandbox");
+    if (signal == SIGSYS)
+      return Error(ErrorKind::internal, why + ": system call forbidden by its sandbox").hint("report this: the image may be right");
+    if (signal == SIGXCPU) return Error(ErrorKind::no_space, why + ": its limit of processor time").hint("split the layer");
     Error error(ErrorKind::system, why);
     if (signal == SIGKILL) return std::move(error).hint("perhaps out of memory: increase --mem");
     return error;

@@ -7,15 +7,20 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "base/file.hpp"
 #include "unit/test.hpp"
@@ -120,6 +125,43 @@ TEST_CASE("a process that is killed is an error that says so") {
   CHECK(layer.error().message().find("killed by signal 9") != std::string::npos);
 }
 
+TEST_CASE("converter_killed_by_filter_does_not_blame_image") {
+  const auto output = memory_file();
+  auto process = start(output.get());
+  const pid_t pid = only_child();
+  REQUIRE(pid > 0);
+  ::kill(pid, SIGSYS);
+  const auto layer = process.finish();
+  REQUIRE_FALSE(layer);
+  CHECK(layer.error().kind() == ErrorKind::internal);  // LayerPull blames the image for corrupt, invalid and refused
+  CHECK(layer.error().message().find("forbidden by its sandbox") != std::string::npos);
+}
+
+TEST_CASE("converter_at_cpu_limit_says_so") {
+  const auto output = memory_file();
+  auto process = start(output.get());
+  const pid_t pid = only_child();
+  REQUIRE(pid > 0);
+  ::kill(pid, SIGXCPU);
+  CHECK(process.finish().error().message().find("limit of processor time") != std::string::npos);
+}
+
+TEST_CASE("converter_takes_4096_attributes_of_a_file") {
+  for (const unsigned count : {128U, 1000U, 4096U}) {  // from 128 on libsquashfs's qsort asks for the machine's memory
+    std::string records;
+    for (unsigned i = 0; i < count; ++i) records += record("SCHILY.xattr.user.n" + std::to_string(i), std::to_string(i));
+    const std::string tar = Tar().pax(records).file("f").end();
+    for (const auto format : {LayerFormat::squashfs, LayerFormat::erofs}) {
+      const auto output = memory_file();
+      auto process =
+          start(output.get(), {.compression = format == LayerFormat::erofs ? LayerCompression::lz4 : LayerCompression::zstd, .format = format});
+      REQUIRE(write_all(process.input(), tar));
+      const auto layer = process.finish();
+      CHECK((layer ? std::string() : layer.error().message()) == "");
+    }
+  }
+}
+
 TEST_CASE("feeding a process that has given up is EPIPE, not a wait") {
   const auto output = memory_file();
   auto process = start(output.get());
@@ -201,6 +243,18 @@ TEST_CASE("in the sandbox, computing, memory and the descriptors at hand work") 
           if (memory == MAP_FAILED) ::abort();
           char byte = 0;
           (void)!::read(-1, &byte, 1);
+        }) == 0);
+}
+
+TEST_CASE("sandbox_lets_libraries_ask_for_the_machine") {
+  CHECK(signal_of([] {
+          std::vector<std::uint64_t> many(100'000);
+          for (std::size_t i = 0; i < many.size(); ++i) many[i] = i * 7919 % many.size();
+          std::qsort(many.data(), many.size(), sizeof many[0], [](const void* a, const void* b) { return std::memcmp(b, a, sizeof many[0]); });
+          (void)::sysconf(_SC_PHYS_PAGES);
+          if (::syscall(SYS_sched_getaffinity, 0, 0, nullptr) != -1 || errno != ENOSYS) ::abort();
+          rlimit none{};
+          if (::setrlimit(RLIMIT_CORE, &none) != -1 || errno != ENOSYS) ::abort();
         }) == 0);
 }
 
