@@ -134,6 +134,7 @@ int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
 void spc_close(spc_runtime* rt) {
   if (rt == nullptr) return;
   if (rt->opened_by == ::getpid()) [[maybe_unused]] const auto stopped = rt->agent.stop(rt->channel);
+  [[maybe_unused]] const int kept = rt->channel.keeper.release();  // its close would free all pages of the step's tmpfs here
   delete rt;
 }
 
@@ -271,6 +272,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
   const int entered = guard(rt, [&]() -> Result<void> {
     const auto environment = SPC_TRY(adopt(given, spc_environment{}));
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
+    rt->channel.keeper.reset();  // root's mounts, which the user must not receive
     CallbackLog log(*rt);
     const auto adopted = SPC_TRY(adopt(options, spc_options{}));
     const bool names_file = SPC_TRY(texts_of(adopted)).has("container-env-file");

@@ -183,6 +183,9 @@ struct TaskMessage {
 
 /// The step's end of the common socket in the agent; its other descriptors are 0-2 on /dev/null.
 inline constexpr int kAgentSocket = 3;
+/// A socket that slurmstepd never reads. The agent sends each tmpfs mount to it, so the kernel frees the pages of a tmpfs when
+/// slurmstepd exits, and not in the exit of a task, for which Slurm waits (UnkillableStepTimeout) before it drains the node.
+inline constexpr int kAgentKeeper = 4;
 
 /// Limit of mounts in one container: the kernel's own default limit is far above (fs.mount-max).
 inline constexpr std::uint32_t kMaxSources = 512;

@@ -56,22 +56,24 @@ bool ends_soon(const UniqueFd& child) {
   return ::poll(&end, 1, 1000) > 0;  // milliseconds
 }
 
-/// Descriptors 0-2 on /dev/null, `socket` (or /dev/null) on 3, nothing else: an agent that kept slurmstepd's descriptor 2
-/// would keep the step from ending.
-void keep_only(int socket) {
+/// Descriptors 0-2 on /dev/null, `socket` on 3 and `keeper` on 4 (or /dev/null), nothing else: an agent that kept slurmstepd's
+/// descriptor 2 would keep the step from ending.
+void keep_only(int socket, int keeper) {
   const int null = ::open("/dev/null", O_RDWR);
   const int high = ::fcntl(socket >= 0 ? socket : null, F_DUPFD, 100);
+  const int higher = ::fcntl(keeper >= 0 ? keeper : null, F_DUPFD, 100);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
   ::dup2(high, kAgentSocket);
-  ::syscall(SYS_close_range, kAgentSocket + 1, ~0U, 0U);
+  ::dup2(higher, kAgentKeeper);
+  ::syscall(SYS_close_range, kAgentKeeper + 1, ~0U, 0U);
 }
 
 /// The program's path and its arguments, made before the fork; what is empty is none.
 using Arguments = std::array<std::string, 6>;
 
-/// With no descriptors but `socket`: keep_only().
-[[noreturn]] void execute(const Arguments& arguments, int socket) {
-  keep_only(socket);
+/// With no descriptors but these: keep_only().
+[[noreturn]] void execute(const Arguments& arguments, int socket, int keeper) {
+  keep_only(socket, keeper);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -91,7 +93,7 @@ Result<StepChannel> StepChannel::open() {
   const int yes = 1;
   ::setsockopt(step.get(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
   SPC_TRY(send_struct(entrance.get(), char{}, passed));
-  return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save)};
+  return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save), std::move(entrance)};
 }
 
 Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, const std::function<void(const char*)>& tell_user) {
@@ -141,7 +143,7 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
   int agent_end = -1;
   char byte = 0;
   if (!take(parked_end.get(), byte, SCM_RIGHTS, agent_end)) ::_exit(127);
-  execute(arguments, agent_end);
+  execute(arguments, agent_end, parked_end.get());
 }
 
 Result<void> StepAgent::stop(const StepChannel& channel) {
@@ -170,7 +172,7 @@ Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t s
   const Arguments arguments = {own_program("agent"), command, std::to_string(first), std::to_string(second)};
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno(errno, "fork the agent");
-  if (child == 0) execute(arguments, -1);
+  if (child == 0) execute(arguments, -1, -1);
   int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (status == 0) return {};

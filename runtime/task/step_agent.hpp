@@ -16,6 +16,7 @@ struct StepChannel {
   UniqueFd tasks;         ///< inherited by every task
   UniqueFd parked_agent;  ///< a socket with a queued message that holds the agent's end
   UniqueFd step, save;    ///< slurmstepd's and `save`'s end (protocol/save.hpp), inherited by every task
+  UniqueFd keeper;        ///< slurmstepd's end of kAgentKeeper: tasks close it, slurmstepd's exit does
 
   /// The agent's end is in no process until the agent receives it: only then do tasks notice its death, since with
   /// contain_spank slurmstepd cannot close anything before they start.

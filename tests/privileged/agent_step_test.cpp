@@ -297,6 +297,20 @@ TEST_CASE("without the verifier nothing is published") {
   REQUIRE(::umount(verifier.c_str()) == 0);
 }
 
+TEST_CASE("tmpfs pages of a killed step stay with the keeper") {
+  add_image(1);
+  Step step;
+  REQUIRE(step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind == TaskMessageKind::ready);
+  CHECK(step.inside([] {
+    std::ofstream("/big") << std::string(std::size_t{8} << 20, 'x');
+    return fs::file_size("/big") == std::size_t{8} << 20;
+  }));
+  step.kill_agent();
+  step.leave();
+  CHECK(becomes_true([] { return our_loop_devices().empty(); }));  // the container's mount namespace is gone
+  CHECK(step.used_bytes_of_kept_tmpfs() >= std::size_t{8} << 20);
+}
+
 TEST_CASE("an agent killed at any moment leaves no process, mount or loop device") {
   add_image(2);
   const std::string mounts = contents("/proc/self/mountinfo");

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,10 +25,14 @@ using namespace agent;
 Step::Step(const std::function<void(AgentTools&)>& change) {
   auto [ours, theirs] = std::move(socket_pair()).value();
   common_ = std::move(ours);
+  auto [keeper, agents_end] = std::move(socket_pair()).value();
+  keeper_ = std::move(keeper);
   agent_ = ::fork();
   REQUIRE(agent_ >= 0);
   if (agent_ > 0) return;
   common_.reset();
+  theirs = UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 100));  // makes room for the keeper's number
+  REQUIRE(::dup2(UniqueFd(::fcntl(agents_end.get(), F_DUPFD_CLOEXEC, 100)).get(), kAgentKeeper) == kAgentKeeper);
   AgentTools tools;
   tools.store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
   tools.policy_file.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -44,6 +49,18 @@ void Step::kill_agent() {
   ::kill(agent_, SIGKILL);
   ::waitpid(agent_, nullptr, 0);
   agent_ = -1;
+}
+
+std::uint64_t Step::used_bytes_of_kept_tmpfs() const {
+  std::uint64_t bytes = 0;
+  char message{};
+  // The agent has ended: after the last mount comes the end of the stream.
+  for (auto mount = receive_struct(keeper_.get(), message, 1); mount; mount = receive_struct(keeper_.get(), message, 1)) {
+    struct statvfs status {};
+    REQUIRE(::fstatvfs(mount->at(0).get(), &status) == 0);
+    bytes += (status.f_blocks - status.f_bfree) * status.f_frsize;
+  }
+  return bytes;
 }
 
 void Step::leave() {

@@ -35,12 +35,15 @@ class Step {
   bool inside(const std::function<bool()>& check) const;
   /// Kills the agent as scancel does.
   void kill_agent();
+  /// Receives the tmpfs mounts that an agent, which has ended, has sent to its keeper. Returns the bytes used in them.
+  std::uint64_t used_bytes_of_kept_tmpfs() const;
   /// Ends the task's own hold on the container.
   void leave();
 
  private:
   pid_t agent_ = -1;
   UniqueFd common_;
+  UniqueFd keeper_;
   UniqueFd socket_;
   UniqueFd container_;
 };

@@ -10,6 +10,8 @@
 
 #include "agent/builder/loop_device.hpp"
 #include "agent/node/system_call.hpp"
+#include "base/socket.hpp"
+#include "protocol/task.hpp"
 
 namespace spc::agent {
 namespace {
@@ -59,11 +61,14 @@ Result<DetachedMount> new_kernel_view(const char* type, std::uint64_t attributes
 
 Result<DetachedMount> new_tmpfs(const std::string& size, uid_t uid, gid_t gid, const char* mode, unsigned attributes,
                                 std::uint64_t inodes, const char* huge) {
-  return new_mount("tmpfs",
-                   {{"source", "spank-container"}, {"size", size}, {"uid", std::to_string(uid)}, {"gid", std::to_string(gid)},
-                    {"mode", mode}, {inodes != 0 ? "nr_inodes" : nullptr, std::to_string(inodes)},
-                    {*huge != '\0' ? "huge" : nullptr, huge}},
-                   MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
+  auto tmpfs = new_mount("tmpfs",
+                         {{"source", "spank-container"}, {"size", size}, {"uid", std::to_string(uid)}, {"gid", std::to_string(gid)},
+                          {"mode", mode}, {inodes != 0 ? "nr_inodes" : nullptr, std::to_string(inodes)},
+                          {*huge != '\0' ? "huge" : nullptr, huge}},
+                         MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | attributes);
+  const int kept[] = {tmpfs ? tmpfs->get() : -1};  // without the keeper, pages are freed in the exit of the last process
+  if (tmpfs) [[maybe_unused]] const auto sent = send_struct(kAgentKeeper, char{}, kept, WhenFull::fail);
+  return tmpfs;
 }
 
 Result<DetachedMount> new_layer(const LayerFile& layer, const LayerOwner& owner, std::uint32_t& shared) {
