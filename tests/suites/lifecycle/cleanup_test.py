@@ -1,5 +1,6 @@
 """Ends of every kind, in every phase: gone within a second of a quiet machine, nothing left, and the next job finds all in order."""
 import os
+import re
 import signal
 import time
 
@@ -378,3 +379,44 @@ def fifty_short_steps_leave_nothing(cluster):
     equal(done.rc, 0, "exit code", done)
     equal(done.errors(), [], "errors", done)
     cluster.must_be_quiet(within=2, store=store)
+
+
+def shared_memory_of(place):
+    """Bytes of tmpfs that the cgroup and those below it are charged for."""
+    with open(f"{place}/memory.stat") as file:
+        return int(re.search(r"^total_shmem (\d+)", file.read(), re.MULTILINE)[1])
+
+
+@test
+def killed_step_frees_its_tmpfs_when_slurmstepd_exits(cluster):
+    """The exit of a task or of the agent must not: Slurm waits for both, and drains a node on which it waits for too long."""
+    written = 200 << 20
+    step = cluster.start_srun(*ON, "sh", "-c", "head -c 200M /dev/zero >/big; head -c 100M /dev/zero >/tmp/big; echo up; sleep 60; :")
+    step.await_text("up")
+    task, = cluster.processes("node01", "sleep")[-1:]
+    with open(f"{place_of(task, 'freezer')}/cgroup.procs") as file:
+        tasks = [int(line) for line in file]
+    agents = cluster.processes("node01", "agent")
+    with open(f"/proc/{agents[0]}/status") as file:
+        slurmstepd = int(re.search(r"PPid:\s+(\d+)", file.read())[1])
+    node = place_of(cluster.pid("node01"), "memory")
+    expect(shared_memory_of(node) >= written, "the files are not charged to the node's cgroup, the test is void")
+    os.kill(slurmstepd, signal.SIGSTOP)
+    try:
+        kill_all([*tasks, *agents])
+        await_true(lambda: all(ended(pid) for pid in (*tasks, *agents)), 10, "a killed process does not end")
+        expect(shared_memory_of(node) >= written, "the pages were freed in the exit of a killed process")
+    finally:
+        os.kill(slurmstepd, signal.SIGCONT)
+    step.end(20)
+    await_true(lambda: shared_memory_of(node) < written, 10, "the memory is not freed after the step's end")
+    cluster.must_be_quiet(within=3)
+
+
+def ended(pid):
+    """Whether the process is gone, or only its status is left."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
