@@ -32,6 +32,8 @@ struct LayerLimits {
   std::uint32_t workers = 0;
   LayerCompression compression = LayerCompression::zstd;
   LayerFormat format = LayerFormat::squashfs;
+  /// Not 0: no archive comes, the topmost so many of the layers that come over kLayerBelow are made one; those under them stay.
+  std::uint32_t merges = 0;
 };
 
 /// `layer-writer` is started with these descriptors; 1 and 2 are /dev/null or a log.

@@ -158,8 +158,9 @@ def give_below(asked, below):
             asked.sendmsg([struct.pack("<Q", more)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", some))] if some else [])
 
 
-def convert(data, output, below=None):
-    """Runs layer-writer; returns None or why it refuses. `below`: descriptors of the layers under it, the lowest first."""
+def convert(data, output, below=None, merges=0):
+    """Runs layer-writer; returns None or why it refuses. `below`: descriptors of the layers under it, the lowest first. Of these the
+    topmost `merges` are made one layer, if it is not 0."""
     given = memory_file(data)
     mine, theirs = os.pipe()
     asked, asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -175,7 +176,7 @@ def convert(data, output, below=None):
             answering.start()
         compression = ZSTD if form == SQUASHFS else (LZ4, NONE)[zlib.crc32(data) % 2]
         limits = [str(limit) for limit in (MOST_BYTES, MOST_BYTES, MOST_ENTRIES)]
-        process = subprocess.Popen([LAYER_WRITER, *limits, "0", compression, form], stdin=given, preexec_fn=place, pass_fds=numbers,
+        process = subprocess.Popen([LAYER_WRITER, *limits, "0", compression, form, str(merges)], stdin=given, preexec_fn=place, pass_fds=numbers,
                                    stderr=subprocess.PIPE)
         asking.close()
         for fd in high[2:]:

@@ -132,9 +132,39 @@ def by_us(layers):
             refusal = readers.convert(archive(entries), output, files[:-1])
             if refusal is not None:
                 raise readers.Unreadable(refusal)
-        return overlay([readers.image_listing(file) for file in files])
+        shown = overlay([readers.image_listing(file) for file in files])
+        for ends in ways_to_merge(len(files)):
+            together = by_merging(files, ends)
+            if together != shown:
+                raise AssertionError(f"merged at {ends}: {sorted(set(together.items()) ^ set(shown.items()))[:6]}")
+        return shown
     finally:
         for file in files:
+            os.close(file)
+
+
+def ways_to_merge(count):
+    """Where runs of layers end: all in one, and two ways by chance."""
+    if count < 2:
+        return []
+    rng = random.Random(count)
+    by_chance = [sorted({*rng.sample(range(1, count), rng.randint(1, count - 1)), count}) for _ in range(2)]
+    return [[count], *by_chance]
+
+
+def by_merging(files, ends):
+    """What overlayfs shows of the same layers when each run is one file."""
+    merged = []
+    try:
+        for begin, end in zip([0, *ends], ends):
+            output = readers.memory_file()
+            refusal = readers.convert(b"", output, merged + files[begin:end], end - begin)
+            merged.append(output)
+            if refusal is not None:
+                raise AssertionError(f"merging {begin} to {end} was refused: {refusal}")
+        return overlay([readers.image_listing(file) for file in merged])
+    finally:
+        for file in merged:
             os.close(file)
 
 

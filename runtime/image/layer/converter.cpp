@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 
 #include <condition_variable>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -82,9 +83,13 @@ class LayerConverter::Work {
 
   Result<ConvertedLayer> run() {
     gate_.set(Gate::State::open);
-    SPC_TRY(read_archive());
-    tree_.finish();
-    if (below_ >= 0) SPC_TRY(fit_to_layers_below());
+    if (limits_.merges > 0) {
+      SPC_TRY(merge_layers());
+    } else {
+      SPC_TRY(read_archive());
+      tree_.finish();
+      if (below_ >= 0) SPC_TRY(fit_to_layers_below());
+    }
     SPC_TRY(writer_.finish());
     SPC_TRY(write_tables());
     hashing_.join();
@@ -149,6 +154,20 @@ class LayerConverter::Work {
     if (!below::depends_on_layers_below(tree_.root())) return {};
     layer_.fitted = 1;
     auto files = SPC_TRY(ask_for_layers_below());
+    auto layers = SPC_TRY(below::LayersBelow::open(std::move(files)));
+    return below::fit(tree_.root(), layers, writer_);
+  }
+
+  /// What the merged layers hide of those below them may be nothing, and then it goes.
+  Result<void> merge_layers() {
+    auto files = SPC_TRY(ask_for_layers_below());
+    if (files.size() < limits_.merges) return Error(ErrorKind::invalid, "there are not enough layers to merge");
+    const auto bottom = files.end() - static_cast<std::ptrdiff_t>(limits_.merges);
+    std::vector<UniqueFd> merged(std::make_move_iterator(bottom), std::make_move_iterator(files.end()));
+    files.erase(bottom, files.end());
+    auto run = SPC_TRY(below::LayersBelow::open(std::move(merged)));
+    layer_.entries = SPC_TRY(below::merge(tree_.root(), run, writer_, limits_.entries));
+    if (!below::depends_on_layers_below(tree_.root())) return {};
     auto layers = SPC_TRY(below::LayersBelow::open(std::move(files)));
     return below::fit(tree_.root(), layers, writer_);
   }

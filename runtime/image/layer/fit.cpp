@@ -148,6 +148,42 @@ Result<void> inherit(Inode& directory, const std::optional<Node>& node, LayersBe
   return {};
 }
 
+class Merging {
+ public:
+  Merging(LayersBelow& run, DataWriter& writer, std::uint64_t most_entries)
+      : run_(run), copies_(run, writer), most_entries_(most_entries) {}
+
+  Result<void> fill(Inode& directory, const Node& node) {
+    take_attributes(directory, node, SPC_TRY(run_.xattrs(node)));
+    directory.opaque = node.hides;
+    auto& entries = std::get<Directory>(directory.content);
+    const auto listing = SPC_TRY(run_.list(node));
+    for (const auto& [name, type] : listing.types_and_whiteouts()) {
+      if (++entries_ > most_entries_) {
+        return Error(ErrorKind::refused, formatted("the layers have more than {} entries", most_entries_));
+      }
+      const auto shown = SPC_TRY(listing.find(name));
+      if (!shown) {
+        add_whiteout(entries, name, directory.mtime);
+      } else if (shown->is(S_IFDIR)) {
+        auto inside = new_directory();
+        SPC_TRY(fill(*inside, *shown));
+        entries.emplace(name, std::move(inside));
+      } else {
+        entries.emplace(name, SPC_TRY(copies_.of(*shown)));
+      }
+    }
+    return {};
+  }
+  [[nodiscard]] std::uint64_t entries() const { return entries_; }
+
+ private:
+  LayersBelow& run_;
+  Copies copies_;
+  std::uint64_t most_entries_;
+  std::uint64_t entries_ = 0;
+};
+
 }  // namespace
 
 bool depends_on_layers_below(Inode& root) { return depends(root, false); }
@@ -161,6 +197,13 @@ Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer) {
   Copies copies(layers, writer);
   SPC_TRY(copy_linked(root, start, layers, copies));
   return inherit(root, below, layers);
+}
+
+Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries) {
+  Merging merging(run, writer, most_entries);
+  const auto shown = SPC_TRY(run.root());
+  if (shown) SPC_TRY(merging.fill(root, *shown));
+  return merging.entries();
 }
 
 }  // namespace spc::below

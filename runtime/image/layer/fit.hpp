@@ -20,4 +20,9 @@ bool depends_on_layers_below(Inode& root);
 /// `writer` takes the copied data.
 Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer);
 
+/// Fills the empty directory `root` with what overlayfs shows of the layers of `run` together. What they hide of layers below
+/// them stays hidden: by whiteouts and opaque directories. `writer` takes the data. Returns the number of entries; more than
+/// `most_entries` are refused.
+Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries);
+
 }  // namespace spc::below

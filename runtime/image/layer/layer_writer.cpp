@@ -1,4 +1,4 @@
-// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT`: converts one layer in a sandbox; `import` starts it with the
+// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT MERGES`: converts or merges layers in a sandbox; `import` starts it with the
 // descriptors of protocol/layer.hpp.
 // `layer-writer facts`: writes what the files of an image reveal, in the same sandbox.
 
@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_ARENA_MAX, 1);  // an arena for each thread would keep what was freed
   if (argc == 2 && std::string_view(argv[1]) == spc::kLayerFacts) ::_exit(spc::write_facts());
   struct stat output {};
-  if (argc != 7 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
+  if (argc != 8 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
     constexpr char kUsage[] = "layer-writer is started by import, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
@@ -92,7 +92,8 @@ int main(int argc, char** argv) {
                                 .entries = std::strtoull(argv[3], nullptr, 10),
                                 .workers = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10)),
                                 .compression = static_cast<spc::LayerCompression>(std::strtoul(argv[5], nullptr, 10)),
-                                .format = static_cast<spc::LayerFormat>(std::strtoul(argv[6], nullptr, 10))};
+                                .format = static_cast<spc::LayerFormat>(std::strtoul(argv[6], nullptr, 10)),
+                                .merges = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10))};
   const spc::LayerReport report = spc::report_of(spc::guarded(limits));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
   ::_exit(sent && !report.error.is_set() ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids

@@ -63,7 +63,8 @@ Result<std::optional<Node>> LayersBelow::root() {
   for (std::size_t layer = layers_.size(); layer-- > 0;) {
     auto top = SPC_TRY(inode(layer, layers_[layer].reader->summary().root));
     node.parts.push_back({layer, std::move(top)});
-    if (SPC_TRY(is_opaque(layer, node.parts.back().inode))) break;
+    node.hides = SPC_TRY(is_opaque(layer, node.parts.back().inode));
+    if (node.hides) break;
   }
   if (node.parts.empty()) return std::optional<Node>();
   return std::optional(std::move(node));
@@ -84,23 +85,29 @@ Result<std::optional<Node>> LayersBelow::Listing::find(std::string_view name) co
   for (const auto& [layer, entries] : parts_) {
     const fuse::Directory::Entry* const entry = entries->find(name);
     if (entry == nullptr) continue;
-    if (S_ISCHR(entry->type)) break;  // a whiteout
     const bool is_directory = S_ISDIR(entry->type);
-    if (!is_directory && !node.parts.empty()) break;
+    node.hides = S_ISCHR(entry->type) || (!is_directory && !node.parts.empty());  // a whiteout, or a file below a directory
+    if (node.hides) break;
     auto found = SPC_TRY(layers_->inode(layer, entry->reference));
     node.parts.push_back({layer, std::move(found)});
-    if (!is_directory || SPC_TRY(layers_->is_opaque(layer, node.parts.back().inode))) break;
+    node.hides = is_directory && SPC_TRY(layers_->is_opaque(layer, node.parts.back().inode));
+    if (!is_directory || node.hides) break;
   }
   if (node.parts.empty()) return std::optional<Node>();
   return std::optional(std::move(node));
 }
 
 std::map<std::string_view, mode_t> LayersBelow::Listing::types() const {
+  auto types = types_and_whiteouts();
+  std::erase_if(types, [](const auto& one) { return S_ISCHR(one.second); });
+  return types;
+}
+
+std::map<std::string_view, mode_t> LayersBelow::Listing::types_and_whiteouts() const {
   std::map<std::string_view, mode_t> types;
   for (const Part& part : parts_) {
     for (const auto& entry : part.entries->entries) types.emplace(part.entries->name(entry), entry.type);
   }
-  std::erase_if(types, [](const auto& one) { return S_ISCHR(one.second); });  // whiteouts
   return types;
 }
 

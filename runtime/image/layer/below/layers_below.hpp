@@ -23,6 +23,7 @@ struct Node {
     fuse::Inode inode;
   };
   std::vector<Part> parts;
+  bool hides = false;  ///< directories: what layers below those of `parts` have under this name does not count
 
   [[nodiscard]] const fuse::Inode& top() const { return parts.front().inode; }
   [[nodiscard]] bool is(mode_t type) const { return (top().mode & S_IFMT) == type; }
@@ -45,6 +46,8 @@ class LayersBelow {
     Result<std::optional<Node>> find(std::string_view name) const;
     /// The types of everything shown, by name.
     [[nodiscard]] std::map<std::string_view, mode_t> types() const;
+    /// Adds the names that whiteouts hide, with the type S_IFCHR.
+    [[nodiscard]] std::map<std::string_view, mode_t> types_and_whiteouts() const;
 
    private:
     friend class LayersBelow;

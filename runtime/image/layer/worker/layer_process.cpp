@@ -78,7 +78,7 @@ Result<LayerProcess> LayerProcess::start(int output_file, const LayerLimits& lim
                                      .arguments = {"layer-writer", std::to_string(limits.tar_bytes),
                                                    std::to_string(limits.image_bytes), std::to_string(limits.entries),
                                                    std::to_string(limits.workers), std::to_string(static_cast<unsigned>(limits.compression)),
-                                                   std::to_string(static_cast<unsigned>(limits.format))},
+                                                   std::to_string(static_cast<unsigned>(limits.format)), std::to_string(limits.merges)},
                                      .environment = std::vector<std::string>(),
                                      .descriptors = std::move(descriptors)}));
   return LayerProcess(std::move(child), std::move(input.write_end), std::move(report.read_end), std::move(below.first));
