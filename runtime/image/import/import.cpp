@@ -1,11 +1,13 @@
 #include "image/import/import.hpp"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <iterator>
 #include <set>
 
 #include "base/format.hpp"
@@ -46,10 +48,33 @@ Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
   return layers;
 }
 
-Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, const ImageStore& store, LayerRights& rights) {
+/// Which layers of the image are one file: as its record has it, if there is one.
+std::vector<LayerRun> runs_for(const std::vector<ImageLayer>& all, const std::optional<ImageRecord>& record) {
+  std::vector<std::uint64_t> sizes;
+  std::vector<LayerNames> names;
+  for (const ImageLayer& layer : all) {
+    sizes.push_back(layer.blob.size);
+    names.push_back(layer.names);
+  }
+  const auto known = record ? runs_of(record->layers, names) : std::nullopt;
+  return known ? *known : plan_runs(sizes);
+}
+
+Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, std::span<const LayerRun> runs, const ImageStore& store,
+                                 LayerRights& rights) {
   PulledLayers layers;
   layers.held.resize(all.size());
+  for (const LayerRun& run : runs) {
+    if (!run.is_merged()) continue;
+    const Digest name = merged_name(run.begin, all[run.end - 1].names);
+    const UniqueFd there = store.hold_layer(name);
+    if (!there || !SPC_TRY(rights.may_take(name))) continue;
+    for (std::size_t place = run.begin; place < run.end; ++place) {
+      layers.held[place] = HeldLayer{name, UniqueFd(::fcntl(there.get(), F_DUPFD_CLOEXEC, 0))};
+    }
+  }
   for (const ImageLayer& layer : all) {
+    if (layers.held[layer.place]) continue;
     const auto name = name_in_store(layer, store);
     UniqueFd there = name ? store.hold_layer(*name) : UniqueFd();
     if (there && SPC_TRY(rights.may_take(*name))) {
@@ -61,11 +86,25 @@ Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, const Image
   return layers;
 }
 
-/// What the layers that have to be converted will take, as a rule.
-std::uint64_t bytes_needed(const std::vector<ImageLayer>& missing, const ImageStore& store, LayerCompression compression) {
+/// Runs whose merged file is not there, or not for this image.
+std::vector<LayerRun> runs_to_merge(std::span<const LayerRun> runs, const std::vector<ImageLayer>& all, const PulledLayers& layers) {
+  std::vector<LayerRun> wanted;
+  std::ranges::copy_if(runs, std::back_inserter(wanted), [&](const LayerRun& run) {
+    const auto& there = layers.held[run.begin];
+    return run.is_merged() && (!there || there->name != merged_name(run.begin, all[run.end - 1].names));
+  });
+  return wanted;
+}
+
+/// What the layers that have to be converted or merged will take, as a rule.
+std::uint64_t bytes_needed(const std::vector<ImageLayer>& all, const PulledLayers& layers, std::span<const LayerRun> merges,
+                           const ImageStore& store, LayerCompression compression) {
   std::uint64_t blobs = 0;
-  for (const auto& layer : missing) {
+  for (const auto& layer : layers.missing) {
     if (!name_in_store(layer, store)) blobs += layer.blob.size;
+  }
+  for (const LayerRun& run : merges) {
+    for (std::size_t place = run.begin; place < run.end; ++place) blobs += all[place].blob.size;
   }
   switch (compression) {
     case LayerCompression::zstd: return blobs + blobs / 10;
@@ -162,21 +201,24 @@ void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector
 /// away before the record names them.
 Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
                                           const ResolvedImage& image, Peers* peers = nullptr,
-                                          const SharedStore* shared = nullptr) {
+                                          const SharedStore* shared = nullptr, std::vector<LayerRun> runs = {}) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
-  auto layers = SPC_TRY(sort_layers(all, import.store, rights));
+  if (runs.empty()) runs = runs_for(all, SPC_TRY(import.store.image(image.digest)));
+  auto layers = SPC_TRY(sort_layers(all, runs, import.store, rights));
+  const auto merges = runs_to_merge(runs, all, layers);
   std::set<Digest> kept;
   for (const ImageLayer& layer : all) kept.insert({layer.names.alone, layer.names.fitted});
+  for (const LayerRun& run : runs) kept.insert(merged_name(run.begin, all[run.end - 1].names));
   std::optional<StoreLock> slot;
   LayerLimits limits;
   std::uint64_t needed = 0;
-  if (!layers.missing.empty()) {
+  if (!layers.missing.empty() || !merges.empty()) {
     limits = form_of_layers(import.config, import.request.user_store);
     const TimedPhase phase(import.timing.others);
     slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
-    needed = bytes_needed(layers.missing, import.store, limits.compression);
+    needed = bytes_needed(all, layers, merges, import.store, limits.compression);
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
   }
   // The nodes of one step pass blobs on, and would wait for what a node takes converted.
@@ -207,6 +249,7 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
   auto held = SPC_TRY(about_store(pull_layers(context, std::move(layers)), import.store));
   if (sharing) sharing->give(converted, held);
   const TimedPhase phase(import.timing.publish);
+  held = SPC_TRY(about_store(merge_layers(context, runs, all, std::move(held)), import.store));
   return StoredImage::Brought{std::move(held), facts.records()};
 }
 
@@ -319,13 +362,22 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
 }
 
 /// An image that was saved as one layer on another has no other: those below come from where that image is, which this user
-/// must have access to. They then count as if the user had brought them.
-Result<void> bring_layers_below(const Import& import, const ResolvedImage& image, const std::string& place,
-                                UserSourceLink& user) {
+/// must have access to. They then count as if the user had brought them. Returns which of the image's layers are one file: those
+/// below as they are in that image.
+Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const ResolvedImage& image, const std::string& place,
+                                                 UserSourceLink& user) {
   LayerRights rights(import.store, place);
   auto all = SPC_TRY(layers_of(image));
-  if (!all.empty()) all.pop_back();
-  if (SPC_TRY(sort_layers(all, import.store, rights)).missing.empty()) return {};
+  if (all.empty()) return std::vector<LayerRun>();
+  all.pop_back();
+  auto stored = SPC_TRY(import.store.image(image.digest));
+  if (stored && !stored->layers.empty()) stored->layers.pop_back();
+  auto runs = runs_for(all, stored);
+  const auto with_top = [&] {
+    runs.push_back({all.size(), all.size() + 1});
+    return std::move(runs);
+  };
+  if (SPC_TRY(sort_layers(all, runs, import.store, rights)).missing.empty()) return with_top();
   const auto below = SPC_TRY(ImageReference::parse(image.manifest.layers_of));
   if (!below.digest) return Error(ErrorKind::corrupt, "does not say by digest which image lies below");
   SPC_TRY(import.config.submit_rules().registries.check(below.registry));
@@ -346,7 +398,8 @@ Result<void> bring_layers_below(const Import& import, const ResolvedImage& image
   const Digest brought = SPC_TRY_DURING("the image below: " + below.canonical(), import_by(other, below, by, user));
   const auto record = SPC_TRY(import.store.image(brought));
   for (const Digest& layer : record ? record->layers : std::vector<Digest>()) SPC_TRY(rights.delivered(layer));
-  return {};
+  runs = runs_for(all, record);
+  return with_top();
 }
 
 /// The user's process says at each start which image it is; what is in the store already its digest tells.
@@ -357,8 +410,9 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
   if (import.request.only_digest) return describe(import, image);
-  if (!image.manifest.layers_of.empty()) SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
-  const auto brought = SPC_TRY(bring_layers(import, source, wanted, image));
+  std::vector<LayerRun> runs;
+  if (!image.manifest.layers_of.empty()) runs = SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
+  const auto brought = SPC_TRY(bring_layers(import, source, wanted, image, nullptr, nullptr, std::move(runs)));
   const StoredImage stored(import.store, wanted, import.config);
   SPC_TRY(about_store(stored.keep(image, Access::not_known, brought), import.store));
   return image.digest;

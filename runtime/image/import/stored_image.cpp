@@ -39,8 +39,7 @@ bool is_of(const Digest& manifest, const ImageRecord& record) {
   if (image == nullptr) return false;
   std::vector<Digest> blobs;
   for (const Descriptor& layer : image->layers) blobs.push_back(layer.digest);
-  const auto same = [](const LayerNames& names, const Digest& name) { return names.alone == name || names.fitted == name; };
-  return std::ranges::equal(layer_names(distinct_layers(blobs)), record.layers, same);
+  return runs_of(record.layers, layer_names(distinct_layers(blobs))).has_value();
 }
 
 }  // namespace

@@ -105,6 +105,11 @@ class Waited {
   Clock::time_point since_ = Clock::now(), last_beat_ = since_;
 };
 
+Result<int> file_of(const HeldLayer& layer) {
+  if (layer.file) return layer.file.get();
+  return Error(ErrorKind::unavailable, "layer " + layer.name.str() + " was evicted while the image was pulled");
+}
+
 class Pulling {
  public:
   Pulling(PullContext context, PulledLayers layers)
@@ -245,9 +250,8 @@ class Pulling {
       if (!one.task->wants_below() || !are_complete_below(one.layer.place)) continue;
       std::vector<int> below;
       for (std::size_t place = 0; place < one.layer.place; ++place) {
-        const HeldLayer& layer = *held_[place];
-        if (!layer.file) return Error(ErrorKind::unavailable, "layer " + layer.name.str() + " was evicted while the image was pulled");
-        below.push_back(layer.file.get());
+        if (place > 0 && is_same_file(*held_[place - 1], *held_[place])) continue;
+        below.push_back(SPC_TRY(file_of(*held_[place])));
       }
       SPC_TRY(one.task->give_below(below));
     }
@@ -260,7 +264,12 @@ class Pulling {
     std::vector<int> layers(held_.size(), -1);
     for (std::size_t place = 0; place < held_.size(); ++place) layers[place] = held_[place] ? held_[place]->file.get() : -1;
     for (const auto& one : underway_) layers[one.layer.place] = one.task->written();
-    if (std::ranges::count(layers, -1) == 0) context_.facts.read(layers);
+    if (std::ranges::count(layers, -1) != 0) return;
+    for (std::size_t place = held_.size(); place-- > 1;) {
+      const auto &below = held_[place - 1], &here = held_[place];
+      if (below && here && is_same_file(*below, *here)) layers.erase(layers.begin() + static_cast<std::ptrdiff_t>(place));
+    }
+    context_.facts.read(layers);
   }
 
   void finish(const ImageLayer& layer, const Digest& name) {
@@ -290,8 +299,55 @@ std::optional<Digest> name_in_store(const ImageLayer& layer, const ImageStore& s
   return std::nullopt;
 }
 
-Result<std::vector<HeldLayer>> pull_layers(PullContext context, PulledLayers layers) {
-  return Pulling(std::move(context), std::move(layers)).run();
+Result<std::vector<HeldLayer>> pull_layers(const PullContext& context, PulledLayers layers) {
+  return Pulling(context, std::move(layers)).run();
+}
+
+namespace {
+
+/// The layers below, then those of the run: `files` has all of them.
+Result<void> write_merged(const PullContext& context, const Digest& name, std::uint32_t merges, std::span<const int> files) {
+  LayerLimits limits = context.limits;
+  limits.merges = merges;
+  UniqueFd file = SPC_TRY(context.agent.new_layer());
+  auto writer = SPC_TRY(LayerProcess::start(file.get(), limits, {}, LayerProcess::LayerPlace::in_image));
+  writer.close_input();
+  (void)writer.give_below(files);  // if it has ended, its report or its status says why
+  SPC_TRY(writer.finish());
+  FileSync sync(file.get());
+  SPC_TRY(sync.finish());
+  SPC_TRY(context.agent.publish(name, std::move(file)));
+  while (!SPC_TRY(context.agent.published(name))) {
+    pollfd agent = context.agent.watch();
+    ::poll(&agent, 1, -1);
+    SPC_TRY(context.agent.receive());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<HeldLayer>> merge_layers(const PullContext& context, std::span<const LayerRun> runs,
+                                            std::span<const ImageLayer> layers, std::vector<HeldLayer> held) {
+  std::vector<HeldLayer> merged;
+  for (const LayerRun& run : runs) {
+    const Digest name = run.is_merged() ? merged_name(run.begin, layers[run.end - 1].names) : held[run.begin].name;
+    if (held[run.begin].name == name) {
+      merged.push_back(std::move(held[run.begin]));
+      continue;
+    }
+    const auto lock = SPC_TRY(context.store.try_lock(name));  // keeps it from eviction until it is held
+    std::vector<int> files;
+    for (const HeldLayer& below : merged) files.push_back(SPC_TRY(file_of(below)));
+    for (std::size_t place = run.begin; place < run.end; ++place) files.push_back(SPC_TRY(file_of(held[place])));
+    if (!context.store.has_layer(name)) {
+      SPC_TRY_DURING(formatted("merge layers {} to {}", run.begin + 1, run.end),
+                     write_merged(context, name, static_cast<std::uint32_t>(run.end - run.begin), files));
+    }
+    SPC_TRY(context.rights.delivered(name));
+    merged.push_back({name, context.store.hold_layer(name)});
+  }
+  return merged;
 }
 
 }  // namespace spc

@@ -38,9 +38,10 @@ class Planner {
   [[nodiscard]] bool is_complete(const StoredRecord& image) const {
     return std::all_of(image.layers.begin(), image.layers.end(), [&](const Digest& layer) { return files_.contains(layer); });
   }
-  void take_strays(std::int64_t now) {
+  /// `any_age`: what is being brought for an image is locked, so nothing else is lost but what another image could share.
+  void take_strays(std::int64_t now, bool any_age = false) {
     for (const auto& layer : inventory_.layers) {
-      if (!users_.contains(layer.name) && layer.written < now - kStrayAge) take(layer);
+      if (!users_.contains(layer.name) && (any_age || layer.written < now - kStrayAge)) take(layer);
     }
   }
   void take(const StoredRecord& image) {
@@ -85,7 +86,7 @@ std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space, 
 
 EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept, std::int64_t now) {
   Planner planner(inventory, kept);
-  planner.take_strays(now);
+  planner.take_strays(now, bytes > 0);
   std::vector<const StoredRecord*> oldest_first;
   for (const auto& image : inventory.images) oldest_first.push_back(&image);
   std::stable_sort(oldest_first.begin(), oldest_first.end(),

@@ -26,6 +26,14 @@ constexpr std::size_t kMaxOriginsFile = 1 << 20;
 constexpr std::size_t kMaxDeliveries = 1 << 20;
 constexpr std::size_t kMaxSignaturesFile = 4 << 20;
 
+/// An image of so many layers is cheap to mount, and stays as it is.
+constexpr std::size_t kFewLayers = 16;
+/// Blobs up to this size are merged: what images share is mostly in larger ones.
+constexpr std::uint64_t kSmallLayer = 16 << 20;
+/// Layers of one run: few at the bottom, where images have a base in common, and many above so many layers. 500 small layers
+/// are 15 files.
+constexpr std::size_t kShortRun = 8, kLongRun = 64;
+
 /// A byte of the file `locks` for each layer: 62 bits of its name. Two layers on one byte would only wait for each other.
 std::int64_t lock_offset(const Digest& layer) {
   std::uint64_t value = 0;
@@ -92,6 +100,50 @@ std::vector<LayerNames> layer_names(std::span<const Digest> blobs, std::uint32_t
     names.push_back({.alone = layer_name(blob, format), .fitted = layer_name(fitted, format)});
   }
   return names;
+}
+
+std::vector<LayerRun> plan_runs(std::span<const std::uint64_t> sizes) {
+  std::vector<LayerRun> runs;
+  for (std::size_t place = 0; place < sizes.size(); ++place) {
+    const bool is_small = sizes.size() > kFewLayers && sizes[place] <= kSmallLayer;
+    const bool joins = is_small && place > 0 && sizes[place - 1] <= kSmallLayer &&
+                       place - runs.back().begin < (runs.back().begin < kLongRun ? kShortRun : kLongRun);
+    if (joins) {
+      runs.back().end = place + 1;
+    } else {
+      runs.push_back({place, place + 1});
+    }
+  }
+  return runs;
+}
+
+Digest merged_name(std::size_t begin, const LayerNames& top) {
+  const std::uint64_t place = begin;
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(top.fitted.bytes)));
+  hash.update(std::as_bytes(std::span(&place, 1)));
+  Digest name = hash.finish();
+  for (auto& byte : name.bytes) byte = static_cast<std::uint8_t>(~byte);
+  return name;
+}
+
+std::optional<std::vector<LayerRun>> runs_of(std::span<const Digest> files, std::span<const LayerNames> layers) {
+  std::vector<LayerRun> runs;
+  std::size_t begin = 0;
+  for (const Digest& file : files) {
+    if (begin == layers.size()) return std::nullopt;
+    std::size_t end = begin + 1;
+    if (file != layers[begin].alone && file != layers[begin].fitted) {
+      const std::size_t most = std::min(begin + kLongRun, layers.size());
+      do {
+        if (++end > most) return std::nullopt;
+      } while (file != merged_name(begin, layers[end - 1]));
+    }
+    runs.push_back({begin, end});
+    begin = end;
+  }
+  if (begin != layers.size()) return std::nullopt;
+  return runs;
 }
 
 StoreLock::~StoreLock() {

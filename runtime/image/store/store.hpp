@@ -39,6 +39,21 @@ std::vector<Digest> distinct_layers(std::span<const Digest> blobs);
 /// round: that would take two contents whose digests differ in all bits.
 std::vector<LayerNames> layer_names(std::span<const Digest> blobs, std::uint32_t format = kLayerFormat);
 
+/// Consecutive layers of an image that are one file in the store: those at the places from `begin` to before `end`.
+struct LayerRun {
+  std::size_t begin = 0, end = 0;
+  [[nodiscard]] bool is_merged() const { return end - begin > 1; }
+  bool operator==(const LayerRun&) const = default;
+};
+/// Which layers are merged, by the sizes of their distinct blobs: of an image with more than 16 layers the small ones, so that it
+/// needs few mounts. Where runs begin and end depends on the layers below only, so images with a common base share its files.
+std::vector<LayerRun> plan_runs(std::span<const std::uint64_t> sizes);
+/// Name of the file that layers from the place `begin` up to `top` are merged into. It is made of all blobs up to `top`, and is
+/// the name of no blob and of no fitted layer.
+Digest merged_name(std::size_t begin, const LayerNames& top);
+/// Which layers of an image the files of a record stand for; empty if they are not those of the image.
+std::optional<std::vector<LayerRun>> runs_of(std::span<const Digest> files, std::span<const LayerNames> layers);
+
 /// A lock on a byte of the store's file `locks`. The kernel releases it when its holder dies.
 class StoreLock {
  public:

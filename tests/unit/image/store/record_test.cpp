@@ -1,4 +1,5 @@
 #include "unit/test.hpp"
+#include "base/sha256.hpp"
 #include "image/store/store.hpp"
 
 #include <fcntl.h>
@@ -123,6 +124,75 @@ TEST_CASE("a fitted layer has a name of all blobs up to it") {
   CHECK(names[2].fitted != layer_names(others)[2].fitted);
   CHECK(names[0].fitted != names[0].alone);
   CHECK(names[1].fitted == layer_names(std::span(blobs).first(2))[1].fitted);
+}
+
+namespace {
+
+std::vector<std::pair<std::size_t, std::size_t>> planned(std::vector<std::uint64_t> sizes) {
+  std::vector<std::pair<std::size_t, std::size_t>> runs;
+  for (const LayerRun& run : plan_runs(sizes)) runs.emplace_back(run.begin, run.end);
+  return runs;
+}
+
+Digest blob_of(std::size_t number) { return Sha256::of(std::to_string(number)); }
+
+}  // namespace
+
+TEST_CASE("layers are merged in an image of many, and small ones only") {
+  constexpr std::uint64_t kSmall = 16 << 20;
+  CHECK(planned({}).empty());
+  CHECK(planned(std::vector<std::uint64_t>(16, 1)).size() == 16);
+  CHECK(planned(std::vector<std::uint64_t>(17, kSmall + 1)).size() == 17);
+  CHECK(planned(std::vector<std::uint64_t>(500, kSmall)).size() == 15);
+  using Runs = std::vector<std::pair<std::size_t, std::size_t>>;
+  CHECK(planned(std::vector<std::uint64_t>(17, 1)) == Runs{{0, 8}, {8, 16}, {16, 17}});
+  std::vector<std::uint64_t> sizes(20, 1);
+  sizes[3] = sizes[12] = kSmall + 1;
+  CHECK(planned(sizes) == Runs{{0, 3}, {3, 4}, {4, 12}, {12, 13}, {13, 20}});
+}
+
+TEST_CASE("runs of images with a common base are the same") {
+  std::vector<std::uint64_t> sizes(100, 1);
+  sizes[20] = sizes[90] = 1 << 30;
+  const auto all = plan_runs(sizes);
+  for (std::size_t count = 17; count < sizes.size(); ++count) {
+    const auto some = plan_runs(std::span(sizes).first(count));
+    REQUIRE(some.back().end == count);
+    for (std::size_t i = 0; i + 1 < some.size(); ++i) REQUIRE(some[i] == all[i]);
+  }
+}
+
+TEST_CASE("a merged file has a name of all blobs up to its end and of where it begins") {
+  std::vector<Digest> blobs;
+  std::set<Digest> known;
+  for (std::size_t i = 0; i < 40; ++i) blobs.push_back(blob_of(i));
+  const auto names = layer_names(blobs);
+  for (const LayerNames& one : names) known.insert({one.alone, one.fitted});
+  for (std::size_t begin = 0; begin < 40; ++begin) {
+    for (std::size_t end = begin + 2; end <= 40; ++end) REQUIRE(known.insert(merged_name(begin, names[end - 1])).second);
+  }
+  blobs[0] = blob_of(99);
+  CHECK(merged_name(8, layer_names(blobs)[15]) != merged_name(8, names[15]));
+}
+
+TEST_CASE("a record's files are those of its image, merged or not") {
+  std::vector<Digest> blobs;
+  for (std::size_t i = 0; i < 20; ++i) blobs.push_back(blob_of(i));
+  const auto names = layer_names(blobs);
+  std::vector<Digest> files;
+  for (const LayerNames& one : names) files.push_back(one.alone);
+  files[7] = names[7].fitted;
+  CHECK(runs_of(files, names)->size() == 20);  // as versions wrote it that merged nothing
+  files.erase(files.begin() + 3, files.begin() + 10);
+  CHECK_FALSE(runs_of(files, names));
+  files.insert(files.begin() + 3, merged_name(3, names[9]));
+  REQUIRE(runs_of(files, names));
+  CHECK((*runs_of(files, names))[3] == LayerRun{3, 10});
+  CHECK_FALSE(runs_of(std::span(files).first(13), names));
+  CHECK_FALSE(runs_of(files, std::span(names).first(19)));
+  files[3] = merged_name(2, names[9]);
+  CHECK_FALSE(runs_of(files, names));
+  CHECK_FALSE(runs_of({}, names));
 }
 
 TEST_CASE("a delivery counts for its layer and origin only") {
