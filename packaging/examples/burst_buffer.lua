@@ -10,7 +10,7 @@
 --   2. /etc/slurm/burst_buffer.lua: this file. /etc/slurm/burst_buffer.conf: "Directive=BB_LUA" and "StageInTimeout=3600".
 --      slurm.conf: "BurstBufferType=burst_buffer/lua".
 --   3. slurmctld runs as SlurmUser, and the shared store belongs to the service user. In /etc/sudoers.d/spank-container, in one line:
---      slurm ALL=(spank-container) NOPASSWD: /usr/bin/scontainer pull --quiet --shared *
+--      slurm ALL=(spank-container) NOPASSWD: /usr/bin/scontainer pull --quiet --shared -- *
 --
 -- Public images only: nobody is there to show the user's credentials.
 --
@@ -18,11 +18,17 @@
 -- stand-in for sudo.
 
 local directive = "#BB_LUA"
-local command = "sudo -n -u spank-container scontainer pull --quiet --shared"
+local command = "sudo -n -u spank-container scontainer pull --quiet --shared --"
 
--- Names that a shell takes as they are. What users write is never anything else to it.
+-- What the service user would read on this host in the user's place.
+local is_local = {oci = true, ["oci-archive"] = true, ["docker-archive"] = true, dockerd = true, podman = true}
+local most_images = 16
+
+-- Names of registries' images that a shell takes as they are. What users write is never anything else to it.
 local function is_image(name)
-  return #name <= 512 and name:match("^%w[%w._:/@-]*$") ~= nil
+  local image = name:gsub("^docker://", "")
+  return #image <= 512 and image:match("^[A-Za-z0-9][A-Za-z0-9._:/@-]*$") ~= nil and not image:find(":/", 1, true) and
+    not is_local[image:match("^([a-z-]+):") or ""]
 end
 
 -- The images that a job script asks for; or nil and what is wrong.
@@ -38,10 +44,11 @@ local function images_of(job_script)
       words[#words + 1] = word
     end
     if words[1] == directive then
-      if words[2] == "pull" and #words == 3 and is_image(words[3]) then
+      if words[2] == "pull" and #words == 3 and is_image(words[3]) and #images < most_images then
         images[#images + 1] = words[3]
       else
-        wrong = wrong or string.format("%s: expected \"%s pull IMAGE\"", line, directive)
+        local shown = line:sub(1, 100):gsub("[^\32-\126]", "?")
+        wrong = wrong or string.format("%s: expected \"%s pull IMAGE\" of a registry, at most %d times", shown, directive, most_images)
       end
     end
   end

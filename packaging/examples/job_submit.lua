@@ -1,12 +1,24 @@
 -- /etc/slurm/job_submit.lua: writes the image of a job's container into its accounting record, for
 -- sacct --format=JobID,AdminComment. Runs in slurmctld, once a job; needs JobSubmitPlugins=lua in slurm.conf.
 --
--- The digest is what the image's name stood for at submission. It is known with check_at_submit = true in
+-- The image is "?" if its name has other characters than those of registries' names, as some paths of files have. The digest is what the image's name stood for at submission. It is known with check_at_submit = true in
 -- config.toml, or if the user has written it: NAME@sha256:...
 --
 -- FIELD: admin_comment, which only administrators can change; comment, which is the user's (then also
 -- AccountingStoreFlags=job_comment); or extra (Slurm 23.02 or later, AccountingStoreFlags=job_extra).
 local FIELD = "admin_comment"
+
+-- Users can run an srun of their own, so the variables may hold any text. A line end, a bar or a blank in the field would look like
+-- another record, column or entry in `sacct -P`, and URLs may have secrets in what is not accepted here.
+local MOST = 512
+local function plain(text)
+    return text and #text <= MOST and text:match("^[A-Za-z0-9._:/@-]+$")
+end
+
+local function digest_in(text)
+    local hex = text and text:match("^sha256:([0-9a-f]+)$")
+    return hex and #hex == 64 and text or nil
+end
 
 -- What spank_container has set for Prolog and Epilog: NAME=VALUE.
 local function variable(job_desc, name)
@@ -20,8 +32,8 @@ end
 function slurm_job_submit(job_desc, part_list, submit_uid)
     local image = variable(job_desc, "SCONTAINER_IMAGE")
     if image then
-        local digest = variable(job_desc, "SCONTAINER_DIGEST")
-        local text = "container=" .. image .. (digest and " digest=" .. digest or "")
+        local digest = digest_in(variable(job_desc, "SCONTAINER_DIGEST"))
+        local text = "container=" .. (plain(image) or "?") .. (digest and " digest=" .. digest or "")
         local before = job_desc[FIELD]
         job_desc[FIELD] = before and before ~= "" and before .. " " .. text or text
     end

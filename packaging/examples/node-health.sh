@@ -3,4 +3,4 @@
 # Status 3, warnings only, does not drain; neither does a program that is missing or too old (127, 2). Undrain by hand.
 why=$(timeout 30 scontainer doctor --node --quiet 2>&1)
 [ $? -ne 1 ] || scontrol update NodeName="${SLURMD_NODENAME:-$(hostname -s)}" State=DRAIN \
-    Reason="containers: $(echo "$why" | grep -v 'warning: ' | head -n 1)"
+    Reason="containers: $(printf '%s\n' "$why" | grep -v 'warning: ' | head -n 1)"

@@ -9,8 +9,9 @@
 # kinds of images, which root would read. The pull is not in the job's cgroups and can outlive the job; it is limited by [store] and
 # allowed_registries in config.toml, but not by allowed_images, which is checked when a container starts.
 PATH=/usr/local/bin:/usr/bin:/bin
+export LC_ALL=C  # A-Z are these letters only
 image=${SPANK_SCONTAINER_IMAGE-}
-[[ $image =~ ^[A-Za-z0-9][A-Za-z0-9._/@:-]*$ && $image != *:/* && ! $image =~ ^(oci|oci-archive|docker-archive|dockerd|podman): ]] || exit 0
+[[ ${#image} -le 512 && $image =~ ^[A-Za-z0-9][A-Za-z0-9._/@:-]*$ && $image != *:/* && ! $image =~ ^(oci|oci-archive|docker-archive|dockerd|podman): ]] || exit 0
 
 # slurmd kills the prolog's process group when the prolog ends, so the pull starts in its own session. It ends after ten minutes at most.
-exec setsid --wait bash -c 'timeout 600 scontainer pull --quiet "$1" </dev/null >/dev/null 2>&1 &' prefetch "$image"
+exec setsid --wait bash -c 'timeout 600 scontainer pull --quiet -- "$1" </dev/null >/dev/null 2>&1 &' prefetch "$image"

@@ -14,7 +14,9 @@
 #
 # One at a time for each user and image; one that is there costs a question to the registry.
 
+export LC_ALL=C  # A-Z are these letters only
 image=$1
+[ ${#image} -le 512 ] || exit 2
 case $image in
   "" | -* | *[!A-Za-z0-9._:/@-]*) exit 2 ;;
 esac

@@ -259,10 +259,40 @@ def test_a_burst_buffer_script_brings_images_before_the_job_starts():
 
 
 def test_a_burst_buffer_script_gives_a_shell_nothing_but_names():
-    for line in ("pull $(touch${IFS}/run/found)", "pull a;touch /run/found", "pull -v", "pull `id`", "push a", "pull a b", "pull"):
+    for line in ("pull $(touch${IFS}/run/found)", "pull a;touch /run/found", "pull -v", "pull `id`", "push a", "pull a b", "pull",
+                 "pull oci-archive:/etc/shadow", "pull oci:layout", "pull docker-archive:x", "pull oras://r/x", "pull https://r/x", "pull ./x",
+                 "pull docker://oci:x", f"pull {'a' * 600}", "pull a\n#BB_LUA " * 20 + "pull a", "pull \x1b[31mred"):
         done = stage_in(f"#!/bin/sh\n#BB_LUA {line}\n")
         assert done.stdout.startswith("-1") and "#BB_LUA pull IMAGE" in done.stdout, (line, done)
+        assert done.stdout.rstrip("\n").replace("\t", " ").isprintable() and len(done.stdout) < 250, (line, done)
     assert not os.path.exists("/run/found")
+
+
+JOB_SUBMIT = """
+slurm = {SUCCESS = 0}
+dofile(arg[1])
+local job = {admin_comment = "of the site", spank_job_env_size = #arg - 1, spank_job_env = {}}
+for i = 2, #arg do job.spank_job_env[i - 2] = arg[i] end
+assert(slurm_job_submit(job, nil, 1000) == slurm.SUCCESS)
+io.write(job.admin_comment)
+"""
+
+
+def test_job_submit_example_writes_names_and_digests_only():
+    script = os.path.join(machine.work, "job-submit.lua")
+    machine.write(script, JOB_SUBMIT)
+    example = os.path.join(HERE, "../../packaging/examples/job_submit.lua")
+
+    def comment(image, digest=None):
+        variables = [f"SCONTAINER_IMAGE={image}"] + ([f"SCONTAINER_DIGEST={digest}"] if digest else [])
+        return subprocess.run(["lua5.4", script, example, *variables], capture_output=True, text=True, timeout=10, check=True).stdout
+
+    digest = "sha256:" + "0a" * 32
+    assert comment("nvcr.io/nvidia/cuda:12.6@x", digest) == f"of the site container=nvcr.io/nvidia/cuda:12.6@x digest={digest}"
+    for odd in (f"good:1 digest={digest}", "good:1\n|fake row|COMPLETED", "a|b", "a\tb", "\x1b[31m", "https://r/x?sig=secret", "a" * 513, "\xe4"):
+        assert comment(odd, digest) == f"of the site container=? digest={digest}", odd
+    for odd in ("sha256:0", digest + "|x", digest + "\n", digest.upper(), "md5:" + "0a" * 32):
+        assert comment("a:1", odd) == "of the site container=a:1", odd
 
 
 def at_submission(image, **variables):
@@ -285,7 +315,7 @@ def test_the_example_for_pull_at_submit_brings_the_image():
         assert layers_asked("at-submit") == 2, "configuration and layer, once"
         assert [one["names"][0]["name"] for one in listed()] == [name.rsplit(":", 1)[0]]
         asked = len(machine.registry.seen("/v2/"))
-        for odd in ("", "-x", "a b", "a;touch /run/found", "$(id)", "--config=/x", "a\nb"):
+        for odd in ("", "-x", "a b", "a;touch /run/found", "$(id)", "--config=/x", "a\nb", "a" * 513, "\xe4"):
             assert at_submission(odd).returncode == 2, odd
         assert len(machine.registry.seen("/v2/")) == asked and not os.path.exists("/run/found")
 

@@ -62,7 +62,7 @@ def a_prolog_brings_the_image_before_the_job_asks_for_it(cluster):
         asked = Asked(cluster, "prolog-prefetch")
         equal(shown(cluster.srun("-w", "node01", "-n1", "/probe", "/content", image=name)), ["early"], "content")
         equal([what for what in asked.all() if what.startswith("GET")], [], "what is fetched once more")
-        for odd in ("/etc/passwd", "./x", "oci:/tmp/x", "docker://x", "-x", "a b", "$(id)"):
+        for odd in ("/etc/passwd", "./x", "oci:/tmp/x", "docker://x", "-x", "a b", "$(id)", "a" * 513, "\xe4", "a\nb", "https://r/x?k=1"):
             done = cluster.root("node01", "env", f"SPANK_SCONTAINER_IMAGE={odd}", "sh", "-c", "bash -x /etc/slurm/prolog.sh 2>&1 | grep setsid || true")
             expect("setsid" not in done.out, f"root would pull {odd}", done)
 
