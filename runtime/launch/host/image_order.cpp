@@ -105,6 +105,9 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
   if (local.kind == LocalImage::Kind::archive) return order_for_store(request, policy, site, image, earlier);
   SPC_TRY(check_opened_place(local.file.get(), image.path, site));
   if (local.kind == LocalImage::Kind::squashfs) SPC_TRY_DURING("open image " + in_quotes(image.path), refuse_fuse(local.file.get()));
+  if (local.kind == LocalImage::Kind::directory) {
+    SPC_TRY_DURING("--container-image", check_mount_source(local.file.get(), image.path, site.mounts_off));
+  }
   ImageOrder order;
   order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
   order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;

@@ -29,7 +29,8 @@ Result<void> check_image(const ImageLocation& image, const SitePolicy& site, con
 /// Of what the descriptor stands for, as the kernel knows it. `typed` is for messages.
 Result<std::string> real_path(int file, const std::string& typed);
 
-/// `mounts_off`: refuses the opened source of a mount, as it lies on the node, if it is one of these paths, lies in one, or has one in it.
+/// `mounts_off`: refuses the opened source of a mount, or an image directory, as it lies on the node, if it is one of these paths, lies
+/// in one, or has one in it.
 Result<void> check_mount_source(int source, const std::string& typed, const std::vector<std::string>& mounts_off);
 
 }  // namespace spc

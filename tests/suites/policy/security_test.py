@@ -117,14 +117,17 @@ def who_joins_is_narrowed_as_the_others(cluster):
 def a_site_keeps_paths_of_the_node_to_itself(cluster):
     here, there = local_files.shared(cluster, "kept")
     local_files.put(f"{here}/below/file", "kept\n")
-    link = local_files.shared(cluster, "to-kept")[0]
+    link, link_path = local_files.shared(cluster, "to-kept")
     os.symlink(f"{there}/below", link)
     text = f'mounts_off = ["{there}/below", "/etc/munge"]\nmounts = ["{there}/below:/of-the-site"]\n'
     with Files(cluster, {"spank-container/config.d/50-test.toml": text}):
         cluster.srun(*ON, "--container-mounts=/home/shared/images:/x:nofail", "cat", "/of-the-site/file").good("kept")
-        for source in (f"{there}/below", f"{there}/below/file", there, "/home", "/home/shared/to-kept", "/", "/etc"):
+        for source in (f"{there}/below", f"{there}/below/file", there, "/home", link_path, "/", "/etc"):
             done = cluster.srun(*ON, f"--container-mounts={source}:/x", "true")
             expect(done.rc != 0 and "this site does not allow mounts of" in done.err, f"{source} can be mounted", done)
+        for image in (f"{there}/below", there, "/home/shared", link_path, "/"):
+            done = cluster.run("srun", *ON, f"--container-image={image}", "true")
+            expect(done.rc != 0 and f'this site does not allow mounts of "{there}/below"' in done.err, f"{image} can be an image", done)
     os.unlink(link)
     cluster.srun(*ON, f"--container-mounts={there}:/x", "cat", "/x/below/file").good("kept")
 
