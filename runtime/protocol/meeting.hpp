@@ -64,7 +64,7 @@ struct MeetingRecord {
   std::uint32_t count = 0;    ///< of sources or indices
   Digest image;               ///< made of what was asked for and the platform: nodes that lack the same meet
   std::uint64_t done = 0, total = 0;       ///< bytes
-  std::array<PeerAddress, 2> addresses{};  ///< of a join's relay, best first. A port without an address: as srun sees it
+  std::array<PeerAddress, 2> addresses{};  ///< of a join's relay, best first; nodes have one. A port without an address: as srun sees it
   std::array<PeerSource, kMostSources> sources{};
   std::array<std::uint32_t, kMostSources> indices{};
   PeerKey key{};

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <string>
 
 namespace spc {
@@ -29,7 +30,7 @@ std::optional<PortRange> PortRange::parse(std::string_view text) {
   return PortRange{*first, *last};
 }
 
-Result<Listener> Listener::open(const PortRange& ports) {
+Result<Listener> Listener::open(const PortRange& ports, const std::optional<ListenAddress>& at) {
   // One socket for both: where there is no IPv6, there is no way to make one.
   const bool both = ::access("/proc/net/if_inet6", F_OK) == 0;
   const unsigned count = ports.last - ports.first + 1U;
@@ -41,6 +42,8 @@ Result<Listener> Listener::open(const PortRange& ports) {
     made.port = static_cast<std::uint16_t>(ports.first + (start % count + i) % count);
     sockaddr_in6 v6{.sin6_family = AF_INET6, .sin6_port = htons(made.port)};
     sockaddr_in v4{.sin_family = AF_INET, .sin_port = htons(made.port)};
+    if (at) std::memcpy(&v6.sin6_addr, at->data(), at->size());
+    if (at) std::memcpy(&v4.sin_addr, at->data() + at->size() - sizeof v4.sin_addr, sizeof v4.sin_addr);
     auto* const address = both ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
     socklen_t size = both ? sizeof v6 : sizeof v4;
     const int off = 0;

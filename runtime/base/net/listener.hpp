@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -18,13 +19,16 @@ struct PortRange {
   bool operator==(const PortRange&) const = default;
 };
 
+/// An address of this machine; IPv4 as ::ffff:a.b.c.d.
+using ListenAddress = std::array<std::uint8_t, 16>;
+
 /// A socket that listens for TCP: IPv6 and IPv4, or where there is no IPv6 for IPv4 only. Non-blocking, close-on-exec.
 struct Listener {
   UniqueFd socket;
   std::uint16_t port = 0;
 
-  /// At some port of the range that nobody else has.
-  static Result<Listener> open(const PortRange& ports);
+  /// Binds a free port of the range, at this address or, without one, at all of this machine's.
+  static Result<Listener> open(const PortRange& ports, const std::optional<ListenAddress>& at = {});
 };
 
 }  // namespace spc

@@ -44,12 +44,13 @@ Peers::Peers(PeersContext context) : context_(std::move(context)), networks_(Nod
 void Peers::meet(const Digest& top, Lack lack) {
   if (std::exchange(has_met_, true)) return;
   const auto own = networks_.in(wanted_);
-  auto listener = Listener::open(PortRange::parse(context_.config.ports).value_or(PortRange()));
-  if (own.empty() || !listener) return;
+  if (own.empty()) return;
+  // Nodes are told this address only.
+  auto listener = Listener::open(PortRange::parse(context_.config.ports).value_or(PortRange()), own.front().address);
+  if (!listener) return;
   order_ = Sha256::of(top.str() + " " + (lack == Lack::bytes ? context_.platform.str() : "who may have it"));
   MeetingRecord join{.kind = MeetingKind::join, .image = order_};
   join.addresses[0] = {.ip = own.front().address, .port = listener->port};
-  join.addresses[1].port = listener->port;  // where srun sees this node
   const auto place = context_.meet(join);
   if (!place || place->kind != MeetingKind::place) {
     const std::string why = place ? "srun gives no place" : place.error().message();

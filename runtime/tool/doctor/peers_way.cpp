@@ -99,7 +99,7 @@ Finding examine_peers() {
     return not_used(
         "this node has no address in [peers] networks\ncorrect [peers] networks in config.toml, or set [peers] enabled = false");
   }
-  if (const auto listener = Listener::open(PortRange::parse(peers.ports).value_or(PortRange())); !listener) {
+  if (const auto listener = Listener::open(PortRange::parse(peers.ports).value_or(PortRange()), own.front().address); !listener) {
     return not_used(listener.error().message() + "\ngive [peers] ports more ports: a step needs one on each of its nodes");
   }
   const std::string step_nodes = variable("SLURM_STEP_NUM_NODES"), job_nodes = variable("SLURM_JOB_NUM_NODES");

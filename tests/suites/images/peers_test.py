@@ -184,6 +184,30 @@ def listening(cluster, ports):
     return [port for port in ports if any(int(one[1].rpartition(":")[2], 16) == port and one[3] == "0A" for one in fields)]
 
 
+def bound_to(cluster, node, program):
+    """Addresses at which the processes with this name listen on a node, as /proc/net has them."""
+    found = set()
+    for pid in cluster.processes(node, program):
+        own = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{pid}/net/{table}") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+            found |= {one[1].rpartition(":")[0] for one in rows if one[3] == "0A" and f"socket:[{one[9]}]" in own}
+    return found
+
+
+@test
+def relay_listens_at_its_address_only(cluster):
+    address = {node: "".join(f"{int(byte):02X}" for byte in reversed(f"10.77.0.{10 + int(node[4:])}".split("."))) for node in cluster.nodes}
+    for text in ("", '[peers]\nnetworks = ["10.77.0.0/24"]\n'):
+        with rules(cluster, text), half_way(cluster, f"peers-bound{len(text)}") as (running, _, gate):
+            for node in cluster.nodes:
+                found = bound_to(cluster, node, "relay")
+                equal({one[-8:] for one in found}, {address[node]}, f"where {node} listens: {found}")
+            gate.set()
+            equal(shown(running.end(90)), ["same"] * len(cluster.nodes), "content")
+
+
 # --- who dies --------------------------------------------------------------------------------------------------------
 
 @test

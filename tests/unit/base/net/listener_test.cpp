@@ -1,5 +1,8 @@
 #include "base/net/listener.hpp"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include "unit/test.hpp"
 
 using namespace spc;
@@ -21,4 +24,19 @@ TEST_CASE("a listener takes a port of its range, and says which") {
   const auto taken = Listener::open({any->port, any->port});
   REQUIRE(!taken);
   CHECK(taken.error().message() == "listen for other nodes: no port of " + std::to_string(any->port) + "-" + std::to_string(any->port) + " is free");
+}
+
+TEST_CASE("listener binds the given address only") {
+  const ListenAddress one{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  const auto here = Listener::open({}, one);
+  REQUIRE(here);
+  const auto reaches = [&](const char* address) {
+    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(here->port), .sin_addr = {}, .sin_zero = {}};
+    ::inet_pton(AF_INET, address, &to.sin_addr);
+    return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+  };
+  CHECK(reaches("127.0.0.1"));
+  CHECK(!reaches("127.0.0.2"));
+  CHECK(!Listener::open({}, ListenAddress{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}));
 }
