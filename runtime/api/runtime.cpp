@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/process/own_program.hpp"
+#include "image/reference/file_url.hpp"
 #include "launch/launch.hpp"
 #include "launch/policy/site_policy.hpp"
 #include "launch/request/messages.hpp"
@@ -174,7 +175,7 @@ int spc_summarize(spc_runtime* rt, const spc_options* options, spc_summary* out)
                         .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
                         .explain = texts.has("container-explain") ? 1 : 0,
                         .verbose = texts.has("container-verbose") ? 1 : 0};
-    const std::string image = texts.last("container-image");
+    const std::string image = without_secrets(texts.last("container-image"));
     if (image.size() < sizeof summary.image) image.copy(summary.image, image.size());
     return hand_out(summary, out);
   });
@@ -228,8 +229,7 @@ void spc_tags_free(spc_tags* tags) { delete tags; }
 int spc_node_setup(spc_runtime* rt) {
   return guard(rt, [&]() -> Result<void> {
     std::vector<char> buffer(16 * 1024);
-    passwd entry{};
-    passwd* service = nullptr;
+    passwd entry{}, *service = nullptr;
     ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
     if (service == nullptr || service->pw_uid == 0)
       return Error(ErrorKind::not_found, "set up the node: no user " + quoted(kServiceUser))

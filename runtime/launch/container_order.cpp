@@ -8,6 +8,7 @@
 #include "base/format.hpp"
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
+#include "image/reference/file_url.hpp"
 #include "launch/host/join_check.hpp"
 #include "launch/host/security_profiles.hpp"
 #include "launch/site/enroot_compat.hpp"
@@ -130,7 +131,7 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   SPC_TRY(plan_mounts(request, order));
   ContainerSpec& spec = order.spec;
   const bool has_image = !terms.request.image.empty();
-  spec.image = has_image ? order.location.canonical() : request.named.notes().image;
+  spec.image = has_image ? order.location.canonical() : without_secrets(request.named.notes().image);
   spec.from = order.image.from;
   const auto how = terms.policy.squashfs;
   spec.by_fuse = how == PolicyRecord::by_fuse || (how == PolicyRecord::by_fuse_for_users && ::getuid() != 0);

@@ -1,5 +1,6 @@
 #include "launch/in_container.hpp"
 
+#include "image/reference/file_url.hpp"
 #include "launch/inside/image_files.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/site/enroot_compat.hpp"
@@ -106,7 +107,7 @@ Result<void> decide_all(ContainerSpec& spec, const Decision& by, const TaskConte
     SPC_TRY(fake_root_calls());
   }
   decide(spec, by.request, by.site, task.job);
-  tell_image(task.asked.image, spec);
+  tell_image(without_secrets(task.asked.image), spec);
   tell_name(task.asked.name, spec);
   tell_prompt(spec);
   SPC_TRY(by.hooks.apply(by.edits, spec, task.log));

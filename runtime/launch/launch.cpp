@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "image/reference/advice.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "launch/after/saver.hpp"
 #include "launch/agent_line.hpp"
@@ -62,7 +63,7 @@ Result<TaskEntry> without_container(Error error, const TaskCall& call) {
   if (error.what().starts_with("pull image ")) say_import(task, Event::import_fails);
   const auto number = asked->job.find("SLURM_LOCALID");
   const bool tells = number == asked->job.end() || number->second == "0";  // one line from each node
-  if (tells) task.log.write(LogLevel::record, failure_record(image, error.kind(), asked->job));
+  if (tells) task.log.write(LogLevel::record, failure_record(without_secrets(image), error.kind(), asked->job));
   const auto location = ImageLocation::parse(image);
   const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
   const std::string advice = at_registry ? did_you_mean_file(image) : "";

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/socket.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "launch/hooks/shell_hooks.hpp"
 #include "launch/inside/image_files.hpp"
@@ -101,7 +102,7 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   if (order.image.user_source) {
     line_.user_source().prepare(std::move(order.image.user_source), order.location, task_.job, terms.request.meeting);
     if (terms.is_first()) {
-      line_.take_records([this, image = terms.request.image](std::string_view record) {
+      line_.take_records([this, image = without_secrets(terms.request.image)](std::string_view record) {
         task_.log.write(LogLevel::record, pull_record(image, record, task_.job));
       });
     }

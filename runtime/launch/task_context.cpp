@@ -1,5 +1,6 @@
 #include "launch/task_context.hpp"
 
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "launch/request/save_path.hpp"
 
@@ -18,7 +19,7 @@ void say_import(const TaskContext& task, Event event) {
   const bool one_task = tasks != task.job.end() && tasks->second == "1";
   const bool alone = !asked.batch_script.empty() || one_task;
   if (event == Event::import_begins && !alone) return;
-  task.log.write(LogLevel::notice, in_words_of_pyxis(event, asked.image));
+  task.log.write(LogLevel::notice, in_words_of_pyxis(event, without_secrets(asked.image)));
 }
 
 }  // namespace spc

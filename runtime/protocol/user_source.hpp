@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/digest.hpp"
@@ -46,10 +47,12 @@ struct UserSourceMessage {
   MeetingRecord meeting;
 };
 
-/// `user-source fetch IMAGE PULL SINCE CACHE`, started by the leader for a file of a server: brings it into the user's cache (CACHE is
-/// ~/.cache; image/remote/kept_files.hpp). IMAGE: as typed. PULL: a PullPolicy. SINCE: TagAge's, or empty. It prints a FetchAnswer, and
-/// on 2 lines for the user. The leader trusts the path no more than one that the user types.
+/// `user-source fetch`, started by the leader for a file of a server: brings it into the user's cache (image/remote/kept_files.hpp).
+/// It reads on 0 what to fetch, `key=value\0`, as others see command lines and a URL may have a secret in it: image (as typed), pull (a
+/// PullPolicy), since (TagAge's, or empty), cache (~/.cache) and stored (the digest of the file that a stored container needs, or
+/// empty). It prints a FetchAnswer, and on 2 lines for the user. The leader trusts the path no more than one that the user types.
 inline constexpr char kFetch[] = "fetch";
+inline constexpr std::size_t kMostFetchRequest = 16 << 10;  ///< bytes
 inline constexpr char kFetchWarning[] = "warning: ";
 
 struct FetchAnswer {

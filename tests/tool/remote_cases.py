@@ -118,3 +118,27 @@ def test_a_file_of_a_web_server_is_resumed_and_compared():
     user("pull", f"https://{registry.name}/files/none.sif").fails(1, "none.sif")
     user("pull", "https://alice:secret@example.org/x.sif").fails(1, "is not a URL of a file")
     user("pull", "--output=x.sif", base()).fails(1, "oras://NAME or https://HOST/FILE")
+
+
+def test_url_query_is_kept_nowhere():
+    data, gets = squashfs(), []
+
+    def serve(handler):
+        gets.append(handler.command)
+        return handler.serve_bytes(data)
+    registry.paths.append((r"/files/signed\.sqsh(\?.*)?", serve))
+    url = f"https://{registry.name}/files/signed.sqsh?sig=wqz7secret"
+    digest = user("pull", url).succeeds().out.strip()
+    fetched = len(gets)
+    user("run", "-q", url, "true").succeeds()
+    assert len(gets) == fetched, "the stored image is fetched again"
+    listed = user("images").succeeds().out
+    assert "/files/signed.sqsh?~" in listed and "wqz7" not in listed, listed
+    other = user("pull", "--pull=never", url + "2").fails(1, "not in the user's store")
+    assert "wqz7" not in other.err, other
+    found = subprocess.run(["grep", "-rlF", "wqz7secret", home], capture_output=True, text=True, check=False).stdout
+    assert not found, found
+    done = user("inspect", url).succeeds()
+    assert "wqz7" not in done.out, done
+    assert "wqz7" not in user("rm", url).succeeds().out
+    assert digest and "signed.sqsh" not in user("images").succeeds().out

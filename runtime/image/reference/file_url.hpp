@@ -23,4 +23,12 @@ struct FileUrl {
   static Result<FileUrl> parse(std::string_view text);
 };
 
+/// Returns an image's name as typed without what may be secret in a URL: user and password, query, and any fragment but a
+/// digest. Messages, logs, variables, command lines and notes have an image's name in this form only.
+std::string without_secrets(std::string_view image);
+
+/// Returns the same as a name to compare: with a query and without a digest it ends in `?~` and 16 digits, a hash of the query.
+/// For what the user alone reads.
+std::string name_without_secrets(std::string_view image);
+
 }  // namespace spc

@@ -46,7 +46,7 @@ Error bad_location(std::string_view text, const std::string& why) {
   return {
       ErrorKind::invalid,
       formatted("image{}: {}",
-                text.find('@') == std::string_view::npos ? " " + in_quotes(text) : std::string(),
+                text.find('@') == std::string_view::npos ? " " + in_quotes(without_secrets(text)) : std::string(),
                 why)};
 }
 
@@ -175,7 +175,7 @@ Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_vi
 std::string ImageLocation::canonical() const {
   if (kind == Kind::registry) return name.canonical();
   if (kind == Kind::path) return path;
-  if (kind == Kind::remote_file) return reference;
+  if (kind == Kind::remote_file) return without_secrets(reference);
   const auto* scheme = std::find_if(kSchemes.begin(), kSchemes.end(), [&](const Scheme& one) { return one.kind == kind; });
   std::string text(scheme->prefix);
   if (path.empty()) return text + reference;

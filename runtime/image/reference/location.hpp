@@ -31,7 +31,8 @@ struct ImageLocation {
   std::string reference;  ///< REF within the layout or archive, the daemon's NAME, or the URL; may be empty
 
   static Result<ImageLocation> parse(std::string_view text, std::string_view default_registry = "docker.io");
-  /// The canonical text of an image; parse() of it gives this location again (without USER). Used in records and messages.
+  /// The canonical text of an image; parse() of it gives this location again, without USER and without_secrets(). Used in records
+  /// and messages.
   [[nodiscard]] std::string canonical() const;
 };
 

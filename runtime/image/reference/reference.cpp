@@ -27,8 +27,9 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+/// Without what would be the query of a URL.
 Error bad_reference(std::string_view text, const std::string& why) {
-  return Error(ErrorKind::invalid, formatted("image {}: {}", in_quotes(text), why));
+  return Error(ErrorKind::invalid, formatted("image {}: {}", in_quotes(text.substr(0, text.find('?'))), why));
 }
 
 /// [a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/registry/registry_session.hpp"
 #include "image/remote/kept_files.hpp"
 #include "image/remote/remote_file.hpp"
@@ -35,12 +36,15 @@ bool is_same(const NamedImage& known, const RemoteVersion& version) {
 
 class Bringer {
  public:
-  /// `name`: canonical, the same however the image is typed.
+  /// `name`: the same however the image is typed; the whole URL.
   Bringer(const BroughtFile& wanted, std::string name, const Config& config, const RemoteFile& remote, RemoteAccess& access,
           const KeptFiles& files)
       : wanted_(wanted), name_(std::move(name)), config_(config), remote_(remote), access_(access), files_(files) {}
 
   Result<std::string> bring(bool by_digest) {
+    if (wanted_.stored) {
+      if (auto path = files_.find(*wanted_.stored)) return *std::move(path);
+    }
     if (remote_.digest) {
       if (auto path = files_.find(*remote_.digest)) return *std::move(path);
     }
@@ -91,7 +95,7 @@ class Bringer {
       said = Clock::now();
       lock.goes_on();
       const std::string of_all = total == 0 ? "" : formatted(" of {}", total / 1'000'000);
-      access_.log.write(LogLevel::info, formatted("pull image {}: {}{} MB", in_quotes(wanted_.image), done / 1'000'000, of_all));
+      access_.log.write(LogLevel::info, formatted("pull image {}: {}{} MB", in_quotes(without_secrets(wanted_.image)), done / 1'000'000, of_all));
     };
     const auto fetched = fetch_remote_file(access_, remote_, file.file());
     if (!fetched) return file.about(fetched.error());
@@ -122,7 +126,7 @@ Result<std::string> bring_file(const BroughtFile& wanted, const Config& config, 
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
   RemoteAccess access{.http = *http, .log = log, .config = config, .ask_user = {}, .meter = {}};
   if (remote.image) access.ask_user = [&] { return ask_user(*remote.image); };
-  return Bringer(wanted, image.canonical(), config, remote, access, files).bring(image.name.digest.has_value());
+  return Bringer(wanted, image.reference, config, remote, access, files).bring(image.name.digest.has_value());
 }
 
 }  // namespace spc

@@ -20,6 +20,7 @@ struct BroughtFile {
   std::optional<PullPolicy> pull;     ///< nothing: as in config.toml
   std::optional<std::int64_t> since;  ///< when the job was submitted: TagAge
   std::string cache;                  ///< the user's: KeptFiles
+  std::optional<Digest> stored{};     ///< of the file that a stored container needs: it is used if it is still there
 };
 
 /// The path of the file among those that the user keeps; fetches it if it is not there, or if it is another one at the server by now.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/file.hpp"
+#include "base/records.hpp"
 #include "image/config/config.hpp"
 #include "image/credentials/credentials.hpp"
 #include "image/remote/bring_file.hpp"
@@ -26,10 +27,22 @@ class LineLog final : public Log {
   }
 };
 
-Result<std::string> fetch(std::span<char*> words) {
-  const std::string since = words[2];
-  const BroughtFile wanted{
-      .image = words[0], .pull = parse_pull_policy(words[1]), .since = TagAge::parse_time(since), .cache = words[3]};
+Result<BroughtFile> read_request() {
+  const std::string text = SPC_TRY(read_file(STDIN_FILENO, kMostFetchRequest));
+  BroughtFile wanted;
+  for (Records record(text); record.next();) {
+    const std::string value(record.value());
+    if (record.key() == "image") wanted.image = value;
+    if (record.key() == "pull") wanted.pull = parse_pull_policy(value);
+    if (record.key() == "since") wanted.since = TagAge::parse_time(value);
+    if (record.key() == "cache") wanted.cache = value;
+    if (record.key() == "stored" && !value.empty()) wanted.stored = SPC_TRY(Digest::parse(value));
+  }
+  return wanted;
+}
+
+Result<std::string> fetch() {
+  const BroughtFile wanted = SPC_TRY(read_request());
   const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
   LineLog log;
   return bring_file(wanted, config, log, [&](const ImageReference& image) {
@@ -39,10 +52,9 @@ Result<std::string> fetch(std::span<char*> words) {
 
 }  // namespace
 
-int answer_fetch(std::span<char*> words) {
-  if (words.size() != 4) return 2;
+int answer_fetch() {
   FetchAnswer answer;
-  const auto path = fetch(words);
+  const auto path = fetch();
   if (path) {
     answer.path.set(*path);
   } else {

@@ -1,6 +1,6 @@
 // The program `user-source LOCATION`, started by the first task as the job's user: answers what `import` asks about what
 // only the user may read, and speaks with srun for it (see protocol/user_source.hpp). It opens the image when it is first asked for.
-// `user-source fetch ...` fetches a file of a server instead.
+// `user-source fetch` fetches a file of a server instead.
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
-#include <span>
 
 #include "base/file.hpp"
 #include "base/socket.hpp"
@@ -134,9 +133,8 @@ int main(int argc, char** argv) {
   ::setrlimit(RLIMIT_CORE, &none);
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    const std::span words(argv, static_cast<std::size_t>(argc));
-    if (argc > 2 && words[1] == std::string_view(kFetch)) return answer_fetch(words.subspan(2));
     if (argc != 2) return 2;
+    if (argv[1] == std::string_view(kFetch)) return answer_fetch();
     const auto served = serve(argv[1]);
     if (!served) static_cast<void>(answer_failure(served.error()));
     return served ? 0 : 1;

@@ -93,7 +93,7 @@ struct spc_summary {
   int container; /* 1: a container is requested, by image or name */
   int explain;   /* 1: dry run: spc_task_enter logs what would be executed, and exits with status 0 */
   int verbose;   /* 1: print a timing breakdown */
-  char image[256]; /* the image as the user calls it, for messages; "": none, or its name is longer */
+  char image[256]; /* the image as the user calls it, but for secrets of a URL; "": none, or its name is longer */
 };
 
 struct spc_step {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "image/reference/file_url.hpp"
 #include "launch/site/enroot_compat.hpp"
 #include "protocol/task.hpp"
 #include "task/root/root_setup.hpp"
@@ -85,7 +86,7 @@ HookContext hook_context(const LaunchRequest& request, const std::map<std::strin
   context.mpi = request.mpi;
   context.command = request.command;
   context.has_bind_mounts = std::ranges::any_of(request.mounts, [](const auto& m) { return m.kind == MountSpec::Kind::bind; });
-  context.image_name = request.image;
+  context.image_name = without_secrets(request.image);
   context.remap_root = request.remap_root.value_or(false);
   context.own_net = (request.namespaces & own_net) != 0;
   context.own_ipc = (request.namespaces & own_ipc) != 0;

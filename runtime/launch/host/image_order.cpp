@@ -5,6 +5,7 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/socket.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/named_image.hpp"
 #include "image/reference/request.hpp"
 #include "launch/host/data_file.hpp"
@@ -17,6 +18,8 @@
 
 namespace spc {
 namespace {
+
+constexpr std::string_view kFetched = "fetched:";  // before a digest, as a file's identity
 
 PullPolicy pull_of(const PolicyRecord& policy) {
   switch (policy.pull) {
@@ -130,13 +133,19 @@ Result<ImageOrder> order_for_stored(const LaunchRequest& request, const PolicyRe
 
 /// For a file of a server: in the user's cache it is a file of the user, and neither an archive nor a directory.
 Result<ImageOrder> order_for_remote_file(const ImageOrderRequest& with, ImageLocation image, bool reuses) {
-  const std::string typed = reuses ? image.canonical() : with.request.image;
-  const PullPolicy pull = reuses ? PullPolicy::missing : with.request.pull.value_or(pull_of(with.policy));
-  image.path = SPC_TRY(bring_remote_file(typed, pull, with.request, with.job, with.log));
-  auto order = SPC_TRY_DURING("pull image " + in_quotes(typed),
+  const std::string shown = image.canonical();
+  // The notes of a stored container have no query.
+  RemoteFileRequest wanted{.image = with.request.image.empty() ? shown : with.request.image,
+                           .pull = reuses ? PullPolicy::missing : with.request.pull.value_or(pull_of(with.policy)),
+                           .since = with.request.since,
+                           .stored = {}};
+  const std::string& file = with.named.notes().file;
+  if (reuses && file.starts_with(kFetched)) wanted.stored = "sha256:" + file.substr(kFetched.size());
+  image.path = SPC_TRY(bring_remote_file(wanted, with.job, with.log));
+  auto order = SPC_TRY_DURING("pull image " + in_quotes(shown),
                               order_for_path(with.request, with.policy, with.site, image, with.earlier, with.log));
   if (order.from != ContainerSpec::From::file) {
-    return Error(ErrorKind::invalid, formatted("pull image {}: it is neither a SIF file nor a file system", in_quotes(typed)))
+    return Error(ErrorKind::invalid, formatted("pull image {}: it is neither a SIF file nor a file system", in_quotes(shown)))
         .hint("download it, and use oci-archive:FILE, docker-archive:FILE or ./FILE");
   }
   order.file_digest = image.path.substr(image.path.rfind('/') + 1);
@@ -172,7 +181,7 @@ Result<ImageOrder> order_image(const ImageOrderRequest& with, ImageLocation imag
   if (named.plan() == NamePlan::join) return ImageOrder{.flags = TaskMessage::start_join};
   if (named.plan() == NamePlan::reuse && !named.needs_file()) return order_for_stored(request, policy, site, named.notes(), earlier);
   const bool reuses = named.plan() == NamePlan::reuse;
-  if (reuses) image = SPC_TRY(ImageLocation::parse(named.notes().image, policy.default_registry));
+  if (reuses) image = SPC_TRY(ImageLocation::parse(without_secrets(named.notes().image), policy.default_registry));
   const std::string known = known_as(image, home_for(image));
   const bool brought = importer.brings(image);
   if (brought) {
@@ -188,7 +197,7 @@ Result<ImageOrder> order_image(const ImageOrderRequest& with, ImageLocation imag
   if (!request.name) return order;
   const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
   std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
-  if (!order.file_digest.empty()) file = "fetched:" + order.file_digest;
+  if (!order.file_digest.empty()) file = std::string(kFetched) + order.file_digest;
   if (reuses) {
     SPC_TRY(named.must_be_the_same(file));
   } else {

@@ -11,6 +11,7 @@
 #include "base/format.hpp"
 #include "base/records.hpp"
 #include "base/socket.hpp"
+#include "image/reference/file_url.hpp"
 
 namespace spc {
 namespace {
@@ -68,6 +69,7 @@ std::string file_identity(int file, FileKind kind) {
 }
 
 std::string known_as(const ImageLocation& location, const std::string& home) {
+  if (location.kind == ImageLocation::Kind::remote_file) return name_without_secrets(location.reference);
   if (location.kind != ImageLocation::Kind::path) return location.canonical();
   const std::string path = location.path.starts_with("~/") ? home + location.path.substr(1) : location.path;
   char absolute[PATH_MAX];

@@ -6,6 +6,8 @@
 #include "base/format.hpp"
 #include "base/process/own_program.hpp"
 #include "base/process/supervised.hpp"
+#include "base/records.hpp"
+#include "image/reference/file_url.hpp"
 #include "protocol/user_source.hpp"
 #include "task/enter.hpp"
 #include "task/user_identity.hpp"
@@ -35,12 +37,16 @@ Result<std::string> path_in(const RunEnd& end) {
 
 }  // namespace
 
-Result<std::string> bring_remote_file(const std::string& image, PullPolicy pull, const LaunchRequest& request,
-                                      const std::map<std::string, std::string>& environment, Log& log) {
+Result<std::string> bring_remote_file(const RemoteFileRequest& wanted, const std::map<std::string, std::string>& environment, Log& log) {
   const std::string program_path = own_program("user-source");
+  std::string request;
+  add_record(request, "image", wanted.image);
+  add_record(request, "pull", name_of(wanted.pull));
+  add_record(request, "since", wanted.since ? std::to_string(*wanted.since) : "");
+  add_record(request, "cache", cache_of(environment));
+  add_record(request, "stored", wanted.stored);
   Program program{.path = program_path,
-                  .arguments = {program_path, kFetch, image, name_of(pull), request.since ? std::to_string(*request.since) : "",
-                                cache_of(environment)},
+                  .arguments = {program_path, kFetch},
                   .environment = std::vector<std::string>(),
                   .descriptors = {}};
   for (const auto& [name, value] : environment) program.environment->push_back(name + "=" + value);
@@ -50,9 +56,9 @@ Result<std::string> bring_remote_file(const std::string& image, PullPolicy pull,
     if (warns) line.remove_prefix(std::string_view(kFetchWarning).size());
     log.write(warns ? LogLevel::warning : LogLevel::info, printable(line));
   };
-  const std::string step = "pull image " + in_quotes(image);
+  const std::string step = "pull image " + in_quotes(without_secrets(wanted.image));
   const auto end =
-      SPC_TRY_DURING(step, run_supervised(std::move(program), "", {.time = kWithinStep, .output = sizeof(FetchAnswer)}, tell));
+      SPC_TRY_DURING(step, run_supervised(std::move(program), request, {.time = kWithinStep, .output = sizeof(FetchAnswer)}, tell));
   return SPC_TRY_DURING(step, path_in(end));
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/process/supervised.hpp"
 #include "base/text.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "launch/policy/submit_rules.hpp"
 #include "protocol/submit.hpp"
@@ -18,7 +19,7 @@ constexpr std::chrono::seconds kPatience{12};  // the program itself asks regist
 constexpr std::size_t kMostAnswer = 6000;
 
 std::vector<std::string> words_for(const LaunchRequest& request, const Destination& destination) {
-  std::vector<std::string> words{SPC_TOOL, kSubmitCheck, request.image};
+  std::vector<std::string> words{SPC_TOOL, kSubmitCheck, without_secrets(request.image)};
   words.emplace_back(request.pull ? name_of(*request.pull) : "");
   words.emplace_back(request.platform ? request.platform->str() : "");
   words.push_back(destination.partitions);

@@ -3,6 +3,7 @@
 #include <cctype>
 
 #include "base/format.hpp"
+#include "image/reference/file_url.hpp"
 #include "launch/spec/container_spec.hpp"
 #include "protocol/task.hpp"
 
@@ -125,7 +126,9 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
                                  in_quotes(mount.target), flags_in_words(mount), mount.asked_by));
   }
   for (const auto& [name, variable] : spec.environment) {
-    const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(variable.value);
+    const bool is_url = variable.value.starts_with("https://") || variable.value.starts_with("http://");
+    const std::string shown = is_url ? without_secrets(variable.value) : variable.value;
+    const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(shown);
     page.line("variable",
               formatted("{}={} ({})", printable(name), value, name_of(variable.origin)));
   }

@@ -8,6 +8,7 @@
 #include "image/export/new_file.hpp"
 #include "image/export/sif_file.hpp"
 #include "image/export/write_image.hpp"
+#include "image/reference/file_url.hpp"
 #include "tool/command.hpp"
 #include "tool/images/image_archive.hpp"
 
@@ -32,7 +33,7 @@ Result<int> run_export(const Arguments& arguments) {
   const ImageTarget target = parse_image_target(arguments.words[1]);
   if (target.form == ImageForm::oci_layer)
     return Error(ErrorKind::invalid,
-                 "export " + in_quotes(name) + ": one layer is what --container-save writes, of a job's container")
+                 "export " + in_quotes(without_secrets(name)) + ": one layer is what --container-save writes, of a job's container")
         .hint("name a FILE.tar, FILE.sif or FILE.sqsh");
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
@@ -47,7 +48,7 @@ Result<int> run_export(const Arguments& arguments) {
   SPC_TRY_DURING("mount the image", enter_user_namespace(RootMap::self));
   const auto mounted = SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
   const int root = mounted.root.get();
-  const std::string step = "export " + in_quotes(name);
+  const std::string step = "export " + in_quotes(without_secrets(name));
   const auto write = [&]() -> Result<void> {
     if (target.form == ImageForm::oci_archive) {
       const std::string settings = SPC_TRY(settings_of(opened, root));

@@ -10,6 +10,7 @@
 #include "image/config/config.hpp"
 #include "image/export/image_tree.hpp"
 #include "image/facts/facts.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
@@ -199,7 +200,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   if (!store) return store.error();
   const ListedImage image = SPC_TRY(std::move(found));
   if (!image.record)
-    return Error(ErrorKind::refused, formatted("inspect {}: permission denied for its record", in_quotes(arguments.words[0])));
+    return Error(ErrorKind::refused, formatted("inspect {}: permission denied for its record", in_quotes(without_secrets(arguments.words[0]))));
   const auto keys = signed_by(store->get(), image.digest);  // first: what follows can enter a user namespace
   return print_image(arguments, image, found_in_store(places, store->get(), image), keys);
 }

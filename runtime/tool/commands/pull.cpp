@@ -5,6 +5,7 @@
 #include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "base/process/pipe.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/node_step.hpp"
@@ -46,7 +47,7 @@ Result<int> pull_into_shared_store(const Arguments& arguments) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, image));
     const auto location = SPC_TRY(ImageLocation::parse(image, config.default_registry));
     if (location.kind == ImageLocation::Kind::remote_file)
-      return Error(ErrorKind::invalid, formatted("pull --shared: {}: is a file, not an image of layers", in_quotes(image)));
+      return Error(ErrorKind::invalid, formatted("pull --shared: {}: is a file, not an image of layers", in_quotes(without_secrets(image))));
     ImportRequest request;
     request.image = location.canonical();
     request.only_shared = true;

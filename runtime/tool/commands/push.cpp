@@ -6,6 +6,7 @@
 #include "base/sha256.hpp"
 #include "image/credentials/credentials.hpp"
 #include "image/push/push_image.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "image/registry/fetch.hpp"
 #include "image/user_source/temporary_file.hpp"
@@ -32,7 +33,7 @@ class Push {
     http_ =
         SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config_.stall_timeout), .proxies = proxies_of_user(config_)}));
     auto source = open_source(target);
-    if (!source) return std::move(source).error().during("push " + in_quotes(image_));
+    if (!source) return std::move(source).error().during("push " + in_quotes(without_secrets(image_)));
 
     RegistrySession session = SPC_TRY(session_for(target));
     session.endpoints = {session.endpoints.back()};
@@ -44,7 +45,7 @@ class Push {
     session.asked = true;
     auto pushed =
         push_image(**source, session, target.tag, [&](std::uint64_t done, std::uint64_t total) { display.meter(done, total); });
-    if (!pushed) return std::move(pushed).error().during("push " + in_quotes(image_));
+    if (!pushed) return std::move(pushed).error().during("push " + in_quotes(without_secrets(image_)));
     display.write(LogLevel::info, formatted("pushed {}: {} of {} sent, {} blobs; {} were there, {} came from another repository",
                                             target.canonical(), human_bytes(pushed->sent_bytes), human_bytes(pushed->total_bytes),
                                             pushed->sent, pushed->there, pushed->mounted));
@@ -102,7 +103,7 @@ class Push {
     }
     if (!found->record && !found->names.empty()) from = reference_to(found->names.front().name);
     if (!from) {
-      log_->write(LogLevel::warning, formatted("{} is from no registry: its files are pushed as one layer", in_quotes(image_)));
+      log_->write(LogLevel::warning, formatted("{} is from no registry: its files are pushed as one layer", in_quotes(without_secrets(image_))));
       return flattened();
     }
     origin_ = std::make_unique<RegistrySession>(SPC_TRY(session_for(*from)));
@@ -122,7 +123,7 @@ class Push {
       if (!here && !found && found.error().what().empty()) found = std::move(here);
     }
     if (!found && found.error().what().empty()) {
-      return Error(ErrorKind::not_found, formatted("no image {} in the store", in_quotes(image_)))
+      return Error(ErrorKind::not_found, formatted("no image {} in the store", in_quotes(without_secrets(image_))))
           .hint("scontainer pull brings it there");
     }
     return found;

@@ -6,6 +6,7 @@
 #include "base/format.hpp"
 #include "base/json/json.hpp"
 #include "image/config/config.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/reference.hpp"
 #include "image/store/eviction.hpp"
 #include "image/store/inventory.hpp"
@@ -40,7 +41,7 @@ Result<Evicted> carry_out(const ImageStore& store, const EvictionPlan& plan) {
 std::vector<StoredName> names_meant(const ListedImage& image, const std::string& text, const std::string& default_registry) {
   const auto reference = ImageReference::parse(text, default_registry);
   for (const StoredName& name : image.names) {
-    if (name.name == text || (reference && name.name == reference->canonical())) return {name};
+    if (name.name == text || name.name == name_without_secrets(text) || (reference && name.name == reference->canonical())) return {name};
   }
   return image.names;
 }
@@ -105,12 +106,12 @@ Result<int> run_rm(const Arguments& arguments) {
     const auto names = names_meant(*image, text, config.default_registry);
     if (names.size() < image->names.size()) {  // it keeps others
       for (const StoredName& name : names) SPC_TRY(store.remove_name(ref_file(name.name)));
-      std::puts(formatted("{}: {}", printable(text), said({}, 0, "removed")).c_str());
+      std::puts(formatted("{}: {}", printable(without_secrets(text)), said({}, 0, "removed")).c_str());
       continue;
     }
     const auto plan = plan_removal(SPC_TRY(take_inventory(store)), {image->digest}, kept_in(store));
     const auto removed = SPC_TRY(carry_out(store, plan));
-    std::puts(formatted("{}: {}", printable(text), said(removed, plan.staying, "removed")).c_str());
+    std::puts(formatted("{}: {}", printable(without_secrets(text)), said(removed, plan.staying, "removed")).c_str());
   }
   return 0;
 }

@@ -12,6 +12,7 @@
 #include "base/process/child.hpp"
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
+#include "image/reference/file_url.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/host/security_profiles.hpp"
 #include "launch/inside/image_files.hpp"
@@ -84,7 +85,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   SPC_TRY(texts.apply_to(options.request, ReadAt::node, run_name));
   for (auto& [name, value] : variables) options.request.environment.values[name] = value;
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
-  options.image = arguments.words[0];
+  options.image = without_secrets(arguments.words[0]);
   options.request.image = options.image;
   options.name = arguments.value("name");
   options.request.command = arguments.rest;  // hooks may ask for it
@@ -387,8 +388,8 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
   }
   auto step_options = options_of_step(arguments, options.request);
   if (wanted.pull) step_options.push_back(std::string("container-pull=") + name_of(*wanted.pull));
-  auto step = SPC_TRY(NodeStep::open(name, wanted.quiet));
-  return supervise_noted(places, options, name, [&] {
+  auto step = SPC_TRY(NodeStep::open(options.image, wanted.quiet));
+  return supervise_noted(places, options, options.image, [&] {
     auto environment = own_environment();
     auto entered = step.enter(step_options, environment);
     return become(std::move(entered), options, commands, environment);

@@ -9,6 +9,7 @@
 #include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "base/socket.hpp"
+#include "image/reference/file_url.hpp"
 #include "protocol/wire_error.hpp"
 #include "spank_container/runtime.h"
 #include "tool/images/stored_images.hpp"
@@ -105,19 +106,19 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
   if (wanted.pull) options.push_back(std::string("container-pull=") + name_of(*wanted.pull));
   {
     // Under the same rules as for a job.
-    auto step = SPC_TRY(NodeStep::open(wanted.image, wanted.quiet));
+    auto step = SPC_TRY(NodeStep::open(without_secrets(wanted.image), wanted.quiet));
     auto line = SPC_TRY(socket_pair());
     const auto enter = [&] {
       static_cast<void>(send_struct(line.second.get(), WireError(step.pull(options))));
       return 1;
     };
-    auto child = SPC_TRY(Child::run(enter, "pull " + in_quotes(wanted.image), 0));
+    auto child = SPC_TRY(Child::run(enter, "pull " + in_quotes(without_secrets(wanted.image)), 0));
     line.second.reset();
     WireError why;
     const auto told = receive_struct(line.first.get(), why);
     const bool pulled = child.wait().success();
     if (told) return why.error();
-    if (!pulled) return Error(ErrorKind::internal, formatted("pull {}: its process exited", in_quotes(wanted.image)));
+    if (!pulled) return Error(ErrorKind::internal, formatted("pull {}: its process exited", in_quotes(without_secrets(wanted.image))));
   }
   const auto store = SPC_TRY(open_store(places.store));
   return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;

@@ -6,6 +6,7 @@
 
 #include "base/format.hpp"
 #include "image/reference/advice.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/location.hpp"
 #include "image/reference/reference.hpp"
 #include "image/store/store.hpp"
@@ -46,7 +47,7 @@ Result<SourceImage> image_at_source(const Places& places, const Config& config, 
   const auto store = SPC_TRY(make_own_store(places));
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
   if (image.kind == ImageLocation::Kind::remote_file) {
-    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(wanted.image))).hint("scontainer pull");
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(without_secrets(wanted.image)))).hint("scontainer pull");
   }
   ImportRequest request = request_for(places, wanted, image);
   request.only_digest = true;
@@ -71,7 +72,7 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
     return ObtainedImage{std::move(store), *std::move(there)};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(wanted.image)))
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(without_secrets(wanted.image))))
         .hint("drop --pull=never");
   }
   if (RemoteFile::is_meant(wanted.image)) {

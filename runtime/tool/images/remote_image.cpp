@@ -9,6 +9,7 @@
 #include "base/format.hpp"
 #include "image/credentials/credentials.hpp"
 #include "image/export/new_file.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/registry/registry_session.hpp"
 #include "image/store/store.hpp"
 #include "tool/images/file_import.hpp"
@@ -19,7 +20,8 @@ namespace {
 
 Result<FetchedFile> fetch_into(const Config& config, const Wanted& wanted, int file) {
   const auto remote = SPC_TRY(RemoteFile::parse(wanted.image, config.default_registry));
-  PullDisplay display(wanted.image, wanted.quiet);
+  const std::string shown = without_secrets(wanted.image);
+  PullDisplay display(shown, wanted.quiet);
   const auto http =
       SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
   RemoteAccess access{.http = *http, .log = display, .config = config, .ask_user = {}, .meter = {}};
@@ -27,7 +29,7 @@ Result<FetchedFile> fetch_into(const Config& config, const Wanted& wanted, int f
   if (remote.image) {
     access.ask_user = [&] { return find_credentials(CredentialPlaces::of_user(), *remote.image, remote.image->user, display); };
   }
-  const std::string step = "pull " + in_quotes(wanted.image);
+  const std::string step = "pull " + in_quotes(shown);
   const auto fetched = SPC_TRY_DURING(step, fetch_remote_file(access, remote, file));
   SPC_TRY_DURING(step, check_image_file(file));
   return fetched;
@@ -39,10 +41,11 @@ Result<Digest> obtain_remote_image(int directory, const Config& config, const Wa
   const UniqueFd file(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file) return Error::from_errno(errno, "create a file in the user's image store");
   SPC_TRY(fetch_into(config, wanted, file.get()));
-  const Digest digest = SPC_TRY_DURING("pull " + in_quotes(wanted.image), import_file(directory, file.get(), wanted.image));
+  const std::string name = name_without_secrets(wanted.image);
+  const Digest digest = SPC_TRY_DURING("pull " + in_quotes(without_secrets(name)), import_file(directory, file.get(), name));
   const auto store = SPC_TRY(ImageStore::open(directory));
   SPC_TRY(store.write_name(
-      {.name = ref_file(wanted.image), .manifest = digest, .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
+      {.name = ref_file(name), .manifest = digest, .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
   return digest;
 }
 

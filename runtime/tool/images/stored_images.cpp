@@ -14,6 +14,7 @@
 #include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "image/reference/file_url.hpp"
 #include "image/reference/named_image.hpp"
 #include "image/reference/reference.hpp"
 #include "protocol/store_layout.hpp"
@@ -154,11 +155,12 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
   auto images = SPC_TRY(list_images(store));
   const auto reference = ImageReference::parse(text, default_registry);
   const std::string canonical = reference ? reference->canonical() : std::string();
+  const std::string of_url = name_without_secrets(text);
   std::string_view prefix = text;
   if (prefix.starts_with("sha256:")) prefix.remove_prefix(7);
   ListedImage* found = nullptr;
   for (auto& image : images) {
-    if (is_called(image, text) || is_called(image, canonical)) return std::move(image);
+    if (is_called(image, text) || is_called(image, canonical) || is_called(image, of_url)) return std::move(image);
     if (!is_digest_prefix(prefix) || !image.digest.hex().starts_with(prefix)) continue;
     if (found != nullptr)
       return Error(ErrorKind::invalid, in_quotes(text) + ": ambiguous digest").hint("use more digits");
@@ -171,7 +173,7 @@ Result<ListedImage> find_image(int store, const std::string& text, const std::st
   }
   if (found != nullptr) return std::move(*found);
   return Error(ErrorKind::not_found, formatted("no image {} in the store",
-                                               in_quotes(canonical.empty() ? text : canonical)))
+                                               in_quotes(canonical.empty() ? without_secrets(text) : canonical)))
       .hint("list images with scontainer images, pull them with scontainer pull");
 }
 

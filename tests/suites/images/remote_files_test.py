@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 
 import local_files
 from command import await_true
@@ -176,6 +177,61 @@ def the_sites_rules_hold_for_files_of_servers(cluster):
         refused(cluster, name, f"this site allows {len(data) - 1}")
     with rules(cluster, 'allowed_images = ["registry:5050/files/*"]\nallowed_registries = ["registry:5050"]\n'):
         cluster.srun("-w", "node01", "/probe", image=name).good()
+    cluster.must_be_quiet()
+
+
+SECRET = "wqz7secret"
+
+
+def readable_by_others(cluster):
+    """The command lines of all processes of the cluster, which everybody may read."""
+    for pid in cluster.everybody():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            yield pid, file.read().decode(errors="replace")
+
+
+def kept_with(cluster, text):
+    """Files of the nodes' stores, of users' homes and of logs in which it is."""
+    places = [cluster.inside(node, place) for node in cluster.nodes for place in ("/var/lib/spank-container", "/run/spank-container", "/var/log")]
+    found = subprocess.run(["grep", "-rlF", "-e", text, "--", cluster.home, cluster.state, *places], capture_output=True, text=True, check=False)
+    return [path for path in found.stdout.splitlines() if "/spool/" not in path and not path.endswith(("slurm.conf", ".out"))]
+
+
+@test
+def url_query_is_in_no_command_line_note_or_log(cluster):
+    with web(cluster) as server:
+        server.files["/x.sqsh"] = squashfs_with(cluster, "signed")
+        server.key = f"sig={SECRET}"
+        url = f"https://{server.host}/x.sqsh?sig={SECRET}"
+        server.gate.clear()
+        # By the variable: an option of srun's is on srun's own command line.
+        step = cluster.start("srun", "-w", "node01", "--container-name=signed", "-v", "/probe", "/content", env=[f"SCONTAINER_IMAGE={url}"])
+        await_true(lambda: cluster.processes("node01", "user-source"), 20, "nothing is fetched")
+        await_true(lambda: server.requests["GET /x.sqsh"] == 1, 20, "nothing is fetched")
+        shown = [line for _, line in readable_by_others(cluster) if SECRET in line and not line.startswith(cluster.state)]  # but our own
+        expect(any("user-source" in line for _, line in readable_by_others(cluster)), "the fetching process is not seen")
+        server.gate.set()
+        done = step.end(30)
+        equal(shown, [], "command lines with the secret")
+        expect("signed" in done.good() and SECRET not in done.out + done.err, "the step repeats the secret", done)
+        # The stored container needs no query while the file is among the fetched ones.
+        done = cluster.run("srun", "-w", "node01", "--container-name=signed", "/probe", "/content")
+        equal(seen(done), ["signed"], "content", done)
+        explained = cluster.run("srun", "-w", "node01", "--container-explain", "true", env=[f"SCONTAINER_IMAGE={url}"])
+        listed = cluster.run("scontainer", "containers").good()
+        other = cluster.run("srun", "-w", "node01", "--container-name=signed", f"--container-image={url}9", "/probe")
+        expect(other.rc != 0 and "was made from" in other.err, "another query is the same image", other)
+        server.key = "sig=expired"
+        refusal = cluster.run("srun", "-w", "node01", "--container-pull=always", f"--container-image={url}", "/probe")
+        expect(refusal.rc != 0 and "access is forbidden" in refusal.err, "the server's refusal is not told", refusal)
+        shown = [line.split() for line in (explained.out + explained.err).splitlines() if f"https://{server.host}/x.sqsh" in line]
+        equal([line[1] for line in shown], ["image:", "variable:", "variable:"], "where explain has the image", explained)
+        expect("x.sqsh" in listed, "the container is not listed")
+        for what, text in (("explain", explained.out + explained.err), ("containers", listed), ("an error", other.err + refusal.err)):
+            lines = [line for line in text.splitlines() if SECRET in line]
+            equal(lines, [], f"what {what} repeats")
+        equal(kept_with(cluster, SECRET), [], "files that keep the secret")
+        cluster.run("srun", "-w", "node01", "--container-name=signed:remove", "true").good()
     cluster.must_be_quiet()
 
 

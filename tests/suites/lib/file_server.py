@@ -12,11 +12,14 @@ CLONE_NEWNET = 0x40000000
 
 
 class FileServer:
-    """`files`: path -> bytes; `requests` counts "GET PATH" and "HEAD PATH". It knows no HEAD where `heads` is false."""
+    """`files`: path -> bytes; `requests` counts "GET PATH" and "HEAD PATH". It knows no HEAD where `heads` is false. `key`: what the
+    query has to be, if anything. While `gate` is not set only half of a file comes."""
     host = "registry:5051"
 
     def __init__(self, cluster):
-        self.files, self.requests, self.heads, self.down = {}, Counter(), True, False
+        self.files, self.requests, self.heads, self.down, self.key = {}, Counter(), True, False, None
+        self.gate = threading.Event()
+        self.gate.set()
         directory = cluster.inside("head", "/etc/spank-container-cluster")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(f"{directory}/server.crt", f"{directory}/server.key")
@@ -55,17 +58,22 @@ def handler_for(server):
             pass
 
         def do_GET(self):
-            path = self.path.partition("?")[0]
+            path, _, query = self.path.partition("?")
             server.requests[f"{self.command} {path}"] += 1
             if server.down or path not in server.files or (self.command == "HEAD" and not server.heads):
                 return self.send_error(503 if server.down else 405 if path in server.files else 404)
+            if server.key not in (None, query):
+                return self.send_error(403)
             data = server.files[path]
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.send_header("ETag", f'"{digest_of(data)}"')
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(data)
+                self.wfile.write(data[:len(data) // 2])
+                self.wfile.flush()
+                server.gate.wait(30)
+                self.wfile.write(data[len(data) // 2:])
 
         do_HEAD = do_GET
 

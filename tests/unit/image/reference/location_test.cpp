@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "image/reference/file_url.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;
@@ -175,4 +176,39 @@ TEST_CASE("row 11: Docker Hub has one name in the store") {
                            "registry-1.docker.io/library/ubuntu", "docker://library/ubuntu:latest"}) {
     CHECK(parts(text) == "registry|docker.io/library/ubuntu:latest|");
   }
+}
+
+TEST_CASE("image names are shown without secrets of URLs") {
+  const std::string digest = "#sha256=" + kHex;
+  CHECK(without_secrets("https://r/a/x.sqsh?sig=secret&b=1") == "https://r/a/x.sqsh");
+  CHECK(without_secrets("https://r/x?sig=a#secret") == "https://r/x");
+  CHECK(without_secrets("https://r/x#secret?y") == "https://r/x");
+  CHECK(without_secrets("https://r/x?sig=secret" + digest) == "https://r/x" + digest);
+  CHECK(without_secrets("https://alice:secret@r/x") == "https://r/x");
+  CHECK(without_secrets("https://secret@r:5000/x@y") == "https://r:5000/x@y");
+  CHECK(without_secrets("https://a@b@r/x") == "https://r/x");
+  CHECK(without_secrets("https://r?sig=secret") == "https://r");
+  CHECK(without_secrets("http://alice:secret@r/x?y") == "http://r/x");
+  CHECK(without_secrets("oras://alice:secret@r/x:1?y=secret") == "oras://r/x:1");
+  CHECK(without_secrets("docker://alice:secret@r/x") == "docker://r/x");
+  CHECK(without_secrets("r.example/x?sig=secret") == "r.example/x");
+  CHECK(without_secrets("alice:secret@r.example/x") == "r.example/x");
+  // Names without one stay.
+  for (const char* text : {"debian:12", "alice@nvcr.io/a/b:1", "nvcr.io#a/b:1", "docker://alice@r/x", "r:5000#a/b@sha256:00", "debian:12@sha256:00",
+                           "./what?.sqsh", "/a?b/c#d", "~/x?y", "oci:/a?b:c", "oci-archive:x?y", "docker-archive:a@b?c", "podman://a/b:1", ""}) {
+    INFO(text);
+    CHECK(without_secrets(text) == text);
+    CHECK(name_without_secrets(text) == text);
+  }
+  CHECK(ImageLocation::parse("https://r/x.sqsh?sig=secret")->canonical() == "https://r/x.sqsh");
+}
+
+TEST_CASE("names of URLs differ by query and are safe to keep") {
+  const auto one = name_without_secrets("https://r/x?file=a"), other = name_without_secrets("https://r/x?file=b");
+  CHECK(one.starts_with("https://r/x?~"));
+  CHECK(one.size() == other.size());
+  CHECK(one != other);
+  CHECK(without_secrets(one) == "https://r/x");
+  CHECK(ImageLocation::parse(one).has_value());
+  CHECK(name_without_secrets("https://r/x?sig=secret#sha256=" + kHex) == "https://r/x#sha256=" + kHex);
 }
