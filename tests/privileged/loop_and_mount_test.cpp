@@ -111,6 +111,41 @@ TEST_CASE("a hint of rubbish costs the sharing and nothing else") {
   }
 }
 
+TEST_CASE("layer keeps few hints however many owners have copies") {
+  fresh_work();
+  const std::string disk = (kWork / "disk").string(), store = (kWork / "mnt").string();
+  fs::create_directories(store);
+  // The smallest that mkfs.xfs makes, with holes.
+  REQUIRE(std::system(("truncate -s 300M " + disk + " && mkfs.xfs -q " + disk + " && mount -o loop " + disk + " " + store).c_str()) == 0);
+  for (const char* part : {"images", "layers/sha256", "records"}) fs::create_directories(fs::path(store) / part);
+  {
+    const auto opened = std::move(ImageStore::open(store.c_str())).value();
+    test::Tar tar;
+    tar.file("small", "small");
+    const auto layer =
+        test::convert(test::gzip(tar.end()), 0, {.compression = LayerCompression::lz4, .format = LayerFormat::owned_squashfs});
+    REQUIRE(layer.layer);
+    const UniqueFd file(::open((store + "/layer").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    std::string bytes(1 << 16, '\0');
+    const ssize_t size = ::pread(layer.file.get(), bytes.data(), bytes.size(), 0);
+    REQUIRE(size > 0);
+    REQUIRE(::pwrite(file.get(), bytes.data(), static_cast<std::size_t>(size), 0) == size);
+    for (uid_t uid = 5000; uid < 5100; ++uid) {
+      const auto loop = agent::loop_device_of({UniqueFd(::dup(file.get())), {}}, {.store = &opened, .uid = uid, .gid = uid});
+      REQUIRE(loop);
+      CHECK_FALSE(loop->shared);
+      const auto again = agent::loop_device_of({UniqueFd(::dup(file.get())), {}}, {.store = &opened, .uid = uid, .gid = uid});
+      REQUIRE(again);
+      CHECK(again->shared);
+    }
+    std::string names(1 << 16, '\0');
+    const ssize_t listed = ::flistxattr(file.get(), names.data(), names.size());
+    REQUIRE(listed > 0);
+    CHECK(std::count(names.begin(), names.begin() + listed, '\0') <= 32);
+  }
+  CHECK(std::system(("umount " + store).c_str()) == 0);
+}
+
 TEST_CASE("steps that start together share one loop device") {
   fresh_work();
   const auto file = squashfs_file("a");

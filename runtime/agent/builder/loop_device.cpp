@@ -20,7 +20,8 @@
 namespace spc::agent {
 namespace {
 
-/// Attribute of a layer's file: the number of the device that served it last; for copies, one for each owner.
+/// Attribute of a layer's file: the number of the device that served it last. For copies there are 31, as a file must not collect one
+/// for each user of the node. Owners that share one may lose the other's device, which only costs sharing.
 constexpr char kHint[] = "trusted.spank-container.loop";
 
 Result<UniqueFd> open_loop(int number) {
@@ -71,7 +72,7 @@ Result<LoopDevice> configure_new(int control, int file, const std::string& name)
 
 Result<LoopDevice> loop_device_of(const LayerFile& layer, const LayerOwner& owner) {
   const std::string name = owner.store == nullptr ? "" : std::to_string(owner.uid) + "." + std::to_string(owner.gid) + "." + layer.digest.hex().substr(0, 40);
-  const std::string hint = kHint + name.substr(0, name.rfind('.'));
+  const std::string hint = kHint + (name.empty() ? "" : std::to_string((owner.uid + std::uint64_t{2} * owner.gid) % 31));
   const auto control = SPC_TRY(own(::open("/dev/loop-control", O_RDWR | O_CLOEXEC), "open \"/dev/loop-control\""));
   // The steps of a node one after the other, else two would not share; not for long, all layers together, as a user may have
   // stopped his.

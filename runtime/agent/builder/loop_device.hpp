@@ -22,7 +22,7 @@ struct LayerOwner {
 };
 
 /// The loop device of this layer, or of the owner's copy of it: the one that a running step uses, or a new one. Steps that use the same
-/// device share the layer's super block and page cache. The layer's file has the number of its last device (of each owner of a copy) as an
+/// device share the layer's super block and page cache. The layer's file has the number of its last device (of owners of copies in 31 of them) as an
 /// attribute, which is only a hint, checked against the kernel's state of the device.
 Result<LoopDevice> loop_device_of(const LayerFile& layer, const LayerOwner& owner);
 
