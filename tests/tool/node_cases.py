@@ -72,6 +72,18 @@ def test_a_node_without_its_plugin_line_is_a_warning():
         wrong(1, "Slurm plugin: /nowhere/spank_container.so")
 
 
+def test_doctor_suid_dumpable_1_is_a_warning():
+    setting = os.path.join(machine.work, "suid_dumpable")
+    with node():
+        for value, found in (("0", ()), ("2", ()), ("1", ("warning: core dumps: fs.suid_dumpable is 1",))):
+            machine.write(setting, value + "\n")
+            machine.mount("--bind", setting, "/proc/sys/fs/suid_dumpable")
+            try:
+                wrong(3 if found else 0, *found)
+            finally:
+                machine.run(["umount", "/proc/sys/fs/suid_dumpable"], "", machine.environment(), "/").succeeds()
+
+
 def test_a_node_that_can_start_no_container_is_told():
     with node():
         machine.write(CONFIG, machine.settings + "nonsense = 1\n")

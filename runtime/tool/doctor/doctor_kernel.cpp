@@ -12,6 +12,7 @@
 #include "base/process/child.hpp"
 #include "base/process/kernel.hpp"
 #include "base/process/user_namespace.hpp"
+#include "base/unique_fd.hpp"
 #include "image/layer/worker/mountable.hpp"
 #include "tool/doctor/doctor.hpp"
 
@@ -71,6 +72,15 @@ Finding kernel_is_new() {
   return {"kernel", Finding::Verdict::failed, release(), "use Linux 5.12 or newer; 6.2 is fastest"};
 }
 
+/// With 1 a user can trace our helpers, which others than root can execute and not read.
+std::vector<Finding> suid_dumpable() {
+  const UniqueFd file(::open("/proc/sys/fs/suid_dumpable", O_RDONLY | O_CLOEXEC));
+  char value = 0;
+  if (!file || ::read(file.get(), &value, 1) != 1 || value != '1') return {};
+  return {{"core dumps", Finding::Verdict::warning, "fs.suid_dumpable is 1: users can trace programs of the node's service user",
+           "sysctl fs.suid_dumpable=0, or 2 for core dumps that only root can read"}};
+}
+
 }  // namespace
 
 std::vector<Finding> examine_kernel() {
@@ -93,9 +103,12 @@ std::vector<Finding> examine_kernel_of_node() {
   // Where the kernel maps the layers' owners, only users' image files need it.
   const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs() || (check_kernel() && files_share_blocks(SPC_STORE_DIR));
   const auto without_fuse = maps ? Finding::Verdict::warning : kBad;
-  return {maps ? Finding{"kernel", Finding::Verdict::ok, release(), ""} : kernel_is_new(),
-          finding("user namespaces", tried(own_namespaces), kBad, "sysctl user.max_user_namespaces must be above 0"),
-          finding("FUSE", tried(fuse_mount), without_fuse, "modprobe fuse; /dev/fuse must have mode 0666")};
+  auto findings = suid_dumpable();
+  findings.insert(findings.begin(),
+                  {maps ? Finding{"kernel", Finding::Verdict::ok, release(), ""} : kernel_is_new(),
+                   finding("user namespaces", tried(own_namespaces), kBad, "sysctl user.max_user_namespaces must be above 0"),
+                   finding("FUSE", tried(fuse_mount), without_fuse, "modprobe fuse; /dev/fuse must have mode 0666")});
+  return findings;
 }
 
 }  // namespace spc::tool
