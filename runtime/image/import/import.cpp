@@ -15,6 +15,7 @@
 #include "image/import/admission.hpp"
 #include "image/import/layer_form.hpp"
 #include "image/import/make_room.hpp"
+#include "image/store/eviction.hpp"
 #include "image/import/stored_image.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/layer_sharing.hpp"
@@ -181,8 +182,8 @@ void look_for_peers(StepNodes& nodes, const Import& import) {
                                    .relay = {}});
 }
 
-/// What is fetched is kept twice, for other nodes as it comes: not where there is no room for that.
-void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector<ImageLayer>& missing, const ImageStore& store,
+/// What is fetched is kept twice, for other nodes as it comes: not where there is no room for that, by max_size or on the disk.
+void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector<ImageLayer>& missing, const Import& import,
              std::uint64_t needed) {
   std::vector<std::pair<Digest, std::uint64_t>> blobs;
   std::uint64_t size = 0;
@@ -190,8 +191,14 @@ void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector
     blobs.emplace_back(layer.blob.digest, layer.blob.size);
     size += layer.blob.size;
   }
-  const auto space = store.space();
-  if (space && space->free < needed + size) peers.stop_serving();
+  StoreLimits limits{.max_bytes = import.config.store.max_size, .layer_bytes = needed};
+  const auto inventory = limits.max_bytes > 0 ? take_inventory(import.store) : Result<StoreInventory>(StoreInventory{});
+  if (inventory) {
+    for (const StoredLayer& layer : inventory->layers) limits.layer_bytes += layer.bytes;
+  }
+  auto space = import.store.space();
+  if (space) space->free -= std::min(space->free, needed);
+  if (space && !fits_beside(limits, *space, size)) peers.stop_serving();
   std::uint64_t whole = 0;
   for (const ImageLayer& layer : all) whole += layer.blob.size;
   peers.will_fetch(blobs, whole - size);
@@ -231,7 +238,7 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
     for (const ImageLayer& layer : wanted_here) import.timing.from.shared += layers.held[layer.place] ? layer.blob.size : 0;
   }
   const auto converted = layers.missing;
-  if (peers != nullptr) promise(*peers, all, layers.missing, import.store, needed);
+  if (peers != nullptr) promise(*peers, all, layers.missing, import, needed);
   ImageFacts facts;
   const PullContext context{.http = import.http,
                             .source = source,

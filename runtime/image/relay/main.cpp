@@ -19,7 +19,6 @@ using namespace spc;
 
 namespace {
 
-constexpr std::chrono::seconds kIdle{60};
 constexpr rlim_t kDescriptors = 128;
 
 bool is_over(int descriptor) {
@@ -50,7 +49,7 @@ Result<void> serve() {
   ::gmtime_r(&now, &date);  // opens the file of time zones, the first time: an answer has a date
   SPC_TRY(enter_relay_sandbox());
   bool import_runs = true;
-  while (!is_over(kRelayAgent) && (import_runs || relay->idle() < kIdle)) {
+  while (!is_over(kRelayAgent) && !relay->is_over()) {
     // Without `import` its end of the pipe is readable for ever.
     const std::array<int, 3> watched{kRelayAgent, kRelayWake, kRelayImport};
     relay->wait(std::chrono::seconds(1), std::span(watched).first(import_runs ? 3 : 2));

@@ -94,7 +94,7 @@ struct Relay::Callbacks {
 };
 
 Result<std::unique_ptr<Relay>> Relay::create(const RelayBoard& board, int listener, int spool, const RelayLimits& limits) {
-  std::unique_ptr<Relay> relay(new Relay(board, spool));
+  std::unique_ptr<Relay> relay(new Relay(board, spool, limits));
   relay->server_ =
       MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr, &Callbacks::answer, relay.get(),
                        MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, limits.connections,
@@ -129,8 +129,15 @@ void Relay::work() {
   MHD_run(server_);
 }
 
-std::chrono::steady_clock::duration Relay::idle() const {
-  return open_ > 0 ? std::chrono::steady_clock::duration::zero() : std::chrono::steady_clock::now() - last_;
+void Relay::end_of_import() {
+  import_ended_ = true;
+  ended_ = std::chrono::steady_clock::now();
+}
+
+bool Relay::is_over() const {
+  if (!import_ended_) return false;
+  const auto now = std::chrono::steady_clock::now();
+  return now - ended_ >= limits_.after_import || (open_ == 0 && now - last_ >= limits_.idle);
 }
 
 /// In a time that does not tell how much of it is right.

@@ -24,6 +24,8 @@ namespace spc {
 struct RelayLimits {
   unsigned connections = 64;
   unsigned stalled_seconds = 20;  ///< a node that takes nothing for so long is cut off
+  std::chrono::milliseconds idle{60'000};              ///< after `import`: without a request
+  std::chrono::milliseconds after_import{15 * 60'000};  ///< with requests: the spool takes disk as long
 };
 
 /// Sends what is on the board to other nodes, over HTTP as a registry would: `GET /v2/NAME/blobs/sha256:HEX` (or `manifests`), from
@@ -46,14 +48,14 @@ class Relay {
   /// Does what there is to do.
   void work();
   /// Nothing of what is not complete will come.
-  void end_of_import() { import_ended_ = true; }
-  /// For how long nobody has asked for anything.
-  [[nodiscard]] std::chrono::steady_clock::duration idle() const;
+  void end_of_import();
+  /// Whether `import` has ended and the relay has served long enough since.
+  [[nodiscard]] bool is_over() const;
 
  private:
   struct Request;
   struct Callbacks;
-  explicit Relay(const RelayBoard& board, int spool) : board_(board), spool_(spool) {}
+  explicit Relay(const RelayBoard& board, int spool, const RelayLimits& limits) : board_(board), spool_(spool), limits_(limits) {}
 
   /// Answers, or leaves the connection suspended: then it is asked again.
   int answer(MHD_Connection* connection, std::string_view url, Request& request);
@@ -70,6 +72,7 @@ class Relay {
 
   const RelayBoard& board_;
   int spool_;
+  RelayLimits limits_;
   MHD_Daemon* server_ = nullptr;
   int events_ = -1;
   bool import_ended_ = false;
@@ -77,7 +80,7 @@ class Relay {
   std::map<std::uint32_t, unsigned> served_;  // nodes, with their open requests
   BestRate they_get_;
   std::size_t open_ = 0;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now(), ended_;
 };
 
 }  // namespace spc

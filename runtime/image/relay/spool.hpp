@@ -14,7 +14,8 @@
 namespace spc {
 
 /// import's side of its relay: the bytes that come are written into a nameless file, which the process `relay` sends to other nodes
-/// while it grows. The relay outlives `import`: it ends with the agent, or when nobody has asked for anything for a minute.
+/// while it grows. The relay outlives `import`: it ends with the agent, a minute after the last request, and after 15 minutes anyway, as
+/// whoever has the step's key could keep the file on the disk.
 class Spool {
  public:
   /// What a relay is started with.

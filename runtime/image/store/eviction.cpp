@@ -84,6 +84,10 @@ std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space, 
   return bytes;
 }
 
+bool fits_beside(const StoreLimits& limits, const StoreSpace& space, std::uint64_t bytes) {
+  return bytes <= space.free && (limits.max_bytes == 0 || limits.layer_bytes + bytes <= limits.max_bytes);
+}
+
 EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept, std::int64_t now) {
   Planner planner(inventory, kept);
   planner.take_strays(now, bytes > 0);

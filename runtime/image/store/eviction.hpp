@@ -26,6 +26,10 @@ std::uint64_t margin_of(const StoreSpace& space);
 /// Bytes to free before `needed` more are added.
 std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space, std::uint64_t needed);
 
+/// Whether so many bytes more, for which nothing is evicted, stay within the limit and the file system. `limits.layer_bytes`: as they
+/// will be.
+bool fits_beside(const StoreLimits& limits, const StoreSpace& space, std::uint64_t bytes);
+
 /// What would be removed from the store.
 struct EvictionPlan {
   std::vector<StoredRecord> images;  ///< the least recently used first

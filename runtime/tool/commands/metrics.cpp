@@ -28,6 +28,7 @@ std::string store_samples() {
     if (state->layers) {
       text += sample("spank_container_layers", *state->layers) + sample("spank_container_layer_bytes", state->layer_bytes);
     }
+    text += sample("spank_container_spool_bytes", state->spool_bytes);
     if (state->containers) text += sample("spank_container_named_containers", *state->containers);
     text += sample("spank_container_store_size_bytes", state->size) + sample("spank_container_store_free_bytes", state->free);
     if (state->inodes > 0) text += sample("spank_container_store_free_inodes", state->free_inodes);

@@ -63,8 +63,9 @@ Finding examine_space() {
   const auto config = read_config(SPC_CONFIG_FILE);
   const StoreConfig limits = config ? config->store : StoreConfig();
   const std::uint64_t others = state->used - std::min(state->used, state->layer_bytes);
-  const std::string has = formatted("{} of {} free, images use {}", human_bytes(state->free), human_bytes(state->size),
-                                    human_bytes(state->layer_bytes));
+  std::string has = formatted("{} of {} free, images use {}", human_bytes(state->free), human_bytes(state->size),
+                              human_bytes(state->layer_bytes));
+  if (state->spool_bytes > 0) has += formatted(", {} are kept for other nodes of running steps", human_bytes(state->spool_bytes));
   constexpr char kRemove[] = "remove other data from the file system of " SPC_STORE_DIR ", or give the store one of its own";
   if (state->free + state->layer_bytes < std::min(kLeast, state->size / 50))
     return {kSpace, Finding::Verdict::warning, "no room: " + has, kRemove};

@@ -16,6 +16,7 @@ struct StoreState {
   std::optional<std::uint64_t> layers;
   std::optional<std::uint64_t> containers;  ///< with a name, of all users
   std::uint64_t layer_bytes = 0;            ///< of their files
+  std::uint64_t spool_bytes = 0;            ///< of blobs that relays keep for other nodes, in nameless files; root alone sees them
 };
 
 Result<StoreState> state_of_store(const std::string& path);

@@ -20,6 +20,7 @@ inline constexpr MetricRow kMetricRows[] = {
     {"spank_container_images", "gauge", "Images in the node's store."},
     {"spank_container_layers", "gauge", "Layers in the node's store."},
     {"spank_container_layer_bytes", "gauge", "Bytes of the files of all layers."},
+    {"spank_container_spool_bytes", "gauge", "Bytes of nameless files with blobs that running steps send to other nodes."},
     {"spank_container_named_containers", "gauge", "Containers with a name that are kept on the node, of all users."},
     {"spank_container_store_size_bytes", "gauge", "Size of the store's file system."},
     {"spank_container_store_free_bytes", "gauge", "Free bytes of the store's file system."},

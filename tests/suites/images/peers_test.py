@@ -208,6 +208,23 @@ def relay_listens_at_its_address_only(cluster):
             equal(shown(running.end(90)), ["same"] * len(cluster.nodes), "content")
 
 
+@test
+def relay_spool_is_counted_by_metrics_and_doctor(cluster):
+    def spooled(node):
+        text = cluster.root(node, "scontainer", "metrics").good()
+        return max(int(line.split()[1]) for line in text.splitlines() if line.startswith("spank_container_spool_bytes"))
+    equal([spooled(node) for node in cluster.nodes], [0] * len(cluster.nodes), "bytes before")
+    with half_way(cluster, "peers-counted", layers=3) as (running, node, gate):
+        found = spooled(node)
+        expect(400_000 <= found < 2_000_000, f"a layer of 400 kB and a half are spooled: {found}")
+        said = cluster.root(node, "scontainer", "doctor", "--node").out
+        expect("are kept for other nodes of running steps" in said, f"doctor says: {said}")
+        gate.set()
+        running.end(90).good()
+    cluster.must_be_quiet()
+    equal([spooled(node) for node in cluster.nodes], [0] * len(cluster.nodes), "bytes afterwards")
+
+
 # --- who dies --------------------------------------------------------------------------------------------------------
 
 @test

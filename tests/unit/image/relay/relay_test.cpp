@@ -199,3 +199,17 @@ TEST_CASE("whoever else maps a board can only read it") {
   CHECK(::mmap(nullptr, sizeof(RelayBoard), PROT_READ | PROT_WRITE, MAP_SHARED, board.file(), 0) == MAP_FAILED);
   CHECK(SharedBoard::open(board.file()));
 }
+
+TEST_CASE("relay ends some time after import whoever asks") {
+  OneRelay server({.idle = std::chrono::milliseconds(300), .after_import = std::chrono::milliseconds(1500)});
+  server.add(kSize);
+  server.run(std::chrono::milliseconds(400));
+  CHECK(!server.relay->is_over());  // import runs
+  server.relay->end_of_import();
+  CHECK(server.relay->is_over());  // nobody has asked
+  const Asking one(server, Asking::of_blob(server));  // takes nothing
+  server.run(std::chrono::milliseconds(600));
+  CHECK(!server.relay->is_over());
+  server.run(std::chrono::milliseconds(1000));
+  CHECK(server.relay->is_over());
+}

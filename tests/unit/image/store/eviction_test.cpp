@@ -51,6 +51,14 @@ TEST_CASE("room is made for what comes, down to the low watermark, and within th
   CHECK(bytes_to_free(none, space, 3'000) == 2'000);
 }
 
+TEST_CASE("bytes beside the layers are within the limit and the disk") {
+  const StoreSpace space{.total = 100'000, .used = 85'000, .free = 15'000, .free_inodes = 9};
+  CHECK(fits_beside({.layer_bytes = 90'000}, space, 15'000));
+  CHECK(!fits_beside({.layer_bytes = 0}, space, 15'001));
+  CHECK(fits_beside({.max_bytes = 60'000, .layer_bytes = 50'000}, space, 10'000));
+  CHECK(!fits_beside({.max_bytes = 60'000, .layer_bytes = 50'000}, space, 10'001));
+}
+
 TEST_CASE("the least recently used images go, with the layers that nobody else has") {
   const StoreInventory inventory{
       .images = {image('a', 300, {'1', '2'}), image('b', 100, {'1', '3'}), image('c', 200, {'4', '4'})},
