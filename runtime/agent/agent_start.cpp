@@ -67,8 +67,8 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   order_.image = std::move(image);
   if ((flags_ & TaskMessage::start_pull) != 0) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
-  const auto how = tools_->policy.squashfs;
-  if (how == PolicyRecord::by_fuse || (how == PolicyRecord::by_fuse_for_users && order_.uid != 0)) {
+  const bool by_fuse = tools_->policy.squashfs == PolicyRecord::by_fuse_for_users && order_.uid != 0;
+  if (by_fuse || order_.image.layers.size() > tools_->policy.most_layers) {
     for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));
     order_.image.layers.clear();
   }
@@ -132,9 +132,8 @@ Result<void> Agent::on_builder(int socket) {
   }
   if (!descriptors) return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
   const int why = report.failure.unread().sys_errno();  // see new_layer
-  const auto how = tools_->policy.squashfs;
-  if ((why == EOPNOTSUPP || why == ENODEV) && (how == PolicyRecord::automatic || how == PolicyRecord::by_copies)) {
-    tools_->policy.squashfs = PolicyRecord::by_fuse;
+  if ((why == EOPNOTSUPP || why == ENODEV) && tools_->policy.squashfs != PolicyRecord::by_kernel && !order_.image.layers.empty()) {
+    tools_->policy.most_layers = 0;
     reap(builder_);
     servers_.clear();
     return use(image_, std::move(order_.image));
@@ -146,9 +145,11 @@ Result<void> Agent::on_builder(int socket) {
   answer_all(report);
   reap(builder_);  // last: its end takes longer than its answer
   // Without it the job's next step takes longer, and nothing else: slurmd's log has it.
-  if (step_.job != 0 && !layers_.empty())
+  // Images of many layers share few places: a job holds at most most_layers * (1 + 1/2 + ... + 1/8).
+  const auto places = std::min<std::size_t>(8, layers_.empty() ? 0 : tools_->policy.most_layers / layers_.size());
+  if (step_.job != 0 && places > 0)
     held_ = hold_layers(layers_, tools_->layer_owner(order_.uid, order_.gid),
-                        traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % 8) + "h");
+                        traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % places) + "h");
   return {};
 }
 

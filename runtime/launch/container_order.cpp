@@ -133,8 +133,7 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   const bool has_image = !terms.request.image.empty();
   spec.image = has_image ? order.location.canonical() : without_secrets(request.named.notes().image);
   spec.from = order.image.from;
-  const auto how = terms.policy.squashfs;
-  spec.by_fuse = how == PolicyRecord::by_fuse || (how == PolicyRecord::by_fuse_for_users && ::getuid() != 0);
+  spec.by_fuse = terms.policy.most_layers == 0 || (terms.policy.squashfs == PolicyRecord::by_fuse_for_users && ::getuid() != 0);
   spec.mounts = order.side.mounts();
   spec.writable = terms.request.writable.value_or(true);
   spec.namespaces = namespaces_of(terms.request);

@@ -178,6 +178,7 @@ struct Config {
   bool writable{}, mount_home{};
   std::string upper_size;  ///< a percentage of the job's memory, or bytes with K, M, G or T, as tmpfs takes it
   std::string squashfs;   ///< auto, kernel, copy or fuse
+  std::string layer_memory;  ///< a percentage of the node's memory, or bytes with K, M, G or T
   PullPolicy pull{};
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{};  ///< seconds
   std::uint32_t max_parallel_layers{};
@@ -229,6 +230,9 @@ inline constexpr KeyRow<Config> kConfigKeys[] = {
     {"squashfs", "auto, kernel, copy, fuse", "auto",
      "who reads layers: the kernel, the kernel from a copy for each user, or a FUSE process of the user; auto: the first of them that works",
      &Config::squashfs},
+    {"layer_memory", "size", "2%",
+     "limit of the kernel's own memory for a job's layers: a percentage of the node's memory, or bytes with K, M, G, T; more is served by FUSE",
+     &Config::layer_memory, key::is_upper_size, key::kUpperSizeRule},
     {"pull", "newer, missing, always, never", "newer",
      "when to query the registry for an image that the node has",
      &Config::pull},

@@ -1,5 +1,7 @@
 #include "image/import/policy.hpp"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -11,22 +13,26 @@
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
 #include "image/config/config.hpp"
+#include "image/import/layer_form.hpp"
 #include "image/layer/worker/mountable.hpp"
+#include "protocol/image_record.hpp"
 #include "protocol/policy.hpp"
 
 namespace spc {
 namespace {
 
-/// `upper_size` as numbers; its form has been checked with the rest of config.toml.
-void set_upper_size(PolicyRecord& policy, std::string_view text) {
+/// A size of config.toml, whose form has been checked.
+struct Size {
+  std::uint64_t value = 0;
+  bool is_percentage = false;
+};
+
+Size size_of(std::string_view text) {
   std::uint64_t value = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), value).ptr;
   const char unit = end == text.data() + text.size() ? '\0' : *end;
-  if (unit == '%') {
-    policy.upper_percent = static_cast<std::uint32_t>(std::min<std::uint64_t>(value, 100));
-    return;
-  }
   switch (unit) {
+    case '%': return {std::min<std::uint64_t>(value, 100), true};
     case 'T':
     case 't': value <<= 10; [[fallthrough]];
     case 'G':
@@ -35,8 +41,23 @@ void set_upper_size(PolicyRecord& policy, std::string_view text) {
     case 'm': value <<= 10; [[fallthrough]];
     case 'K':
     case 'k': value <<= 10; [[fallthrough]];
-    default: policy.upper_bytes = value;
+    default: return {value};
   }
+}
+
+/// Layers that the kernel mounts for one start: what a job holds besides is three times as much at most. The percentage is for nodes
+/// whose memory fits their processors: it always allows the layers of an ordinary image.
+std::uint32_t most_layers(const Config& config) {
+  constexpr std::uint64_t kOrdinary = 32;
+  if (config.squashfs == "fuse") return 0;
+  const LayerLimits form = form_of_layers(config, false);
+  if (form.format == LayerFormat::erofs) return ImageRecordHeader::kMaxLayers;
+  struct sysinfo node {};
+  ::sysinfo(&node);
+  const Size size = size_of(config.layer_memory);
+  const std::uint64_t bytes = size.is_percentage ? std::uint64_t{node.totalram} * node.mem_unit / 100 * size.value : size.value;
+  const std::uint64_t layers = bytes / 4 / memory_of_squashfs(form.compression);
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(layers, size.is_percentage ? kOrdinary : 0, ImageRecordHeader::kMaxLayers));
 }
 
 std::uint32_t number_of(PullPolicy pull) {
@@ -52,7 +73,13 @@ std::uint32_t number_of(PullPolicy pull) {
 PolicyRecord record_of(const Config& config) {
   PolicyRecord policy;
   std::memcpy(policy.magic, PolicyRecord::kMagic, sizeof policy.magic);
-  set_upper_size(policy, config.upper_size);
+  const Size upper = size_of(config.upper_size);
+  if (upper.is_percentage) {
+    policy.upper_percent = static_cast<std::uint32_t>(upper.value);
+  } else {
+    policy.upper_bytes = upper.value;
+  }
+  policy.most_layers = most_layers(config);
   policy.writable = config.writable ? 1 : 0;
   policy.mount_home = config.mount_home ? 1 : 0;
   policy.pull = number_of(config.pull);
@@ -66,7 +93,6 @@ PolicyRecord record_of(const Config& config) {
   }
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "copy") policy.squashfs = PolicyRecord::by_copies;
-  if (config.squashfs == "fuse") policy.squashfs = PolicyRecord::by_fuse;
   policy.most_containers = config.store.max_containers_per_user;
   policy.made_at = static_cast<std::int64_t>(std::time(nullptr));
   policy.tag_ttl = config.tag_ttl;

@@ -3,11 +3,13 @@ kernel's memory, and what the container sees is the same."""
 import json
 import os
 import shutil
+import struct
 
 from archives_test import home, mine
 from command import await_true
-from harness import equal, expect, test
+from harness import Skipped, equal, expect, test
 from images import Image, named
+from site_files import rules
 
 ON = ("-w", "node01")
 SHOW = "cd /many && for name in $(ls -A); do echo $name: $(cat $name 2>/dev/null || ls -A $name); done"
@@ -117,3 +119,43 @@ def changes_on_merged_layers_are_saved_and_run(cluster):
     for _ in range(2):
         equal(cluster.bash(SHOW, *ON, image=there, timeout=60).good(), changed, "what the saved image shows")
     expect(layers_mounted(cluster, there) <= 8, "the layers below are not merged")
+
+
+def memory_for_layers(cluster):
+    """KiB of `layer_memory` for each layer that a start may mount: what the node makes of 400 MB, by runtime/protocol/policy.hpp."""
+    with rules(cluster, 'layer_memory = "400M"\n'):
+        cluster.srun(*ON, "true").good()
+        with open(cluster.inside("node01", "/run/spank-container/policy"), "rb") as file:
+            layers = struct.unpack_from("=8sQQ7I", file.read())[-1]
+    if not 0 < layers < 500:
+        raise Skipped(f"400 MB are for {layers} layers here")
+    return (400 << 10) // layers
+
+
+def six_layers(number):
+    return Image(f"suites/six-{number}", [[("six", b"image %d" % number), (f"only{i}", b"%d %d" % (number, i))] for i in range(3)])
+
+
+@test
+def kernel_memory_of_a_jobs_layers_is_limited(cluster):
+    """Of six images, each of six layers, a job holds what fits; one of more layers than may be mounted is served by FUSE."""
+    few = [six_layers(number) for number in range(6)]
+    for image in few:
+        image.below = cluster.base_layout
+    names = [cluster.push(image) for image in few]
+    layers, shown = many(12, "fuse")
+    large = cluster.push(Image("suites/many-12", layers, below=cluster.base_layout))
+    for image in (*names, large):
+        cluster.bash("true", *ON, image=image, timeout=60).good()
+    most = 11  # for one start: as many as the first images have in all would be 36
+    with rules(cluster, f'layer_memory = "{most * memory_for_layers(cluster)}K"\n'):
+        lines = [f"srun -w node01 --container-image={name} cat /six" for name in names]
+        last = f"srun -w node01 --container-image={large} sh -c 'cat /many/top; echo ready; sleep 15'"
+        job = cluster.submit("\n".join(["#!/bin/sh", *lines, last]), "-w", "node01")
+        output = f"/home/alice/{job}.out"
+        await_true(lambda: "ready" in cluster.run("cat", output).out, 40, "the job does not come to its last step")
+        said, loops, servers = cluster.run("cat", output).out, cluster.loops("node01"), cluster.processes("node01", "fuse")
+        cluster.run("scancel", str(job)).good()
+        equal(said, "".join(f"image {number}" for number in range(6)) + "11ready\n", "what the images say")
+        equal(len(servers), 15, "processes that serve the layers of the last one")
+        expect(0 < len(loops) <= most, f"{len(loops)} layers are held: {loops}")

@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <zlib.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -31,17 +32,37 @@ std::optional<std::string> gunzipped_file(const std::string& path) {
   return text;
 }
 
-}  // namespace
-
-bool reads_lz4(const std::string& root) {
+/// Whether the configuration of the running kernel has this option; false if that is not known.
+bool is_configured(const std::string& root, const std::string& option) {
   utsname system{};
   ::uname(&system);
   const std::string release = system.release;
   for (const std::string& path :
        {root + "/proc/config.gz", root + "/boot/config-" + release, root + "/lib/modules/" + release + "/config"}) {
-    if (const auto text = gunzipped_file(path)) return text->find("\nCONFIG_SQUASHFS_LZ4=y\n") != std::string::npos;
+    if (const auto text = gunzipped_file(path)) return text->find("\nCONFIG_SQUASHFS_" + option + "=y\n") != std::string::npos;
   }
   return false;
+}
+
+/// Processors that the kernel has room for, such as 4 of "0-3".
+std::uint64_t possible_processors(const std::string& root) {
+  const auto text = gunzipped_file(root + "/sys/devices/system/cpu/possible");
+  const std::size_t last = text ? text->find_last_of(",-") : std::string::npos;
+  return last == std::string::npos ? 1 : std::strtoull(text->c_str() + last + 1, nullptr, 10) + 1;
+}
+
+}  // namespace
+
+bool reads_lz4(const std::string& root) { return is_configured(root, "LZ4"); }
+
+std::uint64_t memory_of_squashfs(LayerCompression compression, const std::string& root) {
+  constexpr std::uint64_t kBlock = 128 << 10;
+  // fs/squashfs: three fragments, eight blocks of metadata and a block that is read, then a buffer for input and one for output; zstd
+  // keeps a window and tables, too.
+  constexpr std::uint64_t kCaches = 4 * kBlock, kBlockOfData = kBlock;
+  const std::uint64_t decompressor = compression == LayerCompression::lz4 ? 2 * kBlock : 5 * kBlock;
+  const bool has_one = is_configured(root, "DECOMP_SINGLE") && !is_configured(root, "CHOICE_DECOMP_BY_MOUNT");
+  return kCaches + (kBlockOfData + decompressor) * (has_one ? 1 : possible_processors(root));
 }
 
 void ask_for_erofs() {

@@ -1,14 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/process/kernel.hpp"
+#include "protocol/layer.hpp"
 
 namespace spc {
 
 /// Whether the running kernel can mount a squashfs that is compressed with lz4, as Debian's and Ubuntu's can and Red Hat's cannot:
 /// what its configuration says, in a file below `root`. No: or that is not known.
 bool reads_lz4(const std::string& root = "");
+
+/// Bytes of the kernel's memory that a mounted squashfs layer takes at most, whose memory no cgroup is charged for: caches, and
+/// decompressors with a block each for every processor that the node could have, unless the kernel's configuration says that there
+/// is one. Files lie below `root`.
+std::uint64_t memory_of_squashfs(LayerCompression compression, const std::string& root = "");
 
 /// Has the kernel load its module for erofs, as for everybody who wants to mount one.
 void ask_for_erofs();

@@ -66,3 +66,30 @@ TEST_CASE("erofs is preferred where the kernel has it and can map its owners, bu
   ::unlink(list.c_str());
   CHECK_FALSE(maps_only_erofs({6, 1}, list, ask));
 }
+
+TEST_CASE("kernel memory of a squashfs is estimated by its decompressors and the possible processors") {
+  std::string root = "/tmp/spc-kernel-XXXXXX";
+  REQUIRE(::mkdtemp(root.data()) != nullptr);
+  utsname system{};
+  ::uname(&system);
+  const auto write = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  const auto in_kib = [&](LayerCompression compression) { return memory_of_squashfs(compression, root) >> 10; };
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 384);  // nothing is known
+  write("/sys/devices/system/cpu/possible", "0-127\n");
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 128 * 384);
+  CHECK(in_kib(LayerCompression::zstd) == 512 + 128 * 768);
+  write("/sys/devices/system/cpu/possible", "0-3,8-11\n");
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 12 * 384);
+  write("/sys/devices/system/cpu/possible", "0\n");
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 384);
+  write("/sys/devices/system/cpu/possible", "0-7\n");
+  const std::string config = std::string("/boot/config-") + system.release;
+  write(config, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\nCONFIG_SQUASHFS_LZ4=y\n");
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 384);
+  write(config, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\nCONFIG_SQUASHFS_CHOICE_DECOMP_BY_MOUNT=y\n");
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 8 * 384);
+  std::filesystem::remove_all(root);
+}
