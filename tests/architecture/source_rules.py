@@ -15,6 +15,7 @@ BANNED_EVERYWHERE = {
     r"\bexec[lv]pe?\s*\(": "looks for the program along PATH",
     r"\b(tmpnam|tempnam|mktemp)\s*\(": "races for a name",
     r"\bgets\s*\(|\bstrcpy\s*\(|\bsprintf\s*\(": "writes without a limit",
+    r"\bin_quotes\((\w+(\.|->))*(request|options|asked|wanted_|arguments_?)(\.|->)(image\b|words\[0\])": "shows secrets of a URL: without_secrets()",
 }
 BANNED_IN_ROOT_CODE = {r"\bin_quotes\s*\(": "handles text of a user: quoted() is for names of ours"}
 BANNED_IN_AGENT = {

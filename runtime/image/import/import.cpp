@@ -15,7 +15,6 @@
 #include "image/import/admission.hpp"
 #include "image/import/layer_form.hpp"
 #include "image/import/make_room.hpp"
-#include "image/store/eviction.hpp"
 #include "image/import/stored_image.hpp"
 #include "image/pull/import_timing.hpp"
 #include "image/pull/layer_sharing.hpp"
@@ -191,14 +190,7 @@ void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector
     blobs.emplace_back(layer.blob.digest, layer.blob.size);
     size += layer.blob.size;
   }
-  StoreLimits limits{.max_bytes = import.config.store.max_size, .layer_bytes = needed};
-  const auto inventory = limits.max_bytes > 0 ? take_inventory(import.store) : Result<StoreInventory>(StoreInventory{});
-  if (inventory) {
-    for (const StoredLayer& layer : inventory->layers) limits.layer_bytes += layer.bytes;
-  }
-  auto space = import.store.space();
-  if (space) space->free -= std::min(space->free, needed);
-  if (space && !fits_beside(limits, *space, size)) peers.stop_serving();
+  if (!has_room_beside(import.store, import.config.store, needed, size)) peers.stop_serving();
   std::uint64_t whole = 0;
   for (const ImageLayer& layer : all) whole += layer.blob.size;
   peers.will_fetch(blobs, whole - size);

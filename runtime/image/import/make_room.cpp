@@ -1,5 +1,6 @@
 #include "image/import/make_room.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -26,6 +27,14 @@ Error no_room(const ImageStore& store, const std::string& has, std::uint64_t nee
 }
 
 }  // namespace
+
+bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, std::uint64_t bytes) {
+  auto space = store.space();
+  const auto inventory = config.max_size > 0 ? take_inventory(store) : Result<StoreInventory>(StoreInventory{});
+  if (!space || !inventory) return true;
+  space->free -= std::min(space->free, needed);
+  return fits_beside({.max_bytes = config.max_size, .layer_bytes = layer_bytes(*inventory) + needed}, *space, bytes);
+}
 
 Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, const std::set<Digest>& keep,
                        AgentLink& agent, const char* hint) {

@@ -17,6 +17,10 @@ namespace spc {
 Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, const std::set<Digest>& keep,
                        AgentLink& agent, const char* hint);
 
+/// Whether so many bytes more than the `needed`, for which nothing is evicted, stay within max_size and the file system. True if the
+/// store cannot be looked at.
+bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, std::uint64_t bytes);
+
 /// Waits until this user has fewer imports on this node than the site allows. The slot is held as long as the lock.
 Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& config, std::uint32_t uid, AgentLink& agent);
 
