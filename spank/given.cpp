@@ -9,7 +9,7 @@ namespace {
 
 /// Where Slurm keeps an option of the sbatch or salloc around.
 std::string variable_of_slurm(const spc_option& row) {
-  std::string name = std::string("SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_") + row.name;
+  std::string name = std::string("SLURM_SPANK__SLURM_SPANK_OPTION_") + own_plugin + "_" + row.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -89,6 +89,16 @@ void send_beside(std::span<const GivenOption> counts, std::span<const GivenOptio
     }
   }
   set(kBeaten, beaten.empty() ? "" : beaten + ",");
+}
+
+std::vector<GivenOption> kept_by_slurm(GetVariable get, void* arg) {
+  std::vector<GivenOption> kept;
+  for (size_t row = 0; row < option_table().size(); ++row) {
+    std::string value;
+    const std::string variable = variable_of_slurm(option_table()[row]);
+    if (get(variable.c_str(), value, arg)) kept.push_back({row, value});
+  }
+  return kept;
 }
 
 std::vector<GivenOption> whole_given(std::span<const GivenOption> given, GetVariable get, void* arg) {

@@ -8,6 +8,9 @@
 
 namespace spank_container {
 
+/// The plugin's name, with which Slurm keeps options in the environment of a job.
+inline const char* own_plugin = "spank_container";
+
 /// Reads a variable; false: unset.
 using GetVariable = bool (*)(const char* name, std::string& value, void* arg);
 
@@ -28,6 +31,10 @@ std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetV
 /// In srun, sbatch and salloc, after all checks: sets the variables with which whole_given() on the node restores `counts`
 /// from what Slurm has passed and will pass on.
 void send_beside(std::span<const GivenOption> counts, std::span<const GivenOption> handed_over);
+
+/// In the task of a batch step to which Slurm has passed no options: those that it keeps in the
+/// job's environment.
+std::vector<GivenOption> kept_by_slurm(GetVariable get, void* arg);
 
 /// In a task, from what Slurm passes on there.
 std::vector<GivenOption> whole_given(std::span<const GivenOption> given, GetVariable get, void* arg);

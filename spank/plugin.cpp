@@ -24,22 +24,17 @@
 #include <algorithm>
 #include <string_view>
 
-#pragma GCC visibility push(default)
-extern "C" {
-// Constants would be invisible outside of a C++ file unless they are declared first.
-extern const char plugin_name[];
-extern const char plugin_type[];
-extern const unsigned int plugin_version;
-extern const unsigned int spank_plugin_version;
-SPANK_PLUGIN(spank_container, 1)
-}
-#pragma GCC visibility pop
-
 namespace spank_container {
 
 const char* prefix() {
   const char* known = spc_message_prefix(state.runtime);
   return known == std::string_view(kPrefix) ? state.prefix : known;
+}
+
+bool has_peer() {
+  char** names = nullptr;
+  const size_t count = &spank_get_plugin_names == nullptr ? 0 : spank_get_plugin_names(&names);
+  return std::any_of(names, names + count, [](std::string_view name) { return name == peer(); });
 }
 
 }  // namespace spank_container
@@ -75,17 +70,31 @@ int register_options(spank_t spank) {
   return 0;
 }
 
-/// All that root needs to know of what the user asked for. Steps of Slurm's own (extern) get no container.
+/// Whether one of the variables is in the job's environment.
+bool is_set(spank_t spank, std::span<const char* const> variables) {
+  char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
+  const auto get = [&](auto* name) { return spank_getenv(spank, name, probe, sizeof probe); };
+  return std::ranges::any_of(variables, [&](auto* name) { return get(name) != ESPANK_ENV_NOEXIST; });
+}
+
+/// All that root needs to know of what the user asked for. Steps of Slurm's own (extern) get no
+/// container. If a node has the plugin under both names, the one that was given the options starts
+/// the container. If both or none were, spank_container does.
 bool wants_container(spank_t spank) {
   uint32_t step = SLURM_EXTERN_CONT;
   spank_get_item(spank, S_JOB_STEPID, &step);
   if (step == SLURM_EXTERN_CONT) return false;
   const auto means_one = [](const GivenOption& given) { return given.row == kImageRow || given.row == kNameRow; };
-  if (std::ranges::any_of(state.given, means_one)) return true;
-  char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
-  const auto is_set = [&](const char* twin) { return spank_getenv(spank, twin, probe, sizeof probe) != ESPANK_ENV_NOEXIST; };
-  return std::ranges::any_of(kContainerVariables, is_set);
+  const auto keeps = [&](bool p) { return step == SLURM_BATCH_SCRIPT && is_set(spank, kKeptOf[p]); };
+  const bool given = std::ranges::any_of(state.given, means_one) || keeps(is_pyxis());
+  const bool is_peers = state.is_peer_asked || keeps(!is_pyxis());
+  if ((is_pyxis() ? is_peers || !given : is_peers && !given) && has_peer()) return false;
+  if (!given && is_peers) state.step_error = kPeerIsMissing[is_pyxis()];
+  return state.step_error.empty() && (given || is_set(spank, kContainerVariables));
 }
+
+/// A failure of the step's agent is told to the user from task_init.
+void keep_error(int rc) { if (rc != SPC_OK) state.step_error = spc_error_message(state.runtime); }
 
 /// In slurmd. A failure is told in its log and costs nothing else: see above.
 template <typename Call>
@@ -106,6 +115,7 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
   state.settings.assign(argv, argv + argc);
   // slurmstepd, too, says something to the user, and looks at nothing else of these.
   if (std::find(argv, argv + argc, std::string_view("messages=pyxis")) != argv + argc) state.prefix = "pyxis: ";
+  if (spank_context() == S_CTX_REMOTE) state.is_peer_asked = is_set(spank, kAskedOf[!is_pyxis()]);
   switch (spank_context()) {
     case S_CTX_ALLOCATOR: return has_options_in_allocator() ? register_options(spank) : 0;
     case S_CTX_LOCAL:
@@ -121,25 +131,21 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   if (context != S_CTX_REMOTE || !wants_container(spank)) return 0;
   void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared != MAP_FAILED) state.told = static_cast<std::atomic<uint32_t>*>(shared);
-  if (spc_open(tell_user, nullptr, &state.runtime) != SPC_OK) {
-    state.step_error = "out of memory";
-  } else if (spc_step_open(state.runtime) != SPC_OK) {
-    state.step_error = spc_error_message(state.runtime);
-  }
+  const bool is_open = spc_open(tell_user, nullptr, &state.runtime) == SPC_OK;
+  if (!is_open) state.step_error = "out of memory";
+  if (is_open) keep_error(spc_step_open(state.runtime));
   return 0;
 }
 
 int slurm_spank_user_init(spank_t spank, int, char**) {
   if (state.runtime == nullptr || !state.step_error.empty()) return 0;
   spc_step step{.size = sizeof step};
-  if (spank_get_item(spank, S_JOB_UID, &step.uid) != ESPANK_SUCCESS ||
-      spank_get_item(spank, S_JOB_GID, &step.gid) != ESPANK_SUCCESS ||
-      spank_get_item(spank, S_JOB_ID, &step.job_id) != ESPANK_SUCCESS ||
-      spank_get_item(spank, S_JOB_STEPID, &step.step_id) != ESPANK_SUCCESS) {
-    state.step_error = "Slurm does not provide the job's user";
-  } else if (spc_step_start(state.runtime, &step) != SPC_OK) {
-    state.step_error = spc_error_message(state.runtime);
-  }
+  const bool is_known = spank_get_item(spank, S_JOB_UID, &step.uid) == ESPANK_SUCCESS &&
+                        spank_get_item(spank, S_JOB_GID, &step.gid) == ESPANK_SUCCESS &&
+                        spank_get_item(spank, S_JOB_ID, &step.job_id) == ESPANK_SUCCESS &&
+                        spank_get_item(spank, S_JOB_STEPID, &step.step_id) == ESPANK_SUCCESS;
+  if (!is_known) state.step_error = "Slurm does not provide the job's user";
+  if (is_known) keep_error(spc_step_start(state.runtime, &step));
   return 0;
 }
 
@@ -174,8 +180,7 @@ int slurm_spank_task_exit(spank_t spank, int, char**) {
 
 int slurm_spank_exit(spank_t, int, char**) {
   if (spank_context() == S_CTX_LOCAL) end_gathering();
-  spc_close(state.runtime);
-  state.runtime = nullptr;
+  spc_close(state.runtime);  // the last callback
   return 0;
 }
 

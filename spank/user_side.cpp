@@ -187,6 +187,8 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
 
 int refuse_early(spank_t spank) {
+  if (is_pyxis() && has_peer()) return 0;  // the options are those of spank_container
+  own_plugin = plugin_name;
   spc_runtime* runtime = nullptr;
   if (spc_open(tell_warning, nullptr, &runtime) != SPC_OK) return -1;
   const std::string unusable = configure(runtime);
@@ -233,6 +235,7 @@ void enter_or_end_task(spank_t spank) {
   let_signals_end_the_task();
   be_a_task_to_linuxproc();
 
+  own_plugin = plugin_name;
   srun = SrunThatListens::of_this_step(spank);
   const std::string tags = take_tags(spank), meeting = take_meeting(spank);
   if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
@@ -242,6 +245,9 @@ void enter_or_end_task(spank_t spank) {
   if (!lost.empty()) refuse_task(lost.c_str());
   char** variables = nullptr;
   if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not provide the job's environment");
+  if (batch_script_of(spank) != nullptr && state.given.empty()) {
+    state.given = kept_by_slurm(variable_of_job, spank);
+  }
   int words = 0;
   char** command = nullptr;
   spank_get_item(spank, S_JOB_ARGV, &words, &command);

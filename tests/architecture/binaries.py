@@ -10,7 +10,8 @@ from pathlib import Path
 from report import ROOT, data_lines, difference, output_of
 
 LIBRARY = "libspank_container.so.1"
-PLUGIN = "spank_container.so"
+# The same code under two names: Slurm matches options by that of the plugin.
+PLUGINS = {"spank_container.so": "spank_container", "spank_pyxis.so": "pyxis"}
 
 # What handles the bytes of images and registries must not be in the program that runs as root.
 FOREIGN = re.compile(r"^(archive_(read|write|entry)_|curl_|ZSTD_|isal_|sqfs_|SSL_|EVP_|inflate|deflate)|nlohmann|toml::|fmt::v")
@@ -20,11 +21,11 @@ LOADER = r"""
 #include <stdio.h>
 #include <string.h>
 int main(int argc, char **argv) {
-  void *plugin = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL) : NULL;
+  void *plugin = argc == 3 ? dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL) : NULL;
   if (plugin == NULL) return fprintf(stderr, "%s\n", dlerror()), 1;
   const char *name = dlsym(plugin, "plugin_name");
   const char *type = dlsym(plugin, "plugin_type");
-  if (name == NULL || type == NULL || strcmp(name, "spank_container") != 0 || strcmp(type, "spank") != 0)
+  if (name == NULL || type == NULL || strcmp(name, argv[2]) != 0 || strcmp(type, "spank") != 0)
     return fprintf(stderr, "plugin_name and plugin_type are not those of a SPANK plugin\n"), 1;
   return 0;
 }
@@ -34,7 +35,7 @@ int main(int argc, char **argv) {
 class Binaries:
     def __init__(self, stage):
         self.library = only(stage, f"usr/lib*/**/{LIBRARY}")
-        self.plugin = only(stage, f"usr/lib*/**/{PLUGIN}")
+        self.plugins = {file: only(stage, f"usr/lib*/**/{file}") for file in PLUGINS}
         self.agent = only(stage, "usr/lib*/spank-container/agent")
         self.helper = only(stage, "usr/lib*/spank-container/container-helper")
         self.slurm = only(Path("/"), "usr/lib*/*/slurm*/libslurmfull.so")
@@ -49,7 +50,7 @@ def only(directory, pattern):
 
 
 def listed(data_file, name):
-    return [line.split()[1] for line in data_lines(data_file) if line.split()[0] == name]
+    return [line.split()[-1] for line in data_lines(data_file) if name in line.split()[:-1]]
 
 
 def dynamic_symbols(file, which):
@@ -88,9 +89,9 @@ def api_names(header):
     return re.findall(r"^SPC_API\b[^;]*?\b(spc_\w+)\s*\(", header.read_text(), re.M)
 
 
-def undefined_problems(binaries):
+def undefined_problems(binaries, plugin):
     provided = {"slurm": set(dynamic_symbols(binaries.slurm, "defined")), "spc": set(dynamic_symbols(binaries.library, "defined"))}
-    undefined = list(dynamic_symbols(binaries.plugin, "undefined"))
+    undefined = list(dynamic_symbols(plugin, "undefined"))
     if not any(name.startswith("spank_") for name in undefined):
         yield "the plugin calls nothing of SPANK"
     for name in undefined:
@@ -100,7 +101,7 @@ def undefined_problems(binaries):
             yield f"{name} is not in {LIBRARY}"
 
 
-def load_problems(binaries):
+def load_problems(binaries, plugin):
     with tempfile.TemporaryDirectory() as directory:
         source, program = Path(directory, "loader.c"), Path(directory, "loader")
         source.write_text(LOADER)
@@ -109,7 +110,7 @@ def load_problems(binaries):
         yield from failure_of(["cc", source, "-o", program, *link])
         if program.exists():
             environment = {**os.environ, "LD_LIBRARY_PATH": str(binaries.library.parent)}
-            yield from failure_of([program, binaries.plugin], environment)
+            yield from failure_of([program, plugin, PLUGINS[plugin.name]], environment)
 
 
 def failure_of(command, environment=None):
@@ -140,13 +141,15 @@ def check(report, stage):
     exports = listed("exports", LIBRARY)
     script = version_script_names(ROOT / "runtime/api/libspank_container.map")
     report.check(f"{LIBRARY} exports what is listed", difference(dynamic_symbols(binaries.library, "defined"), exports, LIBRARY))
-    report.check(f"{PLUGIN} exports what is listed",
-                 difference(dynamic_symbols(binaries.plugin, "defined"), listed("exports", PLUGIN), PLUGIN))
     report.check("the version script names what is listed", difference(script, exports, "libspank_container.map"))
     report.check("runtime.h declares what is listed", difference(api_names(header), exports, "runtime.h"))
     report.check(f"{LIBRARY} needs only what is listed", needed_problems(binaries.library, LIBRARY))
-    report.check(f"{PLUGIN} needs only what is listed", needed_problems(binaries.plugin, PLUGIN))
-    report.check("what the plugin calls exists in Slurm and in the library", undefined_problems(binaries))
-    report.check("the plugin loads with every symbol resolved", load_problems(binaries))
+    for file, plugin in binaries.plugins.items():
+        exported = dynamic_symbols(plugin, "defined")
+        report.check(f"{file} exports what is listed", difference(exported, listed("exports", file), file))
+        report.check(f"{file} needs only what is listed", needed_problems(plugin, file))
+        undefined = undefined_problems(binaries, plugin)
+        report.check(f"what {file} calls exists in Slurm and in the library", undefined)
+        report.check(f"{file} loads with every symbol resolved", load_problems(binaries, plugin))
     report.check("the agent is static and holds no parser of images", agent_problems(binaries.agent))
     report.check("container-helper runs in images without libraries", static_problems(binaries.helper))
